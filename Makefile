@@ -1,0 +1,46 @@
+# Everything a newcomer needs: `make demo` and `make test`. Only Python 3.11 or newer has to be there.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test test-all lint bench clean
+
+demo: $(VENV)/.demo
+	$(BIN)/nescio demo
+
+test: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-all: $(VENV)/.dev
+	$(BIN)/pytest -n 2
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/mypy
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks $(ONLY)
+
+$(VENV)/bin/pip:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nescio needs Python 3.11 or newer; name one with make PYTHON=…")'
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp per set of extras: an install is repeated only when pyproject.toml changes.
+$(VENV)/.demo: pyproject.toml | $(VENV)/bin/pip
+	$(BIN)/pip install -q -e .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/pip
+	$(BIN)/pip install -q -e '.[dev,train,search]'
+	touch $@
+
+$(VENV)/.bench: pyproject.toml | $(VENV)/bin/pip
+	$(BIN)/pip install -q -e '.[bench]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

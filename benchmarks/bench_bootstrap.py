@@ -1,0 +1,107 @@
+"""Paired bootstrap of two models: four metrics, against scikit-learn's AUROC alone in a loop over the same resamples."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from _table import best_of, show
+
+from nescio import Predictions, _bootstrap, metrics
+from nescio.compare import compare
+from nescio.measures._softmax import summary
+
+N, CLASSES, RESAMPLES, SEED = 50_000, 10, 1000, 0
+METRICS = ("auroc", "aurc", "accuracy", "nll")
+PEER_SHARE = 100  # the peer's loop is timed on this many resamples, three times, and scaled to all of them
+
+
+def models() -> dict[str, Predictions]:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(CLASSES, size=N)
+    made = {}
+    for name, quality in (("a", 2.5), ("b", 2.4)):
+        logits = rng.normal(size=(N, CLASSES)) + quality * np.eye(CLASSES)[labels]
+        made[name] = Predictions(logits=logits.astype(np.float32), labels=labels)
+    return made
+
+
+def parts(dumps: dict[str, Predictions], names: tuple[str, ...]) -> list[_bootstrap.Part]:
+    asked = [_bootstrap.asked(name) for name in names]
+    found: list[_bootstrap.Part] = []
+    for dump in dumps.values():
+        answers = summary(dump).answers()
+        found.append(_bootstrap.AnswerPart(answers, [each for each in asked if not each.ranks]))
+        found.append(_bootstrap.RankPart(summary(dump).u["largest"], answers.wrong, [each for each in asked if each.ranks]))
+    return found
+
+
+def check(dumps: dict[str, Predictions], samples: list[np.ndarray], held: list[_bootstrap.Part]) -> None:
+    """Resampled values are those of scikit-learn, and of the array metrics on the rows written out."""
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    for number in range(3):
+        counts = _bootstrap.draw(N, SEED, number)
+        rows = np.repeat(np.arange(N), counts)
+        for place, dump in enumerate(dumps.values()):
+            answers, u = summary(dump).answers(), summary(dump).u["largest"]
+            found = {}
+            for part, values in zip(held[2 * place : 2 * place + 2], samples[2 * place : 2 * place + 2], strict=True):
+                found |= dict(zip([each.label for each in part.asked], values[number], strict=True))
+            assert abs(found["auroc"] - roc_auc_score(answers.wrong[rows], u[rows])) < 1e-12
+            assert abs(found["aurc"] - metrics.aurc(u[rows], answers.wrong[rows])) < 1e-12
+            assert abs(found["accuracy"] - answers.right[rows].mean()) < 1e-12
+            logits = dump.logits[rows, 0].astype(np.float64)
+            probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+            assert abs(found["nll"] - log_loss(dump.labels[rows], probs)) < 1e-9
+
+
+def run() -> list[dict[str, Any]]:
+    from sklearn.metrics import roc_auc_score
+
+    dumps = models()
+    u = [summary(dump).u["largest"] for dump in dumps.values()]
+    wrong = [summary(dump).answers().wrong for dump in dumps.values()]
+    drawn = [_bootstrap.draw(N, SEED, number) for number in range(PEER_SHARE)]
+    rows = [np.repeat(np.arange(N), counts) for counts in drawn]
+
+    def peer() -> list[float]:
+        """One model: its AUROC on resampled rows, the drawing itself not counted."""
+        return [float(roc_auc_score(wrong[0][each], u[0][each])) for each in rows]
+
+    held = parts(dumps, METRICS)
+    numba = _bootstrap.have_numba()
+    _bootstrap.resample(held, N, 2, SEED, numba=numba)  # compiles
+    ours_s, samples = best_of(lambda: _bootstrap.resample(held, N, RESAMPLES, SEED, numba=numba))
+    check(dumps, samples, held)
+    peer_s, values = best_of(peer)
+    assert np.allclose(samples[1][:PEER_SHARE, 0], values, atol=1e-12)
+    peer_s *= RESAMPLES / PEER_SHARE
+
+    slow = parts(dumps, METRICS)
+    slow_s, without = best_of(lambda: _bootstrap.resample(slow, N, PEER_SHARE, SEED, numba=False))
+    assert all(np.allclose(a[:PEER_SHARE], b, rtol=1e-11) for a, b in zip(samples, without, strict=True))
+    slow_s *= RESAMPLES / PEER_SHARE
+
+    whole_s, _ = best_of(lambda: compare(dumps, metrics=METRICS, resamples=RESAMPLES), times=1)
+    all_s, result = best_of(lambda: compare(dumps, resamples=RESAMPLES), times=1)
+    work = f"paired bootstrap, {RESAMPLES} resamples × {N:,} rows, {len(METRICS)} metrics, 2 models"
+    name = "scikit-learn AUROC alone, one model, in a loop"
+
+    def row(what: str, seconds: float, target: str, note: str) -> dict[str, Any]:
+        return dict(work=what, peer=name, peer_s=peer_s, ours_s=seconds, ratio=peer_s / seconds, target=target, note=note)
+
+    return [
+        row(work, ours_s, "≥ 12 ×", "numba" if numba else "NumPy (numba is not installed)"),
+        row(f"{work}, NumPy alone", slow_s, "", f"{PEER_SHARE} resamples, scaled"),
+        row(f"{work}, `compare`", whole_s, "≥ 12 ×", "with the sorts, quantiles and p-values"),
+        row(f"`compare`, all {len(result.rows) // 2} metrics", all_s, "", ""),
+    ]
+
+
+if __name__ == "__main__":
+    show(run())

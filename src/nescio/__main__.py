@@ -1,0 +1,3 @@
+from nescio.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,401 @@
+"""Exact nearest neighbours by blocked products: float32 searches, float64 decides. The only neighbour search there is.
+
+A float32 product of two rows is off by at most a known margin. Where the k-th and the (k+1)-th neighbour are further
+apart than twice that margin their order is certain; elsewhere the few rows about the border are compared in float64,
+pair by pair, in a way that does not depend on where a row stands: equal rows tie exactly, ties go to the lower index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._parallel import blocks, one_blas_thread, share, threads
+from nescio.errors import BadInput
+from nescio.predictions import _matrix
+from nescio.progress import track
+
+Array = NDArray[Any]
+METRICS = ("cosine", "euclidean")
+BLOCK = 1 << 22  # entries of one block of products
+SLAB = 1 << 17  # numbers that are converted at once: they stay in the cache
+TILE = 512  # rows and columns of a symmetric tile
+TILES_FROM = 8 * TILE  # rows from which symmetric tiles, at half the products, are worth their bookkeeping
+CROWD = 64  # with more undecided neighbours in a row than this, a float64 product comes before pairs
+SERIAL = 1 << 27  # multiplications below which a second thread costs more than it saves
+FAR = 1e18  # longer rows are cut for the float32 search and decided in float64
+SINGLE, DOUBLE = 2.0**-24, 2.0**-53  # unit roundoff
+
+
+def unit(x: Array, name: str = "embeddings", start: int = 0) -> Array:
+    """Rows of float64 at length one, also where the squares over- or underflow; `start` is the number of the first."""
+    with np.errstate(over="ignore"):
+        length = np.sqrt((x * x).sum(1))
+    odd = np.flatnonzero(~((length > 1e-140) & (length < 1e140)))
+    if len(odd):
+        peak = np.abs(x[odd]).max(1)
+        if not peak.all():
+            row = start + int(odd[peak == 0][0])
+            raise BadInput(f"{name} has length zero in row {row}, so that it has no cosine; leave that row out.")
+        x = x.copy()
+        x[odd] /= peak[:, None]
+        length[odd] = np.sqrt((x[odd] * x[odd]).sum(1))
+    return np.asarray(x / length[:, None])
+
+
+@dataclass(frozen=True)
+class Points:
+    """Embeddings made ready for one metric.
+
+    Cosine: rows at length one, score = a·b. Euclidean: rows less a shift, times a scale (a power of two), score =
+    a·b − |b|²/2 = (|a|² − distance²)/2. The higher score is the nearer.
+    """
+
+    raw: Array  # (n, d) as given, in any precision, perhaps on disk
+    metric: str
+    name: str
+    shift: Array  # (d,)
+    scale: float
+    quick: Array  # (n, d) float32
+    length: Array  # (n,) of the rows as they enter products
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    @property
+    def d(self) -> int:
+        return int(self.raw.shape[1])
+
+    @cached_property
+    def half(self) -> Array:
+        """(n,) what a product must lose to be a score."""
+        return self.length**2 / 2 if self.metric == "euclidean" else np.zeros(len(self))
+
+    @cached_property
+    def reach(self) -> float:
+        return float(self.length.max())
+
+    @cached_property
+    def peak(self) -> float:
+        """Largest entry as given, scaled: says how much the shift can have cost."""
+        return (
+            max(float(np.abs(self.raw[part]).max()) for part in blocks(len(self), max(1, SLAB // self.d))) * self.scale
+        )
+
+    @cached_property
+    def twin(self) -> Array:
+        """(n,) the first row that is equal, bit by bit."""
+        rows = np.ascontiguousarray(self.raw)
+        keys = rows.view(np.dtype((np.void, rows.dtype.itemsize * self.d))).ravel()
+        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        return np.asarray(first[inverse])
+
+    def exact(self, rows: Any) -> Array:
+        """float64 rows to be compared pair by pair."""
+        x = np.asarray(self.raw[rows], np.float64)
+        return unit(x) if self.metric == "cosine" else x
+
+    def centred(self, rows: Any) -> Array:
+        """float64 rows as they enter products."""
+        return self.exact(rows) if self.metric == "cosine" else (self.exact(rows) - self.shift) * self.scale
+
+
+def points(embeddings: Any, metric: str = "cosine", name: str = "embeddings", like: Points | None = None) -> Points:
+    """Checks and prepares embeddings; `like` gives the shift and scale of those they will be compared with."""
+    if metric not in METRICS:
+        raise BadInput(f"There is no distance named {metric!r}. There are: {', '.join(METRICS)}.")
+    raw = _matrix(name, embeddings)
+    n, d = raw.shape
+    if n == 0:
+        raise BadInput(f"{name} has no rows: at least one is needed.")
+    if like is not None and like.d != d:
+        raise BadInput(f"{name} has {d} features, {like.name} has {like.d}: they must come from the same network.")
+    parts = blocks(n, max(1, SLAB // d))
+    shift, scale = np.zeros(d), 1.0
+    if like is not None:
+        shift, scale = like.shift, like.scale
+    elif metric == "euclidean":
+        shift = sum((np.asarray(raw[part], np.float64) / n).sum(0) for part in parts) + shift
+        widest = max(float(np.abs(raw[part] - shift).max()) for part in parts)
+        scale = float(2.0 ** -np.frexp(widest)[1]) if widest else 1.0
+    quick, length = np.empty((n, d), np.float32), np.ones(n)
+
+    def work(i: int, workers: int) -> None:
+        for part in parts[i::workers]:
+            x = np.asarray(raw[part], np.float64)
+            if metric == "cosine":
+                quick[part] = unit(x, name, part.start)
+            else:
+                x = (x - shift) * scale
+                length[part] = np.sqrt((x * x).sum(1))
+                quick[part] = np.clip(x, -FAR, FAR)
+
+    _run(work, n * d * 64)
+    return Points(raw, metric, name, shift, scale, quick, length)
+
+
+def nearest(
+    refs: Points, queries: Points, cuts: Sequence[int], rows: Array | None = None, others: bool = False
+) -> Array:
+    """(n, cuts[-1]) indices of references: for every cut k, rising, the first k of a row are its k nearest, as a set.
+
+    rows: these queries only. others: queries are the references themselves, and none finds itself.
+    """
+    rows = np.arange(len(queries)) if rows is None else rows
+    found = np.empty((len(rows), cuts[-1]), np.intp)
+    work_size = len(rows) * len(refs) * refs.d
+    step = int(np.clip(BLOCK // len(refs), 64, 1024))
+    if work_size >= SERIAL:
+        step = min(step, -(-len(rows) // threads()))
+    parts = blocks(len(rows), max(1, step))
+    half = refs.half.astype(np.float32)
+
+    def work(i: int, workers: int) -> None:
+        room = np.empty(min(step, len(rows)) * len(refs), np.float32)
+        mine = parts[i::workers]
+        for part in track(mine, "neighbours") if i == 0 else mine:
+            who = rows[part]
+            scores = room[: len(who) * len(refs)].reshape(len(who), len(refs))
+            np.matmul(queries.quick[who], refs.quick.T, out=scores)
+            if refs.metric == "euclidean":
+                scores -= half
+            if others:
+                scores[np.arange(len(who)), who] = -np.inf
+            found[part] = _choose(scores, _margin(refs, queries, who, SINGLE), cuts, _Judge(refs, queries, who, others))
+
+    _run(work, work_size)
+    return found
+
+
+def nearest_other(these: Points) -> Array:
+    """(n,) for every row the index of the nearest other row, the query left out by its index."""
+    if len(these) < TILES_FROM:
+        return nearest(these, these, (1,), others=True)[:, 0]
+    best, second, at = _tiles(these)
+    everyone = np.arange(len(these))
+    unsure = np.flatnonzero(best - second <= 2 * _margin(these, these, everyone, SINGLE))
+    if len(unsure):
+        at[unsure] = nearest(these, these, (1,), unsure, others=True)[:, 0]
+    return at
+
+
+def distances(refs: Points, queries: Points, found: Array) -> Array:
+    """(n, k) float64 distances from queries to the references named in `found` (n, k). Cosine: 1 − cos."""
+    n, k = found.shape
+    out = np.empty((n, k))
+    parts = blocks(n, max(1, SLAB // (k * refs.d)))
+
+    def work(i: int, workers: int) -> None:
+        for part in parts[i::workers]:
+            out[part] = _pairs(refs, queries, np.arange(n)[part].repeat(k), found[part].ravel()).reshape(-1, k)
+
+    _run(work, n * k * refs.d * 8)
+    if refs.metric == "cosine":
+        return np.maximum(1 - out, 0)
+    return np.asarray(np.sqrt(-2 * out) / refs.scale)
+
+
+# ---- deciding
+
+
+def _run(work: Callable[[int, int], Any], size: int) -> None:
+    """On all threads with BLAS at one each, or here when the work is small."""
+    if size < SERIAL or threads() == 1:
+        work(0, 1)
+        return
+    with one_blas_thread():
+        share(work)
+
+
+def _margin(refs: Points, queries: Points, who: Array, roundoff: float) -> Array:
+    """(len(who),) how far a computed score can be from the true one, whatever the order of summation.
+
+    |fl(a·b) − a·b| ≤ d·roundoff·|a|·|b| to first order, and a few roundings more for the entries and for |b|²/2.
+    """
+    if refs.metric == "cosine":
+        return np.full(len(who), (refs.d + 8) * roundoff)
+    span = queries.length[who] + refs.reach
+    return np.asarray((refs.d + 8) * roundoff * span**2 + 8 * DOUBLE * np.sqrt(refs.d) * refs.peak * span)
+
+
+def _pairs(refs: Points, queries: Points, i: Array, j: Array) -> Array:
+    """float64 scores of the pairs (i, j), the same for equal rows wherever they stand. Euclidean: −distance²/2."""
+    out = np.empty(len(i))
+    for part in blocks(len(i), max(1, SLAB // refs.d)):
+        a, b = queries.exact(i[part]), refs.exact(j[part])
+        if refs.metric == "cosine":
+            out[part] = (a * b).sum(1)
+        else:
+            a = (a - b) * refs.scale
+            out[part] = (a * a).sum(1) / -2
+    return out
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Decides in float64 what float32 left open for one block of queries."""
+
+    refs: Points
+    queries: Points
+    who: Array  # (b,) the queries of the block
+    others: bool
+
+    @property
+    def base(self) -> Array:
+        """(b,) taken from a score, this makes it comparable with `_pairs`."""
+        return self.queries.half[self.who]
+
+    def pairs(self, row: Array, column: Array) -> Array:
+        return _pairs(self.refs, self.queries, self.who[row], column)
+
+    def crowd(self, row: Array, cuts: Sequence[int]) -> Array:
+        """For rows with very many neighbours at almost one distance, such as those of a network that says one thing."""
+        who, n, twin = self.who[row], len(self.refs), self.refs.twin
+        scores = np.empty((len(who), n))
+        a = self.queries.centred(who)
+        for part in blocks(n, max(1, BLOCK // (4 * self.refs.d))):
+            scores[:, part] = a @ self.refs.centred(part).T - self.refs.half[part]
+        scores -= self.queries.half[who][:, None]
+        scores = scores[:, twin]
+        if self.others:
+            scores[np.arange(len(who)), who] = -np.inf
+        border = -np.sort(np.partition(-scores, cuts[-1] - 1)[:, : cuts[-1]])[:, np.array(cuts) - 1]
+        slack = 4 * _margin(self.refs, self.queries, who, DOUBLE)
+        open_ = np.zeros(scores.shape, bool)
+        for t in border.T:
+            open_ |= np.abs(scores - t[:, None]) <= slack[:, None]
+        r, c = np.nonzero(open_)
+        key = r * n + twin[c]
+        once = np.zeros(scores.size, bool)
+        once[key] = True
+        asked = np.flatnonzero(once)
+        value = np.empty(scores.size)
+        value[asked] = _pairs(self.refs, self.queries, who[asked // n], asked % n)
+        scores[r, c] = value[key]
+        return _choose(scores, np.zeros(len(who)), cuts, None)
+
+
+def _choose(scores: Array, margin: Array, cuts: Sequence[int], judge: _Judge | None) -> Array:
+    """(b, cuts[-1]) columns: for every cut k the first k have the k highest true scores, ties to the lower column.
+
+    scores (b, n) are off by at most `margin` (b,). An entry further than four margins from the k-th score is on its
+    side of the cut for sure; the others are asked of the judge. (Margin 0 and no judge: the scores are true.)
+    """
+    b, n = scores.shape
+    k = cuts[-1]
+    width = min(k + 1, n)
+    top = np.sort(np.partition(scores, n - width)[:, n - width :])[:, ::-1].astype(np.float64)
+    inside = top[:, np.array(cuts) - 1]
+    outside = np.full(inside.shape, -np.inf)
+    inner = [place for place, cut in enumerate(cuts) if cut < n]
+    outside[:, inner] = top[:, [cuts[place] for place in inner]]
+    unsure = inside - outside <= 2 * margin[:, None]  # (b, cuts)
+    doubt = np.flatnonzero(unsure.any(1))
+    clear = np.delete(np.arange(b), doubt)
+    found = np.empty((b, k), np.intp)
+
+    least = inside[:, -1].astype(scores.dtype)
+    least[doubt] = np.inf
+    flat = np.flatnonzero(scores >= least[:, None])
+    columns = flat.reshape(-1, k) - (clear * n)[:, None]
+    if len(cuts) > 1:
+        order = np.argsort(-scores.ravel()[flat].reshape(-1, k), axis=1)
+        columns = np.take_along_axis(columns, order, axis=1)
+    found[clear] = columns
+    if not len(doubt):
+        return found
+
+    inside, unsure, slack, part = inside[doubt], unsure[doubt], 4 * margin[doubt], scores[doubt]
+    row, column = np.nonzero(part >= (inside[:, -1] - slack)[:, None])
+    value = part[row, column].astype(np.float64)
+    if judge is not None:
+        border = np.zeros(len(row), bool)
+        for place in range(len(cuts)):
+            border |= unsure[row, place] & (np.abs(value - inside[row, place]) <= slack[row])
+        value -= judge.base[doubt][row]
+        crowded = np.bincount(row[border], minlength=len(doubt)) > CROWD
+        if crowded.any():
+            found[doubt[crowded]] = judge.crowd(doubt[crowded], cuts)
+            few = ~crowded[row]
+            row, column, value, border = row[few], column[few], value[few], border[few]
+            if not len(row):
+                return found
+            doubt, row = doubt[~crowded], (np.cumsum(~crowded) - 1)[row]
+        value[border] = judge.pairs(doubt[row[border]], column[border])
+    count = np.bincount(row, minlength=len(doubt))
+    slot = np.arange(len(row)) - (np.cumsum(count) - count)[row]
+    values, columns = np.full((len(doubt), count.max()), -np.inf), np.zeros((len(doubt), count.max()), np.intp)
+    values[row, slot], columns[row, slot] = value, column
+    order = np.argsort(-values, axis=1, kind="stable")[
+        :, :k
+    ]  # columns stand in rising order: ties keep the lower first
+    found[doubt] = np.take_along_axis(columns, order, axis=1)
+    return found
+
+
+# ---- every row against every other: half of the products
+
+
+def _tiles(these: Points) -> tuple[Array, Array, Array]:
+    """(best, second, at): the two highest float32 scores of every row with the others, and where the best one is.
+
+    The score (less |a|²/2 when Euclidean) is symmetric, so one tile of products serves its rows and its columns.
+    """
+    spans = blocks(len(these), TILE)
+    pairs = [(a, b) for a in range(len(spans)) for b in range(a, len(spans))]
+    half = these.half.astype(np.float32)
+
+    def work(i: int, workers: int) -> tuple[Array, Array, Array]:
+        state = (
+            np.full(len(these), -np.inf, np.float32),
+            np.full(len(these), -np.inf, np.float32),
+            np.zeros(len(these), np.intp),
+        )
+        room = np.empty(TILE * TILE, np.float32)
+        mine = pairs[i::workers]
+        for a, b in track(mine, "neighbours") if i == 0 else mine:
+            down, across = spans[a], spans[b]
+            height, width = down.stop - down.start, across.stop - across.start
+            tile = room[: height * width].reshape(height, width)
+            np.matmul(these.quick[down], these.quick[across].T, out=tile)
+            if these.metric == "euclidean":
+                tile -= half[down][:, None]
+                tile -= half[across]
+            if a == b:
+                np.fill_diagonal(tile, -np.inf)
+            else:
+                _raise(state, across.start, tile.T, down.start, tile.max(0))
+            _raise(state, down.start, tile, across.start, tile[np.arange(height), tile.argmax(1)])
+        return state
+
+    with one_blas_thread():
+        (best, second, at), *more = share(work)
+    for best_, second_, at_ in more:
+        second = np.maximum(np.minimum(best, best_), np.maximum(second, second_))
+        at, best = np.where(best_ > best, at_, at), np.maximum(best, best_)
+    if these.metric == "euclidean":
+        best, second = best.astype(np.float64), second.astype(np.float64)
+    return best, second, at
+
+
+def _raise(state: tuple[Array, Array, Array], start: int, tile: Array, offset: int, top: Array) -> None:
+    """Lets a tile, whose row maxima are `top`, improve the two best scores of the rows from `start` on."""
+    best, second, at = (array[start : start + len(tile)] for array in state)
+    up = np.flatnonzero(top > second)
+    if not len(up):
+        return
+    part, line = tile[up], np.arange(len(up))
+    first = part.argmax(1)
+    highest = part[line, first]
+    part[line, first] = -np.inf
+    next_ = part.max(1)
+    old, older = best[up], second[up]
+    newer = highest > old
+    second[up] = np.where(newer, np.maximum(old, next_), np.maximum(older, highest))
+    best[up] = np.maximum(old, highest)
+    at[up] = np.where(newer, offset + first, at[up])

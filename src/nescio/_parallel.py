@@ -1,0 +1,37 @@
+"""Row blocks on a few threads: NumPy releases the lock inside its loops, so threads are enough."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+
+def threads() -> int:
+    """Cores this process may use (NESCIO_THREADS overrides)."""
+    return int(os.environ.get("NESCIO_THREADS", 0)) or len(os.sched_getaffinity(0))
+
+
+def blocks(n: int, size: int) -> list[slice]:
+    """Consecutive slices that cover n rows."""
+    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """BLAS at one thread, for code that brings its own threads."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
+def share(work: Callable[[int, int], Any], workers: int | None = None) -> list[Any]:
+    """Runs work(i, workers) for every worker i on its own thread; worker i takes items i, i + workers, …"""
+    workers = workers or threads()
+    if workers == 1:
+        return [work(0, 1)]
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda i: work(i, workers), range(workers)))

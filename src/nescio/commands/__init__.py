@@ -1,0 +1,1 @@
+"""Sub-commands of `nescio`: each module has a docstring for --help, `configure(parser)` and `run(args)`."""

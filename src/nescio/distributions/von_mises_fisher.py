@@ -1,0 +1,244 @@
+"""The von Mises–Fisher distribution on the unit sphere of R^d: density C_d(κ)·exp(κ·μᵀx), ‖μ‖ = ‖x‖ = 1.
+
+Every function takes NumPy arrays, torch tensors or numbers, computes in float64 and answers in the dtype it was given
+(half precision: float32). torch is never imported here: a tensor brings it along.
+
+With v = d/2 − 1, t = √(v² + κ²) and p = v/t, Debye's uniform expansion (Olver, *Asymptotics and Special Functions*,
+ch. 10 §7) reads
+
+    log I_v(κ) = t + v·log(κ/(v + t)) − ½·log(2πt) + L(p),
+
+where L is a polynomial in p for every fixed d. Putting the expansion into Bessel's equation gives its derivative g = L′
+as a series Σ g_k(p)/vᵏ:
+
+    g₁ = (1 − 5p²)/8,   g_{k+1} = ½·[(q·g_k)′ + q·Σ_{i+j=k} g_i·g_j],   q = p² − p⁴.
+
+The series is accurate at high order only, so a small v is raised by whole steps and brought down again by the exact
+three-term recurrence, which is stable in that direction.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from nescio.errors import BadInput
+
+LOWEST_ORDER = 15  # with 12 terms both log C and A are at rounding error from here on
+TERMS = 12
+NEGLIGIBLE = 1e-16  # a term of g below this is left out, with all after it
+CHUNK = 1 << 13  # values worked on at once: the temporaries stay in the cache
+STEPS = 50  # the inverse needs 4 to 8
+
+
+def log_normalizer(kappa: Any, d: int) -> Any:
+    """Log of the factor that makes the density integrate to one over the sphere's surface measure.
+
+    log C_d(κ) = v·log κ − (d/2)·log 2π − log I_v(κ),  v = d/2 − 1;  at κ = 0 minus the log of the sphere's area.
+    Its gradient, −A_d(κ), flows through tensors of any order of differentiation.
+    """
+    return _apply(_log_normalizer, kappa, d)
+
+
+def mean_resultant(kappa: Any, d: int) -> Any:
+    """Length of the mean vector, E[μᵀx] = A_d(κ) = I_{d/2}(κ)/I_{d/2−1}(κ), from 0 at κ = 0 towards 1."""
+    return _apply(_mean_resultant, kappa, d)
+
+
+def inverse_mean_resultant(r: Any, d: int) -> Any:
+    """The concentration κ at which A_d(κ) = r: the maximum-likelihood estimate from a mean of length r.
+
+    Amos' bound A(κ) ≥ κ/(a + √(κ² + b²)), a = (d − 1)/2, b = (d + 1)/2, has a closed inverse that is exact at both
+    ends; what remains between them is nearly constant in log κ and is removed by the secant method. r = 1 gives
+    infinity. No gradient flows through this function.
+    """
+    return _apply(_inverse_mean_resultant, r, d)
+
+
+def log_density(x: Any, mean: Any, kappa: Any) -> Any:
+    """Log-density of unit rows x (n, d) under m distributions, mean (m, d) and kappa (m,), as (n, m).
+
+    log f(x) = log C_d(κ) + κ·μᵀx, with respect to the surface measure of the sphere.
+    """
+    xp = _namespace(x)
+    x, dtype = _double(x, xp)
+    mean, _ = _double(mean, xp)
+    kappa, _ = _double(kappa, xp)
+    return _back((x @ mean.T) * kappa + log_normalizer(kappa, int(x.shape[-1])), dtype, xp)
+
+
+# ---- the mathematics, on float64 arrays of either namespace
+
+
+@lru_cache(maxsize=1)
+def _slopes() -> list[Any]:
+    """g_1 … g_TERMS as coefficients of ascending powers of p."""
+    from numpy.polynomial import polynomial as poly
+
+    q = np.array([0.0, 0.0, 1.0, 0.0, -1.0])
+    g = [np.array([1.0, 0.0, -5.0]) / 8]
+    for k in range(1, TERMS):
+        squares = [poly.polymul(g[i], g[k - 2 - i]) for i in range(k - 1)]
+        g.append(poly.polyadd(poly.polyder(poly.polymul(q, g[-1])), poly.polymul(q, sum(squares, np.zeros(1)))) / 2)
+    return g
+
+
+@lru_cache(maxsize=256)
+def _series(d: int) -> tuple[float, int, list[float], list[float]]:
+    """Order of the expansion, steps down to v, and the coefficients of L and of g, highest power first."""
+    if not isinstance(d, int) or d < 2:
+        raise BadInput(f"The sphere of R^d needs a whole d of at least 2; d is {d}.")
+    v = d / 2 - 1
+    steps = max(0, math.ceil(LOWEST_ORDER - v))
+    order = v + steps
+    total, grid = np.zeros(1), np.linspace(0, 1, 65)
+    for k, slope in enumerate(_slopes(), start=1):
+        term = slope / order**k
+        if np.abs(np.polynomial.polynomial.polyval(grid, term)).max() < NEGLIGIBLE:
+            break
+        total = np.polynomial.polynomial.polyadd(total, term)
+    level = np.polynomial.polynomial.polyint(total)
+    return order, steps, level[::-1].tolist(), total[::-1].tolist()
+
+
+def _polynomial(coefficients: list[float], p: Any) -> Any:
+    value = coefficients[0] * p + coefficients[1]
+    for c in coefficients[2:]:
+        value = value * p + c
+    return value
+
+
+def _high_resultant(kappa: Any, t: Any, p: Any, order: float, slope: list[float]) -> Any:
+    """A at a high order: minus the derivative of the expansion of log C, no difference of near numbers."""
+    return kappa / (order + t) - kappa * (p / order) ** 2 * (0.5 + p * _polynomial(slope, p))
+
+
+def _log_normalizer(kappa: Any, d: int, xp: Any) -> Any:
+    order, steps, level, slope = _series(d)
+    t = xp.sqrt(order**2 + kappa**2)
+    p = order / t
+    value = order * xp.log(order + t) - t + 0.5 * xp.log(2 * math.pi * t) - _polynomial(level, p)
+    if steps:
+        # v·log κ − log I_v is that of v + 1 less log(κ/A_v), and κ/A_v = 2(v + 1) + κ·A_{v+1}.
+        ratio, product = _high_resultant(kappa, t, p, order, slope), 1.0
+        for step in range(steps):
+            below = 2 * (order - step) + kappa * ratio
+            ratio, product = kappa / below, product * below
+        value = value - xp.log(product)
+    return value - (d / 2) * math.log(2 * math.pi)
+
+
+def _mean_resultant(kappa: Any, d: int, xp: Any) -> Any:
+    order, steps, _, slope = _series(d)
+    t = xp.sqrt(order**2 + kappa**2)
+    ratio = _high_resultant(kappa, t, order / t, order, slope)
+    for step in range(steps):
+        ratio = kappa / (2 * (order - step) + kappa * ratio)
+    return ratio
+
+
+def _inverse_mean_resultant(r: Any, d: int, xp: Any) -> Any:
+    a, b = (d - 1) / 2, (d + 1) / 2
+
+    def log_bound(r: Any) -> Any:
+        room = (1 - r) * (1 + r)
+        return xp.log(r * (a + xp.sqrt((a * r) ** 2 + b**2 * room)) / room)
+
+    inside = (r > 0) & (r < 1)
+    wanted = log_bound(xp.where(inside, r, 0.5))
+    x, miss = wanted, wanted - log_bound(_mean_resultant(xp.exp(wanted), d, xp))
+    step, gain = miss, xp.ones_like(miss)
+    for _ in range(STEPS):
+        x = x + step
+        last, miss = miss, wanted - log_bound(_mean_resultant(xp.exp(x), d, xp))
+        # The slope of log_bound(A) in log κ is near 1 everywhere; the secant's is kept where rounding leaves one.
+        slope = (last - miss) / xp.where(step == 0, 1.0, step)
+        gain = xp.where((slope > 0.5) & (slope < 2), slope, gain)
+        step = xp.where(abs(miss) < abs(last), miss / gain, 0.0)
+        if not (abs(step) > 1e-15).any():
+            break
+    kappa = xp.exp(x + step)
+    return xp.where(inside, kappa, xp.where(r >= 1, math.inf, xp.where(r == 0, 0.0, math.nan)))
+
+
+# ---- in and out of the two namespaces
+
+
+def _namespace(x: Any) -> Any:
+    return sys.modules["torch"] if type(x).__module__.partition(".")[0] == "torch" else np
+
+
+def _double(x: Any, xp: Any) -> tuple[Any, Any]:
+    """x in float64, and the dtype of the answer."""
+    if xp is np:
+        x = np.asarray(x)
+        dtype = x.dtype if x.dtype.kind == "f" else np.dtype(np.float64)
+        return x.astype(np.float64, copy=False), np.promote_types(dtype, np.float32)
+    dtype = x.dtype if x.dtype in (xp.float32, xp.float64) else xp.float32 if x.is_floating_point() else xp.float64
+    return x.to(xp.float64), dtype
+
+
+def _back(value: Any, dtype: Any, xp: Any) -> Any:
+    return value.astype(dtype, copy=False) if xp is np else value.to(dtype)
+
+
+def _apply(function: Callable[[Any, int, Any], Any], x: Any, d: int) -> Any:
+    d = int(d) if float(d).is_integer() else d
+    xp = _namespace(x)
+    values, dtype = _double(x, xp)
+    if xp is np:
+        _check_range(values, 1.0 if function is _inverse_mean_resultant else math.inf)
+    elif function is _log_normalizer and values.requires_grad:
+        return _back(_differentiable().apply(values, d), dtype, xp)
+    elif function is _inverse_mean_resultant:
+        values = values.detach()
+    with np.errstate(invalid="ignore"):
+        result = _back(_chunked(function, values, d, xp), dtype, xp)
+    return result if result.ndim or hasattr(x, "dtype") else float(result)
+
+
+def _chunked(function: Callable[[Any, int, Any], Any], x: Any, d: int, xp: Any) -> Any:
+    """The function on pieces that stay in the cache; one piece on a GPU."""
+    size = math.prod(x.shape)
+    if size <= CHUNK or (xp is not np and x.device.type != "cpu"):
+        return function(x, d, xp)
+    flat = x.reshape(-1)
+    pieces = [function(flat[start : start + CHUNK], d, xp) for start in range(0, size, CHUNK)]
+    return xp.concatenate(pieces).reshape(x.shape)
+
+
+def _check_range(values: Any, high: float) -> None:
+    bad = ~((values >= 0) & (values <= high))
+    if bad.any():
+        name = "A mean resultant length lies between 0 and 1" if high == 1 else "A concentration is at least 0"
+        raise BadInput(f"{name}; {values[bad].flat[0]:g} is not.")
+
+
+@lru_cache(maxsize=1)
+def _differentiable() -> Any:
+    """log C as a torch function whose gradient is −A, so that backward keeps κ alone instead of the expansion."""
+    torch = sys.modules["torch"]
+
+    class LogNormalizer(torch.autograd.Function):  # type: ignore[misc, name-defined]
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(kappa: Any, d: int) -> Any:
+            return _chunked(_log_normalizer, kappa, d, torch)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            kappa, ctx.d = inputs
+            ctx.save_for_backward(kappa)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            (kappa,) = ctx.saved_tensors
+            return -gradient * _chunked(_mean_resultant, kappa, ctx.d, torch), None
+
+    return LogNormalizer

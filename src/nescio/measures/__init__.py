@@ -1,0 +1,39 @@
+"""Measures: Predictions in, one number a row out, ALWAYS higher = less sure."""
+
+from nescio.measures._density import gaussian_mixture, gmm, mahalanobis, vmf_mixture
+from nescio.measures._native import native, norm
+from nescio.measures._neighbours import feature_variance, knn_distance, neighborhood_inconsistency
+from nescio.measures._softmax import (
+    dempster_shafer,
+    energy,
+    entropy,
+    expected_entropy,
+    gap,
+    largest,
+    max_logit,
+    mutual_information,
+)
+from nescio.measures._spec import Measure, measure, registry
+
+__all__ = [
+    "Measure",
+    "dempster_shafer",
+    "energy",
+    "entropy",
+    "expected_entropy",
+    "feature_variance",
+    "gap",
+    "gaussian_mixture",
+    "gmm",
+    "knn_distance",
+    "largest",
+    "mahalanobis",
+    "max_logit",
+    "measure",
+    "mutual_information",
+    "native",
+    "neighborhood_inconsistency",
+    "norm",
+    "registry",
+    "vmf_mixture",
+]

@@ -1,0 +1,499 @@
+"""Uncertainty as a low density of the embedding among those of a reference set.
+
+Everything is computed in float64, since covariances square the condition of the data, and in row blocks, so that
+memory grows with the model (components × d²) and not with the rows. Blocks, classes or components go to the threads;
+BLAS stays at one, since its own threads wait for each other on products as narrow as these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._parallel import blocks, one_blas_thread, share, threads
+from nescio.distributions import von_mises_fisher
+from nescio.errors import BadInput, Undefined
+from nescio.measures._spec import measure
+from nescio.predictions import Predictions
+from nescio.progress import track
+
+Array = NDArray[Any]
+Fit = Callable[[Predictions], Array]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+BLOCK_BYTES = 1 << 21  # float64 rows that a thread works on at once
+KEEP_BYTES = 1 << 28  # float64 rows kept between the passes of a fit; larger references are converted again
+FIRST_JITTER = 1e-12  # of the mean variance, where a covariance cannot be factored without; then ten times more
+FLOOR = 1e-6  # of the mean variance, added to every covariance of an unsupervised mixture against collapse
+BORROWED = 2  # a covariance rests on at least this many rows per feature, borrowed where they are missing
+SEED_ROWS = 4096  # rows that an initial clustering looks at
+SEED_ROUNDS = 10
+CLOSEST = 1 - 1e-6  # mean resultant at most: rows that repeat must not make a component infinitely sure
+
+
+# ---- class-conditional Gaussians, with labels
+
+
+@measure("fitted", needs=("embeddings", "labels"))
+@one_blas_thread()
+def gmm(train: Predictions, *, priors: bool = True, jitter: float = 0.0) -> Fit:
+    """Minus the log-density of a Gaussian for every true class: u = −log Σ_c λ_c·N(φ; μ_c, Σ_c).
+
+    λ_c are the class shares of the reference, or 1/c with `priors=False`. Σ_c is the unbiased covariance plus
+    `jitter` on the diagonal, the same for all classes and increased until every Σ_c can be factored. A class with
+    one row has no covariance and takes the pooled one. Rows with taught = False are left out.
+    UIMNET §4 (on validation rows); DDU, Mukhoti et al. 2021 (on training rows).
+    """
+    embeddings, groups = _classes_of(train, "gmm")
+    counts = np.array([len(rows) for rows in groups])
+    if counts.max() < 2:
+        raise BadInput("Every class of the reference has one row only, so gmm finds no covariance; give more rows.")
+    d = embeddings.shape[1]
+    means, covariances = np.zeros((len(groups), d)), np.zeros((len(groups), d, d))
+
+    def fit(c: int) -> None:
+        means[c] = _mean(embeddings, groups[c])
+        _add_scatter(covariances[c], embeddings, groups[c], means[c])
+
+    _each(fit, range(len(groups)))
+    pooled = covariances.sum(0) / (counts.sum() - len(counts))
+    for c, count in enumerate(counts):
+        covariances[c] = covariances[c] / (count - 1) if count > 1 else pooled
+    factors = _factor(covariances, jitter)
+    shares = counts / counts.sum() if priors else np.full(len(counts), 1 / len(counts))
+    return GaussianDensity(means, factors, shares)
+
+
+@measure("fitted", needs=("embeddings", "labels"))
+@one_blas_thread()
+def mahalanobis(train: Predictions, *, jitter: float = 0.0) -> Fit:
+    """Squared Mahalanobis distance to the nearest class mean: u = min_c (φ − μ_c)ᵀ Σ⁻¹ (φ − μ_c).
+
+    Σ = Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ/n is tied over the classes, plus `jitter`, increased until Σ can be
+    factored. Rows with taught = False are left out. Lee et al. 2018.
+    """
+    embeddings, groups = _classes_of(train, "mahalanobis")
+    means = np.stack(_each(lambda rows: _mean(embeddings, rows), groups))
+
+    def part_of_scatter(worker: int, workers: int) -> Array:
+        scatter = np.zeros((embeddings.shape[1],) * 2)
+        for c in range(worker, len(groups), workers):
+            _add_scatter(scatter, embeddings, groups[c], means[c])
+        return scatter
+
+    covariance = sum(share(part_of_scatter), np.zeros(())) / sum(len(rows) for rows in groups)
+    return NearestMean(means, _factor(covariance[None], jitter)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianDensity:
+    """u = −log Σ_k w_k·N(x; μ_k, L_k·L_kᵀ): means (k, d), lower Cholesky factors (k, d, d), weights (k,)."""
+
+    means: Array
+    factors: Array
+    weights: Array
+    log_likelihoods: list[float] = field(default_factory=list)  # mean per row, before every step of the fit
+
+    @one_blas_thread()
+    def __call__(self, predictions: Predictions) -> Array:
+        embeddings = _embeddings(predictions, "a density", self.means.shape[1])
+
+        def score(part: slice) -> Array:
+            x = _doubles(embeddings, part)
+            return -_log_sum_exp(np.stack([self.log_joint(x, k) for k in range(len(self.means))], axis=1))
+
+        return np.concatenate(_each(score, _parts(embeddings)))
+
+    def log_joint(self, x: Array, k: int) -> Array:
+        """log(w_k·N(x; μ_k, Σ_k)) of rows x (n, d), as (n,)."""
+        white = _whiten(self.factors[k], x - self.means[k])
+        constant = _log(self.weights[k]) - np.log(np.diagonal(self.factors[k])).sum()
+        square = np.einsum("dn,dn->n", white, white)
+        return np.asarray(constant - 0.5 * (square + len(white) * math.log(2 * math.pi)))
+
+
+@dataclass(frozen=True, eq=False)
+class NearestMean:
+    """u = min_c ‖L⁻¹(x − μ_c)‖²: means (c, d), lower Cholesky factor (d, d)."""
+
+    means: Array
+    factor: Array
+
+    @one_blas_thread()
+    def __call__(self, predictions: Predictions) -> Array:
+        embeddings = _embeddings(predictions, "mahalanobis", self.means.shape[1])
+        middle = self.means.mean(0)
+        centres = np.ascontiguousarray(_whiten(self.factor, self.means - middle).T)
+        squares = (centres**2).sum(1)
+
+        def score(part: slice) -> Array:
+            white = _whiten(self.factor, _doubles(embeddings, part) - middle).T
+            nearest = np.argmin(squares - 2 * white @ centres.T, axis=1)
+            # The expanded square is good for finding the class, not for a small distance to it.
+            return np.asarray(((white - centres[nearest]) ** 2).sum(1))
+
+        return np.concatenate(_each(score, _parts(embeddings)))
+
+
+# ---- mixtures without labels
+
+
+@measure("fitted", needs=("embeddings",))
+@one_blas_thread()
+def gaussian_mixture(
+    ref: Predictions, components: int = 20, seed: int = 0, *, iterations: int = 100, tolerance: float = 1e-4
+) -> Fit:
+    """Minus the log-density of a full-covariance Gaussian mixture fitted to the raw embeddings by EM.
+
+    Where a component holds fewer than 2·d rows its covariance is not determined: it borrows the missing rows from
+    the pooled covariance within components, which in turn borrows from a sphere of the same variance when the whole
+    reference has fewer. With enough rows this is plain maximum likelihood. It ends when the mean log-likelihood of
+    a row changes by less than `tolerance`. Ardeshir & Azizan 2022, as LL in the reliability paper (Euclidean).
+    """
+    embeddings = _embeddings(ref, "gaussian_mixture")
+    _check_components(components, len(embeddings))
+    rows = _Rows(embeddings)
+    sample = _sample(rows, seed)
+    centres, nearest = _cluster(sample, components, seed)
+    counts = np.bincount(nearest, minlength=components)
+    spread = (sample - centres[nearest]).T @ (sample - centres[nearest])
+    spread = _borrow(spread, len(sample), _sphere_of(spread / len(sample)))
+    factor = _factor(spread[None], FLOOR * _mean_variance(spread))
+    model = GaussianDensity(centres, np.repeat(factor, components, axis=0), counts / counts.sum())
+    for _ in track(range(iterations), "fitting a Gaussian mixture"):
+        better, likelihood = _gaussian_step(model, rows)
+        model.log_likelihoods.append(likelihood)
+        if _settled(model.log_likelihoods, tolerance):
+            break
+        model = better
+    return model
+
+
+@measure("fitted", needs=("embeddings",))
+@one_blas_thread()
+def vmf_mixture(
+    ref: Predictions, components: int = 20, seed: int = 0, *, iterations: int = 200, tolerance: float = 1e-5
+) -> Fit:
+    """Minus the log-density, on the unit sphere, of a von Mises–Fisher mixture fitted to directions by EM.
+
+    u = −log Σ_k w_k·C_d(κ_k)·exp(κ_k·μ_kᵀx), x = e/‖e‖, with respect to the sphere's surface measure. κ is the exact
+    maximum-likelihood value at every step, so that the likelihood never falls (Banerjee et al. 2005 with A_d
+    inverted to rounding error). It ends when the mean log-likelihood of a row rises by less than `tolerance`.
+    LL of the reliability paper (cosine).
+    """
+    embeddings = _embeddings(ref, "vmf_mixture")
+    _check_components(components, len(embeddings))
+    if embeddings.shape[1] < 2:
+        raise BadInput("embeddings has one feature; directions on a sphere need at least two.")
+    rows = _Rows(embeddings, sphere=True)
+    sample = _sample(rows, seed)
+    _, nearest = _cluster(sample, components, seed, sphere=True)
+    hard = np.eye(components)[nearest]
+    model = _sphere_model(hard.T @ sample, hard.sum(0), [])
+
+    def expect(number: int) -> tuple[Array, Array, float]:
+        x = rows[number]
+        belongs, total = _responsibilities(model.log_joint(x))
+        return belongs.T @ x, belongs.sum(0), total
+
+    for _ in track(range(iterations), "fitting a von Mises–Fisher mixture"):
+        sums, counts, likelihoods = zip(*_each(expect, range(len(rows))), strict=True)
+        model.log_likelihoods.append(sum(likelihoods) / len(embeddings))
+        if _settled(model.log_likelihoods, tolerance):
+            break
+        model = _sphere_model(np.sum(sums, axis=0), np.sum(counts, axis=0), model.log_likelihoods)
+    return model
+
+
+@dataclass(frozen=True, eq=False)
+class SphereDensity:
+    """u = −log Σ_k w_k·vMF(x; μ_k, κ_k) of directions x: means (k, d) of unit length, kappa (k,), weights (k,)."""
+
+    means: Array
+    kappa: Array
+    weights: Array
+    log_likelihoods: list[float] = field(default_factory=list)  # mean per row, before every step of the fit
+
+    def __post_init__(self) -> None:
+        constants = von_mises_fisher.log_normalizer(self.kappa, self.means.shape[1]) + _log(self.weights)
+        object.__setattr__(self, "_constants", constants)
+        object.__setattr__(self, "_pull", np.ascontiguousarray((self.kappa[:, None] * self.means).T))
+
+    @one_blas_thread()
+    def __call__(self, predictions: Predictions) -> Array:
+        embeddings = _embeddings(predictions, "vmf_mixture", self.means.shape[1])
+
+        def score(part: slice) -> Array:
+            return -_log_sum_exp(self.log_joint(_unit(_doubles(embeddings, part), part.start)))
+
+        return np.concatenate(_each(score, _parts(embeddings)))
+
+    def log_joint(self, x: Array) -> Array:
+        """log(w_k·vMF(x; μ_k, κ_k)) of unit rows x (n, d), as (n, k)."""
+        joint: Array = x @ self._pull  # type: ignore[attr-defined]
+        joint += self._constants  # type: ignore[attr-defined]
+        return joint
+
+
+def _sphere_model(sums: Array, counts: Array, history: list[float]) -> SphereDensity:
+    """The maximum-likelihood mixture given, for every component, the sum of its rows and their number."""
+    length = np.linalg.norm(sums, axis=1)
+    resultant = np.minimum(length / np.maximum(counts, np.finfo(float).tiny), CLOSEST)
+    means = sums / np.maximum(length, np.finfo(float).tiny)[:, None]
+    kappa = von_mises_fisher.inverse_mean_resultant(resultant, sums.shape[1])
+    return SphereDensity(means, kappa, counts / counts.sum(), history)
+
+
+def _gaussian_step(model: GaussianDensity, rows: _Rows) -> tuple[GaussianDensity, float]:
+    """One step of EM, and the mean log-likelihood before it."""
+    components, d = model.means.shape
+    counts, shifts = np.zeros(components), np.zeros((components, d))
+    scatters, likelihood = np.zeros((components, d, d)), 0.0
+
+    def gather(k: int) -> None:
+        held = np.flatnonzero(belongs[:, k] > np.finfo(float).eps)  # most rows belong to one component entirely
+        weight = belongs[held, k]
+        away = x[held] - model.means[k]
+        counts[k] += weight.sum()
+        shifts[k] += weight @ away
+        away *= np.sqrt(weight)[:, None]
+        scatters[k] += away.T @ away
+
+    for number in range(len(rows)):
+        x = rows[number]
+        joint = _each(partial(model.log_joint, x), range(components))
+        belongs, total = _responsibilities(np.stack(joint, axis=1))
+        likelihood += total
+        _each(gather, range(components))
+    n = rows.n
+    shifts /= np.maximum(counts, np.finfo(float).tiny)[:, None]
+    for k in range(components):
+        scatters[k] -= counts[k] * np.outer(shifts[k], shifts[k])
+    pooled = scatters.sum(0)
+    pooled = _borrow(pooled, n, _sphere_of(pooled / n))
+    for k in range(components):
+        scatters[k] = _borrow(scatters[k], counts[k], pooled)
+    factors = _factor(scatters, FLOOR * _mean_variance(pooled))
+    return GaussianDensity(model.means + shifts, factors, counts / n, model.log_likelihoods), likelihood / n
+
+
+def _borrow(scatter: Array, count: float, other: Array) -> Array:
+    """The covariance of `count` rows, topped up to BORROWED·d rows with another covariance."""
+    missing = max(0.0, BORROWED * len(scatter) - count)
+    return np.asarray((scatter + missing * other) / (count + missing))
+
+
+def _sphere_of(covariance: Array) -> Array:
+    """The same variance in every direction."""
+    return np.asarray(np.eye(len(covariance)) * _mean_variance(covariance))
+
+
+def _settled(likelihoods: list[float], tolerance: float) -> bool:
+    return len(likelihoods) > 1 and abs(likelihoods[-1] - likelihoods[-2]) < tolerance
+
+
+# ---- a first clustering
+
+
+def _sample(rows: _Rows, seed: int) -> Array:
+    """At most SEED_ROWS rows, drawn without replacement."""
+    if rows.n <= SEED_ROWS:
+        return np.concatenate([rows[number] for number in range(len(rows))])
+    return rows.take(np.sort(np.random.default_rng(seed).choice(rows.n, SEED_ROWS, replace=False)))
+
+
+def _cluster(x: Array, components: int, seed: int, sphere: bool = False) -> tuple[Array, Array]:
+    """k-means from a greedy k-means++ start: centres (k, d) and the nearest of each row (n,).
+
+    On the sphere ‖x − c‖² = 2 − 2·cos, so the same steps are spherical k-means once the centres are normalised.
+    """
+    rng = np.random.default_rng(seed)
+    squares = np.einsum("nd,nd->n", x, x)
+
+    def distances(centres: Array) -> Array:
+        return np.asarray(np.maximum(squares[:, None] - 2 * (x @ centres.T) + (centres**2).sum(1), 0))
+
+    chosen = [int(rng.integers(len(x)))]
+    closest = distances(x[chosen])[:, 0]
+    tries = 2 + int(math.log(components))
+    while len(chosen) < components:
+        total = closest.sum()
+        if total > 0:
+            candidates = np.searchsorted(np.cumsum(closest), rng.random(tries) * total).clip(max=len(x) - 1)
+        else:  # fewer different rows than components
+            candidates = rng.integers(len(x), size=1)
+        after = np.minimum(closest[:, None], distances(x[candidates]))
+        best = int(np.argmin(after.sum(0)))
+        chosen.append(int(candidates[best]))
+        closest = after[:, best]
+    centres = x[chosen]
+    nearest = np.argmin(distances(centres), axis=1)
+    for _ in range(SEED_ROUNDS):
+        hard = np.eye(components)[nearest]
+        counts = hard.sum(0)
+        sums = hard.T @ x
+        lengths = np.linalg.norm(sums, axis=1) if sphere else counts
+        usable = (counts > 0) & (lengths > 0)
+        centres = np.where(usable[:, None], sums / np.where(usable, lengths, 1)[:, None], centres)
+        last, nearest = nearest, np.argmin(distances(centres), axis=1)
+        if np.array_equal(last, nearest):
+            break
+    return centres, nearest
+
+
+# ---- rows and matrices
+
+
+class _Rows:
+    """Float64 row blocks of the embeddings, on the unit sphere if asked; kept between passes when they are few."""
+
+    def __init__(self, embeddings: Array, sphere: bool = False) -> None:
+        self.embeddings, self.sphere, self.n = embeddings, sphere, len(embeddings)
+        self.parts = _parts(embeddings)
+        self.kept: list[Array] | None = None
+        if 8 * embeddings.size <= KEEP_BYTES:
+            self.kept = _each(self._made, self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __getitem__(self, number: int) -> Array:
+        return self.kept[number] if self.kept is not None else self._made(self.parts[number])
+
+    def _made(self, part: slice) -> Array:
+        x = _doubles(self.embeddings, part)
+        return _unit(x, part.start) if self.sphere else x
+
+    def take(self, rows: Array) -> Array:
+        x = _doubles(self.embeddings, rows)
+        return _unit(x, rows) if self.sphere else x
+
+
+def _each(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """[work(item) for item in items], spread over the threads."""
+    waiting = list(items)
+
+    def run(worker: int, workers: int) -> list[Result]:
+        return [work(item) for item in waiting[worker::workers]]
+
+    done = share(run, min(threads(), len(waiting)))
+    return [done[number % len(done)][number // len(done)] for number in range(len(waiting))]
+
+
+def _embeddings(predictions: Predictions, name: str, d: int | None = None) -> Array:
+    if predictions.embeddings is None:
+        raise Undefined(f"There are no embeddings, and {name} is a function of them.")
+    width = predictions.embeddings.shape[1]
+    if d is not None and width != d:
+        raise BadInput(f"embeddings has {width} features, the reference has {d}: they must come from one network.")
+    return predictions.embeddings
+
+
+def _classes_of(train: Predictions, name: str) -> tuple[Array, list[Array]]:
+    """The embeddings, and for every class that was taught the numbers of its rows."""
+    embeddings = _embeddings(train, name)
+    if train.labels is None:
+        raise Undefined(f"The reference has no labels, and {name} needs the true class of every row.")
+    rows = np.arange(len(embeddings)) if train.taught is None else np.flatnonzero(train.taught)
+    if not len(rows):
+        raise Undefined(f"Every row of the reference has taught = False, so {name} has no class to fit.")
+    order = np.argsort(train.labels[rows], kind="stable")
+    _, starts = np.unique(train.labels[rows][order], return_index=True)
+    return embeddings, np.split(rows[order], starts[1:])
+
+
+def _mean(embeddings: Array, rows: Array) -> Array:
+    total = np.zeros(embeddings.shape[1])
+    for part in _parts(embeddings, len(rows)):
+        total += _doubles(embeddings, rows[part]).sum(0)
+    return total / len(rows)
+
+
+def _add_scatter(scatter: Array, embeddings: Array, rows: Array, mean: Array) -> None:
+    for part in _parts(embeddings, len(rows)):
+        away = _doubles(embeddings, rows[part]) - mean
+        scatter += away.T @ away
+
+
+def _factor(covariances: Array, jitter: float) -> Array:
+    """Lower Cholesky factors (k, d, d), with the least jitter of a tenfold ladder at which all of them exist."""
+    scale = float(np.mean([_mean_variance(covariance) for covariance in covariances]))
+    if not math.isfinite(scale):
+        raise BadInput("embeddings is so large that its squares overflow; scale it down.")
+    while True:
+        try:
+            return np.stack(_each(partial(_cholesky, jitter), covariances))
+        except np.linalg.LinAlgError:
+            jitter = max(10 * jitter, FIRST_JITTER * (scale or 1.0))
+
+
+def _cholesky(jitter: float, covariance: Array) -> Array:
+    raised = covariance + jitter * np.eye(len(covariance))
+    factor = np.linalg.cholesky(raised)
+    # A pivot at rounding error of its own variance is a singular matrix that got through by luck.
+    if (np.diagonal(factor) ** 2 <= len(raised) * np.finfo(float).eps * np.diagonal(raised)).any():
+        raise np.linalg.LinAlgError
+    return factor
+
+
+def _mean_variance(covariance: Array) -> float:
+    return float(np.trace(covariance)) / len(covariance)
+
+
+def _whiten(factor: Array, away: Array) -> Array:
+    """L⁻¹·awayᵀ, (d, n); the rows of `away` are overwritten."""
+    from scipy.linalg import solve_triangular
+
+    white: Array = solve_triangular(factor, away.T, lower=True, overwrite_b=True, check_finite=False)
+    return white
+
+
+def _parts(embeddings: Array, n: int | None = None) -> list[slice]:
+    return blocks(len(embeddings) if n is None else n, max(1, BLOCK_BYTES // (8 * embeddings.shape[1])))
+
+
+def _doubles(embeddings: Array, rows: Any) -> Array:
+    return np.asarray(embeddings[rows], np.float64)
+
+
+def _unit(x: Array, names: Any) -> Array:
+    """The rows at unit length; `names` are their numbers, or the first of them."""
+    length = np.linalg.norm(x, axis=1)
+    if not length.all():
+        at = int(np.argmin(length))
+        row = names[at] if isinstance(names, np.ndarray) else names + at
+        raise BadInput(f"embeddings has only zeros in row {row}: it has no direction on the sphere; leave it out.")
+    return np.asarray(x / length[:, None])
+
+
+def _check_components(components: int, n: int) -> None:
+    if components < 1 or int(components) != components:
+        raise BadInput(f"components is {components}; a mixture has a whole number of them, at least 1.")
+    if components > n:
+        raise BadInput(f"A mixture of {components} components needs as many rows; the reference has {n}.")
+
+
+def _log(weights: Array) -> Array:
+    """log w, a weight of zero as the log of the smallest normal number."""
+    return np.asarray(np.log(np.maximum(weights, np.finfo(float).tiny)))
+
+
+def _log_sum_exp(joint: Array) -> Array:
+    """log Σ_k exp of every row; the array is overwritten."""
+    top = joint.max(1)
+    joint -= top[:, None]
+    np.exp(joint, out=joint)
+    return np.asarray(np.log(joint.sum(1)) + top)
+
+
+def _responsibilities(joint: Array) -> tuple[Array, float]:
+    """Posterior shares of the components, in place of the log-joint, and the summed log-likelihood."""
+    total = _log_sum_exp(joint)
+    joint /= joint.sum(1)[:, None]
+    return joint, float(total.sum())

@@ -1,0 +1,36 @@
+"""Uncertainties that the network itself brings: the length of its embedding, or a score of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._parallel import blocks
+from nescio.errors import Undefined
+from nescio.measures._spec import measure
+from nescio.predictions import Predictions
+
+Array = NDArray[Any]
+BLOCK_VALUES = 1 << 20
+
+
+@measure("plain", needs=("embeddings",))
+def norm(predictions: Predictions) -> Array:
+    """Minus the length of the raw embedding: −‖e‖, since a short embedding is an unsure one (URL §4.1, Fig. 11)."""
+    if predictions.embeddings is None:
+        raise Undefined("There are no embeddings, and norm is their length.")
+    embeddings = predictions.embeddings
+    u = np.empty(len(embeddings))
+    for part in blocks(len(embeddings), max(1, BLOCK_VALUES // embeddings.shape[1])):
+        u[part] = -np.linalg.norm(np.asarray(embeddings[part], np.float64), axis=1)
+    return u
+
+
+@measure("plain", needs=("scores",))
+def native(predictions: Predictions) -> Array:
+    """The method's own uncertainty, stored as scores["native"], higher = less sure."""
+    if "native" not in predictions.scores:
+        raise Undefined("There is no score named native: this method brings no uncertainty of its own.")
+    return np.asarray(predictions.scores["native"], np.float64)

@@ -1,0 +1,170 @@
+"""Measures that look at neighbours in the space of embeddings, of one network or of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._nearest import METRICS, distances, nearest, points, unit
+from nescio._parallel import blocks, share
+from nescio.errors import BadInput, Undefined
+from nescio.measures._spec import measure
+from nescio.predictions import Predictions
+
+Array = NDArray[Any]
+BITS = 1 << 25  # marks of neighbours that are held at once, one bit each when packed
+
+
+@measure("fitted", needs=("embeddings",))
+def knn_distance(
+    ref: Predictions, k: int | Sequence[int] = 1, metric: str = "cosine"
+) -> Callable[[Predictions], Array]:
+    """Mean distance to the k nearest reference embeddings: far from all that is known is unsure.
+
+    u(x) = (1/k)·Σ_{r in k-NN(x)} distance(x, r), with 1 − cos or the Euclidean distance, in float64.
+    k may be a sequence, giving (len(k), n). Source: Park et al. 2024, §4.1 (Dist_k).
+    """
+    refs = points(_embeddings(ref, "the reference dump"), metric, "the reference embeddings")
+    ks = _sizes(k, len(refs))
+    cuts = sorted(set(ks))
+
+    def u(test: Predictions) -> Array:
+        queries = points(_embeddings(test, "the test dump"), metric, "the test embeddings", refs)
+        away = distances(refs, queries, nearest(refs, queries, cuts))
+        means = np.stack([away[:, :each].mean(1) for each in ks])
+        return means if np.ndim(k) else means[0]
+
+    return u
+
+
+@measure("ensemble", needs=("embeddings",))
+def neighborhood_inconsistency(
+    refs: Sequence[Predictions],
+    tests: Sequence[Predictions],
+    k: int | Sequence[int] = 100,
+    metric: str = "cosine",
+    *,
+    similarity: Literal["jaccard", "overlap"] = "jaccard",
+) -> Array:
+    """How little the members of an ensemble agree on which reference rows are the k nearest to a test row.
+
+    u(x) = 1 − NC_k(x), NC_k = mean over the M(M−1)/2 pairs of members of |A ∩ B| / |A ∪ B|, with A and B the sets of
+    the k nearest references (|A ∩ B| / k for "overlap"). Rows come in the order of tests[0]; k may be a sequence,
+    giving (len(k), n). Equation (7) divides by M² instead: it is NC_k·(M − 1)/(2M), of the same ranking.
+    Source: Park et al. 2024, §3.3.
+    """
+    if len(refs) != len(tests):
+        raise BadInput(
+            f"There are {len(refs)} reference dumps and {len(tests)} test dumps: give one of each per member."
+        )
+    if similarity not in ("jaccard", "overlap"):
+        raise BadInput(f"There is no similarity named {similarity!r}. There are: jaccard, overlap.")
+    known, asked = _aligned(refs, "reference"), _aligned(tests, "test")
+    ks = _sizes(k, len(refs[0]))
+    cuts = sorted(set(ks))
+    dtype = np.min_scalar_type(len(refs[0]) - 1)
+    lists = np.empty((len(refs), len(tests[0]), cuts[-1]), dtype)
+    for m, (ref, test) in enumerate(zip(known, asked, strict=True)):
+        there = points(ref, metric, f"the reference embeddings of member {m}")
+        lists[m] = nearest(there, points(test, metric, f"the test embeddings of member {m}", there), cuts)
+    agreed = dict(zip(cuts, consistency(lists, cuts, len(refs[0]), similarity), strict=True))
+    u = np.stack([1 - agreed[each] for each in ks])
+    return u if np.ndim(k) else u[0]
+
+
+@measure("ensemble", needs=("embeddings",))
+def feature_variance(tests: Sequence[Predictions], metric: str = "cosine") -> Array:
+    """How much the embedding of a row varies between the members of an ensemble.
+
+    u(x) = Σ_dimensions Var_m(h_m(x)), the population variance; h is at length one when the metric is cosine.
+    Rows come in the order of tests[0]. Source: Park et al. 2024, §4.1 (FV).
+    """
+    if metric not in METRICS:
+        raise BadInput(f"There is no distance named {metric!r}. There are: {', '.join(METRICS)}.")
+    members = _aligned(tests, "test")
+    widths = {member.shape[1] for member in members}
+    if len(widths) > 1:
+        raise BadInput(f"The members have {sorted(widths)} features: a variance needs the same number in each.")
+    u = np.empty(len(tests[0]))
+    for part in blocks(len(u), max(1, (1 << 20) // (len(members) * max(widths)))):
+        x = np.stack([np.asarray(member[part], np.float64) for member in members])
+        if metric == "cosine":
+            x = np.stack([unit(each, f"the test embeddings of member {m}", part.start) for m, each in enumerate(x)])
+        u[part] = x.var(0).sum(1)
+    return u
+
+
+def consistency(lists: Array, cuts: Sequence[int], n_refs: int, similarity: str = "jaccard") -> Array:
+    """(len(cuts), n) mean similarity of sets over pairs of members.
+
+    lists (m, n, k) holds neighbours as indices below n_refs; for every cut, rising, the first of a row are its set.
+    A set becomes a row of bits: the size of an intersection is the number of ones in AND.
+    """
+    m, n, _ = lists.shape
+    pairs = list(combinations(range(m), 2))
+    mean = np.zeros((len(cuts), n))
+    parts = blocks(n, max(1, BITS // (8 * m * n_refs)))
+
+    def work(i: int, workers: int) -> None:
+        for part in parts[i::workers]:
+            inside = np.zeros((m, part.stop - part.start, n_refs), bool)
+            start = 0
+            for place, cut in enumerate(cuts):
+                np.put_along_axis(inside, lists[:, part, start:cut].astype(np.intp), True, axis=2)
+                start = cut
+                bits = _words(np.packbits(inside, axis=2))
+                for a, b in pairs:
+                    shared = np.bitwise_count(bits[a] & bits[b]).sum(1, dtype=np.int64)
+                    mean[place, part] += shared / (2 * cut - shared if similarity == "jaccard" else cut)
+
+    share(work)
+    return mean / len(pairs)
+
+
+def _words(octets: Array) -> Array:
+    """Bytes as 64-bit words, filled up with zeros."""
+    spare = -octets.shape[-1] % 8
+    if spare:
+        octets = np.concatenate([octets, np.zeros((*octets.shape[:-1], spare), np.uint8)], axis=-1)
+    return octets.view(np.uint64)
+
+
+def _sizes(k: int | Sequence[int], n_refs: int) -> list[int]:
+    sizes = np.atleast_1d(np.asarray(k))
+    if sizes.ndim != 1 or not len(sizes) or sizes.dtype.kind not in "iu" or sizes.min() < 1:
+        raise BadInput(f"k is {k}; it must be a whole number from 1 on, or several.")
+    if sizes.max() > n_refs:
+        raise BadInput(f"k is {sizes.max()}, but there are only {n_refs} references: choose a smaller k or give more.")
+    return [int(size) for size in sizes]
+
+
+def _embeddings(predictions: Predictions, what: str) -> Array:
+    if predictions.embeddings is None:
+        raise Undefined(f"There are no embeddings in {what}.")
+    return predictions.embeddings
+
+
+def _aligned(members: Sequence[Predictions], what: str) -> list[Array]:
+    """The embeddings of every member in the order of the first member's index."""
+    if len(members) < 2:
+        raise Undefined("It compares several networks: at least two members are needed.")
+    index = members[0].index
+    order = np.argsort(index, kind="stable")
+    aligned = []
+    for number, member in enumerate(members):
+        embeddings = _embeddings(member, f"the {what} dump of member {number}")
+        if not np.array_equal(member.index, index):
+            own = np.argsort(member.index, kind="stable")
+            if len(own) != len(order) or not np.array_equal(member.index[own], index[order]):
+                raise BadInput(
+                    f"The {what} dump of member {number} holds other rows than that of member 0: index differs."
+                )
+            rows = np.empty_like(order)
+            rows[order] = own
+            embeddings = embeddings[rows]
+        aligned.append(embeddings)
+    return aligned

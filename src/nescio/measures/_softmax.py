@@ -1,0 +1,494 @@
+"""All softmax measures, and the answers, in one pass over a dump.
+
+Everything is computed in float64, whatever the dump holds: a float32 softmax gives thousands of confident rows the same
+probability, and ranking metrics then see ties that are not there. Blocks of rows stay in the cache, on a few threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._parallel import blocks, share, threads
+from nescio.errors import BadInput, Undefined
+from nescio.measures._spec import measure
+from nescio.metrics._answers import Answers, places, without_cancellation
+from nescio.predictions import Predictions
+from nescio.progress import track
+
+Array = NDArray[Any]
+BLOCK = 1 << 16  # scores worked on together: half a megabyte in float64, so that two buffers stay in the cache
+SAFE = 300.0  # exp(z) and its square stay in range for |z| up to this; beyond it the maximum is subtracted first
+TINY = float(np.finfo(np.float64).tiny)
+HALF_FLOOR = np.log(np.float32(np.finfo(np.float16).tiny))  # what a zero of a half-precision `probs` is kept as
+OF_SCORES = ("max_logit", "energy", "dempster_shafer")
+OF_PROBS = ("largest", "gap", "entropy", "mutual_information", "expected_entropy")
+
+
+# ---- measures
+
+
+@measure("plain", needs=("logits",))
+def largest(predictions: Predictions) -> Array:
+    """One minus the probability of the most probable class.
+
+    1 - max_j p_j of the mean over draws, from the sum of the other classes: confident rows keep their order.
+    Hendrycks & Gimpel (2017); UIMNET, §4.
+    """
+    return _measure(predictions, "largest")
+
+
+@measure("plain", needs=("logits",))
+def gap(predictions: Predictions) -> Array:
+    """How little the most probable class leads the second: -(p₁ - p₂). UIMNET, §4."""
+    return _measure(predictions, "gap")
+
+
+@measure("plain", needs=("logits",))
+def entropy(predictions: Predictions) -> Array:
+    """Entropy of the mean over draws, in nats: -Σ_j p_j log p_j."""
+    return _measure(predictions, "entropy")
+
+
+@measure("plain", needs=("logits",))
+def max_logit(predictions: Predictions) -> Array:
+    """Minus the largest logit, averaged over draws. Absent when the dump holds probabilities."""
+    return _measure(predictions, "max_logit")
+
+
+@measure("plain", needs=("logits",))
+def energy(predictions: Predictions) -> Array:
+    """Minus the log-sum-exp of the logits, averaged over draws. Absent when the dump holds probabilities.
+
+    -log Σ_j exp z_j, Liu et al. (2020).
+    """
+    return _measure(predictions, "energy")
+
+
+@measure("plain", needs=("logits",))
+def mutual_information(predictions: Predictions) -> Array:
+    """How much the draws disagree: entropy of their mean minus their mean entropy, in nats (Jensen–Shannon divergence).
+
+    H(mean_i p_i) - mean_i H(p_i). i runs over draws when one member or none is named, else over members, each with
+    the mean of its own draws. Exactly 0 for one draw.
+    """
+    return _measure(predictions, "mutual_information")
+
+
+@measure("plain", needs=("logits",))
+def expected_entropy(predictions: Predictions) -> Array:
+    """Mean over draws of their entropies, in nats: mean_i H(p_i)."""
+    return _measure(predictions, "expected_entropy")
+
+
+@measure("plain", needs=("logits",))
+def dempster_shafer(predictions: Predictions) -> Array:
+    """Share of evidence that no class has, averaged over draws. Absent when the dump holds probabilities.
+
+    c / (c + Σ_j exp z_j), Sensoy et al. (2018) with exp as evidence.
+    """
+    return _measure(predictions, "dempster_shafer")
+
+
+def _measure(predictions: Predictions, name: str) -> Array:
+    u = summary(predictions).u
+    if name not in u:
+        raise Undefined(f"{name} needs unnormalised scores, and this dump holds probabilities.")
+    return u[name]
+
+
+# ---- the pass
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """Everything that one pass over a dump gives.
+
+    u      measure name -> (n,), higher = less sure
+    known  (n,) the row has a label of a class that the model can answer
+    """
+
+    u: Mapping[str, Array]
+    known: Array
+    predicted: Array
+    confidence: Array
+    _answers: Answers | None
+
+    def answers(self, rows: Any = None) -> Answers:
+        """The answers of these rows (numbers or a mask), by default of all rows with a known label."""
+        if self._answers is None:
+            raise Undefined("There are no labels, so there is nothing to judge the answers by.")
+        rows = self.known if rows is None else rows
+        if not self.known[rows].all():
+            raise BadInput("Some of these rows have a label of a class that was not in training; leave them out.")
+        picked = self._answers if rows is self.known and self.known.all() else self._answers.take(rows)
+        if not picked.n:
+            raise Undefined("No row has a label of a class that was in training.")
+        return picked
+
+
+def summary(predictions: Predictions) -> Summary:
+    """One pass over the dump, kept on it: a second call costs nothing."""
+    kept: Summary | None = getattr(predictions, "_summary", None)
+    if kept is None:
+        kept = _pass(predictions)
+        object.__setattr__(predictions, "_summary", kept)
+    return kept
+
+
+def _pass(predictions: Predictions) -> Summary:
+    if predictions.logits is None:
+        raise Undefined("There are no logits and no probs, so there is no softmax.")
+    n, c = len(predictions), predictions.classes
+    out = _Columns(predictions)
+    parts = blocks(n, max(1, BLOCK // c))
+    workers = min(threads(), len(parts))
+
+    def work(first: int, step: int) -> None:
+        room = _Room(min(n, parts[0].stop), c)
+        mine = parts[first::step]
+        for part in track(mine, "softmax") if first == 0 else mine:
+            z = np.asarray(predictions.logits[part])  # type: ignore[index]
+            if out.one:
+                _one_draw(z[:, 0], part, out, room)
+            else:
+                _many_draws(z, part, out, room)
+
+    share(work, workers)
+    if out.one:
+        _finish_one_draw(out)
+    return out.summary()
+
+
+class _Columns:
+    """The (n,) results of the pass, and what it knows of the rows."""
+
+    def __init__(self, predictions: Predictions) -> None:
+        n, s, c = len(predictions), predictions.draws, predictions.classes
+        assert predictions.logits is not None
+        self.dtype = predictions.logits.dtype
+        self.classes, self.draws, self.normalized = c, s, predictions.normalized
+        self.one = s == 1 and not self.normalized
+        if self.one:
+            self.raw = _Exps(np.empty(n, np.int64), *(np.empty(n) for _ in _Exps._fields[1:]))
+        self.u = {name: np.zeros(n) for name in OF_PROBS + (() if self.normalized else OF_SCORES)}
+        self.predicted, self.confidence = np.empty(n, np.int64), np.empty(n)
+        self.labels, self.known = predictions.labels, np.zeros(n, bool)
+        if self.labels is not None:
+            self.known = (self.labels >= 0) & (self.labels < c)
+            if predictions.taught is not None:
+                self.known &= predictions.taught
+            self.labels = np.where(self.known, self.labels, 0)
+            self.log_loss, self.brier = np.empty(n), np.empty(n)
+            self.rank, self.zero = np.empty(n, np.int64), np.zeros(n, bool)
+        # Draws by member, when there are several members; a member of one draw is that draw.
+        members = np.zeros(s, int) if predictions.members is None else predictions.members
+        names = np.unique(members)
+        self.members = [np.flatnonzero(members == name) for name in names] if len(names) > 1 else [np.arange(s)]
+        self.grouped = len(names) > 1 and len(names) < s
+        self.uneven = self.grouped and len({len(group) for group in self.members}) > 1
+
+    def summary(self) -> Summary:
+        for name in OF_PROBS:
+            _settle(self.u[name])
+        for array in (*self.u.values(), self.predicted, self.confidence):
+            array.flags.writeable = False
+        answers = None
+        if self.labels is not None:
+            answers = Answers(
+                classes=self.classes,
+                predicted=self.predicted,
+                right=(self.predicted == self.labels) & self.known,
+                confidence=self.confidence,
+                doubt=self.u["largest"],
+                log_loss=self.log_loss,
+                brier=self.brier,
+                rank=self.rank,
+                zero=self.zero,
+                stored=np.dtype(self.dtype) if self.normalized and self.dtype.kind == "f" else None,
+            )
+        return Summary(self.u, self.known, self.predicted, self.confidence, answers)
+
+
+class _Room:
+    """Buffers that one thread uses again and again: fresh ones of this size cost more than the arithmetic."""
+
+    def __init__(self, rows: int, classes: int) -> None:
+        self.z = np.empty((rows, classes))
+        self.e = np.empty((rows, classes))
+        self.rows = np.arange(rows)
+        self.ones = np.ones(classes)
+        self._more: dict[str, Array] = {}
+
+    def more(self, name: str, rows: int) -> Array:
+        if name not in self._more:
+            self._more[name] = np.empty_like(self.z)
+        return self._more[name][:rows]
+
+
+class _Exps(NamedTuple):
+    """Sums over one draw of b rows, with the largest score m of each row taken out of them (Σ')."""
+
+    top: Array  # first argmax
+    most: Array  # m
+    base: Array  # m - shift, where exp is taken of z - shift
+    unit: Array  # exp(m - shift)
+    others: Array  # Σ' exp(z - shift)
+    second: Array  # max' exp(z - shift)
+    dots: Array  # Σ' exp(z - shift)·(z - shift)
+    squares: Array  # Σ' exp(z - shift)²
+
+
+def _exps(scores: Array, room: _Room) -> _Exps:
+    """The only exponential of a draw (b, c); it stays in room.e, with 0 at the largest score.
+
+    The shift is 0 unless exp(z) would leave the range of float64: a pass over the block is saved.
+    """
+    b = len(scores)
+    r = room.rows[:b]
+    z, e = room.z[:b], room.e[:b]
+    top = scores.argmax(1)
+    np.copyto(z, scores)
+    most = base = z[r, top]
+    far = np.abs(most) > SAFE
+    if far.any():
+        shift = np.where(far, most, 0.0)
+        base = most - shift
+        with np.errstate(over="ignore"):
+            np.subtract(z, shift[:, None], out=z)
+        np.maximum(z, -1000.0, out=z, where=far[:, None])
+    np.exp(z, out=e)
+    unit = e[r, top]
+    e[r, top] = 0
+    return _Exps(top, most, base, unit, np.vecdot(e, room.ones), e.max(1), np.vecdot(e, z), np.vecdot(e, e))
+
+
+class _Softmax(NamedTuple):
+    """What the sums of a draw say. With r = Σ' exp(z - m): p of the top is 1/(1 + r), and
+
+    log Σ exp z = m + log(1 + r),   H = log(1 + r) + Σ' exp(z - m)(m - z)/(1 + r):
+
+    sums of positive terms, which keep their digits however small r is.
+    """
+
+    confidence: Array
+    doubt: Array
+    log_whole: Array
+    log_sum: Array
+    entropy: Array
+
+
+def _softmax(x: _Exps) -> _Softmax:
+    r = x.others / x.unit
+    whole = 1 + r
+    log_whole = np.log1p(r)
+    spread = np.maximum(x.base * r - x.dots / x.unit, 0)
+    return _Softmax(1 / whole, r / whole, log_whole, x.most + log_whole, log_whole + spread / whole)
+
+
+def _one_draw(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
+    x = _exps(scores, room)
+    for column, values in zip(out.raw, x, strict=True):
+        column[part] = values
+    if out.labels is not None:
+        labels, r = out.labels[part], room.rows[: len(scores)]
+        out.log_loss[part] = scores[r, labels]
+        out.brier[part] = room.e[r, labels]
+        out.rank[part] = places(scores, labels, x.top)
+
+
+def _finish_one_draw(out: _Columns) -> None:
+    """From sums to measures, over all rows at once: in the blocks it would be many calls on little arrays."""
+    x = out.raw
+    soft, u = _softmax(x), out.u
+    u["largest"] = soft.doubt
+    u["gap"] = -(1 - x.second / x.unit) * soft.confidence
+    u["entropy"] = u["expected_entropy"] = soft.entropy
+    _scores(u, slice(None), x.most, soft.log_sum, out.classes)
+    out.predicted, out.confidence = x.top, soft.confidence
+    if out.labels is not None:
+        scale = soft.confidence / x.unit
+        out.log_loss = soft.log_whole + (x.most - out.log_loss)
+        out.brier = _brier(x.top == out.labels, soft.confidence, soft.doubt, out.brier * scale, x.squares * scale**2)
+
+
+def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
+    b, s, c = scores.shape
+    u = out.u
+    r = room.rows[:b]
+    mean, mixture = room.more("mean", b), room.more("mixture", b) if out.uneven else None
+    labels = None if out.labels is None else out.labels[part]
+    own = np.empty((s, b))
+    mean[:] = 0
+    if mixture is not None:
+        mixture[:] = 0
+    of_draws, of_members = np.zeros(b), np.zeros(b)
+    for group in out.members:
+        member = room.more("member", b) if out.grouped else mean
+        if out.grouped:
+            member[:] = 0
+        for draw in group:
+            z = scores[:, draw]
+            if out.normalized:
+                e, h = _given(z, room)
+                log_sum = np.zeros(b)
+            else:
+                x = _exps(z, room)
+                soft = _softmax(x)
+                e, h, log_sum = _normalized(x, soft, room), soft.entropy, soft.log_sum
+                _scores(u, part, x.most, log_sum, c, 1 / s)
+            of_draws += h
+            member += e
+            if labels is not None:
+                own[draw] = z[r, labels] - log_sum
+        if out.grouped:
+            mean += member
+            member /= len(group)
+            of_members += _entropy(member, room)
+            if mixture is not None:
+                mixture += member
+    mean /= s
+    top = mean.argmax(1)
+    confidence = mean[r, top]
+    if mixture is not None:
+        mixture /= len(out.members)
+        of_mixture = _entropy(mixture, room)
+    rank = None if labels is None else places(mean, labels, top)
+    mean[r, top] = 0
+    others = mean.sum(1)
+    doubt = without_cancellation(confidence, others) if out.normalized else others
+    u["largest"][part] = doubt
+    u["gap"][part] = -(confidence - mean.max(1))
+    u["entropy"][part] = h_mean = _entropy(mean, room) + _top_term(confidence, doubt)
+    u["expected_entropy"][part] = of_draws / s
+    if s > 1:
+        whole = of_mixture if mixture is not None else h_mean
+        parts = of_members / len(out.members) if out.grouped else of_draws / s
+        u["mutual_information"][part] = np.maximum(whole - parts, 0)
+    out.predicted[part], out.confidence[part] = top, confidence
+    if labels is None or rank is None:
+        return
+    out.log_loss[part] = np.log(s) - np.logaddexp.reduce(own, axis=0)
+    squares = np.vecdot(mean, mean)
+    out.brier[part] = _brier(top == labels, confidence, doubt, mean[r, labels], squares)
+    out.rank[part] = rank
+    if out.normalized:
+        out.zero[part] = _at_floor(scores[r, :, labels]).all(1)
+
+
+def _given(logs: Array, room: _Room) -> tuple[Array, Array]:
+    """(probabilities, entropy) of log-probabilities, taken as they are given: not normalised once more."""
+    b = len(logs)
+    z, e = room.z[:b], room.e[:b]
+    np.copyto(z, logs)
+    np.exp(z, out=e)
+    padding = half_padding(logs)
+    if padding is not None:
+        e[padding] = 0
+    r, top = room.rows[:b], z.argmax(1)
+    most, log_most = e[r, top], z[r, top]
+    e[r, top] = 0
+    doubt = without_cancellation(most, e.sum(1))
+    h = _top_term(most, doubt) - np.vecdot(e, z)
+    e[r, top] = np.exp(log_most)
+    return e, np.maximum(h, 0)
+
+
+def half_padding(logs: Array) -> Array | None:
+    """Where log-probabilities (b, c) stand for a zero of half-precision `probs`; None where they do nowhere.
+
+    Half precision's smallest normal number is 6e-5: a thousand of them would add 6 % to a row, so they must not count.
+    A true 6e-5 looks the same; it is told by its row, which only sums to one with it.
+    """
+    floor = logs == HALF_FLOOR
+    if logs.dtype != np.float32 or not floor.any():
+        return None
+    total = np.exp(logs, dtype=np.float64).sum(1)
+    added = floor.sum(1) * float(np.finfo(np.float16).tiny)
+    padded = np.abs(total - added - 1) < np.abs(total - 1)
+    floor &= padded[:, None]
+    return floor if padded.any() else None
+
+
+def _at_floor(logs: Array) -> Array:
+    """Which log-probabilities stand for a probability of zero."""
+    if logs.dtype.kind != "f":
+        return np.zeros(logs.shape, bool)
+    floor: Array = logs == np.log(np.finfo(logs.dtype).tiny)
+    return floor | (logs == HALF_FLOOR) if logs.dtype == np.float32 else floor
+
+
+def _normalized(x: _Exps, soft: _Softmax, room: _Room) -> Array:
+    """The probabilities (b, c), in place of the exponentials."""
+    e = room.e[: len(x.top)]
+    e[room.rows[: len(x.top)], x.top] = x.unit
+    e *= (soft.confidence / x.unit)[:, None]
+    return e
+
+
+def _scores(u: dict[str, Array], part: slice, most: Array, log_sum: Array, classes: int, weight: float = 1.0) -> None:
+    u["max_logit"][part] -= weight * most
+    u["energy"][part] -= weight * log_sum
+    with np.errstate(over="ignore"):
+        u["dempster_shafer"][part] += weight / (1 + np.exp(log_sum - np.log(classes)))
+
+
+def _entropy(probs: Array, room: _Room) -> Array:
+    """-Σ p log p over the last axis, with 0 log 0 = 0."""
+    logs = room.z[: len(probs)]
+    np.maximum(probs, TINY, out=logs)
+    np.log(logs, out=logs)
+    return np.negative(np.vecdot(probs, logs))
+
+
+def _top_term(confidence: Array, doubt: Array) -> Array:
+    """-p log p of the most probable class, exact when p is almost one."""
+    return -confidence * np.log1p(-np.minimum(doubt, 1 - TINY))
+
+
+def _brier(right: Array, confidence: Array, doubt: Array, own: Array, squares: Array) -> Array:
+    """Σ (p - y)²; `squares` is Σ p² without the most probable class, so that a confident right row keeps its digits."""
+    others = np.maximum(squares - own**2, 0)
+    return np.where(right, doubt**2 + squares, confidence**2 + others + (1 - own) ** 2)
+
+
+def _settle(u: Array) -> None:
+    """Drops the last 9 of 53 bits, in place: the order of a sum must not break a tie (Veltkamp's splitting)."""
+    lifted = u * (2.0**9 + 1)
+    u[:] = lifted - (lifted - u)
+
+
+# ---- probabilities, for metrics that need all of them
+
+
+def mean_probs(predictions: Predictions, rows: Any = slice(None)) -> Array:
+    """Mean over draws of the probabilities of these rows, (n, c) in float64."""
+    if predictions.logits is None:
+        raise Undefined("There are no logits and no probs, so there are no probabilities.")
+    z = np.asarray(predictions.logits[rows])
+    b, s, c = z.shape
+    room = _Room(b, c)
+    mean = np.zeros((b, c))
+    for draw in range(s):
+        if predictions.normalized:
+            e, _ = _given(z[:, draw], room)
+        else:
+            x = _exps(z[:, draw], room)
+            e = _normalized(x, _softmax(x), room)
+        mean += e
+    mean /= s
+    return mean
+
+
+def prob_blocks(predictions: Predictions) -> Iterator[tuple[Array, Array]]:
+    """(probabilities, labels) of the rows with a known label, block by block."""
+    known, labels = summary(predictions).known, predictions.labels
+    if labels is None:
+        raise Undefined("There are no labels, so there is nothing to judge the answers by.")
+    for part in blocks(len(predictions), max(1, BLOCK // predictions.classes)):
+        if known[part].any():
+            yield mean_probs(predictions, part)[known[part]], labels[part][known[part]]

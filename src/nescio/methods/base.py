@@ -1,0 +1,118 @@
+"""What a method is: how it learns (`loss`) and what it says (`forward`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from nescio import backbones
+from nescio.config import Recipe
+from nescio.layers.spectral import spectral_normalize
+from nescio.registry import Registry
+
+Batches = Iterable[tuple[Tensor, Tensor, Tensor]]  # images (b, ch, h, w), labels (b,), index (b,)
+
+
+@dataclass
+class Output:
+    """What a method says about b images."""
+
+    logits: Tensor | None = None  # (b, s, c): s draws
+    embeddings: Tensor | None = None  # (b, d)
+    scores: dict[str, Tensor] = field(default_factory=dict)  # (b,) each, higher = less sure
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method is built for: the images, the number of classes, the backbone, the spectral norm."""
+
+    backbone: str
+    channels: int
+    size: int
+    classes: int
+    spectral: float | None = None
+    rows: int = 0  # training rows; variational methods weigh their prior by it
+
+    def features(self, channels: int | None = None) -> Any:
+        """A new backbone, images (b, ch, h, w) to features (b, num_features), spectrally normalised when asked."""
+        network = backbones.build(self.backbone, channels or self.channels, self.size)
+        return spectral_normalize(network, self.spectral) if self.spectral else network
+
+
+class Method(nn.Module):
+    """Everything that one algorithm is. The plain case, a backbone and a linear head, is here; a method overrides
+    what differs."""
+
+    views: ClassVar[int] = 1  # images per row that `loss` wants; 2 for contrastive methods
+    normalized: ClassVar[bool] = False  # True where logits are log-probabilities
+    ema: ClassVar[float | None] = None  # decay of a moving average of the weights that predicts in their place
+    paper: ClassVar[str] = ""
+    name: ClassVar[str] = ""
+    recipe_class: ClassVar[type[Recipe]] = Recipe
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__()
+        self.recipe, self.setting = recipe, setting
+        self.temperature = 1.0  # calibration of `probs`; set after training, never trained
+        self.features = setting.features()
+        self.head = nn.Linear(self.features.num_features, setting.classes)
+
+    def prepare(self, batches: Batches) -> None:
+        """Before training, with the initial weights: inducing points, class counts, kept examples."""
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """What one step makes smaller."""
+        return nn.functional.cross_entropy(self.head(self.features(x)), y)
+
+    def forward(self, x: Tensor) -> Output:
+        """What is said about images: logits (b, s, c), embeddings (b, d), scores."""
+        embeddings = self.features(x)
+        return Output(self.head(embeddings)[:, None], embeddings)
+
+    def update(self, x: Tensor, y: Tensor, step: Callable[[Tensor], None]) -> Tensor:
+        """One step: `step(loss)` goes backward and, when a batch is whole, moves the weights."""
+        loss = self.loss(x, y)
+        step(loss)
+        return loss
+
+    def finalize(self, batches: Batches) -> None:
+        """After training, with the final weights: covariances, densities."""
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Parameters that learn; a method may give some their own rate or no decay."""
+        return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
+
+    def probs(self, logits: Tensor) -> Tensor:
+        """(b, s, c) to (b, c): the mean over draws of the calibrated softmax."""
+        return torch.softmax(logits.float() / self.temperature, -1).mean(1)
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        """What shows that the special part of this method acts; `start` is the same method before training."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One observation on the trained weights and whether it shows life."""
+
+    seen: str
+    alive: bool
+
+
+registry: Registry[type[Method]] = Registry("method")
+M = TypeVar("M", bound=type[Method])
+
+
+def method(name: str, recipe: type[Recipe] = Recipe) -> Callable[[M], M]:
+    """Registers a class as a method under the name its paper uses, with its recipe beside it."""
+
+    def register(cls: M) -> M:
+        cls.name, cls.recipe_class = name, recipe
+        registry.add(name, cls)
+        return cls
+
+    return register

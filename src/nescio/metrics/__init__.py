@@ -1,0 +1,62 @@
+"""Metrics: pure functions of arrays that say how good answers and uncertainties are."""
+
+from nescio.metrics._alignment import crop_agreement, human_alignment, kendall, spearman
+from nescio.metrics._answers import Answers, accuracy, answers, brier, nll
+from nescio.metrics._calibration import classwise_ece, ece, reliability_curve
+from nescio.metrics._counts import Counts
+from nescio.metrics._detection import in_as_in, out_as_out, threshold
+from nescio.metrics._ranking import Ranking, auroc, aupr, fpr_at_tpr, gamma, ranking
+from nescio.metrics._retrieval import r_auroc, recall_at_1
+from nescio.metrics._segmentation import miou
+from nescio.metrics._selective import (
+    augrc,
+    aulc,
+    aurc,
+    aurc_over,
+    e_aurc,
+    raulc,
+    risk_coverage,
+    sac,
+    selective_risk,
+)
+from nescio.metrics._spec import Metric, metric, registry
+
+__all__ = [
+    "Answers",
+    "Counts",
+    "Metric",
+    "Ranking",
+    "accuracy",
+    "answers",
+    "augrc",
+    "aulc",
+    "aupr",
+    "aurc",
+    "aurc_over",
+    "auroc",
+    "brier",
+    "classwise_ece",
+    "crop_agreement",
+    "e_aurc",
+    "ece",
+    "fpr_at_tpr",
+    "gamma",
+    "human_alignment",
+    "in_as_in",
+    "kendall",
+    "metric",
+    "miou",
+    "nll",
+    "out_as_out",
+    "r_auroc",
+    "ranking",
+    "raulc",
+    "recall_at_1",
+    "registry",
+    "reliability_curve",
+    "risk_coverage",
+    "sac",
+    "selective_risk",
+    "spearman",
+    "threshold",
+]

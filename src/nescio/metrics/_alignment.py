@@ -1,0 +1,94 @@
+"""Do two numbers for every row agree: u and an error, u and human votes, u of an image and of its crop?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.errors import BadInput, Undefined
+from nescio.metrics._ranking import as_scores
+from nescio.metrics._spec import metric
+
+Array = NDArray[Any]
+
+
+@metric("pairs", better="higher")
+def kendall(a: Any, b: Any) -> float:
+    """Rank correlation by pairs of rows: how many more pairs have a and b in the same order than in opposite order.
+
+    τ-b = (c − d) / √((pairs not tied in a)·(pairs not tied in b)), with c concordant and d discordant pairs.
+    """
+    a, b = _two(a, b, "Kendall's τ")
+    from scipy.stats import kendalltau
+
+    return float(kendalltau(a, b, variant="b", method="asymptotic").statistic)
+
+
+@metric("pairs", better="higher")
+def spearman(a: Any, b: Any) -> float:
+    """Linear correlation of the ranks of a and b, tied rows sharing the mean of their ranks.
+
+    ρ = Σ r_a·r_b / √(Σ r_a²·Σ r_b²) over centred ranks.
+    """
+    a, b = _two(a, b, "Spearman's ρ")
+    r, s = _ranks(a), _ranks(b)
+    return float(np.clip(np.dot(r, s) / np.sqrt(np.dot(r, r) * np.dot(s, s)), -1, 1))
+
+
+@metric("votes", better="higher")
+def human_alignment(u: Any, annotations: Any) -> float:
+    """Spearman's ρ between u and how much the human votes on a row disagree.
+
+    Disagreement is the entropy −Σ_c p_c·log p_c (nats) of p = votes / their sum. Votes that differ only in which
+    class got them tie exactly. Source: Kirchhof et al. 2023 (URL), §4.6.
+    """
+    return spearman(u, vote_entropy(annotations))
+
+
+@metric("pairs", better="higher")
+def crop_agreement(u: Any, u_cropped: Any) -> float:
+    """Share of images whose cropped version has a strictly higher u; ties count as failures.
+
+    (1/n)·Σᵢ [u_cropped,i > u_i]. Source: Kirchhof et al. 2023 (URL), §4.6.
+    """
+    a, b = as_scores(u), as_scores(u_cropped, "u_cropped")
+    if len(a) != len(b):
+        raise BadInput(f"u has {len(a)} rows, u_cropped has {len(b)}: they must describe the same images.")
+    return float(np.mean(b > a))
+
+
+def vote_entropy(annotations: Any) -> Array:
+    """(n,) entropy in nats of the normalised votes (n, c) of every row."""
+    votes = np.asarray(annotations)
+    if votes.ndim != 2 or votes.dtype.kind not in "fiub":
+        raise BadInput(
+            f"annotations has shape {votes.shape} of {votes.dtype}; it must be (n, classes), votes as numbers."
+        )
+    votes = votes.astype(np.float64)
+    if not np.isfinite(votes).all() or (votes < 0).any():
+        row = int(np.flatnonzero(~np.isfinite(votes).all(1) | (votes < 0).any(1))[0])
+        raise BadInput(f"annotations has a vote that is negative or not finite in row {row}.")
+    votes.sort(axis=1)  # the same votes for other classes must give the same number to the last bit
+    total = votes.sum(1, keepdims=True)
+    if not total.all():
+        raise BadInput(f"annotations has no votes in row {int(np.flatnonzero(total == 0)[0])}.")
+    p = votes / total
+    return np.asarray(-(p * np.log(np.where(p > 0, p, 1))).sum(1))
+
+
+def _two(a: Any, b: Any, what: str) -> tuple[Array, Array]:
+    a, b = as_scores(a, "the first argument"), as_scores(b, "the second argument")
+    if len(a) != len(b):
+        raise BadInput(f"The two arguments have {len(a)} and {len(b)} rows: they must describe the same rows.")
+    for place, values in (("first", a), ("second", b)):
+        if values.min() == values.max():
+            raise Undefined(f"{what} is undefined: the {place} argument has the same value in every row.")
+    return a, b
+
+
+def _ranks(values: Array) -> Array:
+    """(n,) ranks less their mean, tied rows sharing the mean of their ranks."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(count) - (count - 1) / 2 - (len(values) + 1) / 2)[place])

@@ -1,0 +1,119 @@
+"""Calibration: does a confidence of p mean being right with chance p?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._parallel import blocks
+from nescio.errors import BadInput
+from nescio.metrics._answers import BLOCK, Answers, answers, checked
+from nescio.metrics._spec import metric
+
+Array = NDArray[Any]
+
+
+@metric("answers", better="lower", prepared=True)
+def ece(probs: Any, labels: Any = None, bins: int = 15, scheme: Literal["width", "mass"] = "width") -> float:
+    """Mean gap between confidence and accuracy over bins of confidence, each bin weighted by its rows.
+
+    Σ_b |B_b|/n · |acc(B_b) - conf(B_b)|, Guo et al. (2017). Bins of equal width are (lo, hi] with edges i/bins in
+    float64 and 0.0 in the first; bins of equal mass split the rows in stable confidence order like np.array_split.
+    """
+    a = answers(probs, labels)
+    gaps = a.right - a.confidence
+    return float(np.abs(np.bincount(_bins_of(a, bins, scheme), gaps, bins)).sum() / a.n)
+
+
+@metric("answers", better="lower")
+def classwise_ece(probs: Any, labels: Any, bins: int = 15) -> float:
+    """Mean over all classes of the ECE of that class's own probability.
+
+    (1/c) Σ_j Σ_b |B_bj|/n · |share of label j in B_bj - mean p_j in B_bj|, Kull et al. (2019); bins as in `ece`.
+    """
+    probs, labels = checked(probs, labels)
+    parts = blocks(len(labels), max(1, BLOCK // probs.shape[1]))
+    return classwise_ece_of_blocks(((probs[part], labels[part]) for part in parts), bins)
+
+
+def classwise_ece_of_blocks(parts: Iterable[tuple[Array, Array]], bins: int = 15) -> float:
+    """`classwise_ece` of (probs, labels) that come in row blocks, already checked."""
+    _check_bins(bins)
+    gaps, n = np.zeros((0, bins)), 0
+    for p, y in parts:
+        c = p.shape[1]
+        if not n:
+            gaps = np.zeros((c, bins))
+        n += len(y)
+        p = p.astype(np.float64, copy=False)
+        # At most `bins` classes of a row can exceed 1/bins: all others fall into the first bin, found by subtraction.
+        row, column = np.nonzero(p > 1 / bins)
+        high = p[row, column]
+        cell = column * bins + bin_index(high, bins)
+        gaps -= np.bincount(cell, high, c * bins).reshape(c, bins)
+        gaps[:, 0] -= p.sum(0) - np.bincount(column, high, c)
+        own = bin_index(p[np.arange(len(y)), y], bins)
+        gaps += np.bincount(y * bins + own, minlength=c * bins).reshape(c, bins)
+    if not n:
+        raise BadInput("There are no rows: at least one is needed.")
+    return float(np.abs(gaps).sum() / (n * len(gaps)))
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """One entry a bin of confidence; only bins that hold rows."""
+
+    low: Array
+    high: Array
+    count: Array
+    confidence: Array
+    accuracy: Array
+
+
+@metric("curve", better="neither", prepared=True)
+def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliability:
+    """Count, mean confidence and accuracy in every bin of confidence that holds rows: the reliability diagram.
+
+    Bins as in `ece`, so that Σ count/n · |accuracy - confidence| is the ECE.
+    """
+    a = answers(probs, labels)
+    index = _bins_of(a, bins, "width")
+    count = np.bincount(index, minlength=bins)
+    held = np.flatnonzero(count)
+    confidence = np.bincount(index, a.confidence, bins)[held] / count[held]
+    accuracy = np.bincount(index, a.right, bins)[held] / count[held]
+    return Reliability(held / bins, (held + 1) / bins, count[held], confidence, accuracy)
+
+
+def bin_index(confidence: Array, bins: int) -> Array:
+    """Which of the bins (0, 1/bins], (1/bins, 2/bins] … holds each confidence; 0.0 is in the first."""
+    upper = np.arange(1, bins) / bins
+    return np.searchsorted(upper, confidence, side="left")
+
+
+def _bins_of(a: Answers, bins: int, scheme: str) -> Array:
+    _check_bins(bins)
+    if scheme == "mass":
+        index = np.empty(a.n, np.int64)
+        for number, rows in enumerate(np.array_split(np.argsort(a.confidence, kind="stable"), bins)):
+            index[rows] = number
+        return index
+    if scheme != "width":
+        raise BadInput(f"scheme is {scheme!r}; it must be 'width' or 'mass'.")
+    return bin_index(a.confidence if a.stored is None else _on_edges(a.confidence, bins, a.stored), bins)
+
+
+def _on_edges(confidence: Array, bins: int, stored: np.dtype[Any]) -> Array:
+    """A probability of 3/5 that went through its logarithm may return just off the edge: puts it back."""
+    edge = np.rint(confidence * bins) / bins
+    near = np.abs(confidence - edge) <= 8 * np.finfo(stored).eps * edge
+    return np.where(near, edge.astype(stored).astype(np.float64), confidence)
+
+
+def _check_bins(bins: int) -> None:
+    if isinstance(bins, bool) or bins != int(bins) or bins < 1:
+        raise BadInput(f"bins is {bins}; it must be a whole number from 1.")

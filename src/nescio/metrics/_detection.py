@@ -1,0 +1,47 @@
+"""Does a threshold that was set on in-domain validation rows let the in-domain in and keep the out-domain out?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nescio.errors import BadInput
+from nescio.metrics._ranking import as_scores
+from nescio.metrics._spec import metric
+
+
+@metric("other", better="neither")
+def threshold(u_val: Any, level: float = 0.95) -> float:
+    """The u below which a share `level` of the in-domain validation rows lies: their linearly interpolated quantile.
+
+    Source: Belghazi and Lopez-Paz 2021 (UIMNET), §5.
+    """
+    scores = as_scores(u_val, "u_val")
+    if not 0 <= level <= 1:
+        raise BadInput(f"level is {level}; it must be a number from 0 to 1.")
+    return float(np.quantile(scores, level))
+
+
+@metric("threshold", better="higher")
+def in_as_in(u: Any, threshold: float) -> float:
+    """Share of in-domain rows that are taken as in-domain: u ≤ threshold.
+
+    Source: Belghazi and Lopez-Paz 2021 (UIMNET), §5.
+    """
+    return float(np.mean(as_scores(u) <= _finite(threshold)))
+
+
+@metric("threshold", better="higher")
+def out_as_out(u: Any, threshold: float) -> float:
+    """Share of out-domain rows that are taken as out-domain: u > threshold.
+
+    Source: Belghazi and Lopez-Paz 2021 (UIMNET), §5.
+    """
+    return float(np.mean(as_scores(u) > _finite(threshold)))
+
+
+def _finite(threshold: float) -> float:
+    if not np.isfinite(threshold):
+        raise BadInput(f"threshold is {threshold}; it must be a finite number.")
+    return float(threshold)

@@ -1,0 +1,288 @@
+"""Does u rank the positive rows (wrong answers, out-domain images) above the others? One sort serves every metric."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._parallel import blocks
+from nescio.errors import BadInput, Undefined
+from nescio.metrics._spec import metric
+
+Array = NDArray[Any]
+INT64_ROWS = 1 << 31  # up to here twice the number of pairs of rows fits into 64 bits
+CACHED = 1 << 12  # groups at once: a dozen temporaries of this length stay in cache
+SERIES = 64  # from here on the series of the harmonic numbers is exact to the last bit
+HARMONIC = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, SERIES + 1))])
+
+
+class Ranking:
+    """Rows in order of u, the surest first, as tie groups: rows of equal u cannot be told apart by any threshold.
+
+    values (g,)  the u of each tie group, rising
+    ends   (g,)  number of rows up to and with the group
+    hits   (g,)  number of positive rows among those
+    """
+
+    values: Array
+    ends: Array
+    hits: Array
+
+    def __init__(self, u: Any, positive: Any) -> None:
+        scores, positive = as_scores(u), as_classes(positive)
+        if len(scores) != len(positive):
+            raise BadInput(f"u has {len(scores)} rows, positive has {len(positive)}: they must describe the same rows.")
+        values, positive = _sort(scores, positive)
+        last = _last_of_runs(values)
+        self.values, self.hits = values[last], np.cumsum(positive, out=positive)[last]
+        self.ends = np.add(last, 1, out=last)
+
+    @classmethod
+    def from_groups(cls, values: Any, counts: Any, hits: Any) -> Ranking:
+        """A ranking known only by its tie groups: rising values, rows and positive rows of each group."""
+        values, counts, hits = np.asarray(values), np.asarray(counts, np.int64), np.asarray(hits, np.int64)
+        if not (values.ndim == 1 and values.shape == counts.shape == hits.shape):
+            raise BadInput(
+                "values, counts and hits must be one-dimensional and of one length: one entry per tie group."
+            )
+        if np.any(values[1:] <= values[:-1]):
+            raise BadInput("values must rise: give every tie group its own value, the smallest first.")
+        if np.any((hits < 0) | (hits > counts)):
+            raise BadInput("hits must lie between 0 and counts in every tie group.")
+        full = counts > 0
+        if not full.any():
+            raise BadInput("There are no rows: at least one is needed.")
+        self = cls.__new__(cls)
+        self.values, self.ends, self.hits = values[full], np.cumsum(counts[full]), np.cumsum(hits[full])
+        return self
+
+    @property
+    def n(self) -> int:
+        return int(self.ends[-1])
+
+    @property
+    def positives(self) -> int:
+        return int(self.hits[-1])
+
+    @property
+    def negatives(self) -> int:
+        return self.n - self.positives
+
+    @cached_property
+    def sizes(self) -> Array:
+        """(g,) rows of each group."""
+        return _steps(self.ends)
+
+    @cached_property
+    def inside(self) -> Array:
+        """(g,) positive rows of each group."""
+        return _steps(self.hits)
+
+    @cached_property
+    def pairs(self) -> tuple[int, int, int]:
+        """Pairs of a positive and a negative row: the positive has the higher u, they tie, the positive has the lower u."""
+        tied = self.sizes - self.inside
+        below = self.ends - self.hits - tied
+        higher, equal = self._dot(self.inside, below), self._dot(self.inside, tied)
+        return higher, equal, self.positives * self.negatives - higher - equal
+
+    @cached_property
+    def total_hits(self) -> Fraction:
+        """Σᵢ E(positives among the i surest rows), exact; inside a tie group the expectation grows linearly."""
+        before = self.hits - self.inside
+        return Fraction(2 * self._dot(self.sizes, before) + self._dot(self.inside, self.sizes + 1), 2)
+
+    @cached_property
+    def total_share(self) -> float:
+        """Σᵢ E(positives among the i surest rows) / i."""
+        return total_share(self.ends, self.hits)
+
+    def _dot(self, a: Array, b: Array) -> int:
+        return int(np.dot(a, b) if self.n < INT64_ROWS else np.dot(a.astype(object), b.astype(object)))
+
+
+def ranking(u: Any, positive: Any = None) -> Ranking:
+    """Sorts (u, positive) once; a prepared Ranking passes through."""
+    if isinstance(u, Ranking):
+        if positive is not None:
+            raise BadInput("u is a prepared Ranking that knows its positive rows; leave the second argument out.")
+        return u
+    if positive is None:
+        raise BadInput("The second argument is missing: say for every row of u whether it is positive (wrong, or out).")
+    return Ranking(u, positive)
+
+
+def as_scores(u: Any, name: str = "u") -> Array:
+    """(n,) finite float64; u of any real dtype that float64 can hold."""
+    scores = np.asarray(u)
+    if scores.dtype.kind not in "fiub":
+        raise BadInput(f"{name} holds {scores.dtype} values; give one real number per row.")
+    if scores.ndim != 1:
+        raise BadInput(f"{name} has shape {scores.shape}; give one number per row, shape (n,).")
+    if len(scores) == 0:
+        raise BadInput(f"{name} is empty: at least one row is needed.")
+    exact = scores.astype(np.float64, copy=False)
+    if scores.dtype.kind in "iu" and scores.dtype.itemsize == 8 and np.abs(exact).max() > 2**53:
+        raise BadInput(f"{name} holds whole numbers beyond 2**53, which float64 cannot tell apart; give their ranks.")
+    if not np.isfinite(exact).all():
+        row = int(np.flatnonzero(~np.isfinite(exact))[0])
+        raise BadInput(f"{name} is {exact[row]} in row {row}; every row needs a finite number.")
+    return exact
+
+
+def as_classes(positive: Any, name: str = "positive") -> Array:
+    """(n,) booleans, from booleans or from numbers that are 0 or 1."""
+    classes = np.asarray(positive)
+    if classes.ndim != 1:
+        raise BadInput(f"{name} has shape {classes.shape}; give one truth value per row, shape (n,).")
+    if classes.dtype == bool:
+        return classes
+    if classes.dtype.kind not in "fiu" or not np.isin(classes, (0, 1)).all():
+        raise BadInput(f"{name} must hold truth values (or 0 and 1), one per row.")
+    return classes.astype(bool)
+
+
+def _sort(u: Array, positive: Array) -> tuple[Array, Array]:
+    """(u, positive) by rising u. Sorting integers that carry the class in their lowest bit is several times faster than
+    sorting positions and gathering. The sign bit makes room for the class, so negative rows are sorted on their own."""
+    packed = (u + 0.0).view(np.uint64)  # adding 0 turns −0 into +0
+    packed <<= np.uint64(1)
+    packed |= positive
+    below = u < 0
+    negatives = int(np.count_nonzero(below))
+    if negatives:
+        packed = np.concatenate([np.sort(packed[below])[::-1], np.sort(packed[~below])])
+    else:
+        packed.sort()
+    positive = (packed & np.uint64(1)).view(np.int64)
+    packed >>= np.uint64(1)
+    values = packed.view(np.float64)
+    values[:negatives] *= -1
+    return values, positive
+
+
+def _steps(totals: Array) -> Array:
+    """What each entry adds to a cumulative sum."""
+    steps = totals.copy()
+    steps[1:] -= totals[:-1]
+    return steps
+
+
+def _last_of_runs(values: Array) -> Array:
+    """(g,) position of the last of each run of equal neighbours."""
+    last = np.empty(len(values), bool)
+    np.not_equal(values[1:], values[:-1], out=last[:-1])
+    last[-1] = True
+    return np.flatnonzero(last)
+
+
+def total_share(ends: Array, hits: Array) -> float:
+    """Σᵢ E(positives among the i surest rows) / i from the cumulative counts of tie groups.
+
+    A group from row a to row b with e positives before it and rate p inside adds
+    Σ_{i=a+1}^{b} (e + (i − a)·p)/i = (e − a·p)·(H_b − H_a) + (b − a)·p.
+    Neighbouring groups of equal rate continue the same line and are taken as one, so that all perfect rankings
+    of the same counts give the same floating-point number.
+    """
+    rate = _steps(hits) / _steps(ends)
+    last = _last_of_runs(rate)
+    rate, edges, before = rate[last], np.append(0, ends[last]), np.append(0, hits[last])
+    terms = []
+    for i in blocks(len(rate), CACHED):
+        a, e = edges[i], before[i]
+        terms.append((e - a * rate[i]) @ harmonic_gaps(edges[i.start : i.stop + 1]))
+    return math.fsum(terms) + float(hits[-1])
+
+
+def harmonic_gaps(edges: Array) -> Array:
+    """H_b − H_a = Σ_{i=a+1}^{b} 1/i between rising edges, without cancellation: a table for small i, then the series
+    H_x = ln x + γ + 1/(2x) − 1/(12x²) + 1/(120x⁴) − 1/(252x⁶) + …"""
+    x = np.maximum(edges, SERIES).astype(np.float64)
+    y = 1 / x
+    z = y * y
+    gaps: Array = np.log1p(np.diff(x) / x[:-1]) + np.diff(y / 2 - z * (1 / 12 - z * (1 / 120 - z / 252)))
+    if edges[0] < SERIES:
+        gaps += np.diff(HARMONIC[np.minimum(edges, SERIES)])
+    return gaps
+
+
+def as_share(value: Any, name: str) -> Fraction:
+    """A share between 0 and 1 read as its decimal text: 0.9 is 9/10."""
+    try:
+        share = Fraction(str(value))
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(-1)
+    if not 0 <= share <= 1:
+        raise BadInput(f"{name} is {value}; it must be a number from 0 to 1.")
+    return share
+
+
+def rows_for(value: Any, n: int, name: str) -> int:
+    """ceil(value·n) without float error: a decimal is read as its text, and float(i/n) means i."""
+    share = as_share(value, name)
+    nearest = round(share * n)
+    return nearest if nearest / n == float(share) else math.ceil(share * n)
+
+
+def _both(r: Ranking, what: str) -> Ranking:
+    if r.positives == 0 or r.negatives == 0:
+        kind = "negative" if r.positives == 0 else "positive"
+        raise Undefined(f"{what} is undefined: all rows are {kind}, and it compares positive with negative rows.")
+    return r
+
+
+@metric("ranking", "detection", better="higher", prepared=True)
+def auroc(u: Any, positive: Any = None) -> float:
+    """Chance that a positive row has a higher u than a negative one, ties counted half.
+
+    AUROC = (pairs with the positive higher + ½·tied pairs) / all pairs, counted in whole numbers.
+    Source: Galil, Dabbah and El-Yaniv 2023, §2.1, equation (1).
+    """
+    higher, equal, lower = _both(ranking(u, positive), "AUROC").pairs
+    return (2 * higher + equal) / (2 * (higher + equal + lower))
+
+
+@metric("ranking", "detection", better="higher", prepared=True)
+def aupr(u: Any, positive: Any = None) -> float:
+    """Average precision of flagging the rows of highest u: precision at each threshold, weighted by the recall it adds.
+
+    AP = Σ_t (R_t − R_{t−1})·P_t over the distinct values of u from the highest down; no interpolation.
+    """
+    r = ranking(u, positive)
+    if r.positives == 0:
+        raise Undefined("AUPR is undefined: there is no positive row to find.")
+    at = np.flatnonzero(r.inside)  # recall grows only where there are positive rows
+    inside = r.inside[at]
+    flagged, found = r.n - (r.ends[at] - r.sizes[at]), r.positives - (r.hits[at] - inside)
+    return float(np.sum(inside * (found / flagged)) / r.positives)
+
+
+@metric("ranking", "detection", better="lower", prepared=True, at={"tpr": (0.95,)})
+def fpr_at_tpr(u: Any, positive: Any = None, tpr: float = 0.95) -> float:
+    """Share of negative rows that are flagged by the highest threshold that flags a share `tpr` of the positive ones.
+
+    Flagged means u ≥ t with t one of the values of u; t is the highest that reaches the TPR, nothing is interpolated.
+    """
+    r = _both(ranking(u, positive), "FPR at TPR")
+    unflagged = r.positives - rows_for(tpr, r.positives, "tpr")
+    group = int(np.searchsorted(r.hits, unflagged, side="right"))  # groups below the threshold
+    below = int(r.ends[group - 1] - r.hits[group - 1]) if group else 0
+    return (r.negatives - below) / r.negatives
+
+
+@metric("ranking", "detection", better="higher", prepared=True)
+def gamma(u: Any, wrong: Any = None) -> float:
+    """Goodman and Kruskal's rank correlation of u and being wrong: +1 when every wrong row has a higher u than every right one.
+
+    γ = (c − d)/(c + d) over the c pairs in right order and the d pairs in wrong order; pairs tied in u do not count,
+    so that γ = 2·AUROC − 1 only without ties. Source: Galil et al. 2023, §2 and appendix D.
+    """
+    concordant, _, discordant = ranking(u, wrong).pairs
+    if concordant + discordant == 0:
+        raise Undefined("γ is undefined: no wrong row differs in u from a right one.")
+    return (concordant - discordant) / (concordant + discordant)

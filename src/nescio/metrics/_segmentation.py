@@ -1,0 +1,61 @@
+"""How well do predicted classes of pixels cover the true ones?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._parallel import blocks
+from nescio.errors import BadInput, Undefined
+from nescio.metrics._spec import metric
+
+Array = NDArray[Any]
+PIXELS = 1 << 22  # counted at once
+
+
+@metric("segmentation", better="higher")
+def miou(predicted: Any, labels: Any, classes: int, void: int | None = None) -> float:
+    """Mean over classes of (pixels that are and are called that class) / (pixels that are or are called it).
+
+    IoU_c = |P_c ∩ L_c| / |P_c ∪ L_c|, averaged over the classes that occur in either array. Pixels whose label is
+    `void` count nowhere, and void is no class. Arrays of any one shape. Source: Postels et al. 2022, §4.
+    """
+    called, true = _whole(predicted, "predicted"), _whole(labels, "labels")
+    if called.shape != true.shape:
+        raise BadInput(
+            f"predicted has shape {called.shape}, labels has {true.shape}: they must describe the same pixels."
+        )
+    if classes < 1:
+        raise BadInput(f"classes is {classes}; there must be at least one.")
+    called, true = called.reshape(-1), true.reshape(-1)
+    both, are, said = (np.zeros(classes, np.int64) for _ in range(3))
+    for part in blocks(len(true), PIXELS):
+        p, t = called[part], true[part]
+        if void is not None:
+            kept = t != void
+            p, t = p[kept], t[kept]
+        for name, ids in (("predicted", p), ("labels", t)):
+            if len(ids) and (ids.min() < 0 or ids.max() >= classes):
+                odd = ids[(ids < 0) | (ids >= classes)][0]
+                raise BadInput(f"{name} holds {odd}, but there are {classes} classes (0 to {classes - 1}).")
+        both += np.bincount(t[p == t], minlength=classes)
+        are += np.bincount(t, minlength=classes)
+        said += np.bincount(p, minlength=classes)
+    union = are + said - both
+    if void is not None and 0 <= void < classes:
+        union[void] = 0
+    there = union > 0
+    if not there.any():
+        raise Undefined("Mean IoU is undefined: no pixel has a label other than void.")
+    return float(np.mean(both[there] / union[there]))
+
+
+def _whole(values: Any, name: str) -> Array:
+    array = np.asarray(values)
+    if array.dtype.kind in "iub":
+        return array.astype(np.uint8) if array.dtype == bool else array
+    if array.dtype.kind == "f" and (array == np.rint(array)).all():
+        return array.astype(np.int64)
+    raise BadInput(f"{name} must hold whole numbers, one class a pixel.")

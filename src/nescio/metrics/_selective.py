@@ -1,0 +1,139 @@
+"""What is left of the errors when the least sure answers are withheld? Selective prediction, the surest rows first.
+
+Letters: n rows, e of them wrong, r = e/n; Eᵢ is the expected number of errors among the i surest rows. Rows of equal u
+are in random order, so that inside a tie group Eᵢ grows linearly and nothing depends on the order of the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from nescio.errors import BadInput, Undefined
+from nescio.metrics._ranking import Array, Ranking, as_share, ranking, rows_for, total_share
+from nescio.metrics._spec import metric
+
+TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+@metric("curve", better="neither", prepared=True)
+def risk_coverage(u: Any, wrong: Any = None) -> tuple[Array, Array]:
+    """Share of errors among the answers that are kept, at every coverage, the surest kept first.
+
+    (coverage, risk), both (n,): i/n and Eᵢ/i for i = 1 … n. Source: Galil et al. 2023, §2.
+    """
+    r = ranking(u, wrong)
+    kept = np.arange(1, r.n + 1)
+    errors = np.interp(kept, np.append(0, r.ends), np.append(0, r.hits))
+    return kept / r.n, errors / kept
+
+
+@metric("ranking", better="lower", prepared=True)
+def aurc(u: Any, wrong: Any = None) -> float:
+    """Area under the risk–coverage curve: the mean selective risk over all coverages.
+
+    AURC = (1/n)·Σᵢ Eᵢ/i, a mean over steps and no trapezoid. Source: Galil et al. 2023, §2 (Geifman et al. 2018).
+    """
+    r = ranking(u, wrong)
+    return r.total_share / r.n
+
+
+@metric("ranking", better="lower", prepared=True)
+def e_aurc(u: Any, wrong: Any = None) -> float:
+    """AURC beyond that of the best possible order of the same rows.
+
+    E-AURC = AURC − AURC*, AURC* = (1/n)·Σ_{i>n−e} (i − (n − e))/i, the value of an order with every error last; its
+    limit for many rows is r + (1 − r)·ln(1 − r). The r²/2 of Galil et al. 2023, appendix C, is not that area.
+    """
+    r = ranking(u, wrong)
+    return (r.total_share - _best_total(r)) / r.n
+
+
+@metric("ranking", better="lower", prepared=True)
+def augrc(u: Any, wrong: Any = None) -> float:
+    """Area under the generalised risk–coverage curve: the mean share of all rows that are kept and wrong.
+
+    AUGRC = (1/n)·Σᵢ Eᵢ/n, counted in whole numbers. Source: Traub et al. 2024.
+    """
+    r = ranking(u, wrong)
+    return float(r.total_hits / r.n**2)
+
+
+@metric("ranking", better="lower", prepared=True, at={"coverage": (0.8,)})
+def selective_risk(u: Any, wrong: Any = None, coverage: float = 0.8) -> float:
+    """Share of errors among the surest `coverage` of the rows.
+
+    Eᵢ/i at i = ceil(coverage·n), with the coverage read as its decimal text. Source: Galil et al. 2023, §2.
+    """
+    r = ranking(u, wrong)
+    kept = rows_for(coverage, r.n, "coverage")
+    if kept == 0:
+        raise BadInput("coverage is 0, which keeps no row; give a share above 0.")
+    group = int(np.searchsorted(r.ends, kept))
+    size, errors, end = int(r.sizes[group]), int(r.inside[group]), int(r.ends[group])
+    before, into = int(r.hits[group]) - errors, kept - (end - size)
+    return (before * size + into * errors) / (size * kept)
+
+
+@metric("ranking", better="lower", prepared=True)
+def aurc_over(u: Any, wrong: Any = None, coverages: Iterable[float] = TENTHS) -> float:
+    """Mean selective risk over the coverages that matter (every tenth unless told).
+
+    AURC_C = (1/|C|)·Σ_{c∈C} selective risk at c. Source: Galil et al. 2023, §2.
+    """
+    r = ranking(u, wrong)
+    risks = [selective_risk(r, coverage=coverage) for coverage in coverages]
+    if not risks:
+        raise BadInput("coverages is empty; give at least one share above 0.")
+    return sum(risks) / len(risks)
+
+
+@metric("ranking", better="higher", prepared=True, at={"accuracy": (0.9, 0.95, 0.99)})
+def sac(u: Any, wrong: Any = None, accuracy: float = 0.95) -> float:
+    """Largest coverage at which the kept answers reach this accuracy (coverage for a selective accuracy constraint).
+
+    max of i/n over ends of tie groups, the only coverages that a threshold can reach, with 1 − Eᵢ/i ≥ accuracy; the
+    accuracy is read as its decimal text and compared in whole numbers. Never reached is 0. Source: Galil et al. 2023, §2.
+    """
+    r = ranking(u, wrong)
+    wanted = as_share(accuracy, "accuracy")
+    right = r.ends - r.hits
+    rounding = 1e-15 * r.n  # floats only leave out what is clearly short; whole numbers decide
+    for group in np.flatnonzero(right - float(wanted) * r.ends >= -rounding)[::-1]:
+        if int(right[group]) * wanted.denominator >= wanted.numerator * int(r.ends[group]):
+            return int(r.ends[group]) / r.n
+    return 0.0
+
+
+@metric("ranking", better="higher", prepared=True)
+def aulc(u: Any, wrong: Any = None) -> float:
+    """Area under the lift curve: how much more accurate the surest rows are than all rows, on average, minus 1.
+
+    AULC = (1/n)·Σᵢ (1 − Eᵢ/i)/(1 − r) − 1 = (r − AURC)/(1 − r). Source: Postels et al. 2022, §4.
+    """
+    r = ranking(u, wrong)
+    if r.negatives == 0:
+        raise Undefined("AULC is undefined: no answer is right, and lift is relative to the share of right answers.")
+    return (r.positives - r.total_share) / r.negatives
+
+
+@metric("ranking", better="higher", prepared=True)
+def raulc(u: Any, wrong: Any = None) -> float:
+    """Area under the lift curve relative to that of the best possible order: 1 is perfect, 0 is chance.
+
+    rAULC = AULC/AULC* = (r − AURC)/(r − AURC*). Source: Postels et al. 2022, §4.
+    """
+    r = ranking(u, wrong)
+    if r.positives == 0 or r.negatives == 0:
+        every = "right" if r.positives == 0 else "wrong"
+        raise Undefined(f"rAULC is undefined: all answers are {every}, so that no order is better than another.")
+    return (r.positives - r.total_share) / (r.positives - _best_total(r))
+
+
+def _best_total(r: Ranking) -> float:
+    """Σᵢ Eᵢ/i with every error last."""
+    if r.positives == 0 or r.negatives == 0:
+        return float(r.positives)
+    return total_share(np.array([r.negatives, r.n]), np.array([0, r.positives]))

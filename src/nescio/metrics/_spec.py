@@ -1,0 +1,60 @@
+"""What the registry knows of a metric, beside the function itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from nescio.registry import Registry
+
+Kind = Literal[
+    "answers",  # f(probs, labels)
+    "ranking",  # f(u, wrong): does u rank wrong answers above right ones
+    "detection",  # f(u, out): does u rank out-domain rows above in-domain ones
+    "threshold",  # f(u, threshold)
+    "retrieval",  # f(embeddings, labels)
+    "retrieval-ranking",  # f(embeddings, labels, u)
+    "votes",  # f(u, annotations)
+    "pairs",  # f(a, b): two numbers for every row
+    "segmentation",  # f(predicted, labels, classes)
+    "curve",  # not a scalar: f(u, wrong) -> arrays
+    "other",
+]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One registered metric: the function and how to read it."""
+
+    name: str
+    function: Callable[..., Any]
+    kinds: tuple[Kind, ...]
+    better: Literal["higher", "lower", "neither"]
+    prepared: bool  # takes a prepared Ranking or Answers in place of its two arrays
+    at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # parameter -> values shown on a scorecard
+
+    @property
+    def sentence(self) -> str:
+        return (self.function.__doc__ or "").strip().split("\n")[0]
+
+
+registry: Registry[Metric] = Registry("metric")
+
+
+def metric(
+    *kinds: Kind,
+    better: Literal["higher", "lower", "neither"],
+    prepared: bool = False,
+    at: Mapping[str, tuple[float, ...]] | None = None,
+    name: str | None = None,
+) -> Callable[[F], F]:
+    """Registers a pure function of arrays as a metric and returns it unchanged."""
+
+    def register(function: F) -> F:
+        label = name or function.__name__
+        registry.add(label, Metric(label, function, kinds, better, prepared, at or {}))
+        return function
+
+    return register

@@ -1,0 +1,156 @@
+"""A trained method and a split in, Predictions out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nescio import datasets, probes
+from nescio.config import Trial, seed_for
+from nescio.datasets import Batches
+from nescio.methods.base import Method
+from nescio.predictions import Predictions
+from nescio.runtime import Runtime, evaluating, seed_everything
+from nescio.store import Store
+from nescio.training import load_method
+
+VERSION = 1  # of what prediction does; a change that moves numbers raises it
+DUMP = "dump"  # the folder of Predictions inside an entry of the store
+SPLITS = ("val", "test", "out")
+BATCH = 512
+PROBE_BATCH = 128  # probes go backward through the network once per class
+VIEWS = 8  # augmented copies of an image that test-time augmentation averages
+
+
+def predict(
+    key: str,
+    trial: Trial,
+    split: str,
+    store: Store,
+    runtime: Runtime,
+    *,
+    root: str | Path | None = None,
+    wait: bool = True,
+) -> str:
+    """What a trained trial says about one split, in the store; returns the dump's key."""
+    recipe = {"split": split}
+    with store.work("predict", recipe, parents=(key,), version=VERSION, wait=wait) as part:
+        if part is not None:
+            dataset = datasets.load(trial.data, root)
+            method = load_method(key, trial, store, runtime, root)
+            images = split_of(dataset, trial, split)
+            dump_of(method, images, dataset, runtime, seed=seed_for(key, split)).save(part.folder / DUMP)
+    return store.key("predict", recipe, parents=(key,), version=VERSION)
+
+
+def probe(
+    members: Sequence[tuple[str, Trial]],
+    temperatures: Sequence[float],
+    split: str,
+    store: Store,
+    runtime: Runtime,
+    *,
+    root: str | Path | None = None,
+    wait: bool = True,
+) -> str:
+    """Jacobian, test-time augmentation and native score of an average of calibrated members, in the store."""
+    recipe = {
+        "split": split,
+        "temperatures": [float(f"{t:.6g}") for t in temperatures],
+        "probes": ["jacobian", "tta", "native"],
+    }
+    parents = tuple(key for key, _ in members)
+    with store.work("predict", recipe, parents=parents, version=VERSION, wait=wait) as part:
+        if part is not None:
+            _, trial = members[0]
+            dataset = datasets.load(trial.data, root)
+            methods = [load_method(key, each, store, runtime, root) for key, each in members]
+            for method, temperature in zip(methods, recipe["temperatures"], strict=True):
+                method.temperature = temperature  # type: ignore[assignment]
+            images = split_of(dataset, trial, split)
+            seed = seed_for(*parents, split)
+            probed(methods, images, dataset, runtime, trial.training.augment, seed).save(part.folder / DUMP)
+    return store.key("predict", recipe, parents=parents, version=VERSION)
+
+
+def load_dump(key: str, store: Store) -> Predictions:
+    return Predictions.load(store.path("predict", key) / DUMP)
+
+
+def split_of(dataset: datasets.Dataset, trial: Trial, split: str) -> datasets.Images:
+    images: datasets.Images = getattr(datasets.splits(dataset, trial.classes, trial.data_seed), split)
+    return images
+
+
+def dump_of(
+    method: Method,
+    images: datasets.Images,
+    dataset: datasets.Dataset,
+    runtime: Runtime,
+    *,
+    seed: int = 0,
+    batch: int = BATCH,
+) -> Predictions:
+    """Logits, embeddings and native scores of every image."""
+    seed_everything(seed)
+    held: dict[str, list[Tensor]] = {}
+    with evaluating(method), torch.inference_mode():
+        for x, _, _ in Batches(images, dataset, runtime.device, batch=batch, channels_last=runtime.channels_last):
+            with runtime.autocast():
+                output = method(x)
+            for name, tensor in {"logits": output.logits, "embeddings": output.embeddings, **output.scores}.items():
+                if tensor is not None:
+                    held.setdefault(name, []).append(tensor.float())  # stays on the device: copying would wait for it
+    arrays = {name: torch.cat(parts).cpu().numpy() for name, parts in held.items()}
+    return Predictions(
+        index=images.index,
+        labels=images.labels,
+        taught=images.taught,
+        logits=arrays.pop("logits", None),
+        embeddings=arrays.pop("embeddings", None),
+        scores=arrays,
+        normalized=method.normalized,
+    )
+
+
+def probed(
+    methods: Sequence[Method],
+    images: datasets.Images,
+    dataset: datasets.Dataset,
+    runtime: Runtime,
+    augment: str,
+    seed: int,
+) -> Predictions:
+    """Scores `jacobian` and `native` and the variant `tta` of the average of the members, without logits."""
+    seed_everything(seed)
+    generator = torch.Generator(runtime.device).manual_seed(seed % 2**63)
+    held: dict[str, list[Tensor]] = {"jacobian": [], "tta": [], "native": []}
+    augment = augment if augment != "none" else "shift"
+
+    def batches(**options: Any) -> Batches:
+        return Batches(
+            images, dataset, runtime.device, batch=PROBE_BATCH, channels_last=runtime.channels_last, **options
+        )
+
+    views = [batches(augment=augment, seed=seed_for(seed, number)) for number in range(VIEWS)]
+    for method in methods:
+        method.eval()
+    for (x, _, _), *copies in zip(batches(), *views, strict=True):
+        # float32: the gradients of confident softmaxes vanish in bf16
+        held["jacobian"].append(probes.jacobian_norm(methods, x.float(), generator))
+        with torch.inference_mode(), runtime.autocast():
+            held["tta"].append(probes.augmented_log_probs(methods, [copy for copy, _, _ in copies]))
+            if len(methods) == 1:
+                native = methods[0](x).scores.get("native")
+                if native is not None:
+                    held["native"].append(native.float())
+    arrays = {name: torch.cat(parts).cpu().numpy().astype(np.float32) for name, parts in held.items() if parts}
+    tta = arrays.pop("tta")
+    return Predictions(
+        index=images.index, labels=images.labels, taught=images.taught, variants={"tta": tta}, scores=arrays
+    )

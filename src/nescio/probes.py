@@ -1,0 +1,58 @@
+"""Measures that need the network: taken at predict time from the function that is really used.
+
+That function is f(x) = (1/K) Σ_k softmax(z_k(x) / T_k): one calibrated network, or an average of several. Temperature and
+averaging change what the probes say, so they are taken anew for every selected group of members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nescio.methods.base import Method
+
+EXACT_CLASSES = 64  # up to here every row of the Jacobian is taken, above it is estimated
+HUTCHINSON = 16  # random directions of the estimate
+
+
+def mean_probs(methods: Sequence[Method], x: Tensor) -> Tensor:
+    """f(x), (b, c)."""
+    return torch.stack([_probs(each, x) for each in methods]).mean(0)
+
+
+def _probs(method: Method, x: Tensor) -> Tensor:
+    logits = method(x).logits
+    assert logits is not None
+    return method.probs(logits)
+
+
+def jacobian_norm(methods: Sequence[Method], x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """‖∇ₓ f(x)‖² summed over all C softmax outputs, the squared Frobenius norm of the Jacobian (UIMNET §4).
+
+    In evaluation mode rows do not touch each other, so one backward pass gives one output's gradient for every row.
+    Above EXACT_CLASSES outputs Hutchinson's estimate E‖vᵀJ‖² over random signs v replaces the C passes.
+    """
+    x = x.detach().requires_grad_(True)
+    with torch.enable_grad():
+        f = mean_probs(methods, x)
+        classes = f.shape[1]
+        if classes <= EXACT_CLASSES:
+            directions = torch.eye(classes, device=f.device, dtype=f.dtype)[:, None].expand(-1, len(f), -1)
+            share = 1.0
+        else:
+            signs = torch.randint(0, 2, (HUTCHINSON, *f.shape), generator=generator, device=f.device)
+            directions, share = signs.to(f.dtype) * 2 - 1, 1 / HUTCHINSON
+        total = torch.zeros(len(x), device=x.device)
+        for number, direction in enumerate(directions):
+            last = number + 1 == len(directions)
+            (gradient,) = torch.autograd.grad(f, x, direction, retain_graph=not last)
+            total += gradient.detach().float().flatten(1).square().sum(1) * share
+    return total
+
+
+def augmented_log_probs(methods: Sequence[Method], views: Sequence[Tensor]) -> Tensor:
+    """log of the mean of f over augmented copies of an image, (b, c): what test-time augmentation answers (UIMNET §4)."""
+    mean = torch.stack([mean_probs(methods, view) for view in views]).mean(0)
+    return mean.clamp_min(torch.finfo(mean.dtype).tiny).log()

@@ -1,0 +1,1 @@
+"""Protocols: one paper's question each. Which trials, which splits, which rows."""

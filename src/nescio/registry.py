@@ -1,0 +1,66 @@
+"""Named parts: built in by decorator, plugged in by entry point."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from nescio.errors import BadInput
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Parts of one kind by name. A clash raises; an unknown name lists what there is.
+
+    Outside packages add parts by the entry-point group `nescio.<kind>s`; importing the entry point must
+    register the part (its decorator does), so that a plug-in and a built-in part take the same road.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.group = f"nescio.{kind}s"
+        self._parts: dict[str, T] = {}
+        self._plugged = False
+
+    def add(self, name: str, part: T) -> T:
+        if name in self._parts:
+            raise BadInput(f"There are two {self.kind}s named {name!r}; give the new one another name.")
+        self._parts[name] = part
+        return part
+
+    def plug_in(self) -> None:
+        """Imports the entry points of outside packages, once."""
+        if self._plugged:
+            return
+        self._plugged = True
+        from importlib.metadata import entry_points
+
+        for point in entry_points(group=self.group):
+            point.load()
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._parts:
+            self.plug_in()
+        if name in self._parts:
+            return self._parts[name]
+        close = difflib.get_close_matches(name, self._parts, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise BadInput(f"There is no {self.kind} named {name!r}.{hint} There are: {', '.join(sorted(self._parts))}.")
+
+    def __iter__(self) -> Iterator[str]:
+        self.plug_in()
+        return iter(list(self._parts))
+
+    def __len__(self) -> int:
+        self.plug_in()
+        return len(self._parts)
+
+    def __contains__(self, name: object) -> bool:
+        self.plug_in()
+        return name in self._parts
+
+    def parts(self) -> list[T]:
+        self.plug_in()
+        return list(self._parts.values())

@@ -1,0 +1,36 @@
+"""Rows in; tables, figures and one offline HTML page out."""
+
+from nescio.report._figures import (
+    curves_of,
+    histogram_figure,
+    intervals_figure,
+    models_figure,
+    reliability_figure,
+    risk_coverage_figure,
+)
+from nescio.report._page import page
+from nescio.report._tables import Cell, Table, grouped, headline, overview, pivot, summary, tables
+from nescio.report._text import csv_text, json_text, latex, markdown, terminal
+
+__all__ = [
+    "Cell",
+    "Table",
+    "csv_text",
+    "curves_of",
+    "grouped",
+    "headline",
+    "histogram_figure",
+    "intervals_figure",
+    "json_text",
+    "latex",
+    "markdown",
+    "models_figure",
+    "overview",
+    "page",
+    "pivot",
+    "reliability_figure",
+    "risk_coverage_figure",
+    "summary",
+    "tables",
+    "terminal",
+]

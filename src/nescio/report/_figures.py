@@ -1,0 +1,480 @@
+"""Pure functions from curves to Altair charts.
+
+A chart takes its colours from a palette: PAPER holds fixed colours for figures in files, PAGE names the custom
+properties of the HTML page, so that light, dark and print are a matter of its style sheet alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nescio.report._tables import USUAL, Row, model_name, number, question
+
+PAPER = {
+    "ink": "#1c2230",
+    "soft": "#667085",
+    "faint": "#c9cfda",
+    "rule": "#e6e9ef",
+    "ground": "#ffffff",
+    "accent": "#2b5fd9",
+    **{
+        f"c{i}": colour
+        for i, colour in enumerate(
+            ("#2b5fd9", "#c2550a", "#1a7f64", "#a3307f", "#7a6400", "#5b3fc4", "#0f7c99", "#b3363b"), start=1
+        )
+    },
+}
+PAGE = {name: f"var(--{name})" for name in PAPER}
+MODEL_COLOURS = 8
+CHOSEN, OTHERS, OPTIMAL, RANDOM = "chosen", "other measures", "best possible order", "random order"
+GUIDES = ("optimal", "random")  # lines that stand beside the measures in curves["risk_coverage"]
+FIRST_SEEN = 0.05  # coverages below this do not set the height of the picture: few rows, wild shares
+POINTS = 400  # of a risk–coverage curve: more cannot be seen
+BINS = 30  # of a histogram
+TAILS = (0.005, 0.995)  # quantiles between which a histogram is drawn: densities have far outliers
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+
+Curve = tuple[Sequence[float], Sequence[float]]
+
+
+def config(palette: Mapping[str, str] = PAPER) -> dict[str, Any]:
+    """The look that all charts share: no frame, quiet grid, the page's letters."""
+    axis = {"labelColor": palette["soft"], "titleColor": palette["soft"], "gridColor": palette["rule"]}
+    return {
+        "background": "transparent" if palette is PAGE else palette["ground"],
+        "font": FONT,
+        "view": {"stroke": None},
+        "axis": {
+            **axis,
+            "domain": False,
+            "ticks": False,
+            "labelPadding": 8,
+            "titlePadding": 12,
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "tickCount": 5,
+        },
+        "legend": {
+            "orient": "top",
+            "direction": "horizontal",
+            "title": None,
+            "labelColor": palette["ink"],
+            "labelFontSize": 12,
+            "labelLimit": 260,
+            "symbolStrokeWidth": 2,
+            "columnPadding": 16,
+            "padding": 0,
+            "offset": 12,
+        },
+    }
+
+
+def curves_of(drawn: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The points of all figures, from what a scorecard keeps of its raw and calibrated versions.
+
+    A version holds `wrong` (n,), `u` {measure: (n,)}, `out` {measure: {set: (n,)}} and `answers`.
+    """
+    from nescio.metrics import reliability_curve, risk_coverage
+
+    raw = drawn.get("raw", {})
+    wrong = raw.get("wrong")
+    curves: dict[str, Any] = {}
+    for version, held in drawn.items():
+        if held.get("answers") is not None:
+            bins = reliability_curve(held["answers"])
+            curves.setdefault("reliability", {})[version] = bins.count, bins.confidence, bins.accuracy
+    if wrong is None:
+        return curves
+    wrong = np.asarray(wrong, bool)
+    if raw.get("u"):
+        at = np.unique(np.linspace(0, len(wrong) - 1, POINTS).round().astype(int))
+        lines = {}
+        for measure, u in raw["u"].items():
+            coverage, risk = risk_coverage(u, wrong)
+            lines[measure] = coverage[at], risk[at]
+        kept, errors = at + 1, int(wrong.sum())
+        lines["optimal"] = kept / len(wrong), np.maximum(0, kept - (len(wrong) - errors)) / kept
+        lines["random"] = np.array([0.0, 1.0]), np.full(2, errors / len(wrong))
+        curves["risk_coverage"] = lines
+        curves["histogram"] = {
+            measure: _histogram(np.asarray(u), wrong, (raw.get("out") or {}).get(measure, {}))
+            for measure, u in raw["u"].items()
+        }
+    return curves
+
+
+def _histogram(u: Any, wrong: Any, outside: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts of right, wrong and out-domain rows in shared bins; the outermost bins hold the far tails."""
+    pooled = np.concatenate([u, *outside.values()]).astype(np.float64)
+    low, high = np.quantile(pooled, TAILS)
+    if not high > low:
+        low, high = float(pooled.min()), float(pooled.max())
+    if not high > low:
+        low, high = low - 0.5, high + 0.5
+    edges = np.linspace(low, high, BINS + 1)
+
+    def count(values: Any) -> Any:
+        return np.histogram(np.clip(np.asarray(values, np.float64), low, high), edges)[0]
+
+    return {
+        "edges": edges,
+        "right": count(u[~wrong]),
+        "wrong": count(u[wrong]),
+        "out": {name: count(values) for name, values in outside.items()},
+    }
+
+
+def measures_of(curves: Mapping[str, Any]) -> list[str]:
+    """The measures that a card's curves can show, the usual one first."""
+    names = dict.fromkeys([*curves.get("risk_coverage", {}), *curves.get("histogram", {})])
+    return sorted((name for name in names if name not in GUIDES), key=lambda name: name != USUAL)
+
+
+def risk_coverage_figure(
+    curves: Mapping[str, Curve], chosen: str | None = None, palette: Mapping[str, str] = PAPER
+) -> Any:
+    """Share of wrong answers among the surest ones, against the share that is kept; one measure stands out."""
+    import altair as alt
+
+    measures = [name for name in curves if name not in GUIDES]
+    chosen = chosen if chosen in measures else _first(measures)
+    choice = alt.param(name=CHOSEN, value=chosen)
+    total = max((float(risk[-1]) for _, risk in curves.values() if len(risk)), default=0.0)
+    keys = [CHOSEN, *([OTHERS] if len(measures) > 1 else [])]
+    keys += [key for key, name in ((OPTIMAL, "optimal"), (RANDOM, "random")) if name in curves]
+    look = {
+        CHOSEN: (palette["accent"], [1, 0]),
+        OTHERS: (palette["faint"], [1, 0]),
+        OPTIMAL: (palette["ink"], [5, 3]),
+        RANDOM: (palette["soft"], [1, 3]),
+    }
+    named = _legend("stroke", labelExpr=f"datum.label == '{CHOSEN}' ? {CHOSEN} : datum.label")
+    colour = alt.Scale(domain=keys, range=[look[key][0] for key in keys])
+    dash = alt.Scale(domain=keys, range=[look[key][1] for key in keys])
+    x, y = _share_axes(curves, "share of answers kept, the surest first", "wrong among them")
+    base = alt.Chart(_inline(_points(curves, "measure"))).encode(x, y)
+
+    def line(key: str, where: str, width: float) -> Any:
+        return (
+            base.transform_filter(where)
+            .transform_calculate(line=f"'{key}'")
+            .mark_line(strokeWidth=width, clip=True)
+            .encode(
+                alt.Detail("measure:N"),
+                alt.Color("line:N", scale=colour, legend=named),
+                alt.StrokeDash("line:N", scale=dash, legend=named),
+            )
+        )
+
+    guide = " && ".join(f"datum.measure != '{name}'" for name in GUIDES)
+    layers = [line(OTHERS, f"{guide} && datum.measure != {CHOSEN}", 1)] if OTHERS in keys else []
+    layers += [line(RANDOM, "datum.measure == 'random'", 1.5)] if RANDOM in keys else []
+    layers += [line(OPTIMAL, "datum.measure == 'optimal'", 1.25)] if OPTIMAL in keys else []
+    layers.append(line(CHOSEN, f"datum.measure == {CHOSEN}", 2.5))
+    layers.append(_hover(base.transform_filter(f"datum.measure == {CHOSEN}"), palette, ["measure"]))
+    return _dress(
+        alt.layer(*layers).add_params(choice),
+        palette,
+        f"Risk–coverage curve: of all answers {number(100 * total, 1)} percent are wrong; the line shows how many "
+        f"of the surest are wrong, by the chosen one of {len(measures)} measures.",
+    )
+
+
+def models_figure(
+    models: Mapping[str, Mapping[str, Curve]], chosen: str | None = None, palette: Mapping[str, str] = PAPER
+) -> Any:
+    """Risk–coverage curves of several models over one another, by one measure."""
+    import altair as alt
+
+    rows = [
+        {**point, "model": model}
+        for model, curves in models.items()
+        for point in _points({name: c for name, c in curves.items() if name not in GUIDES}, "measure")
+    ]
+    measures = list(dict.fromkeys(row["measure"] for row in rows))
+    chosen = chosen if chosen in measures else _first(measures)
+    colour = alt.Scale(domain=list(models), range=[palette[f"c{i % MODEL_COLOURS + 1}"] for i in range(len(models))])
+    dash = alt.Scale(domain=list(models), range=[[1, 0] if i < MODEL_COLOURS else [5, 3] for i in range(len(models))])
+    pooled = {f"{m} {k}": c for m, curves in models.items() for k, c in curves.items() if k not in GUIDES}
+    x, y = _share_axes(pooled, "share of answers kept, the surest first", "wrong among them")
+    base = alt.Chart(_inline(rows)).encode(x, y).transform_filter(f"datum.measure == {CHOSEN}")
+    legend = _legend("stroke")
+    lines = base.mark_line(strokeWidth=2, clip=True).encode(
+        alt.Color("model:N", scale=colour, legend=legend), alt.StrokeDash("model:N", scale=dash, legend=legend)
+    )
+    return _dress(
+        alt.layer(lines, _hover(base, palette, ["model", "measure"])).add_params(alt.param(name=CHOSEN, value=chosen)),
+        palette,
+        f"Risk–coverage curves of {', '.join(models)}: share of wrong answers among the surest.",
+    )
+
+
+def reliability_figure(
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]], palette: Mapping[str, str] = PAPER
+) -> Any:
+    """How often it is right, against how sure it claims to be; on the diagonal the two agree."""
+    import altair as alt
+
+    rows = [
+        {"stage": name, "count": int(n), "confidence": float(p), "accuracy": float(a)}
+        for name, (count, confidence, accuracy) in curves.items()
+        for n, p, a in zip(count, confidence, accuracy, strict=True)
+        if n > 0
+    ]
+    stages = list(curves)
+    looks = [(palette["accent"], [1, 0]), (palette["ink"], [5, 3]), (palette["soft"], [1, 3])]
+    domain = alt.Scale(domain=[0, 1], nice=False)
+    x = alt.X("confidence:Q", title="how sure it claims to be", scale=domain, axis=alt.Axis(format="%"))
+    y = alt.Y("accuracy:Q", title="how often it is right", scale=domain, axis=alt.Axis(format="%"))
+    legend = _legend("stroke") if len(stages) > 1 else None
+    colour = alt.Color(
+        "stage:N", scale=alt.Scale(domain=stages, range=[looks[i % 3][0] for i in range(len(stages))]), legend=legend
+    )
+    dash = alt.StrokeDash(
+        "stage:N", scale=alt.Scale(domain=stages, range=[looks[i % 3][1] for i in range(len(stages))]), legend=legend
+    )
+    base = alt.Chart(_inline(rows)).encode(x, y)
+    diagonal = (
+        alt.Chart(_inline([{"confidence": 0, "accuracy": 0}, {"confidence": 1, "accuracy": 1}]))
+        .mark_line(strokeWidth=1, color=palette["faint"])
+        .encode(x, y)
+    )
+    lines = base.mark_line(strokeWidth=1.5).encode(colour, dash)
+    points = base.mark_point(filled=True, opacity=1).encode(
+        colour.copy(),
+        alt.Size("count:Q", scale=alt.Scale(type="sqrt", range=[25, 260]), legend=None),
+        tooltip=[
+            alt.Tooltip("stage:N", title="answers"),
+            alt.Tooltip("confidence:Q", title="claims", format=".1%"),
+            alt.Tooltip("accuracy:Q", title="right", format=".1%"),
+            alt.Tooltip("count:Q", title="how many", format=","),
+        ],
+    )
+    return _dress(
+        alt.layer(diagonal, lines, points),
+        palette,
+        f"Reliability diagram ({', '.join(stages)}): how often the model is right against how sure it claims to be; "
+        "on the diagonal the two agree. A larger dot stands for more answers.",
+    )
+
+
+def histogram_figure(
+    curves: Mapping[str, Mapping[str, Any]], chosen: str | None = None, palette: Mapping[str, str] = PAPER
+) -> Any:
+    """How unsure the model is where it is right, where it is wrong, and on what it was never taught."""
+    import altair as alt
+
+    measures = list(curves)
+    chosen = chosen if chosen in measures else _first(measures)
+    outside = list(dict.fromkeys(name for held in curves.values() for name in held.get("out", {}) or {}))
+    kinds = ["right", "wrong", *(f"never taught: {name}" for name in outside)]
+    rows: list[dict[str, Any]] = []
+    for measure, held in curves.items():
+        counts = {"right": held.get("right"), "wrong": held.get("wrong")}
+        counts |= {f"never taught: {name}": count for name, count in (held.get("out") or {}).items()}
+        for kind, count in counts.items():
+            if count is not None:
+                rows += _steps(measure, kind, held["edges"], count)
+    dashes = [[1, 0], [5, 3], [1, 3], [8, 3, 1, 3]]
+    colours = [palette["soft"], palette["accent"], *(palette["ink"] for _ in outside)]
+    legend = _legend("stroke", 180)
+    colour = alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=colours), legend=legend)
+    dash = alt.StrokeDash(
+        "kind:N",
+        scale=alt.Scale(domain=kinds, range=[[1, 0], [1, 0], *(dashes[i % 4] for i, _ in enumerate(outside))]),
+        legend=legend,
+    )
+    x = alt.X(
+        "u:Q", title="less sure →", scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(format="~g", grid=False)
+    )
+    y = alt.Y("share:Q", title="share of its kind", stack=None, axis=alt.Axis(format="~%"))
+    base = alt.Chart(_inline(rows)).transform_filter(f"datum.measure == {CHOSEN}").encode(x, y)
+    areas = [
+        base.transform_filter(f"datum.kind == '{kind}'").mark_area(interpolate="step-after", opacity=0.16, color=shade)
+        for kind, shade in (("right", palette["soft"]), ("wrong", palette["accent"]))
+    ]
+    lines = base.mark_line(interpolate="step-after", strokeWidth=1.75).encode(colour, dash)
+    bins, tips = _bins(rows, kinds)
+    over = alt.selection_point(on="pointerover", clear="pointerout", fields=["u"], empty=False)
+    touch = (
+        alt.Chart(_inline(bins))
+        .transform_filter(f"datum.measure == {CHOSEN}")
+        .mark_rect(color=palette["soft"])
+        .encode(
+            x,
+            alt.X2("to:Q"),
+            y=alt.value(0),
+            y2=alt.value("height"),
+            opacity=alt.condition(over, alt.value(0.12), alt.value(0)),
+            tooltip=tips,
+        )
+        .add_params(over)
+    )
+    return _dress(
+        alt.layer(*areas, lines, touch).add_params(alt.param(name=CHOSEN, value=chosen)),
+        palette,
+        f"Histogram of uncertainty by the chosen measure: share of {', '.join(kinds)} in each range, less sure to the "
+        "right.",
+    )
+
+
+def intervals_figure(rows: Iterable[Row], chosen: str | None = None, palette: Mapping[str, str] = PAPER) -> Any:
+    """Every model's value with its interval; accented dots cannot be told from the best."""
+    import altair as alt
+
+    groups = ["cannot be told from the best", "behind the best"]
+    rows = [row for row in rows if row.get("best") is not None]  # without a better direction there is no best
+    points = [
+        {
+            "question": question(row),
+            "model": model_name(row),
+            "rank": row.get("rank"),
+            "value": float(row["value"]),
+            "low": float(row["value"] if row.get("low") is None else row["low"]),
+            "high": float(row["value"] if row.get("high") is None else row["high"]),
+            "group": groups[0] if row.get("best") else groups[1],
+        }
+        for row in rows
+    ]
+    questions = list(dict.fromkeys(point["question"] for point in points))
+    chosen = chosen if chosen in questions else _first(questions)
+    colour = alt.Scale(domain=groups, range=[palette["accent"], palette["soft"]])
+    legend = _legend("circle", 200)
+    y = alt.Y("model:N", title=None, sort=alt.EncodingSortField("rank"), axis=alt.Axis(labelLimit=180, grid=False))
+    base = alt.Chart(_inline(points)).transform_filter(f"datum.question == {CHOSEN}").encode(y)
+    x = alt.X("low:Q", title=None, scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(format="~g"))
+    bars = base.mark_rule(strokeWidth=2).encode(x, alt.X2("high:Q"), alt.Color("group:N", scale=colour, legend=legend))
+    dots = base.mark_point(filled=True, size=110, opacity=1).encode(
+        alt.X("value:Q"),
+        alt.Color("group:N", scale=colour, legend=legend),
+        tooltip=[
+            alt.Tooltip("model:N", title="model"),
+            alt.Tooltip("value:Q", title="value", format=".4f"),
+            alt.Tooltip("low:Q", title="from", format=".4f"),
+            alt.Tooltip("high:Q", title="to", format=".4f"),
+            alt.Tooltip("rank:Q", title="rank"),
+            alt.Tooltip("group:N", title="verdict"),
+        ],
+    )
+    height = 34 * max(2, len({point["model"] for point in points}))
+    return _dress(
+        alt.layer(bars, dots).add_params(alt.param(name=CHOSEN, value=chosen)),
+        palette,
+        "Values and intervals of each model; dots in the accent colour cannot be told from the best.",
+        height,
+    )
+
+
+# ---- parts
+
+
+def _first(names: Sequence[str]) -> str:
+    return USUAL if USUAL in names else names[0] if names else ""
+
+
+def _inline(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Rows as CSV text: Altair copies and checks lists value by value, and texts not at all; and it is shorter."""
+    import altair as alt
+
+    out = io.StringIO()
+    names = list(rows[0]) if rows else ["nothing"]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([f"{v:.5g}" if isinstance(v, float) else v for v in row.values()] for row in rows)
+    kinds = {name: "string" if rows and isinstance(rows[0][name], str) else "number" for name in names}
+    return alt.InlineData(values=out.getvalue(), format=alt.CsvDataFormat(type="csv", parse=alt.Parse(**kinds)))
+
+
+def _legend(symbol: str, entry: int = 124, **more: Any) -> Any:
+    """A legend above the picture that breaks into lines on a narrow screen; an entry takes so many pixels."""
+    import altair as alt
+
+    return alt.Legend(symbolType=symbol, columns=alt.ExprRef(expr=f"max(1, floor((width + 60) / {entry}))"), **more)
+
+
+def _points(curves: Mapping[str, Curve], name: str) -> list[dict[str, Any]]:
+    return [
+        {name: key, "coverage": float(c), "risk": float(r)}
+        for key, (coverage, risk) in curves.items()
+        for c, r in zip(coverage, risk, strict=True)
+    ]
+
+
+def _share_axes(curves: Mapping[str, Curve], x: str, y: str) -> tuple[Any, Any]:
+    import altair as alt
+
+    seen = [float(r) for c, risk in curves.values() for at, r in zip(c, risk, strict=True) if at >= FIRST_SEEN]
+    top = min(1.0, 1.08 * max(seen, default=0.0)) or 1.0
+    return (
+        alt.X("coverage:Q", title=x, scale=alt.Scale(domain=[0, 1], nice=False), axis=alt.Axis(format="%", grid=False)),
+        alt.Y("risk:Q", title=y, scale=alt.Scale(domain=[0, top], nice=False), axis=alt.Axis(format="~%")),
+    )
+
+
+def _hover(base: Any, palette: Mapping[str, str], names: Sequence[str]) -> Any:
+    """A dot that follows the pointer along the nearest curve and tells its figures."""
+    import altair as alt
+
+    near = alt.selection_point(
+        nearest=True, on="pointerover", clear="pointerout", fields=["coverage", *names], empty=False
+    )
+    return (
+        base.mark_point(filled=True, size=90, color=palette["accent"], clip=True)
+        .encode(
+            opacity=alt.condition(near, alt.value(1), alt.value(0)),
+            tooltip=[
+                *(alt.Tooltip(f"{name}:N", title=name) for name in names),
+                alt.Tooltip("coverage:Q", title="kept", format=".1%"),
+                alt.Tooltip("risk:Q", title="wrong among them", format=".2%"),
+            ],
+        )
+        .add_params(near)
+    )
+
+
+def _steps(measure: str, kind: str, edges: Sequence[float], counts: Sequence[float]) -> list[dict[str, Any]]:
+    """One point a bin at its lower edge, and one that closes the last bin."""
+    total = float(sum(counts)) or 1.0
+    steps = [
+        {"measure": measure, "kind": kind, "u": float(lo), "to": float(hi), "count": int(n), "share": float(n) / total}
+        for lo, hi, n in zip(edges[:-1], edges[1:], counts, strict=True)
+    ]
+    return [*steps, {**steps[-1], "u": float(edges[-1])}] if steps else []
+
+
+def _bins(rows: Sequence[Row], kinds: Sequence[str]) -> tuple[list[dict[str, Any]], list[Any]]:
+    """One row a bin with the words for every kind, and the tooltips that show them."""
+    import altair as alt
+
+    bins: dict[tuple[str, float], dict[str, Any]] = {}
+    fields = {kind: f"kind{at}" for at, kind in enumerate(kinds)}  # kinds are people's words, not field names
+    for row in rows:
+        if row["u"] == row["to"]:
+            continue
+        held = bins.setdefault(
+            (row["measure"], row["u"]),
+            {"measure": row["measure"], "u": row["u"], "to": row["to"], **dict.fromkeys(fields.values(), "–")},
+        )
+        held[fields[row["kind"]]] = f"{100 * row['share']:.1f} % ({row['count']:,})"
+    tips = [alt.Tooltip("u:Q", title="from", format=".4~g"), alt.Tooltip("to:Q", title="to", format=".4~g")]
+    return list(bins.values()), [*tips, *(alt.Tooltip(f"{field}:N", title=kind) for kind, field in fields.items())]
+
+
+def _dress(chart: Any, palette: Mapping[str, str], description: str, height: int = 300) -> Any:
+    width: Any = "container" if palette is PAGE else 460
+    return chart.properties(width=width, height=height, description=description).configure(**config(palette))
+
+
+__all__ = [
+    "histogram_figure",
+    "intervals_figure",
+    "models_figure",
+    "reliability_figure",
+    "risk_coverage_figure",
+]

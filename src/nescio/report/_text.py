@@ -1,0 +1,195 @@
+"""Tables as Markdown, LaTeX and rich; the rows themselves as CSV and strict JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nescio.report._tables import COLUMNS, Cell, Table, grouped, tables
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def said(sentence: str, escape: Callable[[str], str], code: str) -> str:
+    """A docstring's sentence in another language: what stands between backticks is code."""
+    parts = sentence.split("`")
+    return "".join(code.format(escape(part)) if at % 2 else escape(part) for at, part in enumerate(parts))
+
+
+def markdown(source: Any) -> str:
+    """Tables as Markdown: a scorecard, a comparison, tidy rows, one Table or several."""
+    blocks = []
+    for table in tables(source):
+        lines = [f"### {_md(table.title)}", ""] if table.title else []
+        lines += [f"*{_md(table.note)}*", ""] if table.note else []
+        lines.append(_md_line([table.corner, *table.heads]))
+        lines.append("| --- |" + " ---: |" * len(table.heads))
+        for name, cells in table.lines:
+            lines.append(_md_line([name, *(_md_cell(cell) for cell in cells)], raw=True))
+        lines += ["", *(f"- **{_md(name)}**: {said(sentence, _md, '`{}`')}" for name, sentence in table.legend)]
+        blocks.append("\n".join(lines).rstrip())
+    notes = getattr(source, "notes", ())
+    if notes:
+        blocks.append("\n".join(f"- {_md(note)}" for note in notes))
+    missing = grouped(getattr(source, "reasons", ()))
+    if missing:
+        lines = ["### What could not be said", "", *(f"- **{_md(what)}**: {_md(reason)}" for what, reason in missing)]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n" if blocks else ""
+
+
+def _md(text: str) -> str:
+    for mark in "\\`*_[]|<>":
+        text = text.replace(mark, "\\" + mark)
+    return text.replace("\n", " ")
+
+
+def _md_line(texts: Sequence[str], raw: bool = False) -> str:
+    head, *rest = texts
+    return f"| {' | '.join([_md(head), *(rest if raw else map(_md, rest))])} |"
+
+
+def _md_cell(cell: Cell | None) -> str:
+    return "–" if cell is None else f"**{cell.text}**" if cell.best else cell.text
+
+
+TEX = {
+    "\\": r"\textbackslash{}",
+    **{mark: "\\" + mark for mark in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{"↑": r"$\uparrow$", "↓": r"$\downarrow$", "−": "$-$", "·": r"$\cdot$", "×": r"$\times$"},
+    **{"γ": r"$\gamma$", "τ": r"$\tau$", "ρ": r"$\rho$", "κ": r"$\kappa$", "Σ": r"$\Sigma$", "√": r"$\surd$"},
+    **{"≤": r"$\leq$", "≥": r"$\geq$", "∞": r"$\infty$", "–": "--", "—": "---", "…": r"\ldots{}"},
+}
+
+
+TEX_CODE = r"\texttt{{{}}}"
+
+
+def _tex(text: str) -> str:
+    return "".join(TEX.get(mark, mark) for mark in text.replace("\n", " "))
+
+
+def latex(source: Any) -> str:
+    """Tables as LaTeX (booktabs): best values bold, arrows in the heads, the metrics' sentences in the caption."""
+    blocks = []
+    for table in tables(source):
+        words = " ".join(f"{_tex(name)}: {said(sentence, _tex, TEX_CODE)}" for name, sentence in table.legend)
+        title = _tex(table.title) + (f" ({_tex(table.note)})" if table.note else "")
+        lines = [r"\begin{table}", r"  \centering", f"  \\caption{{{title}. {words}}}".replace(". }", ".}")]
+        lines += [f"  \\begin{{tabular}}{{l{'r' * len(table.heads)}}}", r"    \toprule"]
+        lines += ["    " + " & ".join(map(_tex, (table.corner, *table.heads))) + r" \\", r"    \midrule"]
+        for name, cells in table.lines:
+            lines.append("    " + " & ".join([_tex(name), *map(_tex_cell, cells)]) + r" \\")
+        lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n" if blocks else ""
+
+
+def _tex_cell(cell: Cell | None) -> str:
+    if cell is None:
+        return "--"
+    text = cell.text.replace("-", "$-$")
+    return f"\\textbf{{{text}}}" if cell.best else text
+
+
+def csv_text(rows: Any) -> str:
+    """The rows themselves as CSV with the design's columns first, numbers in full precision, nothing for None."""
+    rows = list(getattr(rows, "rows", rows))
+    columns = [*COLUMNS, *dict.fromkeys(key for row in rows for key in row if key not in COLUMNS)]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow(["" if row.get(column) is None else plain(row[column]) for column in columns])
+    return out.getvalue()
+
+
+def json_text(value: Any, indent: int | None = 2) -> str:
+    """Strict JSON of rows, or of anything made of them: no NaN and no Infinity (they become null)."""
+    return json.dumps(plain(getattr(value, "rows", value)), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """Python's own numbers, texts, lists and dicts; null for what JSON cannot say."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(held) for key, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(held) for held in value]
+    if hasattr(value, "tolist"):  # NumPy arrays and numbers
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def terminal(source: Any, console: Console | None = None) -> None:
+    """Prints the tables with rich; a table wider than the terminal goes on below itself."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = console or Console()
+    for table in tables(source):
+        console.print(Text(table.title, style="bold"))
+        if table.note:
+            console.print(Text(table.note, style="dim"))
+        for part in _fitting(table, console.width):
+            console.print(_rich(part))
+        for name, sentence in table.legend:
+            console.print(Text.assemble("  ", (name, "bold dim"), (f"  {sentence}", "dim")))
+        console.print()
+    for note in getattr(source, "notes", ()):
+        console.print(Text(f"{note}\n", style="dim"))
+    missing = grouped(getattr(source, "reasons", ()))
+    if missing:
+        console.print(Text("What could not be said", style="bold"))
+        for what, reason in missing:
+            console.print(Text.assemble("  ", (what, "bold dim"), (f"  {reason}", "dim")))
+        console.print()
+
+
+def _rich(table: Table) -> Any:
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, header_style="bold")
+    shown.add_column(Text(table.corner), no_wrap=True)
+    for head in table.heads:
+        shown.add_column(Text(head), justify="right", no_wrap=True)
+    for name, cells in table.lines:
+        texts = [Text("–", style="dim") if c is None else Text(c.text, "bold green" if c.best else "") for c in cells]
+        shown.add_row(Text(name), *texts)
+    return shown
+
+
+def _fitting(table: Table, width: int) -> list[Table]:
+    """The table cut into groups of columns that fit a width, each with the names of the lines."""
+    names = max(len(text) for text in (table.corner, *(name for name, _ in table.lines)))
+    widths = [
+        max(len(head), *(len(cells[at].text) if cells[at] else 1 for _, cells in table.lines))  # type: ignore[union-attr]
+        for at, head in enumerate(table.heads)
+    ]
+    parts: list[list[int]] = [[]]
+    used = names
+    for at, own in enumerate(widths):
+        if parts[-1] and used + own + 3 > width:
+            parts.append([])
+            used = names
+        parts[-1].append(at)
+        used += own + 3
+    return [
+        Table(
+            table.title,
+            table.corner,
+            tuple(table.heads[at] for at in part),
+            tuple((name, tuple(cells[at] for at in part)) for name, cells in table.lines),
+        )
+        for part in parts
+    ]

@@ -1,0 +1,122 @@
+"""Where and how torch runs: device, precision, processes, seeding. Nothing else chooses these."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from nescio.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One process's place: its device, its number format, and which of how many processes it is."""
+
+    device: torch.device
+    precision: str  # "float32" or "bf16"
+    rank: int = 0
+    world: int = 1
+
+    @property
+    def channels_last(self) -> bool:
+        return self.device.type == "cuda"
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.precision == "bf16":
+            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+        return nullcontext()
+
+    def place(self, module: nn.Module) -> nn.Module:
+        module = module.to(self.device)
+        return module.to(memory_format=torch.channels_last) if self.channels_last else module
+
+    def mean(self, tensors: list[Tensor]) -> None:
+        """Averages tensors over all processes, in place."""
+        if self.world == 1 or not tensors:
+            return
+        flat = torch.cat([tensor.reshape(-1).float() for tensor in tensors])
+        dist.all_reduce(flat)
+        flat /= self.world
+        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+
+def runtime(device: str = "auto", precision: str = "auto") -> Runtime:
+    """Picks the device once: the GPU if there is one. bf16 on a GPU, float32 on a CPU, unless said otherwise.
+
+    Under `torchrun` it joins the other processes: gradients are averaged, and each takes its share of every batch.
+    """
+    if precision not in ("auto", "float32", "bf16"):
+        raise BadInput(f"There is no precision named {precision!r}. There are: auto, float32, bf16.")
+    world, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda":
+        if not torch.cuda.is_available():
+            raise BadInput("There is no GPU that torch can use here; say --device cpu.")
+        device = f"cuda:{int(os.environ.get('LOCAL_RANK', 0))}"
+        torch.cuda.set_device(device)
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    if world > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    if precision == "auto":
+        precision = "bf16" if device.startswith("cuda") else "float32"
+    try:
+        return Runtime(torch.device(device), precision, rank, world)
+    except RuntimeError:
+        raise BadInput(f"torch knows no device named {device!r}; say cpu or cuda.") from None
+
+
+def seed_everything(seed: int) -> None:
+    """Called at the entry of train and of predict, and nowhere else."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def random_state() -> dict[str, Any]:
+    """Every global random state, as values that load without pickle."""
+    name, keys, position, has_gauss, gauss = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [
+            str(name),
+            torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            int(position),
+            int(has_gauss),
+            float(gauss),
+        ],
+        "python": [random.getstate()[0], list(random.getstate()[1]), random.getstate()[2]],
+    }
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"].cpu())
+    if torch.cuda.is_available() and state["cuda"]:
+        torch.cuda.set_rng_state_all([each.cpu() for each in state["cuda"]])
+    name, keys, position, has_gauss, gauss = state["numpy"]
+    np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), position, has_gauss, gauss))
+    version, inner, gauss_next = state["python"]
+    random.setstate((version, tuple(inner), gauss_next))
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[nn.Module]:
+    """Evaluation mode inside, the former mode after."""
+    was = module.training
+    module.eval()
+    try:
+        yield module
+    finally:
+        module.train(was)

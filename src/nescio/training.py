@@ -1,0 +1,337 @@
+"""The only training loop: a Trial in, weights in the store out."""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nescio import datasets
+from nescio.config import Training, Trial, seed_for
+from nescio.datasets import Batches
+from nescio.errors import BadInput
+from nescio.layers.spectral import settle
+from nescio.methods import registry as methods
+from nescio.methods.base import Method, Setting
+from nescio.runtime import Runtime, evaluating, random_state, restore_random_state, seed_everything
+from nescio.store import Store
+
+VERSION = 1  # of what training does; a change that moves weights raises it
+WEIGHTS = "weights.safetensors"
+LOOK = 50  # optimiser steps between two looks at the loss: looking waits for the device
+Watch = Callable[[dict[str, Any]], None]
+
+
+class Diverged(RuntimeError):
+    """The loss stopped being a number."""
+
+
+def key_of(trial: Trial, dataset: datasets.Dataset, store: Store) -> str:
+    """Where the weights of a trial lie: a function of the trial and of the data's revision."""
+    return store.key("train", trial, parents=(dataset.revision,), version=VERSION)
+
+
+def train(
+    trial: Trial,
+    store: Store,
+    runtime: Runtime,
+    *,
+    root: str | Path | None = None,
+    checkpoint_seconds: float = 60.0,
+    watch: Watch | None = None,
+    wait: bool = True,
+) -> str:
+    """Trains one trial unless it is finished, going on from its last checkpoint; returns its key."""
+    dataset = datasets.load(trial.data, root)
+    key = key_of(trial, dataset, store)
+    if runtime.rank > 0:  # the first process owns the store; the others only compute
+        fit(trial, dataset, runtime, None, checkpoint_seconds, None)
+        return key
+    with store.work("train", trial, parents=(dataset.revision,), version=VERSION, wait=wait) as part:
+        if part is not None:
+            method, facts = fit(trial, dataset, runtime, part, checkpoint_seconds, watch)
+            part.write(WEIGHTS, weights_of(method))
+            part.write_json("facts.json", facts)
+    return key
+
+
+def load_method(key: str, trial: Trial, store: Store, runtime: Runtime, root: str | Path | None = None) -> Method:
+    """The trained method of a trial, ready to predict."""
+    from safetensors.torch import load
+
+    dataset = datasets.load(trial.data, root)
+    method = build(trial, dataset, rows=0)
+    method.load_state_dict(load((store.path("train", key) / WEIGHTS).read_bytes()))
+    return runtime.place(method).eval()  # type: ignore[return-value]
+
+
+def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
+    """A trial's method with the initial weights that its init seed gives."""
+    classes = len(trial.classes) if trial.classes is not None else len(dataset.classes)
+    seed_everything(seed_for("init", trial.method, trial.backbone, trial.init_seed))
+    setting = Setting(trial.backbone, dataset.channels, dataset.size, classes, trial.spectral, rows)
+    return methods[trial.method](trial.recipe, setting)
+
+
+def weights_of(method: nn.Module) -> bytes:
+    from safetensors.torch import save
+
+    return save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()})
+
+
+def fit(
+    trial: Trial,
+    dataset: datasets.Dataset,
+    runtime: Runtime,
+    part: Any,
+    checkpoint_seconds: float,
+    watch: Watch | None,
+) -> tuple[Method, dict[str, Any]]:
+    """Trains from the last checkpoint of `part`, or from the start; returns the method and what it cost."""
+    plan, images = trial.training, datasets.splits(dataset, trial.classes, trial.data_seed).train
+    method: Any = runtime.place(build(trial, dataset, rows=len(images.labels)))
+    seed = seed_for("train", trial)
+    stream = _Stream(images, dataset, plan, runtime, seed, method.views)
+    seed_everything(seed_for(seed, "prepare"))
+    # The data flows on the device that the runtime chose; a method sees only batches.
+    with evaluating(method), torch.no_grad(), runtime.autocast():
+        method.prepare(stream.plain())
+    optimizer = optimizer_of(plan, method, runtime)
+    average = _average(method)
+    if plan.compile:
+        method.features.compile()
+    step = _Step(plan, method, optimizer, runtime, average, len(stream))
+    seed_everything(seed_for(seed, "steps", runtime.rank))
+    epoch, batch = _resume(part, method, optimizer, average, step, runtime)
+    method.train()
+    started = saved = time.monotonic()
+    seen, losses = 0, torch.zeros((), device=runtime.device)
+    while epoch < plan.epochs:
+        for x, y, _ in stream.epoch(epoch, batch):
+            with runtime.autocast():
+                loss = method.update(x, y, step)
+            losses += loss.detach()
+            seen += plan.batch // plan.accumulate
+            batch += 1
+            if batch % (LOOK * plan.accumulate) == 0:
+                mean = _look(losses, LOOK * plan.accumulate, epoch)
+                losses.zero_()
+                if watch:
+                    rate = seen / (time.monotonic() - started)
+                    left = ((plan.epochs - epoch) * len(stream) - batch) * plan.batch / plan.accumulate / rate
+                    watch({"epoch": epoch, "epochs": plan.epochs, "loss": mean, "images/s": rate, "left": left})
+            if part is not None and step.whole and time.monotonic() - saved >= checkpoint_seconds:
+                _save(part, method, optimizer, average, step, epoch, batch)
+                saved = time.monotonic()
+        rest = batch % (LOOK * plan.accumulate)
+        if rest:
+            mean = _look(losses, rest, epoch)
+            losses.zero_()
+            if watch:
+                watch({"epoch": epoch + 1, "epochs": plan.epochs, "loss": mean})
+        runtime.mean([buffer for buffer in method.buffers() if buffer.is_floating_point()])
+        epoch, batch = epoch + 1, 0
+    seconds = time.monotonic() - started
+    if average is not None:
+        average.copy_to(method)
+    settle(method)
+    seed_everything(seed_for(seed, "finalize"))
+    with evaluating(method), runtime.autocast():
+        method.finalize(stream.plain())
+    learnt = sum(each.numel() for each in method.parameters() if each.requires_grad)
+    return method.eval(), {"params": learnt, "seconds": seconds, "images": seen}
+
+
+def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.optim.Optimizer:
+    """SGD with momentum, AdamW or LAMB over the method's parameter groups; a group's own `rate` multiplies the plan's."""
+    groups: list[dict[str, Any]] = []
+    for group in method.parameter_groups():
+        group = dict(group)
+        groups.append(
+            {"lr": plan.rate * group.pop("rate", 1.0), "weight_decay": group.pop("decay", plan.decay), **group}
+        )
+    if plan.optimizer == "sgd":
+        fused = runtime.device.type == "cuda"
+        return torch.optim.SGD(groups, plan.rate, plan.momentum, nesterov=plan.nesterov, fused=fused)
+    if plan.optimizer == "adamw":
+        return torch.optim.AdamW(groups, plan.rate, fused=runtime.device.type == "cuda")
+    from timm.optim import Lamb
+
+    return Lamb(groups, plan.rate)
+
+
+def rate_at(plan: Training, epochs: float) -> float:
+    """The share of the full learning rate after so many epochs."""
+    if epochs < plan.warmup:
+        return (epochs + 1e-8) / plan.warmup
+    if plan.schedule == "step":
+        return plan.factor ** int(epochs / plan.every + 1e-9)
+    if plan.schedule == "cosine":
+        done = (epochs - plan.warmup) / max(plan.epochs - plan.warmup, 1e-8)
+        return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+    return 1.0
+
+
+class _Step:
+    """Backward, and when a batch is whole: average over processes, clip, set the rate, move the weights."""
+
+    def __init__(
+        self,
+        plan: Training,
+        method: Method,
+        optimizer: torch.optim.Optimizer,
+        runtime: Runtime,
+        average: _Average | None,
+        batches: int,
+    ) -> None:
+        self.plan, self.optimizer, self.runtime, self.average = plan, optimizer, runtime, average
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.base = [group["lr"] for group in optimizer.param_groups]
+        self.method = method
+        self.per_epoch = max(1, batches // plan.accumulate)
+        self.steps = self.pending = 0
+
+    @property
+    def whole(self) -> bool:
+        return self.pending == 0
+
+    def __call__(self, loss: Tensor) -> None:
+        (loss / self.plan.accumulate).backward()
+        self.pending = (self.pending + 1) % self.plan.accumulate
+        if self.pending:
+            return
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        self.runtime.mean(gradients)
+        if self.plan.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.plan.clip)
+        share = rate_at(self.plan, self.steps / self.per_epoch)
+        for group, base in zip(self.optimizer.param_groups, self.base, strict=True):
+            group["lr"] = base * share
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps += 1
+        if self.average is not None:
+            self.average.follow(self.method)
+
+
+class _Average:
+    """A moving average of the weights, for methods that predict with it."""
+
+    def __init__(self, method: Method, decay: float) -> None:
+        self.decay = decay
+        self.state = {name: tensor.detach().clone() for name, tensor in method.state_dict().items()}
+
+    @torch.no_grad()
+    def follow(self, method: Method) -> None:
+        for name, tensor in method.state_dict().items():
+            if tensor.is_floating_point():
+                self.state[name].lerp_(tensor, 1 - self.decay)
+            else:
+                self.state[name].copy_(tensor)
+
+    def copy_to(self, method: Method) -> None:
+        method.load_state_dict(self.state)
+
+
+def _average(method: Method) -> _Average | None:
+    return None if method.ema is None else _Average(method, method.ema)
+
+
+@dataclass
+class _Stream:
+    """The training images of every epoch, as a function of the seed, the epoch and the batch number alone."""
+
+    images: datasets.Images
+    dataset: datasets.Dataset
+    plan: Training
+    runtime: Runtime
+    seed: int
+    views: int
+
+    def __post_init__(self) -> None:
+        parts = self.plan.accumulate * self.runtime.world
+        if self.plan.batch % parts:
+            raise BadInput(f"A batch of {self.plan.batch} cannot be cut into {parts} equal parts.")
+        if len(self.images.labels) < self.plan.batch // self.plan.accumulate:
+            raise BadInput(
+                f"There are {len(self.images.labels)} training rows, fewer than one batch of "
+                f"{self.plan.batch // self.plan.accumulate}; make the batch smaller."
+            )
+
+    def __len__(self) -> int:
+        """Parts of batches in an epoch; an incomplete last batch is left out."""
+        rows = self.plan.batch // self.plan.accumulate
+        return len(self.images.labels) // self.plan.batch * self.plan.accumulate or len(self.images.labels) // rows
+
+    def batches(self, **options: Any) -> Batches:
+        return Batches(
+            self.images, self.dataset, self.runtime.device, channels_last=self.runtime.channels_last, **options
+        )
+
+    def epoch(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        rows = self.plan.batch // self.plan.accumulate
+        shown = self.batches(
+            batch=rows,
+            augment=self.plan.augment,
+            seed=seed_for(self.seed, epoch),
+            shuffle=True,
+            drop_last=True,
+            views=self.views,
+            rank=self.runtime.rank,
+            world=self.runtime.world,
+            start=start,
+            stop=len(self),
+        )
+        return iter(shown)
+
+    def plain(self) -> Batches:
+        """Every training row once, in random order, without augmentation."""
+        return self.batches(batch=self.plan.batch, augment="none", seed=seed_for(self.seed, "plain"), shuffle=True)
+
+
+def _look(losses: Tensor, count: int, epoch: int) -> float:
+    mean = float(losses) / count
+    if not math.isfinite(mean):
+        raise Diverged(f"The loss became {mean} in epoch {epoch + 1}; a smaller learning rate may help.")
+    return mean
+
+
+def _save(
+    part: Any, method: Any, optimizer: Any, average: _Average | None, step: _Step, epoch: int, batch: int
+) -> None:
+    state = {
+        "method": method.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "average": None if average is None else average.state,
+        "random": random_state(),
+        "steps": step.steps,
+        "epoch": epoch,
+        "batch": batch,
+    }
+    held = io.BytesIO()
+    torch.save(state, held)
+    part.save_checkpoint(held.getvalue())
+
+
+def _resume(
+    part: Any, method: Any, optimizer: Any, average: _Average | None, step: _Step, runtime: Runtime
+) -> tuple[int, int]:
+    """(epoch, batch) to go on from, with every state as it was."""
+    held = None if part is None else part.load_checkpoint()
+    if held is None:
+        return 0, 0
+    state = torch.load(io.BytesIO(held), map_location=runtime.device, weights_only=True)
+    method.load_state_dict(state["method"])
+    optimizer.load_state_dict(state["optimizer"])
+    if average is not None:
+        average.state = state["average"]
+    step.steps = state["steps"]
+    restore_random_state(state["random"])
+    return state["epoch"], state["batch"]

@@ -1,0 +1,52 @@
+"""Registered means tested: every entry of the registries keeps its promises, and a broken one is caught."""
+
+import numpy as np
+import pytest
+
+from nescio import measures, metrics
+from nescio.measures._spec import Measure
+from nescio.metrics._spec import Metric
+from nescio.testing import check_measure, check_metric
+
+
+@pytest.mark.parametrize("name", list(metrics.registry))
+def test_metric(name):
+    assert check_metric(name)
+
+
+@pytest.mark.parametrize("name", list(measures.registry))
+def test_measure(name):
+    assert check_measure(name)
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        (lambda u, positive: float(positive[np.argsort(u)][: len(u) // 2].mean()), "shuffled"),
+        (lambda u, positive: float(u[positive].mean()), "monotone|edge|finite|shuffled"),
+        (lambda u, positive: -metrics.auroc(u, positive), "prefer"),
+        (lambda u, positive: float("nan"), "shuffled|finite"),
+    ],
+)
+def test_a_broken_metric_is_caught(monkeypatch, broken, sentence):
+    broken.__doc__ = "Broken on purpose."
+    part = Metric("broken", broken, ("ranking",), "higher", False)
+    monkeypatch.setitem(metrics.registry._parts, "broken", part)
+    with pytest.raises(AssertionError, match=sentence):
+        check_metric("broken")
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        (lambda p: -measures.entropy(p), "less sure"),
+        (lambda p: np.sort(measures.entropy(p)), "order"),
+        (lambda p: measures.entropy(p)[:, None], "a row"),
+        (lambda p: np.zeros(len(p)), "answers without"),
+    ],
+)
+def test_a_broken_measure_is_caught(monkeypatch, broken, sentence):
+    broken.__doc__ = "Broken on purpose."
+    monkeypatch.setitem(measures.registry._parts, "broken", Measure("broken", broken, "plain", ("logits",)))
+    with pytest.raises(AssertionError, match=sentence):
+        check_measure("broken")

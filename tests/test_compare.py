@@ -391,6 +391,18 @@ def test_bootstrap_leaves_out_what_the_dump_cannot_give():
     assert list(found) == [("largest", "auroc")]
 
 
+def test_a_scorecard_says_what_its_intervals_leave_out():
+    from nescio.scorecard import scorecard
+
+    logits = np.tile([2.0, 0.0], (40, 1)) + np.random.default_rng(0).normal(scale=0.1, size=(40, 2))
+    logits[3] = [0.0, 0.1]  # the only error
+    card = scorecard(Predictions(logits=logits, labels=np.zeros(40, int)))
+    add_intervals(card, resamples=50)
+    missed = sum(boot.draw(40, 0, number)[3] == 0 for number in range(50))
+    said = [each for each in card.reasons if f"{missed} of 50 resamples" in each["reason"]]
+    assert ("largest", "auroc") in {(each["measure"], each["metric"]) for each in said}
+
+
 def test_a_scorecard_gets_its_intervals():
     from nescio.scorecard import scorecard
 

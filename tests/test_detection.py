@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import load
 
 from nescio import BadInput
 from nescio.metrics import auroc, in_as_in, out_as_out, threshold
+from reference import load
 
 SCORES = st.lists(st.integers(-4, 4).map(lambda i: i / 2), min_size=1, max_size=25)
 

@@ -229,7 +229,7 @@ def test_pairs_of_billions_of_rows_are_counted_in_whole_numbers():
         ([1, 2], ["yes", "no"], "truth values"),
         ([1, 2], [[1], [0]], "shape \\(2, 1\\)"),
         ([1, 2], [np.nan, 1], "truth values"),
-        ([1, 2], None, "second argument is missing"),
+        ([1, 2], None, "positive is missing"),
         ([2**62, 2**62 + 1], [1, 0], "2\\*\\*53"),
         (Ranking([1, 2], [0, 1]), [0, 1], "prepared Ranking"),
     ],

@@ -203,6 +203,11 @@ def test_groups_have_tables_of_their_own() -> None:
     assert [table.title for table in report.tables(rows)] == [RANKING, f"{RANKING}: severity=5"]
 
 
+def test_the_best_known_measures_come_first() -> None:
+    rows = [row("auroc", 0.8, name) for name in ("gmm", "own", "entropy", "largest")]
+    assert [line for line, _ in report.tables(rows)[0].lines] == ["largest", "entropy", "gmm", "own"]
+
+
 def test_rows_of_several_models_are_told_apart_by_what_differs() -> None:
     rows = [row("auroc", 0.8, "largest", method="erm", trial=0), row("auroc", 0.7, "largest", method="mcd", trial=0)]
     assert [line for line, _ in report.tables(rows)[0].lines] == ["erm · largest", "mcd · largest"]
@@ -284,6 +289,8 @@ def test_each_reason_is_given_once() -> None:
         ("energy, dempster_shafer", "The dump holds log-probabilities."),
         ("R@1", "There are no embeddings in this dump."),
     ]
+    alike = [{"measure": m, "metric": None, "split": "test", "reason": f"{m} needs scores."} for m in ("energy", "gap")]
+    assert report.grouped(alike) == [("energy, gap", "It needs scores.")]
     many = [{"measure": f"m{i}", "metric": "auroc", "split": "noise", "reason": "No."} for i in range(9)]
     assert report.grouped(many) == [("AUROC of m0, m1, m2, m3, m4, m5 and 3 more on noise", "No.")]
 
@@ -402,7 +409,8 @@ def test_tables_need_neither_pandas_nor_altair() -> None:
     code = (
         "import sys, io, nescio.report as r; from rich.console import Console;"
         "rows = [{'metric': 'auroc', 'measure': 'a', 'value': 0.5, 'split': 'test'}];"
-        "r.terminal(rows, Console(file=io.StringIO())); r.markdown(rows); r.latex(rows); r.csv_text(rows); r.json_text(rows);"
+        "r.terminal(rows, Console(file=io.StringIO())); r.markdown(rows); r.latex(rows);"
+        "r.csv_text(rows); r.json_text(rows);"
         "heavy = {'pandas', 'altair', 'vl_convert', 'torch', 'sklearn', 'numba'} & set(sys.modules);"
         "assert not heavy and 'scipy.stats' not in sys.modules, heavy"
     )

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import load, note
 
 from nescio import BadInput, Undefined
 from nescio.metrics import (
@@ -28,6 +27,7 @@ from nescio.metrics import (
     sac,
     selective_risk,
 )
+from reference import load, note
 
 TIED = st.sampled_from([-2.0, -0.5, -0.0, 0.0, 0.5, 3.0])
 
@@ -172,9 +172,9 @@ def test_all_right_and_all_wrong(n):
     assert augrc(u, wrong) == (n + 1) / (2 * n)
     assert sac(u, right) == 1.0 and sac(u, wrong) == 0.0
     assert aulc(u, right) == 0.0
-    for metric, answers in ((aulc, wrong), (raulc, wrong), (raulc, right)):
+    for metric, mistakes in ((aulc, wrong), (raulc, wrong), (raulc, right)):
         with pytest.raises(Undefined):
-            metric(u, answers)
+            metric(u, mistakes)
 
 
 @given(st.integers(1, 300), st.integers(1, 300))
@@ -455,7 +455,7 @@ def test_pract_aulc():
         (lambda: sac([1, 2], [0, 1], 95), "accuracy is 95"),
         (lambda: sac([1, 2], [0, 1], "1/0"), "accuracy is 1/0"),
         (lambda: aurc([1, np.nan], [0, 1]), "u is nan in row 1"),
-        (lambda: risk_coverage([1], [0, 1]), "u has 1 rows"),
+        (lambda: risk_coverage([1], [0, 1]), "u has 1 rows, wrong has 2"),
     ],
 )
 def test_bad_input_is_told_in_a_sentence(call, words):

@@ -1,5 +1,6 @@
 """The store under real faults: killed processes, races, dead owners, full and read-only disks, flipped bits."""
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -209,14 +210,14 @@ def test_a_launcher_notes_the_failure_of_a_killed_worker(store):
 # ---- SIGKILL
 
 TRAIN = """
-def train(store, save=lambda step: None):
+def train(store, save=lambda step: None, steps=6):
     with store.work("train", "r") as part:
         if part is None:
             return
         state = part.load_checkpoint()
         w, step = (state.tensors["w"], state.meta["step"]) if state else (np.ones(20000), 0)
         begun = step
-        while step < 6:
+        while step < steps:
             w, step = np.sqrt(w + step), step + 1
             part.save_checkpoint({"w": w, "rng": b"state"}, {"step": step})
             save(step)
@@ -262,11 +263,11 @@ PLACES = {
 }
 
 
-def undisturbed(tmp_path):
+def undisturbed(tmp_path, steps=6):
     space = {"np": np}
     exec(TRAIN, space)
     clean = Store(tmp_path / "clean")
-    assert space["train"](clean) == 0
+    assert space["train"](clean, steps=steps) == 0
     return space["train"], (clean.path("train", clean.key("train", "r")) / "weights").read_bytes()
 
 
@@ -291,18 +292,15 @@ def test_a_kill_leaves_nothing_half_written_and_the_next_owner_finishes(store, t
 
 
 def test_ten_kills_at_random_moments(store, tmp_path):
-    _, expected = undisturbed(tmp_path)
-    slow, rng, key = "\nprint('up', flush=True)\ntrain(store, lambda step: time.sleep(0.03))", random.Random(0), None
+    _, expected = undisturbed(tmp_path, steps=30)
+    slow, rng = "\nprint('up', flush=True)\ntrain(store, lambda step: time.sleep(0.02), steps=30)", random.Random(0)
     for _ in range(10):
         process = child(TRAIN + slow, store)
         assert process.stdout.readline() == "up\n"
         time.sleep(rng.uniform(0, 0.1))
         process.kill()
         process.communicate()
-        for run in store.runs():
-            assert run.state in ("stopped", "finished")
-            if run.state == "finished":
-                store.verify("train", run.key)
+        assert [run.state for run in store.runs()] in ([], ["stopped"])
     process = child(TRAIN + slow, store)
     process.communicate()
     key = store.key("train", "r")
@@ -352,9 +350,8 @@ def test_the_second_of_two_waits_and_gets_the_finished_work(store):
 def test_a_waiter_takes_over_when_the_owner_dies(store):
     first = child('with store.work("train", "r") as part: stop()', store)
     assert first.stdout.readline() == "here\n"
-    threading.Timer(0.3, first.kill).start()
+    threading.Timer(0.3, lambda: (first.kill(), first.communicate())).start()
     assert do(store) is True
-    first.communicate()
 
 
 def test_a_zombie_is_dead(store):
@@ -436,6 +433,20 @@ def test_one_of_many_takes_over(store):
     for thread in threads:
         thread.join()
     assert len(owners) == 1
+
+
+def test_a_slow_one_does_not_take_over_from_a_fast_one(store, monkeypatch):
+    plant(store, pid=2**22 + 1)
+    write = Path.write_bytes
+
+    def overtaken(path, content):  # both have seen the dead owner's lock; the other one is faster
+        monkeypatch.setattr(Path, "write_bytes", write)
+        fast.enter_context(store.work("train", "r"))
+        return write(path, content)
+
+    with contextlib.ExitStack() as fast:
+        monkeypatch.setattr(Path, "write_bytes", overtaken)
+        assert busy(store)
 
 
 def test_an_owner_that_was_held_for_dead_gives_up(store):

@@ -21,7 +21,7 @@ from nescio.metrics._spec import Metric, registry
 from nescio.progress import track
 
 Array = NDArray[Any]
-NUMBA_WORK = 50_000_000  # rows × resamples × rankings above which loading numba pays; below it NumPy alone
+NUMBA_WORK = 300_000_000  # rows × resamples × rankings: above this numba saves more than its second of compiling
 
 
 # ---- which metrics
@@ -44,6 +44,10 @@ class Asked:
     def repeats(self) -> bool:
         """Can be read off counts of rows, since it takes prepared input."""
         return self.metric.prepared and ("ranking" in self.metric.kinds or "answers" in self.metric.kinds)
+
+    def option(self, name: str) -> Any:
+        """The parameter's value, given or by default."""
+        return self.options.get(name, signature(self.metric.function).parameters[name].default)
 
     def __call__(self, prepared: Any) -> float:
         return float(self.metric.function(prepared, **self.options))
@@ -89,9 +93,9 @@ def applicable() -> list[Asked]:
 
 
 class Part(Protocol):
-    """What one model (under one measure) says of a resample: counts (n,) in, one number a metric out, NaN = undefined."""
+    """What one model says of a resample: how often each row was drawn (n,) in, one number a metric out, or NaN."""
 
-    asked: Sequence[Asked]
+    asked: list[Asked]
 
     def point(self) -> list[float | Undefined]: ...
 
@@ -106,15 +110,15 @@ class AnswerPart:
         self._means: dict[int, Array] = {}
         self._binned: dict[int, tuple[Array, Array, Array]] = {}
         for place, metric in enumerate(self.asked):
-            name, options = metric.metric.name, metric.options
+            name = metric.metric.name
             if name == "accuracy":
-                self._means[place] = _top(answers, options.get("k", 1))
+                self._means[place] = _top(answers, metric.option("k"))
             elif name == "nll":
                 self._means[place] = answers.log_loss
             elif name == "brier":
                 self._means[place] = answers.brier
-            elif name == "ece" and set(options) <= {"bins"}:
-                self._binned[place] = _bin_gaps(answers, options.get("bins", 15))
+            elif name == "ece" and metric.option("scheme") == "width":
+                self._binned[place] = _bin_gaps(answers, metric.option("bins"))
         self._columns = np.array([np.asarray(column, np.float64) for column in self._means.values()])
         self._other = [i for i in range(len(self.asked)) if i not in self._means and i not in self._binned]
 
@@ -149,6 +153,7 @@ class RankPart:
         at = np.flatnonzero(errors)
         self.first, self.last, self.wrong_rows = self.starts[at], self.ends[at], self.order[self.wrong]
         self.wrong_first = np.cumsum(errors[at]) - errors[at]
+        self.harmonic = _harmonic(self.n)
         self.fast: Callable[..., Any] | None = None
 
     def point(self) -> list[float | Undefined]:
@@ -180,13 +185,13 @@ class Resampled(Ranking):
     def __init__(self, part: RankPart, counts: Array) -> None:
         self._part, self._counts, n = part, counts, part.n
         run = _sums if part.fast is None else part.fast
-        args = counts, part.order, part.first, part.last, part.wrong_rows, part.wrong_first, *_harmonic(n)
+        args = counts, part.order, part.first, part.last, part.wrong_rows, part.wrong_first, *part.harmonic
         errors, before, spread, squares, share = run(*args)
-        self._errors = int(errors)
-        higher, equal = int(before) - (self._errors**2 - int(squares)) // 2, int(spread) - int(squares)
-        self.pairs = higher, equal, self._errors * (n - self._errors) - higher - equal
-        self.total_hits = Fraction(2 * (n * self._errors - int(before)) - int(spread) + self._errors, 2)
-        self.total_share = float(share)
+        self._errors = errors
+        higher, equal = before - (errors**2 - squares) // 2, spread - squares
+        self.pairs = higher, equal, errors * (n - errors) - higher - equal
+        self.total_hits = Fraction(2 * (n * errors - before) - spread + errors, 2)
+        self.total_share = share
 
     @property
     def n(self) -> int:
@@ -227,12 +232,14 @@ def _sums(
     n = len(order)
     rows = np.zeros(n + 1, np.int64)
     np.cumsum(counts[order], out=rows[1:])
-    bad = np.add.reduceat(counts[wrong_rows], wrong_first)
+    bad = counts[wrong_rows]
+    if len(wrong_first) < len(bad):
+        bad = np.add.reduceat(bad, wrong_first)
     a, b = rows[first], rows[last]
     errors, size = int(bad.sum()), b - a
     gap = (harmonic[b] - harmonic[a]) + (rest[b] - rest[a])
     after = bad @ (harmonic[n] - harmonic[b]) - (a * bad / np.maximum(size, 1)) @ gap
-    return errors, bad @ a, bad @ size, bad @ bad, errors + after
+    return errors, int(bad @ a), int(bad @ size), int(bad @ bad), float(errors + after)
 
 
 @lru_cache(maxsize=1)
@@ -315,7 +322,7 @@ def _ordered_pass() -> Callable[..., Any]:
             squares += bad * bad
         return errors, before, spread, squares, errors + share
 
-    compiled: Callable[..., Any] = numba.njit(nogil=True, error_model="numpy", cache=True)(sums)
+    compiled: Callable[..., Any] = numba.njit(nogil=True, error_model="numpy")(sums)
     return compiled
 
 
@@ -348,8 +355,8 @@ def resample(
     if numba is None:
         numba = n * resamples * len(ranked) > NUMBA_WORK and have_numba()
     if numba:
-        for part in ranked:
-            part.accelerate()
+        for each in ranked:
+            each.accelerate()
     found = [np.empty((resamples, len(part.asked))) for part in parts]
 
     def work(worker: int, workers: int) -> None:

@@ -23,29 +23,25 @@ from nescio.progress import track
 Array = NDArray[Any]
 METRICS = ("cosine", "euclidean")
 BLOCK = 1 << 22  # entries of one block of products
+CHOICE = 1 << 19  # entries of it that are chosen from at once
 SLAB = 1 << 17  # numbers that are converted at once: they stay in the cache
 TILE = 512  # rows and columns of a symmetric tile
 TILES_FROM = 8 * TILE  # rows from which symmetric tiles, at half the products, are worth their bookkeeping
 CROWD = 64  # with more undecided neighbours in a row than this, a float64 product comes before pairs
 SERIAL = 1 << 27  # multiplications below which a second thread costs more than it saves
+TINY = 1e-150  # squared lengths outside TINY … 1/TINY are brought to one before they are multiplied
 FAR = 1e18  # longer rows are cut for the float32 search and decided in float64
 SINGLE, DOUBLE = 2.0**-24, 2.0**-53  # unit roundoff
 
 
 def unit(x: Array, name: str = "embeddings", start: int = 0) -> Array:
     """Rows of float64 at length one, also where the squares over- or underflow; `start` is the number of the first."""
-    with np.errstate(over="ignore"):
-        length = np.sqrt((x * x).sum(1))
-    odd = np.flatnonzero(~((length > 1e-140) & (length < 1e140)))
-    if len(odd):
-        peak = np.abs(x[odd]).max(1)
-        if not peak.all():
-            row = start + int(odd[peak == 0][0])
-            raise BadInput(f"{name} has length zero in row {row}, so that it has no cosine; leave that row out.")
-        x = x.copy()
-        x[odd] /= peak[:, None]
-        length[odd] = np.sqrt((x[odd] * x[odd]).sum(1))
-    return np.asarray(x / length[:, None])
+    peak = np.abs(x).max(1)
+    if not peak.all():
+        row = start + int(np.flatnonzero(peak == 0)[0])
+        raise BadInput(f"{name} has length zero in row {row}, so that it has no cosine; leave that row out.")
+    x = x / peak[:, None]
+    return np.asarray(x / np.sqrt((x * x).sum(1))[:, None])
 
 
 @dataclass(frozen=True)
@@ -61,8 +57,8 @@ class Points:
     name: str
     shift: Array  # (d,)
     scale: float
-    quick: Array  # (n, d) float32
-    length: Array  # (n,) of the rows as they enter products
+    quick: Array  # (n, d) float32: the rows as they enter products
+    square: Array  # (n,) squared lengths, cosine: of the raw rows, Euclidean: of the rows as they enter products
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -74,11 +70,11 @@ class Points:
     @cached_property
     def half(self) -> Array:
         """(n,) what a product must lose to be a score."""
-        return self.length**2 / 2 if self.metric == "euclidean" else np.zeros(len(self))
+        return self.square / 2 if self.metric == "euclidean" else np.zeros(len(self))
 
     @cached_property
     def reach(self) -> float:
-        return float(self.length.max())
+        return float(np.sqrt(self.square.max()))
 
     @cached_property
     def peak(self) -> float:
@@ -95,14 +91,14 @@ class Points:
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         return np.asarray(first[inverse])
 
-    def exact(self, rows: Any) -> Array:
-        """float64 rows to be compared pair by pair."""
-        x = np.asarray(self.raw[rows], np.float64)
-        return unit(x) if self.metric == "cosine" else x
+    def float64(self, rows: Any) -> Array:
+        """Rows as given."""
+        return np.asarray(self.raw[rows], np.float64)
 
     def centred(self, rows: Any) -> Array:
         """float64 rows as they enter products."""
-        return self.exact(rows) if self.metric == "cosine" else (self.exact(rows) - self.shift) * self.scale
+        x = self.float64(rows)
+        return unit(x) if self.metric == "cosine" else (x - self.shift) * self.scale
 
 
 def points(embeddings: Any, metric: str = "cosine", name: str = "embeddings", like: Points | None = None) -> Points:
@@ -123,20 +119,27 @@ def points(embeddings: Any, metric: str = "cosine", name: str = "embeddings", li
         shift = sum((np.asarray(raw[part], np.float64) / n).sum(0) for part in parts) + shift
         widest = max(float(np.abs(raw[part] - shift).max()) for part in parts)
         scale = float(2.0 ** -np.frexp(widest)[1]) if widest else 1.0
-    quick, length = np.empty((n, d), np.float32), np.ones(n)
+    quick, square = np.empty((n, d), np.float32), np.empty(n)
 
     def work(i: int, workers: int) -> None:
         for part in parts[i::workers]:
             x = np.asarray(raw[part], np.float64)
-            if metric == "cosine":
-                quick[part] = unit(x, name, part.start)
-            else:
+            if metric == "euclidean":
                 x = (x - shift) * scale
-                length[part] = np.sqrt((x * x).sum(1))
+            with np.errstate(over="ignore"):
+                square[part] = (x * x).sum(1)
+            if metric == "cosine" and not (square[part].min() > TINY and square[part].max() < 1 / TINY):
+                quick[part] = unit(x, name, part.start)
+            elif metric == "cosine":
+                quick[part] = x / np.sqrt(square[part])[:, None]
+            else:
                 quick[part] = np.clip(x, -FAR, FAR)
 
     _run(work, n * d * 64)
-    return Points(raw, metric, name, shift, scale, quick, length)
+    if metric == "cosine" and not (square.min() > TINY and square.max() < 1 / TINY):
+        raw = unit(np.asarray(raw, np.float64))  # so large or small that the squares of products would leave float64
+        square = (raw * raw).sum(1)
+    return Points(raw, metric, name, shift, scale, quick, square)
 
 
 def nearest(
@@ -166,7 +169,9 @@ def nearest(
                 scores -= half
             if others:
                 scores[np.arange(len(who)), who] = -np.inf
-            found[part] = _choose(scores, _margin(refs, queries, who, SINGLE), cuts, _Judge(refs, queries, who, others))
+            for few in blocks(len(who), max(1, CHOICE // len(refs))):
+                margin = _margin(refs, queries, who[few], SINGLE)
+                found[part][few] = _choose(scores[few], margin, cuts, _Judge(refs, queries, who[few], others))
 
     _run(work, work_size)
     return found
@@ -196,7 +201,7 @@ def distances(refs: Points, queries: Points, found: Array) -> Array:
 
     _run(work, n * k * refs.d * 8)
     if refs.metric == "cosine":
-        return np.maximum(1 - out, 0)
+        return np.asarray(np.maximum(1 - np.sign(out) * np.sqrt(np.abs(out)), 0))
     return np.asarray(np.sqrt(-2 * out) / refs.scale)
 
 
@@ -219,17 +224,22 @@ def _margin(refs: Points, queries: Points, who: Array, roundoff: float) -> Array
     """
     if refs.metric == "cosine":
         return np.full(len(who), (refs.d + 8) * roundoff)
-    span = queries.length[who] + refs.reach
+    span = np.sqrt(queries.square[who]) + refs.reach
     return np.asarray((refs.d + 8) * roundoff * span**2 + 8 * DOUBLE * np.sqrt(refs.d) * refs.peak * span)
 
 
 def _pairs(refs: Points, queries: Points, i: Array, j: Array) -> Array:
-    """float64 scores of the pairs (i, j), the same for equal rows wherever they stand. Euclidean: −distance²/2."""
+    """float64 verdicts on the pairs (i, j), the higher the nearer, the same for equal rows wherever they stand.
+
+    Cosine: cos·|cos| = ab·|ab| / (a²·b²), one rounding on whole numbers, so that what ties in theory ties here.
+    Euclidean: −distance²/2, scaled.
+    """
     out = np.empty(len(i))
     for part in blocks(len(i), max(1, SLAB // refs.d)):
-        a, b = queries.exact(i[part]), refs.exact(j[part])
+        a, b = queries.float64(i[part]), refs.float64(j[part])
         if refs.metric == "cosine":
-            out[part] = (a * b).sum(1)
+            dot = (a * b).sum(1)
+            out[part] = dot * np.abs(dot) / (queries.square[i[part]] * refs.square[j[part]])
         else:
             a = (a - b) * refs.scale
             out[part] = (a * a).sum(1) / -2
@@ -245,10 +255,11 @@ class _Judge:
     who: Array  # (b,) the queries of the block
     others: bool
 
-    @property
-    def base(self) -> Array:
-        """(b,) taken from a score, this makes it comparable with `_pairs`."""
-        return self.queries.half[self.who]
+    def comparable(self, scores: Array, row: Array) -> Array:
+        """Scores of these rows of the block in the unit of `_pairs`."""
+        if self.refs.metric == "cosine":
+            return scores * np.abs(scores)
+        return np.asarray(scores - self.queries.half[self.who[row]])
 
     def pairs(self, row: Array, column: Array) -> Array:
         return _pairs(self.refs, self.queries, self.who[row], column)
@@ -260,7 +271,6 @@ class _Judge:
         a = self.queries.centred(who)
         for part in blocks(n, max(1, BLOCK // (4 * self.refs.d))):
             scores[:, part] = a @ self.refs.centred(part).T - self.refs.half[part]
-        scores -= self.queries.half[who][:, None]
         scores = scores[:, twin]
         if self.others:
             scores[np.arange(len(who)), who] = -np.inf
@@ -269,6 +279,7 @@ class _Judge:
         open_ = np.zeros(scores.shape, bool)
         for t in border.T:
             open_ |= np.abs(scores - t[:, None]) <= slack[:, None]
+        scores = self.comparable(scores, row[:, None])
         r, c = np.nonzero(open_)
         key = r * n + twin[c]
         once = np.zeros(scores.size, bool)
@@ -295,29 +306,33 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], judge: _Judge | N
     inner = [place for place, cut in enumerate(cuts) if cut < n]
     outside[:, inner] = top[:, [cuts[place] for place in inner]]
     unsure = inside - outside <= 2 * margin[:, None]  # (b, cuts)
-    doubt = np.flatnonzero(unsure.any(1))
-    clear = np.delete(np.arange(b), doubt)
+    open_ = unsure.any(1)
+    doubt, clear = np.flatnonzero(open_), np.flatnonzero(~open_)
     found = np.empty((b, k), np.intp)
 
-    least = inside[:, -1].astype(scores.dtype)
-    least[doubt] = np.inf
+    with np.errstate(over="ignore"):  # of queries that are far beyond float32, all columns stay open
+        least = np.where(open_, inside[:, -1] - 4 * margin, inside[:, -1]).astype(scores.dtype)
+    least[doubt] = np.nextafter(least[doubt], -np.inf)
     flat = np.flatnonzero(scores >= least[:, None])
-    columns = flat.reshape(-1, k) - (clear * n)[:, None]
+    of = open_[flat // n]
+    sure = flat[~of].reshape(-1, k)
+    columns = sure - (clear * n)[:, None]
     if len(cuts) > 1:
-        order = np.argsort(-scores.ravel()[flat].reshape(-1, k), axis=1)
+        order = np.argsort(-scores.ravel()[sure], axis=1)
         columns = np.take_along_axis(columns, order, axis=1)
     found[clear] = columns
     if not len(doubt):
         return found
 
-    inside, unsure, slack, part = inside[doubt], unsure[doubt], 4 * margin[doubt], scores[doubt]
-    row, column = np.nonzero(part >= (inside[:, -1] - slack)[:, None])
-    value = part[row, column].astype(np.float64)
+    inside, unsure, slack = inside[doubt], unsure[doubt], 4 * margin[doubt]
+    rest = flat[of]
+    row, column = (np.cumsum(open_) - 1)[rest // n], rest % n
+    value = scores.ravel()[rest].astype(np.float64)
     if judge is not None:
         border = np.zeros(len(row), bool)
         for place in range(len(cuts)):
             border |= unsure[row, place] & (np.abs(value - inside[row, place]) <= slack[row])
-        value -= judge.base[doubt][row]
+        value = judge.comparable(value, doubt[row])
         crowded = np.bincount(row[border], minlength=len(doubt)) > CROWD
         if crowded.any():
             found[doubt[crowded]] = judge.crowd(doubt[crowded], cuts)

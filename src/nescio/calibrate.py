@@ -11,7 +11,7 @@ and renormalised: log p carries no evidence beyond p, so `max_logit`, `energy` a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -193,11 +193,12 @@ class Scaled:
     def __getitem__(self, key: Any) -> Array:
         rows, *rest = key if isinstance(key, tuple) else (key,)
         if rows is None or rows is Ellipsis:
-            return np.asarray(self)[key]
+            return np.asarray(np.asarray(self)[key])
         if np.ndim(rows) == 0 and not isinstance(rows, slice):
             return np.asarray(self[int(rows) : int(rows) + 1 or None][0][tuple(rest)])
         values = self._rows(np.asarray(self.logits[rows]))
-        return np.asarray(values[(slice(None), *rest)]) if rest else values
+        kept = slice(None) if isinstance(rows, slice) else np.arange(len(values))
+        return np.asarray(values[(kept, *rest)])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self[:].astype(dtype or self.dtype, copy=False)
@@ -217,7 +218,12 @@ class Scaled:
 def _scaled(predictions: Predictions, scale: Any, bias: Any) -> Predictions:
     if predictions.logits is None:
         raise BadInput("There are no logits and no probs to calibrate.")
-    return predictions.replace(logits=Scaled(predictions.logits, scale, bias, predictions.normalized))
+    # Not through the constructor, whose checks would read every row: a scaled dump is as sound as the dump itself.
+    calibrated = object.__new__(Predictions)
+    for field in fields(predictions):
+        object.__setattr__(calibrated, field.name, getattr(predictions, field.name))
+    object.__setattr__(calibrated, "logits", Scaled(predictions.logits, scale, bias, predictions.normalized))
+    return calibrated
 
 
 def _scores(logits: Array, normalized: bool) -> Array:

@@ -50,10 +50,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Interval:
-    """A percentile interval and the number of resamples on which the metric was undefined."""
+    """A percentile interval, None when the metric was undefined on more than half of the resamples, and that number."""
 
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     undefined: int
 
 
@@ -72,6 +72,9 @@ def compare(
     when the p-value of their difference, 2·min((1 + #{d ≤ 0}), (1 + #{d ≥ 0}))/(resamples + 1), passes Holm's
     step-down test at 1 − level over the m − 1 comparisons with the best. Efron & Tibshirani, An Introduction to the
     Bootstrap, 1993, §13.3; Davison & Hinkley, Bootstrap Methods, 1997, §4.2; Holm 1979.
+
+    Intervals are percentiles of the resamples. Those of ECE lie a little high, since copied rows make any model look
+    less calibrated.
 
     `metrics`: names such as auroc, sac@0.95, accuracy@5; every one that applies unless given. Rows of classes that were
     not taught are left out.
@@ -131,8 +134,8 @@ def bootstrap(
 ) -> dict[tuple[str | None, str], Interval]:
     """Percentile intervals of one model's metrics by (measure, metric); the measure is None for metrics of answers.
 
-    The resamples are those of `compare`. A metric that is undefined on the rows, or on more than half of the
-    resamples, has no interval; a measure that the dump cannot give has none either.
+    The resamples are those of `compare`. A metric that is undefined on the rows, or a measure that the dump cannot
+    give, is left out.
     """
     _check(resamples, level, seed)
     rows = _joined({"": predictions})[""]
@@ -161,6 +164,9 @@ def add_intervals(card: Any, *, resamples: int = 1000, level: float = 0.95, seed
             if mine and row["split"] not in outside and (row["measure"], row["metric"]) in found:
                 of = found[row["measure"], row["metric"]]
                 row["low"], row["high"] = of.low, of.high
+                if of.undefined:
+                    why = {"reason": f"The interval: {_left_out(of, resamples)}"}
+                    card.reasons.append({key: row[key] for key in ("measure", "metric", "split")} | why)
 
 
 def _intervals(
@@ -173,10 +179,20 @@ def _intervals(
     found = {}
     for measure, part, sample in zip([None, *us], parts, samples, strict=True):
         for metric, point, values in zip(part.asked, part.point(), sample.T, strict=True):
-            undefined = int(np.isnan(values).sum())
-            if not isinstance(point, Undefined) and undefined <= resamples / 2:
-                found[measure, metric.label] = Interval(*interval(values, level), undefined)
+            if not isinstance(point, Undefined):
+                found[measure, metric.label] = _interval(values, level)
     return found
+
+
+def _interval(values: Array, level: float) -> Interval:
+    undefined = int(np.isnan(values).sum())
+    low, high = (None, None) if undefined > len(values) / 2 else interval(values, level)
+    return Interval(low, high, undefined)
+
+
+def _left_out(of: Interval, resamples: int) -> str:
+    rest = "so it has no interval" if of.low is None else "which its interval leaves out"
+    return f"undefined on {of.undefined} of {resamples} resamples, {rest}."
 
 
 # ---- the rows
@@ -237,16 +253,12 @@ def _judge(result: Comparison, metric: Asked, measure: str | None, held: Mapping
         result.differences += found
         _warn_if_blunt(result, metric, measure, len(found))
     for name, (value, sample) in held.items():
-        undefined = int(np.isnan(sample).sum())
-        low = high = None
-        if undefined <= result.resamples / 2:
-            low, high = interval(sample, result.level)
-        if undefined:
-            rest = "so it has no interval" if low is None else "and left out of its interval"
-            why = f"Model {name!r}: undefined on {undefined} of {result.resamples} resamples, {rest}."
+        of = _interval(sample, result.level)
+        if of.undefined:
+            why = f"Model {name!r}: {_left_out(of, result.resamples)}"
             result.reasons.append(_reason(name, metric, measure, why))
         row: dict[str, Any] = dict.fromkeys(COLUMNS)
-        row.update(method=name, measure=measure, metric=metric.label, value=value, low=low, high=high, n=result.n)
+        row.update(method=name, measure=measure, metric=metric.label, value=value, low=of.low, high=of.high, n=result.n)
         row["rank"] = 1 + sum(sign * other > sign * value for other, _ in held.values()) if sign else None
         row["best"] = name in group if sign else None
         result.rows.append(row)

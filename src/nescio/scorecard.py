@@ -112,11 +112,11 @@ def scorecard(
     base = dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members_of(known), **(facts or {})}
     maker = _Maker(card, base, split, train, val, classwise)
     maker.whole(known, outside, everything=predictions)
-    if calibration_reason := _no_calibration(known, val):
-        maker.because(None, "calibrated", split, calibration_reason)
+    try:
+        scale = SCALERS[calibration](_fit_on(known, val))
+    except Undefined as reason:
+        maker.because(None, "calibrated", split, str(reason))
     else:
-        assert val is not None
-        scale = SCALERS[calibration](val)
         maker.calibrated(scale)
         maker.whole(scale(known), {label: scale(p) for label, p in outside.items() if p.logits is not None})
     for group in by:
@@ -131,14 +131,15 @@ def members_of(predictions: Predictions) -> int | None:
     return 1 if predictions.members is None else len(np.unique(predictions.members))
 
 
-def _no_calibration(known: Predictions, val: Predictions | None) -> str | None:
+def _fit_on(known: Predictions, val: Predictions | None) -> Predictions:
+    """The dump that a calibration is fitted on, or why there is none."""
     if val is None:
-        return "Calibration is fitted on a validation dump: give one with --val."
+        raise Undefined("Calibration is fitted on a validation dump: give one with --val.")
     if known.logits is None:
-        return "There are no logits to calibrate."
+        raise Undefined("There are no logits to calibrate.")
     if val.logits is None or val.labels is None:
-        return "The validation dump needs logits and labels to fit a calibration."
-    return None
+        raise Undefined("The validation dump needs logits and labels to fit a calibration.")
+    return val
 
 
 class _Maker:

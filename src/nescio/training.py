@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -58,7 +59,7 @@ def train(
         if part is not None:
             method, facts = fit(trial, dataset, runtime, part, checkpoint_seconds, watch)
             part.write(WEIGHTS, weights_of(method))
-            part.write_json("facts.json", facts)
+            part.write("facts.json", json.dumps(facts).encode())
     return key
 
 
@@ -150,13 +151,11 @@ def fit(
 
 
 def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.optim.Optimizer:
-    """SGD with momentum, AdamW or LAMB over the method's parameter groups; a group's own `rate` multiplies the plan's."""
+    """SGD with momentum, AdamW or LAMB; a parameter group's own `rate` and `decay` multiply the plan's."""
     groups: list[dict[str, Any]] = []
     for group in method.parameter_groups():
-        group = dict(group)
-        groups.append(
-            {"lr": plan.rate * group.pop("rate", 1.0), "weight_decay": group.pop("decay", plan.decay), **group}
-        )
+        rate, decay = plan.rate * group.get("rate", 1.0), plan.decay * group.get("decay", 1.0)
+        groups.append({"params": group["params"], "lr": rate, "weight_decay": decay})
     if plan.optimizer == "sgd":
         fused = runtime.device.type == "cuda"
         return torch.optim.SGD(groups, plan.rate, plan.momentum, nesterov=plan.nesterov, fused=fused)
@@ -317,7 +316,7 @@ def _save(
     }
     held = io.BytesIO()
     torch.save(state, held)
-    part.save_checkpoint(held.getvalue())
+    part.save_checkpoint({"state": held.getvalue()}, {"epoch": epoch, "batch": batch})
 
 
 def _resume(
@@ -327,7 +326,7 @@ def _resume(
     held = None if part is None else part.load_checkpoint()
     if held is None:
         return 0, 0
-    state = torch.load(io.BytesIO(held), map_location=runtime.device, weights_only=True)
+    state = torch.load(io.BytesIO(held.tensors["state"]), map_location=runtime.device, weights_only=True)
     method.load_state_dict(state["method"])
     optimizer.load_state_dict(state["optimizer"])
     if average is not None:

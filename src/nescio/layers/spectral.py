@@ -81,11 +81,11 @@ def spectral_normalize(module: nn.Module, target: float) -> nn.Module:
 def settle(module: nn.Module) -> None:
     """Converges the power iterations on the final weights, so that the bound holds for what is saved."""
     for part in module.modules():
-        for each in (
-            getattr(part, "parametrizations", {}).get("weight", ()) if parametrize.is_parametrized(part) else ()
-        ):
-            if isinstance(each, Bounded):
-                each.iterate(part.parametrizations.weight.original.flatten(1), SETTLE)  # type: ignore[union-attr]
+        if parametrize.is_parametrized(part, "weight"):
+            held: Any = part.parametrizations["weight"]  # type: ignore[index]
+            for each in held:
+                if isinstance(each, Bounded):
+                    each.iterate(held.original.flatten(1), SETTLE)
 
 
 @torch.no_grad()

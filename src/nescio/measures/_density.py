@@ -65,9 +65,9 @@ def gmm(train: Predictions, *, priors: bool = True, jitter: float = 0.0) -> Fit:
     pooled = covariances.sum(0) / (counts.sum() - len(counts))
     for c, count in enumerate(counts):
         covariances[c] = covariances[c] / (count - 1) if count > 1 else pooled
-    factors = _factor(covariances, jitter)
+    whiteners = _whiteners(covariances, jitter)
     shares = counts / counts.sum() if priors else np.full(len(counts), 1 / len(counts))
-    return GaussianDensity(means, factors, shares)
+    return GaussianDensity(means, whiteners, shares)
 
 
 @measure("fitted", needs=("embeddings", "labels"))
@@ -88,15 +88,15 @@ def mahalanobis(train: Predictions, *, jitter: float = 0.0) -> Fit:
         return scatter
 
     covariance = sum(share(part_of_scatter), np.zeros(())) / sum(len(rows) for rows in groups)
-    return NearestMean(means, _factor(covariance[None], jitter)[0])
+    return NearestMean(means, _whiteners(covariance[None], jitter)[0])
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianDensity:
-    """u = −log Σ_k w_k·N(x; μ_k, L_k·L_kᵀ): means (k, d), lower Cholesky factors (k, d, d), weights (k,)."""
+    """u = −log Σ_k w_k·N(x; μ_k, Σ_k): means (k, d), whiteners W_k with Σ_k⁻¹ = W_kᵀ·W_k (k, d, d), weights (k,)."""
 
     means: Array
-    factors: Array
+    whiteners: Array
     weights: Array
     log_likelihoods: list[float] = field(default_factory=list)  # mean per row, before every step of the fit
 
@@ -112,28 +112,28 @@ class GaussianDensity:
 
     def log_joint(self, x: Array, k: int) -> Array:
         """log(w_k·N(x; μ_k, Σ_k)) of rows x (n, d), as (n,)."""
-        white = _whiten(self.factors[k], x - self.means[k])
-        constant = _log(self.weights[k]) - np.log(np.diagonal(self.factors[k])).sum()
-        square = np.einsum("dn,dn->n", white, white)
-        return np.asarray(constant - 0.5 * (square + len(white) * math.log(2 * math.pi)))
+        white = (x - self.means[k]) @ self.whiteners[k].T
+        constant = _log(self.weights[k]) + np.log(np.diagonal(self.whiteners[k])).sum()
+        square = np.einsum("nd,nd->n", white, white)
+        return np.asarray(constant - 0.5 * (square + x.shape[1] * math.log(2 * math.pi)))
 
 
 @dataclass(frozen=True, eq=False)
 class NearestMean:
-    """u = min_c ‖L⁻¹(x − μ_c)‖²: means (c, d), lower Cholesky factor (d, d)."""
+    """u = min_c ‖W·(x − μ_c)‖²: means (c, d), whitener W with Σ⁻¹ = Wᵀ·W (d, d)."""
 
     means: Array
-    factor: Array
+    whitener: Array
 
     @one_blas_thread()
     def __call__(self, predictions: Predictions) -> Array:
         embeddings = _embeddings(predictions, "mahalanobis", self.means.shape[1])
         middle = self.means.mean(0)
-        centres = np.ascontiguousarray(_whiten(self.factor, self.means - middle).T)
+        centres = (self.means - middle) @ self.whitener.T
         squares = (centres**2).sum(1)
 
         def score(part: slice) -> Array:
-            white = _whiten(self.factor, _doubles(embeddings, part) - middle).T
+            white = (_doubles(embeddings, part) - middle) @ self.whitener.T
             nearest = np.argmin(squares - 2 * white @ centres.T, axis=1)
             # The expanded square is good for finding the class, not for a small distance to it.
             return np.asarray(((white - centres[nearest]) ** 2).sum(1))
@@ -164,8 +164,8 @@ def gaussian_mixture(
     counts = np.bincount(nearest, minlength=components)
     spread = (sample - centres[nearest]).T @ (sample - centres[nearest])
     spread = _borrow(spread, len(sample), _sphere_of(spread / len(sample)))
-    factor = _factor(spread[None], FLOOR * _mean_variance(spread))
-    model = GaussianDensity(centres, np.repeat(factor, components, axis=0), counts / counts.sum())
+    whitener = _whiteners(spread[None], FLOOR * _mean_variance(spread))
+    model = GaussianDensity(centres, np.repeat(whitener, components, axis=0), counts / counts.sum())
     for _ in track(range(iterations), "fitting a Gaussian mixture"):
         better, likelihood = _gaussian_step(model, rows)
         model.log_likelihoods.append(likelihood)
@@ -279,8 +279,8 @@ def _gaussian_step(model: GaussianDensity, rows: _Rows) -> tuple[GaussianDensity
     pooled = _borrow(pooled, n, _sphere_of(pooled / n))
     for k in range(components):
         scatters[k] = _borrow(scatters[k], counts[k], pooled)
-    factors = _factor(scatters, FLOOR * _mean_variance(pooled))
-    return GaussianDensity(model.means + shifts, factors, counts / n, model.log_likelihoods), likelihood / n
+    whiteners = _whiteners(scatters, FLOOR * _mean_variance(pooled))
+    return GaussianDensity(model.means + shifts, whiteners, counts / n, model.log_likelihoods), likelihood / n
 
 
 def _borrow(scatter: Array, count: float, other: Array) -> Array:
@@ -421,37 +421,32 @@ def _add_scatter(scatter: Array, embeddings: Array, rows: Array, mean: Array) ->
         scatter += away.T @ away
 
 
-def _factor(covariances: Array, jitter: float) -> Array:
-    """Lower Cholesky factors (k, d, d), with the least jitter of a tenfold ladder at which all of them exist."""
+def _whiteners(covariances: Array, jitter: float) -> Array:
+    """Inverse Cholesky factors (k, d, d), with the least jitter of a tenfold ladder at which all of them exist."""
     scale = float(np.mean([_mean_variance(covariance) for covariance in covariances]))
     if not math.isfinite(scale):
         raise BadInput("embeddings is so large that its squares overflow; scale it down.")
     while True:
         try:
-            return np.stack(_each(partial(_cholesky, jitter), covariances))
+            return np.stack(_each(partial(_whitener, jitter), covariances))
         except np.linalg.LinAlgError:
             jitter = max(10 * jitter, FIRST_JITTER * (scale or 1.0))
 
 
-def _cholesky(jitter: float, covariance: Array) -> Array:
-    raised = covariance + jitter * np.eye(len(covariance))
+def _whitener(jitter: float, covariance: Array) -> Array:
+    from scipy.linalg import solve_triangular
+
+    identity = np.eye(len(covariance))
+    raised = covariance + jitter * identity
     factor = np.linalg.cholesky(raised)
     # A pivot at rounding error of its own variance is a singular matrix that got through by luck.
     if (np.diagonal(factor) ** 2 <= len(raised) * np.finfo(float).eps * np.diagonal(raised)).any():
         raise np.linalg.LinAlgError
-    return factor
+    return np.asarray(solve_triangular(factor, identity, lower=True, overwrite_b=True, check_finite=False))
 
 
 def _mean_variance(covariance: Array) -> float:
     return float(np.trace(covariance)) / len(covariance)
-
-
-def _whiten(factor: Array, away: Array) -> Array:
-    """L⁻¹·awayᵀ, (d, n); the rows of `away` are overwritten."""
-    from scipy.linalg import solve_triangular
-
-    white: Array = solve_triangular(factor, away.T, lower=True, overwrite_b=True, check_finite=False)
-    return white
 
 
 def _parts(embeddings: Array, n: int | None = None) -> list[slice]:

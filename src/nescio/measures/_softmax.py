@@ -153,6 +153,8 @@ def _pass(predictions: Predictions) -> Summary:
         mine = parts[first::step]
         for part in track(mine, "softmax") if first == 0 else mine:
             z = np.asarray(predictions.logits[part])  # type: ignore[index]
+            if z.dtype == np.float16:  # exact, and float32 is searched many times faster
+                z = z.astype(np.float32)
             if out.one:
                 _one_draw(z[:, 0], part, out, room)
             else:
@@ -390,11 +392,11 @@ def _given(logs: Array, room: _Room) -> tuple[Array, Array]:
     if padding is not None:
         e[padding] = 0
     r, top = room.rows[:b], z.argmax(1)
-    most, log_most = e[r, top], z[r, top]
+    most = e[r, top]
     e[r, top] = 0
     doubt = without_cancellation(most, e.sum(1))
     h = _top_term(most, doubt) - np.vecdot(e, z)
-    e[r, top] = np.exp(log_most)
+    e[r, top] = most
     return e, np.maximum(h, 0)
 
 
@@ -442,7 +444,7 @@ def _entropy(probs: Array, room: _Room) -> Array:
     logs = room.z[: len(probs)]
     np.maximum(probs, TINY, out=logs)
     np.log(logs, out=logs)
-    return np.negative(np.vecdot(probs, logs))
+    return np.asarray(-np.vecdot(probs, logs))
 
 
 def _top_term(confidence: Array, doubt: Array) -> Array:

@@ -10,9 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from nescio import backbones
-from nescio.config import Recipe
+from nescio.config import Recipe, hparam, log_uniform
 from nescio.layers.spectral import spectral_normalize
 from nescio.registry import Registry
+
+
+
+@dataclass(frozen=True)
+class Learning(Recipe):
+    """What every method may tune of the budget: factors on its learning rate and weight decay.
+
+    The UIMNET paper's search ranges (appendix C) are not in its text; these and those beside the other fields are ours.
+    """
+
+    rate: float = hparam(1.0, log_uniform(0.3, 3.0), "multiplies the budget's learning rate")
+    decay: float = hparam(1.0, log_uniform(0.1, 10.0), "multiplies the budget's weight decay")
+
 
 Batches = Iterable[tuple[Tensor, Tensor, Tensor]]  # images (b, ch, h, w), labels (b,), index (b,)
 
@@ -52,7 +65,9 @@ class Method(nn.Module):
     ema: ClassVar[float | None] = None  # decay of a moving average of the weights that predicts in their place
     paper: ClassVar[str] = ""
     name: ClassVar[str] = ""
-    recipe_class: ClassVar[type[Recipe]] = Recipe
+    recipe_class: ClassVar[type[Recipe]] = Learning
+    spectral_default: ClassVar[float | None] = None  # target of its spectral norm where nobody says otherwise
+    far: ClassVar[bool] = False  # its native score claims to rise far away from the training data
 
     def __init__(self, recipe: Any, setting: Setting) -> None:
         super().__init__()
@@ -83,8 +98,9 @@ class Method(nn.Module):
         """After training, with the final weights: covariances, densities."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Parameters that learn; a method may give some their own rate or no decay."""
-        return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
+        """Parameters that learn, with factors on the budget's rate and decay."""
+        learn = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        return [{"params": learn, "rate": self.recipe.rate, "decay": self.recipe.decay}]
 
     def probs(self, logits: Tensor) -> Tensor:
         """(b, s, c) to (b, c): the mean over draws of the calibrated softmax."""
@@ -107,7 +123,7 @@ registry: Registry[type[Method]] = Registry("method")
 M = TypeVar("M", bound=type[Method])
 
 
-def method(name: str, recipe: type[Recipe] = Recipe) -> Callable[[M], M]:
+def method(name: str, recipe: type[Recipe] = Learning) -> Callable[[M], M]:
     """Registers a class as a method under the name its paper uses, with its recipe beside it."""
 
     def register(cls: M) -> M:
@@ -116,3 +132,34 @@ def method(name: str, recipe: type[Recipe] = Recipe) -> Callable[[M], M]:
         return cls
 
     return register
+
+
+# ---- small tools for evidence
+
+
+def first_batch(batches: Batches, rows: int | None = None) -> tuple[Tensor, Tensor]:
+    """The first images and labels, gathered from as many batches as `rows` needs."""
+    xs, ys, have = [], [], 0
+    for x, y, _ in batches:
+        xs.append(x)
+        ys.append(y)
+        have += len(x)
+        if rows is None or have >= rows:
+            break
+    return torch.cat(xs)[:rows], torch.cat(ys)[:rows]
+
+
+def noise_like(x: Tensor) -> Tensor:
+    """Images of pure noise, three times as strong as real ones."""
+    return 3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+
+
+@torch.no_grad()
+def accuracy_of(method: Method, batches: Batches) -> float:
+    right = total = 0
+    for x, y, _ in batches:
+        logits = method(x).logits
+        assert logits is not None
+        right += int((method.probs(logits).argmax(1) == y).sum())
+        total += len(y)
+    return right / total

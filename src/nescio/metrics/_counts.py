@@ -124,7 +124,7 @@ class Counts:
         Inside a key whose scores may differ, the true order lies between all right rows first and all wrong rows first;
         the metric is taken at both ends, and the larger distance is the bound. 0 for float16 scores.
         """
-        values, counts, sure = self._groups
+        _, counts, sure = self._groups
         if sure.all():
             return 0.0
         middle = metric(self.ranking(), **options)

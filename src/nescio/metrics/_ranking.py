@@ -33,12 +33,12 @@ class Ranking:
     ends: Array
     hits: Array
 
-    def __init__(self, u: Any, positive: Any) -> None:
-        scores, positive = as_scores(u), as_classes(positive)
+    def __init__(self, u: Any, positive: Any, name: str = "positive") -> None:
+        scores, positive = as_scores(u), as_classes(positive, name)
         if len(scores) != len(positive):
-            raise BadInput(f"u has {len(scores)} rows, positive has {len(positive)}: they must describe the same rows.")
+            raise BadInput(f"u has {len(scores)} rows, {name} has {len(positive)}: they must describe the same rows.")
         values, positive = _sort(scores, positive)
-        last = _last_of_runs(values)
+        last = np.flatnonzero(np.append(values[1:] != values[:-1], True))
         self.values, self.hits = values[last], np.cumsum(positive, out=positive)[last]
         self.ends = np.add(last, 1, out=last)
 
@@ -84,37 +84,50 @@ class Ranking:
         return _steps(self.hits)
 
     @cached_property
+    def runs(self) -> tuple[Array, Array]:
+        """(ends, hits) with neighbouring groups taken together where all rows are positive, or all are negative.
+
+        Pairs and expectations do not change by this, and there are far fewer runs than rows. All perfect rankings of
+        the same rows become the same two runs, so that floating-point sums over them are equal to the last bit.
+        """
+        kind = (self.inside > 0).view(np.int8) + (self.inside == self.sizes)  # 0 none positive, 1 mixed, 2 all positive
+        last = np.flatnonzero(np.append((kind[1:] != kind[:-1]) | (kind[1:] == 1), True))
+        return self.ends[last], self.hits[last]
+
+    @cached_property
     def pairs(self) -> tuple[int, int, int]:
-        """Pairs of a positive and a negative row: the positive has the higher u, they tie, the positive has the lower u."""
-        tied = self.sizes - self.inside
-        below = self.ends - self.hits - tied
-        higher, equal = self._dot(self.inside, below), self._dot(self.inside, tied)
+        """Pairs of a positive and a negative row in which the positive has the higher u, the same, the lower u."""
+        ends, hits = self.runs
+        inside = _steps(hits)
+        tied = _steps(ends) - inside
+        higher, equal = self._dot(inside, ends - hits - tied), self._dot(inside, tied)
         return higher, equal, self.positives * self.negatives - higher - equal
 
     @cached_property
     def total_hits(self) -> Fraction:
         """Σᵢ E(positives among the i surest rows), exact; inside a tie group the expectation grows linearly."""
-        before = self.hits - self.inside
-        return Fraction(2 * self._dot(self.sizes, before) + self._dot(self.inside, self.sizes + 1), 2)
+        ends, hits = self.runs
+        sizes, inside = _steps(ends), _steps(hits)
+        return Fraction(2 * self._dot(sizes, hits - inside) + self._dot(inside, sizes + 1), 2)
 
     @cached_property
     def total_share(self) -> float:
         """Σᵢ E(positives among the i surest rows) / i."""
-        return total_share(self.ends, self.hits)
+        return total_share(*self.runs)
 
     def _dot(self, a: Array, b: Array) -> int:
         return int(np.dot(a, b) if self.n < INT64_ROWS else np.dot(a.astype(object), b.astype(object)))
 
 
-def ranking(u: Any, positive: Any = None) -> Ranking:
+def ranking(u: Any, positive: Any = None, name: str = "positive") -> Ranking:
     """Sorts (u, positive) once; a prepared Ranking passes through."""
     if isinstance(u, Ranking):
         if positive is not None:
-            raise BadInput("u is a prepared Ranking that knows its positive rows; leave the second argument out.")
+            raise BadInput(f"u is a prepared Ranking that knows its positive rows; leave {name} out.")
         return u
     if positive is None:
-        raise BadInput("The second argument is missing: say for every row of u whether it is positive (wrong, or out).")
-    return Ranking(u, positive)
+        raise BadInput(f"{name} is missing: give one truth value per row of u (wrong, or out).")
+    return Ranking(u, positive, name)
 
 
 def as_scores(u: Any, name: str = "u") -> Array:
@@ -173,25 +186,13 @@ def _steps(totals: Array) -> Array:
     return steps
 
 
-def _last_of_runs(values: Array) -> Array:
-    """(g,) position of the last of each run of equal neighbours."""
-    last = np.empty(len(values), bool)
-    np.not_equal(values[1:], values[:-1], out=last[:-1])
-    last[-1] = True
-    return np.flatnonzero(last)
-
-
 def total_share(ends: Array, hits: Array) -> float:
     """Σᵢ E(positives among the i surest rows) / i from the cumulative counts of tie groups.
 
     A group from row a to row b with e positives before it and rate p inside adds
     Σ_{i=a+1}^{b} (e + (i − a)·p)/i = (e − a·p)·(H_b − H_a) + (b − a)·p.
-    Neighbouring groups of equal rate continue the same line and are taken as one, so that all perfect rankings
-    of the same counts give the same floating-point number.
     """
-    rate = _steps(hits) / _steps(ends)
-    last = _last_of_runs(rate)
-    rate, edges, before = rate[last], np.append(0, ends[last]), np.append(0, hits[last])
+    rate, edges, before = _steps(hits) / _steps(ends), np.append(0, ends), np.append(0, hits)
     terms = []
     for i in blocks(len(rate), CACHED):
         a, e = edges[i], before[i]
@@ -277,12 +278,12 @@ def fpr_at_tpr(u: Any, positive: Any = None, tpr: float = 0.95) -> float:
 
 @metric("ranking", "detection", better="higher", prepared=True)
 def gamma(u: Any, wrong: Any = None) -> float:
-    """Goodman and Kruskal's rank correlation of u and being wrong: +1 when every wrong row has a higher u than every right one.
+    """Goodman and Kruskal's rank correlation of u and being wrong: +1 when wrong rows always have the higher u.
 
     γ = (c − d)/(c + d) over the c pairs in right order and the d pairs in wrong order; pairs tied in u do not count,
     so that γ = 2·AUROC − 1 only without ties. Source: Galil et al. 2023, §2 and appendix D.
     """
-    concordant, _, discordant = ranking(u, wrong).pairs
+    concordant, _, discordant = ranking(u, wrong, "wrong").pairs
     if concordant + discordant == 0:
         raise Undefined("γ is undefined: no wrong row differs in u from a right one.")
     return (concordant - discordant) / (concordant + discordant)

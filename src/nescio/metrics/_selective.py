@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from nescio._parallel import blocks
 from nescio.errors import BadInput, Undefined
-from nescio.metrics._ranking import Array, Ranking, as_share, ranking, rows_for, total_share
+from nescio.metrics._ranking import CACHED, Array, Ranking, as_share, ranking, rows_for, total_share
 from nescio.metrics._spec import metric
 
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -24,9 +25,10 @@ def risk_coverage(u: Any, wrong: Any = None) -> tuple[Array, Array]:
 
     (coverage, risk), both (n,): i/n and Eᵢ/i for i = 1 … n. Source: Galil et al. 2023, §2.
     """
-    r = ranking(u, wrong)
+    r = ranking(u, wrong, "wrong")
     kept = np.arange(1, r.n + 1)
-    errors = np.interp(kept, np.append(0, r.ends), np.append(0, r.hits))
+    tied = len(r.ends) < r.n
+    errors = np.interp(kept, np.append(0, r.ends), np.append(0, r.hits)) if tied else r.hits
     return kept / r.n, errors / kept
 
 
@@ -36,7 +38,7 @@ def aurc(u: Any, wrong: Any = None) -> float:
 
     AURC = (1/n)·Σᵢ Eᵢ/i, a mean over steps and no trapezoid. Source: Galil et al. 2023, §2 (Geifman et al. 2018).
     """
-    r = ranking(u, wrong)
+    r = ranking(u, wrong, "wrong")
     return r.total_share / r.n
 
 
@@ -47,7 +49,7 @@ def e_aurc(u: Any, wrong: Any = None) -> float:
     E-AURC = AURC − AURC*, AURC* = (1/n)·Σ_{i>n−e} (i − (n − e))/i, the value of an order with every error last; its
     limit for many rows is r + (1 − r)·ln(1 − r). The r²/2 of Galil et al. 2023, appendix C, is not that area.
     """
-    r = ranking(u, wrong)
+    r = ranking(u, wrong, "wrong")
     return (r.total_share - _best_total(r)) / r.n
 
 
@@ -57,7 +59,7 @@ def augrc(u: Any, wrong: Any = None) -> float:
 
     AUGRC = (1/n)·Σᵢ Eᵢ/n, counted in whole numbers. Source: Traub et al. 2024.
     """
-    r = ranking(u, wrong)
+    r = ranking(u, wrong, "wrong")
     return float(r.total_hits / r.n**2)
 
 
@@ -67,7 +69,7 @@ def selective_risk(u: Any, wrong: Any = None, coverage: float = 0.8) -> float:
 
     Eᵢ/i at i = ceil(coverage·n), with the coverage read as its decimal text. Source: Galil et al. 2023, §2.
     """
-    r = ranking(u, wrong)
+    r = ranking(u, wrong, "wrong")
     kept = rows_for(coverage, r.n, "coverage")
     if kept == 0:
         raise BadInput("coverage is 0, which keeps no row; give a share above 0.")
@@ -83,7 +85,7 @@ def aurc_over(u: Any, wrong: Any = None, coverages: Iterable[float] = TENTHS) ->
 
     AURC_C = (1/|C|)·Σ_{c∈C} selective risk at c. Source: Galil et al. 2023, §2.
     """
-    r = ranking(u, wrong)
+    r = ranking(u, wrong, "wrong")
     risks = [selective_risk(r, coverage=coverage) for coverage in coverages]
     if not risks:
         raise BadInput("coverages is empty; give at least one share above 0.")
@@ -95,15 +97,17 @@ def sac(u: Any, wrong: Any = None, accuracy: float = 0.95) -> float:
     """Largest coverage at which the kept answers reach this accuracy (coverage for a selective accuracy constraint).
 
     max of i/n over ends of tie groups, the only coverages that a threshold can reach, with 1 − Eᵢ/i ≥ accuracy; the
-    accuracy is read as its decimal text and compared in whole numbers. Never reached is 0. Source: Galil et al. 2023, §2.
+    accuracy is read as its decimal text and compared in whole numbers. Never reached is 0.
+    Source: Galil et al. 2023, §2.
     """
-    r = ranking(u, wrong)
+    r = ranking(u, wrong, "wrong")
     wanted = as_share(accuracy, "accuracy")
-    right = r.ends - r.hits
     rounding = 1e-15 * r.n  # floats only leave out what is clearly short; whole numbers decide
-    for group in np.flatnonzero(right - float(wanted) * r.ends >= -rounding)[::-1]:
-        if int(right[group]) * wanted.denominator >= wanted.numerator * int(r.ends[group]):
-            return int(r.ends[group]) / r.n
+    for part in reversed(blocks(len(r.ends), CACHED)):
+        kept, right = r.ends[part], r.ends[part] - r.hits[part]
+        for group in np.flatnonzero(right - float(wanted) * kept >= -rounding)[::-1]:
+            if int(right[group]) * wanted.denominator >= wanted.numerator * int(kept[group]):
+                return int(kept[group]) / r.n
     return 0.0
 
 
@@ -113,7 +117,7 @@ def aulc(u: Any, wrong: Any = None) -> float:
 
     AULC = (1/n)·Σᵢ (1 − Eᵢ/i)/(1 − r) − 1 = (r − AURC)/(1 − r). Source: Postels et al. 2022, §4.
     """
-    r = ranking(u, wrong)
+    r = ranking(u, wrong, "wrong")
     if r.negatives == 0:
         raise Undefined("AULC is undefined: no answer is right, and lift is relative to the share of right answers.")
     return (r.positives - r.total_share) / r.negatives
@@ -125,7 +129,7 @@ def raulc(u: Any, wrong: Any = None) -> float:
 
     rAULC = AULC/AULC* = (r − AURC)/(r − AURC*). Source: Postels et al. 2022, §4.
     """
-    r = ranking(u, wrong)
+    r = ranking(u, wrong, "wrong")
     if r.positives == 0 or r.negatives == 0:
         every = "right" if r.positives == 0 else "wrong"
         raise Undefined(f"rAULC is undefined: all answers are {every}, so that no order is better than another.")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from nescio.report._tables import USUAL, Row, model_name, number, question
+from nescio.report._tables import USUAL, Row, by_fame, model_name, number, question
 
 PAPER = {
     "ink": "#1c2230",
@@ -35,6 +37,7 @@ CHOSEN, OTHERS, OPTIMAL, RANDOM = "chosen", "other measures", "best possible ord
 GUIDES = ("optimal", "random")  # lines that stand beside the measures in curves["risk_coverage"]
 FIRST_SEEN = 0.05  # coverages below this do not set the height of the picture: few rows, wild shares
 POINTS = 400  # of a risk–coverage curve: more cannot be seen
+STRIPES = 200  # coverages at which several models are compared
 BINS = 30  # of a histogram
 TAILS = (0.005, 0.995)  # quantiles between which a histogram is drawn: densities have far outliers
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
@@ -131,9 +134,9 @@ def _histogram(u: Any, wrong: Any, outside: Mapping[str, Any]) -> dict[str, Any]
 
 
 def measures_of(curves: Mapping[str, Any]) -> list[str]:
-    """The measures that a card's curves can show, the usual one first."""
+    """The measures that a card's curves can show, the best known first."""
     names = dict.fromkeys([*curves.get("risk_coverage", {}), *curves.get("histogram", {})])
-    return sorted((name for name in names if name not in GUIDES), key=lambda name: name != USUAL)
+    return sorted((name for name in names if name not in GUIDES), key=by_fame)
 
 
 def risk_coverage_figure(
@@ -157,8 +160,7 @@ def risk_coverage_figure(
     named = _legend("stroke", labelExpr=f"datum.label == '{CHOSEN}' ? {CHOSEN} : datum.label")
     colour = alt.Scale(domain=keys, range=[look[key][0] for key in keys])
     dash = alt.Scale(domain=keys, range=[look[key][1] for key in keys])
-    x, y = _share_axes(curves, "share of answers kept, the surest first", "wrong among them")
-    base = alt.Chart(_inline(_points(curves, "measure"))).encode(x, y)
+    base = alt.Chart(_inline(_points(curves, "measure"))).encode(_kept("coverage"), _wrong(curves.values()))
 
     def line(key: str, where: str, width: float) -> Any:
         return (
@@ -177,7 +179,7 @@ def risk_coverage_figure(
     layers += [line(RANDOM, "datum.measure == 'random'", 1.5)] if RANDOM in keys else []
     layers += [line(OPTIMAL, "datum.measure == 'optimal'", 1.25)] if OPTIMAL in keys else []
     layers.append(line(CHOSEN, f"datum.measure == {CHOSEN}", 2.5))
-    layers.append(_hover(base.transform_filter(f"datum.measure == {CHOSEN}"), palette, ["measure"]))
+    layers.append(_hover(base.transform_filter(f"datum.measure == {CHOSEN}"), palette))
     return _dress(
         alt.layer(*layers).add_params(choice),
         palette,
@@ -192,24 +194,39 @@ def models_figure(
     """Risk–coverage curves of several models over one another, by one measure."""
     import altair as alt
 
-    rows = [
-        {**point, "model": model}
-        for model, curves in models.items()
-        for point in _points({name: c for name, c in curves.items() if name not in GUIDES}, "measure")
-    ]
-    measures = list(dict.fromkeys(row["measure"] for row in rows))
+    lines_of = {
+        model: {name: curve for name, curve in curves.items() if name not in GUIDES} for model, curves in models.items()
+    }
+    measures = list(dict.fromkeys(name for curves in lines_of.values() for name in curves))
     chosen = chosen if chosen in measures else _first(measures)
-    colour = alt.Scale(domain=list(models), range=[palette[f"c{i % MODEL_COLOURS + 1}"] for i in range(len(models))])
-    dash = alt.Scale(domain=list(models), range=[[1, 0] if i < MODEL_COLOURS else [5, 3] for i in range(len(models))])
-    pooled = {f"{m} {k}": c for m, curves in models.items() for k, c in curves.items() if k not in GUIDES}
-    x, y = _share_axes(pooled, "share of answers kept, the surest first", "wrong among them")
-    base = alt.Chart(_inline(rows)).encode(x, y).transform_filter(f"datum.measure == {CHOSEN}")
-    legend = _legend("stroke")
-    lines = base.mark_line(strokeWidth=2, clip=True).encode(
-        alt.Color("model:N", scale=colour, legend=legend), alt.StrokeDash("model:N", scale=dash, legend=legend)
+    fields: list[Any] = [f"risk{at}" for at in range(len(models))]  # models have people's names, fields their own
+    colours = [palette[f"c{at % MODEL_COLOURS + 1}"] for at in range(len(models))]
+    dashes = [[1, 0] if at < MODEL_COLOURS else [5, 3] for at in range(len(models))]
+    legend = _legend("stroke", labelExpr=f"{json.dumps(list(models))}[indexof({json.dumps(fields)}, datum.label)]")
+    base = alt.Chart(_inline(_side_by_side(lines_of, measures))).transform_filter(f"datum.measure == {CHOSEN}")
+    lines = (
+        base.transform_fold(fields, as_=["model", "risk"])
+        .transform_filter("isValid(datum.risk)")
+        .mark_line(strokeWidth=2, clip=True)
+        .encode(
+            _kept("coverage"),
+            _wrong(curve for curves in lines_of.values() for curve in curves.values()),
+            alt.Color("model:N", scale=alt.Scale(domain=fields, range=colours), legend=legend),
+            alt.StrokeDash("model:N", scale=alt.Scale(domain=fields, range=dashes), legend=legend),
+        )
+    )
+    said = {f"said{at}": f"isValid(datum.risk{at}) ? format(datum.risk{at}, '.2%') : '–'" for at in range(len(models))}
+    touch = _touch(
+        base.transform_calculate(**said).encode(_kept("from"), alt.X2("coverage:Q")),
+        "coverage",
+        [
+            alt.Tooltip("coverage:Q", title="kept", format=".1%"),
+            *(alt.Tooltip(f"{name}:N", title=f"wrong: {model}") for name, model in zip(said, models, strict=True)),
+        ],
+        palette,
     )
     return _dress(
-        alt.layer(lines, _hover(base, palette, ["model", "measure"])).add_params(alt.param(name=CHOSEN, value=chosen)),
+        alt.layer(lines, touch).add_params(alt.param(name=CHOSEN, value=chosen)),
         palette,
         f"Risk–coverage curves of {', '.join(models)}: share of wrong answers among the surest.",
     )
@@ -245,7 +262,7 @@ def reliability_figure(
         .mark_line(strokeWidth=1, color=palette["faint"])
         .encode(x, y)
     )
-    lines = base.mark_line(strokeWidth=1.5).encode(colour, dash)
+    lines = base.mark_line(strokeWidth=1.5, opacity=0.55).encode(colour, dash)
     points = base.mark_point(filled=True, opacity=1).encode(
         colour.copy(),
         alt.Size("count:Q", scale=alt.Scale(type="sqrt", range=[25, 260]), legend=None),
@@ -270,54 +287,50 @@ def histogram_figure(
     """How unsure the model is where it is right, where it is wrong, and on what it was never taught."""
     import altair as alt
 
-    measures = list(curves)
-    chosen = chosen if chosen in measures else _first(measures)
-    outside = list(dict.fromkeys(name for held in curves.values() for name in held.get("out", {}) or {}))
+    outside = list(dict.fromkeys(name for held in curves.values() for name in held.get("out") or {}))
     kinds = ["right", "wrong", *(f"never taught: {name}" for name in outside)]
-    rows: list[dict[str, Any]] = []
-    for measure, held in curves.items():
-        counts = {"right": held.get("right"), "wrong": held.get("wrong")}
-        counts |= {f"never taught: {name}": count for name, count in (held.get("out") or {}).items()}
-        for kind, count in counts.items():
-            if count is not None:
-                rows += _steps(measure, kind, held["edges"], count)
+    shares: list[Any] = [
+        f"share{at}" for at in range(len(kinds))
+    ]  # kinds are people's words: fields have names of their own
+    bins = [step for measure, held in curves.items() for step in _steps(measure, held, outside)]
     dashes = [[1, 0], [5, 3], [1, 3], [8, 3, 1, 3]]
     colours = [palette["soft"], palette["accent"], *(palette["ink"] for _ in outside)]
-    legend = _legend("stroke", 180)
-    colour = alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=colours), legend=legend)
+    legend = _legend("stroke", 180, labelExpr=f"{json.dumps(kinds)}[indexof({json.dumps(shares)}, datum.label)]")
+    colour = alt.Color("kind:N", scale=alt.Scale(domain=shares, range=colours), legend=legend)
     dash = alt.StrokeDash(
         "kind:N",
-        scale=alt.Scale(domain=kinds, range=[[1, 0], [1, 0], *(dashes[i % 4] for i, _ in enumerate(outside))]),
+        scale=alt.Scale(domain=shares, range=[[1, 0], [1, 0], *(dashes[at % 4] for at, _ in enumerate(outside))]),
         legend=legend,
     )
     x = alt.X(
         "u:Q", title="less sure →", scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(format="~g", grid=False)
     )
     y = alt.Y("share:Q", title="share of its kind", stack=None, axis=alt.Axis(format="~%"))
-    base = alt.Chart(_inline(rows)).transform_filter(f"datum.measure == {CHOSEN}").encode(x, y)
+    base = alt.Chart(_inline(bins)).transform_filter(f"datum.measure == {CHOSEN}").encode(x)
+    folded = base.transform_fold(shares, as_=["kind", "share"]).transform_filter("isValid(datum.share)").encode(y)
     areas = [
-        base.transform_filter(f"datum.kind == '{kind}'").mark_area(interpolate="step-after", opacity=0.16, color=shade)
-        for kind, shade in (("right", palette["soft"]), ("wrong", palette["accent"]))
-    ]
-    lines = base.mark_line(interpolate="step-after", strokeWidth=1.75).encode(colour, dash)
-    bins, tips = _bins(rows, kinds)
-    over = alt.selection_point(on="pointerover", clear="pointerout", fields=["u"], empty=False)
-    touch = (
-        alt.Chart(_inline(bins))
-        .transform_filter(f"datum.measure == {CHOSEN}")
-        .mark_rect(color=palette["soft"])
-        .encode(
-            x,
-            alt.X2("to:Q"),
-            y=alt.value(0),
-            y2=alt.value("height"),
-            opacity=alt.condition(over, alt.value(0.12), alt.value(0)),
-            tooltip=tips,
+        folded.transform_filter(f"datum.kind == '{share}'").mark_area(
+            interpolate="step-after", opacity=0.16, color=shade
         )
-        .add_params(over)
+        for share, shade in zip(shares[:2], colours[:2], strict=True)
+    ]
+    lines = folded.mark_line(interpolate="step-after", strokeWidth=1.75).encode(colour, dash)
+    said = {
+        f"said{at}": f"isValid(datum.share{at}) ? format(datum.share{at}, '.1%') + ' (' + datum.count{at} + ')' : '–'"
+        for at in range(len(kinds))
+    }
+    touch = _touch(
+        base.transform_filter("datum.u < datum.to").transform_calculate(**said).encode(alt.X2("to:Q")),
+        "u",
+        [
+            alt.Tooltip("u:Q", title="from", format=".4~g"),
+            alt.Tooltip("to:Q", title="to", format=".4~g"),
+            *(alt.Tooltip(f"{name}:N", title=kind) for name, kind in zip(said, kinds, strict=True)),
+        ],
+        palette,
     )
     return _dress(
-        alt.layer(*areas, lines, touch).add_params(alt.param(name=CHOSEN, value=chosen)),
+        alt.layer(*areas, lines, touch).add_params(alt.param(name=CHOSEN, value=chosen or _first(list(curves)))),
         palette,
         f"Histogram of uncertainty by the chosen measure: share of {', '.join(kinds)} in each range, less sure to the "
         "right.",
@@ -342,7 +355,7 @@ def intervals_figure(rows: Iterable[Row], chosen: str | None = None, palette: Ma
         }
         for row in rows
     ]
-    questions = list(dict.fromkeys(point["question"] for point in points))
+    questions = list(dict.fromkeys(question(row) for row in rows))
     chosen = chosen if chosen in questions else _first(questions)
     colour = alt.Scale(domain=groups, range=[palette["accent"], palette["soft"]])
     legend = _legend("circle", 200)
@@ -388,7 +401,7 @@ def _inline(rows: Sequence[Mapping[str, Any]]) -> Any:
     writer.writerow(names)
     writer.writerows([f"{v:.5g}" if isinstance(v, float) else v for v in row.values()] for row in rows)
     kinds = {name: "string" if rows and isinstance(rows[0][name], str) else "number" for name in names}
-    return alt.InlineData(values=out.getvalue(), format=alt.CsvDataFormat(type="csv", parse=alt.Parse(**kinds)))
+    return alt.InlineData(values=out.getvalue(), format=alt.CsvDataFormat(type="csv", parse=kinds))
 
 
 def _legend(symbol: str, entry: int = 124, **more: Any) -> Any:
@@ -406,30 +419,39 @@ def _points(curves: Mapping[str, Curve], name: str) -> list[dict[str, Any]]:
     ]
 
 
-def _share_axes(curves: Mapping[str, Curve], x: str, y: str) -> tuple[Any, Any]:
+def _kept(field: str) -> Any:
     import altair as alt
 
-    seen = [float(r) for c, risk in curves.values() for at, r in zip(c, risk, strict=True) if at >= FIRST_SEEN]
+    return alt.X(
+        f"{field}:Q",
+        title="share of answers kept, the surest first",
+        scale=alt.Scale(domain=[0, 1], nice=False),
+        axis=alt.Axis(format="%", grid=False),
+    )
+
+
+def _wrong(curves: Iterable[Curve]) -> Any:
+    import altair as alt
+
+    seen = [float(r) for c, risk in curves for at, r in zip(c, risk, strict=True) if at >= FIRST_SEEN]
     top = min(1.0, 1.08 * max(seen, default=0.0)) or 1.0
-    return (
-        alt.X("coverage:Q", title=x, scale=alt.Scale(domain=[0, 1], nice=False), axis=alt.Axis(format="%", grid=False)),
-        alt.Y("risk:Q", title=y, scale=alt.Scale(domain=[0, top], nice=False), axis=alt.Axis(format="~%")),
-    )
+    scale = alt.Scale(domain=[0, top], nice=False)
+    return alt.Y("risk:Q", title="wrong among them", scale=scale, axis=alt.Axis(format="~%"))
 
 
-def _hover(base: Any, palette: Mapping[str, str], names: Sequence[str]) -> Any:
-    """A dot that follows the pointer along the nearest curve and tells its figures."""
+def _hover(base: Any, palette: Mapping[str, str]) -> Any:
+    """A dot that follows the pointer along the curve and tells its figures.
+
+    Vega-Lite 6 loses texts in the tooltip of a nearest point, so that only numbers are told.
+    """
     import altair as alt
 
-    near = alt.selection_point(
-        nearest=True, on="pointerover", clear="pointerout", fields=["coverage", *names], empty=False
-    )
+    near = alt.selection_point(nearest=True, on="pointerover", clear="pointerout", fields=["coverage"], empty=False)
     return (
         base.mark_point(filled=True, size=90, color=palette["accent"], clip=True)
         .encode(
             opacity=alt.condition(near, alt.value(1), alt.value(0)),
             tooltip=[
-                *(alt.Tooltip(f"{name}:N", title=name) for name in names),
                 alt.Tooltip("coverage:Q", title="kept", format=".1%"),
                 alt.Tooltip("risk:Q", title="wrong among them", format=".2%"),
             ],
@@ -438,32 +460,51 @@ def _hover(base: Any, palette: Mapping[str, str], names: Sequence[str]) -> Any:
     )
 
 
-def _steps(measure: str, kind: str, edges: Sequence[float], counts: Sequence[float]) -> list[dict[str, Any]]:
-    """One point a bin at its lower edge, and one that closes the last bin."""
-    total = float(sum(counts)) or 1.0
-    steps = [
-        {"measure": measure, "kind": kind, "u": float(lo), "to": float(hi), "count": int(n), "share": float(n) / total}
-        for lo, hi, n in zip(edges[:-1], edges[1:], counts, strict=True)
-    ]
-    return [*steps, {**steps[-1], "u": float(edges[-1])}] if steps else []
-
-
-def _bins(rows: Sequence[Row], kinds: Sequence[str]) -> tuple[list[dict[str, Any]], list[Any]]:
-    """One row a bin with the words for every kind, and the tooltips that show them."""
+def _touch(base: Any, field: str, tooltip: Sequence[Any], palette: Mapping[str, str]) -> Any:
+    """Upright stripes, unseen until the pointer is over them, that tell everything at their place."""
     import altair as alt
 
-    bins: dict[tuple[str, float], dict[str, Any]] = {}
-    fields = {kind: f"kind{at}" for at, kind in enumerate(kinds)}  # kinds are people's words, not field names
-    for row in rows:
-        if row["u"] == row["to"]:
-            continue
-        held = bins.setdefault(
-            (row["measure"], row["u"]),
-            {"measure": row["measure"], "u": row["u"], "to": row["to"], **dict.fromkeys(fields.values(), "–")},
+    over = alt.selection_point(on="pointerover", clear="pointerout", fields=[field], empty=False)
+    return (
+        base.mark_rect(color=palette["soft"])
+        .encode(
+            y=alt.value(0),
+            y2=alt.value("height"),
+            opacity=alt.condition(over, alt.value(0.12), alt.value(0)),
+            tooltip=list(tooltip),
         )
-        held[fields[row["kind"]]] = f"{100 * row['share']:.1f} % ({row['count']:,})"
-    tips = [alt.Tooltip("u:Q", title="from", format=".4~g"), alt.Tooltip("to:Q", title="to", format=".4~g")]
-    return list(bins.values()), [*tips, *(alt.Tooltip(f"{field}:N", title=kind) for kind, field in fields.items())]
+        .add_params(over)
+    )
+
+
+def _side_by_side(models: Mapping[str, Mapping[str, Curve]], measures: Sequence[str]) -> list[dict[str, Any]]:
+    """One row a measure and coverage, with every model's risk there."""
+    grid = np.arange(1, STRIPES + 1) / STRIPES
+    rows: list[dict[str, Any]] = [
+        {"measure": measure, "from": (at - 1) / STRIPES, "coverage": at / STRIPES}
+        for measure in measures
+        for at in range(1, STRIPES + 1)
+    ]
+    for at, curves in enumerate(models.values()):
+        for place, measure in enumerate(measures):
+            risks = np.interp(grid, *curves[measure]).tolist() if measure in curves else [None] * STRIPES
+            for step, risk in enumerate(risks):
+                rows[place * STRIPES + step][f"risk{at}"] = risk
+    return rows
+
+
+def _steps(measure: str, held: Mapping[str, Any], outside: Sequence[str]) -> list[dict[str, Any]]:
+    """One row a bin: its edges, and count and share of every kind; one more closes the last bin's step."""
+    edges = [float(edge) for edge in held["edges"]]
+    counts = [held.get("right"), held.get("wrong"), *((held.get("out") or {}).get(name) for name in outside)]
+    steps = [{"measure": measure, "u": low, "to": high} for low, high in pairwise(edges)]
+    for at, own in enumerate(counts):
+        total = float(sum(own)) if own is not None else 0.0
+        for bin_number, step in enumerate(steps):
+            n = own[bin_number] if own is not None and total else None
+            step[f"count{at}"] = None if n is None else int(n)
+            step[f"share{at}"] = None if n is None else float(n) / total
+    return [*steps, {**steps[-1], "u": edges[-1]}] if steps else []
 
 
 def _dress(chart: Any, palette: Mapping[str, str], description: str, height: int = 300) -> Any:

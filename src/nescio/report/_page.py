@@ -25,9 +25,9 @@ from nescio.report._figures import (
 from nescio.report._tables import (
     COMPARISON,
     SUMMARY,
-    USUAL,
     Cell,
     Table,
+    by_fame,
     comparison_tables,
     grouped,
     headline,
@@ -77,7 +77,8 @@ CAPTIONS = {
     ),
     "intervals": (
         "Which models cannot be told from the best",
-        "Dots are values, bars their intervals. Dots in the accent colour cannot be told from the best one on these rows.",
+        "Dots are values, bars their intervals. Dots in the accent colour cannot be told from the best one on these "
+        "rows.",
     ),
 }
 
@@ -153,7 +154,8 @@ def _overview(
 ) -> str:
     parts = []
     if len(cards) > 1:
-        parts.append(_table(summary(cards), 2))
+        lines = summary(cards)
+        parts.append(_table(lines, 2) if lines.lines else "")
         curves = {
             name: {key: line for key, line in each["risk_coverage"].items() if key not in GUIDES}
             for name, each in zip(names, held, strict=True)
@@ -161,7 +163,7 @@ def _overview(
         }
         measures = list(dict.fromkeys(key for lines in curves.values() for key in lines))
         if measures:
-            measures.sort(key=lambda name: name != USUAL)
+            measures.sort(key=by_fame)
             figures["models"] = _spec(models_figure(curves, measures[0], PAGE))
             parts.append(_select("Measure", measures, ["models"]) + _figure("models", "models"))
     if comparison is not None and comparison.rows:
@@ -229,7 +231,8 @@ def _figure(kind: str, key: str) -> str:
     title, words = CAPTIONS[kind]
     return (
         f'<figure class="{kind}"><figcaption><span class="figure-title">{escape(title)}</span>'
-        f'<button type="button" class="save" data-figure="{key}" aria-label="Download as SVG: {escape(title)}">SVG</button>'
+        f'<button type="button" class="save" data-figure="{key}" aria-label="Download as SVG: {escape(title)}">'
+        "SVG</button>"
         f'</figcaption><div class="chart" id="{key}" data-figure="{key}"></div>'
         f'<p class="caption">{escape(words)}</p></figure>'
     )
@@ -244,8 +247,9 @@ def _table(table: Table, level: int) -> str:
     heading = f"<h{level}>{escape(table.title)}</h{level}>" if level else ""
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     meaning = dict(table.legend)
-    heads = "".join(f'<th scope="col"{_title(meaning.get(head))}>{_nowrap(head)}</th>' for head in table.heads)
+    heads = "".join(f'<th scope="col"{_title(meaning.get(head))}>{_head(head)}</th>' for head in table.heads)
     measured = table.corner == "measure"
+    wide = ' class="wide"' if len(table.heads) > 10 else ""
     lines = []
     for name, cells in table.lines:
         mark = f' data-measure="{escape(name)}"' if measured else ""
@@ -255,9 +259,9 @@ def _table(table: Table, level: int) -> str:
         for name, words in table.legend
     )
     return (
-        f'{heading}{note}<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title)}"><table>'
-        f'<thead><tr><th scope="col">{escape(table.corner)}</th>{heads}</tr></thead><tbody>{"".join(lines)}</tbody>'
-        f"</table></div>{f'<dl>{legend}</dl>' if legend else ''}"
+        f'{heading}{note}<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title)}">'
+        f'<table{wide}><thead><tr><th scope="col">{escape(table.corner)}</th>{heads}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>{f'<dl>{legend}</dl>' if legend else ''}"
     )
 
 
@@ -268,6 +272,11 @@ def _title(sentence: str | None) -> str:
 def _nowrap(text: str) -> str:
     """Arrows stay with the word before them."""
     return escape(text).replace(" ↑", "\u00a0↑").replace(" ↓", "\u00a0↓")
+
+
+def _head(text: str) -> str:
+    """A head may break before its parameter, and nowhere inside a name."""
+    return _nowrap(text).replace("-", "\u2011").replace("@", "<wbr>@")
 
 
 def _cell(cell: Cell | None) -> str:
@@ -290,7 +299,7 @@ def _missing(reasons: Any, notes: Sequence[str], level: int) -> str:
 
 def _spec(chart: Any) -> dict[str, Any]:
     """The chart for the page, with the page's own look."""
-    spec: dict[str, Any] = chart.to_dict()
+    spec: dict[str, Any] = chart.to_dict(validate=False)  # the tests check every kind of chart against the schema
     spec.pop("$schema", None)  # an address that nothing here may look at
     spec["config"] = config(PAGE)
     return spec
@@ -309,7 +318,7 @@ def _bundle() -> str:
     import vl_convert
 
     version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
-    code: str = vl_convert.javascript_bundle(vl_version=version)
+    code = str(vl_convert.javascript_bundle(vl_version=version))  # type: ignore[call-arg]
     return code.replace("</script", "<\\/script")
 
 
@@ -323,7 +332,8 @@ _TEMPLATE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:">
+<meta http-equiv="Content-Security-Policy"
+content="default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="generator" content="nescio">
@@ -380,7 +390,8 @@ text-wrap:pretty}
 nav ul{display:flex;flex-wrap:wrap;gap:.4rem 1.4rem;list-style:none;margin:1rem 0 0;padding:0}
 a{color:var(--accent);text-decoration-thickness:1px;text-underline-offset:.2em}
 :focus-visible{outline:2px solid var(--accent);outline-offset:3px;border-radius:4px}
-.choice{display:inline-flex;align-items:center;gap:.7rem;flex-wrap:wrap;color:var(--soft);font-size:.9rem;margin:2.5rem 0 1rem}
+.choice{display:inline-flex;align-items:center;gap:.7rem;flex-wrap:wrap;color:var(--soft);font-size:.9rem;
+margin:2.5rem 0 1rem}
 select,.save{font:inherit;color:var(--ink);background:var(--panel);border:1px solid var(--rule);border-radius:8px}
 select{padding:.4rem .7rem;max-width:100%;font-size:.95rem}
 .save{padding:.12rem .55rem;font-size:.75rem;color:var(--soft);cursor:pointer}
@@ -401,6 +412,8 @@ th,td{padding:.5rem .8rem;text-align:right;white-space:nowrap;border-bottom:1px 
 thead th{color:var(--soft);font-weight:500;font-size:.82rem;vertical-align:bottom;border-bottom-color:var(--faint)}
 tbody tr:last-child>*{border-bottom-color:transparent}
 th:first-child{text-align:left;padding-left:.7rem;position:sticky;left:0;background:var(--ground);font-weight:500;z-index:1}
+.wide{font-size:.84rem}.wide th+*,.wide td{padding-left:.42rem;padding-right:.42rem}
+.wide thead th{white-space:normal;font-size:.78rem}
 td.none{color:var(--soft)}
 td strong{font-weight:680;color:var(--accent)}
 tr.chosen>*,tr.chosen>th:first-child{background:var(--panel)}
@@ -418,10 +431,11 @@ details.model{margin:0;border-top:1px solid var(--rule)}
 details.model>summary{padding:1.4rem 0;color:var(--ink)}
 details.model>summary h2{display:inline;margin:0}
 .overview{margin-bottom:4.5rem}
-footer{margin-top:5rem;padding-top:1.25rem;border-top:1px solid var(--rule);color:var(--soft);font-size:.85rem;max-width:46rem}
+footer{margin-top:5rem;padding-top:1.25rem;border-top:1px solid var(--rule);color:var(--soft);font-size:.85rem;
+max-width:46rem}
 #vg-tooltip-element{position:fixed;visibility:hidden;z-index:9;pointer-events:none;padding:.55rem .75rem;font:inherit;
-font-size:.82rem;line-height:1.45;background:var(--ground);color:var(--ink);border:1px solid var(--rule);border-radius:8px;
-box-shadow:0 4px 18px rgb(0 0 0/.14)}
+font-size:.82rem;line-height:1.45;background:var(--ground);color:var(--ink);border:1px solid var(--rule);
+border-radius:8px;box-shadow:0 4px 18px rgb(0 0 0/.14)}
 #vg-tooltip-element.visible{visibility:visible}
 #vg-tooltip-element table{font-size:inherit;line-height:inherit}
 #vg-tooltip-element td{border:0;padding:0 .3rem;text-align:left;background:none}
@@ -445,10 +459,10 @@ const draw = async holder => {
   const key = holder.dataset.figure;
   if (key in views || holder.closest("details:not([open])")) return;
   views[key] = null;
-  const {view} = await vegaEmbed(holder, figures[key], {mode: "vega-lite", renderer: "svg", actions: false, defaultStyle: false,
-    tooltip: {disableDefaultStyle: true}});
+  const {view} = await vegaEmbed(holder, figures[key],
+    {mode: "vega-lite", renderer: "svg", actions: false, defaultStyle: false, tooltip: {disableDefaultStyle: true}});
   views[key] = view;
-  const select = [...document.querySelectorAll("select[data-charts]")].find(s => s.dataset.charts.split(" ").includes(key));
+  const select = document.querySelector(`select[data-charts~="${key}"]`);
   if (select) await choose(view, select.value);
 };
 
@@ -476,7 +490,8 @@ for (const select of document.querySelectorAll("select[data-charts]")) {
   select.addEventListener("change", () => follow(select));
   follow(select);
 }
-for (const button of document.querySelectorAll(".save")) button.addEventListener("click", () => save(button.dataset.figure));
+for (const button of document.querySelectorAll(".save"))
+  button.addEventListener("click", () => save(button.dataset.figure));
 for (const model of document.querySelectorAll("details.model"))
   model.addEventListener("toggle", () => { if (model.open) drawAll(model); });
 const show = () => {

@@ -23,6 +23,8 @@ IDENTITY = COLUMNS[: COLUMNS.index("calibrated")]  # which model a row speaks of
 FAMILIAR = frozenset({None, "", "test"})  # splits of classes that were taught; see `familiar`
 USUAL = "largest"  # the measure that speaks for a model unless one is named: every classifier has it
 
+HEADLINE = ("accuracy", "nll", "brier", "ece", "auroc", "aurc", "sac@0.95")  # what a summary of models shows
+
 ANSWERS = "How good are the answers"
 RANKING = "Does it know when it is wrong"
 DETECTION = "Does it notice what it was never taught"
@@ -30,6 +32,12 @@ RETRIEVAL = "Do its embeddings find their kind"
 HUMAN = "Does it doubt where people doubt"
 OTHER = "What else was measured"
 SECTIONS = (ANSWERS, RANKING, DETECTION, RETRIEVAL, HUMAN, OTHER)
+ASKED = {  # what is positive, and what u should do, where a table ranks rows
+    RANKING: "The uncertainty u should be higher where the answer is wrong: positive rows are wrong answers",
+    DETECTION: "The uncertainty u should be higher on what was never taught: positive rows are out-domain",
+    RETRIEVAL: "Every row looks for its nearest other row; u should be higher where that one has another label",
+    HUMAN: "The uncertainty u should be higher where people's votes differ more",
+}
 SUMMARY = "The models side by side"
 COMPARISON = "Which differences are real"
 
@@ -91,7 +99,7 @@ def known(metric: str) -> Metric | None:
     from nescio.metrics import registry
 
     name = metric.partition("@")[0]
-    return registry[name] if name in registry else None
+    return registry[name] if name in registry else None  # noqa: SIM401 (a registry is no dict)
 
 
 def label(metric: str) -> str:
@@ -104,7 +112,7 @@ def label(metric: str) -> str:
 
 def legend(metrics: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """(name, sentence) of every metric once, its parameters left aside."""
-    sentences = {}
+    sentences: dict[str, str] = {}
     for metric in metrics:
         part = known(metric)
         if part is not None and part.sentence:
@@ -287,6 +295,7 @@ def out_name(split: Any) -> str:
 def _section(title: str, every: Sequence[Row]) -> list[Table]:
     taught = familiar(every)
     rows = [row for row in every if section(row, taught) == title and row["metric"] != "temperature"]
+    rows.sort(key=lambda row: by_fame(row.get("measure")))
     if not rows:
         return []
     whose = tuple(name for name in IDENTITY if len({row.get(name) for row in rows}) > 1)
@@ -317,20 +326,18 @@ def _section(title: str, every: Sequence[Row]) -> list[Table]:
     for part in parts:
         measured = [row for row in part if row.get("measure") is not None]
         whole = [row for row in part if row.get("measure") is None]  # one figure for the model, whatever the measure
-        note = ", ".join(_note(part))
+        said, words = _note(part), legend(row["metric"] for row in measured)
         if measured and whole and not whose:
-            said = " · ".join(f"{label(row['metric'])} {number(row['value'])}" for row in whole)
-            note, whole = f"{said}, {note}" if note else said, []
-            words = legend(row["metric"] for row in part)
-        else:
-            words = ()
+            said = [*(f"{label(row['metric'])} {number(row['value'])}" for row in whole), *said]
+            whole, words = [], legend(row["metric"] for row in part)
+        note = ". ".join(text for text in (ASKED.get(title, ""), ", ".join(said)) if text)
         heading = _title(title, part[0], taught)
         more = bool(part[0].get("calibrated")) or part[0].get("group") is not None
         if whole:
             found.append(pivot(whole, (*whose, "metric"), "calibrated", title=heading, note=note, more=more))
         if measured:
             table = pivot(measured, (*whose, "measure"), title=heading, note=note, more=more)
-            found.append(replace(table, legend=words or table.legend))
+            found.append(replace(table, legend=words))
     return found
 
 
@@ -364,6 +371,14 @@ def model_name(row: Row) -> str:
     return next((str(row[key]) for key in ("model", "name", "file", "method") if row.get(key) is not None), "–")
 
 
+def by_fame(measure: str | None) -> tuple[bool, bool]:
+    """Sorts the measure that all know first, then those of the logits, then the others."""
+    from nescio.measures import registry
+
+    logits = measure in registry and "logits" in registry[str(measure)].needs
+    return measure != USUAL, not logits
+
+
 def usual_measure(rows: Iterable[Row]) -> str | None:
     """The measure that speaks for a model: the largest probability if it is there, else the first one ranked."""
     rows = list(rows)
@@ -382,16 +397,16 @@ def summary(cards: Sequence[Any]) -> Table:
         for row in card.rows:
             if row.get("calibrated") or row.get("group") is not None:
                 continue
-            kind, metric = section(row, taught), row["metric"]
-            if (kind == ANSWERS and metric in ("accuracy", "nll", "brier", "ece")) or (kind == RANKING and row.get("measure") == measures[name] and metric in ("auroc", "aurc", "sac@0.95")):
-                head = label(metric)
-            elif kind == DETECTION and row.get("measure") == measures[name] and metric == "auroc":
+            kind, metric, spoken = section(row, taught), row["metric"], row.get("measure") == measures[name]
+            if kind == DETECTION and spoken and metric == "auroc":
                 head = f"{label(metric)} {out_name(row['split'])}"
+            elif (kind == ANSWERS or (kind == RANKING and spoken)) and metric in HEADLINE:
+                head = label(metric)
             else:
                 continue
             spots.append((name, head, head, {key: row[key] for key in ("metric", "value")}))
-    spoken = sorted({measure for measure in measures.values() if measure})
-    note = f"Ranking figures by {', '.join(spoken)}" if spoken else ""
+    used = sorted({measure for measure in measures.values() if measure})
+    note = f"Ranking figures by {', '.join(used)}" if used else ""
     return _table(spots, title=SUMMARY, corner="model", note=note)
 
 
@@ -452,7 +467,10 @@ def grouped(reasons: Iterable[Row], most: int = 6) -> list[tuple[str, str]]:
     """(what, reason) with every reason once."""
     held: dict[str, list[Row]] = {}
     for entry in reasons:
-        held.setdefault(str(entry["reason"]), []).append(entry)
+        reason, name = str(entry["reason"]), str(entry.get("measure") or "")
+        if name and reason.startswith(f"{name} "):  # one reason for several measures, each by its own name
+            reason = f"It {reason.removeprefix(name).lstrip()}"
+        held.setdefault(reason, []).append(entry)
     result = []
     for reason, entries in held.items():
         metrics = _some((LABELS.get(e["metric"], e["metric"]) for e in entries if e.get("metric")), most)
@@ -541,7 +559,8 @@ def overview(cards: Sequence[Any], comparison: Any = None) -> list[str]:
     if winners:
         standing = _standing("auroc", winners, comparison)
         sentences.append(
-            f"Knows best when it is wrong: {_listed(winners)}, less sure then in {of_hundred(share)} comparisons{standing}."
+            f"Knows best when it is wrong: {_listed(winners)}, less sure then in {of_hundred(share)} comparisons"
+            f"{standing}."
         )
     return sentences
 

@@ -141,17 +141,28 @@ def terminal(source: Any, console: Console | None = None) -> None:
             console.print(Text(table.note, style="dim"))
         for part in _fitting(table, console.width):
             console.print(_rich(part))
-        for name, sentence in table.legend:
-            console.print(Text.assemble("  ", (name, "bold dim"), (f"  {sentence}", "dim")))
+        console.print(_terms(table.legend) if table.legend else "", end="")
         console.print()
     for note in getattr(source, "notes", ()):
         console.print(Text(f"{note}\n", style="dim"))
     missing = grouped(getattr(source, "reasons", ()))
     if missing:
         console.print(Text("What could not be said", style="bold"))
-        for what, reason in missing:
-            console.print(Text.assemble("  ", (what, "bold dim"), (f"  {reason}", "dim")))
+        console.print(_terms(missing), end="")
         console.print()
+
+
+def _terms(terms: Sequence[tuple[str, str]]) -> Any:
+    """Names on the left, what is said of them on the right."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable.grid(padding=(0, 2, 0, 1))
+    shown.add_column(ratio=1, max_width=28)
+    shown.add_column(ratio=3)
+    for name, sentence in terms:
+        shown.add_row(Text(name, "bold dim"), Text(sentence, "dim"))
+    return shown
 
 
 def _rich(table: Table) -> Any:
@@ -177,11 +188,11 @@ def _fitting(table: Table, width: int) -> list[Table]:
         for at, head in enumerate(table.heads)
     ]
     parts: list[list[int]] = [[]]
-    used = names
+    used = names + 2
     for at, own in enumerate(widths):
         if parts[-1] and used + own + 3 > width:
             parts.append([])
-            used = names
+            used = names + 2
         parts[-1].append(at)
         used += own + 3
     return [

@@ -1,0 +1,206 @@
+"""The whole scorecard of one large dump, against a few of its numbers from other libraries at their fastest."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import tracemalloc
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from _table import best_of, show
+
+from nescio import Predictions, metrics
+from nescio.measures._softmax import mean_probs, prob_blocks
+from nescio.metrics._calibration import classwise_ece_of_blocks
+from nescio.scorecard import Scorecard, scorecard
+
+N, CLASSES, TIMES = 50_000, 1_000, 5
+MEASURES = ("largest", "gap", "entropy", "max_logit", "energy", "dempster_shafer")
+
+
+def dump() -> tuple[np.ndarray, np.ndarray]:
+    """Logits like those of an ImageNet network: about four answers in five right, most of them confident."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(CLASSES, size=N)
+    logits = rng.standard_normal((N, CLASSES), dtype=np.float32) * 1.5
+    logits[np.arange(N), labels] += rng.gamma(6, 1.6, N).astype(np.float32)
+    return logits, labels
+
+
+def torch_uncertainty(*names: str) -> list[Any]:
+    """Metric classes of torch-uncertainty, whose package wants a trainer that its metrics do not need."""
+    package = "torch_uncertainty"
+    for part in ("", ".metrics", ".metrics.classification"):
+        if package + part not in sys.modules:
+            module = types.ModuleType(package + part)
+            spec = importlib.util.find_spec(package + part)
+            assert spec is not None
+            module.__path__ = list(spec.submodule_search_locations or ())
+            sys.modules[package + part] = module
+    found = (name.rpartition(".") for name in names)
+    return [getattr(importlib.import_module(f"{package}.metrics.classification.{m}"), c) for m, _, c in found]
+
+
+def usual(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Five numbers from softmax, scikit-learn and TorchMetrics."""
+    import torch
+    from sklearn.metrics import log_loss, top_k_accuracy_score
+    from torchmetrics.functional.classification import binary_auroc, multiclass_calibration_error
+
+    probs = torch.softmax(torch.from_numpy(logits), 1)
+    target, classes = torch.from_numpy(labels), np.arange(CLASSES)
+    confidence, predicted = probs.max(1)
+    return {
+        "nll": log_loss(labels, probs.numpy(), labels=classes),
+        "accuracy": top_k_accuracy_score(labels, probs.numpy(), k=1, labels=classes),
+        "accuracy@5": top_k_accuracy_score(labels, probs.numpy(), k=5, labels=classes),
+        "ece": float(multiclass_calibration_error(probs, target, CLASSES, n_bins=15, validate_args=False)),
+        "auroc": float(binary_auroc(1 - confidence, (predicted != target).long(), validate_args=False)),
+    }
+
+
+def uncertainty(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Seven numbers from torch-uncertainty, with its softmax."""
+    import torch
+
+    aurc, augrc, brier, nll, coverage, ece, fpr = torch_uncertainty(
+        "risk_coverage.AURC",
+        "risk_coverage.AUGRC",
+        "brier_score.BrierScore",
+        "categorical_nll.CategoricalNLL",
+        "risk_coverage.CovAtxRisk",
+        "calibration.calibration_error.CalibrationError",
+        "fpr.FPR95",
+    )
+    probs, target = torch.softmax(torch.from_numpy(logits), 1), torch.from_numpy(labels)
+    made = {
+        "aurc": aurc(),
+        "augrc": augrc(),
+        "brier": brier(num_classes=CLASSES),
+        "nll": nll(),
+        "sac@0.95": coverage(risk_threshold=0.05),
+        "ece": ece(task="multiclass", num_classes=CLASSES, num_bins=15, validate_args=False),
+    }
+    found = {}
+    for name, metric in made.items():
+        metric.update(probs, target)
+        found[name] = float(metric.compute())
+    wrong = fpr(pos_label=1)
+    confidence, predicted = probs.max(1)
+    wrong.update(1 - confidence, (predicted != target).long())
+    found["fpr_at_tpr@0.95"] = float(wrong.compute())
+    return found
+
+
+def value(card: Scorecard, name: str) -> float:
+    ranks = name.partition("@")[0] in ("auroc", "aurc", "augrc", "sac", "fpr_at_tpr")
+    return card.value(name, "largest" if ranks else None)
+
+
+def check_usual(card: Scorecard, theirs: dict[str, float]) -> None:
+    """Theirs are sums of float32, and TorchMetrics keeps a bin of its own for a confidence of 1."""
+    for name, number in theirs.items():
+        assert abs(value(card, name) - number) < 1e-5, (name, value(card, name), number)
+
+
+def check_uncertainty(card: Scorecard, theirs: dict[str, float], first: float) -> None:
+    """Theirs are float32, break ties of saturated confidences by luck, and integrate by trapezoids over [1/n, 1]:
+
+    theirs = (n·ours - (first + last)/2) / (n - 1), where first and last are the ends of the curve.
+    """
+    last = 1 - card.value("accuracy")
+    for name, number in theirs.items():
+        ours = value(card, name)
+        if name in ("aurc", "augrc"):
+            start = first if name == "aurc" else first / N
+            ours = (N * ours - (start + last) / 2) / (N - 1)
+        assert abs(ours - number) < 1e-4, (name, ours, number)
+
+
+def check_float64(card: Scorecard, logits: np.ndarray, labels: np.ndarray) -> float:
+    """The largest distance of any number on the card from SciPy's softmax in float64 and the array metrics."""
+    from scipy.special import logsumexp, softmax
+
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in MEASURES}
+    parts = []
+    for start in range(0, N, 5000):
+        z, y = logits[start : start + 5000].astype(np.float64), labels[start : start + 5000]
+        p = softmax(z, axis=1)
+        ordered, whole = np.sort(p, axis=1), logsumexp(z, axis=1)
+        columns["largest"].append(ordered[:, :-1].sum(1))
+        columns["gap"].append(ordered[:, -2] - ordered[:, -1])
+        columns["entropy"].append(-(p * np.log(p)).sum(1))
+        columns["max_logit"].append(-z.max(1))
+        columns["energy"].append(-whole)
+        columns["dempster_shafer"].append(CLASSES / (CLASSES + np.exp(whole)))
+        parts.append(metrics.answers(p, y))
+    fields = ("predicted", "right", "confidence", "doubt", "log_loss", "brier", "rank", "zero")
+    exact = metrics.Answers(CLASSES, *(np.concatenate([getattr(a, f) for a in parts]) for f in fields))
+    u = {name: np.concatenate(column) for name, column in columns.items()}
+    far = 0.0
+    for row in card.rows:
+        name, _, at = row["metric"].partition("@")
+        function = metrics.registry[name].function
+        option = next(iter(metrics.registry[name].at), None)
+        options = {option: type(metrics.registry[name].at[option][0])(at)} if option and at else {}
+        given = (exact,) if row["measure"] is None else (u[row["measure"]], ~exact.right)
+        far = max(far, abs(row["value"] - function(*given, **options)))
+    assert far < 1e-7, far
+    return far
+
+
+def memory(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Megabytes beyond the input, at the worst moment."""
+    predictions = Predictions(logits=logits, labels=labels)
+    tracemalloc.start()
+    scorecard(predictions, classwise=False)
+    peak = tracemalloc.get_traced_memory()[1] / 2**20
+    tracemalloc.stop()
+    assert peak < 64, peak
+    return peak
+
+
+def run() -> list[dict[str, Any]]:
+    warnings.filterwarnings("ignore")
+    logits, labels = dump()
+    fresh = iter([Predictions(logits=logits, labels=labels) for _ in range(TIMES)])  # a dump keeps its summary
+    ours_s, card = best_of(lambda: scorecard(next(fresh), classwise=False), TIMES)
+    checked_s, _ = best_of(lambda: scorecard(Predictions(logits=logits, labels=labels), classwise=False), TIMES)
+    usual_s, theirs = best_of(lambda: usual(logits, labels))
+    check_usual(card, theirs)
+    uncertainty_s, others = best_of(lambda: uncertainty(logits, labels), TIMES)
+    surest = int(np.argmin(card.drawn["raw"]["u"]["largest"]))
+    check_uncertainty(card, others, float(card.drawn["raw"]["wrong"][surest]))
+    far, peak = check_float64(card, logits, labels), memory(logits, labels)
+
+    predictions = Predictions(logits=logits, labels=labels)
+    class_s, classwise = best_of(lambda: classwise_ece_of_blocks(prob_blocks(predictions)))
+    assert abs(classwise - metrics.classwise_ece(mean_probs(predictions), labels)) < 1e-12
+
+    def row(what: str, peer: str, peer_s: float | None, seconds: float, target: str, note: str) -> dict[str, Any]:
+        ratio = None if peer_s is None else peer_s / seconds
+        names = ("work", "peer", "peer_s", "ours_s", "ratio", "target", "note")
+        return dict(zip(names, (what, peer, peer_s, seconds, ratio, target, note), strict=True))
+
+    work = f"scorecard {N:,} × {CLASSES:,} float32, {len(card.rows)} numbers"
+    first, second = "softmax, scikit-learn, TorchMetrics: 5 numbers", "torch-uncertainty: 7 numbers"
+    note = f"{peak:.0f} MB beyond the input (≤ 64), {far:.0e} from float64 (≤ 1e-7)"
+    also = "with the checks of Predictions(…)"
+    return [
+        row(work, first, usual_s, ours_s, "≥ 25 ×", note),
+        row(work, second, uncertainty_s, ours_s, "≥ 5 ×", note),
+        row(work, first, usual_s, checked_s, "≥ 25 ×", also),
+        row(work, second, uncertainty_s, checked_s, "≥ 5 ×", also),
+        row("class-wise ECE of the same dump", "", None, class_s, "", "apart"),
+    ]
+
+
+if __name__ == "__main__":
+    show(run())

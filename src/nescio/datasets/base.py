@@ -1,0 +1,394 @@
+"""Labelled images, and how they are divided: a split is a function of the data's revision and a seed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.config import seed_for
+from nescio.datasets import decode
+from nescio.errors import BadInput
+from nescio.registry import Registry
+
+Array = NDArray[Any]
+VALIDATION = 0.1  # share of the training set that is held out (UIMNET §2)
+SAMPLE_BYTES = 32 << 20  # of the training images, from which mean and deviation are taken
+
+
+# ---- where the pixels are
+
+
+class Pixels:
+    """uint8 images (m, h, w, ch) in memory. All subsets share them: made when first seen, sent to a device once."""
+
+    def __init__(self, make: Callable[[], Array]) -> None:
+        self._make = make
+        self._copies: dict[Any, Any] = {}
+
+    @cached_property
+    def array(self) -> Array:
+        # torch does not take memory that it may not write to, such as the bytes of a file.
+        return np.require(self._make(), np.uint8, ["C", "W"])
+
+    def read(self, rows: Array) -> Array:
+        return self.array[rows]
+
+    def on(self, device: Any) -> Any:
+        """All images as a tensor on a device; on the CPU it is the same memory."""
+        import torch
+
+        if device not in self._copies:
+            with torch.inference_mode(False):  # what prediction sends there, training uses later
+                self._copies[device] = torch.from_numpy(self.array).to(device)
+        return self._copies[device]
+
+    @cached_property
+    def moments(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of every channel, pixels from 0 to 1, of evenly spaced images."""
+        sample = self.array[:: -(-self.array.nbytes // SAMPLE_BYTES) or 1]
+        values = np.arange(256) / 255
+        means, deviations = [], []
+        for channel in np.moveaxis(sample, 3, 0):
+            share = np.bincount(channel.ravel(), minlength=256) / channel.size
+            mean = share @ values
+            means.append(float(f"{mean:.4g}"))
+            deviations.append(float(f"{max(np.sqrt(share @ (values - mean) ** 2), 1e-3):.4g}"))
+        return tuple(means), tuple(deviations)
+
+
+class Encoded:
+    """Image files, or encoded images in memory, decoded anew whenever they are looked at."""
+
+    moments = decode.IMAGENET_MEAN, decode.IMAGENET_STD
+
+    def __init__(self, sources: Sequence[Any], size: int, crop: float) -> None:
+        # An array of bytes instead of a million objects: worker processes share its memory.
+        self._paths = np.array([os.fsencode(each) for each in sources]) if _are_paths(sources) else None
+        self._held = sources if self._paths is None else None
+        self.size, self.crop = size, crop
+
+    def source(self, row: int) -> Any:
+        """The path or the encoded bytes of one image."""
+        return self._held[row] if self._held is not None else os.fsdecode(self._paths[row])  # type: ignore[index]
+
+    def read(self, rows: Array) -> Array:
+        return decode.decode_all([self.source(row) for row in rows], self.size, self.crop)
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Rows of labelled images."""
+
+    labels: Array  # (n,) int64
+    index: Array  # (n,) unique in the whole dataset
+    held: Pixels | Encoded = field(repr=False)  # shared by all subsets …
+    rows: Array  # (n,) … of which these are here
+    taught: Array | None = None  # (n,) False where the class is not in training
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def pixels(self) -> Array:
+        """(n, h, w, ch) uint8; files are read and decoded."""
+        return self.held.read(self.rows)
+
+    def take(self, rows: Array) -> Images:
+        taught = None if self.taught is None else self.taught[rows]
+        return Images(self.labels[rows], self.index[rows], self.held, self.rows[rows], taught)
+
+    def of(self, classes: Iterable[int]) -> Images:
+        """The rows of these classes, renumbered 0, 1, … in the order given, marked as taught."""
+        classes = list(classes)
+        number = np.full(max([*classes, *self.labels], default=0) + 1, -1)
+        number[classes] = np.arange(len(classes))
+        kept = self.take(np.flatnonzero(number[self.labels] >= 0))
+        return replace(kept, labels=number[kept.labels], taught=np.ones(len(kept), bool))
+
+    def outside(self, classes: Iterable[int]) -> Images:
+        """The rows of these classes under their own labels, marked as not taught."""
+        kept = self.take(np.flatnonzero(np.isin(self.labels, list(classes))))
+        return replace(kept, taught=np.zeros(len(kept), bool))
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test images of one source, pinned by a revision."""
+
+    name: str
+    train: Images
+    test: Images
+    classes: tuple[str, ...]
+    channels: int
+    size: int
+    revision: str  # checksum of labels and images
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        return self.train.held.moments[0]
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        return self.train.held.moments[1]
+
+
+# ---- sources
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for behind a dataset's name, `NAME:PATH@SIZE`, and the folder to look in."""
+
+    root: Path | None = None
+    path: str = ""
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Source:
+    """A reader of one kind of dataset."""
+
+    name: str
+    read: Callable[[Request], Dataset]
+    path: bool  # whether a path must follow the name
+    size: int | None  # usual size of its images in pixels where another one can be asked for
+
+
+registry: Registry[Source] = Registry("dataset")
+
+
+def source(
+    name: str, *, path: bool = False, size: int | None = None
+) -> Callable[[Callable[[Request], Dataset]], Callable[[Request], Dataset]]:
+    """Registers a function as the reader of one dataset."""
+
+    def add(read: Callable[[Request], Dataset]) -> Callable[[Request], Dataset]:
+        registry.add(name, Source(name, read, path, size))
+        return read
+
+    return add
+
+
+def load(spec: str, root: str | Path | None = None) -> Dataset:
+    """A dataset by name (`digits`, `cifar10` …) or by place (`folder:PATH`, `npz:PATH`); `@SIZE` resizes image files.
+
+    Named sets are looked for under `root`, else under $NESCIO_DATA, else under ~/.cache/nescio/data. A process reads a
+    dataset once.
+    """
+    return _load(spec, tuple(str(place.absolute()) for place in places(root)), str(Path.cwd()), root is not None)
+
+
+@lru_cache(maxsize=4)
+def _load(spec: str, looked: tuple[str, ...], here: str, rooted: bool) -> Dataset:
+    name, path, size = re.fullmatch(r"([^:@]*)(?::(.*?))?(?:@(\d+))?", spec, re.DOTALL).groups()  # type: ignore[union-attr]
+    found = registry[name]
+    if found.path and not path:
+        raise BadInput(f"{spec!r} names no path: write {name}:PATH.")
+    if path is not None and not found.path:
+        raise BadInput(f"{spec!r}: {name} takes no path; the folder in which it lies is named by NESCIO_DATA.")
+    if size is not None and (found.size is None or int(size) < 1):
+        what = "cannot be resized" if found.size is None else "cannot have 0 pixels"
+        raise BadInput(f"{spec!r}: the images of {name} {what}.")
+    return found.read(Request(Path(looked[0]) if rooted else None, path or "", int(size or found.size or 0)))
+
+
+def places(root: str | Path | None) -> list[Path]:
+    """Folders in which datasets are looked for."""
+    if root is not None:
+        return [Path(root)]
+    named = os.environ.get("NESCIO_DATA")
+    return [*([Path(named).expanduser()] if named else []), Path("~/.cache/nescio/data").expanduser()]
+
+
+def find(
+    name: str,
+    root: Path | None,
+    folders: Iterable[str],
+    wanted: Sequence[str],
+    published: str,
+    endings: Sequence[str] = ("",),
+) -> Path:
+    """The first folder that holds all wanted files; else a sentence on where it looked and what it wants."""
+    looked = [place / folder for place in places(root) for folder in folders]
+    for folder in looked:
+        if all(any((folder / f"{file}{ending}").exists() for ending in endings) for file in wanted):
+            return folder
+    also = f" (or with {' or '.join(endings[1:])})" if len(endings) > 1 else ""
+    raise BadInput(
+        f"{name} is not there: looked for {', '.join(wanted)}{also} in {', '.join(map(str, looked))}. "
+        f"It is published at {published}; unpack it into one of these folders, or let NESCIO_DATA name the folder above."
+    )
+
+
+# ---- datasets from what the sources read
+
+Part = tuple[Any, Array]  # images and their labels
+
+
+def resident(name: str, train: Part, test: Part, classes: Iterable[str] | None = None) -> Dataset:
+    """A dataset of two arrays of uint8 images, (n, h, w) or (n, h, w, ch), and their labels; classes default to numbers."""
+    parts: list[tuple[Array, Array]] = []
+    for word, (pixels, labels) in (("training", train), ("test", test)):
+        if pixels.dtype != np.uint8:
+            raise BadInput(f"{name} holds {pixels.dtype} {word} images; they must be uint8, from 0 to 255.")
+        if pixels.ndim not in (3, 4) or pixels.shape[1] != pixels.shape[2]:
+            raise BadInput(
+                f"The {word} images of {name} have shape {pixels.shape}; it must be (n, size, size) or (n, size, size, channels)."
+            )
+        parts.append((pixels if pixels.ndim == 4 else pixels[..., None], labels))
+    (shown, _), (asked, _) = parts
+    if shown.shape[1:] != asked.shape[1:]:
+        raise BadInput(f"{name} has training images of shape {shown.shape[1:]} and test images of {asked.shape[1:]}.")
+    digest = hashlib.sha256()
+    for pixels, labels in parts:
+        digest.update(f"{pixels.shape}{_label_bytes(labels)}".encode())
+        digest.update(np.ascontiguousarray(pixels))
+    held = [Pixels(lambda pixels=pixels: pixels) for pixels, _ in parts]  # type: ignore[misc]
+    return _dataset(name, held, parts, classes, shown.shape[3], shown.shape[1], digest)
+
+
+def encoded(
+    name: str, train: Part, test: Part, classes: Iterable[str] | None, size: int, crop: float = decode.CROP
+) -> Dataset:
+    """A dataset of image files, or of encoded images in memory, and their labels.
+
+    Those that fit are decoded once into memory, when they are needed; the others are read over and over. The revision is
+    taken over the encoded bytes, so that it is known without decoding and is the same under every decoder; of files that
+    do not fit it is taken over their names and lengths.
+    """
+    parts = [train, test]
+    fits = sum(len(sources) for sources, _ in parts) * size * size * 3 <= decode.RESIDENT_BYTES
+    digest = hashlib.sha256(f"{size} {crop}".encode())
+    for sources, labels in parts:
+        digest.update(f"{len(sources)} {_label_bytes(labels)}".encode())
+        for each in sources:
+            if not _are_paths([each]):
+                content = each
+            elif fits:
+                content = hashlib.sha256(_bytes(each)).digest()
+            else:
+                content = f"{'/'.join(str(each).rsplit('/', 2)[1:])} {os.stat(each).st_size}".encode()
+            digest.update(len(content).to_bytes(8, "little"))
+            digest.update(content)
+    held: list[Any] = [Encoded(sources, size, crop) for sources, _ in parts]
+    if fits:
+        held = [
+            Pixels(lambda each=each, n=len(sources): each.read(np.arange(n)))  # type: ignore[misc]
+            for each, (sources, _) in zip(held, parts, strict=True)
+        ]
+    return _dataset(name, held, parts, classes, 3, size, digest)
+
+
+def _are_paths(sources: Sequence[Any]) -> bool:
+    return len(sources) > 0 and isinstance(sources[0], (str, Path))
+
+
+def _bytes(path: str | Path) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _label_bytes(labels: Array) -> str:
+    return hashlib.sha256(np.ascontiguousarray(labels, "<i8")).hexdigest()
+
+
+def _dataset(
+    name: str,
+    held: list[Any],
+    parts: list[Part],
+    classes: Iterable[str] | None,
+    channels: int,
+    size: int,
+    digest: Any,
+) -> Dataset:
+    made: list[Images] = []
+    start = 0
+    most = max((int(np.max(labels)) for _, labels in parts if len(labels)), default=0)
+    names = tuple(classes) if classes is not None else tuple(map(str, range(most + 1)))
+    for word, store, (shown, labels) in zip(("training", "test"), held, parts, strict=True):
+        labels = np.asarray(labels)
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise BadInput(
+                f"The {word} labels of {name} have shape {labels.shape} and kind {labels.dtype}; "
+                "they must be one row of whole numbers."
+            )
+        if len(shown) != len(labels):
+            raise BadInput(f"{name} has {len(shown)} {word} images and {len(labels)} {word} labels.")
+        if not len(labels):
+            raise BadInput(f"{name} has no {word} images.")
+        if labels.min() < 0 or labels.max() >= len(names):
+            raise BadInput(f"{name} has {word} labels outside 0 to {len(names) - 1}.")
+        rows = np.arange(len(labels))
+        made.append(Images(labels.astype(np.int64), start + rows, store, rows))
+        start += len(labels)
+    return Dataset(name, made[0], made[1], names, channels, size, digest.hexdigest()[:16])
+
+
+# ---- splits
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """What a trial trains on, is tuned on, and is asked about."""
+
+    train: Images
+    val: Images
+    test: Images
+    out: Images
+
+
+def stratified(labels: Array, share: float, seed: int) -> tuple[Array, Array]:
+    """(rest, share) of the rows, in order. Every class gives its rounded share: at least one row, and never its last.
+
+    Every row draws a number, and the lowest of each class are taken. The draws are raw bits of PCG64: NumPy may change
+    its permutations from one version to the next, but not these.
+    """
+    _, kind, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    quota = np.minimum(np.maximum(np.rint(share * counts), 1), counts - 1)
+    order = np.lexsort((np.random.PCG64(seed).random_raw(len(labels)), kind))
+    rank = np.empty(len(labels), np.int64)
+    rank[order] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+    chosen = rank < quota[kind]
+    return np.flatnonzero(~chosen), np.flatnonzero(chosen)
+
+
+@lru_cache(maxsize=8)
+def splits(
+    dataset: Dataset, classes: tuple[int, ...] | None = None, seed: int = 0, outside: tuple[int, ...] | None = None
+) -> Splits:
+    """90/10 train and validation of the in-domain classes, the test set, and the test images of other classes.
+
+    Which training rows are held out depends on the data's revision and the seed alone, so that no choice of classes makes
+    a validation row of one study a training row of another.
+
+    classes  in-domain classes in their new order; None: all
+    outside  out-domain classes; None: all that are not in-domain
+    """
+    every = range(len(dataset.classes))
+    inside = classes if classes is not None else tuple(every)
+    others = outside if outside is not None else tuple(label for label in every if label not in set(inside))
+    for label in (*inside, *others):
+        if label not in every:
+            raise BadInput(f"{dataset.name} has no class {label}: they run from 0 to {len(every) - 1}.")
+    if not inside:
+        raise BadInput(f"No class of {dataset.name} is in-domain: name at least one.")
+    named = sorted((*inside, *others))
+    twice = [label for label, after in zip(named, named[1:], strict=False) if label == after]
+    if twice:
+        raise BadInput(f"Class {twice[0]} is named twice: a class is in-domain or out-domain, once.")
+    rest, held = stratified(dataset.train.labels, VALIDATION, seed_for("split", dataset.revision, seed))
+    train, val = (dataset.train.take(rows).of(inside) for rows in (rest, held))
+    missing = sorted(set(range(len(inside))) - set(val.labels.tolist()))
+    if missing:
+        name = dataset.classes[inside[missing[0]]]
+        raise BadInput(f"Class {name} of {dataset.name} has fewer than two training images: one of them must be held out.")
+    return Splits(train, val, dataset.test.of(inside), dataset.test.outside(others))

@@ -1,0 +1,66 @@
+"""Encoded images to uint8 arrays."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._parallel import threads
+from nescio.errors import BadInput
+from nescio.progress import track
+
+RESIDENT_BYTES = 4 << 30  # datasets up to this size are decoded once and stay in memory
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CROP = 0.875  # of a large image, the central part that is looked at: 224 of 256
+
+
+def decode(data: Any, size: int, crop: float = CROP, box: Sequence[float] | None = None) -> NDArray[np.uint8]:
+    """One image, a path or encoded bytes, as RGB (size, size, 3): its central square, resized.
+
+    The square is `crop` of the shorter side, or all of it in an image that is not larger than `size`; an image of just
+    that size stays as it is. `box`, (left, top, right, bottom) as shares of the square, asks for a part of it.
+    """
+    image = _rgb(data)
+    if box is None and image.size == (size, size):
+        return np.array(image)
+    short = min(image.size)
+    side = short * crop if short > size else short
+    corner = [(whole - side) / 2 for whole in image.size]
+    left, top, right, bottom = box if box is not None else (0.0, 0.0, 1.0, 1.0)
+    part = (
+        max(0.0, corner[0] + side * left),
+        max(0.0, corner[1] + side * top),
+        min(image.size[0], corner[0] + side * right),
+        min(image.size[1], corner[1] + side * bottom),
+    )
+    from PIL import Image
+
+    return np.array(image.resize((size, size), Image.Resampling.BILINEAR, box=part))
+
+
+def _rgb(data: Any) -> Any:
+    from PIL import Image
+
+    try:
+        with Image.open(data if isinstance(data, str) else io.BytesIO(data)) as file:
+            return file.convert("RGB")
+    # What Pillow raises on damaged files, besides OSError.
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        what = data if isinstance(data, str) else "An encoded image"
+        reason = "it is damaged, cut short, or no image" if isinstance(data, str) else str(error).split("<")[0].strip()
+        raise BadInput(f"{what} cannot be read: {reason}.") from error
+
+
+def decode_all(sources: Sequence[Any], size: int, crop: float = CROP) -> NDArray[np.uint8]:
+    """Many images at once, (n, size, size, 3), on as many threads as there are cores."""
+    out = np.empty((len(sources), size, size, 3), np.uint8)
+    with ThreadPoolExecutor(threads()) as pool:
+        found = pool.map(lambda source: decode(source, size, crop), sources)
+        for row, image in enumerate(track(found, "decoding images", total=len(sources))):
+            out[row] = image
+    return out

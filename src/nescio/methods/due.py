@@ -1,0 +1,115 @@
+"""DUE: a sparse Gaussian process on smooth features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gpytorch
+import torch
+from torch import Tensor
+
+from nescio.config import choice, hparam
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method, noise_like
+
+
+@dataclass(frozen=True)
+class DUERecipe(Learning):
+    inducing: int = hparam(20, choice(10, 20, 40), "inducing points")
+    samples: int = hparam(8, None, "of the latent functions in the training loss")
+    test_samples: int = hparam(32, None, "of the latent functions in a prediction")
+
+
+class ClassProcesses(gpytorch.models.ApproximateGP):
+    """One variational GP per class over shared inducing points (Titsias 2009; Hensman et al. 2015)."""
+
+    def __init__(self, points: Tensor, classes: int) -> None:
+        each = torch.Size([classes])
+        posterior = gpytorch.variational.CholeskyVariationalDistribution(len(points), batch_shape=each)
+        single = gpytorch.variational.VariationalStrategy(self, points, posterior, learn_inducing_locations=True)
+        super().__init__(gpytorch.variational.IndependentMultitaskVariationalStrategy(single, num_tasks=classes))
+        self.single = [single]
+        self.mean_module = gpytorch.means.ConstantMean(batch_shape=each)
+        rbf = gpytorch.kernels.RBFKernel(batch_shape=each)
+        self.covar_module = gpytorch.kernels.ScaleKernel(rbf, batch_shape=each)
+
+    @property
+    def points(self) -> Tensor:
+        return self.single[0].inducing_points
+
+    def forward(self, x: Tensor) -> Any:
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+@method("due", DUERecipe)
+class DUE(Method):
+    """A sparse variational GP classifier on the features, trained by the evidence lower bound (van Amersfoort et al.
+    2021; UIMNET §3). Inducing points start at the k-means centres of the initial network's features, the lengthscale at
+    the mean distance between features; each class has its own kernel. The features are spectrally normalised when the
+    setting says so (its own default is a target of 3).
+
+    The logits are log E[softmax(f)], the mean of probabilities over samples of the latent functions at each image; the
+    samples use the same standard normals for every image, so that an answer does not depend on its neighbours.
+    Native score (UIMNET §4): the predictive variance of the latent functions, averaged over classes.
+    """
+
+    paper = "van Amersfoort et al., On feature collapse and deep kernel learning for single forward pass uncertainty, 2021"
+    normalized = True
+    far = True
+    spectral_default = 3.0
+    noise: Tensor
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        del self.head
+        self.gp = ClassProcesses(torch.randn(recipe.inducing, self.features.num_features), setting.classes)
+        self.likelihood = gpytorch.likelihoods.SoftmaxLikelihood(num_classes=setting.classes, mixing_weights=False)
+        self.register_buffer("noise", torch.randn(recipe.test_samples, 1, setting.classes))
+
+    def prepare(self, batches: Batches) -> None:
+        from sklearn.cluster import KMeans
+
+        self.features.train()  # batch-norm must scale the features as it will in the first step, or no kernel reaches them
+        features = torch.cat([self.features(x).float() for x, _, _ in _up_to(batches, 2000)])
+        self.features.eval()
+        centres = KMeans(self.recipe.inducing, n_init=1, random_state=0).fit(features.double().cpu().numpy()).cluster_centers_
+        self.gp.points.data.copy_(torch.from_numpy(centres))
+        self.gp.covar_module.base_kernel.lengthscale = torch.pdist(features[:1000]).mean()
+
+    def process(self, embeddings: Tensor) -> Any:
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return self.gp(embeddings.float())
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        latent = self.process(self.features(x))
+        with torch.autocast(x.device.type, enabled=False), gpytorch.settings.num_likelihood_samples(self.recipe.samples):
+            fit = self.likelihood.expected_log_prob(y, latent).mean()
+            return self.gp.variational_strategy.kl_divergence().div(max(1, self.setting.rows)) - fit
+
+    def forward(self, x: Tensor) -> Output:
+        embeddings = self.features(x)
+        latent = self.process(embeddings)
+        mean, variance = latent.mean, latent.variance.clamp_min(0)
+        samples = mean + variance.sqrt() * self.noise
+        logits = torch.log_softmax(samples, -1).logsumexp(0) - torch.log(torch.tensor(float(len(self.noise))))
+        return Output(logits[:, None], embeddings, {"native": variance.mean(1)})
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, _ = first_batch(batches)
+        moved = float((self.gp.points - start.gp.points.to(x.device)).norm(dim=1).mean())  # type: ignore[union-attr, operator]
+        near, far = (float(self(images).scores["native"].mean()) for images in (x, noise_like(x)))
+        kl = float(self.gp.variational_strategy.kl_divergence())
+        return {
+            "inducing points moved": Evidence(f"by {moved:.3g} on average", moved > 1e-3),
+            "posterior left the prior": Evidence(f"KL divergence {kl:.3g}", kl > 1e-2),
+            "variance away from the data": Evidence(f"{near:.3g} on training images, {far:.3g} on noise", far > near),
+        }
+
+
+def _up_to(batches: Batches, rows: int) -> Batches:
+    have = 0
+    for batch in batches:
+        yield batch
+        have += len(batch[0])
+        if have >= rows:
+            return

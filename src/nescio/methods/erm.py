@@ -1,0 +1,16 @@
+"""Empirical risk minimisation: cross-entropy, nothing else."""
+
+from __future__ import annotations
+
+from nescio.methods.base import Batches, Evidence, Method, accuracy_of, method
+
+
+@method("erm")
+class ERM(Method):
+    """Empirical risk minimisation (Vapnik 1992; UIMNET §3): minimise −log f(x)_y."""
+
+    paper = "Vapnik, Principles of risk minimization for learning theory, 1992"
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        before, after = accuracy_of(start, batches), accuracy_of(self, batches)
+        return {"learnt": Evidence(f"training accuracy {before:.2f} before, {after:.2f} after", after > before)}

@@ -1,0 +1,69 @@
+"""MIMO: several images in, several answers out, one network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nescio.config import choice, hparam, uniform
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+
+
+@dataclass(frozen=True)
+class MIMORecipe(Learning):
+    inputs: int = hparam(2, choice(2, 3), "T, images seen at once")
+    repetition: float = hparam(0.5, uniform(0.0, 0.7), "ρ, share of rows whose T images are the same")
+    repeats: int = hparam(2, None, "times a batch is used in one step, in other company")
+
+
+@method("mimo", MIMORecipe)
+class MIMO(Method):
+    """A network of T images stacked on channels with T heads; the loss is the sum of the heads' cross-entropies on T
+    random images, and at test time the same image is given T times (Havasi et al. 2021; UIMNET §3).
+
+    With probability ρ a row's T images are one image (input repetition); each image is used `repeats` times in a step
+    (batch repetition). The heads' answers are T draws.
+    """
+
+    paper = "Havasi et al., Training independent subnetworks for robust prediction, ICLR 2021"
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        self.features = setting.features(setting.channels * recipe.inputs)
+        self.head = nn.Linear(self.features.num_features, setting.classes * recipe.inputs)
+
+    def answers(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Stacked images (b, T·ch, h, w) to logits (b, T, c) and embeddings."""
+        embeddings = self.features(x)
+        return self.head(embeddings).unflatten(1, (self.recipe.inputs, self.setting.classes)), embeddings
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        rows = torch.arange(len(x), device=x.device).repeat(self.recipe.repeats)
+        first = rows[torch.randperm(len(rows), device=x.device)]
+        same = torch.rand(len(rows), device=x.device) < self.recipe.repetition
+        columns = [first]
+        for _ in range(self.recipe.inputs - 1):
+            columns.append(torch.where(same, first, first[torch.randperm(len(rows), device=x.device)]))
+        logits, _ = self.answers(torch.cat([x[column] for column in columns], 1))
+        targets = torch.stack([y[column] for column in columns], 1)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()) * self.recipe.inputs
+
+    def forward(self, x: Tensor) -> Output:
+        logits, embeddings = self.answers(torch.cat([x] * self.recipe.inputs, 1))
+        return Output(logits, embeddings)
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, y = first_batch(batches)
+        other = torch.flip(x, [0])
+        logits, _ = self.answers(torch.cat([x, *[other] * (self.recipe.inputs - 1)], 1))
+        differ = y != torch.flip(y, [0])
+        own = (logits[differ, 0].argmax(1) == y[differ]).float().mean()
+        others = (logits[differ, 0].argmax(1) == torch.flip(y, [0])[differ]).float().mean()
+        spread = float(torch.softmax(self(x).logits, -1).std(1).max())
+        return {
+            "each head reads its own image": Evidence(f"right for it {own:.2f}, for the other {others:.2f}", bool(own > others + 0.2)),
+            "draws differ": Evidence(f"p moves by up to {spread:.3f} between heads", spread > 1e-4),
+        }

@@ -1,0 +1,66 @@
+"""Orthonormal certificates: many different ways to say zero, on the data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nescio.config import hparam, log_uniform, uniform
+from nescio.methods.base import Batches, Evidence, Learning, Method, method
+from nescio.methods.rnd import RND
+
+
+@dataclass(frozen=True)
+class OCRecipe(Learning):
+    width: float = hparam(0.25, uniform(0.1, 0.5), "k, certificates as a share of the features")
+    weight: float = hparam(1.0, None, "of the student's loss; it trains the student alone")
+    orthogonality: float = hparam(1.0, log_uniform(0.1, 10.0), "weight of the orthogonality penalty")
+
+
+class Zero(nn.Module):
+    """A teacher that says 0 to everything."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros((), device=x.device)
+
+
+@method("oc", OCRecipe)
+class OC(RND):
+    """RND with a teacher that is 0 everywhere: k certificates map the data to zero. Σ_W ‖W Wᵀ − I‖² over all weight
+    matrices of the student keeps them diverse and non-trivial (Tagasovska & Lopez-Paz 2019; UIMNET §3).
+
+    There are fewer certificates than features: as many would be a rotation, which maps nothing to zero.
+    The penalty takes W Wᵀ where W has fewer rows than columns, else WᵀW: the product that can be the identity.
+    """
+
+    paper = "Tagasovska & Lopez-Paz, Single-model uncertainties for deep learning, NeurIPS 2019"
+
+    def pair(self, inputs: int) -> tuple[nn.Module, nn.Module]:
+        return nn.Linear(inputs, max(1, round(inputs * self.recipe.width)), bias=False), Zero()
+
+    def penalty(self) -> Tensor | float:
+        return self.recipe.orthogonality * self.disorder()
+
+    def disorder(self) -> Tensor:
+        """Σ_W ‖W Wᵀ − I‖² over all weight matrices of the student."""
+        total = torch.zeros((), device=self.head.weight.device)
+        for weight in self.student.parameters():
+            if weight.dim() == 2:
+                wide = weight if weight.shape[0] <= weight.shape[1] else weight.mT
+                total = total + (wide @ wide.mT - torch.eye(len(wide), device=weight.device)).square().sum()
+        return total
+
+    def ignorant(self, start: Method) -> nn.Module:
+        """Orthonormal certificates in random directions."""
+        weight = start.student.weight  # type: ignore[union-attr]
+        blind = nn.Linear(weight.shape[1], weight.shape[0], bias=False).to(weight.device)  # type: ignore[union-attr, index]
+        blind.weight.data.copy_(torch.linalg.qr(weight.mT).Q.mT)  # type: ignore[union-attr, operator]
+        return blind
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Any]:
+        before, after = float(start.disorder()), float(self.disorder())  # type: ignore[operator]
+        seen = f"‖WWᵀ − I‖² = {before:.3g} at the start, {after:.3g} after"
+        return {**super().evidence(batches, start), "orthogonality": Evidence(seen, 0 < before and after < 0.5 * before)}

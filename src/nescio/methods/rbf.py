@@ -1,0 +1,58 @@
+"""RBF: answers that fade away from the data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nescio.config import hparam, uniform
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+
+
+@dataclass(frozen=True)
+class RBFRecipe(Learning):
+    scale: float = hparam(10.0, uniform(5.0, 20.0), "at the start, of the logits; it learns")
+
+
+@method("rbf", RBFRecipe)
+class RBF(Method):
+    """The logits z become a·exp(−z²): as ‖z‖ grows the softmax tends to 1/C (Broomhead & Lowe 1988; UIMNET §3).
+
+    Without a scale a the values lie in (0, 1] and no softmax could exceed e/(e + C − 1); a learns, starting at `scale`.
+    """
+
+    paper = "Broomhead & Lowe, Multivariable functional interpolation and adaptive networks, 1988"
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(recipe.scale)))
+
+    def kernels(self, embeddings: Tensor) -> Tensor:
+        with torch.autocast(embeddings.device.type, enabled=False):
+            z = nn.functional.linear(embeddings.float(), self.head.weight.float(), self.head.bias.float())
+            return self.log_scale.exp() * torch.exp(-z.square())
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.kernels(self.features(x)), y)
+
+    def forward(self, x: Tensor) -> Output:
+        embeddings = self.features(x)
+        return Output(self.kernels(embeddings)[:, None], embeddings)
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, _ = first_batch(batches)
+        said = self(x)
+        classes = self.setting.classes
+        confident = float(self.probs(said.logits).max(1).values.mean())
+        plain = math.e / (math.e + classes - 1)
+        far = self.probs(self.kernels(1e4 * said.embeddings)[:, None])
+        # a row far away keeps p = 1/C unless some z is exactly zero there
+        faded = float((far.max(1).values < 1 / classes + 0.01).float().mean())
+        return {
+            "fades": Evidence(f"{faded:.0%} of features 10⁴ × as far get the uniform answer", faded > 0.9),
+            "confident": Evidence(f"p = {confident:.2f} on training images; unscaled {plain:.2f} at most", confident > plain),
+        }

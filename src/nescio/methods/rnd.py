@@ -1,0 +1,93 @@
+"""Random network distillation: a student learns a random teacher where there is data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nescio.config import choice, hparam
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method, noise_like
+
+
+@dataclass(frozen=True)
+class RNDRecipe(Learning):
+    width: int = hparam(128, choice(64, 128, 256), "hidden units and outputs of student and teacher")
+    weight: float = hparam(1.0, None, "of the student's loss; it trains the student alone")
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(widths, widths[1:], strict=False):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+@method("rnd", RNDRecipe)
+class RND(Method):
+    """An ERM predictor with a student w_s that learns a fixed random teacher w_t on its features φ(x), by
+    ‖w_s(φ(x)) − w_t(φ(x))‖² (Burda et al. 2018; UIMNET §3). The features are detached: only the student learns from it.
+
+    Native score (UIMNET §4): that distance, since the student never saw the teacher far from the data.
+    Features are normalised by their running mean and variance before both, so that the distance has a unit.
+    """
+
+    paper = "Burda et al., Exploration by random network distillation, ICLR 2019"
+    far = True
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        self.scale = nn.BatchNorm1d(self.features.num_features, affine=False)
+        self.student, self.teacher = self.pair(self.features.num_features)
+        self.teacher.requires_grad_(False)
+
+    def pair(self, inputs: int) -> tuple[nn.Module, nn.Module]:
+        """A student and a teacher of these features."""
+        width = self.recipe.width
+        return mlp(inputs, width, width, width), mlp(inputs, width, width)
+
+    def distance(self, embeddings: Tensor, student: nn.Module | None = None) -> Tensor:
+        """‖w_s(φ) − w_t(φ)‖² of detached features, (b,)."""
+        with torch.autocast(embeddings.device.type, enabled=False):
+            scaled = self.scale(embeddings.detach().float())
+            return ((student or self.student)(scaled) - self.teacher(scaled)).square().sum(1)
+
+    @property
+    def outputs(self) -> int:
+        return list(self.student.parameters())[-1].shape[0]
+
+    def penalty(self) -> Tensor | float:
+        """What else the student must keep small."""
+        return 0.0
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        embeddings = self.features(x)
+        distance = self.distance(embeddings).mean() / self.outputs
+        return nn.functional.cross_entropy(self.head(embeddings), y) + self.recipe.weight * (distance + self.penalty())
+
+    def forward(self, x: Tensor) -> Output:
+        said = super().forward(x)
+        assert said.embeddings is not None
+        said.scores["native"] = self.distance(said.embeddings)
+        return said
+
+    def ignorant(self, start: Method) -> nn.Module:
+        """A student that has learnt nothing, to compare with."""
+        return start.student  # type: ignore[return-value]
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, _ = first_batch(batches)
+        embeddings = self.features(x)
+        near, far = (float(self.distance(e).mean()) for e in (embeddings, self.features(noise_like(x))))
+        untrained = float(self.distance(embeddings, self.ignorant(start)).mean())
+        learnt = f"distance on training images {untrained:.3g} of an ignorant student, {near:.3g} of this one"
+        pairs = list(zip(self.teacher.parameters(), start.teacher.parameters(), strict=True))  # type: ignore[union-attr]
+        frozen = all(torch.equal(a, b) for a, b in pairs)
+        return {
+            "student learnt": Evidence(learnt, near < 0.5 * untrained),
+            "student ≠ teacher on noise": Evidence(f"{near:.3g} on training images, {far:.3g} on noise", far > 2 * near),
+            "teacher frozen": Evidence("as at the start" if frozen else "it moved", frozen),
+        }

@@ -1,0 +1,47 @@
+"""Soft labels: no target is ever certain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from nescio.config import hparam, uniform
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, first_batch, method
+
+
+@dataclass(frozen=True)
+class SoftLabelsRecipe(Learning):
+    most: float = hparam(0.9, uniform(0.8, 0.99), "ℓ_max, the target of the true class")
+
+
+@method("soft-labels", SoftLabelsRecipe)
+class SoftLabels(Method):
+    """The one of a one-hot label becomes ℓ_max < 1 and every zero ℓ_min = (1 − ℓ_max)/(C − 1) (UIMNET §3).
+
+    Native score (UIMNET §4): (s₍₁₎ − ℓ_max)², an over-shoot of the largest softmax is suspicious.
+    """
+
+    paper = "Szegedy et al., Rethinking the Inception architecture, CVPR 2016"
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        classes, most = self.setting.classes, self.recipe.most
+        target = torch.full((len(y), classes), (1 - most) / (classes - 1), device=x.device)
+        target.scatter_(1, y[:, None], most)
+        return nn.functional.cross_entropy(self.head(self.features(x)), target)
+
+    def forward(self, x: Tensor) -> Output:
+        said = super().forward(x)
+        assert said.logits is not None
+        said.scores["native"] = (self.probs(said.logits).max(1).values - self.recipe.most).square()
+        return said
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, _ = first_batch(batches)
+        logits = self(x).logits
+        assert logits is not None
+        largest = float(self.probs(logits).max(1).values.median())
+        most = self.recipe.most
+        seen = f"the largest softmax is {largest:.3f} on the median training image, ℓ_max is {most:.3f}"
+        return {"ceiling": Evidence(seen, most < 1 and largest < (1 + most) / 2)}

@@ -1,0 +1,51 @@
+"""Uncertainties that the network itself brings."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from nescio import Predictions, Undefined
+from nescio.measures import _native, native, norm
+from reference import load
+
+
+@given(arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.floats(-1e3, 1e3)))
+def test_norm_is_minus_the_length(embeddings):
+    u = norm(Predictions(embeddings=embeddings))
+    np.testing.assert_allclose(u, [-(sum(v**2 for v in row) ** 0.5) for row in embeddings], rtol=1e-12)
+
+
+def test_norm_equals_the_stored_lengths_negated():
+    stored = load("repreli_scores")
+    members = [norm(Predictions(embeddings=test)) for test in stored["test"]]
+    for m, u in enumerate(members):
+        np.testing.assert_allclose(u, -stored[f"euclidean_L2Norm_m{m}"], rtol=1e-6)
+    np.testing.assert_allclose(np.mean(members, 0), -stored["euclidean_ens-L2Norm"], rtol=1e-6)
+
+
+def test_norm_of_half_precision_does_not_overflow():
+    u = norm(Predictions(embeddings=np.full((3, 1000), 300, np.float16)))
+    np.testing.assert_allclose(u, -300 * 1000**0.5)
+
+
+def test_norm_in_blocks_is_the_same(monkeypatch):
+    predictions = Predictions(embeddings=np.random.default_rng(0).normal(size=(50, 7)))
+    whole = norm(predictions)
+    monkeypatch.setattr(_native, "BLOCK_VALUES", 20)
+    np.testing.assert_array_equal(norm(predictions), whole)
+
+
+def test_native_is_the_stored_score():
+    score = np.array([0.5, -2.0, 7.0], np.float32)
+    u = native(Predictions(scores={"native": score, "other": -score}))
+    np.testing.assert_array_equal(u, score)
+    assert u.dtype == np.float64
+
+
+def test_absent_is_a_sentence():
+    with pytest.raises(Undefined, match="no embeddings"):
+        norm(Predictions(labels=[0, 1]))
+    with pytest.raises(Undefined, match="no score named native"):
+        native(Predictions(scores={"other": [1.0]}))

@@ -1,0 +1,371 @@
+"""The one pass: softmax measures and answers of a dump."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.special import log_softmax, logsumexp, softmax
+from scipy.stats import entropy as scipy_entropy
+
+from nescio import BadInput, Predictions, Undefined, metrics
+from nescio.measures import _softmax as module
+from nescio.measures import (
+    dempster_shafer,
+    energy,
+    entropy,
+    expected_entropy,
+    gap,
+    largest,
+    max_logit,
+    mutual_information,
+)
+from nescio.measures._softmax import mean_probs, summary
+from reference import load
+
+OF_PROBS = (largest, gap, entropy, mutual_information, expected_entropy)
+OF_SCORES = (max_logit, energy, dempster_shafer)
+ALL = OF_PROBS + OF_SCORES
+
+
+def by_definition(logits):
+    """All measures of logits (n, s, c) from SciPy in float64."""
+    z = np.asarray(logits, np.float64)
+    p = softmax(z, axis=2)
+    mean = p.mean(1)
+    ordered = np.sort(mean, axis=1)
+    lse = logsumexp(z, axis=2)
+    c = z.shape[2]
+    of_draws = scipy_entropy(p, axis=2)
+    return {
+        "largest": 1 - ordered[:, -1],
+        "gap": -(ordered[:, -1] - ordered[:, -2]),
+        "entropy": scipy_entropy(mean, axis=1),
+        "mutual_information": scipy_entropy(mean, axis=1) - of_draws.mean(1),
+        "expected_entropy": of_draws.mean(1),
+        "max_logit": -z.max(2).mean(1),
+        "energy": -lse.mean(1),
+        "dempster_shafer": (c / (c + np.exp(lse))).mean(1),
+    }
+
+
+dumps = st.tuples(st.integers(1, 6), st.integers(1, 3), st.integers(2, 5)).flatmap(
+    lambda shape: hnp.arrays(np.float64, shape, elements=st.floats(-20, 20).map(lambda x: round(x, 1)))
+)
+
+
+@given(dumps, st.sampled_from([np.float16, np.float32, np.float64, np.int64]))
+def test_measures_by_definition(logits, dtype):
+    dump = Predictions(logits=logits.astype(dtype))
+    expected = by_definition(logits.astype(dtype))
+    for measure in ALL:
+        np.testing.assert_allclose(measure(dump), expected[measure.__name__], rtol=1e-11, atol=1e-13)
+
+
+@given(dumps, st.sampled_from([np.float16, np.float32, np.float64]), st.data())
+def test_answers_of_logits_are_those_of_the_mean_probabilities(logits, dtype, data):
+    logits = logits.astype(dtype)
+    n, _, c = logits.shape
+    labels = data.draw(hnp.arrays(np.int64, n, elements=st.integers(0, c - 1)))
+    dump = Predictions(logits=logits, labels=labels)
+    a = summary(dump).answers()
+    probs = softmax(logits.astype(np.float64), axis=2).mean(1)
+    own = log_softmax(logits.astype(np.float64), axis=2)[np.arange(n), :, labels]
+    np.testing.assert_allclose(a.log_loss, -logsumexp(own, axis=1) + np.log(own.shape[1]), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(a.brier, ((probs - np.eye(c)[labels]) ** 2).sum(1), atol=1e-13)
+    np.testing.assert_allclose(a.confidence, probs.max(1), rtol=1e-13)
+    np.testing.assert_allclose(a.doubt, 1 - probs.max(1), atol=1e-13)
+    np.testing.assert_allclose(mean_probs(dump), probs, rtol=1e-12)
+    if logits.shape[1] == 1:
+        flat = logits[:, 0]
+        order = np.argsort(-flat.astype(np.float64), axis=1, kind="stable")
+        np.testing.assert_array_equal(a.predicted, order[:, 0])
+        np.testing.assert_array_equal(a.rank, np.argmax(order == labels[:, None], axis=1))
+        np.testing.assert_array_equal(a.right, order[:, 0] == labels)
+
+
+def test_one_draw_and_the_same_draw_twice_agree():
+    logits = np.random.default_rng(0).normal(size=(200, 1, 10)) * 4
+    labels = np.arange(200) % 10
+    once, twice = Predictions(logits=logits, labels=labels), Predictions(logits=logits.repeat(2, 1), labels=labels)
+    for measure in ALL:
+        np.testing.assert_allclose(measure(once), measure(twice), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(summary(once).answers().brier, summary(twice).answers().brier, rtol=1e-12)
+    np.testing.assert_array_equal(mutual_information(once), 0.0)
+    assert (mutual_information(twice) >= 0).all()
+
+
+def test_saturated_rows_keep_their_order():
+    """A float32 softmax gives all of these the probability 1."""
+    lead = np.linspace(20, 600, 500)
+    logits = np.zeros((500, 3), np.float32)
+    logits[:, 1] = lead
+    dump = Predictions(logits=logits, labels=np.ones(500, int))
+    for measure in (largest, entropy, energy, max_logit):
+        assert (np.diff(measure(dump)) < 0).all(), measure.__name__
+    np.testing.assert_allclose(largest(dump), 2 * np.exp(-logits[:, 1].astype(np.float64)), rtol=1e-8)
+    a = summary(dump).answers()
+    np.testing.assert_allclose(a.log_loss, a.doubt, rtol=1e-8)
+    np.testing.assert_allclose(a.brier[:100], 1.5 * a.doubt[:100] ** 2, rtol=1e-8)
+    wrong = summary(Predictions(logits=logits, labels=np.zeros(500, int))).answers()
+    np.testing.assert_allclose(wrong.log_loss, logits[:, 1], rtol=1e-7)  # never the log of an underflowed softmax
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e6, 1e30, 1e300])
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+def test_far_away_logits_stay_finite(scale, offset):
+    rng = np.random.default_rng(0)
+    logits = (rng.normal(size=(50, 2, 4)) + 5 * offset) * scale
+    for z in (logits, logits[:, :1]):
+        dump = Predictions(logits=z, labels=np.zeros(50, int))
+        for measure in ALL:
+            assert np.isfinite(measure(dump)).all(), measure.__name__
+        a = summary(dump).answers()
+        assert all(np.isfinite(getattr(a, name)).all() for name in ("log_loss", "brier", "doubt", "confidence"))
+    np.testing.assert_allclose(energy(dump), -logits[:, 0].max(1), rtol=1e-3)
+
+
+def test_a_common_offset_changes_no_probability():
+    logits = np.random.default_rng(0).normal(size=(100, 5)) * 3
+    near, far = Predictions(logits=logits), Predictions(logits=logits + 4096.0)
+    for measure in (largest, gap, entropy):
+        np.testing.assert_allclose(measure(near), measure(far), rtol=1e-9)
+
+
+def test_rows_and_classes_may_come_in_any_order():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(3000, 2, 40)) * np.linspace(0.1, 200, 3000)[:, None, None]
+    rows, classes = rng.permutation(3000), rng.permutation(40)
+    for z in (logits, logits[:, :1].astype(np.float32)):
+        dump = Predictions(logits=z)
+        mixed, renamed = Predictions(logits=z[rows]), Predictions(logits=z[:, :, classes])
+        for measure in ALL:
+            np.testing.assert_array_equal(measure(dump)[rows], measure(mixed))
+            np.testing.assert_allclose(measure(dump), measure(renamed), rtol=1e-12, atol=1e-15)
+
+
+def test_blocks_and_threads_do_not_show(monkeypatch):
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(257, 3, 7)), rng.integers(7, size=257)
+    whole = summary(Predictions(logits=logits, labels=labels))
+    monkeypatch.setattr(module, "BLOCK", 21)
+    monkeypatch.setenv("NESCIO_THREADS", "3")
+    blocked = summary(Predictions(logits=logits, labels=labels))
+    for name in whole.u:
+        np.testing.assert_array_equal(whole.u[name], blocked.u[name])
+    np.testing.assert_array_equal(whole.answers().log_loss, blocked.answers().log_loss)
+
+
+# ---- draws and members
+
+
+def test_mutual_information_is_over_members_when_there_are_several():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(30, 6, 4)) * 2
+    p = softmax(logits, axis=2)
+    members = np.array([0, 1, 0, 1, 0, 1])
+    means = np.stack([p[:, members == m].mean(1) for m in (0, 1)], 1)
+    expected = scipy_entropy(means.mean(1), axis=1) - scipy_entropy(means, axis=2).mean(1)
+    np.testing.assert_allclose(mutual_information(Predictions(logits=logits, members=members)), expected, rtol=1e-10)
+    of_draws = by_definition(logits)["mutual_information"]
+    for same in (None, np.zeros(6, int), np.arange(6)):
+        found = mutual_information(Predictions(logits=logits, members=same))
+        np.testing.assert_allclose(found, of_draws, rtol=1e-10)
+    assert not np.allclose(expected, of_draws)
+    dump = Predictions(logits=logits, members=members)
+    np.testing.assert_allclose(expected_entropy(dump), scipy_entropy(p, axis=2).mean(1), rtol=1e-12)  # always of draws
+
+
+def test_members_weigh_alike_whatever_their_number_of_draws():
+    rng = np.random.default_rng(1)
+    logits = rng.normal(size=(30, 4, 3)) * 2
+    p = softmax(logits, axis=2)
+    means = np.stack([p[:, :3].mean(1), p[:, 3]], 1)
+    expected = scipy_entropy(means.mean(1), axis=1) - scipy_entropy(means, axis=2).mean(1)
+    dump = Predictions(logits=logits, members=[0, 0, 0, 7])
+    np.testing.assert_allclose(mutual_information(dump), expected, rtol=1e-10)
+    np.testing.assert_allclose(largest(dump), 1 - p.mean(1).max(1), rtol=1e-12)  # the answer is the mean over draws
+
+
+def test_agreeing_members_disagree_by_nothing():
+    logits = np.random.default_rng(0).normal(size=(500, 1, 8)).repeat(5, axis=1) * 6
+    u = mutual_information(Predictions(logits=logits))
+    assert (u >= 0).all() and u.max() < 1e-14
+
+
+def test_url_jensen_shannon_divergence():
+    r = load("url_jsd")
+    logits = np.moveaxis(r["logits_S_B_C"], 0, 1)
+    dump = Predictions(logits=logits)
+    np.testing.assert_allclose(mutual_information(dump), r["jsd"], rtol=1e-12)
+    np.testing.assert_allclose(mutual_information(dump), r["x_jsd"], rtol=1e-12)
+    np.testing.assert_allclose(np.log(mean_probs(dump)), r["mean_logprob"], rtol=1e-12)
+    np.testing.assert_allclose(expected_entropy(dump), r["entropy_of_members"].mean(0), rtol=1e-12)
+    for member in range(7):
+        alone = entropy(Predictions(logits=logits[:, member]))
+        np.testing.assert_allclose(alone, r["entropy_of_members"][member], rtol=1e-12)
+    saturated = logits.copy()
+    saturated[0] = [1e4, 0, 0, 0, 0]
+    found = mutual_information(Predictions(logits=saturated))
+    np.testing.assert_allclose(found, r["jsd_with_onehot_row0"], rtol=1e-12, atol=1e-300)
+    assert found[0] == 0
+    assert set(r) == {"logits_S_B_C", "jsd", "x_jsd", "mean_logprob", "entropy_of_members", "jsd_with_onehot_row0"}
+
+
+def test_practicality_entropy_and_mutual_information():
+    r = load("pract_entropy_mi")
+    ours = entropy(Predictions(probs=r["probs"]))
+    np.testing.assert_allclose(ours, r["x_entropy_exact"], rtol=1e-6)
+    # Theirs adds 1e-5 inside the logarithm, which lowers every entropy by about 1e-5 a class: not the entropy.
+    p = r["probs"].astype(np.float64)
+    np.testing.assert_allclose(r["entropy_eps"], -(p * np.log(p + 1e-5)).sum(1), rtol=1e-5)
+    assert (ours - r["entropy_eps"] > 5e-5).all()
+
+    draws = np.moveaxis(r["samples_B_C_S"], 2, 1)
+    dump = Predictions(probs=draws)
+    np.testing.assert_allclose(mutual_information(dump), r["x_mi_exact"], rtol=1e-9)
+    np.testing.assert_allclose(mutual_information(dump), r["epistemic_mi"], atol=1e-7)  # their 1e-5 nearly cancels …
+    assert np.abs(r["epistemic_mi"] - r["x_mi_exact"]).max() > 1e-9  # … but is there
+    aleatoric = -(draws * np.log(draws + 1e-5)).sum(2).mean(1)
+    np.testing.assert_allclose(r["aleatoric"], aleatoric, rtol=1e-9)
+    assert (expected_entropy(dump) - r["aleatoric"] > 1e-5).all()  # and does not cancel here
+    np.testing.assert_allclose(expected_entropy(dump), scipy_entropy(draws, axis=2).mean(1), rtol=1e-12)
+    inputs, theirs = {"probs", "samples_B_C_S"}, {"entropy_eps", "epistemic_mi", "aleatoric"}
+    assert set(r) == inputs | theirs | {"x_entropy_exact", "x_mi_exact"}
+
+
+def test_uimnet_measures():
+    r = load("uimnet_measures")
+    np.testing.assert_allclose(r["features"] @ r["w_classifier.weight"].T + r["w_classifier.bias"], r["logits"])
+    dump = Predictions(logits=r["logits"])
+    np.testing.assert_allclose(largest(dump), 1 + r["Largest"], rtol=1e-12)  # theirs is -max p, ours 1 - max p
+    assert (largest(dump) != r["Largest"]).all()
+    np.testing.assert_allclose(gap(dump), r["Gap"], rtol=1e-12)
+    np.testing.assert_allclose(entropy(dump), r["Entropy"], rtol=1e-12)
+    np.testing.assert_allclose(energy(dump), r["LogSumExp"], rtol=1e-12)
+    rest = {key for key in r if not key.startswith(("w_", "MoG_", "train_"))}  # mixtures: see test_density
+    ours = {"Largest", "Gap", "Entropy", "LogSumExp"}
+    assert rest == ours | {"x", "logits", "features", "Jacobian", "DeepJacobian", "x_full_jacobian_row0"}
+
+
+# ---- dumps of probabilities
+
+
+@pytest.mark.parametrize("measure", OF_SCORES)
+def test_scores_are_absent_from_probabilities(measure):
+    with pytest.raises(Undefined, match="holds probabilities"):
+        measure(Predictions(probs=np.full((2, 3), 1 / 3)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_probabilities_are_taken_as_given(dtype):
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.full(6, 0.3), size=400).astype(dtype)
+    labels = rng.integers(6, size=400)
+    dump = Predictions(probs=probs, labels=labels)
+    given_ = metrics.answers(probs, labels)
+    found = summary(dump).answers()
+    for name in ("confidence", "doubt", "brier", "log_loss"):
+        np.testing.assert_allclose(getattr(found, name), getattr(given_, name), rtol=1e-5, atol=1e-7)
+    for name in ("predicted", "right", "rank"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(given_, name))
+    np.testing.assert_allclose(entropy(dump), scipy_entropy(probs.astype(np.float64), axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_shares_of_votes_tie(dtype):
+    """A forest's probabilities are k/m: equal largest shares must tie whatever the other classes share."""
+    rng = np.random.default_rng(0)
+    votes = rng.multinomial(10, np.full(5, 0.2), size=2000)
+    dump = Predictions(probs=(votes / 10).astype(dtype))
+    assert len(np.unique(largest(dump))) == len(np.unique(votes.max(1)))
+    ordered = np.sort(votes, axis=1)
+    if dtype == np.float64:  # in float32, 0.6 - 0.4 and 0.5 - 0.3 differ by themselves
+        assert len(np.unique(gap(dump))) == len(np.unique(ordered[:, -1] - ordered[:, -2]))
+        exact = scipy_entropy(ordered / 10, axis=1)
+        assert len(np.unique(entropy(dump))) == len(np.unique(exact.round(9)))
+
+
+def test_one_hot_probabilities():
+    dump = Predictions(probs=np.eye(4, dtype=np.float32), labels=[0, 1, 3, 3])
+    np.testing.assert_allclose(largest(dump), 0, atol=1e-30)
+    np.testing.assert_allclose(entropy(dump), 0, atol=1e-30)
+    a = summary(dump).answers()
+    assert a.floored == 1 and a.zero[2]
+    assert a.log_loss[2] == pytest.approx(-np.log(np.finfo(np.float32).tiny), rel=1e-6)
+    np.testing.assert_allclose(a.brier, [0, 0, 2, 0], atol=1e-12)
+
+
+def test_zeros_of_half_precision_do_not_add_up():
+    """A thousand zeros, each kept as 6e-5, would be 6 % of a row."""
+    rng = np.random.default_rng(0)
+    exact = softmax(rng.normal(size=(200, 1000)) * 8, axis=1)
+    half = exact.astype(np.float16)
+    assert (half == 0).mean() > 0.5
+    labels = np.where(half[:, 0] == 0, 0, 1)
+    dump = Predictions(probs=half, labels=labels)
+    as_given = half.astype(np.float64)
+    np.testing.assert_allclose(summary(dump).answers().confidence, as_given.max(1), rtol=1e-6)
+    unsaturated = as_given.max(1) < 0.999
+    np.testing.assert_allclose(largest(dump)[unsaturated], 1 - as_given.max(1)[unsaturated], rtol=1e-5)
+    np.testing.assert_allclose(entropy(dump), -(as_given * np.log(np.maximum(as_given, 1e-30))).sum(1), atol=1e-3)
+    np.testing.assert_allclose(mean_probs(dump), as_given, atol=1e-4)  # a true 6e-5 beside zeros is lost with them
+    a = summary(dump).answers()
+    assert a.floored == metrics.answers(half, labels).floored > 0
+    np.testing.assert_allclose(a.log_loss, metrics.answers(half, labels).log_loss, rtol=1e-5)
+
+
+def test_a_true_six_in_a_hundred_thousand_counts():
+    tiny = float(np.finfo(np.float16).tiny)
+    dump = Predictions(probs=np.array([[1 - tiny, tiny]], np.float32))
+    np.testing.assert_allclose(largest(dump), tiny, rtol=1e-5)
+
+
+# ---- what the summary knows
+
+
+def test_untaught_rows_have_measures_but_no_answers():
+    logits = np.random.default_rng(0).normal(size=(4, 3))
+    dump = Predictions(logits=logits, labels=[0, 1, 99, 2], taught=[True, True, False, False])
+    s = summary(dump)
+    np.testing.assert_array_equal(s.known, [True, True, False, False])
+    assert s.answers().n == 2 and len(s.u["largest"]) == 4
+    assert s.answers(np.array([1])).n == 1
+    with pytest.raises(BadInput, match="not in training"):
+        s.answers(np.array([1, 2]))
+    with pytest.raises(Undefined, match="No row"):
+        summary(Predictions(logits=logits, labels=[7, 8, 9, 9], taught=np.zeros(4, bool))).answers()
+
+
+def test_nothing_to_say():
+    with pytest.raises(Undefined, match="no logits"):
+        largest(Predictions(labels=[0, 1]))
+    with pytest.raises(Undefined, match="no logits"):
+        mean_probs(Predictions(labels=[0, 1]))
+    with pytest.raises(Undefined, match="no labels"):
+        summary(Predictions(logits=np.zeros((2, 3)))).answers()
+
+
+def test_the_pass_happens_once_and_its_results_cannot_be_changed(monkeypatch):
+    dump = Predictions(logits=np.random.default_rng(0).normal(size=(5, 3)))
+    first = largest(dump)
+    monkeypatch.setattr(module, "_pass", None)
+    assert largest(dump) is first
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 1
+
+
+def test_a_large_half_precision_file_is_read_in_bounded_memory(tmp_path):
+    shape = (2000, 10, 1000)
+    file = np.lib.format.open_memmap(tmp_path / "logits.npy", "w+", np.float16, shape)
+    file[:] = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    dump = Predictions(logits=np.load(tmp_path / "logits.npy", mmap_mode="r"), labels=np.arange(2000) % 1000)
+    tracemalloc.start()
+    u = mutual_information(dump)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 24e6 < file.nbytes
+    rows = np.array([0, 999, 1999])
+    np.testing.assert_allclose(u[rows], by_definition(file[rows])["mutual_information"], rtol=1e-9)

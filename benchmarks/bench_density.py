@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from _table import best_of, show
 
 from nescio import Predictions
+from nescio._parallel import one_blas_thread
 from nescio.distributions import von_mises_fisher
 from nescio.measures import _density, gaussian_mixture, gmm, vmf_mixture
 
@@ -20,6 +22,14 @@ def clusters(n: int, d: int, noise: float) -> np.ndarray:
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(COMPONENTS, d)) / np.sqrt(d)
     return (centres[rng.integers(COMPONENTS, size=n)] + noise * rng.normal(size=(n, d))).astype(np.float32)
+
+
+def at_its_fastest(work: Callable[[], Any], times: int) -> tuple[float, Any]:
+    """A peer's least seconds over BLAS threads as they come and BLAS at one, which wins on a busy machine."""
+    usual, result = best_of(work, times)
+    with one_blas_thread():
+        single, _ = best_of(work, times)
+    return min(usual, single), result
 
 
 def start(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -37,7 +47,7 @@ def inverse_by_root(r: float, d: int) -> float:
 
 
 def scipy_mixture(x: np.ndarray, steps: int) -> tuple[float, float]:
-    """EM with scipy.stats.vonmises_fisher for the density and a root finder for κ: mean log-likelihood, seconds."""
+    """EM with scipy.stats.vonmises_fisher for the density and a root finder for κ: seconds, mean log-likelihood."""
     from scipy.special import logsumexp
     from scipy.stats import vonmises_fisher
 
@@ -60,8 +70,7 @@ def scipy_mixture(x: np.ndarray, steps: int) -> tuple[float, float]:
             k = np.array([inverse_by_root(r, x.shape[1]) for r in length / counts])
         return float(likelihood)
 
-    seconds, likelihood = best_of(fit, 2)
-    return likelihood, seconds
+    return at_its_fastest(fit, 1)
 
 
 def vectorised_mixture(x: np.ndarray, steps: int) -> tuple[float, float]:
@@ -89,8 +98,7 @@ def vectorised_mixture(x: np.ndarray, steps: int) -> tuple[float, float]:
             k = np.array([inverse_by_root(r, d) for r in length / counts])
         return float(likelihood)
 
-    seconds, likelihood = best_of(fit, 3)
-    return likelihood, seconds
+    return at_its_fastest(fit, 2)
 
 
 def sphere() -> list[dict[str, Any]]:
@@ -101,7 +109,7 @@ def sphere() -> list[dict[str, Any]]:
     ours = whole - seeding
     rows = []
     for peer, run_peer in (("scipy.stats EM", scipy_mixture), ("NumPy EM, one product", vectorised_mixture)):
-        likelihood, seconds = run_peer(x, STEPS)
+        seconds, likelihood = run_peer(x, STEPS)
         assert abs(likelihood - model.log_likelihoods[-1]) < 1e-7 * abs(likelihood)
         rows.append(
             {
@@ -135,7 +143,7 @@ def constants() -> list[dict[str, Any]]:
             "peer_s": peer,
             "ours_s": ours,
             "ratio": peer / ours,
-            "note": f"{0.2 / ours:.0f} M values/s; ive underflows at κ < 5 here",
+            "note": f"{0.2 / ours:.0f} M values/s; ive is 0 at κ ≤ 12 here",
         }
         for name, peer, ours in (("log C", peer_c, ours_c), ("A", peer_a, ours_a))
     ]
@@ -152,6 +160,7 @@ def gaussians() -> list[dict[str, Any]]:
     peer = GaussianMixture(
         COMPONENTS,
         max_iter=STEPS,
+        init_params="random",
         tol=0,
         weights_init=first.weights,
         means_init=first.means,
@@ -162,8 +171,8 @@ def gaussians() -> list[dict[str, Any]]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        seconds, _ = best_of(lambda: peer.fit(x.astype(np.float64)), 2)
-    assert abs(peer.score(x) - model.log_likelihoods[-1]) < 1e-3
+        seconds, _ = at_its_fastest(lambda: peer.fit(x.astype(np.float64)), 1)
+    np.testing.assert_allclose(model(predictions), -peer.score_samples(x), atol=1e-3)
     rows = [
         {
             "work": f"Gaussian mixture, 20 × 20,000 × 64, {STEPS} steps of EM",
@@ -177,7 +186,7 @@ def gaussians() -> list[dict[str, Any]]:
     labels = np.arange(len(x)) % 10
     fitted = gmm(Predictions(embeddings=x, labels=labels))
     ours, u = best_of(lambda: fitted(predictions))
-    seconds, exact = best_of(lambda: scipy_gmm(x, labels), 1)
+    seconds, exact = at_its_fastest(lambda: scipy_gmm(x, labels), 2)
     np.testing.assert_allclose(u, exact, rtol=1e-9)
     rows.append(
         {

@@ -410,3 +410,26 @@ def test_screenshots_for_a_person_to_look_at(several: Path, tmp_path: Path, sche
     flags = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
     browse(several, f"--screenshot={picture}", *flags, folder=tmp_path)
     assert picture.stat().st_size > 50_000
+
+
+def test_write_fills_a_folder(tmp_path: Path) -> None:
+    cards = [sample_card(name="dumps/forest.npz"), sample_card(name="dumps/tree.npz")]
+    path = report.write(tmp_path / "out", cards, sample_comparison())
+    assert path == tmp_path / "out" / "index.html"
+    assert sorted(child.name for child in path.parent.iterdir()) == [
+        "index.html",
+        "rows.csv",
+        "tables.md",
+        "tables.tex",
+    ]
+    assert "<h1>forest.npz · tree.npz</h1>" in path.read_text()
+    assert (tmp_path / "out" / "tables.md").read_text() == report.markdown(cards, sample_comparison())
+    alone = report.write(tmp_path / "compared", [], sample_comparison(), title="Compared")
+    assert "<h1>Compared</h1>" in alone.read_text() and "intervals" in figures_of(alone.read_text())
+
+
+def test_intervals_stand_under_their_values(tmp_path: Path) -> None:
+    card = sample_card()
+    card.rows = [row("auroc", 0.8, "largest", low=0.75, high=0.85), row("auroc", 0.7, "entropy")]
+    text = page(tmp_path / "bootstrapped.html", "x", [card]).read_text()
+    assert "<td><strong>0.8000</strong><small> [0.7500, 0.8500]</small></td>" in text

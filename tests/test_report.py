@@ -415,3 +415,55 @@ def test_tables_need_neither_pandas_nor_altair() -> None:
         "assert not heavy and 'scipy.stats' not in sys.modules, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---- whole documents
+
+
+def test_several_cards_and_their_comparison_make_one_document() -> None:
+    cards = [sample_card(name="forest"), sample_card(name="tree")]
+    text = report.markdown(cards, sample_comparison())
+    places = [text.index(f"## {title}") for title in ("The models side by side", "forest", "tree", "Which differences")]
+    assert places == sorted(places)
+    assert text.count("- **AUROC ↑**:") == 1  # explained once in the whole document
+    assert text.count("It is right in 90.0 % of 400 answers.") == 2
+    assert "## " not in report.markdown(sample_card()).replace("### ", "")
+    only = report.markdown([], sample_comparison())
+    assert only == report.markdown(sample_comparison()) and "0.8900 [0.8800, 0.9020]" in only
+    assert "forest: How good are the answers" in report.latex(cards)
+
+
+def test_csv_of_several_cards_tells_them_apart() -> None:
+    cards = [sample_card(name="a"), sample_card(name="b")]
+    held = list(csv.DictReader(io.StringIO(report.csv_text(cards))))
+    assert len(held) == 2 * len(sample_rows()) and {line["file"] for line in held} == {"a", "b"}
+    compared = list(csv.DictReader(io.StringIO(report.csv_text([], sample_comparison()))))
+    assert {line["method"] for line in compared} == {"forest", "logistic", "tree"} and compared[0]["rank"] == "1"
+
+
+def test_intervals_are_shown_where_there_are_some() -> None:
+    (table,) = report.tables([row("auroc", 0.8, "largest", low=0.75, high=0.85), row("auroc", 0.7, "entropy")])
+    assert [cell.text for _, (cell,) in table.lines if cell] == ["0.8000 [0.7500, 0.8500]", "0.7000"]
+    assert table.lines[0][1][0].best  # type: ignore[union-attr]
+
+
+def test_terminal_names_the_models_and_says_what_they_know() -> None:
+    from rich.console import Console
+
+    out = io.StringIO()
+    report.terminal([sample_card(name="forest")], Console(file=out, width=100), comparison=sample_comparison())
+    text = out.getvalue()
+    assert text.startswith("forest\nIt is right in 90.0 % of 400 answers.")
+    assert text.index("How good are the answers") < text.index("Which differences are real")
+    assert f"{RANKING}: calibrated" in text and "How far from the best" in text
+    short = io.StringIO()
+    report.terminal([sample_card()], Console(file=short, width=100), comparison=sample_comparison(), more=False)
+    assert f"{RANKING}: calibrated" not in short.getvalue() and "How far from the best" not in short.getvalue()
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "markdown", "latex"])
+def test_grid_holds_every_text(form: str) -> None:
+    rows = [{"name": "auroc", "sentence": "Chance of a pair."}, {"name": "e_aurc", "sentence": None, "better": "lower"}]
+    text = report.grid(rows, form)
+    assert all(word in text.replace("\\_", "_") for word in ("name", "auroc", "e_aurc", "Chance of a pair.", "better"))
+    assert text.endswith("\n") and "None" not in text

@@ -185,6 +185,13 @@ def test_a_failure_is_remembered_and_tried_again(store):
     )  # fmt: skip
 
 
+def test_waiting_for_other_work_is_no_failure(store):
+    plant(store)
+    with pytest.raises(Busy), store.work("predict", "p"), store.work("train", "r", wait=False):
+        pass
+    assert [(run.stage, run.state) for run in store.runs()] == [("predict", "stopped"), ("train", "running")]
+
+
 def test_an_interruption_is_no_failure(store):
     with pytest.raises(KeyboardInterrupt), store.work("train", "r"):
         raise KeyboardInterrupt

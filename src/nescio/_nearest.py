@@ -8,6 +8,7 @@ pair by pair, in a way that does not depend on where a row stands: equal rows ti
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -152,10 +153,10 @@ def nearest(
     rows = np.arange(len(queries)) if rows is None else rows
     found = np.empty((len(rows), cuts[-1]), np.intp)
     work_size = len(rows) * len(refs) * refs.d
-    step = int(np.clip(BLOCK // len(refs), 64, 1024))
-    if work_size >= SERIAL:
-        step = min(step, -(-len(rows) // threads()))
-    parts = blocks(len(rows), max(1, step))
+    workers = threads() if work_size >= SERIAL else 1
+    rounds = max(1, -(-len(rows) // (workers * int(np.clip(BLOCK // len(refs), 64, 1024)))))
+    step = max(1, -(-len(rows) // (workers * rounds)))  # every worker gets as much
+    parts = blocks(len(rows), step)
     half = refs.half.astype(np.float32)
 
     def work(i: int, workers: int) -> None:
@@ -173,7 +174,7 @@ def nearest(
                 margin = _margin(refs, queries, who[few], SINGLE)
                 found[part][few] = _choose(scores[few], margin, cuts, _Judge(refs, queries, who[few], others))
 
-    _run(work, work_size)
+    _run(work, work_size, blas=True)
     return found
 
 
@@ -208,12 +209,12 @@ def distances(refs: Points, queries: Points, found: Array) -> Array:
 # ---- deciding
 
 
-def _run(work: Callable[[int, int], Any], size: int) -> None:
-    """On all threads with BLAS at one each, or here when the work is small."""
+def _run(work: Callable[[int, int], Any], size: int, blas: bool = False) -> None:
+    """On all threads, with BLAS at one in each, or here when the work is small."""
     if size < SERIAL or threads() == 1:
         work(0, 1)
         return
-    with one_blas_thread():
+    with one_blas_thread() if blas else nullcontext():
         share(work)
 
 

@@ -280,12 +280,11 @@ class Training(Checked):
     augment: Literal["none", "shift", "crop-flip", "full"] = "crop-flip"
     precision: Literal["auto", "float32", "bf16"] = "auto"
     compile: bool = False
-    checkpoint_every: float = 60.0  # least seconds between two checkpoints
 
     def check(self) -> None:
         self.need(0, "rate", "factor", "clip", above=True)
         self.need(1, "epochs", "batch", "every", "accumulate")
-        self.need(0, "momentum", "decay", "warmup", "checkpoint_every")
+        self.need(0, "momentum", "decay", "warmup")
 
 
 @dataclass(frozen=True, kw_only=True)

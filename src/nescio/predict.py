@@ -27,6 +27,11 @@ PROBE_BATCH = 128  # probes go backward through the network once per class
 VIEWS = 8  # augmented copies of an image that test-time augmentation averages
 
 
+def predict_key(key: str, split: str, outside: Sequence[int] | None, store: Store) -> str:
+    """Where the dump of a trained trial on a split lies."""
+    return store.key("predict", _asked(split, outside), parents=(key,), version=VERSION)
+
+
 def predict(
     key: str,
     trial: Trial,
@@ -34,18 +39,37 @@ def predict(
     store: Store,
     runtime: Runtime,
     *,
+    outside: Sequence[int] | None = None,
     root: str | Path | None = None,
     wait: bool = True,
 ) -> str:
-    """What a trained trial says about one split, in the store; returns the dump's key."""
-    recipe = {"split": split}
-    with store.work("predict", recipe, parents=(key,), version=VERSION, wait=wait) as part:
+    """What a trained trial says about one split, in the store; returns the dump's key.
+
+    `outside` names the classes of the split `out`; None: all that are not in-domain.
+    """
+    with store.work("predict", _asked(split, outside), parents=(key,), version=VERSION, wait=wait) as part:
         if part is not None:
             dataset = datasets.load(trial.data, root)
             method = load_method(key, trial, store, runtime, root)
-            images = split_of(dataset, trial, split)
+            images = split_of(dataset, trial, split, outside)
             dump_of(method, images, dataset, runtime, seed=seed_for(key, split)).save(part.folder / DUMP)
-    return store.key("predict", recipe, parents=(key,), version=VERSION)
+    return predict_key(key, split, outside, store)
+
+
+def _asked(split: str, outside: Sequence[int] | None) -> dict[str, Any]:
+    return {"split": split, "outside": list(outside)} if split == "out" and outside is not None else {"split": split}
+
+
+def _probed(split: str, outside: Sequence[int] | None, temperatures: Sequence[float]) -> dict[str, Any]:
+    asked = {"temperatures": [float(f"{t:.6g}") for t in temperatures], "probes": ["jacobian", "tta", "native"]}
+    return {**_asked(split, outside), **asked}
+
+
+def probe_key(
+    keys: Sequence[str], temperatures: Sequence[float], split: str, outside: Sequence[int] | None, store: Store
+) -> str:
+    """Where the probes of an average of members lie."""
+    return store.key("predict", _probed(split, outside, temperatures), parents=tuple(keys), version=VERSION)
 
 
 def probe(
@@ -55,35 +79,35 @@ def probe(
     store: Store,
     runtime: Runtime,
     *,
+    outside: Sequence[int] | None = None,
     root: str | Path | None = None,
     wait: bool = True,
 ) -> str:
     """Jacobian, test-time augmentation and native score of an average of calibrated members, in the store."""
-    recipe = {
-        "split": split,
-        "temperatures": [float(f"{t:.6g}") for t in temperatures],
-        "probes": ["jacobian", "tta", "native"],
-    }
-    parents = tuple(key for key, _ in members)
-    with store.work("predict", recipe, parents=parents, version=VERSION, wait=wait) as part:
+    recipe, keys = _probed(split, outside, temperatures), tuple(key for key, _ in members)
+    with store.work("predict", recipe, parents=keys, version=VERSION, wait=wait) as part:
         if part is not None:
             _, trial = members[0]
             dataset = datasets.load(trial.data, root)
             methods = [load_method(key, each, store, runtime, root) for key, each in members]
             for method, temperature in zip(methods, recipe["temperatures"], strict=True):
-                method.temperature = temperature  # type: ignore[assignment]
-            images = split_of(dataset, trial, split)
-            seed = seed_for(*parents, split)
-            probed(methods, images, dataset, runtime, trial.training.augment, seed).save(part.folder / DUMP)
-    return store.key("predict", recipe, parents=parents, version=VERSION)
+                method.temperature = temperature
+            images = split_of(dataset, trial, split, outside)
+            found = probed(methods, images, dataset, runtime, trial.training.augment, seed_for(*keys, split))
+            found.save(part.folder / DUMP)
+    return probe_key(keys, temperatures, split, outside, store)
 
 
 def load_dump(key: str, store: Store) -> Predictions:
     return Predictions.load(store.path("predict", key) / DUMP)
 
 
-def split_of(dataset: datasets.Dataset, trial: Trial, split: str) -> datasets.Images:
-    images: datasets.Images = getattr(datasets.splits(dataset, trial.classes, trial.data_seed), split)
+def split_of(
+    dataset: datasets.Dataset, trial: Trial, split: str, outside: Sequence[int] | None = None
+) -> datasets.Images:
+    """The images of a split as a trial sees them."""
+    others = None if outside is None else tuple(outside)
+    images: datasets.Images = getattr(datasets.splits(dataset, trial.classes, trial.data_seed, others), split)
     return images
 
 

@@ -17,14 +17,10 @@ from nescio.metrics._calibration import classwise_ece_of_blocks
 from nescio.metrics._retrieval import retrieved
 from nescio.predictions import Predictions
 from nescio.progress import track
+from nescio.rows import COLUMNS, Row
 
 Array = NDArray[Any]
-Row = dict[str, Any]
 
-COLUMNS = (
-    "protocol version dataset backbone params spectral method trial data_seed init_seed members calibrated "
-    "split group measure metric value low high n"
-).split()
 CLASSWISE_ENTRIES = 20_000_000  # above this many probabilities class-wise ECE costs more than all the rest
 KNN = 10  # neighbours of `knn_distance` on a scorecard
 SCALERS: dict[str, Callable[[Predictions], Callable[[Predictions], Predictions]]] = {
@@ -77,7 +73,8 @@ def scorecard(
     name: str = "",
     split: str = "test",
     by: Sequence[str] = (),
-    calibration: str = "temperature",
+    calibration: str | None = "temperature",
+    only: Sequence[str] | None = None,
     classwise: bool | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Scorecard:
@@ -87,11 +84,12 @@ def scorecard(
     val          fits the calibration, adding calibrated rows beside the raw ones, and sets the rejection threshold
     ood          out-domain dumps by name; rows of `predictions` with taught = False join them as "untaught"
     by           groups whose values get rows of their own, e.g. ("severity",)
-    calibration  "temperature" or "vector"
+    calibration  "temperature", "vector", or None for no calibrated rows
+    only         names of the measures to take; None: all that there are
     classwise    class-wise ECE: True, False, or None for up to twenty million probabilities
     facts        columns that are the same in every row, e.g. {"method": "erm", "data_seed": 0}
     """
-    if calibration not in SCALERS:
+    if calibration is not None and calibration not in SCALERS:
         raise BadInput(f"There is no calibration named {calibration!r}. There are: {', '.join(SCALERS)}.")
     outside = {"ood": ood} if isinstance(ood, Predictions) else dict(ood or {})
     known = predictions
@@ -110,15 +108,16 @@ def scorecard(
             raise BadInput(f"{label} has {other.classes} classes, the model has {known.classes}.")
     card = Scorecard(name)
     base = dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members_of(known), **(facts or {})}
-    maker = _Maker(card, base, split, train, val, classwise)
+    maker = _Maker(card, base, split, train, val, classwise, only)
     maker.whole(known, outside, everything=predictions)
-    try:
-        scale = SCALERS[calibration](_fit_on(known, val))
-    except Undefined as reason:
-        maker.because(None, "calibrated", split, str(reason))
-    else:
-        maker.calibrated(scale)
-        maker.whole(scale(known), {label: scale(p) for label, p in outside.items() if p.logits is not None})
+    if calibration is not None:
+        try:
+            scale = SCALERS[calibration](_fit_on(known, val))
+        except Undefined as reason:
+            maker.because(None, "calibrated", split, str(reason))
+        else:
+            maker.calibrated(scale)
+            maker.whole(scale(known), {label: scale(p) for label, p in outside.items() if p.logits is not None})
     for group in by:
         maker.by_group(known, group)
     return card
@@ -153,8 +152,10 @@ class _Maker:
         train: Predictions | None,
         val: Predictions | None,
         classwise: bool | None,
+        only: Sequence[str] | None,
     ) -> None:
         self.card, self.base, self.split, self.val, self.classwise = card, base, split, val, classwise
+        self.only = None if only is None else [measures.registry[name].name for name in only]
         self.reference = train if train is not None else val
         self.fitted: dict[str, Callable[[Predictions], Array]] = {}
 
@@ -258,7 +259,7 @@ class _Maker:
     def measures(self, known: Predictions, raw: bool) -> Iterator[tuple[str, Callable[[Predictions], Array]]]:
         """(name, Predictions -> u) of every measure that this version changes."""
         for each in measures.registry.parts():
-            if not raw and "logits" not in each.needs:
+            if (not raw and "logits" not in each.needs) or (self.only is not None and each.name not in self.only):
                 continue
             if each.kind == "plain":
                 if known.draws == 1 and each.name in ("mutual_information", "expected_entropy"):
@@ -274,7 +275,7 @@ class _Maker:
                     yield each.name, fit
             elif raw:
                 self.because(each.name, None, self.split, "It compares several networks: one dump holds one of them.")
-        if raw:
+        if raw and self.only is None:
             for score in known.scores:
                 if score not in measures.registry:
                     yield f"scores/{score}", partial(_score, score)

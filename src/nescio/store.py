@@ -112,7 +112,7 @@ class Store:
             part._begin()
             yield part
             part._finish()
-        except Lost:
+        except (Lost, Busy):  # Busy: something that this work needs is still being done; nothing failed
             raise
         except Exception as error:
             part._fail(error)

@@ -236,7 +236,9 @@ def _model(seed: int = 0, n: int = 120, draws: int = 3, scale: float = 3.0) -> P
     labels = np.arange(n) % 4
     logits = scale * np.eye(4)[labels][:, None] + rng.normal(size=(n, draws, 4))
     embeddings = 6 * np.eye(6)[labels] + rng.normal(size=(n, 6))
-    return Predictions(labels=labels, logits=logits, embeddings=embeddings, scores={"native": rng.random(n)})
+    scores = {"native": rng.random(n), "jacobian": rng.random(n)}
+    tta = np.log(rng.dirichlet(np.ones(4), size=n))
+    return Predictions(labels=labels, logits=logits, embeddings=embeddings, scores=scores, variants={"tta": tta})
 
 
 def shape_and_order(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:

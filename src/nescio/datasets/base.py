@@ -7,7 +7,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +73,15 @@ class Encoded:
 
     def __init__(self, sources: Sequence[Any], size: int, crop: float) -> None:
         # An array of bytes instead of a million objects: worker processes share its memory.
-        self._paths = np.array([os.fsencode(each) for each in sources]) if _are_paths(sources) else None
-        self._held = sources if self._paths is None else None
+        self._are_paths = len(sources) > 0 and isinstance(sources[0], str)
+        self._sources = np.array([os.fsencode(each) for each in sources]) if self._are_paths else sources
         self.size, self.crop = size, crop
 
     def source(self, row: int) -> Any:
         """The path or the encoded bytes of one image."""
-        return self._held[row] if self._held is not None else os.fsdecode(self._paths[row])  # type: ignore[index]
+        return os.fsdecode(self._sources[row]) if self._are_paths else self._sources[row]
 
-    def read(self, rows: Array) -> Array:
+    def read(self, rows: Iterable[int]) -> Array:
         return decode.decode_all([self.source(row) for row in rows], self.size, self.crop)
 
 
@@ -109,7 +110,7 @@ class Images:
     def of(self, classes: Iterable[int]) -> Images:
         """The rows of these classes, renumbered 0, 1, … in the order given, marked as taught."""
         classes = list(classes)
-        number = np.full(max([*classes, *self.labels], default=0) + 1, -1)
+        number = np.full(1 + max(int(self.labels.max(initial=0)), *classes, 0), -1)
         number[classes] = np.arange(len(classes))
         kept = self.take(np.flatnonzero(number[self.labels] >= 0))
         return replace(kept, labels=number[kept.labels], taught=np.ones(len(kept), bool))
@@ -184,12 +185,15 @@ def load(spec: str, root: str | Path | None = None) -> Dataset:
     Named sets are looked for under `root`, else under $NESCIO_DATA, else under ~/.cache/nescio/data. A process reads a
     dataset once.
     """
-    return _load(spec, tuple(str(place.absolute()) for place in places(root)), str(Path.cwd()), root is not None)
+    where = None if root is None else str(Path(root).expanduser().absolute())
+    return _load(spec, where, os.environ.get("NESCIO_DATA"), os.getcwd())
 
 
 @lru_cache(maxsize=4)
-def _load(spec: str, looked: tuple[str, ...], here: str, rooted: bool) -> Dataset:
-    name, path, size = re.fullmatch(r"([^:@]*)(?::(.*?))?(?:@(\d+))?", spec, re.DOTALL).groups()  # type: ignore[union-attr]
+def _load(spec: str, root: str | None, named: str | None, here: str) -> Dataset:
+    """`named` and `here` are not used, but what is found depends on them: they belong into the key of the cache."""
+    match = re.fullmatch(r"([^:@]*)(?::(.*?))?(?:@(\d+))?", spec, re.DOTALL)
+    name, path, size = match.groups() if match else (spec, None, None)
     found = registry[name]
     if found.path and not path:
         raise BadInput(f"{spec!r} names no path: write {name}:PATH.")
@@ -198,7 +202,7 @@ def _load(spec: str, looked: tuple[str, ...], here: str, rooted: bool) -> Datase
     if size is not None and (found.size is None or int(size) < 1):
         what = "cannot be resized" if found.size is None else "cannot have 0 pixels"
         raise BadInput(f"{spec!r}: the images of {name} {what}.")
-    return found.read(Request(Path(looked[0]) if rooted else None, path or "", int(size or found.size or 0)))
+    return found.read(Request(Path(root) if root else None, path or "", int(size or found.size or 0)))
 
 
 def places(root: str | Path | None) -> list[Path]:
@@ -225,7 +229,7 @@ def find(
     also = f" (or with {' or '.join(endings[1:])})" if len(endings) > 1 else ""
     raise BadInput(
         f"{name} is not there: looked for {', '.join(wanted)}{also} in {', '.join(map(str, looked))}. "
-        f"It is published at {published}; unpack it into one of these folders, or let NESCIO_DATA name the folder above."
+        f"It is published at {published}: unpack it there, or let NESCIO_DATA name the folder that holds it."
     )
 
 
@@ -235,14 +239,16 @@ Part = tuple[Any, Array]  # images and their labels
 
 
 def resident(name: str, train: Part, test: Part, classes: Iterable[str] | None = None) -> Dataset:
-    """A dataset of two arrays of uint8 images, (n, h, w) or (n, h, w, ch), and their labels; classes default to numbers."""
+    """A dataset of two arrays of uint8 images, (n, h, w) or (n, h, w, ch), and their labels; without `classes` their
+    names are numbers."""
     parts: list[tuple[Array, Array]] = []
     for word, (pixels, labels) in (("training", train), ("test", test)):
         if pixels.dtype != np.uint8:
             raise BadInput(f"{name} holds {pixels.dtype} {word} images; they must be uint8, from 0 to 255.")
         if pixels.ndim not in (3, 4) or pixels.shape[1] != pixels.shape[2]:
             raise BadInput(
-                f"The {word} images of {name} have shape {pixels.shape}; it must be (n, size, size) or (n, size, size, channels)."
+                f"The {word} images of {name} have shape {pixels.shape}; "
+                "it must be (n, size, size) or (n, size, size, channels)."
             )
         parts.append((pixels if pixels.ndim == 4 else pixels[..., None], labels))
     (shown, _), (asked, _) = parts
@@ -250,9 +256,9 @@ def resident(name: str, train: Part, test: Part, classes: Iterable[str] | None =
         raise BadInput(f"{name} has training images of shape {shown.shape[1:]} and test images of {asked.shape[1:]}.")
     digest = hashlib.sha256()
     for pixels, labels in parts:
-        digest.update(f"{pixels.shape}{_label_bytes(labels)}".encode())
-        digest.update(np.ascontiguousarray(pixels))
-    held = [Pixels(lambda pixels=pixels: pixels) for pixels, _ in parts]  # type: ignore[misc]
+        digest.update(f"{pixels.shape} {labels.tolist()}".encode())
+        digest.update(memoryview(np.ascontiguousarray(pixels)))  # type: ignore[arg-type]
+    held = [Pixels(partial(np.asarray, pixels)) for pixels, _ in parts]
     return _dataset(name, held, parts, classes, shown.shape[3], shown.shape[1], digest)
 
 
@@ -261,44 +267,36 @@ def encoded(
 ) -> Dataset:
     """A dataset of image files, or of encoded images in memory, and their labels.
 
-    Those that fit are decoded once into memory, when they are needed; the others are read over and over. The revision is
-    taken over the encoded bytes, so that it is known without decoding and is the same under every decoder; of files that
-    do not fit it is taken over their names and lengths.
+    Those that fit are decoded once into memory, when they are needed; the others are read over and over. The revision
+    is taken over the encoded bytes, so that it is known without decoding and the same under every decoder; of files
+    that do not fit it is taken over their names and lengths.
     """
     parts = [train, test]
     fits = sum(len(sources) for sources, _ in parts) * size * size * 3 <= decode.RESIDENT_BYTES
     digest = hashlib.sha256(f"{size} {crop}".encode())
     for sources, labels in parts:
-        digest.update(f"{len(sources)} {_label_bytes(labels)}".encode())
+        digest.update(f"{len(sources)} {labels.tolist()}".encode())
         for each in sources:
-            if not _are_paths([each]):
-                content = each
-            elif fits:
-                content = hashlib.sha256(_bytes(each)).digest()
-            else:
-                content = f"{'/'.join(str(each).rsplit('/', 2)[1:])} {os.stat(each).st_size}".encode()
+            content = _content(each, fits)
             digest.update(len(content).to_bytes(8, "little"))
             digest.update(content)
     held: list[Any] = [Encoded(sources, size, crop) for sources, _ in parts]
     if fits:
-        held = [
-            Pixels(lambda each=each, n=len(sources): each.read(np.arange(n)))  # type: ignore[misc]
-            for each, (sources, _) in zip(held, parts, strict=True)
-        ]
+        held = [Pixels(partial(each.read, range(len(sources)))) for each, (sources, _) in zip(held, parts, strict=True)]
     return _dataset(name, held, parts, classes, 3, size, digest)
 
 
-def _are_paths(sources: Sequence[Any]) -> bool:
-    return len(sources) > 0 and isinstance(sources[0], (str, Path))
-
-
-def _bytes(path: str | Path) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _label_bytes(labels: Array) -> str:
-    return hashlib.sha256(np.ascontiguousarray(labels, "<i8")).hexdigest()
+def _content(source: Any, whole: bool) -> Any:
+    """What a checksum is taken over: the bytes of an image, or of a file only its class folder, name and length."""
+    if not isinstance(source, str):
+        return source
+    try:
+        if not whole:
+            return f"{'/'.join(Path(source).parts[-2:])} {os.stat(source).st_size}".encode()
+        with open(source, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise BadInput(f"{source} cannot be read: {error.strerror}.") from None
 
 
 def _dataset(
@@ -367,8 +365,8 @@ def splits(
 ) -> Splits:
     """90/10 train and validation of the in-domain classes, the test set, and the test images of other classes.
 
-    Which training rows are held out depends on the data's revision and the seed alone, so that no choice of classes makes
-    a validation row of one study a training row of another.
+    Which training rows are held out depends on the data's revision and the seed alone, so that no choice of classes
+    makes a validation row of one study a training row of another.
 
     classes  in-domain classes in their new order; None: all
     outside  out-domain classes; None: all that are not in-domain
@@ -382,7 +380,7 @@ def splits(
     if not inside:
         raise BadInput(f"No class of {dataset.name} is in-domain: name at least one.")
     named = sorted((*inside, *others))
-    twice = [label for label, after in zip(named, named[1:], strict=False) if label == after]
+    twice = [label for label, after in pairwise(named) if label == after]
     if twice:
         raise BadInput(f"Class {twice[0]} is named twice: a class is in-domain or out-domain, once.")
     rest, held = stratified(dataset.train.labels, VALIDATION, seed_for("split", dataset.revision, seed))
@@ -390,5 +388,7 @@ def splits(
     missing = sorted(set(range(len(inside))) - set(val.labels.tolist()))
     if missing:
         name = dataset.classes[inside[missing[0]]]
-        raise BadInput(f"Class {name} of {dataset.name} has fewer than two training images: one of them must be held out.")
+        raise BadInput(
+            f"Class {name} of {dataset.name} has fewer than two training images: one of them must be held out."
+        )
     return Splits(train, val, dataset.test.of(inside), dataset.test.outside(others))

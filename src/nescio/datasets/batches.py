@@ -1,8 +1,8 @@
 """Batches of images on a device. Small sets live there as uint8 and are augmented there, all images of a batch at once.
 
-What an epoch shows is a function of the seed alone: the order of the rows and, for each batch, the draws of the
-augmentation. Every process of several draws for the whole batch and keeps its own rows, so that their number does not
-change what is shown.
+What an epoch shows is a function of the seed alone: the order of the rows and, for each batch, a row of draws for each
+image. They are drawn on the CPU, so that every device shows the same. Every process of several draws for the whole
+batch and keeps its own rows, so that their number does not change what is shown.
 """
 
 from __future__ import annotations
@@ -15,23 +15,32 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from nescio._parallel import threads
 from nescio.config import seed_for
-from nescio.datasets.base import Dataset, Images
+from nescio.datasets.base import Dataset, Encoded, Images, Pixels
+from nescio.datasets.decode import decode
 from nescio.errors import BadInput
 
 AUGMENTATIONS = {
     "none": "as it is",
     "shift": "moved by up to an eighth of its size",
-    "crop-flip": "moved, and mirrored half of the time",
-    "full": "a random part, mirrored, recoloured, greyed and blurred: for contrastive methods",
+    "crop-flip": "moved (above 64 pixels: a random part of at least 8 % of it), and mirrored half of the time",
+    "full": "a random part of at least 20 %, mirrored, recoloured, greyed and blurred: for contrastive methods",
 }
-WORKERS = 4  # processes that read images from the disk
+SMALL = 64  # pixels up to which a crop moves the image and above which it cuts a part out
+WORKERS = 16  # processes, at most, that read images from the disk
+DRAWS = 13  # numbers in [0, 1) for each image
+PLACE, MIRROR, COLOUR, GREY, BLUR = slice(0, 4), 4, slice(5, 10), 10, slice(11, 13)  # what each of them is for
 
 
 @dataclass
 class Batches:
-    """Yields (images (b, ch, h, w) normalised, labels (b,), index (b,)); with two views images are (2, b, ch, h, w)."""
+    """Yields (images (b, ch, h, w), normalised, labels (b,), index (b,)); several views are (views, b, ch, h, w).
+
+    Its length is that of the whole epoch; `start` leaves out the batches that were seen before a restart.
+    """
 
     images: Images
     dataset: Dataset
@@ -44,13 +53,15 @@ class Batches:
     views: int = 1
     rank: int = 0
     world: int = 1
-    start: int = 0  # batches to leave out: they were seen before a restart
+    start: int = 0
     stop: int | None = None
     channels_last: bool = False
 
     def __post_init__(self) -> None:
         if self.augment not in AUGMENTATIONS:
             raise BadInput(f"There is no augmentation named {self.augment!r}. There are: {', '.join(AUGMENTATIONS)}.")
+        if self.batch < 1:
+            raise BadInput(f"A batch of {self.batch} images cannot be made: it needs at least one.")
 
     def __len__(self) -> int:
         n = len(self.images)
@@ -58,164 +69,195 @@ class Batches:
         return min(count, self.stop) if self.stop is not None else count
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        order = self._order()
+        labels, index = torch.from_numpy(np.stack([self.images.labels[order], self.images.index[order]])).to(
+            self.device
+        )
+        moments = torch.tensor([self.dataset.mean, self.dataset.std], device=self.device)
+        mean, std = moments[:, None, :, None, None]
+        raws = self._stream(order) if isinstance(self.images.held, Encoded) else self._resident(self.images.held, order)
+        for number, raw in zip(range(self.start, len(self)), raws, strict=True):
+            mine = self._mine(number)
+            raw = raw.permute(0, 1, 4, 2, 3)  # (views or 1, b, ch, h, w), in memory still (…, h, w, ch)
+            draws = None if self.augment == "none" else self._draws(number).to(self.device, non_blocking=True)
+            with torch.autocast(self.device.type, enabled=False):
+                shown = [self._show(raw[view % len(raw)], draws, view, mean, std) for view in range(self.views)]
+            yield shown[0] if self.views == 1 else torch.stack(shown), labels[mine], index[mine]
+
+    def _order(self) -> Any:
+        """Rows of `images` as they are shown. By raw bits, because NumPy may change its permutations."""
         n = len(self.images)
-        order = np.random.default_rng(self.seed % 2**63).permutation(n) if self.shuffle else np.arange(n)
-        pixels = self._resident() if self.images.pixels is not None else self._stream(order)
-        labels, index = (torch.from_numpy(np.asarray(a)).to(self.device) for a in (self.images.labels, self.images.index))
-        places = torch.from_numpy(order).to(self.device)
+        return np.argsort(np.random.PCG64(self.seed).random_raw(n), kind="stable") if self.shuffle else np.arange(n)
+
+    def _mine(self, number: int) -> slice:
+        """This process's part of a batch, as places in the order."""
+        first, end = number * self.batch, min((number + 1) * self.batch, len(self.images))
+        share = math.ceil((end - first) / self.world)
+        return slice(min(first + self.rank * share, end), min(first + (self.rank + 1) * share, end))
+
+    def _draws(self, number: int) -> Tensor:
+        """The draws of this process's images, (views, b, DRAWS)."""
+        first, mine = number * self.batch, self._mine(number)
+        count = min(self.batch, len(self.images) - first)
+        generator = torch.Generator().manual_seed(seed_for(self.seed, number))
+        draws = torch.rand(self.views, count, DRAWS, generator=generator)
+        return draws[:, mine.start - first : mine.stop - first]
+
+    @property
+    def _least(self) -> float | None:
+        """The smallest share of an image's area that is cut out of it; None where nothing is."""
+        if self.augment == "full":
+            return 0.2
+        return 0.08 if self.augment == "crop-flip" and self.dataset.size > SMALL else None
+
+    def _show(self, raw: Tensor, draws: Tensor | None, view: int, mean: Tensor, std: Tensor) -> Tensor:
+        x, peak = raw, 255.0
+        if draws is not None:
+            draw = draws[view]
+            if self._least is None:
+                x = shift(x, draw[:, PLACE], max(1, self.dataset.size // 8))
+            elif not isinstance(self.images.held, Encoded):  # what streams was cut out of the file, at its full detail
+                x, peak = zoom(x.float() / peak, draw[:, PLACE], self._least), 1.0
+            if self.augment != "shift":
+                x = mirror(x, draw[:, MIRROR])
+            if self.augment == "full":
+                x, peak = x.float() / peak, 1.0
+                x = blur(grey(recolour(x, draw[:, COLOUR]), draw[:, GREY]), draw[:, BLUR])
+        x = torch.addcmul(-mean / std, x, 1 / (peak * std))
+        return x.contiguous(memory_format=torch.channels_last if self.channels_last else torch.contiguous_format)
+
+    def _resident(self, held: Pixels, order: Any) -> Iterator[Tensor]:
+        """uint8 batches (1, b, h, w, ch) of what is on the device."""
+        pixels, rows = held.on(self.device), torch.from_numpy(self.images.rows[order]).to(self.device)
         for number in range(self.start, len(self)):
-            rows = places[number * self.batch : (number + 1) * self.batch]
-            mine = self._mine(len(rows))
-            raw = pixels[rows[mine]] if isinstance(pixels, Tensor) else next(pixels).to(self.device, non_blocking=True)
-            draw = torch.Generator(self.device).manual_seed(seed_for(self.seed, number))
-            shown = [self._show(raw, len(rows), mine, draw) for _ in range(self.views)]
-            x = shown[0] if self.views == 1 else torch.stack(shown)
-            yield x, labels[rows[mine]], index[rows[mine]]
-
-    def _mine(self, count: int) -> slice:
-        """This process's rows of a batch of `count`."""
-        if self.world == 1:
-            return slice(0, count)
-        share = math.ceil(count / self.world)
-        return slice(self.rank * share, min((self.rank + 1) * share, count))
-
-    def _resident(self) -> Tensor:
-        """All images on the device as uint8 (n, ch, h, w), sent there once."""
-        held = self.images.held
-        if self.device not in held:
-            assert self.images.pixels is not None
-            held[self.device] = torch.from_numpy(self.images.pixels).permute(0, 3, 1, 2).contiguous().to(self.device)
-        return held[self.device]  # type: ignore[no-any-return]
+            yield pixels[rows[self._mine(number)]][None]
 
     def _stream(self, order: Any) -> Iterator[Tensor]:
-        """uint8 batches decoded by worker processes."""
-        assert self.images.files is not None
-        parts = []
-        for number in range(self.start, len(self)):
-            rows = order[number * self.batch : (number + 1) * self.batch]
-            parts.append(rows[self._mine(len(rows))].tolist())
-        cropped = self.augment in ("crop-flip", "full")
-        reader = _Reader(self.images.files, self.dataset.size, self.seed if cropped else None)
-        pin = self.device.type == "cuda"
+        """uint8 batches (views or 1, b, h, w, ch) from worker processes."""
+        todo = range(self.start, len(self))
         loader = torch.utils.data.DataLoader(
-            reader, batch_sampler=parts, num_workers=WORKERS, pin_memory=pin, collate_fn=torch.stack
+            _Reader(self, order),
+            sampler=todo,  # type: ignore[arg-type]
+            batch_size=None,
+            num_workers=min(WORKERS, max(1, threads() // self.world), len(todo)),
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # the global one belongs to the method, and must not move with every restart
         )
-        return iter(loader)
-
-    def _show(self, raw: Tensor, count: int, mine: slice, draw: torch.Generator) -> Tensor:
-        def random(*shape: int) -> Tensor:
-            return torch.rand(count, *shape, generator=draw, device=self.device)[mine]
-
-        cropped_before = self.images.files is not None
-        if self.augment in ("shift", "crop-flip") and not cropped_before:
-            raw = shift(raw, random(2), max(1, self.dataset.size // 8))
-        x = raw.float() / 255
-        if self.augment == "full":
-            if not cropped_before:
-                x = zoom(x, random(4))
-            x = mirror(x, random())
-            x = blur(grey(recolour(x, random(5)), random()), random(2))
-        elif self.augment == "crop-flip":
-            x = mirror(x, random())
-        mean, std = (torch.tensor(v, device=x.device).view(1, -1, 1, 1) for v in (self.dataset.mean, self.dataset.std))
-        x = (x - mean) / std
-        return x.contiguous(memory_format=torch.channels_last) if self.channels_last else x
+        for raw in loader:
+            if isinstance(raw, BadInput):
+                raise raw
+            yield raw.to(self.device, non_blocking=True)
 
 
-class _Reader(torch.utils.data.Dataset[Tensor]):
-    def __init__(self, files: Any, size: int, seed: int | None) -> None:
-        self.files, self.size, self.seed = files, size, seed
+class _Reader(torch.utils.data.Dataset[Any]):
+    """Decodes whole batches, by number."""
 
-    def __getitem__(self, row: int) -> Tensor:
-        from nescio.datasets.decode import decode, random_crop
+    def __init__(self, batches: Batches, order: Any) -> None:
+        self.batches, self.order = batches, order
 
-        path = str(self.files[row])
-        if self.seed is None:
-            pixels = decode(path, self.size)
-        else:
-            pixels = random_crop(path, self.size, np.random.default_rng(seed_for(self.seed, row)))
-        return torch.from_numpy(pixels.copy()).permute(2, 0, 1)
+    def __getitem__(self, number: int) -> Any:
+        batches, held = self.batches, self.batches.images.held
+        assert isinstance(held, Encoded)
+        sources = [held.source(row) for row in batches.images.rows[self.order[batches._mine(number)]]]
+        views: list[list[Any]] = [[None] * len(sources)]
+        if batches._least is not None:
+            views = [part(draw[:, PLACE], batches._least).tolist() for draw in batches._draws(number)]
+        out = np.empty((len(views), len(sources), held.size, held.size, 3), np.uint8)
+        try:
+            for boxes, shown in zip(views, out, strict=True):
+                for row, (source, box) in enumerate(zip(sources, boxes, strict=True)):
+                    shown[row] = decode(source, held.size, held.crop, box)
+        except BadInput as error:  # handed over as it is: what a worker raises arrives as a traceback
+            return error
+        return torch.from_numpy(out)
 
 
-# ---- augmentation: x is (b, ch, h, w), every image has its own draw in [0, 1)
+# ---- augmentation: x is (b, ch, h, w), every image has its own draws in [0, 1)
 
 
 def shift(x: Tensor, draw: Tensor, most: int) -> Tensor:
-    """Moves each image by up to `most` pixels each way; what comes in is black. draw (b, 2)."""
+    """Moves each image by up to `most` pixels each way; what comes in is black. draw (b, 2 or more)."""
     b, _, h, w = x.shape
-    padded = torch.nn.functional.pad(x, (most,) * 4)
-    top, left = (draw * (2 * most + 1)).long().clamp_max(2 * most).unbind(1)
-    rows = (top[:, None] + torch.arange(h, device=x.device))[:, None, :, None]
-    columns = (left[:, None] + torch.arange(w, device=x.device))[:, None, None, :]
-    each = torch.arange(b, device=x.device)[:, None, None, None]
-    channel = torch.arange(x.shape[1], device=x.device)[None, :, None, None]
-    return padded[each, channel, rows, columns]
+    padded = F.pad(x, (most,) * 4).permute(0, 2, 3, 1)
+    top, left = (draw[:, :2] * (2 * most + 1)).long().clamp_max(2 * most).unbind(1)
+    rows = (top[:, None] + torch.arange(h, device=x.device))[:, :, None]
+    columns = (left[:, None] + torch.arange(w, device=x.device))[:, None, :]
+    return padded[torch.arange(b, device=x.device)[:, None, None], rows, columns].permute(0, 3, 1, 2)
 
 
 def mirror(x: Tensor, draw: Tensor) -> Tensor:
-    """Mirrors every second image, left and right. draw (b,)."""
-    return torch.where((draw < 0.5)[:, None, None, None], x.flip(3), x)
+    """Mirrors half of the images, left and right. draw (b,)."""
+    return torch.where(_of(draw < 0.5), x.flip(3), x)
 
 
-def zoom(x: Tensor, draw: Tensor, least: float = 0.2) -> Tensor:
-    """A random part of each image (area `least` to 1, 3:4 to 4:3) at full size. draw (b, 4)."""
+def part(draw: Tensor, least: float) -> Tensor:
+    """A random part of each image, of an area from `least` to 1 and sides from 3:4 to 4:3, where it fits: (b, 4), the
+    shares (left, top, right, bottom). draw (b, 4)."""
     area = least + (1 - least) * draw[:, 0]
     ratio = torch.exp((2 * draw[:, 1] - 1) * math.log(4 / 3))
-    w, h = (area * ratio).sqrt().clamp_max(1), (area / ratio).sqrt().clamp_max(1)
-    across, down = (1 - w) * (2 * draw[:, 2] - 1), (1 - h) * (2 * draw[:, 3] - 1)
-    zero = torch.zeros_like(w)
-    theta = torch.stack([torch.stack([w, zero, across], 1), torch.stack([zero, h, down], 1)], 1)
-    grid = torch.nn.functional.affine_grid(theta, list(x.shape), align_corners=False)
-    return torch.nn.functional.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
+    sides = torch.stack([area * ratio, area / ratio], 1).sqrt().clamp_max(1)
+    corner = (1 - sides) * draw[:, 2:4]
+    return torch.cat([corner, corner + sides], 1)
+
+
+def zoom(x: Tensor, draw: Tensor, least: float) -> Tensor:
+    """A random part of each image at full size. draw (b, 4)."""
+    left, top, right, bottom = part(draw, least).unbind(1)
+    zero = torch.zeros_like(left)
+    theta = torch.stack([right - left, zero, left + right - 1, zero, bottom - top, top + bottom - 1], 1).view(-1, 2, 3)
+    grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
 
 
 def recolour(x: Tensor, draw: Tensor, strength: float = 0.4, share: float = 0.8) -> Tensor:
     """Brightness, contrast and saturation by up to ± `strength`, hue by up to ± a tenth of a turn, for a `share` of the
-    images. draw (b, 5)."""
-    touched = (draw[:, 4] < share)[:, None, None, None]
-    factors = 1 + strength * (2 * draw[:, :3] - 1)
-    bright, contrast, saturation = (factor[:, None, None, None] for factor in factors.unbind(1))
+    images; without colours only the first two. draw (b, 5)."""
+    bright, contrast, saturation = (_of(factor) for factor in (1 + strength * (2 * draw[:, :3] - 1)).unbind(1))
     y = x * bright
-    y = (y - y.mean((1, 2, 3), keepdim=True)) * contrast + y.mean((1, 2, 3), keepdim=True)
+    y = torch.lerp(y.mean((1, 2, 3), keepdim=True), y, contrast)
     if x.shape[1] == 3:
-        light = luma(y)
-        y = (y - light) * saturation + light
+        y = torch.lerp(luma(y), y, saturation)
         y = turn_hue(y, 0.2 * math.pi * (2 * draw[:, 3] - 1))
-    return torch.where(touched, y.clamp(0, 1), x)
+    return torch.where(_of(draw[:, 4] < share), y.clamp(0, 1), x)
+
+
+# Lightness and two axes of colour (NTSC); grey lies on the first axis alone, because the other rows sum to 0.
+YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
 
 
 def turn_hue(x: Tensor, angle: Tensor) -> Tensor:
     """Turns the colours of each image about the grey axis."""
-    to_yiq = torch.tensor([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]], device=x.device)
+    there, back = (torch.tensor(matrix, dtype=x.dtype, device=x.device) for matrix in (YIQ, np.linalg.inv(YIQ)))
     c, s, one, zero = angle.cos(), angle.sin(), torch.ones_like(angle), torch.zeros_like(angle)
     turn = torch.stack([one, zero, zero, zero, c, -s, zero, s, c], 1).view(-1, 3, 3)
-    matrix = torch.linalg.inv(to_yiq) @ turn @ to_yiq
-    return torch.einsum("bij,bjhw->bihw", matrix, x)
+    return torch.einsum("bij,bjhw->bihw", back @ turn @ there, x)
 
 
 def luma(x: Tensor) -> Tensor:
-    weights = torch.tensor([0.299, 0.587, 0.114], device=x.device).view(1, 3, 1, 1)
-    return (x * weights).sum(1, keepdim=True)
+    """Lightness, (b, 1, h, w)."""
+    red, green, blue = (x[:, channel : channel + 1] for channel in range(3))
+    return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
 def grey(x: Tensor, draw: Tensor, share: float = 0.2) -> Tensor:
     """Takes the colour out of a `share` of the images. draw (b,)."""
-    if x.shape[1] != 3:
-        return x
-    return torch.where((draw < share)[:, None, None, None], luma(x).expand_as(x), x)
+    return torch.where(_of(draw < share), luma(x), x) if x.shape[1] == 3 else x
 
 
 def blur(x: Tensor, draw: Tensor, share: float = 0.5) -> Tensor:
-    """Gaussian blur with σ from 0.1 to 2 pixels per 32 of size, for a `share` of the images. draw (b, 2)."""
+    """Gaussian blur of a `share` of the images, σ from 0.1 to 2 pixels, or to a 32nd of the size. draw (b, 2)."""
     b, ch, h, w = x.shape
-    reach = max(1, h // 16)
-    sigma = (0.1 + 1.9 * draw[:, 0]) * h / 32
+    most = min(2.0, h / 32)
+    reach = math.ceil(2.5 * most)
+    sigma = 0.1 + (most - 0.1) * draw[:, :1]
     at = torch.arange(-reach, reach + 1, device=x.device)
-    kernel = torch.exp(-at.square() / (2 * sigma[:, None].square()))
-    kernel = (kernel / kernel.sum(1, keepdim=True)).repeat_interleave(ch, 0)
-    y = torch.nn.functional.pad(x, (reach,) * 4, mode="reflect").reshape(1, b * ch, h + 2 * reach, w + 2 * reach)
-    y = torch.nn.functional.conv2d(y, kernel[:, None, None, :], groups=b * ch)
-    y = torch.nn.functional.conv2d(y, kernel[:, None, :, None], groups=b * ch).view(b, ch, h, w)
-    return torch.where((draw[:, 1] < share)[:, None, None, None], y, x)
+    kernel = torch.exp(-at.square() / (2 * sigma.square()))
+    kernel = (kernel / kernel.sum(1, keepdim=True)).repeat_interleave(ch, 0)[:, None, :, None]
+    y = F.pad(x, (reach,) * 4, mode="reflect").reshape(1, b * ch, h + 2 * reach, w + 2 * reach)
+    y = F.conv2d(F.conv2d(y, kernel, groups=b * ch), kernel.transpose(2, 3), groups=b * ch).view(b, ch, h, w)
+    return torch.where(_of(draw[:, 1] < share), y, x)
 
 
+def _of(each: Tensor) -> Tensor:
+    """One value an image, (b,), against its pixels."""
+    return each[:, None, None, None]

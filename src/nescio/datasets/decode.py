@@ -52,7 +52,7 @@ def _rgb(data: Any) -> Any:
     # What Pillow raises on damaged files, besides OSError.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         what = data if isinstance(data, str) else "An encoded image"
-        reason = "it is damaged, cut short, or no image" if isinstance(data, str) else str(error).split("<")[0].strip()
+        reason = getattr(error, "strerror", None) or "it is damaged, cut short, or no image"
         raise BadInput(f"{what} cannot be read: {reason}.") from error
 
 

@@ -1,23 +1,30 @@
-"""Readers of the published layouts."""
+"""Readers of the layouts in which datasets are published."""
 
 from __future__ import annotations
 
 import gzip
 import io
+import math
+import os
 import pickle
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nescio.datasets.base import Array, Dataset, find, on_disk, places, resident, source, stratified
+from nescio import _files
+from nescio.datasets import decode
+from nescio.datasets.base import Array, Dataset, Part, Request, encoded, find, places, resident, source, stratified
 from nescio.errors import BadInput
 
-ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff"}
+ENDINGS = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
 @source("digits")
-def digits(root: Path | None, rest: str) -> Dataset:
+def digits(request: Request) -> Dataset:
     """Scikit-learn's 1,797 handwritten digits of 8 × 8 pixels; a fixed, stratified third is the test set."""
     from sklearn.datasets import load_digits
 
@@ -27,231 +34,282 @@ def digits(root: Path | None, rest: str) -> Dataset:
     return resident("digits", (pixels[train], labels[train]), (pixels[test], labels[test]), map(str, range(10)))
 
 
+# ---- MNIST and its kin
+
+
 def _idx(folder: Path, name: str) -> Array:
-    path = folder / name
-    data = path.read_bytes() if path.exists() else gzip.decompress((folder / f"{name}.gz").read_bytes())
-    if len(data) < 4 or data[:3] != b"\x00\x00\x08":
-        raise BadInput(f"{path} is not an idx file of bytes.")
-    rank = data[3]
-    shape = [int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(rank)]
-    if len(data) != 4 + 4 * rank + int(np.prod(shape)):
-        raise BadInput(f"{path} is cut off: {len(data)} bytes, {4 + 4 * rank + int(np.prod(shape))} were announced.")
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape)
+    """An idx file: two zero bytes, the type (8: bytes), the rank, the sizes in big endian, the values."""
+    path = folder / name if (folder / name).exists() else folder / f"{name}.gz"
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error):
+            raise BadInput(f"{path} is not a whole .gz file: fetch it again.") from None
+    if len(data) < 4 or data[:3] != b"\x00\x00\x08" or len(data) < 4 + 4 * data[3]:
+        raise BadInput(f"{path} is not an idx file of bytes: fetch it again.")
+    start = 4 + 4 * data[3]
+    shape = np.frombuffer(data[4:start], ">u4").tolist()
+    if len(data) != start + math.prod(shape):
+        raise BadInput(f"{path} has {len(data)} bytes, but announces {start + math.prod(shape)}: fetch it again.")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
-def _four(root: Path | None, name: str, folders: tuple[str, ...], published: str, classes: list[str]) -> Dataset:
+def _four(request: Request, name: str, folders: Sequence[str], published: str, classes: list[str]) -> Dataset:
     files = [f"{part}-{what}" for part in ("train", "t10k") for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
-    try:
-        folder = find(root, folders, files, published)
-    except BadInput:
-        folder = find(root, folders, [f"{file}.gz" for file in files], published)
-    a, b, c, d = (_idx(folder, file) for file in files)
-    return resident(name, (a, b), (c, d), classes)
+    folder = find(name, request.root, folders, files, published, endings=("", ".gz"))
+    shown, labels, asked, answers = (_idx(folder, file) for file in files)
+    return resident(name, (shown, labels), (asked, answers), classes)
 
 
 @source("mnist")
-def mnist(root: Path | None, rest: str) -> Dataset:
+def mnist(request: Request) -> Dataset:
     """MNIST: the four idx files, plain or gzipped."""
-    return _four(root, "mnist", ("MNIST/raw", "mnist", "."), "yann.lecun.com/exdb/mnist", [str(i) for i in range(10)])
+    published = "https://yann.lecun.com/exdb/mnist (copy: https://ossci-datasets.s3.amazonaws.com/mnist)"
+    return _four(request, "mnist", ("mnist", "MNIST/raw"), published, [str(number) for number in range(10)])
 
 
 @source("fashion-mnist")
-def fashion_mnist(root: Path | None, rest: str) -> Dataset:
+def fashion_mnist(request: Request) -> Dataset:
     """Fashion-MNIST: the four idx files, plain or gzipped."""
-    names = "T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag Ankle-boot".split()
-    published = "github.com/zalandoresearch/fashion-mnist"
-    return _four(root, "fashion-mnist", ("FashionMNIST/raw", "fashion-mnist"), published, names)
+    classes = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
+    published = "https://github.com/zalandoresearch/fashion-mnist"
+    return _four(request, "fashion-mnist", ("fashion-mnist", "FashionMNIST/raw"), published, classes)
+
+
+# ---- CIFAR
 
 
 class _Restricted(pickle.Unpickler):
-    """Reads CIFAR's pickles, which hold dicts, lists, bytes and one kind of array, and nothing else."""
+    """Reads dicts, lists, numbers, texts and NumPy arrays, which is what CIFAR's pickles hold, and nothing else.
 
-    ALLOWED = {
-        ("numpy", "ndarray"),
-        ("numpy", "dtype"),
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("_codecs", "encode"),
+    A pickle is a program, and names the functions that it calls. These three are all that it gets; it never imports.
+    """
+
+    KNOWN = {  # noqa: RUF012
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): lambda kind, align=False, copy=False: np.dtype(kind),  # old pickles give 0 and 1
+        ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.ALLOWED:
-            raise BadInput(f"This file wants to run {module}.{name}; it is not a CIFAR batch, and it was not read.")
-        if module.startswith("numpy.core"):
-            module = module.replace("numpy.core", "numpy._core")
-        return super().find_class(module, name)
+        if (module, name) not in self.KNOWN:
+            raise BadInput(f"it asks to run {module}.{name}, which no file of CIFAR does")
+        return self.KNOWN[module, name]
 
 
-def _batch(path: Path) -> dict[bytes, Any]:
+def _unpickled(path: Path) -> dict[bytes, Any]:
+    """A pickle of Python 2, whose texts are bytes."""
     try:
         held = _Restricted(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except (pickle.UnpicklingError, EOFError, KeyError, IndexError, AttributeError) as error:
-        raise BadInput(f"{path} is not a whole CIFAR batch: {error}.") from None
-    return {key if isinstance(key, bytes) else str(key).encode(): value for key, value in held.items()}
+    except BadInput as error:
+        raise BadInput(f"{path} was not read: {error}. Fetch it again from where it is published.") from None
+    except Exception:  # a damaged pickle can fail in any way
+        raise BadInput(f"{path} is not a whole file of CIFAR: fetch it again.") from None
+    return held if isinstance(held, dict) else {}
 
 
-def _cifar(folder: Path, files: list[str], label: bytes) -> tuple[Array, Array]:
-    batches = [_batch(folder / file) for file in files]
-    pixels = np.concatenate([np.asarray(batch[b"data"], np.uint8) for batch in batches])
-    labels = np.concatenate([np.asarray(batch[label]) for batch in batches])
-    return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels
+def _cifar(folder: Path, files: Sequence[str], key: bytes) -> Part:
+    """Images stored as a row of 3,072 bytes: 1,024 of red, 1,024 of green, 1,024 of blue, each row by row."""
+    shown, labels = [], []
+    for path in (folder / file for file in files):
+        held = _unpickled(path)
+        data = held.get(b"data")
+        if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3072,) or key not in held:
+            raise BadInput(
+                f"{path} does not hold `data`, bytes of shape (n, 3072), and `{key.decode()}`: fetch it again."
+            )
+        shown.append(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+        labels.append(np.asarray(held[key]))
+    return np.concatenate(shown), np.concatenate(labels)
 
 
-def _names(folder: Path, file: str, key: bytes, count: int) -> list[str]:
-    if not (folder / file).exists():
-        return [str(number) for number in range(count)]
-    return [name.decode() for name in _batch(folder / file)[key]]
+def _cifar_names(path: Path, key: bytes) -> list[str]:
+    held = _unpickled(path)
+    if key not in held:
+        raise BadInput(f"{path} does not hold `{key.decode()}`: fetch it again.")
+    return [name.decode() for name in held[key]]
 
 
 @source("cifar10")
-def cifar10(root: Path | None, rest: str) -> Dataset:
+def cifar10(request: Request) -> Dataset:
     """CIFAR-10, the Python version: five training batches and a test batch."""
     train = [f"data_batch_{number}" for number in range(1, 6)]
-    published = "cs.toronto.edu/~kriz/cifar.html (CIFAR-10 python version)"
-    folder = find(root, ("cifar-10-batches-py", "cifar10/cifar-10-batches-py"), [*train, "test_batch"], published)
-    names = _names(folder, "batches.meta", b"label_names", 10)
+    published = "https://www.cs.toronto.edu/~kriz/cifar.html (CIFAR-10 python version)"
+    folders = ("cifar-10-batches-py", "cifar10/cifar-10-batches-py")
+    folder = find("cifar10", request.root, folders, [*train, "test_batch", "batches.meta"], published)
+    names = _cifar_names(folder / "batches.meta", b"label_names")
     return resident("cifar10", _cifar(folder, train, b"labels"), _cifar(folder, ["test_batch"], b"labels"), names)
 
 
 @source("cifar100")
-def cifar100(root: Path | None, rest: str) -> Dataset:
+def cifar100(request: Request) -> Dataset:
     """CIFAR-100 with its fine labels, the Python version."""
-    published = "cs.toronto.edu/~kriz/cifar.html (CIFAR-100 python version)"
-    folder = find(root, ("cifar-100-python", "cifar100/cifar-100-python"), ["train", "test"], published)
-    names = _names(folder, "meta", b"fine_label_names", 100)
+    published = "https://www.cs.toronto.edu/~kriz/cifar.html (CIFAR-100 python version)"
+    folders = ("cifar-100-python", "cifar100/cifar-100-python")
+    folder = find("cifar100", request.root, folders, ["train", "test", "meta"], published)
     train, test = (_cifar(folder, [part], b"fine_labels") for part in ("train", "test"))
-    return resident("cifar100", train, test, names)
+    return resident("cifar100", train, test, _cifar_names(folder / "meta", b"fine_label_names"))
+
+
+# ---- STL-10
 
 
 @source("stl10")
-def stl10(root: Path | None, rest: str) -> Dataset:
-    """STL-10, the binary version: images column by column, labels from 1."""
-    files = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin"]
-    folder = find(root, ("stl10_binary", "stl10/stl10_binary"), files, "cs.stanford.edu/~acoates/stl10")
+def stl10(request: Request) -> Dataset:
+    """STL-10, the binary version: channel by channel, each column by column; labels from 1. Its folds are not used."""
+    files = ["train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "class_names.txt"]
+    folders = ("stl10_binary", "stl10/stl10_binary")
+    folder = find("stl10", request.root, folders, files, "https://cs.stanford.edu/~acoates/stl10")
 
-    def part(name: str) -> tuple[Array, Array]:
-        pixels = np.fromfile(folder / f"{name}_X.bin", np.uint8)
+    def part(name: str) -> Part:
+        path = folder / f"{name}_X.bin"
+        pixels = np.fromfile(path, np.uint8)
         if len(pixels) % (3 * 96 * 96):
-            raise BadInput(f"{folder / name}_X.bin is cut off: it does not hold whole images of 96 × 96.")
+            raise BadInput(f"{path} is cut short: it does not hold whole images of 96 × 96 pixels; fetch it again.")
         labels = np.fromfile(folder / f"{name}_y.bin", np.uint8).astype(np.int64) - 1
         return pixels.reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1), labels
 
-    names = folder / "class_names.txt"
-    classes = names.read_text().split() if names.exists() else [str(number) for number in range(10)]
-    return resident("stl10", part("train"), part("test"), classes)
+    return resident("stl10", part("train"), part("test"), (folder / "class_names.txt").read_text().split())
 
 
-@source("tiny-imagenet")
-def tiny_imagenet(root: Path | None, rest: str) -> Dataset:
-    """Tiny-ImageNet: 200 classes of 64 × 64 pixels; its validation set, which has labels, is the test set."""
-    files = ["wnids.txt", "train", "val/val_annotations.txt", "val/images"]
-    published = "cs231n.stanford.edu/tiny-imagenet-200.zip"
-    folder = find(root, ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200"), files, published)
+# ---- image files
+
+
+@source("tiny-imagenet", size=64)
+def tiny_imagenet(request: Request) -> Dataset:
+    """Tiny-ImageNet: 200 classes of 64 × 64 pixels, ordered by their WordNet ids; its validation set is the test set,
+    for the published test set has no labels."""
+    files = ["wnids.txt", "words.txt", "train", "val/val_annotations.txt", "val/images"]
+    published = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+    folders = ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200")
+    folder = find("tiny-imagenet", request.root, folders, files, published)
     wnids = sorted((folder / "wnids.txt").read_text().split())
     number = {wnid: label for label, wnid in enumerate(wnids)}
-    train = [(path, number[wnid]) for wnid in wnids for path in sorted((folder / "train" / wnid / "images").iterdir())]
-    lines = (line.split("\t") for line in (folder / "val/val_annotations.txt").read_text().splitlines() if line)
-    test = [(folder / "val/images" / file, number[wnid]) for file, wnid, *_ in lines]
-    return on_disk("tiny-imagenet", train, sorted(test), wnids, 64)
+    train = _files_of(folder / "train", wnids)
+    notes = folder / "val/val_annotations.txt"
+    test = []
+    for line in sorted(notes.read_text().splitlines()):
+        file, wnid, *_ = *line.split("\t"), ""
+        if wnid not in number:
+            raise BadInput(f"{notes} has the line {line!r}, which names no class of wnids.txt: fetch it again.")
+        test.append((str(folder / "val/images" / file), number[wnid]))
+    shown = sum(entry.name.lower().endswith(ENDINGS) for entry in os.scandir(folder / "val/images"))
+    if len(test) != shown:
+        raise BadInput(f"{notes} describes {len(test)} images, but {shown} are there: fetch it again.")
+    words = dict(line.split("\t", 1) for line in (folder / "words.txt").read_text().splitlines() if "\t" in line)
+    names = [words.get(wnid, wnid).split(",")[0] for wnid in wnids]
+    return encoded("tiny-imagenet", _part(train), _part(test), names, request.size)
 
 
-@source("imagenet")
-def imagenet(root: Path | None, rest: str) -> Dataset:
-    """ImageNet-1k: train/WNID/*.JPEG and val/WNID/*.JPEG; classes in the order of their WordNet ids."""
-    size = _size(rest, 224)[1]
-    names = ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC", ".")
-    folder = find(root, names, ["train", "val"], "image-net.org (ILSVRC2012)")
-    return _class_folders("imagenet", folder / "train", folder / "val", size)
+@source("imagenet", size=224)
+def imagenet(request: Request) -> Dataset:
+    """ImageNet-1k: train/WNID/*.JPEG, and val/WNID/*.JPEG as the test set; classes ordered by their WordNet ids."""
+    published = "https://image-net.org (ILSVRC2012; sort the validation images into folders named by their WordNet id)"
+    folders = ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC", ".")
+    folder = find("imagenet", request.root, folders, ["train", "val"], published)
+    return _class_folders("imagenet", folder / "train", folder / "val", request.size)
 
 
-@source("folder")
-def folder(root: Path | None, rest: str) -> Dataset:
-    """folder:PATH or folder:PATH@SIZE: PATH/train/CLASS/*.jpg and PATH/test/CLASS/* (or val); or PATH/CLASS/* alone, of
-    which a fixed, stratified fifth is then the test set."""
-    path, size = _size(rest, 224)
-    place = _place(root, path)
-    for held_out in ("test", "val"):
-        if (place / "train").is_dir() and (place / held_out).is_dir():
-            return _class_folders(place.name, place / "train", place / held_out, size)
-    rows, classes = _walk(place)
-    train, test = stratified(np.array([label for _, label in rows]), 0.2, seed=0)
-    return on_disk(place.name, [rows[i] for i in train], [rows[i] for i in test], classes, size)
+@source("folder", path=True, size=224)
+def folder(request: Request) -> Dataset:
+    """folder:PATH: PATH/train/CLASS/*.jpg and PATH/test/CLASS/*.jpg (or val); or PATH/CLASS/*.jpg alone, of which a
+    fixed, stratified fifth is then the test set. folder:PATH@SIZE for another size than 224 pixels."""
+    place = _place(request)
+    if not place.is_dir():
+        raise BadInput(f"{place} is not a folder.")
+    if (place / "train").is_dir():
+        for held_out in ("test", "val"):
+            if (place / held_out).is_dir():
+                return _class_folders(place.name, place / "train", place / held_out, request.size)
+        raise BadInput(f"{place} holds the folder train, but neither test nor val beside it.")
+    classes = _folders(place)
+    rows = _files_of(place, classes)
+    parts = stratified(np.array([label for _, label in rows]), 0.2, seed=0)
+    train, test = (_part([rows[row] for row in part]) for part in parts)
+    return encoded(place.name, train, test, classes, request.size)
 
 
-def _size(rest: str, usual: int) -> tuple[str, int]:
-    path, at, size = rest.rpartition("@")
-    if not at:
-        return rest, usual
-    if not size.isdigit() or int(size) < 1:
-        raise BadInput(f"{rest!r}: behind the @ stands the size of the images in pixels, as in folder:PATH@64.")
-    return path, int(size)
-
-
-def _place(root: Path | None, path: str) -> Path:
-    if not path:
-        raise BadInput("A path is missing: write folder:PATH or npz:PATH.")
-    for place in (Path(path).expanduser(), *(each / path for each in places(root))):
+def _place(request: Request) -> Path:
+    """What the path names, from the current folder or from one in which datasets are looked for."""
+    tried = [Path(request.path).expanduser(), *(place / request.path for place in places(request.root))]
+    for place in tried:
         if place.exists():
-            return place
-    raise BadInput(f"There is nothing at {path}, nor under {', '.join(map(str, places(root)))}.")
+            return place.resolve()
+    raise BadInput(f"There is nothing at {', nor at '.join(map(str, dict.fromkeys(tried)))}.")
 
 
-def _walk(place: Path) -> tuple[list[tuple[Path, int]], list[str]]:
-    classes = sorted(each.name for each in place.iterdir() if each.is_dir())
-    rows = [
-        (path, label)
-        for label, name in enumerate(classes)
-        for path in sorted((place / name).rglob("*"))
-        if path.suffix.lower() in ENDINGS
-    ]
-    if not rows:
-        raise BadInput(f"{place} holds no images in class folders ({', '.join(sorted(ENDINGS))}).")
-    return rows, classes
+def _folders(place: Path) -> list[str]:
+    """Class folders by name; hidden ones are not classes."""
+    found = sorted(each.name for each in os.scandir(place) if each.is_dir() and not each.name.startswith("."))
+    if not found:
+        raise BadInput(f"{place} holds no folders: it must hold one for each class, with images in it.")
+    return found
+
+
+def _files_of(place: Path, classes: Sequence[str]) -> list[tuple[str, int]]:
+    """(path, label) of every image under the classes' folders, by class and then by name."""
+    rows: list[tuple[str, int]] = []
+    for label, name in enumerate(classes):
+        before = len(rows)
+        for folder, inner, files in os.walk(place / name, followlinks=True):
+            inner.sort()
+            images = (file for file in files if file.lower().endswith(ENDINGS) and not file.startswith("."))
+            rows += [(os.path.join(folder, file), label) for file in sorted(images)]
+        if len(rows) == before:
+            raise BadInput(f"{place / name} holds no images ({', '.join(ENDINGS)}): every class needs some.")
+    return rows
+
+
+def _part(rows: Sequence[tuple[str, int]]) -> Part:
+    return [path for path, _ in rows], np.array([label for _, label in rows], np.int64)
 
 
 def _class_folders(name: str, train: Path, test: Path, size: int) -> Dataset:
-    (rows, classes), (held, others) = _walk(train), _walk(test)
-    if classes != others:
-        odd = sorted(set(classes) ^ set(others))[0]
-        raise BadInput(f"{train} and {test} hold different classes; {odd} is in one of them only.")
-    return on_disk(name, rows, held, classes, size)
+    classes = _folders(train)
+    odd = sorted(set(classes) ^ set(_folders(test)))
+    if odd:
+        raise BadInput(f"{train} and {test} must hold the same classes, but {odd[0]} is in one of them only.")
+    return encoded(name, _part(_files_of(train, classes)), _part(_files_of(test, classes)), classes, size)
 
 
-@source("npz")
-def npz(root: Path | None, rest: str) -> Dataset:
+# ---- arrays
+
+
+@source("npz", path=True, size=0)
+def npz(request: Request) -> Dataset:
     """npz:PATH: arrays x_train, y_train, x_test, y_test (uint8 images); or encoded images end to end in `blob`, cut at
-    `offsets`, with labels `y` and the words train and test in `split`; npz:PATH@SIZE resizes the latter."""
-    path, size = _size(rest, 0)
-    place = _place(root, path)
-    try:
-        arrays = np.load(place, allow_pickle=False)
-        held = {key: arrays[key] for key in arrays.files}
-    except (ValueError, OSError, EOFError, AttributeError) as error:
-        raise BadInput(f"{place} cannot be read as an .npz file of plain arrays: {error}.") from None
-    if {"x_train", "y_train", "x_test", "y_test"} <= held.keys():
-        train, test = ((held[f"x_{part}"], held[f"y_{part}"]) for part in ("train", "test"))
-        return resident(place.stem, train, test, map(str, range(int(max(train[1].max(), test[1].max())) + 1)))
-    if {"blob", "offsets", "y", "split"} <= held.keys():
-        return _pack(place, held, size)
-    raise BadInput(f"{place} holds {', '.join(held)}; x_train, y_train, x_test, y_test were expected.")
+    `offsets`, with labels `y` and the words train and test (or val) in `split`, which npz:PATH@SIZE resizes. The names
+    of the classes may stand in `classes`."""
+    place = _place(request)
+    with _files._naming(place, "read"):
+        held = _files._read_npz(place)
+        names = held.get("classes", held.get("wnids"))
+        classes = None if names is None else [str(name) for name in names]
+        if {"x_train", "y_train", "x_test", "y_test"} <= held.keys():
+            if request.size:
+                raise BadInput("it holds images as arrays, which cannot be resized: leave the size out.")
+            return resident(place.stem, (held["x_train"], held["y_train"]), (held["x_test"], held["y_test"]), classes)
+        if {"blob", "offsets", "y", "split"} <= held.keys():
+            return _pack(place.stem, held, classes, request.size)
+        raise BadInput(
+            f"it holds {', '.join(held) or 'nothing'}; x_train, y_train, x_test, y_test were expected, "
+            "or blob, offsets, y, split."
+        )
 
 
-def _pack(place: Path, held: dict[str, Array], size: int) -> Dataset:
-    from nescio.datasets.decode import decode_all
-
-    blob, cut, labels = held["blob"], held["offsets"], held["y"].astype(np.int64)
-
-    def encoded(row: int) -> bytes:
-        return blob[cut[row] : cut[row + 1]].tobytes()
-
-    if not size:
-        from PIL import Image
-
-        size = min(Image.open(io.BytesIO(encoded(0))).size)
-    parts = []
-    for word in ("train", "test"):
-        rows = np.flatnonzero(held["split"] == word)
-        parts.append((decode_all([encoded(row) for row in rows], size, place.stem, crop=1.0), labels[rows]))
-    names = held.get("wnids", held.get("classes"))
-    classes = [str(name) for name in names] if names is not None else map(str, range(int(labels.max()) + 1))
-    return resident(place.stem, parts[0], parts[1], classes)
+def _pack(name: str, held: dict[str, Array], classes: list[str] | None, size: int) -> Dataset:
+    blob, cut, labels, words = (held[key] for key in ("blob", "offsets", "y", "split"))
+    if not len(cut) - 1 == len(labels) == len(words):
+        raise BadInput(
+            f"offsets cuts {len(cut) - 1} images, y has {len(labels)} rows, split {len(words)}: they must be equal."
+        )
+    if blob.dtype != np.uint8 or cut[0] < 0 or (np.diff(cut) <= 0).any() or cut[-1] > len(blob):
+        raise BadInput("offsets must rise and stay inside blob, which must be uint8.")
+    images = [blob[start:end].tobytes() for start, end in pairwise(cut.tolist())]
+    held_out = "test" if (words == "test").any() else "val"
+    rows = [np.flatnonzero(words == word) for word in ("train", held_out)]
+    train, test = (([images[row] for row in each], labels[each]) for each in rows)
+    # An image that is already small is looked at as a whole.
+    size = size or (min(decode._rgb(train[0][0]).size) if train[0] else 1)
+    return encoded(name, train, test, classes, size, crop=1.0)

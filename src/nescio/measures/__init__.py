@@ -3,6 +3,7 @@
 from nescio.measures._density import gaussian_mixture, gmm, mahalanobis, vmf_mixture
 from nescio.measures._native import native, norm
 from nescio.measures._neighbours import feature_variance, knn_distance, neighborhood_inconsistency
+from nescio.measures._probes import jacobian, tta
 from nescio.measures._softmax import (
     dempster_shafer,
     energy,
@@ -25,6 +26,7 @@ __all__ = [
     "gap",
     "gaussian_mixture",
     "gmm",
+    "jacobian",
     "knn_distance",
     "largest",
     "mahalanobis",
@@ -35,5 +37,6 @@ __all__ = [
     "neighborhood_inconsistency",
     "norm",
     "registry",
+    "tta",
     "vmf_mixture",
 ]

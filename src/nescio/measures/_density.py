@@ -157,7 +157,7 @@ def gaussian_mixture(
     a row changes by less than `tolerance`. Ardeshir & Azizan 2022, as LL in the reliability paper (Euclidean).
     """
     embeddings = _embeddings(ref, "gaussian_mixture")
-    _check_components(components, len(embeddings))
+    components = _whole_components(components, len(embeddings))
     rows = _Rows(embeddings)
     sample = _sample(rows, seed)
     centres, nearest = _cluster(sample, components, seed)
@@ -188,7 +188,7 @@ def vmf_mixture(
     LL of the reliability paper (cosine).
     """
     embeddings = _embeddings(ref, "vmf_mixture")
-    _check_components(components, len(embeddings))
+    components = _whole_components(components, len(embeddings))
     if embeddings.shape[1] < 2:
         raise BadInput("embeddings has one feature; directions on a sphere need at least two.")
     rows = _Rows(embeddings, sphere=True)
@@ -467,11 +467,12 @@ def _unit(x: Array, names: Any) -> Array:
     return np.asarray(x / length[:, None])
 
 
-def _check_components(components: int, n: int) -> None:
+def _whole_components(components: int, n: int) -> int:
     if components < 1 or int(components) != components:
         raise BadInput(f"components is {components}; a mixture has a whole number of them, at least 1.")
     if components > n:
         raise BadInput(f"A mixture of {components} components needs as many rows; the reference has {n}.")
+    return int(components)
 
 
 def _log(weights: Array) -> Array:

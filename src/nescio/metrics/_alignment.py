@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,13 @@ def kendall(a: Any, b: Any) -> float:
     τ-b = (c − d) / √((pairs not tied in a)·(pairs not tied in b)), with c concordant and d discordant pairs.
     """
     a, b = _two(a, b, "Kendall's τ")
-    from scipy.stats import kendalltau
-
-    return float(kendalltau(a, b, variant="b", method="asymptotic").statistic)
+    order = np.lexsort((b, a))
+    place_a, place_b = (np.unique(x, return_inverse=True)[1][order] for x in (a, b))
+    tied_a, tied_b = _tied_pairs(place_a), _tied_pairs(place_b)
+    both = _tied_pairs(place_a * len(a) + place_b)
+    pairs = len(a) * (len(a) - 1) // 2
+    balance = pairs - tied_a - tied_b + both - 2 * _inversions(place_b)
+    return balance / sqrt((pairs - tied_a) * (pairs - tied_b))
 
 
 @metric("pairs", better="higher")
@@ -92,3 +97,22 @@ def _ranks(values: Array) -> Array:
     """(n,) ranks less their mean, tied rows sharing the mean of their ranks."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(count) - (count - 1) / 2 - (len(values) + 1) / 2)[place])
+
+
+def _tied_pairs(places: Array) -> int:
+    counts = np.unique(places, return_counts=True)[1]
+    return int((counts * (counts - 1) // 2).sum())
+
+
+def _inversions(x: Array) -> int:
+    """Pairs that stand in falling order, for whole numbers from 0 on, in O(n·log² n).
+
+    Bit by bit from the highest: among rows that share all higher bits, every 1 that stands before a 0 is such a pair.
+    """
+    total = 0
+    for bit in reversed(range(int(x.max()).bit_length())):
+        higher, one = x >> (bit + 1), (x >> bit) & 1
+        before = np.cumsum(one) - one
+        total += int((before - before[np.searchsorted(higher, higher)])[one == 0].sum())
+        x = x[np.argsort(x >> bit, kind="stable")]
+    return total

@@ -74,7 +74,6 @@ class Reliability:
     accuracy: Array
 
 
-@metric("curve", better="neither", prepared=True)
 def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliability:
     """Count, mean confidence and accuracy in every bin of confidence that holds rows: the reliability diagram.
 

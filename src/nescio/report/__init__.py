@@ -8,15 +8,16 @@ from nescio.report._figures import (
     reliability_figure,
     risk_coverage_figure,
 )
-from nescio.report._page import page
+from nescio.report._page import page, write
 from nescio.report._tables import Cell, Table, grouped, headline, overview, pivot, summary, tables
-from nescio.report._text import csv_text, json_text, latex, markdown, terminal
+from nescio.report._text import csv_text, grid, json_text, latex, markdown, terminal
 
 __all__ = [
     "Cell",
     "Table",
     "csv_text",
     "curves_of",
+    "grid",
     "grouped",
     "headline",
     "histogram_figure",
@@ -33,4 +34,5 @@ __all__ = [
     "summary",
     "tables",
     "terminal",
+    "write",
 ]

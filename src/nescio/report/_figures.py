@@ -303,7 +303,10 @@ def histogram_figure(
         legend=legend,
     )
     x = alt.X(
-        "u:Q", title="less sure →", scale=alt.Scale(zero=False, nice=False), axis=alt.Axis(format="~g", grid=False)
+        "u:Q",
+        title="less sure →",
+        scale=alt.Scale(zero=False, nice=False),
+        axis=alt.Axis(format="~g", grid=False, tickCount=_few_ticks()),
     )
     y = alt.Y("share:Q", title="share of its kind", stack=None, axis=alt.Axis(format="~%"))
     base = alt.Chart(_inline(bins)).transform_filter(f"datum.measure == {CHOSEN}").encode(x)
@@ -361,7 +364,9 @@ def intervals_figure(rows: Iterable[Row], chosen: str | None = None, palette: Ma
     legend = _legend("circle", 200)
     y = alt.Y("model:N", title=None, sort=alt.EncodingSortField("rank"), axis=alt.Axis(labelLimit=180, grid=False))
     base = alt.Chart(_inline(points)).transform_filter(f"datum.question == {CHOSEN}").encode(y)
-    x = alt.X("low:Q", title=None, scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(format="~g"))
+    x = alt.X(
+        "low:Q", title=None, scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(format="~g", tickCount=_few_ticks())
+    )
     bars = base.mark_rule(strokeWidth=2).encode(x, alt.X2("high:Q"), alt.Color("group:N", scale=colour, legend=legend))
     dots = base.mark_point(filled=True, size=110, opacity=1).encode(
         alt.X("value:Q"),
@@ -417,6 +422,13 @@ def _points(curves: Mapping[str, Curve], name: str) -> list[dict[str, Any]]:
         for key, (coverage, risk) in curves.items()
         for c, r in zip(coverage, risk, strict=True)
     ]
+
+
+def _few_ticks() -> Any:
+    """As many ticks as a narrow screen can label."""
+    import altair as alt
+
+    return alt.ExprRef(expr="max(2, floor(width / 90))")
 
 
 def _kept(field: str) -> Any:

@@ -37,7 +37,7 @@ from nescio.report._tables import (
     tables,
     unique_names,
 )
-from nescio.report._text import plain, said
+from nescio.report._text import csv_text, latex, markdown, plain, said
 
 DARK = {
     "ink": "#e8ebf1",
@@ -125,6 +125,17 @@ def page(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def write(folder: str | Path, cards: Sequence[Any], comparison: Any = None, *, title: str = "") -> Path:
+    """Writes index.html, rows.csv, tables.md and tables.tex into a folder, and returns where the page is."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [str(getattr(card, "name", "")) for card in cards] or list(getattr(comparison, "models", ()))
+    title = title or " · ".join(Path(name).name for name in names[:3] if name) + (" …" if len(names) > 3 else "")
+    for name, text in (("rows.csv", csv_text), ("tables.md", markdown), ("tables.tex", latex)):
+        (folder / name).write_text(text(cards, comparison), encoding="utf-8")
+    return page(folder / "index.html", title or "Scorecard", cards, comparison)
 
 
 # ---- parts of the page
@@ -253,7 +264,7 @@ def _table(table: Table, level: int) -> str:
     lines = []
     for name, cells in table.lines:
         mark = f' data-measure="{escape(name)}"' if measured else ""
-        lines.append(f'<tr{mark}><th scope="row">{_nowrap(name)}</th>{"".join(map(_cell, cells))}</tr>')
+        lines.append(f'<tr{mark}><th scope="row">{_line(name)}</th>{"".join(map(_cell, cells))}</tr>')
     legend = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{said(words, escape, '<code>{}</code>')}</dd></div>"
         for name, words in table.legend
@@ -274,6 +285,11 @@ def _nowrap(text: str) -> str:
     return escape(text).replace(" ↑", "\u00a0↑").replace(" ↓", "\u00a0↓")
 
 
+def _line(text: str) -> str:
+    """The name of a line may break after its joints."""
+    return re.sub(r"([_./·])(?=.)", r"\1<wbr>", _nowrap(text))
+
+
 def _head(text: str) -> str:
     """A head may break before its parameter, and nowhere inside a name."""
     return _nowrap(text).replace("-", "\u2011").replace("@", "<wbr>@")
@@ -282,7 +298,9 @@ def _head(text: str) -> str:
 def _cell(cell: Cell | None) -> str:
     if cell is None:
         return '<td class="none"><span aria-label="not measured">–</span></td>'
-    return f"<td><strong>{escape(cell.text)}</strong></td>" if cell.best else f"<td>{escape(cell.text)}</td>"
+    value, interval, bounds = escape(cell.text).partition(" [")
+    value = f"<strong>{value}</strong>" if cell.best else value
+    return f"<td>{value}<small> [{bounds}</small></td>" if interval else f"<td>{value}</td>"
 
 
 def _missing(reasons: Any, notes: Sequence[str], level: int) -> str:
@@ -414,6 +432,7 @@ tbody tr:last-child>*{border-bottom-color:transparent}
 th:first-child{text-align:left;padding-left:.7rem;position:sticky;left:0;background:var(--ground);font-weight:500;z-index:1}
 .wide{font-size:.84rem}.wide th+*,.wide td{padding-left:.42rem;padding-right:.42rem}
 .wide thead th{white-space:normal;font-size:.78rem}
+small{display:block;font-weight:400;color:var(--soft);font-size:.8em}
 td.none{color:var(--soft)}
 td strong{font-weight:680;color:var(--accent)}
 tr.chosen>*,tr.chosen>th:first-child{background:var(--panel)}
@@ -441,10 +460,12 @@ border-radius:8px;box-shadow:0 4px 18px rgb(0 0 0/.14)}
 #vg-tooltip-element td{border:0;padding:0 .3rem;text-align:left;background:none}
 #vg-tooltip-element td.key{color:var(--soft)}
 @media (max-width:40rem){h2{margin-top:3rem}th,td{padding:.45rem .6rem}table{font-size:.85rem}
-th:first-child{max-width:9.5rem;white-space:normal;overflow-wrap:anywhere}.mark{margin-bottom:1.5rem}}
+th:first-child{max-width:9.5rem;white-space:normal;overflow-wrap:break-word}figcaption{margin-bottom:1.4rem}.mark{margin-bottom:1.5rem}}
 @media (prefers-reduced-motion:reduce){html{scroll-behavior:auto}}
 @media print{@page{margin:16mm}main{max-width:none;padding:0}.save,.choice,nav{display:none}
 body{font-size:10pt}.scroll{overflow:visible}table{font-size:7.5pt}th,td{padding:.25rem .35rem}
+.wide,.wide thead th{font-size:5.6pt}.wide th+*,.wide td{padding-left:.1rem;padding-right:.1rem}
+.chart svg{width:100%;height:auto}.chart{min-height:0!important}
 th:first-child{position:static}h2,h3{break-after:avoid}tr{break-inside:avoid}a{color:inherit;text-decoration:none}}
 """
 

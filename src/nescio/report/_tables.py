@@ -104,10 +104,15 @@ def known(metric: str) -> Metric | None:
 
 def label(metric: str) -> str:
     """The name in a table, with its arrow: ↑ better when higher, ↓ better when lower."""
-    name, at, parameter = metric.partition("@")
     part = known(metric)
     arrow = ARROWS.get(part.better, "") if part else ""
-    return f"{LABELS.get(name, name.replace('_', ' '))}{at}{parameter} {arrow}".strip()
+    return f"{bare(metric)} {arrow}".strip()
+
+
+def bare(metric: str) -> str:
+    """The name in a table without its arrow."""
+    name, at, parameter = metric.partition("@")
+    return f"{LABELS.get(name, name.replace('_', ' '))}{at}{parameter}"
 
 
 def legend(metrics: Iterable[str]) -> tuple[tuple[str, str], ...]:
@@ -191,7 +196,6 @@ def _table(
     corner: str,
     note: str = "",
     more: bool = False,
-    interval: bool = False,
 ) -> Table:
     """A table of (line, head, group, row) spots; the cells of one group share their digits and have one best."""
     groups: dict[Any, list[Row]] = {}
@@ -204,7 +208,7 @@ def _table(
     for line, head, group, row in spots:
         text = number(row["value"], digits[group])
         marked = bool(row["best"]) if "best" in row else text == best[group]
-        if interval and row.get("low") is not None and row.get("high") is not None:
+        if row.get("low") is not None and row.get("high") is not None:
             text += f" [{number(row['low'], digits[group])}, {number(row['high'], digits[group])}]"
         lines.setdefault(line, {})[head] = Cell(text, row["value"], marked)
     return Table(
@@ -252,12 +256,16 @@ def tables(source: Any) -> list[Table]:
     rows = [rows] if isinstance(rows, Mapping) else list(rows)
     if rows and all(isinstance(row, Table) for row in rows):
         return rows
-    found = [table for section in SECTIONS for table in _section(section, rows)]
-    explained: set[str] = set()
+    return explained_once(table for section in SECTIONS for table in _section(section, rows))
+
+
+def explained_once(tables: Iterable[Table], known: set[str] | None = None) -> list[Table]:
+    """The tables with every metric explained where it is first seen; `known` are those explained before."""
+    known = set() if known is None else known
     result = []
-    for table in found:  # a metric is explained where it is first seen
-        fresh = tuple(entry for entry in table.legend if entry[0] not in explained)
-        explained.update(name for name, _ in fresh)
+    for table in tables:
+        fresh = tuple(entry for entry in table.legend if entry[0] not in known)
+        known.update(name for name, _ in fresh)
         result.append(replace(table, legend=fresh))
     return result
 
@@ -438,7 +446,7 @@ def comparison_tables(comparison: Any) -> list[Table]:
     how = f"{drawn:,} paired resamples of {comparison.n:,} shared rows. " if drawn else ""
     level = f"{100 * comparison.level:g} % interval" if getattr(comparison, "level", None) else "interval"
     note = f"{how}Value [{level}]; bold: cannot be told from the best"
-    found = [_table(spots, title=COMPARISON, corner="metric", note=note, interval=True)]
+    found = [_table(spots, title=COMPARISON, corner="metric", note=note)]
     if comparison.differences:
         found.append(_differences(comparison.differences))
     return found
@@ -473,7 +481,7 @@ def grouped(reasons: Iterable[Row], most: int = 6) -> list[tuple[str, str]]:
         held.setdefault(reason, []).append(entry)
     result = []
     for reason, entries in held.items():
-        metrics = _some((LABELS.get(e["metric"], e["metric"]) for e in entries if e.get("metric")), most)
+        metrics = _some((bare(e["metric"]) for e in entries if e.get("metric")), most)
         measures = _some((e["measure"] for e in entries if e.get("measure")), most)
         splits = _some((out_name(e["split"]) for e in entries if e.get("split") not in FAMILIAR), most)
         what = " of ".join(part for part in (metrics, measures) if part) or "everything"
@@ -599,3 +607,38 @@ def _confidence(card: Any) -> float | None:
     count, confidence, _ = curve
     total = float(sum(count))
     return sum(float(n) * float(p) for n, p in zip(count, confidence, strict=True) if n) / total if total else None
+
+
+# ---- a whole document
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is said of one model, or of several side by side."""
+
+    title: str
+    sentences: tuple[str, ...]
+    tables: tuple[Table, ...]
+    notes: tuple[str, ...] = ()
+    missing: tuple[tuple[str, str], ...] = ()
+
+
+def parts(source: Any, comparison: Any = None) -> list[Part]:
+    """What there is to say of a scorecard, several, a comparison, tidy rows or tables, in order."""
+    found = []
+    if isinstance(source, Sequence) and source and all(hasattr(card, "rows") for card in source):
+        if len(source) > 1:
+            found.append(Part(SUMMARY, tuple(overview(source, comparison)), (replace(summary(source), title=""),)))
+        for name, card in zip(unique_names(source), source, strict=True):
+            found.append(_part(name, card, headline(card)))
+    elif not isinstance(source, Sequence) or source:
+        found.append(_part("", source))
+    if comparison is not None:
+        found.append(_part("", comparison))
+    known: set[str] = set()
+    return [replace(part, tables=tuple(explained_once(part.tables, known))) for part in found]
+
+
+def _part(title: str, source: Any, sentences: Sequence[str] = ()) -> Part:
+    notes, missing = getattr(source, "notes", ()), grouped(getattr(source, "reasons", ()))
+    return Part(title, tuple(sentences), tuple(tables(source)), tuple(notes), tuple(missing))

@@ -6,10 +6,10 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nescio.report._tables import COLUMNS, Cell, Table, grouped, tables
+from nescio.report._tables import COLUMNS, Cell, Table, parts, unique_names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,25 +21,23 @@ def said(sentence: str, escape: Callable[[str], str], code: str) -> str:
     return "".join(code.format(escape(part)) if at % 2 else escape(part) for at, part in enumerate(parts))
 
 
-def markdown(source: Any) -> str:
-    """Tables as Markdown: a scorecard, a comparison, tidy rows, one Table or several."""
+def markdown(source: Any, comparison: Any = None) -> str:
+    """Tables as Markdown: a scorecard, a list of them, a comparison, tidy rows, one Table or several."""
     blocks = []
-    for table in tables(source):
-        lines = [f"### {_md(table.title)}", ""] if table.title else []
-        lines += [f"*{_md(table.note)}*", ""] if table.note else []
-        lines.append(_md_line([table.corner, *table.heads]))
-        lines.append("| --- |" + " ---: |" * len(table.heads))
-        for name, cells in table.lines:
-            lines.append(_md_line([name, *(_md_cell(cell) for cell in cells)], raw=True))
-        lines += ["", *(f"- **{_md(name)}**: {said(sentence, _md, '`{}`')}" for name, sentence in table.legend)]
-        blocks.append("\n".join(lines).rstrip())
-    notes = getattr(source, "notes", ())
-    if notes:
-        blocks.append("\n".join(f"- {_md(note)}" for note in notes))
-    missing = grouped(getattr(source, "reasons", ()))
-    if missing:
-        lines = ["### What could not be said", "", *(f"- **{_md(what)}**: {_md(reason)}" for what, reason in missing)]
-        blocks.append("\n".join(lines))
+    for part in parts(source, comparison):
+        blocks += [f"## {_md(part.title)}"] if part.title else []
+        blocks += [_md(" ".join(part.sentences))] if part.sentences else []
+        for table in part.tables:
+            blocks += [f"### {_md(table.title)}"] if table.title else []
+            blocks += [f"*{_md(table.note)}*"] if table.note else []
+            lines = [_md_line([_md(table.corner), *map(_md, table.heads)]), "| --- |" + " ---: |" * len(table.heads)]
+            lines += [_md_line([_md(name), *map(_md_cell, cells)]) for name, cells in table.lines]
+            blocks.append("\n".join(lines))
+            terms = [f"- **{_md(name)}**: {said(sentence, _md, '`{}`')}" for name, sentence in table.legend]
+            blocks += ["\n".join(terms)] if terms else []
+        blocks += ["\n".join(f"- {_md(note)}" for note in part.notes)] if part.notes else []
+        terms = [f"- **{_md(what)}**: {_md(reason)}" for what, reason in part.missing]
+        blocks += ["### What could not be said", "\n".join(terms)] if terms else []
     return "\n\n".join(blocks) + "\n" if blocks else ""
 
 
@@ -49,9 +47,8 @@ def _md(text: str) -> str:
     return text.replace("\n", " ")
 
 
-def _md_line(texts: Sequence[str], raw: bool = False) -> str:
-    head, *rest = texts
-    return f"| {' | '.join([_md(head), *(rest if raw else map(_md, rest))])} |"
+def _md_line(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(texts)} |"
 
 
 def _md_cell(cell: Cell | None) -> str:
@@ -76,19 +73,21 @@ def _tex(text: str) -> str:
     return "".join(TEX.get(mark, mark) for mark in text.replace("\n", " "))
 
 
-def latex(source: Any) -> str:
+def latex(source: Any, comparison: Any = None) -> str:
     """Tables as LaTeX (booktabs): best values bold, arrows in the heads, the metrics' sentences in the caption."""
     blocks = []
-    for table in tables(source):
-        words = " ".join(f"{_tex(name)}: {said(sentence, _tex, TEX_CODE)}" for name, sentence in table.legend)
-        title = _tex(table.title) + (f" ({_tex(table.note)})" if table.note else "")
-        lines = [r"\begin{table}", r"  \centering", f"  \\caption{{{title}. {words}}}".replace(". }", ".}")]
-        lines += [f"  \\begin{{tabular}}{{l{'r' * len(table.heads)}}}", r"    \toprule"]
-        lines += ["    " + " & ".join(map(_tex, (table.corner, *table.heads))) + r" \\", r"    \midrule"]
-        for name, cells in table.lines:
-            lines.append("    " + " & ".join([_tex(name), *map(_tex_cell, cells)]) + r" \\")
-        lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
-        blocks.append("\n".join(lines))
+    for part in parts(source, comparison):
+        for table in part.tables:
+            title = ": ".join(_tex(text) for text in (part.title, table.title) if text)
+            title += f" ({_tex(table.note)})" if table.note else ""
+            words = [f"{_tex(name)}: {said(sentence, _tex, TEX_CODE)}" for name, sentence in table.legend]
+            lines = [r"\begin{table}", r"  \centering", f"  \\caption{{{' '.join([f'{title}.', *words])}}}"]
+            lines += [f"  \\begin{{tabular}}{{l{'r' * len(table.heads)}}}", r"    \toprule"]
+            lines += ["    " + " & ".join(map(_tex, (table.corner, *table.heads))) + r" \\", r"    \midrule"]
+            for name, cells in table.lines:
+                lines.append("    " + " & ".join([_tex(name), *map(_tex_cell, cells)]) + r" \\")
+            lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
+            blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n" if blocks else ""
 
 
@@ -99,15 +98,26 @@ def _tex_cell(cell: Cell | None) -> str:
     return f"\\textbf{{{text}}}" if cell.best else text
 
 
-def csv_text(rows: Any) -> str:
-    """The rows themselves as CSV with the design's columns first, numbers in full precision, nothing for None."""
-    rows = list(getattr(rows, "rows", rows))
+def csv_text(source: Any, comparison: Any = None) -> str:
+    """The rows themselves as CSV with the design's columns first, numbers in full precision, nothing for None.
+
+    Rows of several scorecards are told apart by a last column `file`.
+    """
+    rows = []
+    if isinstance(source, Sequence) and all(hasattr(card, "rows") for card in source):
+        for name, card in zip(unique_names(source), source, strict=True):
+            rows += [{**row, "file": name} for row in card.rows]
+    else:
+        rows += getattr(source, "rows", source)
+    rows += [] if comparison is None else comparison.rows
     columns = [*COLUMNS, *dict.fromkeys(key for row in rows for key in row if key not in COLUMNS)]
+    return _csv([columns, *([row.get(column) for column in columns] for row in rows)])
+
+
+def _csv(lines: Iterable[Sequence[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow(["" if row.get(column) is None else plain(row[column]) for column in columns])
+    writer.writerows(["" if value is None else plain(value) for value in line] for line in lines)
     return out.getvalue()
 
 
@@ -129,27 +139,67 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
-def terminal(source: Any, console: Console | None = None) -> None:
-    """Prints the tables with rich; a table wider than the terminal goes on below itself."""
+def terminal(source: Any, console: Console | None = None, *, comparison: Any = None, more: bool = True) -> None:
+    """Prints the tables with rich; a table wider than the terminal goes on below itself.
+
+    `more`: also the second looks: rankings after calibration, groups, differences from the best.
+    """
     from rich.console import Console
     from rich.text import Text
 
     console = console or Console()
-    for table in tables(source):
-        console.print(Text(table.title, style="bold"))
-        if table.note:
-            console.print(Text(table.note, style="dim"))
-        for part in _fitting(table, console.width):
-            console.print(_rich(part))
-        console.print(_terms(table.legend) if table.legend else "", end="")
-        console.print()
-    for note in getattr(source, "notes", ()):
-        console.print(Text(f"{note}\n", style="dim"))
-    missing = grouped(getattr(source, "reasons", ()))
-    if missing:
-        console.print(Text("What could not be said", style="bold"))
-        console.print(_terms(missing), end="")
-        console.print()
+    for part in parts(source, comparison):
+        if part.title:
+            console.print(Text(part.title, style="bold underline"))
+        if part.sentences:
+            console.print(Text(" ".join(part.sentences)))
+        console.print("\n" if part.title or part.sentences else "", end="")
+        for table in part.tables:
+            if table.more and not more:
+                continue
+            if table.title:
+                console.print(Text(table.title, style="bold"))
+            if table.note:
+                console.print(Text(table.note, style="dim"))
+            for piece in _fitting(table, console.width):
+                console.print(_rich(piece))
+            console.print(_terms(table.legend) if table.legend else "", end="")
+            console.print()
+        for note in part.notes:
+            console.print(Text(f"{note}\n", style="dim"))
+        if part.missing:
+            console.print(Text("What could not be said", style="bold"))
+            console.print(_terms(part.missing), end="")
+            console.print()
+
+
+def grid(rows: Sequence[Mapping[str, Any]], form: str = "table") -> str:
+    """Plain rows of texts as a table for people, CSV, Markdown or LaTeX."""
+    heads = list(dict.fromkeys(key for row in rows for key in row))
+    lines = [["" if row.get(head) is None else str(row[head]) for head in heads] for row in rows]
+    if form == "csv":
+        return _csv([heads, *lines])
+    if form == "markdown":
+        marked = [_md_line(list(map(_md, line))) for line in (heads, *lines)]
+        return "\n".join([marked[0], "|" + " --- |" * len(heads), *marked[1:]]) + "\n"
+    if form == "latex":
+        marked = [" & ".join(map(_tex, line)) + r" \\" for line in (heads, *lines)]
+        body = [f"\\begin{{tabular}}{{{'l' * len(heads)}}}", r"\toprule", marked[0], r"\midrule", *marked[1:]]
+        return "\n".join([*body, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for at, head in enumerate(heads):
+        shown.add_column(Text(head), no_wrap=at == 0)
+    for line in lines:
+        shown.add_row(*map(Text, line))
+    console = Console()
+    with console.capture() as held:
+        console.print(shown)
+    return held.get()
 
 
 def _terms(terms: Sequence[tuple[str, str]]) -> Any:

@@ -1,0 +1,123 @@
+"""A paper's whole protocol: train, predict, calibrate, ensemble, select, evaluate, tables and page.
+
+PROTOCOL is one of
+  uimnet   what classifiers know what they don't know: ten methods, seven measures, in-domain and out-domain metrics
+
+Everything finished lies in the store: run the same command again and only what is missing is done. Kill it at any time.
+Several runs may share one store, at once; no trial is done twice. A trial that fails costs its line, never the others.
+
+examples:
+  nescio run uimnet --data digits --methods all --trials 3 --seeds 2 --workers 2
+  nescio run uimnet --data cifar10 --backbones resnet18 --methods erm,mimo,due --spectral none,5 --epochs 60
+  nescio run uimnet --preset paper                 ImageNet as in the paper: ten trials, three seeds, two sizes
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nescio.commands._output import say
+from nescio.commands._study import Lines, add_place, numbers, targets
+from nescio.errors import BadInput
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("protocol", choices=("uimnet",), metavar="PROTOCOL", help="uimnet")
+    parser.add_argument(
+        "--preset", default="small", help="small (default), demo, or paper: where the other options start from"
+    )
+    what = parser.add_argument_group("what")
+    what.add_argument("--data", help="dataset: digits, cifar10, folder:PATH, npz:PATH … (small: digits)")
+    what.add_argument("--methods", default="all", help="comma-separated, or all (default)")
+    what.add_argument("--backbones", help="comma-separated, small to large (small: conv)")
+    what.add_argument("--spectral", help="targets of the spectral norm, comma-separated (default: none,5)")
+    what.add_argument("--trials", type=int, help="settings of each method; the first is its defaults (small: 3)")
+    what.add_argument("--seeds", type=int, help="data seeds: train/validation splits (small: 2)")
+    what.add_argument("--search", choices=("random", "optuna"), help="how further trials are drawn (default: random)")
+    what.add_argument(
+        "--in", dest="inside", metavar="CLASSES", help="in-domain classes, as 0-5,7 (default: by the Ward tree)"
+    )
+    what.add_argument(
+        "--out", dest="outside", metavar="CLASSES", help="out-domain classes (with --in; default: all others)"
+    )
+    what.add_argument(
+        "--features", choices=("reference", "pixels"), help="of the Ward tree (default: a reference network)"
+    )
+    what.add_argument("--no-oracle", action="store_true", help="leave the oracle row out")
+    budget = parser.add_argument_group("budget of a trial")
+    budget.add_argument("--epochs", type=int, help="(small: 20)")
+    budget.add_argument("--batch", type=int, help="rows of a step (small: 64)")
+    budget.add_argument("--rate", type=float, help="learning rate (default: 0.1)")
+    budget.add_argument("--every", type=int, metavar="E", help="rate ÷ 10 after every E epochs (small: 8)")
+    budget.add_argument("--schedule", choices=("step", "cosine", "constant"), help="of the rate (default: step)")
+    budget.add_argument("--augment", help="none, shift, crop-flip or full (small: shift)")
+    parser.add_argument("--workers", type=int, help="processes (default: one a core, one on a GPU); 0: this process")
+    parser.add_argument(
+        "--report", metavar="DIR", default=None, help="page, tables and rows there (default: STORE/report)"
+    )
+    add_place(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from nescio.protocols import uimnet
+
+    place = uimnet.Place(args.store, args.root, args.device, args.checkpoint_seconds)
+    lines = Lines()
+    try:
+        study = uimnet.run(plan_of(args), place, workers_of(args), lines)
+    finally:
+        lines.close()
+    return show(study, Path(args.report or Path(args.store) / "report"))
+
+
+def plan_of(args: argparse.Namespace) -> Any:
+    from nescio.methods import registry as methods
+    from nescio.protocols.uimnet import PRESETS
+
+    if args.preset not in PRESETS:
+        raise BadInput(f"There is no preset named {args.preset!r}. There are: {', '.join(PRESETS)}.")
+    plan = PRESETS[args.preset]
+    names = tuple(methods) if args.methods == "all" else tuple(methods[name].name for name in args.methods.split(","))
+    if args.outside and not args.inside:
+        raise BadInput("--out goes with --in: say which classes are in-domain as well.")
+    changes = {
+        "data": args.data,
+        "backbones": tuple(args.backbones.split(",")) if args.backbones else None,
+        "spectral": targets(args.spectral) if args.spectral else None,
+        "trials": args.trials,
+        "seeds": args.seeds,
+        "search": args.search,
+        "features": args.features,
+        "inside": numbers(args.inside) if args.inside else None,
+        "outside": numbers(args.outside) if args.outside else None,
+    }
+    budget = {name: getattr(args, name) for name in ("epochs", "batch", "rate", "every", "schedule", "augment")}
+    training = replace(plan.training, **{name: value for name, value in budget.items() if value is not None})
+    kept = {name: value for name, value in changes.items() if value is not None}
+    return replace(plan, methods=names, training=training, oracle=not args.no_oracle, **kept)
+
+
+def workers_of(args: argparse.Namespace) -> int:
+    if args.workers is not None:
+        return int(args.workers)
+    import torch
+
+    gpu = args.device.startswith("cuda") or (args.device == "auto" and torch.cuda.is_available())
+    return 1 if gpu else len(os.sched_getaffinity(0))
+
+
+def show(study: Any, folder: Path) -> int:
+    """Prints the tables, writes the report, lists what failed; 1 when something did."""
+    from nescio.report._study import print_study, write_study
+
+    print_study(study)
+    page = write_study(study, folder)
+    say(f"\nThe page is {page}; tables and rows lie beside it.")
+    for failure in study.failures:
+        print(f"failed: {failure.task.name}: {failure.reason}", file=sys.stderr)
+    return 1 if study.failures else 0

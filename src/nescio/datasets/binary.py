@@ -1,0 +1,43 @@
+"""In or out: two groups of classes of another dataset as two classes, for the oracle that is told what is outside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from nescio.config import seed_for
+from nescio.datasets.base import Dataset, Images, Request, load, source
+from nescio.errors import BadInput
+
+
+def binary_spec(data: str, inside: tuple[int, ...], outside: tuple[int, ...]) -> str:
+    """The name under which `load` gives these classes as in (0) and out (1)."""
+    return f"binary:{data}#{','.join(map(str, inside))}#{','.join(map(str, outside))}"
+
+
+@source("binary", path=True)
+def binary(request: Request) -> Dataset:
+    """binary:DATA#0,1,2#7,8: classes 0 to 2 of DATA as class 0, classes 7 and 8 as class 1."""
+    try:
+        spec, *words = request.path.split("#")
+        inside, outside = (tuple(int(each) for each in word.split(",")) for word in words)
+    except ValueError:
+        raise BadInput(
+            f"{request.path!r}: write binary:DATA#0,1,2#7,8, the classes that are in and those that are out."
+        ) from None
+    whole = load(spec, request.root)
+
+    def merge(images: Images) -> Images:
+        kept = images.take(np.flatnonzero(np.isin(images.labels, inside + outside)))
+        return replace(kept, labels=np.isin(kept.labels, outside).astype(np.int64))
+
+    return Dataset(
+        f"{whole.name}-in-out",
+        merge(whole.train),
+        merge(whole.test),
+        ("in", "out"),
+        whole.channels,
+        whole.size,
+        f"{seed_for(whole.revision, inside, outside):016x}",
+    )

@@ -1,0 +1,34 @@
+"""Measures that were taken from the network when it predicted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.errors import Undefined
+from nescio.measures._spec import measure
+from nescio.predictions import Predictions
+
+
+@measure("plain", needs=("scores",))
+def jacobian(predictions: Predictions) -> NDArray[Any]:
+    """How much the answer moves with the image: ‖∇ₓ f(x)‖² over all softmax outputs.
+
+    The network is needed for it, so it is taken at predict time and kept as scores["jacobian"] (UIMNET §4).
+    """
+    if "jacobian" not in predictions.scores:
+        raise Undefined("There is no score named jacobian: it is taken from the network when it predicts.")
+    return np.asarray(predictions.scores["jacobian"])
+
+
+@measure("plain", needs=("variants",))
+def tta(predictions: Predictions) -> NDArray[Any]:
+    """Doubt of the answer averaged over augmented copies of the image: −max of the mean probability.
+
+    The mean log-probabilities are taken at predict time and kept as variants["tta"] (test-time augmentation, UIMNET §4).
+    """
+    if "tta" not in predictions.variants:
+        raise Undefined("There is no variant named tta: augmented copies are predicted with the network at hand.")
+    return -np.exp(np.asarray(predictions.variants["tta"], np.float64)).max(1)

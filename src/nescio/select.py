@@ -1,0 +1,136 @@
+"""Which trials to keep: a pure function of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from nescio.errors import BadInput
+
+Row = Mapping[str, Any]
+Group = tuple[Any, ...]
+
+
+class Selection(dict[Group, list[Any]]):
+    """Group -> its best trials, best first; `notes` says in sentences what was left out and what there was too few of.
+
+    A group without a single complete trial is absent, and a note says so.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+
+def best_trials(
+    rows: Iterable[Row],
+    k: int,
+    metric: str = "nll",
+    split: str = "val",
+    by: Sequence[str] = ("method", "backbone", "spectral"),
+    *,
+    member: Sequence[str] = ("trial",),
+    calibrated: bool = False,
+    seeds: Iterable[Any] | None = None,
+    trials: Iterable[Any] | None = None,
+) -> Selection:
+    """The k trials of every group that are best by the mean over data seeds of a metric on the validation rows.
+
+    score(trial) = 1/|S| Σ_{s ∈ S} metric(trial, data seed s), compared within one value of the columns `by`; the
+    registry of metrics says whether low or high is good. Only trials with a number for every data seed are compared: a
+    mean over fewer seeds is another question. Equal scores go to the lower trial number. (UIMNET §3, "Ensembles of
+    predictors".)
+
+    member      columns that tell candidates apart; one column gives its values, several give tuples
+    calibrated  which of a model's two stages is looked at
+    seeds       data seeds that a trial must have; unless given, all that occur in these rows
+    trials      candidates that every group should have; those without any row are reported as well
+    """
+    if k < 1:
+        raise BadInput(f"The best {k} trials were asked for: ask for at least one.")
+    sign = _sign(metric)
+    scores = _scores(rows, metric, split, tuple(by), tuple(member), calibrated)
+    if not scores:
+        raise BadInput(f"There is nothing to select from: no row holds the {metric} of a single model on {split}.")
+    found = {seed for candidates in scores.values() for values in candidates.values() for seed in values}
+    wanted = sorted(found if seeds is None else set(seeds), key=_rank)
+    expected = set() if trials is None else set(trials)
+    chosen = Selection()
+    for group in sorted(scores, key=_rank):
+        candidates, where = scores[group], _words(by, group)
+        means: dict[Any, float] = {}
+        for candidate in sorted(candidates.keys() | expected, key=_rank):
+            values = candidates.get(candidate, {})
+            missing = [seed for seed in wanted if not math.isfinite(values.get(seed, math.nan))]
+            if missing:
+                named = ", ".join(map(str, missing))
+                chosen.notes.append(
+                    f"{where}: {_words(member, candidate)} is left out, because it has no {metric} on {split} "
+                    f"for data seed{'s' if len(missing) > 1 else ''} {named}."
+                )
+            else:
+                # An exact sum: the mean, and so the choice, does not depend on the order of the rows.
+                means[candidate] = math.fsum(values[seed] for seed in wanted) / len(wanted)
+        best = sorted(means, key=lambda each: (sign * means[each], _rank(each)))[:k]
+        if best:
+            chosen[group] = best
+        if len(best) < k:
+            taken = "all of them are taken" if best else "the group is left out"
+            chosen.notes.append(f"{where}: the best {k} were asked for and {len(best)} can be compared; {taken}.")
+    return chosen
+
+
+def _sign(metric: str) -> int:
+    """1 where a lower number is better, -1 where a higher one is."""
+    from nescio.metrics import registry
+
+    better = registry[metric.partition("@")[0]].better
+    if better == "neither":
+        raise BadInput(f"Neither a high nor a low {metric} is better: trials cannot be selected by it.")
+    return 1 if better == "lower" else -1
+
+
+def _scores(
+    rows: Iterable[Row], metric: str, split: str, by: tuple[str, ...], member: tuple[str, ...], calibrated: bool
+) -> dict[Group, dict[Any, dict[Any, float]]]:
+    """group -> candidate -> data seed -> number; NaN where the row has none."""
+    scores: dict[Group, dict[Any, dict[Any, float]]] = {}
+    for row in rows:
+        if row["metric"] != metric or row["split"] != split or bool(_value(row, "calibrated")) != calibrated:
+            continue
+        if _value(row, "members") not in (None, 1):
+            continue  # an ensemble of trials
+        group = tuple(_value(row, column) for column in by)
+        names = tuple(_value(row, column) for column in member)
+        candidate = names[0] if len(names) == 1 else names
+        seed, number = _value(row, "data_seed"), _value(row, "value")
+        values = scores.setdefault(group, {}).setdefault(candidate, {})
+        if seed in values:
+            raise BadInput(
+                f"{_words(by, group)}: {_words(member, candidate)}, data seed {seed} has two rows with the {metric} on "
+                f"{split}: name the column that tells them apart in `by` or in `member`."
+            )
+        values[seed] = math.nan if number is None else float(number)
+    return scores
+
+
+def _value(row: Row, column: str) -> Any:
+    """The entry, with the NaN that a table file puts in an empty cell as None, and its 1.0 for a whole number as 1."""
+    value = row.get(column)
+    if isinstance(value, float) and column != "value":
+        return None if math.isnan(value) else int(value) if value.is_integer() and column != "spectral" else value
+    return value
+
+
+def _rank(value: Any) -> tuple[Any, ...]:
+    """An order for what may be missing, a number, a text, or a tuple of these."""
+    if isinstance(value, tuple):
+        return tuple(_rank(each) for each in value)
+    return (0,) if value is None else (2, value) if isinstance(value, str) else (1, value)
+
+
+def _words(columns: Sequence[str], values: Any) -> str:
+    values = values if isinstance(values, tuple) else (values,)
+    pairs = zip(columns, values, strict=True)
+    return ", ".join(f"no {column}" if value is None else f"{column} {value}" for column, value in pairs)

@@ -279,6 +279,7 @@ def test_fashion_mnist_is_not_taken_for_mnist(tmp_path):
         load("mnist", tmp_path)
 
 
+@pytest.mark.filterwarnings("error")  # NumPy warns of what pickles of Python 2 hold
 def test_cifar10_is_read(tmp_path):
     parts = write_cifar10(tmp_path)
     found = load("cifar10", tmp_path)

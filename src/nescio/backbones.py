@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
+import torch
 from torch import nn
 
 from nescio.errors import BadInput
@@ -55,11 +56,33 @@ def build(name: str, channels: int, size: int) -> Any:
         network = timm.create_model(name, img_size=size, **options)  # transformers are built for one size
     except TypeError:
         network = timm.create_model(name, **options)
+    except (AssertionError, RuntimeError, ValueError, ZeroDivisionError) as error:
+        raise BadInput(_unfit(name, size, error)) from None
     if size <= SMALL and name.startswith("resnet") and isinstance(getattr(network, "conv1", None), nn.Conv2d):
         network.conv1 = nn.Conv2d(channels, network.conv1.out_channels, 3, 1, 1, bias=False)
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
         network.maxpool = nn.Identity()
+    network.num_features = _width(network, name, channels, size)
     return network
+
+
+def _width(network: nn.Module, name: str, channels: int, size: int) -> int:
+    """How many features come out; timm's own `num_features` leaves out layers that some families have after them."""
+    was = network.training
+    try:
+        with torch.no_grad():
+            out = network.eval()(torch.zeros(1, channels, size, size))
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise BadInput(_unfit(name, size, error)) from None
+    network.train(was)
+    if out.dim() != 2:
+        raise BadInput(f"The backbone {name} gives features of shape {tuple(out.shape)}; one row per image is needed.")
+    return int(out.shape[1])
+
+
+def _unfit(name: str, size: int, error: Exception) -> str:
+    why = " ".join(str(error).split()) or type(error).__name__
+    return f"The backbone {name} cannot take images of {size} × {size} pixels: {why.rstrip('.')}."
 
 
 def parameters(network: nn.Module) -> int:

@@ -71,6 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"nescio {command}: {error.strerror or error}: {error.filename}.", file=sys.stderr)
         return 2
+    except RuntimeError as error:
+        if type(error).__module__.partition(".")[0] != "nescio":
+            raise
+        print(f"nescio {command}: {error}", file=sys.stderr)  # the store or a training said what went wrong
+        return 1
     except KeyboardInterrupt:
         print(f"nescio {command}: stopped.", file=sys.stderr)
         return 130

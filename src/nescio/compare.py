@@ -16,7 +16,7 @@ from nescio.errors import BadInput, Undefined
 from nescio.measures._softmax import summary
 from nescio.metrics import Answers
 from nescio.predictions import Predictions, join
-from nescio.scorecard import COLUMNS
+from nescio.rows import COLUMNS
 
 __all__ = ["Comparison", "Interval", "add_intervals", "bootstrap", "compare", "interval"]
 

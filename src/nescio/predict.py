@@ -13,6 +13,7 @@ from torch import Tensor
 from nescio import datasets, probes
 from nescio.config import Trial, seed_for
 from nescio.datasets import Batches
+from nescio.errors import BadInput
 from nescio.methods.base import Method
 from nescio.predictions import Predictions
 from nescio.runtime import Runtime, evaluating, seed_everything
@@ -108,6 +109,8 @@ def split_of(
     """The images of a split as a trial sees them."""
     others = None if outside is None else tuple(outside)
     images: datasets.Images = getattr(datasets.splits(dataset, trial.classes, trial.data_seed, others), split)
+    if not len(images):
+        raise BadInput(f"The split {split!r} of {dataset.name} is empty: every class is in-domain in this trial.")
     return images
 
 

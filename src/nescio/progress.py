@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -14,7 +14,7 @@ PATIENCE = 2.0  # seconds of silence before a bar appears
 def track(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
     """Yields the items; draws a bar on stderr once the work has taken two seconds."""
     if total is None:
-        total = len(items) if hasattr(items, "__len__") else None
+        total = len(items) if isinstance(items, Sized) else None
     if not sys.stderr.isatty():
         yield from items
         return

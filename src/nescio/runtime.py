@@ -39,6 +39,14 @@ class Runtime:
         module = module.to(self.device)
         return module.to(memory_format=torch.channels_last) if self.channels_last else module
 
+    def share(self, value: Any) -> Any:
+        """The first process's value, in all processes."""
+        if self.world == 1:
+            return value
+        held = [value]
+        dist.broadcast_object_list(held, src=0)
+        return held[0]
+
     def mean(self, tensors: list[Tensor]) -> None:
         """Averages tensors over all processes, in place."""
         if self.world == 1 or not tensors:

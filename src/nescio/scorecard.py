@@ -191,7 +191,7 @@ class _Maker:
     def whole(
         self, known: Predictions, outside: Mapping[str, Predictions], everything: Predictions | None = None
     ) -> None:
-        """All rows of one version. `everything` is there for the raw one: what calibration cannot change is said once."""
+        """All rows of one version. `everything` is given for the raw one: what cannot change is said once."""
         raw = everything is not None
         wrong = self.answers(known)
         found = retrieval = None
@@ -280,7 +280,7 @@ class _Maker:
                 if score not in measures.registry:
                     yield f"scores/{score}", partial(_score, score)
 
-    def fit(self, each: measures.Measure) -> Callable[[Predictions], Array] | None:
+    def fit(self, each: Any) -> Callable[[Predictions], Array] | None:
         if each.name not in self.fitted:
             options = {"k": min(KNN, len(self.reference or ()))} if each.name == "knn_distance" else {}
             try:

@@ -53,10 +53,11 @@ def train(
     dataset = datasets.load(trial.data, root)
     key = key_of(trial, dataset, store)
     if runtime.rank > 0:  # the first process owns the store; the others only compute
-        fit(trial, dataset, runtime, None, checkpoint_seconds, None)
+        if runtime.share(None):
+            fit(trial, dataset, runtime, None, checkpoint_seconds, None)
         return key
     with store.work("train", trial, parents=(dataset.revision,), version=VERSION, wait=wait) as part:
-        if part is not None:
+        if runtime.share(part is not None):
             method, facts = fit(trial, dataset, runtime, part, checkpoint_seconds, watch)
             part.write(WEIGHTS, weights_of(method))
             part.write("facts.json", json.dumps(facts).encode())
@@ -96,47 +97,44 @@ def fit(
     watch: Watch | None,
 ) -> tuple[Method, dict[str, Any]]:
     """Trains from the last checkpoint of `part`, or from the start; returns the method and what it cost."""
-    plan, images = trial.training, datasets.splits(dataset, trial.classes, trial.data_seed).train
-    method: Any = runtime.place(build(trial, dataset, rows=len(images.labels)))
-    seed = seed_for("train", trial)
-    stream = _Stream(images, dataset, plan, runtime, seed, method.views)
-    seed_everything(seed_for(seed, "prepare"))
-    # The data flows on the device that the runtime chose; a method sees only batches.
-    with evaluating(method), torch.no_grad(), runtime.autocast():
-        method.prepare(stream.plain())
+    plan, seed = trial.training, seed_for("train", trial)
+    method, stream = _begin(trial, dataset, runtime, seed)
     optimizer = optimizer_of(plan, method, runtime)
     average = _average(method)
     if plan.compile:
         method.features.compile()
     step = _Step(plan, method, optimizer, runtime, average, len(stream))
     seed_everything(seed_for(seed, "steps", runtime.rank))
-    epoch, batch = _resume(part, method, optimizer, average, step, runtime)
+    epoch, batch = _resume(part, method, optimizer, average, step, runtime, seed)
     method.train()
     started = saved = time.monotonic()
-    seen, losses = 0, torch.zeros((), device=runtime.device)
+    seen, since, losses = 0, 0, torch.zeros((), device=runtime.device)
+
+    def look() -> None:
+        nonlocal since
+        mean = _look(losses, since, epoch)
+        losses.zero_()
+        since = 0
+        if watch:
+            pace = seen / (time.monotonic() - started)
+            left = ((plan.epochs - epoch) * len(stream) - batch) * plan.batch / plan.accumulate / pace
+            done = {"step": step.steps, "epoch": epoch + batch / len(stream), "epochs": plan.epochs}
+            watch({**done, "loss": mean, "rate": optimizer.param_groups[0]["lr"], "images/s": pace, "left": left})
+
     while epoch < plan.epochs:
         for x, y, _ in stream.epoch(epoch, batch):
             with runtime.autocast():
                 loss = method.update(x, y, step)
             losses += loss.detach()
             seen += plan.batch // plan.accumulate
-            batch += 1
-            if batch % (LOOK * plan.accumulate) == 0:
-                mean = _look(losses, LOOK * plan.accumulate, epoch)
-                losses.zero_()
-                if watch:
-                    rate = seen / (time.monotonic() - started)
-                    left = ((plan.epochs - epoch) * len(stream) - batch) * plan.batch / plan.accumulate / rate
-                    watch({"epoch": epoch, "epochs": plan.epochs, "loss": mean, "images/s": rate, "left": left})
+            batch, since = batch + 1, since + 1
+            if since == LOOK * plan.accumulate:
+                look()
             if part is not None and step.whole and time.monotonic() - saved >= checkpoint_seconds:
                 _save(part, method, optimizer, average, step, epoch, batch)
                 saved = time.monotonic()
-        rest = batch % (LOOK * plan.accumulate)
-        if rest:
-            mean = _look(losses, rest, epoch)
-            losses.zero_()
-            if watch:
-                watch({"epoch": epoch + 1, "epochs": plan.epochs, "loss": mean})
+        if since:
+            look()
         runtime.mean([buffer for buffer in method.buffers() if buffer.is_floating_point()])
         epoch, batch = epoch + 1, 0
     seconds = time.monotonic() - started
@@ -148,6 +146,25 @@ def fit(
         method.finalize(stream.plain())
     learnt = sum(each.numel() for each in method.parameters() if each.requires_grad)
     return method.eval(), {"params": learnt, "seconds": seconds, "images": seen}
+
+
+def start_of(trial: Trial, dataset: datasets.Dataset, runtime: Runtime) -> Method:
+    """A trial's method as it is before the first step."""
+    method, _ = _begin(trial, dataset, runtime, seed_for("train", trial))
+    return method.eval()  # type: ignore[no-any-return]
+
+
+def _begin(trial: Trial, dataset: datasets.Dataset, runtime: Runtime, seed: int) -> tuple[Any, _Stream]:
+    images = datasets.splits(dataset, trial.classes, trial.data_seed).train
+    method: Any = runtime.place(build(trial, dataset, rows=len(images.labels)))
+    stream = _Stream(images, dataset, trial.training, runtime, seed, method.views)
+    seed_everything(seed_for(seed, "prepare"))
+    # The data flows on the device that the runtime chose; a method sees only batches.
+    with evaluating(method), torch.no_grad(), runtime.autocast():
+        method.prepare(stream.plain())
+        # Several GPUs may differ in the last bits of what `prepare` saw, and gradients alone would never join them.
+        runtime.mean([each for each in method.state_dict().values() if each.is_floating_point()])
+    return method, stream
 
 
 def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.optim.Optimizer:
@@ -320,17 +337,21 @@ def _save(
 
 
 def _resume(
-    part: Any, method: Any, optimizer: Any, average: _Average | None, step: _Step, runtime: Runtime
+    part: Any, method: Any, optimizer: Any, average: _Average | None, step: _Step, runtime: Runtime, seed: int
 ) -> tuple[int, int]:
     """(epoch, batch) to go on from, with every state as it was."""
     held = None if part is None else part.load_checkpoint()
-    if held is None:
+    written = runtime.share(None if held is None else held.tensors["state"])
+    if written is None:
         return 0, 0
-    state = torch.load(io.BytesIO(held.tensors["state"]), map_location=runtime.device, weights_only=True)
+    state = torch.load(io.BytesIO(written), map_location=runtime.device, weights_only=True)
     method.load_state_dict(state["method"])
     optimizer.load_state_dict(state["optimizer"])
     if average is not None:
         average.state = state["average"]
     step.steps = state["steps"]
-    restore_random_state(state["random"])
+    if runtime.rank == 0:
+        restore_random_state(state["random"])
+    else:  # only the first process's state was saved
+        seed_everything(seed_for(seed, "steps", runtime.rank, step.steps))
     return state["epoch"], state["batch"]

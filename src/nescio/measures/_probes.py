@@ -27,8 +27,8 @@ def jacobian(predictions: Predictions) -> NDArray[Any]:
 def tta(predictions: Predictions) -> NDArray[Any]:
     """Doubt of the answer averaged over augmented copies of the image: −max of the mean probability.
 
-    The mean log-probabilities are taken at predict time and kept as variants["tta"] (test-time augmentation, UIMNET §4).
+    The log of the mean is taken at predict time and kept as variants["tta"] (test-time augmentation, UIMNET §4).
     """
     if "tta" not in predictions.variants:
         raise Undefined("There is no variant named tta: augmented copies are predicted with the network at hand.")
-    return -np.exp(np.asarray(predictions.variants["tta"], np.float64)).max(1)
+    return np.asarray(-np.exp(np.asarray(predictions.variants["tta"], np.float64)).max(1))

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from nescio import backbones
 from nescio.config import Recipe, hparam, log_uniform
+from nescio.errors import BadInput
 from nescio.layers.spectral import spectral_normalize
 from nescio.registry import Registry
-
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,16 @@ class Learning(Recipe):
 
     rate: float = hparam(1.0, log_uniform(0.3, 3.0), "multiplies the budget's learning rate")
     decay: float = hparam(1.0, log_uniform(0.1, 10.0), "multiplies the budget's weight decay")
+
+    def check(self) -> None:
+        self.need(0, "rate", above=True)
+        self.need(0, "decay")
+
+    def below(self, most: float, *names: str) -> None:
+        """Raises BadInput when one of the fields is not below `most`."""
+        for name in names:
+            if not getattr(self, name) < most:
+                raise BadInput(f"{type(self).__name__}.{name} is {getattr(self, name)}: it must be below {most:g}.")
 
 
 Batches = Iterable[tuple[Tensor, Tensor, Tensor]]  # images (b, ch, h, w), labels (b,), index (b,)
@@ -50,9 +60,9 @@ class Setting:
     spectral: float | None = None
     rows: int = 0  # training rows; variational methods weigh their prior by it
 
-    def features(self, channels: int | None = None) -> Any:
+    def features(self) -> Any:
         """A new backbone, images (b, ch, h, w) to features (b, num_features), spectrally normalised when asked."""
-        network = backbones.build(self.backbone, channels or self.channels, self.size)
+        network = backbones.build(self.backbone, self.channels, self.size)
         return spectral_normalize(network, self.spectral) if self.spectral else network
 
 
@@ -71,6 +81,8 @@ class Method(nn.Module):
 
     def __init__(self, recipe: Any, setting: Setting) -> None:
         super().__init__()
+        if setting.classes < 2:
+            raise BadInput(f"A classifier needs at least two classes, and there are {setting.classes}.")
         self.recipe, self.setting = recipe, setting
         self.temperature = 1.0  # calibration of `probs`; set after training, never trained
         self.features = setting.features()

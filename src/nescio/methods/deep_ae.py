@@ -16,6 +16,11 @@ from nescio.methods.rnd import RND, RNDRecipe, mlp
 class DeepAERecipe(RNDRecipe):
     bottleneck: float = hparam(0.125, uniform(0.05, 0.5), "width of the narrowest layer, as a share of the features")
 
+    def check(self) -> None:
+        super().check()
+        self.need(0, "bottleneck", above=True)
+        self.below(1, "bottleneck")
+
 
 @method("deep-ae", DeepAERecipe)
 class DeepAE(RND):
@@ -24,10 +29,11 @@ class DeepAE(RND):
     paper = "Vincent et al., Stacked denoising autoencoders, JMLR 2010"
 
     def pair(self, inputs: int) -> tuple[nn.Module, nn.Module]:
-        self.narrow = max(1, round(inputs * self.recipe.bottleneck))
-        return mlp(inputs, self.recipe.width, self.narrow, self.recipe.width, inputs), nn.Identity()
+        narrow = max(1, round(inputs * self.recipe.bottleneck))
+        return mlp(inputs, self.recipe.width, narrow, self.recipe.width, inputs), nn.Identity()
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Any]:
         wide = self.features.num_features
-        seen = f"{self.narrow} of {wide} dimensions pass"
-        return {**super().evidence(batches, start), "bottleneck": Evidence(seen, self.narrow < wide)}
+        narrow = min(len(weight) for weight in self.student.parameters())
+        seen = f"{narrow} of {wide} dimensions pass"
+        return {**super().evidence(batches, start), "bottleneck": Evidence(seen, narrow < wide)}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import gpytorch
 import torch
+from gpytorch.utils.memoize import clear_cache_hook
 from torch import Tensor
 
 from nescio.config import choice, hparam
+from nescio.errors import BadInput
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method, noise_like
 
 
@@ -18,6 +21,14 @@ class DUERecipe(Learning):
     inducing: int = hparam(20, choice(10, 20, 40), "inducing points")
     samples: int = hparam(8, None, "of the latent functions in the training loss")
     test_samples: int = hparam(32, None, "of the latent functions in a prediction")
+    # The posterior starts at the prior, far from its place, and its gradient is that of a mean over rows: with the
+    # network's own rate it is hardly off the prior when the budget ends.
+    posterior: float = hparam(10.0, None, "multiplies the learning rate of the variational posterior")
+
+    def check(self) -> None:
+        super().check()
+        self.need(1, "inducing", "samples", "test_samples")
+        self.need(0, "posterior", above=True)
 
 
 class ClassProcesses(gpytorch.models.ApproximateGP):
@@ -28,14 +39,14 @@ class ClassProcesses(gpytorch.models.ApproximateGP):
         posterior = gpytorch.variational.CholeskyVariationalDistribution(len(points), batch_shape=each)
         single = gpytorch.variational.VariationalStrategy(self, points, posterior, learn_inducing_locations=True)
         super().__init__(gpytorch.variational.IndependentMultitaskVariationalStrategy(single, num_tasks=classes))
-        self.single = [single]
+        self.parts = single, posterior  # in a tuple, so that they are not modules of this one a second time
         self.mean_module = gpytorch.means.ConstantMean(batch_shape=each)
         rbf = gpytorch.kernels.RBFKernel(batch_shape=each)
         self.covar_module = gpytorch.kernels.ScaleKernel(rbf, batch_shape=each)
 
     @property
     def points(self) -> Tensor:
-        return self.single[0].inducing_points
+        return self.parts[0].inducing_points
 
     def forward(self, x: Tensor) -> Any:
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
@@ -53,7 +64,9 @@ class DUE(Method):
     Native score (UIMNET §4): the predictive variance of the latent functions, averaged over classes.
     """
 
-    paper = "van Amersfoort et al., On feature collapse and deep kernel learning for single forward pass uncertainty, 2021"
+    paper = (
+        "van Amersfoort et al., On feature collapse and deep kernel learning for single forward pass uncertainty, 2021"
+    )
     normalized = True
     far = True
     spectral_default = 3.0
@@ -68,21 +81,42 @@ class DUE(Method):
 
     def prepare(self, batches: Batches) -> None:
         from sklearn.cluster import KMeans
+        from threadpoolctl import threadpool_limits
 
         self.features.train()  # batch-norm must scale the features as it will in the first step, or no kernel reaches them
         features = torch.cat([self.features(x).float() for x, _, _ in _up_to(batches, 2000)])
         self.features.eval()
-        centres = KMeans(self.recipe.inducing, n_init=1, random_state=0).fit(features.double().cpu().numpy()).cluster_centers_
-        self.gp.points.data.copy_(torch.from_numpy(centres))
+        if len(features) < self.recipe.inducing:
+            raise BadInput(f"There are {len(features)} training rows for {self.recipe.inducing} inducing points.")
+        with threadpool_limits(1):  # with several threads the sums, and so the last bits, depend on luck
+            means = KMeans(self.recipe.inducing, n_init=1, random_state=0).fit(features.double().cpu().numpy())
+        self.gp.points.data.copy_(torch.from_numpy(means.cluster_centers_))
         self.gp.covar_module.base_kernel.lengthscale = torch.pdist(features[:1000]).mean()
 
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The prior's divergence already holds the GP's parameters back: weight decay is for the network alone."""
+        rate, (network,) = self.recipe.rate, super().parameter_groups()
+        posterior = {id(each): each for each in self.gp.parts[1].parameters()}
+        process = {id(each): each for each in self.gp.parameters() if id(each) not in posterior}
+        network["params"] = [p for p in network["params"] if id(p) not in posterior.keys() | process.keys()]
+        return [
+            network,
+            {"params": list(process.values()), "rate": rate, "decay": 0.0},
+            {"params": list(posterior.values()), "rate": rate * self.recipe.posterior, "decay": 0.0},
+        ]
+
     def process(self, embeddings: Tensor) -> Any:
+        if not self.training:  # gpytorch keeps a factor of the last answer, which may have been given without gradients
+            clear_cache_hook(self.gp.parts[0])
         with torch.autocast(embeddings.device.type, enabled=False):
             return self.gp(embeddings.float())
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         latent = self.process(self.features(x))
-        with torch.autocast(x.device.type, enabled=False), gpytorch.settings.num_likelihood_samples(self.recipe.samples):
+        with (
+            torch.autocast(x.device.type, enabled=False),
+            gpytorch.settings.num_likelihood_samples(self.recipe.samples),
+        ):
             fit = self.likelihood.expected_log_prob(y, latent).mean()
             return self.gp.variational_strategy.kl_divergence().div(max(1, self.setting.rows)) - fit
 
@@ -91,12 +125,12 @@ class DUE(Method):
         latent = self.process(embeddings)
         mean, variance = latent.mean, latent.variance.clamp_min(0)
         samples = mean + variance.sqrt() * self.noise
-        logits = torch.log_softmax(samples, -1).logsumexp(0) - torch.log(torch.tensor(float(len(self.noise))))
+        logits = torch.log_softmax(samples, -1).logsumexp(0) - math.log(len(self.noise))
         return Output(logits[:, None], embeddings, {"native": variance.mean(1)})
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
-        moved = float((self.gp.points - start.gp.points.to(x.device)).norm(dim=1).mean())  # type: ignore[union-attr, operator]
+        moved = float((self.gp.points - start.gp.points).norm(dim=1).mean())  # type: ignore[union-attr, operator]
         near, far = (float(self(images).scores["native"].mean()) for images in (x, noise_like(x)))
         kl = float(self.gp.variational_strategy.kl_divergence())
         return {

@@ -19,6 +19,12 @@ class MCDropoutRecipe(Learning):
     drop: float = hparam(0.1, uniform(0.05, 0.25), "share of units that every pass leaves out")
     passes: int = hparam(10, None, "K, passes at test time")
 
+    def check(self) -> None:
+        super().check()
+        self.need(0, "drop", above=True)
+        self.below(1, "drop")
+        self.need(2, "passes")
+
 
 @method("mc-dropout", MCDropoutRecipe)
 class MCDropout(Method):
@@ -33,7 +39,9 @@ class MCDropout(Method):
     def __init__(self, recipe: Any, setting: Setting) -> None:
         super().__init__(recipe, setting)
         self.dropouts: list[nn.Dropout] = []
-        for parent in list(self.features.modules()):  # the network exists: a constructor's dropout option may do nothing
+        for parent in list(
+            self.features.modules()
+        ):  # the network exists: a constructor's dropout option may do nothing
             for name, child in list(parent.named_children()):
                 if isinstance(child, ACTIVATIONS):
                     setattr(parent, name, nn.Sequential(child, self.dropout()))
@@ -59,13 +67,23 @@ class MCDropout(Method):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
+        shares: dict[nn.Module, float] = {}  # of the living units that each layer left out in its last pass
+
+        def count(layer: nn.Module, given: tuple[Tensor], made: Tensor) -> None:
+            alive = given[0] != 0
+            shares[layer] = float((alive & (made == 0)).sum() / alive.sum().clamp_min(1))
+
+        hooks = [each.register_forward_hook(count) for each in self.dropouts]
         logits = self(x).logits
+        for hook in hooks:
+            hook.remove()
         assert logits is not None
-        spread = float(torch.softmax(logits, -1).std(1).max())
-        dropped = self.before_head.train()(torch.ones(10_000)).eq(0).float().mean()
+        spread = float(logits.float().softmax(-1).std(1).max())
+        least = min((shares.get(each, 0.0) for each in self.dropouts), default=0.0)
+        masks = f"{sum(share > 0 for share in shares.values())} of {len(self.dropouts)} layers, {least:.1%} of units or more"
         return {
-            "draws differ": Evidence(f"p moves by up to {spread:.3f} between passes", spread > 1e-4),
-            "masks drawn": Evidence(f"{len(self.dropouts)} layers leave out {dropped:.1%} of units", bool(dropped > 0)),
+            "masks drawn": Evidence(f"{masks} (rate {self.recipe.drop:.1%})", least > 0.5 * self.recipe.drop > 0),
+            "draws differ": Evidence(f"p moves by up to {spread:.3f} between passes", spread > 1e-3),
         }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,13 @@ class MIMORecipe(Learning):
     repetition: float = hparam(0.5, uniform(0.0, 0.7), "ρ, share of rows whose T images are the same")
     repeats: int = hparam(2, None, "times a batch is used in one step, in other company")
 
+    def check(self) -> None:
+        super().check()
+        self.need(2, "inputs")
+        self.need(0, "repetition")
+        self.below(1, "repetition")
+        self.need(1, "repeats")
+
 
 @method("mimo", MIMORecipe)
 class MIMO(Method):
@@ -31,8 +38,7 @@ class MIMO(Method):
     paper = "Havasi et al., Training independent subnetworks for robust prediction, ICLR 2021"
 
     def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
-        self.features = setting.features(setting.channels * recipe.inputs)
+        super().__init__(recipe, replace(setting, channels=setting.channels * recipe.inputs))
         self.head = nn.Linear(self.features.num_features, setting.classes * recipe.inputs)
 
     def answers(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,13 +63,20 @@ class MIMO(Method):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        other = torch.flip(x, [0])
-        logits, _ = self.answers(torch.cat([x, *[other] * (self.recipe.inputs - 1)], 1))
-        differ = y != torch.flip(y, [0])
-        own = (logits[differ, 0].argmax(1) == y[differ]).float().mean()
-        others = (logits[differ, 0].argmax(1) == torch.flip(y, [0])[differ]).float().mean()
-        spread = float(torch.softmax(self(x).logits, -1).std(1).max())
+        other, their = torch.flip(x, [0]), torch.flip(y, [0])
+        rows = y != their
+        own, others = [], []
+        for head in range(self.recipe.inputs):
+            images = [x if place == head else other for place in range(self.recipe.inputs)]
+            answer = self.answers(torch.cat(images, 1))[0][rows, head].argmax(1)
+            own.append(float((answer == y[rows]).float().mean()))
+            others.append(float((answer == their[rows]).float().mean()))
+        gap = min(a - b for a, b in zip(own, others, strict=True))
+        seen = f"beside another image, a head names its own in {min(own):.0%}, the other in {max(others):.0%}"
+        logits = self(x).logits
+        assert logits is not None
+        spread = float((logits.float().softmax(-1) - logits.float().softmax(-1).mean(1, keepdim=True)).abs().max())
         return {
-            "each head reads its own image": Evidence(f"right for it {own:.2f}, for the other {others:.2f}", bool(own > others + 0.2)),
-            "draws differ": Evidence(f"p moves by up to {spread:.3f} between heads", spread > 1e-4),
+            "each head reads its own image": Evidence(seen, len(own) > 1 and gap > 0.2),
+            "draws differ": Evidence(f"p moves by up to {spread:.3f} between the heads", spread > 1e-4),
         }

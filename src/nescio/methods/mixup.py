@@ -17,6 +17,11 @@ class MixupRecipe(Learning):
     alpha: float = hparam(0.3, uniform(0.1, 1.0), "of Beta(α, α), from which the mixing share λ is drawn")
     kept: int = hparam(16, None, "training examples kept for the native score")
 
+    def check(self) -> None:
+        super().check()
+        self.need(0, "alpha", above=True)
+        self.need(1, "kept")
+
 
 @method("mixup", MixupRecipe)
 class Mixup(Method):

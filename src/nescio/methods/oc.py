@@ -19,6 +19,11 @@ class OCRecipe(Learning):
     weight: float = hparam(1.0, None, "of the student's loss; it trains the student alone")
     orthogonality: float = hparam(1.0, log_uniform(0.1, 10.0), "weight of the orthogonality penalty")
 
+    def check(self) -> None:
+        super().check()
+        self.need(0, "width", "weight", "orthogonality", above=True)
+        self.below(1, "width")
+
 
 class Zero(nn.Module):
     """A teacher that says 0 to everything."""
@@ -63,4 +68,7 @@ class OC(RND):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Any]:
         before, after = float(start.disorder()), float(self.disorder())  # type: ignore[operator]
         seen = f"‖WWᵀ − I‖² = {before:.3g} at the start, {after:.3g} after"
-        return {**super().evidence(batches, start), "orthogonality": Evidence(seen, 0 < before and after < 0.5 * before)}
+        return {
+            **super().evidence(batches, start),
+            "orthogonality": Evidence(seen, before > 0 and after < 0.5 * before),
+        }

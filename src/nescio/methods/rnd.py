@@ -17,6 +17,11 @@ class RNDRecipe(Learning):
     width: int = hparam(128, choice(64, 128, 256), "hidden units and outputs of student and teacher")
     weight: float = hparam(1.0, None, "of the student's loss; it trains the student alone")
 
+    def check(self) -> None:
+        super().check()
+        self.need(1, "width")
+        self.need(0, "weight", above=True)
+
 
 def mlp(*widths: int) -> nn.Sequential:
     """Linear layers with ReLU between them."""
@@ -88,6 +93,8 @@ class RND(Method):
         frozen = all(torch.equal(a, b) for a, b in pairs)
         return {
             "student learnt": Evidence(learnt, near < 0.5 * untrained),
-            "student ≠ teacher on noise": Evidence(f"{near:.3g} on training images, {far:.3g} on noise", far > 2 * near),
+            "student ≠ teacher on noise": Evidence(
+                f"{near:.3g} on training images, {far:.3g} on noise", far > 2 * near
+            ),
             "teacher frozen": Evidence("as at the start" if frozen else "it moved", frozen),
         }

@@ -15,6 +15,11 @@ from nescio.methods.base import Batches, Evidence, Learning, Method, Output, fir
 class SoftLabelsRecipe(Learning):
     most: float = hparam(0.9, uniform(0.8, 0.99), "ℓ_max, the target of the true class")
 
+    def check(self) -> None:
+        super().check()
+        self.need(0.5, "most", above=True)
+        self.below(1, "most")
+
 
 @method("soft-labels", SoftLabelsRecipe)
 class SoftLabels(Method):

@@ -5,7 +5,7 @@ from nescio.metrics._answers import Answers, accuracy, answers, brier, nll
 from nescio.metrics._calibration import classwise_ece, ece, reliability_curve
 from nescio.metrics._counts import Counts
 from nescio.metrics._detection import in_as_in, out_as_out, threshold
-from nescio.metrics._ranking import Ranking, auroc, aupr, fpr_at_tpr, gamma, ranking
+from nescio.metrics._ranking import Ranking, aupr, auroc, fpr_at_tpr, gamma, ranking
 from nescio.metrics._retrieval import r_auroc, recall_at_1
 from nescio.metrics._segmentation import miou
 from nescio.metrics._selective import (

@@ -1,208 +1,261 @@
-"""The UIMNET paper's tables and figures, as group-bys over rows."""
+"""The UIMNET paper's tables and figures, as group-bys over rows, and the page that tells them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nescio.report import Cell, Table
-from nescio.report._tables import label, legend, number
+from nescio.report._figures import PAGE, dots_figure, heat_figure, scatter_figure
+from nescio.report._page import Block, Choice, Figure, Fold, Section, Story, Terms
+from nescio.report._tables import JOINT, bare, explained_once, legend, number, of_hundred
 from nescio.rows import Row
+
+if TYPE_CHECKING:
+    from nescio.report._study import Told
 
 IN_DOMAIN = ("accuracy", "accuracy@5", "nll", "ece")
 OUT_DOMAIN = ("auroc", "in_as_in", "out_as_out")
+SHOWN = IN_DOMAIN + OUT_DOMAIN
 LOWER = ("nll", "ece")
+# AUROC on test rows is another question (right versus wrong): here it asks for in versus out
+SPLIT = dict.fromkeys(SHOWN, "test") | {"auroc": "out", "out_as_out": "out"}
 NAMES = {"accuracy": "ACC@1 ↑", "accuracy@5": "ACC@5 ↑", "nll": "NLL ↓", "ece": "ECE ↓"} | {
     "auroc": "AUC ↑",
     "in_as_in": "InAsIn ↑",
     "out_as_out": "OutAsOut ↑",
 }
 LINE = ("backbone", "method", "members", "calibrated", "spectral", "measure", "metric")
+USUAL = "entropy"  # the measure of the paper's Table 3
+ORACLE = "oracle"
 DIGITS = 3
+LONG = 24  # lines of a table above which the page folds it
+COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
 def over_seeds(rows: Iterable[Row]) -> list[Row]:
     """Mean and standard deviation over data seeds of every line: `value` and `spread`, `n` seeds."""
-    held: dict[tuple[Any, ...], list[Row]] = {}
+    held: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
-        if row["group"] is None:
-            held.setdefault(tuple(row[name] for name in LINE), []).append(row)
-    found = []
-    for line, each in held.items():
-        values = [row["value"] for row in each]
-        spread = stdev(values) if len(values) > 1 else None
-        found.append(dict(zip(LINE, line, strict=True)) | {"value": fmean(values), "spread": spread, "n": len(values)})
-    return found
+        if row["group"] is None and row["split"] == SPLIT.get(row["metric"]):
+            held.setdefault(tuple(row[name] for name in LINE), []).append(row["value"])
+    return [
+        dict(zip(LINE, line, strict=True))
+        | {"value": fmean(values), "spread": stdev(values) if len(values) > 1 else None, "n": len(values)}
+        for line, values in held.items()
+    ]
 
 
-def _methods(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(row["method"] for row in rows if row["method"] != "oracle"))
+def relevant(rows: Iterable[Row]) -> list[Row]:
+    """The rows that these tables and figures are made of."""
+    return [row for row in rows if row["group"] == "trial" or row["split"] == SPLIT.get(row["metric"])]
 
 
-def _line(row: Row) -> str:
-    bound = "" if row["spectral"] is None else f" · spectral {row['spectral']:g}"
-    return f"{row['method']} · k = {row['members']}{' · calibrated' if row['calibrated'] else ''}{bound}"
+def methods_of(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(row["method"] for row in rows if row["method"] != ORACLE))
 
 
-def _grid(
-    title: str, rows: Sequence[Row], wanted: Sequence[str], corner: str, note: str = "", line: Any = _line
-) -> Table:
-    """Lines × metrics with mean ± std; the best mean of a column is bold."""
-    lines: dict[str, dict[str, Row]] = {}
-    for row in rows:
-        if row["metric"] in wanted:
-            lines.setdefault(line(row), {})[row["metric"]] = row
-    heads = [metric for metric in wanted if any(metric in cells for cells in lines.values())]
-    best = {}
-    for metric in heads:
-        values = [
-            cells[metric]["value"] for name, cells in lines.items() if metric in cells and not name.startswith("oracle")
-        ]
-        if values:
-            best[metric] = f"{(min if metric in LOWER else max)(values):.{DIGITS}f}"
+def measures_of(rows: Iterable[Row]) -> list[str]:
+    """The measures with which out-domain rows were told apart, the usual one first."""
+    found = dict.fromkeys(row["measure"] for row in rows if row["measure"] not in (None, ORACLE) and row["group"] is None)
+    return sorted(found, key=lambda name: name != USUAL)
 
-    def cell(metric: str, row: Row | None) -> Cell | None:
-        if row is None:
-            return None
-        text = number(row["value"], DIGITS)
-        marked = text == best.get(metric) and row["method"] != "oracle"
-        return Cell(
-            text if row["spread"] is None else f"{text} ± {number(row['spread'], DIGITS)}", row["value"], marked
-        )
 
-    return Table(
-        title,
-        corner,
-        tuple(NAMES.get(metric, label(metric)) for metric in heads),
-        tuple((name, tuple(cell(m, cells.get(m)) for m in heads)) for name, cells in lines.items()),
-        note,
-        legend(heads),
-    )
+# ---- the paper's tables
 
 
 def table_2(rows: Sequence[Row], backbone: str) -> Table:
     """In-domain results (UIMNET Table 2): algorithm × k × calibration × spectral norm."""
     held = [row for row in over_seeds(rows) if row["backbone"] == backbone and row["measure"] is None]
-    return _grid(f"In-domain results, {backbone}", _sorted(held), IN_DOMAIN, "algorithm", _seeds(held))
+    return _grid(f"In-domain results, {backbone}", held, IN_DOMAIN)
 
 
-def table_3(rows: Sequence[Row], backbone: str, measure: str = "entropy") -> Table:
+def table_3(rows: Sequence[Row], backbone: str, measure: str = USUAL) -> Table:
     """Out-domain results with one measure (UIMNET Table 3), and the oracle that was told what is outside."""
-    held = [row for row in over_seeds(rows) if row["backbone"] == backbone and row["measure"] in (measure, "oracle")]
-    held = [row for row in held if row["metric"] in OUT_DOMAIN]
-    title = f"Out-domain results, {backbone}, measure {measure}"
+    held = [row for row in over_seeds(rows) if row["backbone"] == backbone and row["measure"] in (measure, ORACLE)]
+    if all(row["method"] == ORACLE for row in held):
+        held = []
+    return _grid(f"Out-domain results, {backbone}, measure {measure}", held, OUT_DOMAIN)
+
+
+LABELS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "method": ("algorithm", str),
+    "members": ("k", str),
+    "calibrated": ("calibration", lambda value: "calibrated" if value else "raw"),
+    "spectral": ("spectral norm", lambda value: "–" if value is None else f"{value:g}"),
+}
+
+
+def _grid(title: str, rows: Sequence[Row], wanted: Sequence[str]) -> Table:
+    """Lines × metrics with mean ± std; the best mean of a column is bold, the oracle's aside."""
+    own = [row for row in rows if row["method"] != ORACLE]
+    # one column for whatever tells lines apart
+    names = [name for name in LABELS if name == "method" or len({row[name] for row in own}) > 1]
 
     def line(row: Row) -> str:
-        return "oracle (told in from out)" if row["method"] == "oracle" else _line(row)
+        if row["method"] == ORACLE:
+            return JOINT.join([ORACLE, *("–" for _ in names[1:])])
+        return JOINT.join(LABELS[name][1](row[name]) for name in names)
 
-    return _grid(title, _sorted(held), OUT_DOMAIN, "algorithm", _seeds(held), line)
+    order = methods_of(own)
+    lines: dict[str, dict[str, Row]] = {}
+    for row in [*sorted(own, key=lambda row: _place(row, order)), *(row for row in rows if row["method"] == ORACLE)]:
+        lines.setdefault(line(row), {})[row["metric"]] = row
+    heads = [metric for metric in wanted if any(metric in cells for cells in lines.values())]
+    best = {}
+    for metric in heads:
+        values = [row["value"] for row in own if row["metric"] == metric]
+        best[metric] = number((min if metric in LOWER else max)(values), DIGITS) if values else ""
+
+    def cell(metric: str, row: Row | None) -> Cell | None:
+        if row is None:
+            return None
+        text = number(row["value"], DIGITS)
+        around = "" if row["spread"] is None else f" ± {number(row['spread'], DIGITS)}"
+        return Cell(text + around, row["value"], text == best[metric] and row["method"] != ORACLE)
+
+    return Table(
+        title,
+        JOINT.join(LABELS[name][0] for name in names),
+        tuple(NAMES[metric] for metric in heads),
+        tuple((name, tuple(cell(metric, cells.get(metric)) for metric in heads)) for name, cells in lines.items()),
+        _seeds(rows),
+        _legend(heads),
+        labels=len(names),
+    )
 
 
-def _sorted(rows: Sequence[Row]) -> list[Row]:
-    order = {name: place for place, name in enumerate(_methods(rows))}
-    return sorted(rows, key=lambda r: (order.get(r["method"], 99), r["members"], r["calibrated"], r["spectral"] or 0))
+def _place(row: Row, methods: Sequence[str]) -> tuple[Any, ...]:
+    return methods.index(row["method"]), row["members"], row["calibrated"], row["spectral"] or 0
 
 
 def _seeds(rows: Sequence[Row]) -> str:
     n = max((row["n"] for row in rows), default=0)
-    return f"Mean ± standard deviation over {n} data seeds." if n > 1 else "One data seed: no spread to show."
+    return f"Mean ± standard deviation over {n} data seeds" if n > 1 else "One data seed: no spread to show"
+
+
+def _legend(metrics: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """The metrics' sentences under the paper's names."""
+    found = [(NAMES[metric], dict(legend([metric]))) for metric in metrics if "@" not in metric]
+    return tuple((name, next(iter(sentences.values()))) for name, sentences in found if sentences)
+
+
+# ---- what a first reader wants to know
+
+
+def _first_lines(rows: Sequence[Row], measure: str) -> list[Row]:
+    """Calibrated single networks of the first backbone, without spectral norm where that was tried."""
+    held = [row for row in over_seeds(rows) if row["method"] != ORACLE and row["measure"] in (None, measure)]
+    for name in ("backbone", "calibrated", "members", "spectral"):
+        values = list(dict.fromkeys(row[name] for row in held))
+        if name == "calibrated":
+            values.sort(reverse=True)
+        elif name != "backbone":
+            values.sort(key=lambda value: value or 0)
+        held = [row for row in held if row[name] == values[0]]
+    return held
 
 
 def newcomer(rows: Sequence[Row]) -> Table:
-    """One line a method, calibrated, best single model: what a first reader wants to know."""
-    held = [
-        row
-        for row in over_seeds(rows)
-        if row["calibrated"]
-        and row["members"] == 1
-        and row["spectral"] is None
-        and row["backbone"] == rows[0]["backbone"]
-    ]
-    wanted = {("accuracy", None): 0, ("ece", None): 1, ("auroc", "entropy"): 2, ("out_as_out", "entropy"): 3}
-    heads = ("right answers ↑", "calibration error ↓", "tells new from known ↑", "new things refused ↑")
-    lines: dict[str, list[Row | None]] = {}
-    for row in held:
-        place = wanted.get((row["metric"], row["measure"]))
-        if place is not None:
-            lines.setdefault(row["method"], [None] * 4)[place] = row
-    best = [
-        (min if place == 1 else max)((cells[place]["value"] for cells in lines.values() if cells[place]), default=None)  # type: ignore[index]
-        for place in range(4)
-    ]
-    texts = [
-        (
-            name,
-            tuple(
-                None if r is None else Cell(f"{100 * r['value']:.1f} %", r["value"], r["value"] == b)
-                for r, b in zip(cells, best, strict=True)
-            ),
-        )
-        for name, cells in lines.items()
-    ]
-    ranked = sorted(texts, key=lambda line: -(line[1][2].value if line[1][2] else 0))
+    """One line a method: its calibrated single network, with the usual measure."""
+    measure = next(iter(measures_of(rows)), USUAL)
+    wanted = {
+        "accuracy": "right ↑",
+        "ece": "calibration error ↓",
+        "auroc": "new from known ↑",
+        "out_as_out": "new refused ↑",
+    }
+    lines: dict[str, dict[str, Row]] = {}
+    for row in _first_lines(rows, measure):
+        if row["metric"] in wanted:
+            lines.setdefault(row["method"], {})[row["metric"]] = row
+    best = {}
+    for metric in wanted:
+        values = [cells[metric]["value"] for cells in lines.values() if metric in cells]
+        best[metric] = _percent((min if metric in LOWER else max)(values)) if len(values) > 1 else ""
+
+    def cell(metric: str, row: Row | None) -> Cell | None:
+        text = _percent(row["value"]) if row else ""
+        return Cell(text, row["value"], text == best[metric]) if row else None
+
+    texts = [(name, tuple(cell(metric, cells.get(metric)) for metric in wanted)) for name, cells in lines.items()]
+    texts.sort(key=lambda line: -(line[1][2].value if line[1][2] else 0))
     note = (
-        "Calibrated single networks. Right answers: on classes that were taught. Tells new from known: in how many of 100 "
-        "pairs the image of a class that was never taught has the higher entropy. Refused: new images above the entropy "
-        "that 95 % of known ones stay below."
+        "Calibrated single networks. Right: answers on classes that were taught. New from known: pairs in which the "
+        f"image of a class that was never taught has the higher {measure}. New refused: images of such classes above "
+        f"the {measure} that 95 % of known ones stay below"
     )
-    return Table("Does each method know what it does not know?", "method", heads, tuple(ranked), note)
+    return Table("Does each method know what it does not know?", "method", tuple(wanted.values()), tuple(texts), note)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def measure_ranking(rows: Sequence[Row]) -> Table:
     """Measures by their mean AUC over all methods, ensembles and ablations (UIMNET §8)."""
-    held = [row for row in over_seeds(rows) if row["metric"] in OUT_DOMAIN and row["measure"] not in (None, "oracle")]
-    lines = []
-    for measure in dict.fromkeys(row["measure"] for row in held):
-        cells = []
-        for metric in OUT_DOMAIN:
-            values = [row["value"] for row in held if row["measure"] == measure and row["metric"] == metric]
-            cells.append(Cell(number(fmean(values), DIGITS), fmean(values)) if values else None)
-        lines.append((measure, tuple(cells)))
-    lines.sort(key=lambda line: -(line[1][0].value if line[1][0] else 0))
+    held = [row for row in over_seeds(rows) if row["metric"] in OUT_DOMAIN and row["measure"] not in (None, ORACLE)]
+    values: dict[str, dict[str, list[float]]] = {}
+    for row in held:
+        values.setdefault(row["measure"], {}).setdefault(row["metric"], []).append(row["value"])
+    means = {name: {metric: fmean(own) for metric, own in cells.items()} for name, cells in values.items()}
+    best = {
+        metric: max((number(cells[metric], DIGITS) for cells in means.values() if metric in cells), default="")
+        for metric in OUT_DOMAIN
+    }
+
+    def cell(metric: str, value: float | None) -> Cell | None:
+        if value is None:
+            return None
+        text = number(value, DIGITS)
+        return Cell(text, value, text == best[metric] and len(means) > 1)
+
+    ranked = sorted(means.items(), key=lambda each: -each[1].get("auroc", 0))
+    lines = tuple((name, tuple(cell(metric, cells.get(metric)) for metric in OUT_DOMAIN)) for name, cells in ranked)
+    note = "Mean over methods, ensembles and ablations; a measure that not every method has, over those that have it"
     heads = tuple(NAMES[metric] for metric in OUT_DOMAIN)
-    note = "Mean over methods, ensembles and ablations. A measure that not every method has is averaged over those that have it."
-    return Table("Which measure notices new classes best", "measure", heads, tuple(lines), note)
+    return Table("Which measure notices new classes best?", "measure", heads, lines, note, _legend(OUT_DOMAIN))
 
 
-ABLATIONS = {
-    "calibration": ("calibrated", False, True),
-    "spectral norm": ("spectral", None, "any"),
-    "model size": ("backbone", "first", "last"),
-    "ensembling": ("members", "first", "last"),
+ABLATIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "calibration": ("calibrated", LABELS["calibrated"][1]),
+    "spectral norm": ("spectral", lambda value: "off" if value is None else f"{value:g}"),
+    "model size": ("backbone", str),
+    "ensembling": ("members", lambda value: f"k = {value}"),
 }
 
 
-def main_effects(rows: Sequence[Row], measure: str = "entropy") -> Table:
+def main_effects(rows: Sequence[Row], measure: str | None = None) -> Table:
     """Mean relative change of every metric from each ablation, all else equal (UIMNET §8)."""
-    held = [row for row in over_seeds(rows) if row["method"] != "oracle" and row["measure"] in (None, measure)]
-    held = [row for row in held if row["metric"] in IN_DOMAIN + OUT_DOMAIN]
+    measure = measure or next(iter(measures_of(rows)), USUAL)
+    held = [row for row in over_seeds(rows) if row["method"] != ORACLE and row["measure"] in (None, measure)]
     lines = []
-    for name, (column, before, after) in ABLATIONS.items():
+    for name, (column, word) in ABLATIONS.items():
         values = list(dict.fromkeys(row[column] for row in held))
-        if column == "spectral":
-            values = sorted(values, key=lambda v: v is not None)
-        elif column != "backbone":
-            values = sorted(values)
+        if column != "backbone":  # backbones stand from small to large, as the plan names them
+            values.sort(key=lambda value: value or 0)
         if len(values) < 2:
             continue
-        before, after = values[0], values[-1]
-        cells = []
-        for metric in IN_DOMAIN + OUT_DOMAIN:
-            changes = _changes([row for row in held if row["metric"] == metric], column, before, after)
-            cells.append(Cell(f"{100 * fmean(changes):+.1f} %", fmean(changes)) if changes else None)
-        lines.append((f"{name} ({_word(before)} → {_word(after)})", tuple(cells)))
-    heads = tuple(NAMES[metric] for metric in IN_DOMAIN + OUT_DOMAIN)
-    note = f"Mean relative change over methods and the other ablations, out-domain metrics with {measure}."
-    return Table("What helps", "change", heads, tuple(lines), note)
-
-
-def _word(value: Any) -> str:
-    return (
-        {None: "off", False: "raw", True: "calibrated"}.get(value, str(value))
-        if not isinstance(value, int) or isinstance(value, bool)
-        else f"k = {value}"
+        cells: list[Cell | None] = []
+        for metric in SHOWN:
+            changes = _changes([row for row in held if row["metric"] == metric], column, values[0], values[-1])
+            cells.append(_change(fmean(changes), metric) if changes else None)
+        lines.append((f"{name} ({word(values[0])} → {word(values[-1])})", tuple(cells)))
+    note = (
+        f"Mean relative change over methods and all else that was tried, out-domain metrics with {measure}; "
+        "bold is a change for the better"
     )
+    heads = tuple(NAMES[metric] for metric in SHOWN)
+    return Table("What helps?", "change", heads, tuple(lines), note, _legend(SHOWN))
+
+
+def _change(value: float, metric: str) -> Cell:
+    text = f"{100 * value:+.1f} %"
+    if not text.strip("+-0. %"):
+        return Cell("0.0 %", value)
+    return Cell(text, value, (value < 0) == (metric in LOWER))
 
 
 def _changes(rows: Sequence[Row], column: str, before: Any, after: Any) -> list[float]:
@@ -216,6 +269,12 @@ def _changes(rows: Sequence[Row], column: str, before: Any, after: Any) -> list[
     ]
 
 
+# ---- figures
+
+
+NLL, AUC = "validation NLL", "AUC of new versus known"
+
+
 def nll_against_auc(rows: Sequence[Row]) -> list[Row]:
     """Points of the validation-NLL-versus-AUC plot: one a trained network (UIMNET, footnote 2)."""
     held: dict[tuple[Any, ...], Row] = {}
@@ -223,19 +282,249 @@ def nll_against_auc(rows: Sequence[Row]) -> list[Row]:
         if row["group"] != "trial":
             continue
         key = tuple(row[name] for name in ("method", "backbone", "spectral", "trial", "data_seed"))
-        point = held.setdefault(key, {"method": row["method"], "backbone": row["backbone"], "trial": row["trial"]})
+        bound = "" if row["spectral"] is None else f", spectral {row['spectral']:g}"
+        about = f"{row['backbone']}{bound}, trial {row['trial']}, data seed {row['data_seed']}"
+        point = held.setdefault(key, {"name": row["method"], "about": about})
         if (row["split"], row["metric"]) == ("val", "nll"):
-            point["validation NLL"] = row["value"]
+            point[NLL] = row["value"]
         elif (row["split"], row["metric"]) == ("out", "auroc"):
-            point["AUC"] = row["value"]
-    return [point for point in held.values() if "validation NLL" in point and "AUC" in point]
+            point[AUC] = row["value"]
+    return sorted((p for p in held.values() if NLL in p and AUC in p), key=lambda p: (str(p["name"]), p["about"]))
+
+
+def heat(rows: Sequence[Row]) -> list[Row]:
+    """Cells of the picture method × measure: mean AUC over a method's lines; the best lines and columns first."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for row in over_seeds(rows):
+        if row["metric"] == "auroc" and row["method"] != ORACLE:
+            values.setdefault((row["method"], row["measure"]), []).append(row["value"])
+    columns = [name for name, _ in measure_ranking(rows).lines]
+    methods = list(dict.fromkeys(method for method, _ in values))
+    methods.sort(key=lambda name: -max(fmean(own) for (method, _), own in values.items() if method == name))
+    return [
+        {"line": method, "column": measure, "value": fmean(values[method, measure]), "n": len(values[method, measure])}
+        for method in methods
+        for measure in columns
+        if (method, measure) in values
+    ]
+
+
+def dots(rows: Sequence[Row]) -> tuple[list[Row], tuple[str, float] | None]:
+    """AUC of each method's single network and ensemble, as in the newcomer's table; and the oracle's."""
+    measure = next(iter(measures_of(rows)), USUAL)
+    firsts = [row for row in _first_lines(rows, measure) if row["metric"] == "auroc"]
+    if not firsts:
+        return [], None
+    rest = ("backbone", "calibrated", "spectral", "measure", "metric")
+    like = tuple(firsts[0][name] for name in rest)
+    held = [row for row in over_seeds(rows) if tuple(row[name] for name in rest) == like and row["method"] != ORACLE]
+    order = {name: place for place, (name, _) in enumerate(newcomer(rows).lines)}
+    held.sort(key=lambda row: (row["members"], order.get(row["method"], len(order))))
+    points = [
+        {
+            "name": row["method"],
+            "kind": "one network" if row["members"] == 1 else f"ensemble of {row['members']}",
+            "value": row["value"],
+            "spread": row["spread"],
+        }
+        for row in held
+    ]
+    told = [row["value"] for row in over_seeds(rows) if (row["method"], row["metric"]) == (ORACLE, "auroc")]
+    return points, (ORACLE, fmean(told)) if told else None
+
+
+# ---- the whole
+
+
+def first_look(told: Told) -> list[Table]:
+    """The tables for the terminal."""
+    rows = relevant(told.rows)
+    found = [newcomer(rows), main_effects(rows), measure_ranking(rows)]
+    return [table for table in found if table.lines]
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Everything, most welcome first."""
-    held = [row for row in rows if row["method"] != "oracle" or row["measure"] == "oracle"]
-    backbones = list(dict.fromkeys(row["backbone"] for row in held))
-    found = [newcomer(held), main_effects(held), measure_ranking(held)]
-    for backbone in backbones:
-        found += [table_2(held, backbone), table_3(held, backbone)]
+    found = [newcomer(rows), main_effects(rows), measure_ranking(rows)]
+    for backbone in backbones_of(rows):
+        found.append(table_2(rows, backbone))
+        found += [table_3(rows, backbone, measure) for measure in measures_of(rows)]
     return [table for table in found if table.lines]
+
+
+def backbones_of(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(row["backbone"] for row in rows))
+
+
+def lead(told: Told) -> list[str]:
+    """What was done and what came out, in plain sentences."""
+    rows, plan = relevant(told.rows), told.plan
+    methods = methods_of(rows)
+    data = next((str(row["dataset"]) for row in rows), str(plan.get("data", "")))
+    inside, outside = plan.get("inside"), plan.get("outside")
+    taught = f"{_count(len(inside))} classes of {data}" if inside else f"some classes of {data}"
+    new = f"{_count(len(outside))} they were never taught" if outside else "others they were never taught"
+    who = f"{_count(len(methods)).capitalize()} method{'s' if len(methods) != 1 else ''}"
+    sentences = [f"{who} learnt {taught} and then met {new}."]
+    table = newcomer(rows)
+    known = [(name, cells[2].value) for name, cells in table.lines if cells[2]]
+    if known:
+        best, value = known[0]
+        asked = "is less sure of the new image in" if len(known) > 1 else "is less sure of the new one in"
+        sentences.append(f"Shown one image of each kind, {best} {asked} {of_hundred(value)} pairs")
+        others = dict(known)
+        if len(known) > 1:
+            plain = "erm" if "erm" in others and best != "erm" else known[-1][0]
+            words = "plain training (erm)" if plain == "erm" else f"{plain}, the last,"
+            sentences[-1] += f", {words} in {of_hundred(others[plain])}"
+        _, guide = dots(rows)
+        sentences[-1] += f"; a network that was told what is new reaches {of_hundred(guide[1])}." if guide else "."
+    ranking = measure_ranking(rows).lines
+    if len(ranking) > 1:
+        sentences.append(f"Over everything that was tried, {ranking[0][0]} notices new classes best.")
+    if told.failures:
+        n = len(told.failures)
+        sentences.append(f"{_count(n).capitalize()} piece{'s' if n != 1 else ''} of work failed: see below.")
+    return sentences
+
+
+def _count(n: int) -> str:
+    return COUNTS[n] if n < len(COUNTS) else f"{n:,}"
+
+
+def story(told: Told) -> Story:
+    """The page of a UIMNET study."""
+    rows = relevant(told.rows)
+    measures, backbones = measures_of(rows), backbones_of(rows)
+    look, effects, ranking, *_ = explained_once([newcomer(rows), main_effects(rows), measure_ranking(rows)])
+    points, guide = dots(rows)
+    cells, networks = heat(rows), nll_against_auc(rows)
+    sections = []
+
+    def section(link: str, title: str, blocks: Sequence[Block | None], words: str = "") -> None:
+        held = [block for block in blocks if block is not None and (not isinstance(block, Table) or block.lines)]
+        if held:
+            sections.append(Section(link, title, held, words))
+
+    picture = Figure(
+        "methods",
+        "How often each method is less sure of the new image",
+        "Dots are means over data seeds; a line joins a method's single network and its ensemble."
+        + (" The dashed line is a network that was told what is new." if guide else ""),
+        lambda: dots_figure(points, "tells new from known", guide, PAGE),
+    )
+    section("Who knows?", look.title, [look, picture if points else None])
+    section("What helps?", effects.title, [effects])
+    map_ = Figure(
+        "heat",
+        "Every method with every measure",
+        "Mean AUC over a method’s ensembles and ablations: more colour is better, 0.5 is guessing.",
+        lambda: heat_figure(cells, "AUC", 0.5, PAGE),
+    )
+    section("Which measure?", ranking.title, [ranking, map_ if len(cells) > 1 else None])
+    cloud = Figure(
+        "networks",
+        "Every trained network",
+        "One point a network, uncalibrated, with entropy. Click on a name to see it alone.",
+        lambda: scatter_figure(networks, NLL, AUC, PAGE),
+    )
+    title = "Does validation tell who will notice new classes?"
+    section("Validation", title, [cloud if len(networks) > 1 else None], _agreement(networks))
+    known = {entry for table in (look, effects, ranking) for entry in table.legend}
+
+    def without(table: Table) -> Table:
+        (fresh,) = explained_once([table], {name for name, _ in known})
+        return fresh
+
+    inside = [without(table_2(rows, backbone)) for backbone in backbones]
+    section("Table 2", "Results on classes that were taught (Table 2)", [_folded(table) for table in inside])
+    panes = {}
+    for measure in measures:
+        held = [without(table_3(rows, backbone, measure)) for backbone in backbones]
+        panes[measure] = [table for table in held if table.lines]
+    long = any(len(table.lines) > LONG for blocks in panes.values() for table in blocks)
+    chooser = Choice("Measure of uncertainty", panes)
+    outside: Block = Fold("Every line, with the measure of your choice", [chooser]) if long else chooser
+    words = f"The {ORACLE}, in the last line, was trained to tell in from out: what the others cannot know."
+    words = words if any(row["method"] == ORACLE for row in rows) else ""
+    section("Table 3", "Results on new classes (Table 3)", [outside if any(panes.values()) else None], words)
+    section("Failures", "What failed", [Terms(told.failures) if told.failures else None])
+    missing = reasons_of(told.reasons)
+    section("Gaps", "What could not be said", [Terms(missing) if missing else None])
+    return Story(_title(told), [*lead(told), *told.notes], sections, _footer(told))
+
+
+def _folded(table: Table) -> Block:
+    return Fold(f"{table.title}: {len(table.lines)} lines", [table]) if len(table.lines) > LONG else table
+
+
+def _title(told: Told) -> str:
+    data = next((str(row["dataset"]) for row in told.rows), str(told.plan.get("data", "")))
+    return f"{data}: which classifiers know what they don’t know?"
+
+
+def _agreement(networks: Sequence[Row]) -> str:
+    """How the order by validation NLL and the order by AUC agree."""
+    from nescio.errors import Undefined
+    from nescio.metrics import spearman
+
+    if len(networks) < 3:
+        return ""
+    try:
+        rho = spearman([-point[NLL] for point in networks], [point[AUC] for point in networks])
+    except Undefined:
+        return ""
+    strength = "hardly" if abs(rho) < 0.3 else "somewhat" if abs(rho) < 0.7 else "well"
+    verdict = "the other way round" if rho <= -0.3 else f"{strength} agree"
+    verdict = f"{verdict}: they are {strength} opposed" if rho <= -0.3 else verdict
+    return (
+        f"Trials are chosen by their validation NLL, which has seen no new class. Over {len(networks)} networks, the "
+        f"order by validation NLL and the order by AUC {verdict} (Spearman’s ρ = {number(rho, 2)}; 1 is the same order)."
+    )
+
+
+def reasons_of(reasons: Iterable[Row]) -> list[tuple[str, str]]:
+    """(what, reason) of everything that these tables would show, with every reason once."""
+    held: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for row in reasons:
+        metric, measure = row.get("metric"), row.get("measure")
+        if metric in (None, "calibrated") or row.get("split") == SPLIT.get(metric):
+            what = " of ".join(part for part in (bare(metric) if metric else "", measure or "") if part) or "everything"
+            whats, whose = held.setdefault(str(row["reason"]), ({}, {}))
+            whats[what] = whose[str(row.get("method") or "")] = None
+    return [
+        (": ".join(part for part in (", ".join(filter(None, whose)), ", ".join(whats)) if part), reason)
+        for reason, (whats, whose) in held.items()
+    ]
+
+
+def _footer(told: Told) -> list[str]:
+    from nescio import __version__
+
+    held = told.rows[0] if told.rows else {}
+    version = f"Protocol {told.protocol}, version {held.get('version')}. " if held else ""
+    by = f" Rows made with nescio {told.packages['nescio']}" if "nescio" in told.packages else ""
+    by += f" and torch {told.packages['torch']}." if by and "torch" in told.packages else "." if by else ""
+    command = command_of(told.plan)
+    return [f"{version}Page by nescio {__version__}.{by}", f"Made by `{command}`" if command else ""]
+
+
+def command_of(plan: dict[str, Any]) -> str:
+    """The command that runs a plan again."""
+    if not plan:
+        return ""
+    training = plan.get("training") or {}
+
+    def listed(values: Iterable[Any] | None) -> str:
+        return ",".join("none" if v is None else f"{v:g}" if isinstance(v, float) else str(v) for v in values or ())
+
+    options = {name: plan.get(name) for name in ("data", "trials", "seeds", "search")}
+    options |= {name: listed(plan.get(name)) for name in ("methods", "backbones", "spectral")}
+    options |= {"in": listed(plan.get("inside")), "out": listed(plan.get("outside"))}
+    options |= {name: training.get(name) for name in ("epochs", "batch", "rate", "every", "schedule", "augment")}
+    words = ["nescio", "run", "uimnet"]
+    for name, value in options.items():
+        if value not in (None, ""):
+            words += [f"--{name}", str(value)]
+    words += [] if plan.get("oracle", True) else ["--no-oracle"]
+    return shlex.join(words)

@@ -104,6 +104,7 @@ class Partition:
         values: Any = {name: tuple(held[name]) if isinstance(held[name], list) else held[name] for name in names}
         try:
             found = Partition(**{**values, "linkage": np.asarray(held["linkage"], np.float64)})
+            _check_tree(found.linkage)
             sides = _sides(found.linkage)
         except (ValueError, TypeError, IndexError):
             raise BadInput(f"The tree in {path} is damaged: make it again with `nescio imagenot`.") from None
@@ -127,9 +128,9 @@ def partition(means: Any, classes: Sequence[str] | None = None) -> Partition:
 
     Ward's tree merges, again and again, the two sets of classes whose union adds least to the sum of squares within
     sets: ‖m_A − m_B‖² · |A||B| / (|A| + |B|), every class counting as one. Rotating, moving or scaling the features
-    changes nothing. Renumbering the classes changes the sides only where numbers break a tie: two equally large children
-    of the root, two merges that are exactly as good, or a cut that falls between two single sisters, of which the smaller
-    number is then out-domain.
+    changes nothing. Renumbering the classes changes the sides only where numbers break a tie: two equally large
+    children of the root, two merges that are exactly as good, or a cut that falls between two single sisters, of which
+    the smaller number is then out-domain.
 
     classes  names of the classes; their numbers unless given
     """
@@ -156,14 +157,29 @@ def partition(means: Any, classes: Sequence[str] | None = None) -> Partition:
 
 def _sides(tree: Array) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """(order, inside, outside) of a tree."""
-    from scipy.cluster.hierarchy import is_valid_linkage, leaves_list
+    from scipy.cluster.hierarchy import leaves_list
 
-    is_valid_linkage(tree, throw=True)
     order = tuple(int(leaf) for leaf in leaves_list(tree))
     left = int(tree[-1, 0])
     cut = 1 if left < len(order) else int(tree[left - len(order), 3])
     small, large = sorted((order[:cut], order[cut:]), key=lambda side: (len(side), min(side)))
     return order, tuple(sorted(small)), tuple(sorted(large[: len(small)]))
+
+
+def _check_tree(tree: Array) -> None:
+    """Raises ValueError unless every class and every merge but the last is merged once, after it came to be.
+
+    SciPy does not look at the children in a tree of one merge, and would read memory that is not the tree's.
+    """
+    n = len(tree) + 1
+    if n < 2 or tree.shape != (n - 1, 4) or not np.isfinite(tree).all():
+        raise ValueError
+    children, made = tree[:, :2], n + np.arange(n - 1)[:, None]
+    if not np.array_equal(np.sort(children, axis=None), np.arange(2 * n - 2)) or not (children < made).all():
+        raise ValueError
+    sizes = np.r_[np.ones(n), tree[:, 3]]
+    if not np.array_equal(sizes[children.astype(np.int64)].sum(1), tree[:, 3]):
+        raise ValueError
 
 
 def imagenot(dataset: Dataset, means: Any, features: str) -> Partition:

@@ -1,7 +1,7 @@
 """UIMNET: what classifiers know what they don't know? From data to the paper's tables, hands off and resumable.
 
-Data seeds × trials × backbones × spectral norm → train → predict (validation, test-in, test-out) → calibrate on validation
-→ the best k by mean validation NLL → every measure × every metric → rows → tables (papers: UIMNET §2–8).
+Data seeds × trials × backbones × spectral norm → train → predict (validation, test-in, test-out) → calibrate on
+validation → the best k by mean validation NLL → every measure × every metric → rows → tables (papers: UIMNET §2–8).
 """
 
 from __future__ import annotations
@@ -140,22 +140,20 @@ def run(plan: Plan, place: Place, workers: int, say: Say | None = None) -> Study
             study.rows += _load(oracle_rows_key(each, place), place)[0]
     groups = chosen(plan, alive, study)
     lines = [(group, calibrated) for group in groups for calibrated in (False, True)]
-    tasks = []
-    for group, calibrated in lines:
-        try:
-            key = group_rows_key(group, calibrated, plan, place)
-        except Undefined as reason:  # a member that no temperature can calibrate
-            study.reasons.append(
-                {
-                    "method": group.first.method,
-                    "measure": None,
-                    "metric": "calibrated",
-                    "split": "test",
-                    "reason": str(reason),
-                }
-            )
-            continue
-        tasks.append((key, Task(title(group.first), _group_task, (group, calibrated, plan, place))))
+    tasks = [
+        (
+            group_rows_key(group, calibrated, plan, place),
+            Task(title(group.first), _group_task, (group, calibrated, plan, place)),
+        )
+        for group, calibrated in lines
+    ]
+    if uncalibrated := sorted(
+        {t.method for g in groups for t in g.trials if _temperature(t, plan.outside, place) == 1.0}
+    ):
+        study.notes.append(
+            f"Some networks of {', '.join(uncalibrated)} get every validation answer right (or none better than chance): no "
+            "temperature is best for them, and they stay at 1."
+        )
     stage("calibrate, probe and evaluate", tasks)
     for key, _ in tasks:
         if Store(place.store).finished("evaluate", key):
@@ -298,13 +296,11 @@ def _with_outside(plan: Plan, place: Place) -> Plan:
 def _partitioned(plan: Plan, place: Place, stage: Callable[..., None]) -> Plan:
     """The plan with in-domain and out-domain classes by the Ward tree of class means (UIMNET §2)."""
     from nescio import datasets
-    from nescio.protocols.imagenot import class_means, partition
+    from nescio.protocols.imagenot import class_means, imagenot, pixel_means
 
     dataset = datasets.load(plan.data, place.root)
     if plan.features == "pixels":
-        if dataset.train.pixels is None:
-            raise BadInput(f"{plan.data} is too large for --features pixels; use a reference network.")
-        features, labels = dataset.train.pixels.reshape(len(dataset.train), -1).astype(np.float32), dataset.train.labels
+        means = pixel_means(dataset)
     elif plan.features == "reference":
         trial = reference(plan)
         stage(
@@ -318,10 +314,10 @@ def _partitioned(plan: Plan, place: Place, stage: Callable[..., None]) -> Plan:
         )
         dump = _dump(_predict_key(trial, "train", None, place), place)
         assert dump.embeddings is not None and dump.labels is not None
-        features, labels = dump.embeddings, dump.labels
+        means = class_means(dump.embeddings, dump.labels)
     else:
         raise BadInput(f"--features is reference or pixels, not {plan.features!r}.")
-    found = partition(class_means(features, labels))
+    found = imagenot(dataset, means, plan.features)
     return replace(plan, inside=found.inside, outside=found.outside)
 
 
@@ -469,20 +465,17 @@ def _oracle_task(trial: Trial, place: Place) -> None:
 
 def chosen(plan: Plan, alive: Sequence[Trial], study: Study) -> list[Group]:
     """The best k trials of each method, backbone and spectral norm by mean validation NLL over data seeds."""
-    rows = [row for row in study.rows if row["group"] == "trial" and row["split"] == "val" and row["metric"] == "nll"]
+    rows = [row | {"group": None} for row in study.rows if row["group"] == "trial"]
     by = {(t.method, t.backbone, t.spectral, t.trial, t.data_seed): t for t in alive}
     groups = []
-    sizes = sorted({min(k, plan.trials) for k in plan.members})
-    if max(plan.members) > plan.trials:
-        study.notes.append(
-            f"{plan.trials} trials a method: the largest ensemble has {plan.trials} members, not {max(plan.members)}."
-        )
-    for k in sizes:
-        for (method, backbone, spectral), numbers in best_trials(rows, k).items():
+    for k in sorted({min(k, plan.trials) for k in plan.members}):
+        best = best_trials(rows, k, seeds=range(plan.seeds), trials=range(plan.trials)) if rows else {}
+        study.notes += [note for note in getattr(best, "notes", ()) if note not in study.notes]
+        for line, numbers in best.items():
             for seed in range(plan.seeds):
-                members = [by.get((method, backbone, spectral, number, seed)) for number in numbers]
-                if members and all(members):
-                    groups.append(Group(tuple(m for m in members if m is not None), seed))
+                groups.append(Group(tuple(by[*line, number, seed] for number in numbers), seed))
+    if max(plan.members) > plan.trials:
+        study.notes.append(f"With {plan.trials} trials a method, ensembles have up to {plan.trials} members.")
     return groups
 
 
@@ -493,7 +486,16 @@ def _temperature(trial: Trial, outside: Sequence[int] | None, place: Place) -> f
 
 @lru_cache(maxsize=10_000)
 def _fitted(key: str, store: str) -> float:
-    return float(calibrate.temperature(_dump(key, Place(store))).temperature)
+    scale = calibration(_dump(key, Place(store)))
+    return 1.0 if scale is None else float(scale.temperature)
+
+
+def calibration(val: Predictions) -> Any:
+    """The temperature that validation answers ask for; None where they ask for none: all are right, or chance."""
+    try:
+        return calibrate.temperature(val)
+    except Undefined:
+        return None
 
 
 def _temperatures(group: Group, calibrated: bool, plan: Plan, place: Place) -> list[float]:
@@ -571,7 +573,8 @@ def together(
     for split in SPLITS:
         dumps = [each[split] for each in held]
         if calibrated:
-            dumps = [calibrate.temperature(each["val"])(dump) for each, dump in zip(held, dumps, strict=True)]
+            scales = [calibration(each["val"]) for each in held]
+            dumps = [dump if scale is None else scale(dump) for scale, dump in zip(scales, dumps, strict=True)]
         both = stack(dumps) if len(dumps) > 1 else dumps[0]
         scores = dict(probes[split].scores)
         if len(dumps) > 1:

@@ -389,6 +389,149 @@ def intervals_figure(rows: Iterable[Row], chosen: str | None = None, palette: Ma
     )
 
 
+def dots_figure(
+    points: Sequence[Row], title: str, guide: tuple[str, float] | None = None, palette: Mapping[str, str] = PAPER
+) -> Any:
+    """Values of names, one dot a kind and a line between them; `guide` is a named upright line.
+
+    A point holds `name`, `kind`, `value` and `spread`; names stand in the order of the points.
+    """
+    import altair as alt
+
+    names, kinds = (list(dict.fromkeys(str(point[key]) for point in points)) for key in ("name", "kind"))
+    looks = [palette["soft"], palette["accent"], *(palette[f"c{at}"] for at in range(2, MODEL_COLOURS))]
+    if len(kinds) == 1:
+        looks = looks[1:]
+    held = [
+        {"name": str(p["name"]), "kind": str(p["kind"]), "value": float(p["value"])}
+        | {"said": f"± {number(p['spread'], 3)}" if p.get("spread") is not None else "one seed"}
+        for p in points
+    ]
+    x = alt.X(
+        "value:Q",
+        title=title,
+        scale=alt.Scale(zero=False, padding=14, nice=False),
+        axis=alt.Axis(format="~%", tickCount=_few_ticks()),
+    )
+    y = alt.Y("name:N", title=None, sort=names, axis=alt.Axis(labelLimit=150, grid=False, labelColor=palette["ink"]))
+    base = alt.Chart(_inline(held)).encode(x, y)
+    between = (
+        alt.Chart(_inline(held))
+        .transform_aggregate(low="min(value)", high="max(value)", groupby=["name"])
+        .mark_rule(strokeWidth=2, color=palette["faint"])
+        .encode(alt.X("low:Q", title=title), alt.X2("high:Q"), y)
+    )
+    dots = base.mark_point(filled=True, size=120, opacity=1).encode(
+        alt.Color(
+            "kind:N",
+            scale=alt.Scale(domain=kinds, range=[looks[at % len(looks)] for at in range(len(kinds))]),
+            legend=_legend("circle", 170) if len(kinds) > 1 else None,
+        ),
+        tooltip=[
+            alt.Tooltip("name:N", title="method"),
+            alt.Tooltip("kind:N", title="as"),
+            alt.Tooltip("value:Q", title="mean", format=".2%"),
+            alt.Tooltip("said:N", title="over seeds"),
+        ],
+    )
+    layers = [between, dots]
+    if guide:
+        mark = alt.Chart(_inline([{"value": float(guide[1]), "text": guide[0]}]))
+        layers.insert(0, mark.mark_rule(strokeDash=[5, 3], color=palette["ink"]).encode(x))
+        text = mark.mark_text(align="right", baseline="bottom", dx=-5, dy=-4, fontSize=12, color=palette["ink"])
+        layers.append(text.encode(x, alt.Text("text:N"), y=alt.value("height")))
+    words = f"{title} of {', '.join(names)}" + (f"; {guide[0]} at {number(guide[1], 3)}" if guide else "")
+    return _dress(alt.layer(*layers), palette, f"{words}.", 30 * max(3, len(names)))
+
+
+def heat_figure(cells: Sequence[Row], title: str, floor: float, palette: Mapping[str, str] = PAPER) -> Any:
+    """A value for every line and column, with more colour where it is higher and none below `floor`.
+
+    A cell holds `line`, `column`, `value` and `n`; lines and columns stand in the order of the cells.
+    """
+    import altair as alt
+
+    lines, columns = (list(dict.fromkeys(str(cell[key]) for cell in cells)) for key in ("line", "column"))
+    held = [
+        {key: str(cell[key]) for key in ("line", "column")} | {"value": float(cell["value"]), "n": int(cell["n"])}
+        for cell in cells
+    ]
+    top = max([cell["value"] for cell in held if cell["value"] > floor], default=floor + 1)
+    base = alt.Chart(_inline(held)).encode(
+        alt.X("column:N", title=None, sort=columns, axis=alt.Axis(orient="top", labelAngle=alt.ExprRef(_slant()))),
+        alt.Y("line:N", title=None, sort=lines, axis=alt.Axis(labelLimit=150)),
+        tooltip=[
+            alt.Tooltip("line:N", title="method"),
+            alt.Tooltip("column:N", title="measure"),
+            alt.Tooltip("value:Q", title=title, format=".4f"),
+            alt.Tooltip("n:Q", title="mean over lines"),
+        ],
+    )
+    # one colour, more of it where the value is higher: its ground may be light or dark; good values differ little
+    scale = alt.Scale(type="pow", exponent=STEEP, domain=[floor, top], range=[0.02, 0.6], clamp=True)
+    strength = alt.Opacity("value:Q", scale=scale, legend=None)
+    shades = base.mark_rect(color=palette["accent"], cornerRadius=3, stroke=palette["ground"]).encode(strength)
+    texts = base.mark_text(fontSize=alt.ExprRef("width < 480 ? 9.5 : 12"), color=palette["ink"]).encode(
+        alt.Text("value:Q", format=".2f")
+    )
+    words = f"Heat map of {title}: {', '.join(lines)} by {', '.join(columns)}; more colour is higher."
+    return _dress(alt.layer(shades, texts), palette, words, 28 * max(3, len(lines)))
+
+
+def _slant() -> str:
+    return "width < 620 ? -50 : 0"
+
+
+STEEP = 4  # power by which a heat map tells the upper values apart
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross")
+
+
+def scatter_figure(points: Sequence[Row], x: str, y: str, palette: Mapping[str, str] = PAPER) -> Any:
+    """Two numbers of many things, coloured and shaped by `name`; a click on a name in the legend shows it alone.
+
+    A point holds `name`, `about` (what else there is to say) and the numbers under the names x and y.
+    """
+    import altair as alt
+
+    names = list(dict.fromkeys(str(point["name"]) for point in points))
+    held = [
+        {"name": str(p["name"]), "about": str(p["about"]), "x": float(p[x]), "y": float(p[y])}
+        for p in sorted(points, key=lambda p: names.index(str(p["name"])))
+    ]
+    values = [point["x"] for point in held]
+    wide = min(values) > 0 and max(values) > 20 * min(values)
+    only = alt.selection_point(fields=["name"], bind="legend")
+    legend = _legend("circle", 124, symbolStrokeWidth=0, symbolSize=90)
+    colours = [palette[f"c{at % MODEL_COLOURS + 1}"] for at in range(len(names))]
+    shapes = [SHAPES[at // MODEL_COLOURS % len(SHAPES)] for at in range(len(names))]
+    chart = (
+        alt.Chart(_inline(held))
+        .mark_point(filled=True, size=80)
+        .encode(
+            alt.X(
+                "x:Q",
+                title=x,
+                scale=alt.Scale(type="log", padding=14, nice=False)
+                if wide
+                else alt.Scale(zero=False, padding=14, nice=False),
+                axis=alt.Axis(format="~g", tickCount=_few_ticks()),
+            ),
+            alt.Y("y:Q", title=y, scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(format="~g")),
+            alt.Color("name:N", scale=alt.Scale(domain=names, range=colours), legend=legend),
+            alt.Shape("name:N", scale=alt.Scale(domain=names, range=shapes), legend=legend),
+            opacity=alt.condition(only, alt.value(0.9), alt.value(0.08)),
+            tooltip=[
+                alt.Tooltip("name:N", title="method"),
+                alt.Tooltip("about:N", title="network"),
+                alt.Tooltip("x:Q", title=x, format=".4f"),
+                alt.Tooltip("y:Q", title=y, format=".4f"),
+            ],
+        )
+        .add_params(only)
+    )
+    return _dress(chart, palette, f"{len(held)} points of {', '.join(names)}: {y} against {x}.", 340)
+
+
 # ---- parts
 
 
@@ -525,9 +668,12 @@ def _dress(chart: Any, palette: Mapping[str, str], description: str, height: int
 
 
 __all__ = [
+    "dots_figure",
+    "heat_figure",
     "histogram_figure",
     "intervals_figure",
     "models_figure",
     "reliability_figure",
     "risk_coverage_figure",
+    "scatter_figure",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -53,6 +54,7 @@ DARK = {
         )
     },
 }
+BESIDE = 4  # columns of a table that leaves room for a figure beside it
 PAGE_POINTS, LEAST_POINTS = 40_000, 50  # of all risk–coverage curves together, so that the file stays small; of one
 CAPTIONS = {
     "risk": (
@@ -108,17 +110,30 @@ def page(
         for number, (card, name, curves) in enumerate(zip(cards, names, held, strict=True))
     ]
     lead = overview(cards, comparison) if several else headline(cards[0]) if cards else []
+    links = {f"model-{number}": name for number, name in enumerate(names)} if several else {}
+    return _save(path, title, lead, _nav("Models", links), body, figures, footer)
+
+
+def _save(
+    path: Path,
+    title: str,
+    lead: Sequence[str],
+    nav: str,
+    body: Sequence[str],
+    figures: Mapping[str, Any],
+    *footer: str,
+) -> Path:
     parts = {
         "TITLE": escape(title),
         "HEADING": escape(title),
         "STYLE": _style(),
         "LEAD": _lead(lead),
-        "NAV": _nav(names) if several else "",
+        "NAV": nav,
         "BODY": "\n".join(body),
-        "FOOTER": f"<p>{escape(footer)}</p>" if footer else "",
+        "FOOTER": "".join(f"<p>{said(text, escape, '<code>{}</code>')}</p>" for text in footer if text),
         "FIGURES": _json(figures),
         "LIGHT": _json(PAPER),
-        "BUNDLE": _bundle(),
+        "BUNDLE": _bundle() if figures else "",
         "SCRIPT": _SCRIPT,
     }
     text = re.sub("@([A-Z]+)@", lambda mark: parts[mark[1]], _TEMPLATE)
@@ -138,6 +153,105 @@ def write(folder: str | Path, cards: Sequence[Any], comparison: Any = None, *, t
     return page(folder / "index.html", title or "Scorecard", cards, comparison)
 
 
+# ---- a page of any sections, for a study
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart, made with the palette PAGE when the page is written; its title, and how to read it."""
+
+    key: str
+    title: str
+    words: str
+    chart: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Blocks of which a reader sees one option's at a time."""
+
+    words: str
+    options: Mapping[str, Sequence[Block]]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Blocks that a reader opens."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What, and what is said of it."""
+
+    entries: Sequence[tuple[str, str]]
+
+
+Block = Table | Figure | Choice | Fold | Terms
+
+
+@dataclass(frozen=True)
+class Section:
+    """One question and its answer; `link` is its short name at the top of the page."""
+
+    link: str
+    title: str
+    blocks: Sequence[Block]
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Story:
+    """What a page tells, first things first."""
+
+    title: str
+    lead: Sequence[str]
+    sections: Sequence[Section]
+    footer: Sequence[str] = ()
+
+
+def story_page(path: str | Path, story: Story) -> Path:
+    """Writes one self-contained HTML file of a story's sections, and returns where it is."""
+    figures: dict[str, Any] = {}
+    keys = [re.sub(r"[^a-z0-9]+", "-", section.link.lower()).strip("-") for section in story.sections]
+    body = []
+    for key, section in zip(keys, story.sections, strict=True):
+        words = f'<p class="note">{escape(section.words)}</p>' if section.words else ""
+        blocks = _blocks(section.blocks, figures, alone=section.title)
+        if [type(block) for block in section.blocks] == [Table, Figure] and len(section.blocks[0].heads) <= BESIDE:
+            blocks = f'<div class="beside">{blocks}</div>'
+        body.append(f'<section id="{key}"><h2>{escape(section.title)}</h2>{words}{blocks}</section>')
+    nav = _nav("Sections", dict(zip(keys, (section.link for section in story.sections), strict=True)))
+    return _save(Path(path), story.title, story.lead, nav, body, figures, *story.footer)
+
+
+def _blocks(blocks: Sequence[Block], figures: dict[str, Any], alone: str = "") -> str:
+    """The blocks as HTML; a table that is called as what is around it needs no heading of its own."""
+    found = []
+    for block in blocks:
+        if isinstance(block, Table):
+            found.append(f"<div>{_table(block, 0 if block.title == alone else 3)}</div>")
+        elif isinstance(block, Figure):
+            figures[block.key] = _spec(block.chart())
+            found.append(_framed("study", block.key, block.title, block.words))
+        elif isinstance(block, Fold):
+            found.append(_details(block.title, _blocks(block.blocks, figures, block.title)))
+        elif isinstance(block, Terms):
+            found.append(_terms(block.entries))
+        else:
+            names = "".join(f'<option value="{escape(name)}">{escape(name)}</option>' for name in block.options)
+            found.append(
+                f'<div class="panes"><label class="choice">{escape(block.words)} '
+                f'<select class="turn">{names}</select></label>'
+            )
+            for name, inside in block.options.items():
+                found.append(f'<div class="pane" data-pane="{escape(name)}">{_blocks(inside, figures, alone)}</div>')
+            found.append("</div>")
+    return "".join(found)
+
+
 # ---- parts of the page
 
 
@@ -151,9 +265,9 @@ def _lead(sentences: Sequence[str]) -> str:
     return f'<p class="lead">{" ".join(marked)}</p>'
 
 
-def _nav(names: Sequence[str]) -> str:
-    links = "".join(f'<li><a href="#model-{number}">{escape(name)}</a></li>' for number, name in enumerate(names))
-    return f'<nav aria-label="Models"><ul>{links}</ul></nav>'
+def _nav(words: str, links: Mapping[str, str]) -> str:
+    items = "".join(f'<li><a href="#{key}">{escape(name)}</a></li>' for key, name in links.items())
+    return f'<nav aria-label="{escape(words)}"><ul>{items}</ul></nav>' if items else ""
 
 
 def _overview(
@@ -239,7 +353,10 @@ def _select(words: str, options: Sequence[str], charts: Sequence[str]) -> str:
 
 
 def _figure(kind: str, key: str) -> str:
-    title, words = CAPTIONS[kind]
+    return _framed(kind, key, *CAPTIONS[kind])
+
+
+def _framed(kind: str, key: str, title: str, words: str) -> str:
     return (
         f'<figure class="{kind}"><figcaption><span class="figure-title">{escape(title)}</span>'
         f'<button type="button" class="save" data-figure="{key}" aria-label="Download as SVG: {escape(title)}">'
@@ -258,20 +375,25 @@ def _table(table: Table, level: int) -> str:
     heading = f"<h{level}>{escape(table.title)}</h{level}>" if level else ""
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     meaning = dict(table.legend)
-    heads = "".join(f'<th scope="col"{_title(meaning.get(head))}>{_head(head)}</th>' for head in table.heads)
+    heads = "".join(f'<th scope="col" class="label">{escape(text)}</th>' for text in table.split(table.corner))
+    heads += "".join(f'<th scope="col"{_title(meaning.get(head))}>{_head(head)}</th>' for head in table.heads)
     measured = table.corner == "measure"
     wide = ' class="wide"' if len(table.heads) > 10 else ""
-    lines = []
+    lines, above = [], ""
     for name, cells in table.lines:
         mark = f' data-measure="{escape(name)}"' if measured else ""
-        lines.append(f'<tr{mark}><th scope="row">{_line(name)}</th>{"".join(map(_cell, cells))}</tr>')
+        first, *rest = table.split(name)
+        mark += "" if not rest else ' class="same"' if first == above else ' class="first"'
+        above = first
+        names = "".join(f'<td class="label">{escape(text)}</td>' for text in rest)
+        lines.append(f'<tr{mark}><th scope="row">{_line(first)}</th>{names}{"".join(map(_cell, cells))}</tr>')
     legend = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{said(words, escape, '<code>{}</code>')}</dd></div>"
         for name, words in table.legend
     )
     return (
         f'{heading}{note}<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title)}">'
-        f'<table{wide}><thead><tr><th scope="col">{escape(table.corner)}</th>{heads}</tr></thead>'
+        f"<table{wide}><thead><tr>{heads}</tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table></div>{f'<dl>{legend}</dl>' if legend else ''}"
     )
 
@@ -299,7 +421,9 @@ def _cell(cell: Cell | None) -> str:
     if cell is None:
         return '<td class="none"><span aria-label="not measured">–</span></td>'
     value, interval, bounds = escape(cell.text).partition(" [")
+    value, around, spread = value.partition(" ± ")
     value = f"<strong>{value}</strong>" if cell.best else value
+    value += f'<span class="spread"> ± {spread}</span>' if around else ""
     return f"<td>{value}<small> [{bounds}</small></td>" if interval else f"<td>{value}</td>"
 
 
@@ -307,9 +431,13 @@ def _missing(reasons: Any, notes: Sequence[str], level: int) -> str:
     parts = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
     missing = grouped(reasons)
     if missing:
-        items = "".join(f"<div><dt>{escape(what)}</dt><dd>{escape(why)}</dd></div>" for what, why in missing)
-        parts += f'<h{level}>What could not be said</h{level}><dl class="reasons">{items}</dl>'
+        parts += f"<h{level}>What could not be said</h{level}>{_terms(missing)}"
     return parts
+
+
+def _terms(entries: Sequence[tuple[str, str]]) -> str:
+    items = "".join(f"<div><dt>{escape(what)}</dt><dd>{escape(why)}</dd></div>" for what, why in entries)
+    return f'<dl class="reasons">{items}</dl>'
 
 
 # ---- what the page carries
@@ -434,6 +562,16 @@ th:first-child{text-align:left;padding-left:.7rem;position:sticky;left:0;backgro
 .wide thead th{white-space:normal;font-size:.78rem}
 small{display:block;font-weight:400;color:var(--soft);font-size:.8em}
 td.none{color:var(--soft)}
+td.label,th.label{text-align:left}
+td.label{color:var(--soft)}
+.spread{color:var(--soft);font-size:.9em}
+tr.same>th:first-child{color:transparent}
+tr.first>*{border-top:1px solid var(--faint)}
+tbody tr:first-child>*{border-top:0}
+tbody tr.same>*,tbody tr.first>*{border-bottom-color:transparent;padding-top:.3rem;padding-bottom:.3rem}
+.study{margin:2rem 0 1rem}
+@media (min-width:62rem){.beside{display:grid;grid-template-columns:minmax(0,auto) minmax(0,1fr);gap:3.5rem;
+align-items:start}.beside .study{margin-top:0}.beside>div{max-width:31rem}}
 td strong{font-weight:680;color:var(--accent)}
 tr.chosen>*,tr.chosen>th:first-child{background:var(--panel)}
 tr.chosen>th:first-child{font-weight:650}
@@ -513,8 +651,16 @@ for (const select of document.querySelectorAll("select[data-charts]")) {
 }
 for (const button of document.querySelectorAll(".save"))
   button.addEventListener("click", () => save(button.dataset.figure));
-for (const model of document.querySelectorAll("details.model"))
-  model.addEventListener("toggle", () => { if (model.open) drawAll(model); });
+for (const fold of document.querySelectorAll("details"))
+  fold.addEventListener("toggle", () => { if (fold.open) drawAll(fold); });
+for (const select of document.querySelectorAll("select.turn")) {
+  const turn = () => {
+    for (const pane of select.closest(".panes").querySelectorAll(".pane"))
+      pane.hidden = pane.dataset.pane !== select.value;
+  };
+  select.addEventListener("change", turn);
+  turn();
+}
 const show = () => {
   const model = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (model && model.tagName === "DETAILS") { model.open = true; model.scrollIntoView(); }

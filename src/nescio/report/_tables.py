@@ -67,6 +67,7 @@ LABELS = {
     "miou": "mIoU",
 }
 ARROWS = {"higher": "↑", "lower": "↓"}
+JOINT = " · "
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,11 @@ class Table:
     note: str = ""
     legend: tuple[tuple[str, str], ...] = ()  # (name of a metric, its sentence)
     more: bool = False  # a second look at the table before it: shown, but less prominently
+    labels: int = 1  # columns that name a line: the corner and every name hold their texts, with JOINT between them
+
+    def split(self, name: str) -> list[str]:
+        """The texts of the label columns in the corner or in a line's name."""
+        return name.split(JOINT, self.labels - 1)
 
 
 # ---- what a metric is called, and how it is read

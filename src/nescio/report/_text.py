@@ -30,8 +30,9 @@ def markdown(source: Any, comparison: Any = None) -> str:
         for table in part.tables:
             blocks += [f"### {_md(table.title)}"] if table.title else []
             blocks += [f"*{_md(table.note)}*"] if table.note else []
-            lines = [_md_line([_md(table.corner), *map(_md, table.heads)]), "| --- |" + " ---: |" * len(table.heads)]
-            lines += [_md_line([_md(name), *map(_md_cell, cells)]) for name, cells in table.lines]
+            lines = [_md_line([*map(_md, table.split(table.corner)), *map(_md, table.heads)])]
+            lines += ["|" + " --- |" * table.labels + " ---: |" * len(table.heads)]
+            lines += [_md_line([*map(_md, table.split(name)), *map(_md_cell, cells)]) for name, cells in table.lines]
             blocks.append("\n".join(lines))
             terms = [f"- **{_md(name)}**: {said(sentence, _md, '`{}`')}" for name, sentence in table.legend]
             blocks += ["\n".join(terms)] if terms else []
@@ -62,7 +63,16 @@ TEX = {
     "^": r"\textasciicircum{}",
     **{"↑": r"$\uparrow$", "↓": r"$\downarrow$", "−": "$-$", "·": r"$\cdot$", "×": r"$\times$"},
     **{"γ": r"$\gamma$", "τ": r"$\tau$", "ρ": r"$\rho$", "κ": r"$\kappa$", "Σ": r"$\Sigma$", "√": r"$\surd$"},
-    **{"≤": r"$\leq$", "≥": r"$\geq$", "∞": r"$\infty$", "–": "--", "—": "---", "…": r"\ldots{}"},
+    **{
+        "±": r"$\pm$",
+        "→": r"$\to$",
+        "≤": r"$\leq$",
+        "≥": r"$\geq$",
+        "∞": r"$\infty$",
+        "–": "--",
+        "—": "---",
+        "…": r"\ldots{}",
+    },
 }
 
 
@@ -82,10 +92,17 @@ def latex(source: Any, comparison: Any = None) -> str:
             title += f" ({_tex(table.note)})" if table.note else ""
             words = [f"{_tex(name)}: {said(sentence, _tex, TEX_CODE)}" for name, sentence in table.legend]
             lines = [r"\begin{table}", r"  \centering", f"  \\caption{{{' '.join([f'{title}.', *words])}}}"]
-            lines += [f"  \\begin{{tabular}}{{l{'r' * len(table.heads)}}}", r"    \toprule"]
-            lines += ["    " + " & ".join(map(_tex, (table.corner, *table.heads))) + r" \\", r"    \midrule"]
+            lines += [f"  \\begin{{tabular}}{{{'l' * table.labels}{'r' * len(table.heads)}}}", r"    \toprule"]
+            heads = map(_tex, (*table.split(table.corner), *table.heads))
+            lines += ["    " + " & ".join(heads) + r" \\", r"    \midrule"]
+            above = ""
             for name, cells in table.lines:
-                lines.append("    " + " & ".join([_tex(name), *map(_tex_cell, cells)]) + r" \\")
+                first, *rest = table.split(name)
+                if rest and above and first != above:
+                    lines.append(r"    \addlinespace")
+                shown = "" if rest and first == above else first  # a group says its name once
+                above = first
+                lines.append("    " + " & ".join([*map(_tex, (shown, *rest)), *map(_tex_cell, cells)]) + r" \\")
             lines += [r"    \bottomrule", r"  \end{tabular}", r"\end{table}"]
             blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n" if blocks else ""
@@ -94,7 +111,7 @@ def latex(source: Any, comparison: Any = None) -> str:
 def _tex_cell(cell: Cell | None) -> str:
     if cell is None:
         return "--"
-    text = cell.text.replace("-", "$-$")
+    text = _tex(cell.text).replace("-", "$-$")
     return f"\\textbf{{{text}}}" if cell.best else text
 
 
@@ -112,6 +129,16 @@ def csv_text(source: Any, comparison: Any = None) -> str:
     rows += [] if comparison is None else comparison.rows
     columns = [*COLUMNS, *dict.fromkeys(key for row in rows for key in row if key not in COLUMNS)]
     return _csv([columns, *([row.get(column) for column in columns] for row in rows)])
+
+
+def tables_csv(tables: Iterable[Table]) -> str:
+    """The cells of tables as CSV, one line each: table, line, column, the number, and the text as it is printed."""
+    lines: list[Sequence[Any]] = [("table", "line", "column", "value", "text")]
+    for table in tables:
+        for name, cells in table.lines:
+            pairs = zip(table.heads, cells, strict=True)
+            lines += [(table.title, name, head, cell.value, cell.text) for head, cell in pairs if cell is not None]
+    return _csv(lines)
 
 
 def _csv(lines: Iterable[Sequence[Any]]) -> str:

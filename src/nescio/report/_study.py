@@ -1,0 +1,154 @@
+"""A study's rows told to people: a few tables on the terminal; page, tables, rows and plan in a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from nescio.errors import BadInput
+from nescio.report._page import Block, Choice, Figure, Fold, Section, Story, story_page
+from nescio.report._tables import Table, explained_once
+from nescio.report._text import csv_text, json_text, latex, markdown, tables_csv, terminal
+from nescio.rows import Row, from_parquet, to_parquet
+
+# protocol → the module whose `story(told)` and `first_look(told)` know its questions
+TELLERS = {"uimnet": "nescio.protocols._uimnet_tables"}
+ROWS, PLAN = "rows.parquet", "plan.json"
+UNDRAWN = (
+    "The figures are left out: Altair and vl-convert are not installed where this page was written. "
+    "`nescio report rows.parquet` draws them on a machine that has them."
+)
+
+
+@dataclass
+class Told:
+    """What a study leaves behind, as plain values."""
+
+    rows: list[Row]
+    plan: dict[str, Any] = field(default_factory=dict)  # empty: nobody wrote it down
+    reasons: list[Row] = field(default_factory=list)
+    failures: list[tuple[str, str]] = field(default_factory=list)  # (task, reason)
+    notes: list[str] = field(default_factory=list)
+    packages: dict[str, str] = field(default_factory=dict)  # versions with which the rows were made
+
+    @property
+    def protocol(self) -> str:
+        return next((str(row["protocol"]) for row in self.rows), "uimnet")
+
+
+def told(study: Any) -> Told:
+    """A protocol's Study (plan, rows, reasons, failures, notes) as plain values."""
+    if isinstance(study, Told):
+        return study
+    from nescio.store import _environment
+
+    plan = asdict(study.plan) if is_dataclass(study.plan) and not isinstance(study.plan, type) else dict(study.plan)
+    return Told(
+        study.rows,
+        plan,
+        study.reasons,
+        [(failure.task.name, failure.reason) for failure in study.failures],
+        study.notes,
+        _environment()["packages"],
+    )
+
+
+def files(study: Any) -> dict[str, bytes]:
+    """What a study can be told from again: its rows, and its plan with versions, failures, reasons and notes."""
+    held = told(study)
+    about = {"plan": held.plan, "packages": held.packages, "failures": held.failures}
+    about |= {"notes": held.notes, "reasons": held.reasons}
+    return {ROWS: to_parquet(held.rows), PLAN: json_text(about).encode()}
+
+
+def read_study(path: str | Path) -> Told:
+    """A study from its Parquet file of rows, or the folder that holds it; plan.json beside it says the rest."""
+    path = Path(path)
+    path = path / ROWS if path.is_dir() else path
+    rows, beside = from_parquet(path), path.parent / PLAN
+    if not rows:
+        raise BadInput(f"{path} holds no rows: nothing was measured.")
+    if not beside.is_file():
+        return Told(rows)
+    try:
+        about = json.loads(beside.read_text("utf-8"))
+        failures = [(str(name), str(reason)) for name, reason in about["failures"]]
+        return Told(rows, about["plan"], about["reasons"], failures, about["notes"], about["packages"])
+    except (ValueError, KeyError, TypeError):
+        raise BadInput(f"{beside} is not a plan that nescio wrote; move it away to do without it.") from None
+
+
+def print_study(study: Any) -> None:
+    """The first look on the terminal: what was done, who knows what it does not know, and what helps."""
+    from rich.console import Console
+    from rich.text import Text
+
+    held = told(study)
+    module, console = _teller(held), Console()
+    tables = explained_once(module.first_look(held))
+    if not tables:
+        console.print(Text("There is nothing to show: no trial was finished."))
+        return
+    console.print(Text(" ".join(module.lead(held))), end="\n\n")
+    terminal(tables, console)
+    for note in held.notes:
+        console.print(Text(f"{note}\n", "dim"))
+
+
+def write_study(study: Any, folder: str | Path) -> Path:
+    """Writes index.html, rows.parquet, rows.csv, tables.md, tables.tex, tables.csv and plan.json; where the page is."""
+    held, folder = told(study), Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files(held).items():
+        (folder / name).write_bytes(content)
+    story: Story = _teller(held).story(held)
+    tables = list(tables_of(story))
+    texts = {"rows.csv": csv_text(held.rows), "tables.md": markdown(tables) if tables else ""}
+    texts |= {"tables.tex": latex(tables) if tables else "", "tables.csv": tables_csv(tables)}
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return story_page(folder / "index.html", story if drawable() else _undrawn(story))
+
+
+def drawable() -> bool:
+    """Whether charts can be made here: machines that train may lack what draws."""
+    return all(find_spec(name) is not None for name in ("altair", "vl_convert"))
+
+
+def tables_of(story: Story) -> Iterator[Table]:
+    """Every table of a story, in order."""
+
+    def within(blocks: Sequence[Block]) -> Iterator[Table]:
+        for block in blocks:
+            if isinstance(block, Table):
+                yield block
+            elif isinstance(block, Choice):
+                for inside in block.options.values():
+                    yield from within(inside)
+            elif isinstance(block, Fold):
+                yield from within(block.blocks)
+
+    for section in story.sections:
+        yield from within(section.blocks)
+
+
+def _undrawn(story: Story) -> Story:
+    """The story without its figures; they are made nowhere but at the top of a section."""
+    sections = []
+    for section in story.sections:
+        blocks = [block for block in section.blocks if not isinstance(block, Figure)]
+        if blocks:
+            sections.append(Section(section.link, section.title, blocks, section.words))
+    return Story(story.title, story.lead, sections, (*story.footer, UNDRAWN))
+
+
+def _teller(held: Told) -> Any:
+    if held.protocol not in TELLERS:
+        known = ", ".join(TELLERS)
+        raise BadInput(f"There is no report for rows of protocol {held.protocol!r}. There are reports for: {known}.")
+    return import_module(TELLERS[held.protocol])

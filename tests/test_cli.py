@@ -1,0 +1,184 @@
+"""The command line: what people type, what they read, how it ends."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import malformed
+import numpy as np
+import pytest
+
+from nescio.cli import COMMANDS, main
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dumps")
+    rng = np.random.default_rng(0)
+    for name, shift in (("test", 0.0), ("val", 0.1), ("other", 0.4), ("out", 3.0)):
+        labels = rng.integers(0, 4, 200)
+        logits = 3 * np.eye(4)[labels] + rng.normal(size=(200, 4)) * (1 + shift)
+        np.savez(folder / f"{name}.npz", labels=labels if name != "other" else labels, logits=logits)
+    test = dict(np.load(folder / "test.npz"))
+    np.savez(folder / "other.npz", labels=test["labels"], logits=test["logits"] + rng.normal(size=(200, 4)))
+    return folder
+
+
+def ask(capsys, *words):
+    code = main([str(word) for word in words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_json_is_strict_and_alone(capsys, files):
+    code, out, err = ask(capsys, "evaluate", files / "test.npz", "--val", files / "val.npz", "--ood", f"far={files}/out.npz", "--json")
+    assert code == 0 and err == ""
+    held = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    (one,) = held["files"]
+    assert one["file"] == str(files / "test.npz")
+    metrics = {(r["measure"], r["metric"], r["split"]) for r in one["rows"]}
+    assert {(None, "accuracy", "test"), ("entropy", "auroc", "far"), ("entropy", "out_as_out", "far")} <= metrics
+    assert all(set(r) == {"measure", "metric", "split", "reason"} for r in one["reasons"])
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown", "latex"])
+def test_other_forms(capsys, files, form):
+    code, out, _ = ask(capsys, "evaluate", files / "test.npz", f"--{form}")
+    assert code == 0
+    if form == "csv":
+        assert len(list(csv.DictReader(io.StringIO(out)))) > 50
+    else:
+        assert {"markdown": "| ", "latex": "\\toprule"}[form] in out
+
+
+def test_the_table_reads_well(capsys, files):
+    code, out, _ = ask(capsys, "evaluate", files / "test.npz")
+    assert code == 0
+    for words in ("How good are the answers", "Does it know when it is wrong", "ECE"):
+        assert words in out
+
+
+def test_report_writes_a_page_and_tables(capsys, files, tmp_path):
+    code, out, _ = ask(capsys, "evaluate", files / "test.npz", files / "other.npz", "--report", tmp_path / "out")
+    assert code == 0 and "index.html" in out
+    assert {"index.html", "rows.csv", "tables.md", "tables.tex"} <= {p.name for p in (tmp_path / "out").iterdir()}
+
+
+def test_bootstrap_fills_intervals_that_hold_the_value(capsys, files):
+    _, out, _ = ask(capsys, "evaluate", files / "test.npz", "--bootstrap", 200, "--json")
+    rows = json.loads(out)["files"][0]["rows"]
+    filled = [r for r in rows if r["low"] is not None]
+    assert filled and all(r["low"] <= r["high"] for r in filled)
+    accuracy = next(r for r in filled if r["metric"] == "accuracy")
+    assert accuracy["low"] <= accuracy["value"] <= accuracy["high"]
+
+
+def test_compare(capsys, files):
+    code, out, _ = ask(capsys, "compare", files / "test.npz", files / "other.npz", "--json", "--resamples", 200)
+    held = json.loads(out)
+    assert code == 0
+    best = {r["method"]: r["best"] for r in held["rows"] if r["metric"] == "nll"}
+    assert best == {"test": True, "other": False}
+    code, out, _ = ask(capsys, "compare", files / "test.npz", files / "other.npz", "--resamples", 100)
+    assert code == 0 and "other" in out
+
+
+@pytest.mark.parametrize("what", ["metrics", "measures"])
+def test_listings(capsys, what):
+    code, out, _ = ask(capsys, what)
+    assert code == 0 and ("auroc" if what == "metrics" else "entropy") in out
+    code, out, _ = ask(capsys, what, "aurc" if what == "metrics" else "energy")
+    assert code == 0 and "Σ" in out or "log" in out
+    code, _, err = ask(capsys, what, "nonsense")
+    assert code == 2 and "There is no" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), ""),
+        (("evaluate",), "required"),
+        (("evaluate", "a.npz", "--nonsense"), "--nonsense"),
+        (("nonsense",), "nonsense"),
+        (("evaluate", "missing.npz"), "missing.npz"),
+        (("evaluate", "{test}", "--ood", "far"), "NAME=FILE"),
+        (("evaluate", "{test}", "--ood", "a={out}", "--ood", "a={out}"), "twice"),
+        (("evaluate", "{test}", "--by", "weather"), "weather"),
+        (("evaluate", "{test}", "--bootstrap", "-3"), "-3"),
+        (("evaluate", "{test}", "--calibration", "platt"), "platt"),
+        (("compare", "{test}", "{test}"), "twice"),
+        (("compare", "{test}", "{other}", "--measure", "entropi"), "entropi"),
+        (("compare", "{test}", "{other}", "--metrics", "aurrc"), "aurrc"),
+        (("compare", "{test}", "{other}", "--level", "2"), "level"),
+    ],
+)
+def test_bad_wishes_end_with_2_and_one_sentence(capsys, files, words, sentence):
+    names = {name: str(files / f"{name}.npz") for name in ("test", "other", "out")}
+    try:
+        code = main([word.format(**names) for word in words])
+    except SystemExit as stop:
+        code = stop.code
+    said = capsys.readouterr()
+    assert code == 2
+    assert sentence in said.err and "Traceback" not in said.err
+    assert said.err.count("\n") <= 1
+
+
+@pytest.mark.parametrize(("name", "build", "pattern"), malformed.MALFORMED, ids=[case[0] for case in malformed.MALFORMED])
+def test_malformed_files_end_with_2_and_one_line(capsys, tmp_path, name, build, pattern):
+    code = main(["evaluate", str(build(tmp_path))])
+    said = capsys.readouterr()
+    assert code == 2 and said.out == ""
+    assert said.err.count("\n") == 1 and "Traceback" not in said.err
+
+
+def test_out_domain_labels_need_no_marking(capsys, files, tmp_path):
+    out = dict(np.load(files / "out.npz"))
+    np.savez(tmp_path / "out.npz", labels=out["labels"] + 4, logits=out["logits"])
+    code, _, _ = ask(capsys, "evaluate", files / "test.npz", "--ood", f"far={tmp_path}/out.npz")
+    assert code == 0
+
+
+def test_help_of_every_command(capsys):
+    for words in (["--help"], *([name, "--help"] for name in COMMANDS)):
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        assert stop.value.code == 0
+        assert len(capsys.readouterr().out.splitlines()) > 4
+
+
+HEAVY = ("torch", "sklearn", "scipy.stats", "altair", "numba", "pandas")
+
+
+def fresh(code, **env):
+    held = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **env}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=held, check=False)
+
+
+def test_evaluation_leaves_heavy_packages_alone(files):
+    code = (
+        "import sys; from nescio.cli import main\n"
+        f"main(['evaluate', r'{files / 'test.npz'}'])\n"
+        f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    done = fresh(code)
+    assert done.stdout.rstrip().endswith("HEAVY []"), done.stdout[-500:] + done.stderr
+
+
+def test_imports_leave_torch_alone():
+    names = "nescio nescio.metrics nescio.measures nescio.scorecard nescio.report nescio.testing nescio.compare nescio.store"
+    code = f"import sys, importlib\nfor n in '{names}'.split(): importlib.import_module(n)\nprint('torch' in sys.modules)"
+    assert fresh(code).stdout.strip() == "False"
+
+
+def test_no_exported_name_is_a_submodule():
+    import nescio
+
+    modules = {p.stem for p in (ROOT / "src/nescio").iterdir() if not p.name.startswith("_")}
+    assert not modules & set(nescio.__all__)

@@ -17,6 +17,7 @@ COMMANDS = {
     "compare": "several models on the same rows: intervals, ranks, and who cannot be told from the best",
     "metrics": "the metrics, and how to read each",
     "measures": "the uncertainty measures, and what each needs",
+    "report": "tables and page of a finished study again, without its networks",
     "imagenot": "which classes of a dataset are in-domain and which are out-domain, by how alike they look",
     "demo": "a first look, on data that comes along",
 }

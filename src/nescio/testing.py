@@ -1,6 +1,6 @@
 """Contracts that every registered part, built in or plugged in, can be held to.
 
-`check_metric("auroc")` and `check_measure("entropy")` raise AssertionError with a sentence when a promise is
+`check_metric("auroc")`, `check_measure("entropy")` and `check_method("erm")` raise AssertionError with a sentence when a promise is
 broken, and return the evidence as sentences otherwise. A plug-in's own tests need one line each.
 """
 
@@ -45,6 +45,21 @@ def check_measure(name: str) -> list[str]:
         check(name, part.function, part.needs)
         evidence.append((check.__doc__ or "").strip())
     return evidence
+
+
+def check_method(name: str, *, spectral: float = 1.0, root: str | None = None, **task: Any) -> list[str]:
+    """Trains one registered method on a small task (`data`, `backbone`, `epochs`, `recipe`) and looks whether it is alive.
+
+    Its loss falls; saved and reloaded it answers the same; the same seed gives the same weights; draws differ; no answer
+    depends on the rows beside it; with spectral normalisation no layer stretches beyond the target; its native score
+    ranks noise above data where the method claims so; and the method's own evidence holds.
+    """
+    from nescio.methods.contract import observe, trial_of  # torch stays out until it is needed
+
+    seen = dict(observe(trial_of(name, root=root, **task), spectral=spectral, root=root))
+    dead = [f"{what}: {each.seen}" for what, each in seen.items() if not each.alive]
+    promise(not dead, f"{name} is not alive. {'; '.join(dead)}.")
+    return [f"{what}: {each.seen}" for what, each in seen.items()]
 
 
 def promise(kept: bool, sentence: str) -> None:

@@ -114,3 +114,18 @@ def operator_norm(conv: nn.Conv2d, size: int, times: int = 100) -> float:
         norm = float(y.norm())
         x = nn.grad.conv2d_input(x.shape, conv.weight, y, conv.stride, conv.padding, conv.dilation, conv.groups)
     return norm
+
+
+@torch.no_grad()
+def operator_norms(module: nn.Module, images: Tensor) -> dict[str, float]:
+    """The stretch of every convolution as a map of the images that reach it when `images` go in."""
+    sizes: dict[str, int] = {}
+    hooks = [
+        part.register_forward_hook(lambda _, given, __, name=name: sizes.__setitem__(name, given[0].shape[-1]))  # type: ignore[misc]
+        for name, part in module.named_modules()
+        if isinstance(part, nn.Conv2d)
+    ]
+    module(images)
+    for hook in hooks:
+        hook.remove()
+    return {name: operator_norm(module.get_submodule(name), size) for name, size in sizes.items()}  # type: ignore[arg-type]

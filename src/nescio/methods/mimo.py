@@ -73,10 +73,4 @@ class MIMO(Method):
             others.append(float((answer == their[rows]).float().mean()))
         gap = min(a - b for a, b in zip(own, others, strict=True))
         seen = f"beside another image, a head names its own in {min(own):.0%}, the other in {max(others):.0%}"
-        logits = self(x).logits
-        assert logits is not None
-        spread = float((logits.float().softmax(-1) - logits.float().softmax(-1).mean(1, keepdim=True)).abs().max())
-        return {
-            "each head reads its own image": Evidence(seen, len(own) > 1 and gap > 0.2),
-            "draws differ": Evidence(f"p moves by up to {spread:.3f} between the heads", spread > 1e-4),
-        }
+        return {"each head reads its own image": Evidence(seen, len(own) > 1 and gap > 0.2)}

@@ -59,7 +59,9 @@ def methods_of(rows: Iterable[Row]) -> list[str]:
 
 def measures_of(rows: Iterable[Row]) -> list[str]:
     """The measures with which out-domain rows were told apart, the usual one first."""
-    found = dict.fromkeys(row["measure"] for row in rows if row["measure"] not in (None, ORACLE) and row["group"] is None)
+    found = dict.fromkeys(
+        row["measure"] for row in rows if row["measure"] not in (None, ORACLE) and row["group"] is None
+    )
     return sorted(found, key=lambda name: name != USUAL)
 
 
@@ -450,12 +452,12 @@ def story(told: Told) -> Story:
     section("Table 3", "Results on new classes (Table 3)", [outside if any(panes.values()) else None], words)
     section("Failures", "What failed", [Terms(told.failures) if told.failures else None])
     missing = reasons_of(told.reasons)
-    section("Gaps", "What could not be said", [Terms(missing) if missing else None])
-    return Story(_title(told), [*lead(told), *told.notes], sections, _footer(told))
+    section("Gaps", "What could not be said", [Terms(missing) if missing or told.notes else None], " ".join(told.notes))
+    return Story(_title(told), lead(told), sections, _footer(told))
 
 
 def _folded(table: Table) -> Block:
-    return Fold(f"{table.title}: {len(table.lines)} lines", [table]) if len(table.lines) > LONG else table
+    return Fold(table.title, [table]) if len(table.lines) > LONG else table
 
 
 def _title(told: Told) -> str:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -160,7 +161,20 @@ def run(plan: Plan, place: Place, workers: int, say: Say | None = None) -> Study
             rows, reasons = _load(key, place)
             study.rows += rows
             study.reasons += [each for each in reasons if each not in study.reasons]
+    _record(study, place)
     return study
+
+
+def _record(study: Study, place: Place) -> None:
+    """Keeps the study in the store, so that it can be told again without its networks."""
+    from nescio.report._study import files
+
+    held = files(study)
+    recipe = {"protocol": NAME, "plan": study.plan, "content": [sha256(each).hexdigest() for each in held.values()]}
+    with Store(place.store).work("study", recipe, version=VERSION) as part:
+        if part is not None:
+            for name, content in held.items():
+                part.write(name, content)
 
 
 def _tasks(trials: Sequence[Trial], oracles: Sequence[Trial], plan: Plan, place: Place) -> list[tuple[str, Task]]:

@@ -566,12 +566,11 @@ td.label,th.label{text-align:left}
 td.label{color:var(--soft)}
 .spread{color:var(--soft);font-size:.9em}
 tr.same>th:first-child{color:transparent}
-tr.first>*{border-top:1px solid var(--faint)}
-tbody tr:first-child>*{border-top:0}
-tbody tr.same>*,tbody tr.first>*{border-bottom-color:transparent;padding-top:.3rem;padding-bottom:.3rem}
+tbody tr.same>*,tbody tr.first>*{border-bottom:0;padding-top:.3rem;padding-bottom:.3rem}
+tbody tr.first>*{border-top:1px solid var(--rule)}
 .study{margin:2rem 0 1rem}
 @media (min-width:62rem){.beside{display:grid;grid-template-columns:minmax(0,auto) minmax(0,1fr);gap:3.5rem;
-align-items:start}.beside .study{margin-top:0}.beside>div{max-width:31rem}}
+align-items:start}.beside .study{margin-top:0}.beside>div{max-width:31rem}.beside thead th{white-space:normal}}
 td strong{font-weight:680;color:var(--accent)}
 tr.chosen>*,tr.chosen>th:first-child{background:var(--panel)}
 tr.chosen>th:first-child{font-weight:650}
@@ -597,7 +596,7 @@ border-radius:8px;box-shadow:0 4px 18px rgb(0 0 0/.14)}
 #vg-tooltip-element table{font-size:inherit;line-height:inherit}
 #vg-tooltip-element td{border:0;padding:0 .3rem;text-align:left;background:none}
 #vg-tooltip-element td.key{color:var(--soft)}
-@media (max-width:40rem){h2{margin-top:3rem}th,td{padding:.45rem .6rem}table{font-size:.85rem}
+@media (max-width:40rem){h2{margin-top:3rem}thead th{white-space:normal}th,td{padding:.45rem .6rem}table{font-size:.85rem}
 th:first-child{max-width:9.5rem;white-space:normal;overflow-wrap:break-word}figcaption{margin-bottom:1.4rem}.mark{margin-bottom:1.5rem}}
 @media (prefers-reduced-motion:reduce){html{scroll-behavior:auto}}
 @media print{@page{margin:16mm}main{max-width:none;padding:0}.save,.choice,nav{display:none}

@@ -106,13 +106,19 @@ def write_study(study: Any, folder: str | Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files(held).items():
         (folder / name).write_bytes(content)
-    story: Story = _teller(held).story(held)
+    story = story_of(held)
     tables = list(tables_of(story))
-    texts = {"rows.csv": csv_text(held.rows), "tables.md": markdown(tables) if tables else ""}
-    texts |= {"tables.tex": latex(tables) if tables else "", "tables.csv": tables_csv(tables)}
+    texts = {"rows.csv": csv_text(held.rows), "tables.md": markdown(tables)}
+    texts |= {"tables.tex": latex(tables), "tables.csv": tables_csv(tables)}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return story_page(folder / "index.html", story if drawable() else _undrawn(story))
+
+
+def story_of(held: Told) -> Story:
+    """What the study's protocol has to tell."""
+    story: Story = _teller(held).story(held)
+    return story
 
 
 def drawable() -> bool:

@@ -1,0 +1,80 @@
+"""The tables and the page of a study again, from its rows alone: nothing is trained, and torch is not needed.
+
+SOURCE is the store of `nescio run`, or a file rows.parquet that a report holds (with plan.json beside it, if it is
+there). A store may hold several studies: the newest is taken, unless --study names another.
+
+examples:
+  nescio report store
+  nescio report results/uimnet/rows.parquet --to page
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from nescio.commands._output import add_format, json_of, say
+from nescio.errors import BadInput
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("source", metavar="SOURCE", help="a store, or a Parquet file of rows")
+    parser.add_argument("--to", metavar="DIR", help="write the page, tables and rows there (default: SOURCE/report)")
+    parser.add_argument("--study", metavar="KEY", help="which study of the store (default: the newest)")
+    add_format(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from nescio import report
+    from nescio.report._study import print_study, read_study, story_of, tables_of, write_study
+
+    source = Path(args.source)
+    held = read_study(_study(source, args.study))
+    beside = source if source.is_dir() else source.parent
+    page = write_study(held, args.to or beside / "report") if args.to or args.format == "table" else None
+    if args.format == "table":
+        print_study(held)
+        say(f"The page is {page}; all tables and rows lie beside it.")
+    elif args.format == "json":
+        say(json_of(held.rows))
+    elif args.format == "csv":
+        say(report.csv_text(held.rows))
+    else:
+        say({"markdown": report.markdown, "latex": report.latex}[args.format](list(tables_of(story_of(held)))))
+    return 0
+
+
+def _study(source: Path, key: str | None) -> Path:
+    """The folder of a study in a store, or the file itself."""
+    if not source.exists():
+        raise BadInput(f"There is no store and no file of rows at {source}.")
+    if source.is_file() or (source / "rows.parquet").is_file():
+        return source
+    from nescio.store import Store
+
+    runs = [each for each in Store(source).runs() if (each.stage, each.state) == ("study", "finished")]
+    if not runs:
+        raise BadInput(f"{source} holds no study: `nescio run PROTOCOL --store {source}` makes or finishes one.")
+    runs.sort(key=_moment, reverse=True)
+    chosen = [each for each in runs if key is None or each.key.startswith(key)]
+    if not chosen:
+        raise BadInput(f"{source} holds no study {key}. There are, newest first: {', '.join(r.key for r in runs)}.")
+    if len(runs) > 1 and key is None:
+        others = ", ".join(_words(each) for each in runs[1:6])
+        print(f"This is the newest of {len(runs)} studies; --study tells the others: {others}.", file=sys.stderr)
+    return Path(chosen[0].folder)
+
+
+def _moment(each: Any) -> str:
+    try:
+        return str(json.loads((each.folder / "env.json").read_text("utf-8"))["started"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def _words(each: Any) -> str:
+    plan = each.recipe.get("plan", {})
+    return f"{each.key} ({plan.get('data')}, {len(plan.get('methods', ()))} methods, {plan.get('trials')} trials)"

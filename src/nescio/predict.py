@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +126,13 @@ def dump_of(
 ) -> Predictions:
     """Logits, embeddings and native scores of every image."""
     seed_everything(seed)
-    held: dict[str, list[Tensor]] = {}
+    held = _Host(len(images))
     with evaluating(method), torch.inference_mode():
         for x, _, _ in Batches(images, dataset, runtime.device, batch=batch, channels_last=runtime.channels_last):
             with runtime.autocast():
                 output = method(x)
-            for name, tensor in {"logits": output.logits, "embeddings": output.embeddings, **output.scores}.items():
-                if tensor is not None:
-                    held.setdefault(name, []).append(tensor.float())  # stays on the device: copying would wait for it
-    arrays = {name: torch.cat(parts).cpu().numpy() for name, parts in held.items()}
+            held.take({"logits": output.logits, "embeddings": output.embeddings, **output.scores})
+    arrays = held.arrays()
     return Predictions(
         index=images.index,
         labels=images.labels,
@@ -143,6 +142,48 @@ def dump_of(
         scores=arrays,
         normalized=method.normalized,
     )
+
+
+class _Host:
+    """Gathers batches of tensors as float32 arrays. Copies from a GPU run behind its work, so that it never waits."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows, self.done = rows, 0
+        self.held: dict[str, Any] = {}
+        self.behind: deque[tuple[dict[str, Tensor], Any]] = deque()
+
+    def take(self, tensors: Mapping[str, Tensor | None]) -> None:
+        copies, event = {}, None
+        for name, tensor in tensors.items():
+            if tensor is None:
+                continue
+            tensor = tensor.float()
+            if tensor.is_cuda:
+                copies[name] = torch.empty(tensor.shape, pin_memory=True).copy_(tensor, non_blocking=True)
+                event = torch.cuda.Event()
+                event.record()
+            else:
+                copies[name] = tensor
+        self.behind.append((copies, event))
+        while len(self.behind) > 2:
+            self._land()
+
+    def _land(self) -> None:
+        copies, event = self.behind.popleft()
+        if event is not None:
+            event.synchronize()
+        count = 0
+        for name, tensor in copies.items():
+            if name not in self.held:
+                self.held[name] = np.empty((self.rows, *tensor.shape[1:]), np.float32)
+            count = len(tensor)
+            self.held[name][self.done : self.done + count] = tensor.numpy()
+        self.done += count
+
+    def arrays(self) -> dict[str, Any]:
+        while self.behind:
+            self._land()
+        return self.held
 
 
 def probed(
@@ -156,7 +197,7 @@ def probed(
     """Scores `jacobian` and `native` and the variant `tta` of the average of the members, without logits."""
     seed_everything(seed)
     generator = torch.Generator(runtime.device).manual_seed(seed % 2**63)
-    held: dict[str, list[Tensor]] = {"jacobian": [], "tta": [], "native": []}
+    held = _Host(len(images))
     augment = augment if augment != "none" else "shift"
 
     def batches(**options: Any) -> Batches:
@@ -164,19 +205,18 @@ def probed(
             images, dataset, runtime.device, batch=PROBE_BATCH, channels_last=runtime.channels_last, **options
         )
 
-    views = [batches(augment=augment, seed=seed_for(seed, number)) for number in range(VIEWS)]
     for method in methods:
         method.eval()
-    for (x, _, _), *copies in zip(batches(), *views, strict=True):
+    copies = batches(augment=augment, views=VIEWS, seed=seed)
+    for (x, _, _), (views, _, _) in zip(batches(), copies, strict=True):
         # float32: the gradients of confident softmaxes vanish in bf16
-        held["jacobian"].append(probes.jacobian_norm(methods, x.float(), generator))
+        found = {"jacobian": probes.jacobian_norm(methods, x.float(), generator)}
         with torch.inference_mode(), runtime.autocast():
-            held["tta"].append(probes.augmented_log_probs(methods, [copy for copy, _, _ in copies]))
-            if len(methods) == 1:
-                native = methods[0](x).scores.get("native")
-                if native is not None:
-                    held["native"].append(native.float())
-    arrays = {name: torch.cat(parts).cpu().numpy().astype(np.float32) for name, parts in held.items() if parts}
+            found["tta"] = probes.augmented_log_probs(methods, list(views))
+            if len(methods) == 1 and (native := methods[0](x).scores.get("native")) is not None:
+                found["native"] = native
+        held.take(found)
+    arrays = held.arrays()
     tta = arrays.pop("tta")
     return Predictions(
         index=images.index, labels=images.labels, taught=images.taught, variants={"tta": tta}, scores=arrays

@@ -85,6 +85,12 @@ def runtime(device: str = "auto", precision: str = "auto") -> Runtime:
         raise BadInput(f"torch knows no device named {device!r}; say cpu or cuda.") from None
 
 
+def leave() -> None:
+    """Parts from the other processes, if there are any."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def seed_everything(seed: int) -> None:
     """Called at the entry of train and of predict, and nowhere else."""
     random.seed(seed)

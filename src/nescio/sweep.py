@@ -7,13 +7,14 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
-from nescio.errors import BadInput
-from nescio.store import Busy
+from nescio.errors import BadInput, Undefined
+from nescio.store import Busy, StoreError
 
 PATIENCE = 0.5  # seconds before asking again for work that another sweep is doing
 
@@ -37,57 +38,112 @@ class Failure:
 Watch = Callable[[int, int, int], None]  # done, failed, all
 
 
+@dataclass
+class Crew:
+    """Worker processes that stay for many rounds of tasks, since a start costs seconds; 0 works in this process."""
+
+    workers: int
+    crew: list[_Worker] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.workers < 0:
+            raise BadInput(f"--workers is a number of processes, not {self.workers}.")
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.crew:
+            worker.stop()
+        self.crew.clear()
+
+    def do(self, tasks: Sequence[Task], watch: Watch | None = None) -> list[Failure]:
+        """Does every task once and returns what failed and why."""
+        queue, failures, done = _Queue(tasks), list[Failure](), 0
+        for task, state, reason in self._answers(queue):
+            if state == "busy":
+                queue.later(task)
+                continue
+            done += 1
+            if state == "died":
+                reason = _noted(task, reason)
+            if state != "done":
+                failures.append(Failure(task, reason))
+            if watch:
+                watch(done, len(failures), len(tasks))
+        return failures
+
+    def _answers(self, queue: _Queue) -> Iterator[tuple[Task, str, str]]:
+        """(task, what became of it, why), as they come; a task that is put back into the queue is asked again."""
+        while self.workers == 0 and queue:
+            task = queue.next()
+            if task is None:
+                time.sleep(queue.pause() or 0)
+            else:
+                yield task, *_try(task)
+        while queue or any(worker.task for worker in self.crew):
+            for worker in self._idle(len(queue)):
+                if (task := queue.next()) is not None:
+                    worker.give(task)
+            at_work = [worker for worker in self.crew if worker.task]
+            if not at_work:
+                time.sleep(queue.pause() or 0)
+                continue
+            free = len(at_work) < self.workers
+            wait([each for w in at_work for each in (w.pipe, w.process.sentinel)], queue.pause() if free else None)
+            for worker in at_work:
+                if (answer := worker.answer()) is not None:
+                    yield answer
+
+    def _idle(self, wanted: int) -> list[_Worker]:
+        """Workers without a task; those that died between two tasks are replaced."""
+        self.crew = [worker for worker in self.crew if worker.task or worker.process.is_alive()]
+        idle = [worker for worker in self.crew if not worker.task]
+        for _ in range(min(self.workers - len(self.crew), wanted - len(idle))):
+            self.crew.append(_Worker(self.workers))
+            idle.append(self.crew[-1])
+        return idle
+
+
 def sweep(tasks: Sequence[Task], workers: int, watch: Watch | None = None) -> list[Failure]:
     """Does every task once and returns what failed and why. `workers` = 0 works in this process."""
-    if workers < 0:
-        raise BadInput(f"--workers is a number of processes, not {workers}.")
-    if workers == 0:
-        return _here(tasks, watch)
-    waiting, failures, done = deque(tasks), [], 0
-    crew = [_Worker() for _ in range(min(workers, len(tasks)))]
+    with Crew(workers) as crew:
+        return crew.do(tasks, watch)
+
+
+class _Queue:
+    """Tasks in order; those that another sweep is doing come again after a while, behind the others."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.ready = deque(tasks)
+        self.busy: deque[tuple[float, Task]] = deque()
+
+    def __len__(self) -> int:
+        return len(self.ready) + len(self.busy)
+
+    def next(self) -> Task | None:
+        if self.ready:
+            return self.ready.popleft()
+        return self.busy.popleft()[1] if self.busy and self.pause() == 0 else None
+
+    def later(self, task: Task) -> None:
+        self.busy.append((time.monotonic() + PATIENCE, task))
+
+    def pause(self) -> float | None:
+        """Seconds until a task can be asked again; None if no task waits."""
+        if self.ready:
+            return 0.0
+        return max(0.0, self.busy[0][0] - time.monotonic()) if self.busy else None
+
+
+def _noted(task: Task, reason: str) -> str:
+    """The reason of a death, after the task's own `died` wrote it down."""
     try:
-        while waiting or any(worker.task for worker in crew):
-            for worker in crew:
-                if worker.task is None and waiting:
-                    worker.give(waiting.popleft())
-            wait([handle for worker in crew if worker.task for handle in (worker.pipe, worker.process.sentinel)])
-            for number, worker in enumerate(crew):
-                answer = worker.answer()
-                if answer is None:
-                    continue
-                task, (state, reason) = answer
-                if state == "busy":
-                    waiting.append(task)
-                    if all(each.task is None for each in crew):
-                        time.sleep(PATIENCE)
-                    continue
-                done += 1
-                if state != "done":
-                    failures.append(Failure(task, reason))
-                if state == "died":
-                    crew[number] = _Worker()
-                    if task.died:
-                        task.died(reason, *task.args)
-                if watch:
-                    watch(done, len(failures), len(tasks))
-    finally:
-        for worker in crew:
-            worker.stop()
-    return failures
-
-
-def _here(tasks: Sequence[Task], watch: Watch | None) -> list[Failure]:
-    failures = []
-    for done, task in enumerate(tasks, start=1):
-        state, reason = _try(task)
-        while state == "busy":
-            time.sleep(PATIENCE)
-            state, reason = _try(task)
-        if state != "done":
-            failures.append(Failure(task, reason))
-        if watch:
-            watch(done, len(failures), len(tasks))
-    return failures
+        if task.died:
+            task.died(reason, *task.args)
+    except StoreError as error:  # it is still told to the caller
+        return f"{reason} It could not be noted: {error}"
+    return reason
 
 
 def _try(task: Task) -> tuple[str, str]:
@@ -96,41 +152,51 @@ def _try(task: Task) -> tuple[str, str]:
     except Busy:
         return "busy", ""
     except Exception as error:  # any failure of one task must not stop the others; its reason is kept and shown
-        lines = str(error).strip().splitlines()
-        return "failed", lines[0] if lines else type(error).__name__
+        return "failed", reason_of(error)
     return "done", ""
 
 
+def reason_of(error: Exception) -> str:
+    """One line: the sentence of an error that was raised for people, or the kind of any other."""
+    text = (str(error).strip().splitlines() or [""])[0]
+    told = isinstance(error, (BadInput, Undefined)) or type(error).__module__.partition(".")[0] == "nescio"
+    return text if told and text else f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 class _Worker:
-    def __init__(self) -> None:
+    def __init__(self, of: int) -> None:
         context = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
         self.pipe, other = context.Pipe()
         self.process = context.Process(target=_serve, args=(other,), daemon=True)
-        self.process.start()
+        with _threads(max(1, len(os.sched_getaffinity(0)) // of)):
+            self.process.start()
         other.close()
         self.task: Task | None = None
 
     def give(self, task: Task) -> None:
         self.task = task
-        self.pipe.send(task)
+        try:
+            self.pipe.send(task)
+        except BrokenPipeError:
+            pass  # it just died; `answer` says how
 
-    def answer(self) -> tuple[Task, tuple[str, str]] | None:
+    def answer(self) -> tuple[Task, str, str] | None:
         """What became of the task, if it ended."""
-        if self.task is None:
-            return None
+        assert self.task is not None
         task = self.task
         try:
             if self.pipe.poll():
-                said: tuple[str, str] = self.pipe.recv()
+                state, reason = self.pipe.recv()
                 self.task = None
-                return task, said
+                return task, state, reason
         except (EOFError, OSError):
             pass  # it died; the next lines say how
-        if self.process.is_alive() and not self.pipe.poll():
-            return None
+        else:
+            if self.process.is_alive() or self.pipe.poll():
+                return None
         self.process.join()
         self.task = None
-        return task, ("died", _death(self.process.exitcode))
+        return task, "died", _death(self.process.exitcode)
 
     def stop(self) -> None:
         if self.task is not None:
@@ -139,6 +205,20 @@ class _Worker:
         self.process.join(timeout=10)
         if self.process.is_alive():
             self.process.kill()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Processes started inside share the cores: each counts on so many, unless the user has said how many."""
+    name = "NESCIO_THREADS"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = str(count)
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def _death(code: int | None) -> str:
@@ -150,7 +230,7 @@ def _death(code: int | None) -> str:
 
 
 def _serve(pipe: Any) -> None:
-    """A worker's life: one task after the other, one thread each, so that results do not depend on how many work."""
+    """A worker's life: one task after the other, on one thread of torch, so that no result depends on how many work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
     try:

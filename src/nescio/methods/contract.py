@@ -43,9 +43,7 @@ def trial_of(
     return Trial(method=name, recipe=recipe or cls.recipe_class(), data=data, backbone=backbone, training=plan)
 
 
-def observe(
-    trial: Trial, *, spectral: float = 1.0, root: str | Path | None = None
-) -> Iterator[tuple[str, Evidence]]:
+def observe(trial: Trial, *, spectral: float = 1.0, root: str | Path | None = None) -> Iterator[tuple[str, Evidence]]:
     """Trains a trial on the CPU and yields what was seen, one observation after the other."""
     dataset, here = datasets.load(trial.data, root), runtime("cpu", trial.training.precision)
     losses: dict[int, list[float]] = {}
@@ -77,11 +75,16 @@ def _shown(trial: Trial, dataset: Dataset, here: Runtime, rows: int = 256) -> Ba
 
 def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Iterator[tuple[str, Evidence]]:
     accuracy, chance = accuracy_of(method, _shown(trial, dataset, here)), 1 / method.setting.classes
-    yield "learns", Evidence(f"right on {accuracy:.0%} of training images, by chance {chance:.0%}", accuracy > 2 * chance)
+    yield (
+        "learns",
+        Evidence(f"right on {accuracy:.0%} of training images, by chance {chance:.0%}", accuracy > 2 * chance),
+    )
     x, _ = first_batch(_shown(trial, dataset, here), ROWS)
     noise = noise_like(x)
     beside_images, beside_noise = _answers(method, torch.cat([x, x.flip(0)])), _answers(method, torch.cat([x, noise]))
-    apart = max(float((a[: len(x)] - b[: len(x)]).abs().max()) for a, b in zip(beside_images, beside_noise, strict=True))
+    apart = max(
+        float((a[: len(x)] - b[: len(x)]).abs().max()) for a, b in zip(beside_images, beside_noise, strict=True)
+    )
     seen = f"beside other images, or beside noise, an answer moves by {apart:.1g}"
     yield "rows stand alone", Evidence(seen, apart < 1e-4)
     said = method(x)
@@ -100,13 +103,11 @@ def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> I
 def _answers(method: Method, x: Tensor) -> list[Tensor]:
     """Everything that is said, with the same random numbers whatever the images are."""
     seed_everything(0)
-    said = method(x)
+    said = method(torch.zeros(x.shape).copy_(x))  # one memory layout: dropout draws along the memory
     return [each.float() for each in (said.logits, said.embeddings, *said.scores.values()) if each is not None]
 
 
-def _kept(
-    trial: Trial, dataset: Dataset, here: Runtime, root: str | Path | None
-) -> Iterator[tuple[str, Evidence]]:
+def _kept(trial: Trial, dataset: Dataset, here: Runtime, root: str | Path | None) -> Iterator[tuple[str, Evidence]]:
     """One epoch in memory and the same through a store: equal weights, and nothing is lost on the way to the disk."""
     short = replace(trial, training=replace(trial.training, epochs=1))
     held, _ = fit(short, dataset, here, None, float("inf"), None)
@@ -115,7 +116,11 @@ def _kept(
         loaded = load_method(train(short, store, here, root=root), short, store, here, root)
     ours, theirs = held.state_dict(), loaded.state_dict()
     differ = [name for name in ours if not torch.equal(ours[name], theirs[name])]
-    seen = f"{len(differ)} of {len(ours)} tensors differ between two runs" if differ else f"{len(ours)} tensors, bit for bit"
+    seen = (
+        f"{len(differ)} of {len(ours)} tensors differ between two runs"
+        if differ
+        else f"{len(ours)} tensors, bit for bit"
+    )
     yield "same seed, same weights", Evidence(seen, not differ)
     images = split_of(dataset, trial, "val")
     a, b = (dump_of(each, images, dataset, here, seed=1) for each in (held, loaded))
@@ -135,7 +140,9 @@ def _bounded(trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
         return Evidence("the features have no layer that it bounds", False)
     x, _ = first_batch(_shown(trial, dataset, here), 1)
     x = x.repeat(1, method.setting.channels // x.shape[1], 1, 1)
-    layers = [each for each in method.features.modules() if isinstance(each, (*Stretching, nn.modules.batchnorm._BatchNorm))]
+    layers = [
+        each for each in method.features.modules() if isinstance(each, (*Stretching, nn.modules.batchnorm._BatchNorm))
+    ]
     bound = sum(parametrize.is_parametrized(each, "weight") for each in layers)
     largest = max(found.values())
     maps = operator_norms(method.features, x)

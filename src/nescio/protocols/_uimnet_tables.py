@@ -35,22 +35,23 @@ LONG = 24  # lines of a table above which the page folds it
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
-def over_seeds(rows: Iterable[Row]) -> list[Row]:
+class Lines(list[Row]):
+    """Rows that are means over data seeds already."""
+
+
+def over_seeds(rows: Iterable[Row]) -> Lines:
     """Mean and standard deviation over data seeds of every line: `value` and `spread`, `n` seeds."""
+    if isinstance(rows, Lines):
+        return rows
     held: dict[tuple[Any, ...], list[float]] = {}
     for row in rows:
         if row["group"] is None and row["split"] == SPLIT.get(row["metric"]):
             held.setdefault(tuple(row[name] for name in LINE), []).append(row["value"])
-    return [
+    return Lines(
         dict(zip(LINE, line, strict=True))
         | {"value": fmean(values), "spread": stdev(values) if len(values) > 1 else None, "n": len(values)}
         for line, values in held.items()
-    ]
-
-
-def relevant(rows: Iterable[Row]) -> list[Row]:
-    """The rows that these tables and figures are made of."""
-    return [row for row in rows if row["group"] == "trial" or row["split"] == SPLIT.get(row["metric"])]
+    )
 
 
 def methods_of(rows: Iterable[Row]) -> list[str]:
@@ -58,10 +59,10 @@ def methods_of(rows: Iterable[Row]) -> list[str]:
 
 
 def measures_of(rows: Iterable[Row]) -> list[str]:
-    """The measures with which out-domain rows were told apart, the usual one first."""
-    found = dict.fromkeys(
-        row["measure"] for row in rows if row["measure"] not in (None, ORACLE) and row["group"] is None
-    )
+    """The measures with which new was told from known, the usual one first."""
+    found = {row["measure"]: None for row in over_seeds(rows)}
+    for name in (None, ORACLE):
+        found.pop(name, None)
     return sorted(found, key=lambda name: name != USUAL)
 
 
@@ -106,15 +107,12 @@ def _grid(title: str, rows: Sequence[Row], wanted: Sequence[str]) -> Table:
     for row in [*sorted(own, key=lambda row: _place(row, order)), *(row for row in rows if row["method"] == ORACLE)]:
         lines.setdefault(line(row), {})[row["metric"]] = row
     heads = [metric for metric in wanted if any(metric in cells for cells in lines.values())]
-    best = {}
-    for metric in heads:
-        values = [row["value"] for row in own if row["metric"] == metric]
-        best[metric] = number((min if metric in LOWER else max)(values), DIGITS) if values else ""
+    best = {m: _best(m, [row["value"] for row in own if row["metric"] == m], _digits) for m in heads}
 
     def cell(metric: str, row: Row | None) -> Cell | None:
         if row is None:
             return None
-        text = number(row["value"], DIGITS)
+        text = _digits(row["value"])
         around = "" if row["spread"] is None else f" ± {number(row['spread'], DIGITS)}"
         return Cell(text + around, row["value"], text == best[metric] and row["method"] != ORACLE)
 
@@ -127,6 +125,21 @@ def _grid(title: str, rows: Sequence[Row], wanted: Sequence[str]) -> Table:
         _legend(heads),
         labels=len(names),
     )
+
+
+def _digits(value: float) -> str:
+    return number(value, DIGITS)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _best(metric: str, values: Sequence[float], print_: Callable[[float], str]) -> str | None:
+    """The best value as printed, so that equal print is equally bold; None when there is nothing to choose."""
+    if len({print_(value) for value in values}) < 2:
+        return None
+    return print_((min if metric in LOWER else max)(values))
 
 
 def _place(row: Row, methods: Sequence[str]) -> tuple[Any, ...]:
@@ -173,10 +186,10 @@ def newcomer(rows: Sequence[Row]) -> Table:
     for row in _first_lines(rows, measure):
         if row["metric"] in wanted:
             lines.setdefault(row["method"], {})[row["metric"]] = row
-    best = {}
-    for metric in wanted:
-        values = [cells[metric]["value"] for cells in lines.values() if metric in cells]
-        best[metric] = _percent((min if metric in LOWER else max)(values)) if len(values) > 1 else ""
+    best = {
+        metric: _best(metric, [cells[metric]["value"] for cells in lines.values() if metric in cells], _percent)
+        for metric in wanted
+    }
 
     def cell(metric: str, row: Row | None) -> Cell | None:
         text = _percent(row["value"]) if row else ""
@@ -192,10 +205,6 @@ def newcomer(rows: Sequence[Row]) -> Table:
     return Table("Does each method know what it does not know?", "method", tuple(wanted.values()), tuple(texts), note)
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
 def measure_ranking(rows: Sequence[Row]) -> Table:
     """Measures by their mean AUC over all methods, ensembles and ablations (UIMNET §8)."""
     held = [row for row in over_seeds(rows) if row["metric"] in OUT_DOMAIN and row["measure"] not in (None, ORACLE)]
@@ -204,15 +213,15 @@ def measure_ranking(rows: Sequence[Row]) -> Table:
         values.setdefault(row["measure"], {}).setdefault(row["metric"], []).append(row["value"])
     means = {name: {metric: fmean(own) for metric, own in cells.items()} for name, cells in values.items()}
     best = {
-        metric: max((number(cells[metric], DIGITS) for cells in means.values() if metric in cells), default="")
+        metric: _best(metric, [cells[metric] for cells in means.values() if metric in cells], _digits)
         for metric in OUT_DOMAIN
     }
 
     def cell(metric: str, value: float | None) -> Cell | None:
         if value is None:
             return None
-        text = number(value, DIGITS)
-        return Cell(text, value, text == best[metric] and len(means) > 1)
+        text = _digits(value)
+        return Cell(text, value, text == best[metric])
 
     ranked = sorted(means.items(), key=lambda each: -each[1].get("auroc", 0))
     lines = tuple((name, tuple(cell(metric, cells.get(metric)) for metric in OUT_DOMAIN)) for name, cells in ranked)
@@ -340,17 +349,18 @@ def dots(rows: Sequence[Row]) -> tuple[list[Row], tuple[str, float] | None]:
 
 def first_look(told: Told) -> list[Table]:
     """The tables for the terminal."""
-    rows = relevant(told.rows)
+    rows = over_seeds(told.rows)
     found = [newcomer(rows), main_effects(rows), measure_ranking(rows)]
     return [table for table in found if table.lines]
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Everything, most welcome first."""
-    found = [newcomer(rows), main_effects(rows), measure_ranking(rows)]
+    lines = over_seeds(rows)
+    found = [newcomer(lines), main_effects(lines), measure_ranking(lines)]
     for backbone in backbones_of(rows):
-        found.append(table_2(rows, backbone))
-        found += [table_3(rows, backbone, measure) for measure in measures_of(rows)]
+        found.append(table_2(lines, backbone))
+        found += [table_3(lines, backbone, measure) for measure in measures_of(lines)]
     return [table for table in found if table.lines]
 
 
@@ -360,9 +370,9 @@ def backbones_of(rows: Iterable[Row]) -> list[str]:
 
 def lead(told: Told) -> list[str]:
     """What was done and what came out, in plain sentences."""
-    rows, plan = relevant(told.rows), told.plan
-    methods = methods_of(rows)
-    data = next((str(row["dataset"]) for row in rows), str(plan.get("data", "")))
+    rows, plan = over_seeds(told.rows), told.plan
+    methods = methods_of(told.rows)
+    data = _data(told)
     inside, outside = plan.get("inside"), plan.get("outside")
     taught = f"{_count(len(inside))} classes of {data}" if inside else f"some classes of {data}"
     new = f"{_count(len(outside))} they were never taught" if outside else "others they were never taught"
@@ -396,11 +406,11 @@ def _count(n: int) -> str:
 
 def story(told: Told) -> Story:
     """The page of a UIMNET study."""
-    rows = relevant(told.rows)
-    measures, backbones = measures_of(rows), backbones_of(rows)
+    rows = over_seeds(told.rows)
+    measures, backbones = measures_of(rows), backbones_of(told.rows)
     look, effects, ranking, *_ = explained_once([newcomer(rows), main_effects(rows), measure_ranking(rows)])
     points, guide = dots(rows)
-    cells, networks = heat(rows), nll_against_auc(rows)
+    cells, networks = heat(rows), nll_against_auc(told.rows)
     sections = []
 
     def section(link: str, title: str, blocks: Sequence[Block | None], words: str = "") -> None:
@@ -447,7 +457,7 @@ def story(told: Told) -> Story:
     long = any(len(table.lines) > LONG for blocks in panes.values() for table in blocks)
     chooser = Choice("Measure of uncertainty", panes)
     outside: Block = Fold("Every line, with the measure of your choice", [chooser]) if long else chooser
-    words = f"The {ORACLE}, in the last line, was trained to tell in from out: what the others cannot know."
+    words = f"The {ORACLE} was trained to tell in from out: it was told what the others cannot know."
     words = words if any(row["method"] == ORACLE for row in rows) else ""
     section("Table 3", "Results on new classes (Table 3)", [outside if any(panes.values()) else None], words)
     section("Failures", "What failed", [Terms(told.failures) if told.failures else None])
@@ -460,9 +470,12 @@ def _folded(table: Table) -> Block:
     return Fold(table.title, [table]) if len(table.lines) > LONG else table
 
 
+def _data(told: Told) -> str:
+    return next((str(row["dataset"]) for row in told.rows), str(told.plan.get("data", "")))
+
+
 def _title(told: Told) -> str:
-    data = next((str(row["dataset"]) for row in told.rows), str(told.plan.get("data", "")))
-    return f"{data}: which classifiers know what they don’t know?"
+    return f"{_data(told)}: which classifiers know what they don’t know?"
 
 
 def _agreement(networks: Sequence[Row]) -> str:
@@ -476,12 +489,12 @@ def _agreement(networks: Sequence[Row]) -> str:
         rho = spearman([-point[NLL] for point in networks], [point[AUC] for point in networks])
     except Undefined:
         return ""
-    strength = "hardly" if abs(rho) < 0.3 else "somewhat" if abs(rho) < 0.7 else "well"
-    verdict = "the other way round" if rho <= -0.3 else f"{strength} agree"
-    verdict = f"{verdict}: they are {strength} opposed" if rho <= -0.3 else verdict
+    strength = "hardly " if abs(rho) < 0.3 else "partly " if abs(rho) < 0.7 else ""
+    verdict = strength + ("agree" if rho > -0.3 else "oppose each other")
     return (
         f"Trials are chosen by their validation NLL, which has seen no new class. Over {len(networks)} networks, the "
-        f"order by validation NLL and the order by AUC {verdict} (Spearman’s ρ = {number(rho, 2)}; 1 is the same order)."
+        f"order by validation NLL and the order by AUC {verdict} "
+        f"(Spearman’s ρ = {number(rho, 2)}; 1 is the same order, 0 is none)."
     )
 
 

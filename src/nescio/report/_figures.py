@@ -453,10 +453,10 @@ def heat_figure(cells: Sequence[Row], title: str, floor: float, palette: Mapping
 
     lines, columns = (list(dict.fromkeys(str(cell[key]) for cell in cells)) for key in ("line", "column"))
     held = [
-        {key: str(cell[key]) for key in ("line", "column")} | {"value": float(cell["value"]), "n": int(cell["n"])}
-        for cell in cells
+        {"line": str(c["line"]), "column": str(c["column"]), "value": float(c["value"]), "n": int(c["n"])}
+        for c in cells
     ]
-    top = max([cell["value"] for cell in held if cell["value"] > floor], default=floor + 1)
+    top = max((float(c["value"]) for c in cells if c["value"] > floor), default=floor + 1)
     base = alt.Chart(_inline(held)).encode(
         alt.X("column:N", title=None, sort=columns, axis=alt.Axis(orient="top", labelAngle=alt.ExprRef(_slant()))),
         alt.Y("line:N", title=None, sort=lines, axis=alt.Axis(labelLimit=150)),
@@ -498,7 +498,7 @@ def scatter_figure(points: Sequence[Row], x: str, y: str, palette: Mapping[str, 
         {"name": str(p["name"]), "about": str(p["about"]), "x": float(p[x]), "y": float(p[y])}
         for p in sorted(points, key=lambda p: names.index(str(p["name"])))
     ]
-    values = [point["x"] for point in held]
+    values = [float(point[x]) for point in points]
     wide = min(values) > 0 and max(values) > 20 * min(values)
     only = alt.selection_point(fields=["name"], bind="legend")
     legend = _legend("circle", 124, symbolStrokeWidth=0, symbolSize=90)

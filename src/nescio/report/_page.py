@@ -220,8 +220,9 @@ def story_page(path: str | Path, story: Story) -> Path:
     for key, section in zip(keys, story.sections, strict=True):
         words = f'<p class="note">{escape(section.words)}</p>' if section.words else ""
         blocks = _blocks(section.blocks, figures, alone=section.title)
-        if [type(block) for block in section.blocks] == [Table, Figure] and len(section.blocks[0].heads) <= BESIDE:
-            blocks = f'<div class="beside">{blocks}</div>'
+        match list(section.blocks):
+            case [Table() as table, Figure()] if len(table.heads) <= BESIDE:
+                blocks = f'<div class="beside">{blocks}</div>'
         body.append(f'<section id="{key}"><h2>{escape(section.title)}</h2>{words}{blocks}</section>')
     nav = _nav("Sections", dict(zip(keys, (section.link for section in story.sections), strict=True)))
     return _save(Path(path), story.title, story.lead, nav, body, figures, *story.footer)
@@ -596,7 +597,8 @@ border-radius:8px;box-shadow:0 4px 18px rgb(0 0 0/.14)}
 #vg-tooltip-element table{font-size:inherit;line-height:inherit}
 #vg-tooltip-element td{border:0;padding:0 .3rem;text-align:left;background:none}
 #vg-tooltip-element td.key{color:var(--soft)}
-@media (max-width:40rem){h2{margin-top:3rem}thead th{white-space:normal}th,td{padding:.45rem .6rem}table{font-size:.85rem}
+@media (max-width:40rem){h2{margin-top:3rem}thead th{white-space:normal}
+th,td{padding:.45rem .6rem}table{font-size:.85rem}
 th:first-child{max-width:9.5rem;white-space:normal;overflow-wrap:break-word}figcaption{margin-bottom:1.4rem}.mark{margin-bottom:1.5rem}}
 @media (prefers-reduced-motion:reduce){html{scroll-behavior:auto}}
 @media print{@page{margin:16mm}main{max-width:none;padding:0}.save,.choice,nav{display:none}

@@ -61,8 +61,7 @@ def told(study: Any) -> Told:
 def files(study: Any) -> dict[str, bytes]:
     """What a study can be told from again: its rows, and its plan with versions, failures, reasons and notes."""
     held = told(study)
-    about = {"plan": held.plan, "packages": held.packages, "failures": held.failures}
-    about |= {"notes": held.notes, "reasons": held.reasons}
+    about = {name: getattr(held, name) for name in ("plan", "packages", "failures", "notes", "reasons")}
     return {ROWS: to_parquet(held.rows), PLAN: json_text(about).encode()}
 
 

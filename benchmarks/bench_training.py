@@ -1,0 +1,164 @@
+"""Images per second of the training loop and of prediction, against bare PyTorch loops in the same run.
+
+On a GPU: CIFAR-size ResNet-18 for every method, beside an ordinary DataLoader loop in float32 and a bare resident loop in
+bf16; prediction of ResNet-50 at 224 pixels. On a CPU: ResNet-18 beside a bare loop.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from nescio import backbones, datasets
+from nescio.config import Training, Trial
+from nescio.datasets.base import resident
+from nescio.methods import registry as methods
+from nescio.methods.base import Setting
+from nescio.predict import dump_of
+from nescio.runtime import Runtime, runtime
+from nescio.training import fit
+
+GPU = torch.cuda.is_available()
+ROWS, BATCH = (50_000, 512) if GPU else (640, 64)
+EPOCHS = 4 if GPU else 3
+
+
+def data(rows: int = ROWS, size: int = 32) -> datasets.Dataset:
+    rng = np.random.default_rng(0)
+    parts = [(rng.integers(0, 256, (n, size, size, 3), dtype=np.uint8), rng.integers(0, 10, n)) for n in (rows, 100)]
+    return resident("synthetic", *parts, [str(i) for i in range(10)])
+
+
+def ours(name: str, dataset: datasets.Dataset, place: Runtime, **plan: Any) -> float:
+    """Images per second of `fit` between its first and its last look at the loss."""
+    training = Training(epochs=EPOCHS, batch=BATCH, rate=0.01, **plan)
+    recipe = methods[name].recipe_class()
+    trial = Trial(method=name, recipe=recipe, data="synthetic", backbone="resnet18", training=training)
+    stamps: list[tuple[float, int]] = []
+
+    def watch(event: dict[str, Any]) -> None:
+        stamps.append((time.perf_counter(), event["step"] * BATCH))
+
+    fit(trial, dataset, place, None, 1e9, watch)
+    (start, first), (end, last) = stamps[0], stamps[-1]
+    return (last - first) / (end - start)
+
+
+def bare(dataset: datasets.Dataset, place: Runtime, compile: bool = False) -> float:
+    """A resident loop without nescio: crop, flip, ResNet-18, SGD."""
+    pixels = torch.from_numpy(np.array(dataset.train.pixels)).permute(0, 3, 1, 2).contiguous().to(place.device)
+    labels = torch.from_numpy(dataset.train.labels).to(place.device)
+    net = nn.Sequential(backbones.build("resnet18", 3, 32), nn.Linear(512, 10))
+    net = place.place(net).train()
+    if compile:
+        net.compile()
+    optimizer = torch.optim.SGD(net.parameters(), 0.01, 0.9, weight_decay=1e-4, fused=GPU)
+    steps = EPOCHS * len(labels) // BATCH
+    start = 0.0
+    warm = steps // 4 if GPU else 2
+    for step in range(steps):
+        if step == warm:
+            _wait()
+            start = time.perf_counter()
+        rows = torch.randint(0, len(labels), (BATCH,), device=place.device)
+        x = pixels[rows].float().div_(255).sub_(0.5).div_(0.25)
+        x = torch.nn.functional.pad(x, (4, 4, 4, 4))[..., 2:34, 3:35]
+        if place.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with place.autocast():
+            loss = nn.functional.cross_entropy(net(x), labels[rows])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    _wait()
+    return (steps - warm) * BATCH / (time.perf_counter() - start)
+
+
+def ordinary(dataset: datasets.Dataset, place: Runtime) -> float:
+    """DataLoader with worker processes, float32, no channels-last: how such code is usually written."""
+    pixels = torch.from_numpy(np.array(dataset.train.pixels)).permute(0, 3, 1, 2).float() / 255
+    held = torch.utils.data.TensorDataset(pixels, torch.from_numpy(dataset.train.labels))
+    loader = torch.utils.data.DataLoader(held, BATCH, shuffle=True, num_workers=8, pin_memory=True, drop_last=True)
+    net = nn.Sequential(backbones.build("resnet18", 3, 32), nn.Linear(512, 10)).to(place.device).train()
+    optimizer = torch.optim.SGD(net.parameters(), 0.01, 0.9)
+    for epoch in range(2):
+        if epoch == 1:
+            _wait()
+            start = time.perf_counter()
+        for x, y in loader:
+            x, y = x.to(place.device, non_blocking=True), y.to(place.device, non_blocking=True)
+            loss = nn.functional.cross_entropy(net(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+    _wait()
+    return len(loader) * BATCH / (time.perf_counter() - start)
+
+
+def prediction(place: Runtime, compile: bool) -> tuple[float, float]:
+    """(bare forward, dump_of) images per second: ResNet-50, 224 pixels, resident input."""
+    dataset = data(16_384, 224)
+    setting = Setting("resnet50", 3, 224, 1000)
+    method: Any = place.place(methods["erm"](methods["erm"].recipe_class(), setting)).eval()
+    if compile:
+        method.features.compile()
+    images, batch = dataset.train, 512
+    dump_of(method, images, dataset, place, batch=batch)  # warm
+    _wait()
+    start = time.perf_counter()
+    dump_of(method, images, dataset, place, batch=batch)
+    mine = len(images) / (time.perf_counter() - start)
+    x = torch.randn(batch, 3, 224, 224, device=place.device).contiguous(memory_format=torch.channels_last)
+    with torch.inference_mode(), place.autocast():
+        for step in range(3 + 32):
+            if step == 3:
+                _wait()
+                start = time.perf_counter()
+            method(x)
+        _wait()
+    return 32 * batch / (time.perf_counter() - start), mine
+
+
+def _wait() -> None:
+    if GPU:
+        torch.cuda.synchronize()
+
+
+def _row(work: str, peer: str, theirs: float, mine: float, target: str, note: str = "") -> dict[str, Any]:
+    seen = {"peer_s": f"{theirs:,.0f}/s", "ours_s": f"{mine:,.0f}/s", "ratio": mine / theirs}
+    return {"work": work, "peer": peer, **seen, "target": target, "note": note}
+
+
+def run(every_method: bool = True) -> list[dict[str, Any]]:
+    place, dataset = runtime(), data()
+    where = torch.cuda.get_device_name() if GPU else f"CPU, {torch.get_num_threads()} threads"
+    baseline = bare(dataset, place)
+    erm = ours("erm", dataset, place, augment="crop-flip")
+    rows = [
+        _row("train ResNet-18, 32 px", "bare resident loop", baseline, erm, "≥ 45,000/s" if GPU else "≥ 0.9 ×", where)
+    ]
+    if not GPU:
+        return rows
+    rows.append(_row("train ResNet-18, 32 px", "DataLoader, float32", ordinary(dataset, place), erm, "", where))
+    compiled = ours("erm", dataset, place, augment="crop-flip", compile=True)
+    rows.append(_row("the same, compiled", "bare, compiled", bare(dataset, place, True), compiled, ""))
+    if every_method:
+        for name in methods:
+            if name != "erm":
+                target = "stated" if name in ("due", "mimo") else "≥ 0.5 × ERM"
+                rows.append(_row(f"train {name}", "erm", erm, ours(name, dataset, place, augment="crop-flip"), target))
+    for compile in (False, True):
+        theirs, mine = prediction(place, compile)
+        name = "predict ResNet-50, 224 px" + (", compiled" if compile else "")
+        rows.append(_row(name, "bare forward", theirs, mine, "≥ 0.85 ×", where))
+    return rows
+
+
+if __name__ == "__main__":
+    from _table import show
+
+    show(run())

@@ -31,7 +31,7 @@ $(VENV)/bin/pip:
 
 # One stamp per set of extras: an install is repeated only when pyproject.toml changes.
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/pip
-	$(BIN)/pip install -q -e .
+	$(BIN)/pip install -q -e '.[train]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/pip

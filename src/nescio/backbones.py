@@ -62,7 +62,7 @@ def build(name: str, channels: int, size: int) -> Any:
         network.conv1 = nn.Conv2d(channels, network.conv1.out_channels, 3, 1, 1, bias=False)
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
         network.maxpool = nn.Identity()
-    network.num_features = _width(network, name, channels, size)
+    network.num_features = _width(network, name, channels, size)  # type: ignore[assignment]
     return network
 
 

@@ -1,7 +1,7 @@
 """Measures that need the network: taken at predict time from the function that is really used.
 
-That function is f(x) = (1/K) Σ_k softmax(z_k(x) / T_k): one calibrated network, or an average of several. Temperature and
-averaging change what the probes say, so they are taken anew for every selected group of members.
+That function is f(x) = (1/K) Σ_k softmax(z_k(x) / T_k): one calibrated network, or an average of several. Temperature
+and averaging change what the probes say, so they are taken anew for every selected group of members.
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ def jacobian_norm(methods: Sequence[Method], x: Tensor, generator: torch.Generat
 
 
 def augmented_log_probs(methods: Sequence[Method], views: Sequence[Tensor]) -> Tensor:
-    """log of the mean of f over augmented copies of an image, (b, c): what test-time augmentation answers (UIMNET §4)."""
+    """log of the mean of f over augmented copies of an image, (b, c): the answer of test-time augmentation (UIMNET §4).
+
+    Its largest value gives −max_c of the mean (measure `tta`), which no mean of −max over the copies is.
+    """
     mean = torch.stack([mean_probs(methods, view) for view in views]).mean(0)
     return mean.clamp_min(torch.finfo(mean.dtype).tiny).log()

@@ -102,7 +102,7 @@ class Store:
         """
         document = _document(stage, recipe, parents, version)
         goal = self.path(stage, _key(document))
-        with _sentences(self.root):
+        with sentences(self.root):
             lock = _acquire(goal, wait)
         if lock is None:
             yield None
@@ -130,7 +130,7 @@ class Store:
         """recipe.json of finished work: stage, version, parents, recipe, and size and checksum of every file."""
         path = self.path(stage, key) / RECIPE
         try:
-            with _sentences(path):
+            with sentences(path):
                 return dict(json.loads(path.read_text("utf-8")))
         except (ValueError, TypeError):
             raise StoreError(f"{path} is damaged: {_again(path.parent)}") from None
@@ -141,7 +141,7 @@ class Store:
         document = {name: recipe.get(name) for name in ("stage", "version", "parents", "recipe")}
         if _key(document) != key or not isinstance(recipe.get("files"), dict):
             raise StoreError(f"{folder / RECIPE} does not belong to the key {key}: {_again(folder)}")
-        with _sentences(folder):
+        with sentences(folder):
             found = {name: _summary(path) for name, path in _payload(folder).items() if name != ENV}
         wrong = sorted(name for name in found.keys() | recipe["files"] if found.get(name) != recipe["files"].get(name))
         if wrong:
@@ -149,7 +149,7 @@ class Store:
 
     def runs(self) -> list[Run]:
         """Everything in the store: finished, running, failed with its reason, and stopped half-way."""
-        with _sentences(self.root):
+        with sentences(self.root):
             folders = [each for each in sorted(self.root.glob("*/*")) if each.is_dir()]
             return [run for each in folders if (run := self._run(each)) is not None]
 
@@ -194,7 +194,7 @@ class Part:
             raise BadInput(f"A payload file cannot be named {name!r}.")
         self.lock.check()
         path = self.folder / name
-        with _sentences(path):
+        with sentences(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         return path
@@ -210,17 +210,17 @@ class Part:
         about = {"meta": json.dumps(meta), "bytes": json.dumps([n for n in tensors if isinstance(tensors[n], bytes)])}
         content = save(arrays, {**about, "sha256": _fingerprint(arrays, about)})
         self.lock.check()
-        with _sentences(self.folder / WORK / CHECKPOINT):
+        with sentences(self.folder / WORK / CHECKPOINT):
             _write(self.folder / WORK / CHECKPOINT, content)
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, or None if there is none. A damaged one is never used: a warning, and None."""
         path = self.folder / WORK / CHECKPOINT
-        with _sentences(path):
+        with sentences(path):
             return read_checkpoint(path) if path.exists() else None
 
     def _begin(self) -> None:
-        with _sentences(self.folder):
+        with sentences(self.folder):
             self._clear()
             _write(self.folder / RECIPE, _json(self.document))
 
@@ -231,7 +231,7 @@ class Part:
                 shutil.rmtree(each) if each.is_dir() else each.unlink()
 
     def _finish(self) -> None:
-        with _sentences(self.folder):
+        with sentences(self.folder):
             payload = _payload(self.folder)
             files = {name: _summary(path) for name, path in payload.items()}
             for folder in {self.folder, *(path.parent for path in payload.values())}:
@@ -251,7 +251,7 @@ class Part:
             shutil.rmtree(self.goal / WORK, ignore_errors=True)  # only now: a kill before the rename needs it
 
     def _fail(self, error: Exception) -> None:
-        note = {"reason": _reason(error, self.folder), "kind": type(error).__name__, "when": _iso(time.time())}
+        note = {"reason": reason_of(error, self.folder), "kind": type(error).__name__, "when": _iso(time.time())}
         try:
             self.lock.check()
             if isinstance(error.__cause__ or error, OSError):  # a full disk: half a payload may take the last byte
@@ -510,20 +510,21 @@ ADVICE = {
 
 
 @contextmanager
-def _sentences(path: Path) -> Iterator[None]:
+def sentences(path: Path) -> Iterator[None]:
+    """What the file system refuses becomes a StoreError that says what to do."""
     try:
         yield
     except OSError as error:
-        raise StoreError(_reason(error, path)) from error
+        raise StoreError(reason_of(error, path)) from error
 
 
-def _reason(error: Exception, path: Path) -> str:
-    """Why, in one line."""
-    if isinstance(error, OSError):
+def reason_of(error: Exception, path: Path | None = None) -> str:
+    """Why, in one line; `path` is where it happened, if the error does not say."""
+    if isinstance(error, OSError) and (error.filename or path):
         advice = ADVICE.get(error.errno or 0, f"{error.strerror or error}".rstrip("."))
         return f"{error.filename or path}: {advice}."
     text = " ".join(str(error).split("\n")[0].split())
-    if isinstance(error, (BadInput, StoreError, _Reported)) and text:
+    if type(error).__module__.partition(".")[0] == "nescio" and text:  # a sentence for people
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
-from nescio.errors import BadInput, Undefined
-from nescio.store import Busy, StoreError
+from nescio.errors import BadInput
+from nescio.store import Busy, StoreError, reason_of
 
 PATIENCE = 0.5  # seconds before asking again for work that another sweep is doing
 
@@ -156,13 +156,6 @@ def _try(task: Task) -> tuple[str, str]:
     return "done", ""
 
 
-def reason_of(error: Exception) -> str:
-    """One line: the sentence of an error that was raised for people, or the kind of any other."""
-    text = (str(error).strip().splitlines() or [""])[0]
-    told = isinstance(error, (BadInput, Undefined)) or type(error).__module__.partition(".")[0] == "nescio"
-    return text if told and text else f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
 class _Worker:
     def __init__(self, of: int) -> None:
         context = multiprocessing.get_context("spawn")  # a forked process cannot use the GPU
@@ -242,6 +235,16 @@ def _serve(pipe: Any) -> None:
     while os.getppid() == parent:
         try:
             if pipe.poll(1.0):
-                pipe.send(_try(pipe.recv()))
+                pipe.send(_received(pipe))
         except (EOFError, OSError):
             return
+
+
+def _received(pipe: Any) -> tuple[str, str]:
+    try:
+        task = pipe.recv()
+    except (EOFError, OSError):
+        raise
+    except Exception as error:  # a plug-in that cannot be imported here, say
+        return "failed", reason_of(error)
+    return _try(task)

@@ -178,7 +178,7 @@ def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.opti
         return torch.optim.SGD(groups, plan.rate, plan.momentum, nesterov=plan.nesterov, fused=fused)
     if plan.optimizer == "adamw":
         return torch.optim.AdamW(groups, plan.rate, fused=runtime.device.type == "cuda")
-    from timm.optim import Lamb
+    from timm.optim.lamb import Lamb
 
     return Lamb(groups, plan.rate)
 

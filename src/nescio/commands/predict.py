@@ -1,7 +1,7 @@
 """What a trained network says about a split of its data, as a file for `nescio evaluate`.
 
-KEY is what `nescio train` printed, or its first letters; `nescio runs` lists all. --probes adds what only the network can
-tell: the norm of the Jacobian (score `jacobian`) and test-time augmentation (variant `tta`).
+KEY is what `nescio train` printed, or its first letters; `nescio runs` lists all. --probes adds what only the network
+can tell: the norm of the Jacobian (score `jacobian`) and test-time augmentation (variant `tta`).
 
 examples:
   nescio predict 3f2a --split test --to test.npz
@@ -17,6 +17,7 @@ import sys
 from nescio.commands._output import say
 from nescio.commands._study import add_place
 from nescio.errors import BadInput
+from nescio.store import Store, StoreError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,16 +37,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from nescio import datasets
     from nescio.config import from_plain
     from nescio.methods import registry
-    from nescio.predict import load_dump, predict, probe
+    from nescio.predict import load_dump, predict, probe, split_of
     from nescio.runtime import runtime
-    from nescio.store import Store, StoreError
 
     try:
         store = Store(args.store)
         key = whole(args.key, store)
         trial = from_plain(store.recipe("train", key)["recipe"], lambda name: registry[name].recipe_class)
+        split_of(datasets.load(trial.data, args.root), trial, args.split)  # an empty one is said before any work
         here = runtime(args.device, args.precision)
         dump = load_dump(predict(key, trial, args.split, store, here, root=args.root), store)
         if args.probes:
@@ -59,13 +61,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def whole(start: str, store: object) -> str:
+def whole(start: str, store: Store) -> str:
     """The key of the one finished network that begins with these letters."""
-    runs = [each for each in store.runs() if each.stage == "train" and each.key.startswith(start)]  # type: ignore[attr-defined]
+    runs = [each for each in store.runs() if each.stage == "train" and each.key.startswith(start)]
     found = [each.key for each in runs if each.state == "finished"]
     if len(found) > 1:
         raise BadInput(f"Several trained networks begin with {start}: {', '.join(found)}.")
     if not found:
         state = f"it is {runs[0].state}" if runs else "`nescio runs` lists what there is"
-        raise BadInput(f"There is no trained network {start} in {store.root}: {state}.")  # type: ignore[attr-defined]
+        raise BadInput(f"There is no trained network {start} in {store.root}: {state}.")
     return found[0]

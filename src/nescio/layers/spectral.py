@@ -1,7 +1,8 @@
 """Spectral normalisation with a target: a bound on how much a layer can stretch its input.
 
-Every weight W of a convolution or linear layer, its kernel reshaped to (out, in·h·w), is used as W / max(1, σ(W)/target),
-and every batch-norm's γ as γ / max(1, max|γ|/√(var + ε) / target) (Miyato et al. 2018; Gouk et al. 2021; DUE §3).
+Every weight W of a convolution or linear layer, its kernel reshaped to (out, in·h·w), is used as
+W / max(1, σ(W)/target), and every batch-norm's γ as γ / max(1, max|γ|/√(var + ε) / target)
+(Miyato et al. 2018; Gouk et al. 2021; DUE §3).
 It is a reparameterisation: backward sees the normalised weights, and weights inside the bound are left as they are.
 """
 
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_input
 from torch.nn.utils import parametrize
 
 from nescio.errors import BadInput
@@ -112,7 +114,7 @@ def operator_norm(conv: nn.Conv2d, size: int, times: int = 100) -> float:
         x = x / x.norm()
         y = nn.functional.conv2d(x, conv.weight, None, conv.stride, conv.padding, conv.dilation, conv.groups)
         norm = float(y.norm())
-        x = nn.grad.conv2d_input(x.shape, conv.weight, y, conv.stride, conv.padding, conv.dilation, conv.groups)
+        x = conv2d_input(x.shape, conv.weight, y, conv.stride, conv.padding, conv.dilation, conv.groups)
     return norm
 
 

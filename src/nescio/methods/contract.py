@@ -1,4 +1,4 @@
-"""What every method promises, seen on trained weights: `nescio verify` shows it, `nescio.testing.check_method` asks it."""
+"""What every method promises, seen on trained weights: `nescio verify` shows it, `testing.check_method` asks it."""
 
 from __future__ import annotations
 

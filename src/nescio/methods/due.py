@@ -83,7 +83,7 @@ class DUE(Method):
         from sklearn.cluster import KMeans
         from threadpoolctl import threadpool_limits
 
-        self.features.train()  # batch-norm must scale the features as it will in the first step, or no kernel reaches them
+        self.features.train()  # batch-norm must scale as it will in the first step, or no kernel reaches the features
         features = torch.cat([self.features(x).float() for x, _, _ in _up_to(batches, 2000)])
         self.features.eval()
         if len(features) < self.recipe.inducing:

@@ -78,8 +78,9 @@ class MCDropout(Method):
         for hook in hooks:
             hook.remove()
         least = min((shares.get(each, 0.0) for each in self.dropouts), default=0.0)
-        masks = f"{sum(share > 0 for share in shares.values())} of {len(self.dropouts)} layers, {least:.1%} of units or more"
-        return {"masks drawn": Evidence(f"{masks} (rate {self.recipe.drop:.1%})", least > 0.5 * self.recipe.drop > 0)}
+        fired = sum(share > 0 for share in shares.values())
+        seen = f"{fired} of {len(self.dropouts)} layers leave out {least:.1%} of their units or more"
+        return {"masks drawn": Evidence(f"{seen} (rate {self.recipe.drop:.1%})", least > 0.5 * self.recipe.drop > 0)}
 
 
 def entropy(p: Tensor) -> Tensor:

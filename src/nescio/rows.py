@@ -52,7 +52,7 @@ def from_parquet(path: str | Path) -> list[Row]:
     import pyarrow.parquet as pq
 
     try:
-        rows: list[Row] = pq.read_table(path).to_pylist()
+        rows: list[Row] = pq.ParquetFile(path).read().to_pylist()  # read_table would import pandas
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} is not a Parquet file of rows: {error}.") from None
     if rows and rows[0].keys() != TYPES.keys():

@@ -8,7 +8,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
@@ -168,10 +168,8 @@ class _Worker:
 
     def give(self, task: Task) -> None:
         self.task = task
-        try:
+        with suppress(BrokenPipeError):  # it just died; `answer` says how
             self.pipe.send(task)
-        except BrokenPipeError:
-            pass  # it just died; `answer` says how
 
     def answer(self) -> tuple[Task, str, str] | None:
         """What became of the task, if it ended."""

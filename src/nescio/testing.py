@@ -1,7 +1,7 @@
 """Contracts that every registered part, built in or plugged in, can be held to.
 
-`check_metric("auroc")`, `check_measure("entropy")` and `check_method("erm")` raise AssertionError with a sentence when a
-promise is broken, and return the evidence as sentences otherwise. A plug-in's own tests need one line each.
+`check_metric("auroc")`, `check_measure("entropy")` and `check_method("erm")` raise AssertionError with a sentence when
+a promise is broken, and return the evidence as sentences otherwise. A plug-in's own tests need one line each.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def check_measure(name: str) -> list[str]:
 
 
 def check_method(name: str, *, spectral: float = 1.0, root: str | None = None, **task: Any) -> list[str]:
-    """Trains a registered method on a small task (`data`, `backbone`, `epochs`, `recipe`) and looks whether it is alive.
+    """Trains a registered method on a small task (`data`, `backbone`, `epochs`, `recipe`) and looks if it is alive.
 
     Its loss falls; saved and reloaded it answers the same; the same seed gives the same weights; draws differ; no
     answer depends on the rows beside it; with spectral normalisation no layer stretches beyond the target; its native

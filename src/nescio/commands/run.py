@@ -10,6 +10,7 @@ examples:
   nescio run uimnet --data digits --methods all --trials 3 --seeds 2 --workers 2
   nescio run uimnet --data cifar10 --backbones resnet18 --methods erm,mimo,due --spectral none,5 --epochs 60
   nescio run uimnet --preset paper                 ImageNet as in the paper: ten trials, three seeds, two sizes
+  nescio run uimnet --measures entropy,mine        a new measure over a finished study: no network is asked again
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from nescio.commands._output import say
 from nescio.commands._study import Lines, add_place, numbers, targets
 from nescio.errors import BadInput
+from nescio.store import reason_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--methods", default="all", help="comma-separated, or all (default)")
     what.add_argument("--backbones", help="comma-separated, small to large (small: conv)")
     what.add_argument("--spectral", help="targets of the spectral norm, comma-separated (default: none,5)")
+    what.add_argument("--measures", help="of uncertainty, comma-separated, or all (default: the paper's seven)")
+    what.add_argument("--members", metavar="K", help="sizes of ensembles, comma-separated (default: 1,5)")
     what.add_argument("--trials", type=int, help="settings of each method; the first is its defaults (small: 3)")
     what.add_argument("--seeds", type=int, help="data seeds: train/validation splits (small: 2)")
     what.add_argument("--search", choices=("random", "optuna"), help="how further trials are drawn (default: random)")
@@ -82,13 +88,16 @@ def plan_of(args: argparse.Namespace) -> Any:
     if args.preset not in PRESETS:
         raise BadInput(f"There is no preset named {args.preset!r}. There are: {', '.join(PRESETS)}.")
     plan = PRESETS[args.preset]
-    names = tuple(methods) if args.methods == "all" else tuple(methods[name].name for name in args.methods.split(","))
+    named = list(methods) if args.methods == "all" else args.methods.split(",")
+    names = tuple(dict.fromkeys(methods[name].name for name in named))
     if args.outside and not args.inside:
         raise BadInput("--out goes with --in: say which classes are in-domain as well.")
     changes = {
         "data": args.data,
         "backbones": tuple(args.backbones.split(",")) if args.backbones else None,
         "spectral": targets(args.spectral) if args.spectral else None,
+        "measures": measures_of(args.measures) if args.measures else None,
+        "members": numbers(args.members) if args.members else None,
         "trials": args.trials,
         "seeds": args.seeds,
         "search": args.search,
@@ -111,13 +120,43 @@ def workers_of(args: argparse.Namespace) -> int:
     return 1 if gpu else len(os.sched_getaffinity(0))
 
 
+def measures_of(text: str) -> tuple[str, ...]:
+    """Names of measures of one network's answers and features; those of ensembles are taken by the protocol itself."""
+    from nescio.measures import registry
+
+    if text != "all":
+        return tuple(dict.fromkeys(registry[name].name for name in text.split(",")))
+    return tuple(name for name in registry if registry[name].kind != "ensemble")
+
+
 def show(study: Any, folder: Path) -> int:
     """Prints the tables, writes the report, lists what failed; 1 when something did."""
-    from nescio.report._study import print_study, write_study
+    from nescio.report._study import files, print_study, write_study
 
     print_study(study)
-    page = write_study(study, folder)
-    say(f"\nThe page is {page}; tables and rows lie beside it.")
-    for failure in study.failures:
-        print(f"failed: {failure.task.name}: {failure.reason}", file=sys.stderr)
-    return 1 if study.failures else 0
+    page, made = folder / "index.html", folder / ".made"
+    fingerprint = _fingerprint(files(study))
+    failed = [f"{failure.task.name}: {failure.reason}" for failure in study.failures]
+    try:
+        if not (page.is_file() and made.is_file() and made.read_text() == fingerprint):
+            made.unlink(missing_ok=True)  # a page that is being written is not a page
+            page = write_study(study, folder)
+            made.write_text(fingerprint)
+        say(f"\nThe page is {page}; tables and rows lie beside it.")
+    except OSError as error:
+        failed.append(f"writing the report: {reason_of(error, folder)}")
+    for line, times in Counter(failed).items():
+        print(f"failed{f' {times} times' if times > 1 else ''}: {line}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _fingerprint(held: dict[str, bytes]) -> str:
+    """What a page is made of: the study, and the code that writes it. Drawing the same page again takes seconds."""
+    import nescio
+    from nescio.report._study import drawable
+
+    source = Path(nescio.__file__).parent
+    code = [
+        (each.name, each.stat().st_mtime_ns) for name in ("report", "protocols") for each in source.glob(f"{name}/*.py")
+    ]
+    return sha256(repr((sorted(code), drawable(), nescio.__version__, held)).encode()).hexdigest()

@@ -24,7 +24,8 @@ class DeepAERecipe(RNDRecipe):
 
 @method("deep-ae", DeepAERecipe)
 class DeepAE(RND):
-    """RND whose teacher is the identity: the student restores φ(x) through a bottleneck (Vincent et al. 2010; UIMNET §3).
+    """RND whose teacher is the identity: the student restores φ(x) through a bottleneck
+    (Vincent et al. 2010; UIMNET §3).
 
     Native score (UIMNET §4): ‖w_s(φ(x)) − φ(x)‖², what the bottleneck could not carry.
     """

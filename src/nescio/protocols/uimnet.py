@@ -7,7 +7,10 @@ validation → the best k by mean validation NLL → every measure × every metr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
@@ -16,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from nescio import calibrate, measures, metrics
-from nescio.config import Recipe, Training, Trial, draw, searched, seed_for, suggest
+from nescio.config import Choice, Recipe, Training, Trial, draw, searched, seed_for, suggest
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions, stack
 from nescio.rows import COLUMNS, Row, from_parquet, to_parquet
 from nescio.scorecard import scorecard
 from nescio.select import best_trials
-from nescio.store import Store
-from nescio.sweep import Failure, Task, sweep
+from nescio.store import Store, StoreError, sentences
+from nescio.sweep import Crew, Failure, Task
 
 NAME, VERSION = "uimnet", 1
 SPLITS = ("val", "test", "out")
@@ -55,6 +58,10 @@ class Plan:
                 raise BadInput(f"--{name} must be at least {least}, not {getattr(self, name)}.")
         if self.search not in ("random", "optuna"):
             raise BadInput(f"--search is random or optuna, not {self.search!r}.")
+        if min(self.members, default=0) < 1:
+            raise BadInput("An ensemble has at least one member.")
+        for name in self.measures:
+            _ = measures.registry[name]  # an unknown name is better said now than after the training
         if not self.methods:
             raise BadInput(
                 "There is no method to compare: name some with --methods, or all of them with --methods all."
@@ -80,13 +87,18 @@ class Group:
 
     trials: tuple[Trial, ...]  # best first
     data_seed: int
+    temperatures: tuple[float | None, ...]  # that each one's own validation answers ask for; None: they ask for none
 
     @property
     def first(self) -> Trial:
         return self.trials[0]
 
+    def scales(self, calibrated: bool) -> list[float]:
+        """By what each member's logits are divided before the members are averaged."""
+        return [1.0 if t is None or not calibrated else t for t in self.temperatures]
 
-@dataclass
+
+@dataclass(frozen=True)
 class Place:
     """Where a run works: the store, the data, the device."""
 
@@ -113,56 +125,67 @@ Say = Callable[[str, int, int, int], None]  # stage, done, failed, all
 def run(plan: Plan, place: Place, workers: int, say: Say | None = None) -> Study:
     """Does what is missing in the store and returns the study."""
     plan.check()
-    study = Study(plan)
+    with Crew(workers) as crew:
+        return _run(plan, place, crew, say)
 
-    def stage(name: str, tasks: Sequence[tuple[str, Task]]) -> None:
-        """Does the tasks whose evaluation, under the given key, is not finished."""
-        missing = [task for key, task in tasks if not Store(place.store).finished("evaluate", key)]
-        watch = (lambda done, failed, n: say(name, done, failed, n)) if say else None
-        study.failures += sweep(missing, workers, watch) if missing else []
+
+Keyed = tuple[str, Task]  # the key of the evaluation that ends a task, and the task
+
+
+def _run(plan: Plan, place: Place, crew: Crew, say: Say | None) -> Study:
+    study, store = Study(plan), Store(place.store)
+
+    def stage(name: str, tasks: Sequence[Keyed]) -> None:
+        """Does the tasks that are not finished."""
+        missing = [task for key, task in tasks if not store.finished("evaluate", key)]
+        if missing:
+            _writable(store)
+            study.failures += crew.do(missing, (lambda *counts: say(name, *counts)) if say else None)
+
+    def read(tasks: Sequence[Keyed]) -> Iterator[str]:
+        """Takes the rows of finished tasks into the study; gives their keys."""
+        for key, task in tasks:
+            if store.finished("evaluate", key):
+                try:
+                    rows, reasons = _load(key, place)
+                except StoreError as error:
+                    study.failures.append(Failure(task, str(error)))
+                    continue
+                study.rows += rows
+                study.reasons += [each for each in reasons if each not in study.reasons]
+                yield key
+
+    def attempt(trials: Sequence[Trial], others: Sequence[Keyed] = ()) -> None:
+        stage("train and predict", [*(_attempt(each, plan, place) for each in trials), *others])
 
     plan = study.plan = _with_outside(plan, place) if plan.inside is not None else _partitioned(plan, place, stage)
-    oracles = oracle_trials(plan) if plan.oracle else []
-
-    def attempt(trials: Sequence[Trial], others: Sequence[Trial] = ()) -> None:
-        stage("train and predict", _tasks(trials, others, plan, place))
-
+    oracles = [_oracle(each, place) for each in oracle_trials(plan)] if plan.oracle else []
     if plan.search == "optuna":
         attempt([], oracles)
         trials = _guided(plan, place, attempt)
     else:
         trials = trials_of(plan)
         attempt(trials, oracles)
-    alive = [each for each in trials if Store(place.store).finished("evaluate", trial_rows_key(each, plan, place))]
-    for each in alive:
-        study.rows += _load(trial_rows_key(each, plan, place), place)[0]
-    for each in oracles:
-        if Store(place.store).finished("evaluate", oracle_rows_key(each, place)):
-            study.rows += _load(oracle_rows_key(each, place), place)[0]
+    by_key = {trial_rows_key(each, plan, place): each for each in trials}
+    found = read([_attempt(each, plan, place) for each in trials])
+    alive = {by_key[key]: _temperature(key, place) for key in found}
+    list(read(oracles))
     groups = chosen(plan, alive, study)
-    lines = [(group, calibrated) for group in groups for calibrated in (False, True)]
-    tasks = [
-        (
-            group_rows_key(group, calibrated, plan, place),
-            Task(title(group.first), _group_task, (group, calibrated, plan, place)),
-        )
-        for group, calibrated in lines
-    ]
-    if uncalibrated := sorted(
-        {t.method for g in groups for t in g.trials if _temperature(t, plan.outside, place) == 1.0}
-    ):
-        study.notes.append(
-            f"Some networks of {', '.join(uncalibrated)} get every validation answer right (or none better than chance): no "
-            "temperature is best for them, and they stay at 1."
-        )
-    stage("calibrate, probe and evaluate", tasks)
-    for key, _ in tasks:
-        if Store(place.store).finished("evaluate", key):
-            rows, reasons = _load(key, place)
-            study.rows += rows
-            study.reasons += [each for each in reasons if each not in study.reasons]
+    lines = [_line(group, calibrated, plan, place) for group in groups for calibrated in (False, True)]
+    stage("calibrate, probe and evaluate", lines)
+    list(read(lines))
     _record(study, place)
     return study
+
+
+def _writable(store: Store) -> None:
+    """Raises StoreError before hours of work that could not be kept."""
+    with sentences(store.root):
+        store.root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=store.root) as file:
+            file.write(b"room for a sentence")
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _record(study: Study, place: Place) -> None:
@@ -171,17 +194,31 @@ def _record(study: Study, place: Place) -> None:
 
     held = files(study)
     recipe = {"protocol": NAME, "plan": study.plan, "content": [sha256(each).hexdigest() for each in held.values()]}
-    with Store(place.store).work("study", recipe, version=VERSION) as part:
-        if part is not None:
-            for name, content in held.items():
-                part.write(name, content)
+    try:
+        with Store(place.store).work("study", recipe, version=VERSION) as part:
+            if part is not None:
+                for name, content in held.items():
+                    part.write(name, content)
+    except StoreError as error:  # the tables can still be shown
+        study.failures.append(Failure(Task("keeping the study", _record, ()), str(error)))
 
 
-def _tasks(trials: Sequence[Trial], oracles: Sequence[Trial], plan: Plan, place: Place) -> list[tuple[str, Task]]:
-    """(key of the evaluation that ends it, task) of every trial and oracle."""
-    return [
-        (trial_rows_key(t, plan, place), Task(title(t), _trial_task, (t, plan.outside, place), _died)) for t in trials
-    ] + [(oracle_rows_key(t, place), Task("oracle", _oracle_task, (t, place), _died)) for t in oracles]
+def _attempt(trial: Trial, plan: Plan, place: Place) -> Keyed:
+    return trial_rows_key(trial, plan, place), Task(
+        title(trial), _trial_task, (trial, plan.outside, place), _trial_died
+    )
+
+
+def _oracle(trial: Trial, place: Place) -> Keyed:
+    name = f"oracle, {trial.backbone}, data seed {trial.data_seed}"
+    return oracle_rows_key(trial, place), Task(name, _oracle_task, (trial, place), _oracle_died)
+
+
+def _line(group: Group, calibrated: bool, plan: Plan, place: Place) -> Keyed:
+    key, size = group_rows_key(group, calibrated, plan, place), len(group.trials)
+    name = title(group.first) if size == 1 else f"{size} × {title(group.first)} and others"
+    name += ", calibrated" if calibrated else ""
+    return key, Task(name, _group_task, (group, calibrated, plan, place), _group_died)
 
 
 def title(trial: Trial) -> str:
@@ -230,6 +267,9 @@ def _lines(plan: Plan) -> list[Line]:
     return [(name, b, spectral) for b in plan.backbones for spectral in plan.spectral for name in plan.methods]
 
 
+STARTUP = 4  # trials before Optuna's model has its say; the usual ten would leave it nothing of the paper's ten
+
+
 def _guided(plan: Plan, place: Place, attempt: Callable[[Sequence[Trial]], None]) -> list[Trial]:
     """Trials that Optuna suggests (TPE) from the mean validation NLL of those before; trial 0 is the defaults.
 
@@ -242,12 +282,13 @@ def _guided(plan: Plan, place: Place, attempt: Callable[[Sequence[Trial]], None]
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     studies = {}
     for line in _lines(plan):
-        sampler = optuna.samplers.TPESampler(seed=seed_for("optuna", line, plan.search_seed) % 2**32)
+        seed = seed_for("optuna", line, plan.search_seed) % 2**32
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
         studies[line] = optuna.create_study(direction="minimize", sampler=sampler)
         recipe_class = methods[line[0]].recipe_class
-        defaults = recipe_class()
-        fields = {name: getattr(defaults, name) for name in searched(recipe_class)}
-        studies[line].enqueue_trial({k: v if isinstance(v, int | float) else str(v) for k, v in fields.items()})
+        defaults = {name: getattr(recipe_class(), name) for name in searched(recipe_class)}
+        texts = {name for name, search in searched(recipe_class).items() if isinstance(search, Choice)}
+        studies[line].enqueue_trial({k: str(v) if k in texts else v for k, v in defaults.items()})
     trials: list[Trial] = []
     for number in range(plan.trials):
         asked = {line: study.ask() for line, study in studies.items()}
@@ -269,7 +310,10 @@ def _validation_nll(trial: Trial, plan: Plan, place: Place) -> float | None:
     key = trial_rows_key(trial, plan, place)
     if not Store(place.store).finished("evaluate", key):
         return None
-    rows, _ = _load(key, place)
+    try:
+        rows, _ = _load(key, place)
+    except StoreError:  # the study says so when it reads its rows
+        return None
     return next(float(row["value"]) for row in rows if (row["split"], row["metric"]) == ("val", "nll"))
 
 
@@ -298,41 +342,36 @@ def _with_outside(plan: Plan, place: Place) -> Plan:
     """The plan with its out-domain classes named: all that are not in-domain, unless it says which."""
     from nescio import datasets
 
-    if plan.outside is not None:
-        return plan
     count = len(datasets.load(plan.data, place.root).classes)
-    others = tuple(sorted(set(range(count)) - set(plan.inside or ())))
+    others = plan.outside or tuple(sorted(set(range(count)) - set(plan.inside or ())))
     if not others:
         raise BadInput(f"All {count} classes of {plan.data} are in-domain: nothing is left to be outside.")
+    datasets.splits(datasets.load(plan.data, place.root), plan.inside, 0, others)  # says what is wrong with them
     return replace(plan, outside=others)
 
 
-def _partitioned(plan: Plan, place: Place, stage: Callable[..., None]) -> Plan:
+def _partitioned(plan: Plan, place: Place, stage: Callable[[str, Sequence[Keyed]], None]) -> Plan:
     """The plan with in-domain and out-domain classes by the Ward tree of class means (UIMNET §2)."""
-    from nescio import datasets
-    from nescio.protocols.imagenot import class_means, imagenot, pixel_means
+    from nescio.protocols.imagenot import Partition
 
-    dataset = datasets.load(plan.data, place.root)
-    if plan.features == "pixels":
-        means = pixel_means(dataset)
-    elif plan.features == "reference":
-        trial = reference(plan)
-        stage(
-            "reference network",
-            [
-                (
-                    _evaluate_key({"reference": True}, (_train_key(trial, place),), place),
-                    Task("reference", _reference_task, (trial, place), _died),
-                )
-            ],
-        )
-        dump = _dump(_predict_key(trial, "train", None, place), place)
-        assert dump.embeddings is not None and dump.labels is not None
-        means = class_means(dump.embeddings, dump.labels)
-    else:
+    if plan.features not in ("reference", "pixels"):
         raise BadInput(f"--features is reference or pixels, not {plan.features!r}.")
-    found = imagenot(dataset, means, plan.features)
+    trial = reference(plan)
+    key = _evaluate_key(_partition(trial, plan.features, place), place)
+    task = Task("reference network", _partition_task, (trial, plan.features, place), _partition_died)
+    stage("divide the classes", [(key, task)])
+    if not Store(place.store).finished("evaluate", key):
+        raise StoreError(_why_not("The classes could not be divided", trial, key, place))
+    Store(place.store).verify("evaluate", key)
+    found = Partition.load(Store(place.store).path("evaluate", key) / "partition.json")
     return replace(plan, inside=found.inside, outside=found.outside)
+
+
+def _why_not(what: str, trial: Trial, key: str, place: Place) -> str:
+    """A sentence with the reason that the store has for work that is not there."""
+    keys = {key, _train_key(trial, place), _predict_key(trial, "train", None, place)}
+    reasons = [each.reason for each in Store(place.store).runs() if each.key in keys and each.state == "failed"]
+    return f"{what}: {reasons[0]}" if reasons else f"{what}; `nescio runs` says more."
 
 
 # ---- tasks: what a worker does; every one is resumable and skips what is finished
@@ -346,9 +385,15 @@ def _runtime(place: Place) -> Any:
 
 def _train_key(trial: Trial, place: Place) -> str:
     from nescio import datasets
+
+    return _key_of(trial, datasets.load(trial.data, place.root), place.store)
+
+
+@lru_cache(maxsize=100_000)
+def _key_of(trial: Trial, dataset: Any, store: str) -> str:
     from nescio.training import key_of
 
-    return key_of(trial, datasets.load(trial.data, place.root), Store(place.store))
+    return key_of(trial, dataset, Store(store))
 
 
 def _predict_key(trial: Trial, split: str, outside: Sequence[int] | None, place: Place) -> str:
@@ -358,53 +403,86 @@ def _predict_key(trial: Trial, split: str, outside: Sequence[int] | None, place:
 
 
 def _dump(key: str, place: Place) -> Predictions:
+    """Predictions of the store, byte for byte as they were written."""
     from nescio.predict import load_dump
 
+    Store(place.store).verify("predict", key)
     return load_dump(key, Store(place.store))
 
 
 def _train_and_predict(
     trial: Trial, splits: Sequence[str], outside: Sequence[int] | None, place: Place
 ) -> dict[str, Predictions]:
+    """Dumps of a trial; torch's device is not touched if they are there."""
     from nescio.predict import predict
     from nescio.training import train
 
-    store, runtime = Store(place.store), _runtime(place)
-    key = train(trial, store, runtime, root=place.root, checkpoint_seconds=place.checkpoint_seconds, wait=False)
-    return {
-        split: _dump(predict(key, trial, split, store, runtime, outside=outside, root=place.root), place)
-        for split in splits
-    }
+    store = Store(place.store)
+    keys = {split: _predict_key(trial, split, outside, place) for split in splits}
+    missing = [split for split, key in keys.items() if not store.finished("predict", key)]
+    if missing:
+        runtime = _runtime(place)
+        key = train(trial, store, runtime, root=place.root, checkpoint_seconds=place.checkpoint_seconds, wait=False)
+        store.verify("train", key)
+        for split in missing:
+            predict(key, trial, split, store, runtime, outside=outside, root=place.root)
+    return {split: _dump(key, place) for split, key in keys.items()}
 
 
-def _died(reason: str, trial: Trial, *rest: Any) -> None:
-    """Marks a trial whose worker died as failed; the last argument of every task is its place."""
+# ---- evaluations: small files of finished tasks; rows.parquet and reasons.json where there is something to say
+
+Evaluation = tuple[dict[str, Any], list[str]]  # recipe, keys of what it is made from
+
+
+def _evaluate_key(evaluation: Evaluation, place: Place) -> str:
+    recipe, parents = evaluation
+    return Store(place.store).key("evaluate", {"protocol": NAME, **recipe}, parents, VERSION)
+
+
+def _evaluate(evaluation: Evaluation, place: Place, make: Callable[[], dict[str, bytes]]) -> None:
+    recipe, parents = evaluation
+    work = Store(place.store).work("evaluate", {"protocol": NAME, **recipe}, parents, VERSION, wait=False)
+    with work as part:
+        if part is not None:
+            for name, content in make().items():
+                part.write(name, content)
+
+
+def _mark(reason: str, evaluation: Evaluation, place: Place) -> None:
+    """Notes at an evaluation why it is not there."""
+    recipe, parents = evaluation
+    Store(place.store).fail("evaluate", {"protocol": NAME, **recipe}, reason, parents, VERSION)
+
+
+@contextmanager
+def _damage_noted(evaluation: Evaluation, place: Place) -> Iterator[None]:
+    """Finished work that turns out to be damaged has no failure.json of its own: what needs it says so."""
+    try:
+        yield
+    except StoreError as error:
+        with suppress(StoreError):  # the first error is the one to raise
+            _mark(str(error), evaluation, place)
+        raise
+
+
+def _died(reason: str, trial: Trial, evaluation: Evaluation, place: Place) -> None:
+    """Marks a trial whose worker died over it as failed."""
     from nescio import datasets
     from nescio.training import VERSION as TRAIN
 
-    place: Place = rest[-1]
-    revision = datasets.load(trial.data, place.root).revision
-    Store(place.store).fail("train", trial, reason, parents=(revision,), version=TRAIN)
-
-
-def _evaluate_key(recipe: Mapping[str, Any], parents: Sequence[str], place: Place) -> str:
-    return Store(place.store).key("evaluate", {"protocol": NAME, **recipe}, parents=tuple(parents), version=VERSION)
-
-
-def _evaluate(
-    recipe: Mapping[str, Any], parents: Sequence[str], place: Place, make: Callable[[], tuple[list[Row], list[Row]]]
-) -> None:
     store = Store(place.store)
-    with store.work(
-        "evaluate", {"protocol": NAME, **recipe}, parents=tuple(parents), version=VERSION, wait=False
-    ) as part:
-        if part is not None:
-            rows, reasons = make()
-            part.write("rows.parquet", to_parquet(rows))
-            part.write("reasons.json", json.dumps(reasons).encode())
+    if store.finished("train", _train_key(trial, place)):  # it was no more than asked
+        _mark(reason, evaluation, place)
+    else:
+        store.fail("train", trial, reason, (datasets.load(trial.data, place.root).revision,), TRAIN)
+
+
+def _table(rows: Sequence[Row], reasons: Sequence[Row] = ()) -> dict[str, bytes]:
+    return {"rows.parquet": to_parquet(rows), "reasons.json": json.dumps(list(reasons)).encode()}
 
 
 def _load(key: str, place: Place) -> tuple[list[Row], list[Row]]:
+    Store(place.store).verify("evaluate", key)
     folder = Store(place.store).path("evaluate", key)
     return from_parquet(folder / "rows.parquet"), json.loads((folder / "reasons.json").read_text())
 
@@ -415,24 +493,65 @@ def _facts(trial: Trial, place: Place) -> Row:
     return {"protocol": NAME, "version": VERSION, "params": params, **trial.describe()}
 
 
-def _reference_task(trial: Trial, place: Place) -> None:
-    _train_and_predict(trial, ("train",), None, place)
-    _evaluate({"reference": True}, (_train_key(trial, place),), place, lambda: ([], []))
+# -- the partition
 
 
-def _trial_recipe(trial: Trial, plan_outside: Sequence[int] | None, place: Place) -> tuple[dict[str, Any], list[str]]:
-    return {"trial": True}, [_predict_key(trial, split, plan_outside, place) for split in SPLITS]
+def _partition(trial: Trial, features: str, place: Place) -> Evaluation:
+    from nescio import datasets
+    from nescio.protocols.imagenot import RULE
+
+    if features == "pixels":
+        source = datasets.load(trial.data, place.root).revision
+    else:
+        source = _predict_key(trial, "train", None, place)
+    return {"kind": "partition", "features": features, "rule": RULE}, [source]
+
+
+def _partition_task(trial: Trial, features: str, place: Place) -> None:
+    """Divides the classes by the features of a reference network, which it trains, or by pixels."""
+    from nescio import datasets
+    from nescio.protocols.imagenot import class_means, imagenot, pixel_means
+
+    evaluation, dataset = _partition(trial, features, place), datasets.load(trial.data, place.root)
+    with _damage_noted(evaluation, place):
+        dump = None if features == "pixels" else _train_and_predict(trial, ("train",), None, place)["train"]
+
+    def make() -> dict[str, bytes]:
+        if dump is None:
+            means = pixel_means(dataset)
+        else:
+            assert dump.embeddings is not None and dump.labels is not None
+            means = class_means(dump.embeddings, dump.labels)
+        return {"partition.json": imagenot(dataset, means, features).to_json().encode()}
+
+    _evaluate(evaluation, place, make)
+
+
+def _partition_died(reason: str, trial: Trial, features: str, place: Place) -> None:
+    if features == "pixels":
+        _mark(reason, _partition(trial, features, place), place)
+    else:
+        _died(reason, trial, _partition(trial, features, place), place)
+
+
+# -- trials
+
+
+def _answers(trial: Trial, outside: Sequence[int] | None, place: Place) -> Evaluation:
+    return {"kind": "trial"}, [_predict_key(trial, split, outside, place) for split in SPLITS]
 
 
 def trial_rows_key(trial: Trial, plan: Plan, place: Place) -> str:
-    return _evaluate_key(*_trial_recipe(trial, plan.outside, place), place)
+    return _evaluate_key(_answers(trial, plan.outside, place), place)
 
 
 def _trial_task(trial: Trial, outside: tuple[int, ...] | None, place: Place) -> None:
-    """Trains one trial, predicts its splits, and notes what selection and the NLL-versus-AUC plot need."""
-    dumps = _train_and_predict(trial, SPLITS, outside, place)
+    """Trains one trial, predicts its splits, and notes what selection, calibration and the NLL-versus-AUC plot need."""
+    evaluation = _answers(trial, outside, place)
+    with _damage_noted(evaluation, place):
+        dumps = _train_and_predict(trial, SPLITS, outside, place)
 
-    def make() -> tuple[list[Row], list[Row]]:
+    def make() -> dict[str, bytes]:
         rows, facts = [], {**_facts(trial, place), "members": 1, "calibrated": False}
         val = scorecard(dumps["val"], split="val", calibration=None, only=(), facts=facts)
         test = scorecard(dumps["test"], ood={"out": dumps["out"]}, calibration=None, only=("entropy",), facts=facts)
@@ -440,23 +559,50 @@ def _trial_task(trial: Trial, outside: tuple[int, ...] | None, place: Place) -> 
         for row in val.rows + test.rows:
             if (row["split"], row["metric"]) in wanted:
                 rows.append({**row, "group": "trial"})
-        return rows, []
+        return _table(rows) | {CALIBRATION: json.dumps({"temperature": calibration(dumps["val"])}).encode()}
 
-    _evaluate(*_trial_recipe(trial, outside, place), place, make)
+    _evaluate(evaluation, place, make)
 
 
-def _oracle_recipe(trial: Trial, place: Place) -> tuple[dict[str, Any], list[str]]:
-    return {"oracle": True}, [_predict_key(trial, split, None, place) for split in ("val", "test")]
+def _trial_died(reason: str, trial: Trial, outside: tuple[int, ...] | None, place: Place) -> None:
+    _died(reason, trial, _answers(trial, outside, place), place)
+
+
+CALIBRATION = "calibration.json"
+
+
+def calibration(val: Predictions) -> float | None:
+    """The temperature that validation answers ask for; None where they ask for none: all are right, or chance."""
+    try:
+        return calibrate.temperature(val).temperature
+    except Undefined:
+        return None
+
+
+def _temperature(key: str, place: Place) -> float | None:
+    """What `calibration` said of a trial, by the key of its rows."""
+    text = (Store(place.store).path("evaluate", key) / CALIBRATION).read_text()
+    found: float | None = json.loads(text)["temperature"]
+    return found
+
+
+# -- the oracle
+
+
+def _in_or_out(trial: Trial, place: Place) -> Evaluation:
+    return {"kind": "oracle"}, [_predict_key(trial, split, None, place) for split in ("val", "test")]
 
 
 def oracle_rows_key(trial: Trial, place: Place) -> str:
-    return _evaluate_key(*_oracle_recipe(trial, place), place)
+    return _evaluate_key(_in_or_out(trial, place), place)
 
 
 def _oracle_task(trial: Trial, place: Place) -> None:
-    dumps = _train_and_predict(trial, ("val", "test"), None, place)
+    evaluation = _in_or_out(trial, place)
+    with _damage_noted(evaluation, place):
+        dumps = _train_and_predict(trial, ("val", "test"), None, place)
 
-    def make() -> tuple[list[Row], list[Row]]:
+    def make() -> dict[str, bytes]:
         from nescio.measures._softmax import mean_probs
 
         u_val, u = (mean_probs(dumps[split])[:, 1] for split in ("val", "test"))
@@ -469,16 +615,23 @@ def _oracle_task(trial: Trial, place: Place) -> None:
         }
         facts = {**_facts(trial, place), "method": "oracle", "dataset": trial.data.partition(":")[2].partition("#")[0]}
         base = dict.fromkeys(COLUMNS) | facts | {"members": 1, "calibrated": False, "measure": "oracle"}
-        return [base | {"metric": m, "value": v, "split": s, "n": n} for m, (v, s, n) in found.items()], []
+        return _table([base | {"metric": m, "value": v, "split": s, "n": n} for m, (v, s, n) in found.items()])
 
-    _evaluate(*_oracle_recipe(trial, place), place, make)
+    _evaluate(evaluation, place, make)
+
+
+def _oracle_died(reason: str, trial: Trial, place: Place) -> None:
+    _died(reason, trial, _in_or_out(trial, place), place)
 
 
 # ---- selection, calibration, ensembles
 
 
-def chosen(plan: Plan, alive: Sequence[Trial], study: Study) -> list[Group]:
-    """The best k trials of each method, backbone and spectral norm by mean validation NLL over data seeds."""
+def chosen(plan: Plan, alive: Mapping[Trial, float | None], study: Study) -> list[Group]:
+    """The best k trials of each method, backbone and spectral norm by mean validation NLL over data seeds.
+
+    `alive` holds the trials that there are, each with its temperature.
+    """
     rows = [row | {"group": None} for row in study.rows if row["group"] == "trial"]
     by = {(t.method, t.backbone, t.spectral, t.trial, t.data_seed): t for t in alive}
     groups = []
@@ -487,88 +640,81 @@ def chosen(plan: Plan, alive: Sequence[Trial], study: Study) -> list[Group]:
         study.notes += [note for note in getattr(best, "notes", ()) if note not in study.notes]
         for line, numbers in best.items():
             for seed in range(plan.seeds):
-                groups.append(Group(tuple(by[*line, number, seed] for number in numbers), seed))
+                members = tuple(by[*line, number, seed] for number in numbers)
+                groups.append(Group(members, seed, tuple(alive[each] for each in members)))
     if max(plan.members) > plan.trials:
         study.notes.append(f"With {plan.trials} trials a method, ensembles have up to {plan.trials} members.")
+    if never := sorted({group.first.method for group in groups if None in group.temperatures}):
+        study.notes.append(
+            f"Some networks of {', '.join(never)} get every validation answer right (or none better than chance): no "
+            "temperature is best for them, and they stay at 1."
+        )
     return groups
 
 
-def _temperature(trial: Trial, outside: Sequence[int] | None, place: Place) -> float:
-    key = _predict_key(trial, "val", outside, place)
-    return _fitted(key, place.store)
-
-
-@lru_cache(maxsize=10_000)
-def _fitted(key: str, store: str) -> float:
-    scale = calibration(_dump(key, Place(store)))
-    return 1.0 if scale is None else float(scale.temperature)
-
-
-def calibration(val: Predictions) -> Any:
-    """The temperature that validation answers ask for; None where they ask for none: all are right, or chance."""
-    try:
-        return calibrate.temperature(val)
-    except Undefined:
-        return None
-
-
-def _temperatures(group: Group, calibrated: bool, plan: Plan, place: Place) -> list[float]:
-    """Every member is calibrated on its own validation answers before the members are averaged."""
-    return [_temperature(each, plan.outside, place) if calibrated else 1.0 for each in group.trials]
-
-
-def _group_recipe(group: Group, calibrated: bool, plan: Plan, place: Place) -> tuple[dict[str, Any], list[str]]:
-    from nescio.predict import probe_key
-
-    store, keys = Store(place.store), [_train_key(each, place) for each in group.trials]
-    temperatures = _temperatures(group, calibrated, plan, place)
-    parents = [probe_key(keys, temperatures, split, plan.outside, store) for split in SPLITS]
+def _scored(group: Group, calibrated: bool, plan: Plan, place: Place) -> Evaluation:
+    parents = _probe_keys(group, calibrated, plan, place)
     parents += [_predict_key(each, split, plan.outside, place) for each in group.trials for split in SPLITS]
     recipe = {"calibrated": calibrated, "measures": list(plan.measures), "metrics": sorted(metrics.registry)}
-    return recipe, parents
+    return {"kind": "group", **recipe}, parents
+
+
+def _probe_keys(group: Group, calibrated: bool, plan: Plan, place: Place) -> list[str]:
+    from nescio.predict import probe_key
+
+    keys, scales = [_train_key(each, place) for each in group.trials], group.scales(calibrated)
+    return [probe_key(keys, scales, split, plan.outside, Store(place.store)) for split in SPLITS]
 
 
 def group_rows_key(group: Group, calibrated: bool, plan: Plan, place: Place) -> str:
-    return _evaluate_key(*_group_recipe(group, calibrated, plan, place), place)
+    return _evaluate_key(_scored(group, calibrated, plan, place), place)
+
+
+def _probes(group: Group, calibrated: bool, plan: Plan, place: Place) -> dict[str, Predictions]:
+    """Probes of the average of the calibrated members; no network is loaded if they are there."""
+    from nescio.predict import probe
+
+    store, scales = Store(place.store), group.scales(calibrated)
+    keys = dict(zip(SPLITS, _probe_keys(group, calibrated, plan, place), strict=True))
+    missing = [split for split, key in keys.items() if not store.finished("predict", key)]
+    if missing:
+        runtime, members = _runtime(place), [(_train_key(each, place), each) for each in group.trials]
+        for key, _ in members:
+            store.verify("train", key)
+        for split in missing:
+            probe(members, scales, split, store, runtime, outside=plan.outside, root=place.root)
+    return {split: _dump(key, place) for split, key in keys.items()}
 
 
 def _group_task(group: Group, calibrated: bool, plan: Plan, place: Place) -> None:
     """Probes the average of the calibrated members, and takes every measure and metric of it."""
-    from nescio.predict import probe
+    evaluation = _scored(group, calibrated, plan, place)
+    with _damage_noted(evaluation, place):
+        dumps = together(group, calibrated, _probes(group, calibrated, plan, place), plan, place)
 
-    store, runtime = Store(place.store), _runtime(place)
-    members = [(_train_key(each, place), each) for each in group.trials]
-    temperatures = _temperatures(group, calibrated, plan, place)
-    probes = {
-        split: _dump(probe(members, temperatures, split, store, runtime, outside=plan.outside, root=place.root), place)
-        for split in SPLITS
-    }
-
-    def make() -> tuple[list[Row], list[Row]]:
-        dumps = together(group, calibrated, probes, plan, place)
+    def make() -> dict[str, bytes]:
         facts = {**_facts(group.first, place), "members": len(group.trials), "calibrated": calibrated}
         if len(group.trials) > 1:
             facts |= {"trial": None, "init_seed": None}
-        only = [name for name in plan.measures if name != "gmm" or len(group.trials) == 1]
-        card = scorecard(
-            dumps["test"], None, dumps["val"], {"out": dumps["out"]}, calibration=None, only=only, facts=facts
-        )
-        rows = card.rows
-        if "gmm" in plan.measures and len(group.trials) > 1:
-            swapped = {split: dump.replace(scores={"native": dump.scores[GMM]}) for split, dump in dumps.items()}
-            extra = scorecard(
-                swapped["test"],
-                None,
-                swapped["val"],
-                {"out": swapped["out"]},
-                calibration=None,
-                only=("native",),
-                facts=facts,
-            )
-            rows = rows + [{**row, "measure": "gmm"} for row in extra.rows if row["measure"] == "native"]
-        return rows, [{"method": group.first.method, **each} for each in card.reasons]
 
-    _evaluate(*_group_recipe(group, calibrated, plan, place), place, make)
+        def card_of(found: Mapping[str, Predictions], only: Sequence[str]) -> Any:
+            ood = {"out": found["out"]}
+            return scorecard(found["test"], None, found["val"], ood, calibration=None, only=only, facts=facts)
+
+        alone = len(group.trials) == 1
+        card = card_of(dumps, [name for name in plan.measures if name != "gmm" or alone])
+        rows = card.rows
+        if "gmm" in plan.measures and not alone:
+            swapped = {split: dump.replace(scores={"native": dump.scores[GMM]}) for split, dump in dumps.items()}
+            extra = card_of(swapped, ("native",))
+            rows = rows + [{**row, "measure": "gmm"} for row in extra.rows if row["measure"] == "native"]
+        return _table(rows, [{"method": group.first.method, **each} for each in card.reasons])
+
+    _evaluate(evaluation, place, make)
+
+
+def _group_died(reason: str, group: Group, calibrated: bool, plan: Plan, place: Place) -> None:
+    _mark(reason, _scored(group, calibrated, plan, place), place)
 
 
 GMM = "gmm of members"
@@ -586,9 +732,8 @@ def together(
     found = {}
     for split in SPLITS:
         dumps = [each[split] for each in held]
-        if calibrated:
-            scales = [calibration(each["val"]) for each in held]
-            dumps = [dump if scale is None else scale(dump) for scale, dump in zip(scales, dumps, strict=True)]
+        scales = group.scales(calibrated)
+        dumps = [d if t == 1 else calibrate.Temperature(t)(d) for t, d in zip(scales, dumps, strict=True)]
         both = stack(dumps) if len(dumps) > 1 else dumps[0]
         scores = dict(probes[split].scores)
         if len(dumps) > 1:

@@ -73,7 +73,7 @@ def tied_rows(draw):
     """Rows from a short list, so that duplicates abound, in a few small whole numbers, so that distances tie."""
     d = draw(st.integers(1, 4))
     row = st.lists(st.integers(-2, 2), min_size=d, max_size=d).filter(any)
-    pool = draw(st.lists(row, min_size=1, max_size=8))
+    pool = draw(st.lists(row, min_size=1, max_size=draw(st.sampled_from([8, 60]))))
     rows = draw(st.lists(st.sampled_from(pool), min_size=2, max_size=40))
     return np.array(rows, draw(st.sampled_from([np.float16, np.float32, np.float64, np.int64])))
 

@@ -151,3 +151,16 @@ def test_bad_wishes():
         scorecard(model(), only=("entropi",))
     with pytest.raises(BadInput, match="out-domain"):
         scorecard(model(taught=np.zeros(400, bool)))
+
+
+def test_a_density_fitted_on_validation_sets_its_threshold_on_rows_it_has_not_seen():
+    val, test = model(60, seed=2), model(400)
+    card = scorecard(test, val=val, ood=model(50, seed=4).replace(labels=None), only=("gmm",))
+    seen = metrics.threshold(measures.gmm(val)(val))
+    assert metrics.in_as_in(measures.gmm(val)(test), seen) < 0.6  # the trap: it refuses what it should know
+    assert card.value("in_as_in", "gmm") > 0.8
+    halves = np.empty(60)
+    halves[::2] = measures.gmm(val.take(np.arange(1, 60, 2)))(val.take(np.arange(0, 60, 2)))
+    halves[1::2] = measures.gmm(val.take(np.arange(0, 60, 2)))(val.take(np.arange(1, 60, 2)))
+    cut = metrics.threshold(halves)
+    assert card.value("in_as_in", "gmm") == metrics.in_as_in(measures.gmm(val)(test), cut)

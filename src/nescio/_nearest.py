@@ -29,6 +29,7 @@ SLAB = 1 << 17  # numbers that are converted at once: they stay in the cache
 TILE = 512  # rows and columns of a symmetric tile
 TILES_FROM = 8 * TILE  # rows from which symmetric tiles, at half the products, are worth their bookkeeping
 CROWD = 64  # with more undecided neighbours in a row than this, a float64 product comes before pairs
+CROWDED = -1  # stands for the neighbours of such a row until then
 SERIAL = 1 << 27  # multiplications below which a second thread costs more than it saves
 TINY = 1e-150  # squared lengths outside TINY … 1/TINY are brought to one before they are multiplied
 FAR = 1e18  # longer rows are cut for the float32 search and decided in float64
@@ -91,6 +92,11 @@ class Points:
         keys = rows.view(np.dtype((np.void, rows.dtype.itemsize * self.d))).ravel()
         _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         return np.asarray(first[inverse])
+
+    @property
+    def repeats(self) -> bool:
+        """Is at least every second row the same as one before it?"""
+        return bool(2 * np.count_nonzero(self.twin == np.arange(len(self))) <= len(self))
 
     def float64(self, rows: Any) -> Array:
         """Rows as given."""
@@ -173,6 +179,9 @@ def nearest(
             for few in blocks(len(who), max(1, CHOICE // len(refs))):
                 margin = _margin(refs, queries, who[few], SINGLE)
                 found[part][few] = _choose(scores[few], margin, cuts, _Judge(refs, queries, who[few], others))
+            crowded = np.flatnonzero(found[part, 0] == CROWDED)
+            if len(crowded):
+                found[part][crowded] = _Judge(refs, queries, who[crowded], others).crowd(cuts)
 
     _run(work, work_size, blas=True)
     return found
@@ -180,14 +189,29 @@ def nearest(
 
 def nearest_other(these: Points) -> Array:
     """(n,) for every row the index of the nearest other row, the query left out by its index."""
-    if len(these) < TILES_FROM:
-        return nearest(these, these, (1,), others=True)[:, 0]
+    n = len(these)
+    if n < TILES_FROM:
+        return _among_twins(these) if these.repeats else nearest(these, these, (1,), others=True)[:, 0]
     best, second, at = _tiles(these)
-    everyone = np.arange(len(these))
-    unsure = np.flatnonzero(best - second <= 2 * _margin(these, these, everyone, SINGLE))
+    unsure = np.flatnonzero(best - second <= 2 * _margin(these, these, np.arange(n), SINGLE))
+    if len(unsure) > n // 8 and these.repeats:
+        return _among_twins(these)
     if len(unsure):
         at[unsure] = nearest(these, these, (1,), unsure, others=True)[:, 0]
     return at
+
+
+def _among_twins(these: Points) -> Array:
+    """`nearest_other` where many rows are equal: only the first of each kind is searched for."""
+    i, twin = np.arange(len(these)), these.twin
+    first, kind, size = np.unique(twin, return_inverse=True, return_counts=True)
+    second = np.argsort(twin, kind="stable")[np.cumsum(size) - size + np.minimum(size - 1, 1)]
+    own = np.where(twin == i, second[kind], twin)  # the first equal row that is another
+    if len(first) == 1:
+        return own
+    far = first[nearest_other(points(these.raw[first], these.metric))][kind]
+    to_own, to_far = _pairs(these, these, i, own), _pairs(these, these, i, far)
+    return np.where((own != i) & ((to_own > to_far) | ((to_own == to_far) & (own < far))), own, far)
 
 
 def distances(refs: Points, queries: Points, found: Array) -> Array:
@@ -265,14 +289,15 @@ class _Judge:
     def pairs(self, row: Array, column: Array) -> Array:
         return _pairs(self.refs, self.queries, self.who[row], column)
 
-    def crowd(self, row: Array, cuts: Sequence[int]) -> Array:
+    def crowd(self, cuts: Sequence[int]) -> Array:
         """For rows with very many neighbours at almost one distance, such as those of a network that says one thing."""
-        who, n, twin = self.who[row], len(self.refs), self.refs.twin
+        who, n, twin = self.who, len(self.refs), self.refs.twin
         scores = np.empty((len(who), n))
         a = self.queries.centred(who)
         for part in blocks(n, max(1, BLOCK // (4 * self.refs.d))):
             scores[:, part] = a @ self.refs.centred(part).T - self.refs.half[part]
-        scores = scores[:, twin]
+        if (twin != np.arange(n)).any():
+            scores = scores[:, twin]
         if self.others:
             scores[np.arange(len(who)), who] = -np.inf
         border = -np.sort(np.partition(-scores, cuts[-1] - 1)[:, : cuts[-1]])[:, np.array(cuts) - 1]
@@ -280,7 +305,7 @@ class _Judge:
         open_ = np.zeros(scores.shape, bool)
         for t in border.T:
             open_ |= np.abs(scores - t[:, None]) <= slack[:, None]
-        scores = self.comparable(scores, row[:, None])
+        scores = self.comparable(scores, np.arange(len(who))[:, None])
         r, c = np.nonzero(open_)
         key = r * n + twin[c]
         once = np.zeros(scores.size, bool)
@@ -296,7 +321,8 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], judge: _Judge | N
     """(b, cuts[-1]) columns: for every cut k the first k have the k highest true scores, ties to the lower column.
 
     scores (b, n) are off by at most `margin` (b,). An entry further than four margins from the k-th score is on its
-    side of the cut for sure; the others are asked of the judge. (Margin 0 and no judge: the scores are true.)
+    side of the cut for sure; the others are asked of the judge, and rows with too many of them come back as CROWDED.
+    (Margin 0 and no judge: the scores are true.)
     """
     b, n = scores.shape
     k = cuts[-1]
@@ -336,7 +362,7 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], judge: _Judge | N
         value = judge.comparable(value, doubt[row])
         crowded = np.bincount(row[border], minlength=len(doubt)) > CROWD
         if crowded.any():
-            found[doubt[crowded]] = judge.crowd(doubt[crowded], cuts)
+            found[doubt[crowded]] = CROWDED
             few = ~crowded[row]
             row, column, value, border = row[few], column[few], value[few], border[few]
             if not len(row):

@@ -158,6 +158,7 @@ class _Maker:
         self.only = None if only is None else [measures.registry[name].name for name in only]
         self.reference = train if train is not None else val
         self.fitted: dict[str, Callable[[Predictions], Array]] = {}
+        self.on_val: dict[str, Callable[[Predictions], Array]] = {}  # for measures that were fitted on `val` itself
 
     # -- writing
 
@@ -283,8 +284,11 @@ class _Maker:
     def fit(self, each: Any) -> Callable[[Predictions], Array] | None:
         if each.name not in self.fitted:
             options = {"k": min(KNN, len(self.reference or ()))} if each.name == "knn_distance" else {}
+            make = partial(each.function, **options)
             try:
-                self.fitted[each.name] = each.function(self.reference, **options)
+                self.fitted[each.name] = make(self.reference)
+                if self.reference is self.val:
+                    self.on_val[each.name] = partial(cross_fitted, make)
             except (Undefined, BadInput) as reason:
                 self.because(each.name, None, self.split, str(reason))
                 return None
@@ -317,7 +321,7 @@ class _Maker:
                 None, "in_as_in", self.split, "The rejection threshold is set on a validation dump: give --val."
             )
         else:
-            u_val = self.values(of, self.val, measure, "val")
+            u_val = self.values(self.on_val.get(measure, of), self.val, measure, "val")
             if u_val is not None:
                 cut = metrics.threshold(u_val)
                 self.ask(partial(metrics.in_as_in, u, cut), "in_as_in", len(u), measure)
@@ -381,6 +385,18 @@ class _Maker:
                 if u is not None and wrong is not None:
                     self.ranking(u, wrong, "ranking", label, self.split)
         self.base = base
+
+
+def cross_fitted(fit: Callable[[Predictions], Callable[[Predictions], Array]], rows: Predictions) -> Array:
+    """A fitted measure of the rows that it is fitted on: every second row by the others.
+
+    A density is surer of rows that it has seen; a threshold set on those would refuse every new row.
+    """
+    u = np.empty(len(rows))
+    for first in (0, 1):
+        own = np.arange(first, len(rows), 2)
+        u[own] = fit(rows.take(np.arange(1 - first, len(rows), 2)))(rows.take(own))
+    return u
 
 
 def _asked(kind: str) -> Iterator[tuple[metrics.Metric, str, dict[str, Any]]]:

@@ -47,6 +47,10 @@ class StoreError(RuntimeError):
     """The store cannot do its work: one sentence says what is wrong, where, and what to do."""
 
 
+class Damaged(StoreError):
+    """Finished work is not byte for byte what was written."""
+
+
 class Lost(StoreError):
     """Another process took this work over, because this one gave no sign of life."""
 
@@ -102,7 +106,7 @@ class Store:
         """
         document = _document(stage, recipe, parents, version)
         goal = self.path(stage, _key(document))
-        with sentences(self.root):
+        with _sentences(self.root):
             lock = _acquire(goal, wait)
         if lock is None:
             yield None
@@ -130,26 +134,26 @@ class Store:
         """recipe.json of finished work: stage, version, parents, recipe, and size and checksum of every file."""
         path = self.path(stage, key) / RECIPE
         try:
-            with sentences(path):
+            with _sentences(path):
                 return dict(json.loads(path.read_text("utf-8")))
         except (ValueError, TypeError):
-            raise StoreError(f"{path} is damaged: {_again(path.parent)}") from None
+            raise Damaged(f"{path} is damaged: {_again(path.parent)}") from None
 
     def verify(self, stage: str, key: str) -> None:
         """Raises StoreError if finished work is not byte for byte what was written."""
         folder, recipe = self.path(stage, key), self.recipe(stage, key)
         document = {name: recipe.get(name) for name in ("stage", "version", "parents", "recipe")}
         if _key(document) != key or not isinstance(recipe.get("files"), dict):
-            raise StoreError(f"{folder / RECIPE} does not belong to the key {key}: {_again(folder)}")
-        with sentences(folder):
+            raise Damaged(f"{folder / RECIPE} does not belong to the key {key}: {_again(folder)}")
+        with _sentences(folder):
             found = {name: _summary(path) for name, path in _payload(folder).items() if name != ENV}
         wrong = sorted(name for name in found.keys() | recipe["files"] if found.get(name) != recipe["files"].get(name))
         if wrong:
-            raise StoreError(f"{folder}: {', '.join(wrong)} changed, went missing or came in later: {_again(folder)}")
+            raise Damaged(f"{folder}: {', '.join(wrong)} changed, went missing or came in later: {_again(folder)}")
 
     def runs(self) -> list[Run]:
         """Everything in the store: finished, running, failed with its reason, and stopped half-way."""
-        with sentences(self.root):
+        with _sentences(self.root):
             folders = [each for each in sorted(self.root.glob("*/*")) if each.is_dir()]
             return [run for each in folders if (run := self._run(each)) is not None]
 
@@ -194,7 +198,7 @@ class Part:
             raise BadInput(f"A payload file cannot be named {name!r}.")
         self.lock.check()
         path = self.folder / name
-        with sentences(path):
+        with _sentences(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         return path
@@ -210,17 +214,17 @@ class Part:
         about = {"meta": json.dumps(meta), "bytes": json.dumps([n for n in tensors if isinstance(tensors[n], bytes)])}
         content = save(arrays, {**about, "sha256": _fingerprint(arrays, about)})
         self.lock.check()
-        with sentences(self.folder / WORK / CHECKPOINT):
+        with _sentences(self.folder / WORK / CHECKPOINT):
             _write(self.folder / WORK / CHECKPOINT, content)
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, or None if there is none. A damaged one is never used: a warning, and None."""
         path = self.folder / WORK / CHECKPOINT
-        with sentences(path):
+        with _sentences(path):
             return read_checkpoint(path) if path.exists() else None
 
     def _begin(self) -> None:
-        with sentences(self.folder):
+        with _sentences(self.folder):
             self._clear()
             _write(self.folder / RECIPE, _json(self.document))
 
@@ -231,7 +235,7 @@ class Part:
                 shutil.rmtree(each) if each.is_dir() else each.unlink()
 
     def _finish(self) -> None:
-        with sentences(self.folder):
+        with _sentences(self.folder):
             payload = _payload(self.folder)
             files = {name: _summary(path) for name, path in payload.items()}
             for folder in {self.folder, *(path.parent for path in payload.values())}:
@@ -254,12 +258,17 @@ class Part:
         note = {"reason": reason_of(error, self.folder), "kind": type(error).__name__, "when": _iso(time.time())}
         try:
             self.lock.check()
-            if isinstance(error.__cause__ or error, OSError):  # a full disk: half a payload may take the last byte
+            try:
+                self._note(error, note)
+            except OSError:  # a full disk: half a payload took the last byte
                 self._begin()
-            (self.folder / "traceback.txt").write_text("".join(traceback.format_exception(error)), "utf-8")
-            _write(self.folder / FAILURE, _json(note))
+                self._note(error, note)
         except (OSError, StoreError) as second:  # the first error is the one to raise
             log.warning("%s: the failure could not be noted (%s).", self.folder, second)
+
+    def _note(self, error: Exception, note: dict[str, Any]) -> None:
+        (self.folder / "traceback.txt").write_text("".join(traceback.format_exception(error)), "utf-8")
+        _write(self.folder / FAILURE, _json(note))
 
 
 RESERVED = (WORK, RECIPE, ENV, FAILURE, "traceback.txt")
@@ -510,8 +519,7 @@ ADVICE = {
 
 
 @contextmanager
-def sentences(path: Path) -> Iterator[None]:
-    """What the file system refuses becomes a StoreError that says what to do."""
+def _sentences(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

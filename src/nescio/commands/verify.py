@@ -7,7 +7,7 @@ score that claims so ranks noise above data; and the method's own evidence. The 
 examples:
   nescio verify
   nescio verify due mimo --epochs 10
-  nescio verify erm --data cifar10 --backbone resnet18 --epochs 1 --spectral 5
+  nescio verify erm --data cifar10 --backbone resnet18 --epochs 2 --spectral 5
 """
 
 from __future__ import annotations

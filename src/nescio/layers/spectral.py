@@ -37,7 +37,7 @@ class Bounded(nn.Module):
 
     @torch.no_grad()
     def iterate(self, matrix: Tensor, times: int) -> None:
-        matrix, left, right = matrix.float(), self.left, self.right
+        matrix, left, right = matrix.to(self.left.dtype), self.left, self.right
         for _ in range(times):
             right = nn.functional.normalize(matrix.mT @ left, dim=0)
             left = nn.functional.normalize(matrix @ right, dim=0)
@@ -49,7 +49,7 @@ class Bounded(nn.Module):
             matrix = weight.flatten(1)
             if self.training:
                 self.iterate(matrix, 1)
-            sigma = torch.dot(self.left, torch.mv(matrix.float(), self.right))
+            sigma = torch.dot(self.left, torch.mv(matrix.to(self.left.dtype), self.right))
             return weight / torch.clamp(sigma / self.target, min=1.0).to(weight.dtype)
 
 

@@ -15,6 +15,7 @@ from torch.nn.utils import parametrize
 from nescio import datasets
 from nescio.config import Recipe, Training, Trial
 from nescio.datasets import Batches, Dataset
+from nescio.errors import BadInput
 from nescio.layers.spectral import Stretching, operator_norms, stretches
 from nescio.methods.base import Evidence, Method, accuracy_of, first_batch, noise_like, registry
 from nescio.metrics import auroc
@@ -38,6 +39,8 @@ def trial_of(
 ) -> Trial:
     """The small task on which a method is looked at."""
     cls = registry[name]
+    if epochs < 2:
+        raise BadInput(f"{epochs} epochs are too few to see a loss fall: at least 2 are needed.")
     rows = len(datasets.splits(datasets.load(data, root)).train)
     plan = Training(epochs=epochs, batch=min(ROWS, rows), augment="none", schedule="cosine", precision="float32")
     return Trial(method=name, recipe=recipe or cls.recipe_class(), data=data, backbone=backbone, training=plan)

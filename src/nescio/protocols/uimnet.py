@@ -25,7 +25,7 @@ from nescio.predictions import Predictions, stack
 from nescio.rows import COLUMNS, Row, from_parquet, to_parquet
 from nescio.scorecard import scorecard
 from nescio.select import best_trials
-from nescio.store import Store, StoreError, sentences
+from nescio.store import Damaged, Store, StoreError, reason_of
 from nescio.sweep import Crew, Failure, Task
 
 NAME, VERSION = "uimnet", 1
@@ -180,12 +180,14 @@ def _run(plan: Plan, place: Place, crew: Crew, say: Say | None) -> Study:
 
 def _writable(store: Store) -> None:
     """Raises StoreError before hours of work that could not be kept."""
-    with sentences(store.root):
+    try:
         store.root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=store.root) as file:
             file.write(b"room for a sentence")
             file.flush()
             os.fsync(file.fileno())
+    except OSError as error:
+        raise StoreError(reason_of(OSError(error.errno, error.strerror), store.root)) from error
 
 
 def _record(study: Study, place: Place) -> None:
@@ -342,11 +344,13 @@ def _with_outside(plan: Plan, place: Place) -> Plan:
     """The plan with its out-domain classes named: all that are not in-domain, unless it says which."""
     from nescio import datasets
 
-    count = len(datasets.load(plan.data, place.root).classes)
-    others = plan.outside or tuple(sorted(set(range(count)) - set(plan.inside or ())))
+    dataset = datasets.load(plan.data, place.root)
+    datasets.splits(dataset, plan.inside, 0, plan.outside)  # says what is wrong with them
+    others = plan.outside or tuple(sorted(set(range(len(dataset.classes))) - set(plan.inside or ())))
     if not others:
-        raise BadInput(f"All {count} classes of {plan.data} are in-domain: nothing is left to be outside.")
-    datasets.splits(datasets.load(plan.data, place.root), plan.inside, 0, others)  # says what is wrong with them
+        raise BadInput(
+            f"All {len(dataset.classes)} classes of {plan.data} are in-domain: nothing is left to be outside."
+        )
     return replace(plan, outside=others)
 
 
@@ -459,7 +463,7 @@ def _damage_noted(evaluation: Evaluation, place: Place) -> Iterator[None]:
     """Finished work that turns out to be damaged has no failure.json of its own: what needs it says so."""
     try:
         yield
-    except StoreError as error:
+    except Damaged as error:
         with suppress(StoreError):  # the first error is the one to raise
             _mark(str(error), evaluation, place)
         raise
@@ -641,7 +645,9 @@ def chosen(plan: Plan, alive: Mapping[Trial, float | None], study: Study) -> lis
         for line, numbers in best.items():
             for seed in range(plan.seeds):
                 members = tuple(by[*line, number, seed] for number in numbers)
-                groups.append(Group(members, seed, tuple(alive[each] for each in members)))
+                group = Group(members, seed, tuple(alive[each] for each in members))
+                if group not in groups:  # where trials failed, the best five may be the best one
+                    groups.append(group)
     if max(plan.members) > plan.trials:
         study.notes.append(f"With {plan.trials} trials a method, ensembles have up to {plan.trials} members.")
     if never := sorted({group.first.method for group in groups if None in group.temperatures}):

@@ -1,0 +1,67 @@
+"""Images in, features (b, num_features) out, whatever the family."""
+
+import pytest
+import torch
+from torch import nn
+
+from nescio import backbones
+from nescio.errors import BadInput
+from nescio.methods import Setting, registry
+
+torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "size", "features"),
+    [
+        ("mlp", 1, 8, 100),
+        ("conv", 1, 8, 64),
+        ("conv", 3, 32, 64),
+        ("resnet18", 3, 32, 512),
+        ("mobilenetv3_small_050", 3, 32, 1024),  # timm calls it 288 features: a layer comes after them
+        ("vit_tiny_patch16_224", 3, 32, 192),
+    ],
+)
+def test_features(name, channels, size, features):
+    net = backbones.build(name, channels, size)
+    assert net.num_features == features
+    assert net.training
+    assert net.eval()(torch.randn(2, channels, size, size)).shape == (2, features)
+
+
+def test_mlp_has_three_layers_of_a_hundred():
+    widths = [each.out_features for each in backbones.build("mlp", 3, 4).modules() if isinstance(each, nn.Linear)]
+    assert widths == [100, 100, 100]
+    assert backbones.parameters(backbones.build("mlp", 3, 4)) == 48 * 100 + 100 + 2 * (100 * 100 + 100)
+
+
+def test_a_resnet_keeps_the_resolution_of_small_images():
+    small, large = backbones.build("resnet18", 3, 64), backbones.build("resnet18", 3, 96)
+    assert small.conv1.stride == (1, 1) and small.conv1.kernel_size == (3, 3)
+    assert isinstance(small.maxpool, nn.Identity)
+    assert large.conv1.stride == (2, 2) and large.conv1.kernel_size == (7, 7)
+
+
+def test_the_seed_is_all_that_matters():
+    nets = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        nets.append(backbones.build("resnet18", 1, 8).state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(nets[0].values(), nets[1].values(), strict=True))
+
+
+def test_unknown_and_unfit_names_are_sentences():
+    with pytest.raises(BadInput, match="Did you mean resnet18"):
+        backbones.build("resnett18", 3, 32)
+    with pytest.raises(BadInput, match="8 × 8 pixels"):
+        backbones.build("vit_tiny_patch16_224", 3, 8)
+
+
+def test_dropout_gets_into_a_network_of_timm():
+    """A constructor's dropout option may do nothing; these layers are put in after the network exists."""
+    cls = registry["mc-dropout"]
+    method = cls(cls.recipe_class(drop=0.3, passes=3), Setting("resnet18", 3, 8, 4)).eval()
+    assert len(method.dropouts) == 18  # one after each of the 17 activations, one before the head
+    with torch.no_grad():
+        logits = method(torch.randn(2, 3, 8, 8)).logits
+    assert logits.shape == (2, 3, 4) and logits.std(1).min() > 0

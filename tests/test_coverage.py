@@ -1,0 +1,236 @@
+"""docs/coverage.md has no gap: every item is there, its command parses, its tests exist. So with docs/methods.md."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import re
+import shlex
+import textwrap
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from nescio.cli import COMMANDS, main
+
+ROOT = Path(__file__).parents[1]
+COVERAGE = ROOT / "docs" / "coverage.md"
+METHODS = ROOT / "docs" / "methods.md"
+
+# What a paper shows: each of these begins exactly one line of its table.
+REQUIRED = {
+    "UIMNET": (
+        "Table 1: algorithms",
+        "Table 1: uncertainty measures",
+        "Table 1: native measures",
+        "Table 1: in-domain metrics",
+        "Table 1: out-domain metrics",
+        "Table 1: ablations",
+        "Table 1: ensembles",
+        "Table 2:",
+        "Table 3:",
+        "Appendix A:",
+        "Appendix B:",
+        "Graphs: validation NLL against AUC",
+        "Main effects:",
+        "Ranking of the measures",
+        "Oracle:",
+        "ImageNot:",
+        "Splits:",
+        "Search:",
+        "Optimisation:",
+        "Hands off:",
+    ),
+}
+# What a paper mentions and its text does not hold must be said.
+ABSENT = {"UIMNET": ("Appendix A", "Appendix B", "Appendix C", "Appendix D")}
+
+
+def section(page, name):
+    return re.split(r"^## ", page, flags=re.MULTILINE)[[*titles(page)].index(name) + 1]
+
+
+def titles(page):
+    return re.findall(r"^## (.+)$", page, re.MULTILINE)
+
+
+def tables(text):
+    """Every table as a list of lines, each a list of cells."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
+        lines = [[cell.strip() for cell in line.strip("|\n ").split(" | ")] for line in block.splitlines()]
+        assert all(len(line) == len(lines[0]) for line in lines), lines[0]
+        found.append(list(lines[2:]))
+    return found
+
+
+def code(cell):
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def gaps(page):
+    """Sentences about what is missing or stale; none if all is well."""
+    found = []
+    for paper, wanted in REQUIRED.items():
+        if paper not in titles(page):
+            found.append(f"{paper} has no section.")
+            continue
+        lines, *others = tables(section(page, paper))
+        for item in wanted:
+            if sum(line[0].startswith(item) for line in lines) != 1:
+                found.append(f"{paper}: {item} does not stand there once.")
+        found += [f"{paper}: nobody asked for {line[0]}." for line in lines if not line[0].startswith(wanted)]
+        for item, _, command, guards in lines:
+            found += [f"{item}: {why}" for why in (_command(command), *map(_guard, code(guards) or [""])) if why]
+        missing = " ".join(line[0] for table in others for line in table)
+        found += [f"{paper}: nothing says that {each} is not there." for each in ABSENT[paper] if each not in missing]
+    for definition, _, where, guards in tables(section(page, "Definitions that the other papers use"))[0]:
+        found += [f"{definition}: {why}" for why in (*map(_place, code(where)), *map(_guard, code(guards))) if why]
+    return found
+
+
+def _command(cell):
+    words = shlex.split((code(cell) or [""])[0])
+    if words[:1] != ["nescio"] or words[1] not in COMMANDS:
+        return f"{cell} is no command."
+    module, parser = (
+        importlib.import_module(f"nescio.commands.{words[1]}"),
+        argparse.ArgumentParser(exit_on_error=False),
+    )
+    module.configure(parser)
+    try:
+        _, unknown = parser.parse_known_args(words[2:])
+    except (argparse.ArgumentError, SystemExit) as error:
+        return f"{cell} does not parse: {error}."
+    return f"{cell} has unknown options {unknown}." if unknown else ""
+
+
+def _guard(guard):
+    path, _, name = guard.partition("::")
+    file = ROOT / path
+    if not (path.startswith("tests/test_") and file.is_file()):
+        return f"there is no {path or 'test'}."
+    defined = {node.name for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.FunctionDef)}
+    return f"{path} has no {name}." if name and name not in defined else ""
+
+
+def _place(name):
+    module, _, attribute = name.rpartition(".")
+    return "" if hasattr(importlib.import_module(module), attribute) else f"there is no {name}."
+
+
+def test_nothing_is_missing():
+    assert gaps(COVERAGE.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (r"^\| Table 3:.*\n", "", "UIMNET: Table 3: does not stand there once."),
+        (r"^\| Oracle:.*\n", "", "UIMNET: Oracle: does not stand there once."),
+        (r"nescio imagenot --data", "nescio imagenet --data", "is no command"),
+        (r"--members 1,5", "--member-count 1,5", "unknown options"),
+        (r"nescio imagenot --data digits", "nescio imagenot", "does not parse"),
+        (r"::test_the_oracle_is_told_what_is_outside", "::test_the_oracle", "has no test_the_oracle."),
+        (r"tests/test_select.py", "tests/test_selection.py", "there is no tests/test_selection.py."),
+        (r"\| Appendix D:", "| The list:", "nothing says that Appendix D is not there."),
+        (r"nescio\.metrics\.sac`", "nescio.metrics.sack`", "there is no nescio.metrics.sack."),
+        (r"^## UIMNET", "## UINET", "UIMNET has no section."),
+    ],
+)
+def test_a_gap_is_seen(old, new, sentence):
+    page, count = re.subn(old, new, COVERAGE.read_text("utf-8"), count=1, flags=re.MULTILINE)
+    assert count == 1 and any(sentence in gap for gap in gaps(page))
+
+
+def test_guards_run_in_the_ordinary_tests():
+    """A guard that only `make test-all` runs guards too late."""
+    named = {guard for table in tables(COVERAGE.read_text("utf-8")) for line in table for guard in code(line[-1])}
+    for guard in named:
+        path, _, name = guard.partition("::")
+        for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))) if name else ():
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                assert not any("slow" in ast.unparse(each) for each in node.decorator_list), guard
+
+
+def test_table_1_is_all_there(capsys):
+    """UIMNET Table 1, name by name, through the commands that list what there is."""
+    pytest.importorskip("torch")
+    listed = {}
+    for command in ("methods", "measures", "metrics"):
+        assert main([command]) == 0
+        listed[command] = set(re.findall(r"[\w-]+", capsys.readouterr().out))
+    algorithms = ["erm", "mixup", "soft-labels", "rbf", "rnd", "oc", "deep-ae", "mc-dropout", "mimo", "due"]
+    assert set(algorithms) <= listed["methods"]
+    assert {"largest", "gap", "entropy", "jacobian", "gmm", "tta", "native"} <= listed["measures"]
+    assert {"accuracy", "ece", "nll", "auroc", "in_as_in", "out_as_out"} <= listed["metrics"]
+
+
+# ---- the page of methods
+
+
+def search_text(search):
+    if search is None:
+        return "fixed"
+    if hasattr(search, "values"):
+        return " or ".join(map(str, search.values))
+    kind = {"LogUniform": "log-uniform", "Uniform": "uniform", "Integers": "whole"}[type(search).__name__]
+    return f"{search.low:g} to {search.high:g}, {kind}"
+
+
+def test_the_page_of_methods_lists_the_recipes_as_they_are():
+    pytest.importorskip("torch")
+    from nescio.methods import registry
+
+    page = METHODS.read_text("utf-8")
+    built_in = {name for name in registry if registry[name].__module__.startswith("nescio.methods.")}
+    assert set(titles(page)) == built_in
+    for name in built_in:
+        (table,) = tables(section(page, name))
+        assert table == [
+            [f"`{f.name}`", str(f.default), search_text(f.metadata["search"]), f.metadata["help"]]
+            for f in fields(registry[name].recipe_class)
+        ], name
+
+
+def test_the_page_of_methods_says_what_each_is_known_by():
+    """Idea, logits, native score and every piece of evidence of the code stand in the paragraph."""
+    pytest.importorskip("torch")
+    from nescio.methods import Method, registry
+
+    page = METHODS.read_text("utf-8")
+    for name in titles(page):
+        text = " ".join(section(page, name).split())
+        assert text.startswith(f"{name} **") and "Logits:" in text and re.search("[Nn]ative score", text), name
+        own = [cls for cls in registry[name].__mro__ if issubclass(cls, Method) and "evidence" in vars(cls)]
+        for cls in own[: own.index(Method)]:
+            for what in evidence_of(cls):
+                assert f"*{what}*" in text, (name, what)
+    assert "appendix C that is not in its text" in " ".join(page.split()) and "Search ranges are ours" in page
+    assert "Spectral normalisation is a switch for every method" in page
+
+
+def evidence_of(cls):
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls.evidence)))
+    return {
+        key.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant)
+    }
+
+
+def test_evidence_is_found_in_the_code():
+    pytest.importorskip("torch")
+    from nescio.methods import registry
+
+    assert evidence_of(registry["due"]) == {
+        "inducing points moved",
+        "posterior left the prior",
+        "variance away from the data",
+    }
+    assert evidence_of(registry["oc"]) == {"orthogonality"}

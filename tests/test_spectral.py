@@ -1,0 +1,158 @@
+"""Spectral normalisation bounds what a layer does, as a reparameterisation, and leaves the rest alone."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from nescio import backbones
+from nescio.errors import BadInput
+from nescio.layers.spectral import Bounded, operator_norm, operator_norms, settle, spectral_normalize, stretches
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def largest(weight):
+    return float(torch.linalg.matrix_norm(weight.flatten(1), 2))
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Linear(7, 5), nn.Conv2d(3, 6, 3), nn.Conv1d(2, 4, 3), nn.Conv2d(8, 8, 3, groups=8)]
+)
+def test_a_weight_beyond_the_target_is_brought_to_it(layer):
+    layer.weight.data *= 50
+    direction = layer.weight.detach().clone()
+    spectral_normalize(layer, 2.0)
+    settle(layer)
+    assert largest(layer.weight) == pytest.approx(2.0, rel=1e-3)
+    assert torch.allclose(layer.weight / layer.weight.norm(), direction / direction.norm(), atol=1e-6)
+
+
+def test_a_weight_inside_the_bound_stays_as_it_is():
+    """torch's own parametrisation always divides by σ; this one only ever shrinks."""
+    ours, theirs = nn.Linear(6, 6), nn.Linear(6, 6)
+    theirs.load_state_dict(ours.state_dict())
+    before = ours.weight.detach().clone()
+    assert largest(before) < 3
+    spectral_normalize(ours, 3.0)
+    nn.utils.parametrizations.spectral_norm(theirs)
+    assert torch.equal(ours.weight, before)
+    assert not torch.allclose(theirs.weight, before)
+
+
+def test_backward_sees_the_normalised_weights():
+    layer = nn.Linear(4, 3, bias=False).double()
+    layer.weight.data *= 20
+    x = torch.randn(5, 4, dtype=torch.double)
+    spectral_normalize(layer, 1.0).eval()
+    layer.parametrizations.weight[0].double()
+    settle(layer)
+    raw = layer.parametrizations.weight.original
+
+    def loss():
+        return layer(x).square().sum()
+
+    (gradient,) = torch.autograd.grad(loss(), raw)
+    step = 1e-5
+    for place in ((0, 0), (1, 2), (2, 3)):
+        with torch.no_grad():
+            raw[place] += step
+            settle(layer)
+            above = float(loss())
+            raw[place] -= 2 * step
+            settle(layer)
+            below = float(loss())
+            raw[place] += step
+        assert float(gradient[place]) == pytest.approx((above - below) / (2 * step), rel=1e-3, abs=1e-6)
+    # along the weight itself nothing can change: the direction counts, the length does not
+    assert abs(float((gradient * raw).sum())) < 1e-6 * float(gradient.norm() * raw.norm())
+
+
+def test_batch_norm_is_bounded_by_its_scale_over_its_deviation():
+    norm = nn.BatchNorm2d(4)
+    norm.weight.data = torch.tensor([0.5, 3.0, 1.0, -8.0])
+    norm.running_var = torch.tensor([1.0, 4.0, 0.01, 4.0])
+    spectral_normalize(norm, 2.0)
+    assert stretches(norm)[""] == pytest.approx(2.0, rel=1e-5)
+    norm.running_var = torch.tensor([100.0] * 4)
+    assert torch.equal(norm.weight, torch.tensor([0.5, 3.0, 1.0, -8.0]))  # now within the bound
+
+
+def test_the_bound_holds_after_training_that_pulls_against_it():
+    net = nn.Sequential(nn.Conv2d(2, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 4))
+    spectral_normalize(net, 0.7)
+    x = torch.randn(32, 2, 6, 6)
+    optimizer = torch.optim.SGD(net.parameters(), 0.5)
+    for _ in range(40):
+        optimizer.zero_grad()
+        (-net(x).square().mean()).backward()  # bigger answers are better: every layer wants to stretch
+        optimizer.step()
+    settle(net)
+    found = stretches(net)
+    assert set(found) == {"0", "1", "4"}
+    assert max(found.values()) <= 0.7 * 1.02
+    assert max(found.values()) > 0.6  # it does pull
+    assert largest(net[4].parametrizations.weight.original) > 0.7 * 1.02
+
+
+def test_every_layer_of_a_resnet():
+    net = spectral_normalize(backbones.build("resnet18", 3, 32), 1.0)
+    layers = [each for each in net.modules() if isinstance(each, (nn.Conv2d, nn.BatchNorm2d, nn.Linear))]
+    assert len(layers) == 40 and all(parametrize.is_parametrized(each, "weight") for each in layers)
+    settle(net)
+    found = stretches(net)
+    assert len(found) == 40 and max(found.values()) <= 1.02
+
+
+def test_weights_survive_saving_and_copying():
+    net = spectral_normalize(nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)), 0.5)
+    net(torch.randn(10, 5))
+    again = spectral_normalize(nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)), 0.5)
+    again.load_state_dict(net.state_dict())
+    x = torch.randn(3, 5)
+    for other in (again, copy.deepcopy(net)):
+        assert torch.equal(net.eval()(x), other.eval()(x))
+    twin = copy.deepcopy(net)
+    twin[1].running_var.fill_(1e-4)  # a copy's bound follows the copy's own statistics
+    assert stretches(twin)["1"] == pytest.approx(0.5, rel=1e-4)
+
+
+def test_evaluation_does_not_move_the_power_iteration():
+    layer = spectral_normalize(nn.Linear(9, 9), 0.1)
+    held = layer.parametrizations.weight[0]
+    assert isinstance(held, Bounded)
+    layer.eval()
+    before = held.left.clone()
+    layer(torch.randn(2, 9))
+    assert torch.equal(held.left, before)
+    layer.train()
+    layer(torch.randn(2, 9))
+    assert not torch.equal(held.left, before)
+
+
+@pytest.mark.parametrize(("stride", "padding"), [(1, 1), (2, 1), (1, 0)])
+def test_operator_norm_is_that_of_the_dense_map(stride, padding):
+    conv = nn.Conv2d(2, 3, 3, stride, padding, bias=False)
+    dense = torch.autograd.functional.jacobian(lambda x: conv(x[None]).flatten(), torch.zeros(2, 5, 5)).flatten(1)
+    assert operator_norm(conv, 5, times=500) == pytest.approx(largest(dense), rel=1e-3)
+
+
+def test_the_reshaped_kernel_is_not_the_map():
+    conv = nn.Conv2d(1, 1, 3, padding=1, bias=False)
+    conv.weight.data.fill_(1 / 3)
+    net = nn.Sequential(conv)
+    assert stretches(net)["0"] == pytest.approx(1.0)
+    assert 2.5 < operator_norms(net, torch.zeros(1, 1, 16, 16))["0"] <= 3.0
+
+
+@pytest.mark.parametrize("target", [0.0, -1.0, float("nan")])
+def test_a_target_must_be_above_zero(target):
+    with pytest.raises(BadInput, match="above 0"):
+        spectral_normalize(nn.Linear(2, 2), target)

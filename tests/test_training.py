@@ -1,0 +1,322 @@
+"""The only training loop: what it learns, that it can be killed, and that many processes are as good as one."""
+
+import json
+import logging
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nescio import datasets
+from nescio.config import Training, Trial
+from nescio.datasets import Batches
+from nescio.errors import BadInput
+from nescio.methods import registry
+from nescio.methods.base import accuracy_of
+from nescio.methods.erm import ERM
+from nescio.runtime import runtime
+from nescio.store import Store
+from nescio.training import WEIGHTS, Diverged, fit, load_method, optimizer_of, rate_at, train
+
+torch.set_num_threads(1)
+QUICK = Training(epochs=3, batch=128, augment="none", rate=0.1)
+
+
+def trial_of(method="erm", backbone="mlp", training=QUICK, recipe=None, **more):
+    made = recipe or registry[method].recipe_class()
+    return Trial(method=method, recipe=made, data="digits", backbone=backbone, training=training, **more)
+
+
+def fitted(trial, watch=None):
+    method, _ = fit(trial, datasets.load("digits"), runtime("cpu"), None, math.inf, watch)
+    return method
+
+
+def right(method, split="test"):
+    dataset = datasets.load("digits")
+    images = getattr(datasets.splits(dataset), split)
+    return accuracy_of(method, Batches(images, dataset, torch.device("cpu")))
+
+
+def weights(store, key):
+    return (store.path("train", key) / WEIGHTS).read_bytes()
+
+
+# ---- killed and resumed
+
+KILLED = """
+import json, os, signal, sys
+import torch
+torch.set_num_threads(1)
+from nescio import training
+from nescio.config import from_json
+from nescio.methods import registry
+from nescio.runtime import runtime
+from nescio.store import Store
+text, root, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+act, count = training._Step.__call__, 0
+def step(self, loss):
+    global count
+    act(self, loss)
+    count += 1
+    if count == number:
+        os.kill(os.getpid(), signal.SIGKILL)
+training._Step.__call__ = step
+trial = from_json(text, lambda name: registry[name].recipe_class)
+training.train(trial, Store(root), runtime("cpu", "float32"), checkpoint_seconds=0.0)
+"""
+
+
+def kill_at(step, trial, root):
+    from nescio.config import to_json
+
+    words = [sys.executable, "-W", "ignore", "-c", KILLED, to_json(trial), str(root), str(step)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("method", "backbone", "optimizer"),
+    [("mc-dropout", "conv", "sgd"), pytest.param("due", "mlp", "adamw", marks=pytest.mark.slow)],
+)
+def test_killed_and_resumed_is_bit_identical(tmp_path, method, backbone, optimizer):
+    rate = 0.1 if optimizer == "sgd" else 0.003
+    plan = replace(QUICK, optimizer=optimizer, rate=rate, augment="shift", accumulate=2, schedule="cosine")
+    trial = trial_of(method, backbone, plan, spectral=2.0)
+    whole, broken = Store(tmp_path / "whole"), Store(tmp_path / "broken")
+    key = train(trial, whole, runtime("cpu", "float32"))
+    steps = random.Random(method).sample(range(2, 24), 2)  # of 2 × 8 × 3 calls, then of what is left
+    for step in steps:
+        assert kill_at(step, trial, broken.root).returncode == -signal.SIGKILL
+    (left,) = broken.runs()
+    assert left.state == "stopped" and not broken.finished("train", key)
+    assert train(trial, broken, runtime("cpu", "float32"), checkpoint_seconds=0.0) == key
+    assert weights(broken, key) == weights(whole, key)
+    broken.verify("train", key)
+
+
+def test_a_finished_trial_is_not_trained_again(tmp_path, monkeypatch):
+    store, here = Store(tmp_path), runtime("cpu")
+    key = train(trial_of(), store, here)
+    monkeypatch.setattr("nescio.training.fit", lambda *_: pytest.fail("it trained again"))
+    assert train(trial_of(), store, here) == key
+
+
+def test_a_corrupted_checkpoint_is_not_used(tmp_path, caplog):
+    trial, here = trial_of("mixup"), runtime("cpu")
+    whole, store = Store(tmp_path / "whole"), Store(tmp_path / "store")
+    key = train(trial, whole, here)
+
+    def stop(seen):
+        if seen["epoch"] >= 2:
+            raise InterruptedError("enough")
+
+    with pytest.raises(InterruptedError):
+        train(trial, store, here, checkpoint_seconds=0.0, watch=stop)
+    (checkpoint,) = store.root.glob("train/*.part/.work/checkpoint.safetensors")
+    content = bytearray(checkpoint.read_bytes())
+    content[len(content) // 2] ^= 1
+    checkpoint.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert train(trial, store, here) == key
+    assert len([each for each in caplog.records if "damaged" in each.message]) == 1
+    assert weights(store, key) == weights(whole, key)
+
+
+def test_a_loss_that_is_no_number_fails_the_trial(tmp_path):
+    store = Store(tmp_path)
+    with pytest.raises(Diverged, match="smaller learning rate"):
+        train(trial_of(training=replace(QUICK, rate=1e12)), store, runtime("cpu"))
+    (run,) = store.runs()
+    assert run.state == "failed" and "The loss became" in run.reason
+
+
+def test_reloaded_weights_are_the_trained_ones(tmp_path):
+    trial, store, here = trial_of(), Store(tmp_path), runtime("cpu")
+    loaded = load_method(train(trial, store, here), trial, store, here)
+    trained = fitted(trial)
+    assert all(
+        torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), trained.state_dict().values(), strict=True)
+    )
+    facts = json.loads((store.path("train", train(trial, store, here)) / "facts.json").read_text())
+    assert facts["params"] == 64 * 100 + 100 + 2 * (100 * 100 + 100) + 1010
+    assert facts["images"] == 3 * (1078 // 128) * 128
+
+
+def test_seeds_do_what_their_names_say():
+    def first(trial):
+        return next(iter(fitted(replace(trial, training=replace(QUICK, epochs=1))).parameters()))
+
+    base = first(trial_of())
+    assert torch.equal(base, first(trial_of()))
+    assert not torch.equal(base, first(trial_of(init_seed=1)))
+    assert not torch.equal(base, first(trial_of(data_seed=1)))
+
+
+# ---- budget
+
+
+def test_parts_of_a_batch_are_the_batch():
+    """Without batch-norm and random draws a batch in two parts gives the same step."""
+    whole, parts = (fitted(trial_of(training=replace(QUICK, accumulate=count))) for count in (1, 2))
+    different = fitted(trial_of(training=replace(QUICK, batch=64)))
+    for name, tensor in whole.state_dict().items():
+        assert torch.allclose(tensor, parts.state_dict()[name], atol=1e-4)
+    assert not torch.allclose(whole.head.weight, different.head.weight, atol=1e-2)
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adamw", 0.003), ("lamb", 0.02)])
+def test_optimizers_learn(optimizer, rate):
+    plan = replace(QUICK, optimizer=optimizer, rate=rate, epochs=8, batch=64)
+    assert right(fitted(trial_of(training=plan))) > 0.9
+
+
+def test_bf16_works_on_a_cpu(tmp_path):
+    plan = replace(QUICK, precision="bf16", epochs=5, batch=64)
+    words = "train --backbone mlp --augment none --epochs 5 --batch 64 --precision bf16 --device cpu"
+    done = nescio(words, tmp_path, ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16")  # AMX is announced, and missing, in sandboxes
+    assert done.returncode == 0, done.stderr
+    (run,) = Store(tmp_path).runs()
+    method = load_method(run.key, trial_of(training=plan), Store(tmp_path), runtime("cpu"))
+    assert right(method) > 0.85
+    assert all(each.dtype == torch.float32 for each in method.parameters())
+    assert not torch.equal(
+        method.head.weight, fitted(trial_of(training=replace(plan, precision="float32"))).head.weight
+    )
+
+
+def test_rates_of_the_schedules():
+    step = Training(schedule="step", every=30, factor=0.1, epochs=100)
+    assert [rate_at(step, e) for e in (0, 29.99, 30, 60, 99)] == pytest.approx([1, 1, 0.1, 0.01, 0.001])
+    cosine = Training(schedule="cosine", epochs=100)
+    assert [rate_at(cosine, e) for e in (0, 50, 100)] == pytest.approx([1, 0.5, 0])
+    warm = Training(schedule="cosine", epochs=105, warmup=5)
+    assert [rate_at(warm, e) for e in (0, 2.5, 5, 55, 105)] == pytest.approx([0, 0.5, 1, 0.5, 0], abs=1e-8)
+    constant = Training(schedule="constant", warmup=2)
+    assert [rate_at(constant, e) for e in (1, 2, 99)] == pytest.approx([0.5, 1, 1])
+
+
+def test_the_rate_that_is_used_is_the_stated_one():
+    seen = []
+    plan = Training(epochs=4, batch=128, augment="none", schedule="step", every=2, rate=0.2)
+    recipe = ERM.recipe_class(rate=0.5)
+    fitted(trial_of(training=plan, recipe=recipe), lambda each: seen.append((each["epoch"], each["rate"])))
+    assert [epoch for epoch, _ in seen] == pytest.approx([1, 2, 3, 4])
+    assert [rate for _, rate in seen] == pytest.approx([0.1, 0.1, 0.01, 0.01])
+
+
+def test_groups_have_their_own_rate_and_decay():
+    method = registry["due"](registry["due"].recipe_class(rate=2.0, decay=3.0), _setting())
+    network, process, posterior = optimizer_of(Training(rate=0.1, decay=1e-4), method, runtime("cpu")).param_groups
+    assert (network["lr"], network["weight_decay"]) == pytest.approx((0.2, 3e-4))
+    assert (process["lr"], process["weight_decay"]) == pytest.approx((0.2, 0))
+    assert posterior["lr"] == pytest.approx(2.0)
+    counted = sum(len(each["params"]) for each in (network, process, posterior))
+    assert counted == len([each for each in method.parameters() if each.requires_grad])
+
+
+def _setting():
+    from nescio.methods import Setting
+
+    return Setting("mlp", 1, 8, 3)
+
+
+def test_clipping_bounds_the_step():
+    plan = replace(QUICK, epochs=1, batch=1024, momentum=0.0, decay=0.0, rate=1.0, clip=1e-3)
+    trial = trial_of(training=plan)
+    from nescio.training import start_of
+
+    start = start_of(trial, datasets.load("digits"), runtime("cpu"))
+    method = fitted(trial)
+    pairs = zip(start.parameters(), method.parameters(), strict=True)
+    moved = torch.cat([(a - b).flatten() for a, b in pairs]).norm()
+    assert float(moved.detach()) == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_moving_average_of_the_weights(monkeypatch):
+    """A method that asks for it predicts with the average of its weights over the steps."""
+    trial = trial_of(training=replace(QUICK, epochs=2))
+    history = []
+
+    def update(self, x, y, step):
+        loss = self.loss(x, y)
+        step(loss)
+        history.append(self.head.weight.detach().clone())
+        return loss
+
+    monkeypatch.setattr(ERM, "update", update)
+    plain = fitted(trial)
+    from nescio.training import start_of
+
+    by_hand = start_of(trial, datasets.load("digits"), runtime("cpu")).head.weight.detach().clone()
+    for each in history:
+        by_hand = 0.8 * by_hand + 0.2 * each
+    monkeypatch.setattr(ERM, "ema", 0.8)
+    averaged = fitted(trial)
+    assert torch.allclose(averaged.head.weight, by_hand, atol=1e-6)
+    assert not torch.allclose(averaged.head.weight, plain.head.weight, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [(replace(QUICK, batch=4096), "fewer than one batch"), (replace(QUICK, batch=100, accumulate=3), "equal parts")],
+)
+def test_impossible_batches_are_sentences(plan, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        fitted(trial_of(training=plan))
+
+
+# ---- several processes
+
+
+TWO = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
+
+
+def nescio(words, store, launch=(), **environment):
+    """The command as a process, or as several under torchrun."""
+    command = [sys.executable, "-W", "ignore", "-m", *launch, "nescio", *words.split(), "--store", str(store)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+
+
+def test_two_processes_are_as_good_as_one(tmp_path):
+    words = "train --backbone mlp --augment none --epochs 3 --batch 128 --device cpu --checkpoint-seconds 0"
+    done = nescio(words, tmp_path / "two", TWO)
+    assert done.returncode == 0, done.stderr
+    (run,) = Store(tmp_path / "two").runs()
+    assert run.state == "finished" and done.stdout.count("is finished") == 1
+    here, trial = runtime("cpu"), trial_of()
+    key = train(trial, Store(tmp_path / "one"), here)
+    assert run.key == key  # how many processes work is not part of what is made
+    one, two = (load_method(key, trial, Store(tmp_path / name), here) for name in ("one", "two"))
+    for name, tensor in one.state_dict().items():
+        assert torch.allclose(tensor, two.state_dict()[name], atol=1e-3)
+    assert right(one) == pytest.approx(right(two), abs=0.01)
+
+
+@pytest.mark.slow
+def test_two_processes_fail_together_go_on_together_and_find_finished_work(tmp_path):
+    words = "train --method mc-dropout --backbone conv --epochs 3 --batch 64 --augment shift --device cpu"
+    failed = nescio(f"{words} --rate 1e12", tmp_path, TWO)
+    assert failed.returncode != 0
+    (run,) = Store(tmp_path).runs()
+    assert run.state == "failed" and "The loss became" in run.reason
+    trial, store = trial_of("mc-dropout", "conv", Training(epochs=3, batch=64, augment="shift")), Store(tmp_path)
+
+    def stop(seen):
+        if seen["epoch"] >= 2:
+            raise InterruptedError("enough")
+
+    with pytest.raises(InterruptedError):  # one process begins …
+        train(trial, store, runtime("cpu"), checkpoint_seconds=0.0, watch=stop)
+    for said in ("is finished", "was finished before"):  # … two go on
+        done = nescio(words, tmp_path, TWO)
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout
+    key = next(run.key for run in store.runs() if run.state == "finished")
+    assert right(load_method(key, trial, store, runtime("cpu"))) > 0.8

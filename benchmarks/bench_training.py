@@ -1,7 +1,7 @@
 """Images per second of the training loop and of prediction, against bare PyTorch loops in the same run.
 
-On a GPU: CIFAR-size ResNet-18 for every method, beside an ordinary DataLoader loop in float32 and a bare resident loop in
-bf16; prediction of ResNet-50 at 224 pixels. On a CPU: ResNet-18 beside a bare loop.
+On a GPU: CIFAR-size ResNet-18 for every method, beside an ordinary DataLoader loop in float32 and a bare resident loop
+in bf16; prediction of ResNet-50 at 224 pixels. On a CPU: ResNet-18 beside a bare loop.
 """
 
 from __future__ import annotations

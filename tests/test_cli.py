@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import malformed
 import numpy as np
 import pytest
 
+import malformed
 from nescio.cli import COMMANDS, main
 
 ROOT = Path(__file__).parent.parent
@@ -24,7 +24,7 @@ def files(tmp_path_factory):
     for name, shift in (("test", 0.0), ("val", 0.1), ("other", 0.4), ("out", 3.0)):
         labels = rng.integers(0, 4, 200)
         logits = 3 * np.eye(4)[labels] + rng.normal(size=(200, 4)) * (1 + shift)
-        np.savez(folder / f"{name}.npz", labels=labels if name != "other" else labels, logits=logits)
+        np.savez(folder / f"{name}.npz", labels=labels, logits=logits)
     test = dict(np.load(folder / "test.npz"))
     np.savez(folder / "other.npz", labels=test["labels"], logits=test["logits"] + rng.normal(size=(200, 4)))
     return folder
@@ -37,7 +37,9 @@ def ask(capsys, *words):
 
 
 def test_json_is_strict_and_alone(capsys, files):
-    code, out, err = ask(capsys, "evaluate", files / "test.npz", "--val", files / "val.npz", "--ood", f"far={files}/out.npz", "--json")
+    code, out, err = ask(
+        capsys, "evaluate", files / "test.npz", "--val", files / "val.npz", "--ood", f"far={files}/out.npz", "--json"
+    )
     assert code == 0 and err == ""
     held = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     (one,) = held["files"]
@@ -94,7 +96,7 @@ def test_listings(capsys, what):
     code, out, _ = ask(capsys, what)
     assert code == 0 and ("auroc" if what == "metrics" else "entropy") in out
     code, out, _ = ask(capsys, what, "aurc" if what == "metrics" else "energy")
-    assert code == 0 and "Σ" in out or "log" in out
+    assert (code == 0 and "Σ" in out) or "log" in out
     code, _, err = ask(capsys, what, "nonsense")
     assert code == 2 and "There is no" in err
 
@@ -130,7 +132,9 @@ def test_bad_wishes_end_with_2_and_one_sentence(capsys, files, words, sentence):
     assert said.err.count("\n") <= 1
 
 
-@pytest.mark.parametrize(("name", "build", "pattern"), malformed.MALFORMED, ids=[case[0] for case in malformed.MALFORMED])
+@pytest.mark.parametrize(
+    ("name", "build", "pattern"), malformed.MALFORMED, ids=[case[0] for case in malformed.MALFORMED]
+)
 def test_malformed_files_end_with_2_and_one_line(capsys, tmp_path, name, build, pattern):
     code = main(["evaluate", str(build(tmp_path))])
     said = capsys.readouterr()
@@ -172,8 +176,10 @@ def test_evaluation_leaves_heavy_packages_alone(files):
 
 
 def test_imports_leave_torch_alone():
-    names = "nescio nescio.metrics nescio.measures nescio.scorecard nescio.report nescio.testing nescio.compare nescio.store"
-    code = f"import sys, importlib\nfor n in '{names}'.split(): importlib.import_module(n)\nprint('torch' in sys.modules)"
+    names = "nescio.metrics nescio.measures nescio.scorecard nescio.report nescio.testing nescio.compare nescio.store"
+    code = (
+        f"import sys, importlib\nfor n in '{names}'.split(): importlib.import_module(n)\nprint('torch' in sys.modules)"
+    )
     assert fresh(code).stdout.strip() == "False"
 
 

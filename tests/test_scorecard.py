@@ -55,7 +55,7 @@ def test_calibrated_rows_stand_beside_raw_ones_on_the_same_rows(full):
     wrong = model().logits[:, 0].argmax(1) != model().labels
     assert full.value("nll", calibrated=True) < full.value("nll")
     assert full.value("auroc", "entropy", "test", calibrated=True) == metrics.auroc(measures.entropy(scaled), wrong)
-    assert full.value("temperature", split="val", calibrated=True) == pytest.approx(1.5, rel=0.1)  # the best factor is 2
+    assert full.value("temperature", split="val", calibrated=True) == pytest.approx(1.5, rel=0.1)
     raw = {(r["measure"], r["metric"], r["split"]): r["n"] for r in full.rows if not r["calibrated"]}
     for row in full.rows:
         if row["calibrated"] and row["metric"] != "temperature":
@@ -99,7 +99,7 @@ def test_zero_probability_rows_are_counted():
     probs = np.array([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]])
     card = scorecard(Predictions(labels=[0, 0, 1], probs=probs))
     assert any(note.startswith("1 of 3 rows") for note in card.notes)
-    with pytest.raises(Undefined, match="log-probabilities|probs|probabilities"):
+    with pytest.raises(Undefined, match="probabilities"):
         card.value("auroc", "energy")
 
 

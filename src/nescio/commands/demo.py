@@ -26,12 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        import gpytorch  # noqa: F401
-        import torch  # noqa: F401
+        from nescio.methods import registry as methods
     except ImportError as missing:
         raise BadInput(f"The demo trains networks and needs {missing.name}: pip install 'nescio[train]'.") from None
     from nescio._parallel import threads
-    from nescio.methods import registry as methods
     from nescio.protocols import uimnet
     from nescio.report._study import print_study, write_study
 

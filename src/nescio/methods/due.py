@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
-import gpytorch
 import torch
-from gpytorch.utils.memoize import clear_cache_hook
 from torch import Tensor
+
+with warnings.catch_warnings():  # gpytorch's own use of torch.jit is no news to our users
+    warnings.simplefilter("ignore")
+    import gpytorch
+    from gpytorch.utils.memoize import clear_cache_hook
 
 from nescio.config import choice, hparam
 from nescio.errors import BadInput

@@ -17,7 +17,7 @@ from nescio.methods.rnd import RND
 class OCRecipe(Learning):
     width: float = hparam(0.25, uniform(0.1, 0.5), "k, certificates as a share of the features")
     weight: float = hparam(1.0, None, "of the student's loss; it trains the student alone")
-    orthogonality: float = hparam(1.0, log_uniform(0.1, 10.0), "weight of the orthogonality penalty")
+    orthogonality: float = hparam(0.3, log_uniform(0.03, 0.5), "weight of the orthogonality penalty")
 
     def check(self) -> None:
         super().check()

@@ -23,12 +23,12 @@ from nescio.config import Choice, Recipe, Training, Trial, draw, searched, seed_
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions, stack
 from nescio.rows import COLUMNS, Row, from_parquet, to_parquet
-from nescio.scorecard import scorecard
+from nescio.scorecard import cross_fitted, scorecard
 from nescio.select import best_trials
 from nescio.store import Damaged, Store, StoreError, reason_of
 from nescio.sweep import Crew, Failure, Task
 
-NAME, VERSION = "uimnet", 1
+NAME, VERSION = "uimnet", 2
 SPLITS = ("val", "test", "out")
 
 
@@ -745,6 +745,13 @@ def together(
         if len(dumps) > 1:
             scores["native"] = measures.mutual_information(both)
             if "gmm" in plan.measures:
-                scores[GMM] = np.mean([measures.gmm(each["val"])(each[split]) for each in held], axis=0)
+                # fitted on validation rows: their own scores, which set the threshold, are those of mixtures of others
+                own = [
+                    cross_fitted(measures.gmm, each["val"])
+                    if split == "val"
+                    else measures.gmm(each["val"])(each[split])
+                    for each in held
+                ]
+                scores[GMM] = np.mean(own, axis=0)
         found[split] = both.replace(scores=scores, variants=probes[split].variants)
     return found

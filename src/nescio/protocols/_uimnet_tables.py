@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import PurePath
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
@@ -471,7 +472,10 @@ def _folded(table: Table) -> Block:
 
 
 def _data(told: Told) -> str:
-    return next((str(row["dataset"]) for row in told.rows), str(told.plan.get("data", "")))
+    spec = next((str(row["dataset"]) for row in told.rows), str(told.plan.get("data", "")))
+    place, _, size = spec.partition("@")
+    name = PurePath(place.partition(":")[2] or place).stem
+    return f"{name} at {size} pixels" if size else name
 
 
 def _title(told: Told) -> str:

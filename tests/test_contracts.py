@@ -50,3 +50,27 @@ def test_a_broken_measure_is_caught(monkeypatch, broken, sentence):
     monkeypatch.setitem(measures.registry._parts, "broken", Measure("broken", broken, "plain", ("logits",)))
     with pytest.raises(AssertionError, match=sentence):
         check_measure("broken")
+
+
+def test_parts_may_be_named_by_their_function():
+    assert check_metric(metrics.auroc) and check_measure(measures.entropy)
+    with pytest.raises(ValueError, match="not registered"):
+        check_metric(len)
+
+
+def test_a_broken_plug_in_is_left_out_with_one_line(monkeypatch, capsys):
+    import importlib.metadata
+
+    from nescio.registry import Registry
+
+    class Point:
+        value = "nowhere:thing"
+
+        def load(self):
+            raise ImportError("no module named nowhere")
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [Point()])
+    registry = Registry("gadget")
+    registry.add("good", 1)
+    assert list(registry) == ["good"]
+    assert "'nowhere:thing'" in capsys.readouterr().err

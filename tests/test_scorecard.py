@@ -164,3 +164,43 @@ def test_a_density_fitted_on_validation_sets_its_threshold_on_rows_it_has_not_se
     halves[1::2] = measures.gmm(val.take(np.arange(0, 60, 2)))(val.take(np.arange(1, 60, 2)))
     cut = metrics.threshold(halves)
     assert card.value("in_as_in", "gmm") == metrics.in_as_in(measures.gmm(val)(test), cut)
+
+
+def test_zero_probability_rows_are_in_the_reasons_too():
+    card = scorecard(Predictions(labels=[0, 0, 1], probs=np.array([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]])))
+    assert any(r["metric"] == "nll" and r["reason"].startswith("1 of 3 rows") for r in card.reasons)
+    assert np.isfinite(card.value("nll"))
+
+
+@pytest.mark.parametrize("name", ["test", "val", "untaught"])
+def test_out_domain_data_cannot_take_the_name_of_other_rows(name):
+    with pytest.raises(BadInput, match="another name"):
+        scorecard(model(), ood={name: model()})
+
+
+def test_paths_and_dicts_are_welcome(tmp_path):
+    p = model()
+    p.save(tmp_path / "p.npz")
+    raw = {"labels": p.labels, "logits": p.logits}
+    assert scorecard(tmp_path / "p.npz").value("nll") == scorecard(raw).value("nll") == scorecard(p).value("nll")
+    assert np.isfinite(scorecard(raw, ood={"far": raw}).value("auroc", "entropy", "far"))
+
+
+def test_a_plug_in_that_gives_nan_becomes_a_reason(monkeypatch):
+    from nescio.metrics._spec import Metric
+
+    broken = Metric("broken", lambda u, wrong: float("nan"), ("ranking",), "higher", False)
+    monkeypatch.setitem(metrics.registry._parts, "broken", broken)
+    card = scorecard(model())
+    assert all(np.isfinite(r["value"]) for r in card.rows)
+    assert any(r["metric"] == "broken" and "no number" in r["reason"] for r in card.reasons)
+
+
+def test_a_small_validation_dump_serves_as_reference():
+    card = scorecard(model(), val=model(12, seed=2), only=("knn_distance",))
+    assert np.isfinite(card.value("in_as_in", "knn_distance"))
+
+
+def test_a_validation_dump_that_cannot_calibrate_costs_only_the_calibration():
+    card = scorecard(model(), val=model(1, seed=2))
+    assert np.isfinite(card.value("accuracy"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
@@ -38,7 +39,14 @@ class Registry(Generic[T]):
         from importlib.metadata import entry_points
 
         for point in entry_points(group=self.group):
-            point.load()
+            try:
+                point.load()
+            except Exception as error:  # a broken plug-in must not take the built-in parts away
+                about = f"{type(error).__name__}: {error}".splitlines()[0]
+                print(
+                    f"nescio: the {self.kind} {point.value!r} of an outside package is left out ({about}).",
+                    file=sys.stderr,
+                )
 
     def __getitem__(self, name: str) -> T:
         if name not in self._parts:
@@ -60,6 +68,10 @@ class Registry(Generic[T]):
     def __contains__(self, name: object) -> bool:
         self.plug_in()
         return name in self._parts
+
+    def items(self) -> list[tuple[str, T]]:
+        self.plug_in()
+        return list(self._parts.items())
 
     def parts(self) -> list[T]:
         self.plug_in()

@@ -22,6 +22,7 @@ from nescio.rows import COLUMNS, Row
 Array = NDArray[Any]
 
 CLASSWISE_ENTRIES = 20_000_000  # above this many probabilities class-wise ECE costs more than all the rest
+UNTAUGHT = "untaught"  # the split of rows with taught = False
 KNN = 10  # neighbours of `knn_distance` on a scorecard
 SCALERS: dict[str, Callable[[Predictions], Callable[[Predictions], Predictions]]] = {
     "temperature": calibrate.temperature,
@@ -91,10 +92,12 @@ def scorecard(
     """
     if calibration is not None and calibration not in SCALERS:
         raise BadInput(f"There is no calibration named {calibration!r}. There are: {', '.join(SCALERS)}.")
-    outside = {"ood": ood} if isinstance(ood, Predictions) else dict(ood or {})
+    predictions = _dump(predictions)
+    train, val = (None if each is None else _dump(each) for each in (train, val))
+    outside = _outside(ood, split)
     known = predictions
     if predictions.taught is not None and not predictions.taught.all():
-        outside["untaught"] = predictions.take(~predictions.taught)
+        outside[UNTAUGHT] = predictions.take(~predictions.taught)
         if not predictions.taught.any():
             raise BadInput("Every row is of a class that was not in training; give this file as out-domain data.")
         known = predictions.take(predictions.taught)
@@ -113,14 +116,33 @@ def scorecard(
     if calibration is not None:
         try:
             scale = SCALERS[calibration](_fit_on(known, val))
-        except Undefined as reason:
+        except (Undefined, BadInput) as reason:  # a dump that cannot calibrate still says all the rest
             maker.because(None, "calibrated", split, str(reason))
         else:
+            if getattr(scale, "at_edge", False):
+                card.notes.append(
+                    "The validation answers are all right, or no better than chance: the temperature stands at the "
+                    "edge of its range, and calibrated numbers mean little."
+                )
             maker.calibrated(scale)
             maker.whole(scale(known), {label: scale(p) for label, p in outside.items() if p.logits is not None})
     for group in by:
         maker.by_group(known, group)
     return card
+
+
+def _outside(ood: Any, split: str) -> dict[str, Predictions]:
+    """Out-domain dumps by name. A name must not be that of another split, or its rows could not be told apart."""
+    named = {"ood": ood} if ood is not None and not isinstance(ood, Mapping) else dict(ood or {})
+    for label in named:
+        if label in (split, "val", UNTAUGHT):
+            raise BadInput(f"Out-domain data cannot be named {label!r}, which names other rows; give it another name.")
+    return {label: _dump(dump, outside=True) for label, dump in named.items()}
+
+
+def _dump(source: Any, outside: bool = False) -> Predictions:
+    """Predictions as they are, or from a path or a dict of arrays."""
+    return source if isinstance(source, Predictions) else Predictions.load(source, outside=outside)
 
 
 def members_of(predictions: Predictions) -> int | None:
@@ -176,9 +198,14 @@ class _Maker:
     ) -> None:
         """A row, or the reason why there is none."""
         try:
-            self.row(metric, question(), n, measure, split or self.split)
+            value = float(question())
         except Undefined as reason:
             self.because(measure, metric, split or self.split, str(reason))
+            return
+        if np.isfinite(value):
+            self.row(metric, value, n, measure, split or self.split)
+        else:
+            self.because(measure, metric, split or self.split, f"The metric gave {value}, which is no number.")
 
     # -- filling
 
@@ -242,10 +269,12 @@ class _Maker:
             else:
                 self.ask(partial(each.function, mean_probs(known), known.labels, **options), label, len(known))
         if all_of.floored and not self.base["calibrated"]:
-            self.card.notes.append(
+            told = (
                 f"{all_of.floored} of {len(known)} rows give their true class probability 0; "
                 "their NLL uses the smallest normal number instead."
             )
+            self.card.notes.append(told)
+            self.because(None, "nll", self.split, told)
         return np.asarray(~all_of.right)
 
     def wants_classwise(self, known: Predictions) -> bool:
@@ -283,8 +312,12 @@ class _Maker:
 
     def fit(self, each: Any) -> Callable[[Predictions], Array] | None:
         if each.name not in self.fitted:
-            options = {"k": min(KNN, len(self.reference or ()))} if each.name == "knn_distance" else {}
-            make = partial(each.function, **options)
+
+            def make(rows: Predictions) -> Any:
+                options = {"k": min(KNN, len(rows))} if each.name == "knn_distance" else {}
+                return each.function(rows, **options)
+
+            assert self.reference is not None
             try:
                 self.fitted[each.name] = make(self.reference)
                 if self.reference is self.val:

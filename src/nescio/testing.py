@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.errors import Undefined
+from nescio.errors import BadInput, Undefined
 from nescio.measures import registry as measures
 from nescio.metrics import Ranking, answers
 from nescio.metrics import registry as metrics
@@ -22,8 +22,9 @@ from nescio.predictions import Predictions
 Array = NDArray[Any]
 
 
-def check_metric(name: str) -> list[str]:
-    """Holds one registered metric to the promises of its kinds."""
+def check_metric(name: str | Callable[..., Any]) -> list[str]:
+    """Holds one registered metric, given by its name or its function, to the promises of its kinds."""
+    name = _name(name, metrics)
     part = metrics[name]
     promise(bool(part.sentence), f"{name} has no docstring: one sentence must say what it means.")
     evidence = ["it says what it means"]
@@ -36,8 +37,9 @@ def check_metric(name: str) -> list[str]:
     return evidence
 
 
-def check_measure(name: str) -> list[str]:
-    """Holds one registered measure to the promises of its kind."""
+def check_measure(name: str | Callable[..., Any]) -> list[str]:
+    """Holds one registered measure, given by its name or its function, to the promises of its kind."""
+    name = _name(name, measures)
     part = measures[name]
     promise(bool(part.sentence), f"{name} has no docstring: one sentence must say what it means.")
     evidence = []
@@ -60,6 +62,16 @@ def check_method(name: str, *, spectral: float = 1.0, root: str | None = None, *
     dead = [f"{what}: {each.seen}" for what, each in seen.items() if not each.alive]
     promise(not dead, f"{name} is not alive. {'; '.join(dead)}.")
     return [f"{what}: {each.seen}" for what, each in seen.items()]
+
+
+def _name(part: Any, registry: Any) -> str:
+    """The name under which a function, or a part itself, is registered."""
+    if isinstance(part, str):
+        return part
+    for name, held in registry.items():
+        if part is held or part is held.function:
+            return str(name)
+    raise BadInput(f"{getattr(part, '__name__', part)} is not registered as a {registry.kind}: decorate it first.")
 
 
 def promise(kept: bool, sentence: str) -> None:
@@ -268,8 +280,8 @@ def shape_and_order(name: str, f: Callable[..., Any], needs: tuple[str, ...]) ->
 
 def says_what_it_lacks(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
     """without the fields it needs it says so."""
-    bare = {"logits": "labels", "embeddings": "labels", "scores": "labels", "variants": "labels"}
-    promise(all(need in bare for need in needs), f"{name} needs {needs}: unknown fields.")
+    unknown = set(needs) - {"logits", "embeddings", "scores", "variants", "labels", "annotations", "groups", "members"}
+    promise(not unknown, f"{name} needs {', '.join(sorted(unknown))}, which no Predictions has.")
     try:
         f(Predictions(labels=[0, 1]))
     except Undefined as reason:

@@ -174,3 +174,8 @@ def test_reference_reliability():
             assert abs(tau_a) < abs(float(ref["tau_ties_brier-tau"])) - 1e-3
     # log_pred_prob is a success, not an error: against its minus the correlations come out with the opposite sign.
     assert kendall(ref["score"], ref["ens_log_pred_prob"]) == pytest.approx(-float(ref["tau_cont_log_pred_prob-tau"]))
+
+
+def test_ragged_votes_are_one_sentence():
+    with pytest.raises(BadInput, match="annotations has rows of different lengths"):
+        human_alignment([0.1, 0.2], [[1, 2], [3]])

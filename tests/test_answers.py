@@ -171,3 +171,14 @@ def test_blocks_do_not_show(monkeypatch):
     probs[40, 0] += 1
     with pytest.raises(BadInput, match="row 40"):
         answers(probs, labels)
+
+
+@pytest.mark.parametrize("k", ["x", "1", None, 1.5, 0, -1, np.nan, np.inf, True, np.True_, [1], np.array([1])])
+def test_an_odd_k_is_one_sentence(k):
+    with pytest.raises(BadInput, match=r"k is .*whole number from 1"):
+        accuracy([[0.5, 0.5]], [0], k=k)
+
+
+def test_a_whole_k_of_any_type_is_taken():
+    probs = [[0.6, 0.4], [0.6, 0.4]]
+    assert [accuracy(probs, [0, 1], k=k) for k in (1, 1.0, np.int8(1), np.float32(2))] == [0.5, 0.5, 0.5, 1]

@@ -1,5 +1,7 @@
 """Temperature and vector scaling of dumps."""
 
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -9,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.special import log_softmax, logsumexp, softmax
 
-from nescio import BadInput, Predictions, Undefined
-from nescio.calibrate import Temperature, Vector, _Rows, temperature, vector
+from nescio import BadInput, Predictions, Undefined, calibrate
+from nescio.calibrate import REACH, Scaled, Temperature, Vector, _Rows, temperature, vector
 from nescio.measures import energy, largest
 from nescio.measures._softmax import summary
 
@@ -120,14 +122,74 @@ def test_zeros_of_half_precision_probabilities():
     assert found == pytest.approx(1, rel=0.03)
 
 
-def test_the_scaled_logits_are_read_lazily():
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "held"), [(np.float16, np.float32), (np.float32, np.float32), (np.float64, np.float64)]
+)
+def test_calibrated_logits_are_an_array(dtype, held, normalized):
+    logits, labels = sampled(n=50, c=4, s=2)
+    logits = log_softmax(logits, axis=2) if normalized else logits
+    dump = Predictions(logits=logits.astype(dtype), labels=labels, normalized=normalized)
+    calibrated = Temperature(3.0)(dump)
+    assert type(calibrated.logits) is np.ndarray
+    assert calibrated.logits.dtype == held
+    expected = dump.logits.astype(np.float64) / 3
+    expected = log_softmax(expected, axis=2) if normalized else expected
+    np.testing.assert_allclose(calibrated.logits, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(calibrated.logits.argmax(2), dump.logits.argmax(2))
+
+
+def test_scaled_logits_stay_finite():
+    dump = Predictions(logits=np.array([[3e38, 2e38, -3e38], [1.0, 2.0, 3.0]], np.float32))
+    logits = Temperature(1e-3)(dump).logits
+    assert np.isfinite(logits).all()
+    np.testing.assert_array_equal(logits.argmax(2), dump.logits.argmax(2))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", ["folder", "a.npz", "a.safetensors", "a.parquet", "a.csv"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_calibrated_dump_is_saved(tmp_path, monkeypatch, lazy, name, dtype):
+    monkeypatch.setattr(calibrate, "HELD_BYTES", 0 if lazy else 1 << 20)
+    logits, labels = sampled(n=300, c=4)
+    calibrated = Temperature(3.0)(Predictions(logits=logits.astype(dtype), labels=labels))
+    assert isinstance(calibrated.logits, Scaled if lazy else np.ndarray)
+    again = Predictions.load(calibrated.save(tmp_path / name))
+    assert again.logits.dtype == (np.float64 if name == "a.csv" else dtype)
+    np.testing.assert_array_equal(again.logits, np.asarray(calibrated.logits))
+    np.testing.assert_array_equal(again.labels, labels)
+
+
+def test_lazy_logits_are_calculated_with():
+    logits, _ = sampled(n=20, c=4, s=3)
+    lazy, whole = Scaled(logits, np.float64(0.5), np.float64(0.0), False), logits / 2
+    for work in (
+        lambda z: z / 2,
+        lambda z: 2 - z,
+        lambda z: z + z,
+        lambda z: -z,
+        np.exp,
+        np.mean,
+        lambda z: z > 0,
+        lambda z: z.max(),
+        lambda z: z.mean(1),
+        lambda z: z.astype(np.float32),
+        lambda z: np.add.reduce(z, axis=2),
+    ):
+        np.testing.assert_array_equal(work(lazy), work(whole))
+    assert (lazy.size, lazy.nbytes) == (whole.size, whole.nbytes)
+    assert not hasattr(lazy, "detach")
+
+
+def test_the_scaled_logits_are_read_lazily(monkeypatch):
+    monkeypatch.setattr(calibrate, "HELD_BYTES", 0)
     logits, labels = sampled(n=20, c=4, s=3)
     dump = Predictions(logits=logits.astype(np.float32), labels=labels)
     lazy = Temperature(2.0)(dump).logits
-    whole = logits.astype(np.float32).astype(np.float64) / 2
-    assert (lazy.shape, lazy.ndim, lazy.dtype, len(lazy)) == ((20, 3, 4), 3, np.float64, 20)
+    whole = logits.astype(np.float32) / 2
+    assert (lazy.shape, lazy.ndim, lazy.dtype, len(lazy)) == ((20, 3, 4), 3, np.float32, 20)
     np.testing.assert_array_equal(np.asarray(lazy), whole)
-    np.testing.assert_array_equal(np.asarray(lazy, np.float32), whole.astype(np.float32))
+    np.testing.assert_array_equal(np.asarray(lazy, np.float64), whole.astype(np.float64))
     for key in (
         slice(3, 7),
         5,
@@ -164,7 +226,8 @@ def test_what_is_not_logits_stays():
     assert scaled.take(slice(0, 5)).logits.shape == (5, 1, 3)
 
 
-def test_a_large_dump_is_calibrated_without_a_copy(tmp_path):
+def test_a_large_dump_is_calibrated_without_a_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibrate, "HELD_BYTES", 0)
     shape = (3000, 5, 500)
     file = np.lib.format.open_memmap(tmp_path / "logits.npy", "w+", np.float16, shape)
     file[:] = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
@@ -221,14 +284,92 @@ def test_rows_of_other_classes_do_not_teach():
         ({"labels": [0, 1]}, BadInput, "no logits"),
         ({"logits": [[1.0, 2.0]], "labels": [0]}, BadInput, "has 1 labelled rows"),
         ({"logits": np.eye(3), "labels": [0, 1, 9], "taught": [1, 0, 0]}, BadInput, "has 1 labelled rows"),
-        ({"logits": np.eye(3), "labels": [0, 1, 2]}, Undefined, "Every validation answer is right"),
         ({"logits": np.ones((3, 3)), "labels": [0, 1, 2]}, Undefined, "same logit"),
-        ({"logits": np.eye(3), "labels": [1, 2, 0]}, Undefined, "no better than chance"),
     ],
 )
 def test_nothing_to_fit(fit, fields, error, sentence):
     with pytest.raises(error, match=sentence):
         fit(Predictions(**fields))
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize(
+    ("labels", "edge", "sentence"),
+    [
+        ([0, 1, 2], 1 / REACH, "Every validation answer is right"),
+        ([1, 2, 0], REACH, "no better than chance"),
+    ],
+)
+def test_the_edge_of_the_box(factor, labels, edge, sentence):
+    val = Predictions(logits=np.eye(3) * factor, labels=labels)
+    found = temperature(val)
+    assert found.at_edge
+    assert found.temperature == pytest.approx(edge * factor * np.eye(3)[0].std())
+    assert np.isfinite(summary(found(val)).answers().log_loss).all()
+    with pytest.raises(Undefined, match=sentence):
+        vector(val)
+
+
+def test_inside_the_box():
+    logits, labels = counted()
+    assert not temperature(Predictions(logits=logits, labels=labels)).at_edge
+
+
+def test_calibration_that_the_protocol_leaves_out():
+    from nescio.protocols.uimnet import calibration
+
+    logits, labels = counted()
+    assert calibration(Predictions(logits=np.eye(3), labels=[0, 1, 2])) is None
+    assert calibration(Predictions(logits=np.eye(3), labels=[1, 2, 0])) is None
+    assert calibration(Predictions(logits=np.ones((3, 3)), labels=[0, 1, 2])) is None
+    assert calibration(Predictions(logits=logits * 3, labels=labels)) == pytest.approx(3, rel=1e-6)
+
+
+GROWTH = """
+import re, sys
+from pathlib import Path
+import scipy.optimize
+from nescio import Predictions, calibrate
+from nescio.measures._softmax import prob_blocks, summary
+
+def peak():  # of this program alone: ru_maxrss also counts the one that started it
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) // 1024
+
+def whole_pass(dump):
+    summary(dump)
+
+def probabilities(dump):
+    for _ in prob_blocks(dump):
+        pass
+
+def calibration(dump):
+    calibrate._Rows(dump).loss(1.0, 0.0)
+
+def scaled(dump):
+    calibrate.HELD_BYTES = 0
+    summary(calibrate.Temperature(2.0)(dump))
+
+dump = Predictions.load(sys.argv[1])
+before = peak()
+globals()[sys.argv[2]](dump)
+print(before, peak() - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory):
+    """A folder of 200 MB."""
+    folder = tmp_path_factory.mktemp("mapped") / "dump"
+    logits = np.random.default_rng(0).standard_normal((50_000, 1000), np.float32)
+    return Predictions(logits=logits, labels=np.arange(50_000) % 1000).save(folder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+@pytest.mark.parametrize("work", ["whole_pass", "probabilities", "calibration", "scaled"])
+def test_a_memory_mapped_dump_is_not_kept_in_memory(mapped, work):
+    run = subprocess.run([sys.executable, "-c", GROWTH, mapped, work], capture_output=True, text=True, check=True)
+    before, growth = map(int, run.stdout.split())
+    assert before < 150 and growth < 80
 
 
 def test_vector_needs_every_class():

@@ -139,3 +139,18 @@ def test_bad_scheme_and_no_rows():
         ece([[0.5, 0.5]], [0], scheme="equal")
     with pytest.raises(BadInput, match="no rows"):
         classwise_ece_of_blocks([])
+
+
+@pytest.mark.parametrize("bins", ["x", "15", None, 1.5, 0, -3, np.nan, np.inf, True, [15]])
+@pytest.mark.parametrize("function", [ece, classwise_ece, reliability_curve])
+def test_odd_bins_are_one_sentence(function, bins):
+    with pytest.raises(BadInput, match=r"bins is .*whole number from 1"):
+        function([[0.5, 0.5]], [0], bins=bins)
+
+
+def test_whole_bins_of_any_type_are_taken():
+    probs, labels = [[0.6, 0.4], [0.9, 0.1]], [0, 1]
+    for scheme in ("width", "mass"):
+        assert ece(probs, labels, bins=5.0, scheme=scheme) == ece(probs, labels, bins=5, scheme=scheme)
+    assert classwise_ece(probs, labels, bins=5.0) == classwise_ece(probs, labels, bins=np.int8(5))
+    assert len(reliability_curve(probs, labels, bins=5.0).count) == 2

@@ -450,3 +450,37 @@ def test_numba_is_used_only_above_its_stated_size(monkeypatch):
     without = boot.RankPart(u, wrong, RANKING)
     boot.resample([without], 200, 10, 0)
     assert without.fast is None
+
+
+def _small(seed):
+    rng = np.random.default_rng(seed)
+    return Predictions(logits=rng.normal(size=(40, 3)), labels=np.arange(40) % 3)
+
+
+def test_a_sequence_of_models_is_named_by_place():
+    a, b = _small(0), _small(1)
+    found = compare([a, b], metrics=["accuracy"], resamples=50)
+    assert found.models == ("0", "1") and [row["method"] for row in found.rows] == ["0", "1"]
+    assert found.rows == compare({"0": a, "1": b}, metrics=["accuracy"], resamples=50).rows
+
+
+@pytest.mark.parametrize(
+    ("models", "sentence"),
+    [
+        ([], "nothing to compare"),
+        ({"a": [1, 2]}, "Model 'a' is of type list; give Predictions"),
+        (["a.npz"], "Model '0' is of type str"),
+        ("a.npz", "models is one str; give several"),
+        (7, "models is one int"),
+        (_small(0), "models is one Predictions"),
+    ],
+)
+def test_what_is_no_model_is_one_sentence(models, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        compare(models)
+
+
+def test_metrics_that_cannot_be_compared_are_named_by_default():
+    found = compare([_small(0), _small(1)], resamples=50)
+    assert "classwise_ece" in {reason["metric"] for reason in found.reasons if "not resampled" in reason["reason"]}
+    assert "classwise_ece" not in {row["metric"] for row in found.rows}

@@ -173,3 +173,13 @@ def test_only_counts_add_to_counts():
         Counts.of([1.0], [1]) + 1
     with pytest.raises(TypeError):
         1 + Counts.of([1.0], [1])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("order", [">", "<"])
+def test_the_byte_order_does_not_matter(dtype, order):
+    rng = np.random.default_rng(0)
+    u, wrong = rng.normal(size=500).astype(dtype), rng.random(500) < 0.3
+    ours, foreign = Counts.of(u, wrong), Counts.of(u.astype(np.dtype(dtype).newbyteorder(order)), wrong)
+    assert (foreign.half, foreign.exact) == (ours.half, ours.exact) == (dtype == np.float16, dtype != np.float64)
+    np.testing.assert_array_equal(foreign.table, ours.table)

@@ -74,3 +74,12 @@ def test_half_precision_is_widened_before_interpolating():
 def test_bad_input_is_told_in_a_sentence(call, words):
     with pytest.raises(BadInput, match=words):
         call()
+
+
+@pytest.mark.parametrize("odd", ["x", "0.5", None, [0.5], np.array([0.1, 0.2]), np.nan, {}])
+def test_what_is_no_number_is_one_sentence(odd):
+    with pytest.raises(BadInput, match="level is"):
+        threshold([0.1, 0.2], level=odd)
+    for share in (in_as_in, out_as_out):
+        with pytest.raises(BadInput, match="threshold is"):
+            share([0.1, 0.2], odd)

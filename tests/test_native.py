@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from nescio import Predictions, Undefined
-from nescio.measures import _native, native, norm
+from nescio.measures import _native, jacobian, native, norm
 from reference import load
 
 
@@ -49,3 +49,14 @@ def test_absent_is_a_sentence():
         norm(Predictions(labels=[0, 1]))
     with pytest.raises(Undefined, match="no score named native"):
         native(Predictions(scores={"other": [1.0]}))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("measure", [native, jacobian])
+def test_the_dumps_own_scores_cannot_be_written_to(measure, dtype):
+    scores = np.arange(4.0).astype(dtype)
+    dump = Predictions(scores={"native": scores, "jacobian": scores})
+    with pytest.raises(ValueError, match="read-only"):
+        measure(dump)[0] = 7
+    assert scores.flags.writeable
+    np.testing.assert_array_equal(measure(dump), scores)

@@ -403,3 +403,13 @@ def test_stack_joins_on_index_and_names_members():
     assert not both.scores and both.embeddings is None
     assert stack([both, a]).members.tolist() == [0, 0, 1, 1, 1, 2, 2]
     assert Predictions.stack([a]).members.tolist() == [0, 0]
+
+
+def test_what_was_written_into_a_private_map_is_not_forgotten(tmp_path):
+    np.save(tmp_path / "logits.npy", np.zeros((1 << 14, 4)))
+    private = np.load(tmp_path / "logits.npy", mmap_mode="c")
+    private[:] = 1
+    rows = private.view()
+    rows.flags.writeable = False
+    forget(rows)
+    assert (private == 1).all()

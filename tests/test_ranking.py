@@ -257,3 +257,9 @@ def test_bad_tpr(tpr):
 def test_bad_groups(groups, words):
     with pytest.raises(BadInput, match=words):
         Ranking.from_groups(*groups)
+
+
+@pytest.mark.parametrize(("u", "positive"), [([[1, 2], [3]], [0, 1]), ([1, 2], [[0], [1, 0]])])
+def test_ragged_input_is_one_sentence(u, positive):
+    with pytest.raises(BadInput, match="rows of different lengths"):
+        auroc(u, positive)

@@ -312,10 +312,28 @@ def test_summary_has_one_line_a_model_and_marks_the_best() -> None:
 def test_comparison_shows_intervals_and_the_group_that_cannot_be_told_from_the_best() -> None:
     values, differences = report.tables(sample_comparison())
     held = cells(values)
-    assert held["accuracy ↑", "logistic"] == Cell("0.8900 [0.8800, 0.9020]", 0.89, True)
-    assert not held["accuracy ↑", "tree"].best  # type: ignore[union-attr]
+    assert held["accuracy ↑", "logistic"] == Cell("#2* 0.8900 [0.8800, 0.9020]", 0.89, True)
+    assert held["accuracy ↑", "tree"] == Cell("#3 0.8000 [0.7900, 0.8120]", 0.8, False)
     assert "1,000 paired resamples of 400 shared rows" in values.note and "95 %" in values.note
     assert cells(differences)["AUROC ↑ · largest: tree − forest", "difference"].text == "-0.0400"  # type: ignore[union-attr]
+
+
+def test_ranks_and_the_group_of_the_best_survive_in_every_form(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from rich.console import Console
+
+    comparison = sample_comparison()
+    comparison.rows.append(row("accuracy", 0.5, split="other", method="tree", rank=None, best=None))
+    plain = io.StringIO()
+    report.terminal([], Console(file=plain, width=160), comparison=comparison)
+    assert "#1* 0.9000 [" in plain.getvalue() and "#3 0.8000 [" in plain.getvalue()
+    assert "* after the rank: cannot be told from the best" in plain.getvalue()
+    marked = report.markdown([], comparison)
+    assert r"| **#2\* 0.8900 [0.8800, 0.9020]** | #3 0.8000 [" in marked and r"\* after the rank" in marked
+    tex = report.latex([], comparison)
+    assert r"\textbf{\#2* 0.8900 [0.8800, 0.9020]} & \#3 0.8000 [" in tex and "* after the rank" in tex
+    page = report.write(tmp_path, [], comparison).read_text()
+    assert "<strong>#2* 0.8900</strong>" in page and "<td>#3 0.8000" in page and "* after the rank" in page
+    assert "#None" not in plain.getvalue() + marked + tex + page
 
 
 def test_overview_names_the_best_and_who_cannot_be_told_from_it() -> None:

@@ -72,3 +72,20 @@ def test_bad_input():
             bad()
     with pytest.raises(Undefined):
         miou([], [], 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (([0], [0], "x"), "classes is x; it must be a whole number from 1"),
+        (([0], [0], 1.5), "classes is 1.5"),
+        (([0], [0], 0), "classes is 0"),
+        (([0], [0], None), "classes is None"),
+        (([0], [0], 2, "x"), "void is x; it must be a whole number"),
+        (([[0], [0, 1]], [0], 2), "predicted has rows of different lengths"),
+        (([np.inf], [0], 2), "predicted must hold whole numbers"),
+    ],
+)
+def test_odd_arguments_are_one_sentence(arguments, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        miou(*arguments)

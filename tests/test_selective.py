@@ -27,6 +27,7 @@ from nescio.metrics import (
     sac,
     selective_risk,
 )
+from nescio.metrics._ranking import rows_for
 from reference import load, note
 
 TIED = st.sampled_from([-2.0, -0.5, -0.0, 0.0, 0.5, 3.0])
@@ -461,3 +462,28 @@ def test_pract_aulc():
 def test_bad_input_is_told_in_a_sentence(call, words):
     with pytest.raises(BadInput, match=words):
         call()
+
+
+def test_computed_coverages_mean_the_rows_of_the_decimal():
+    for n in [*range(1, 200), 1000, 4999, 50_000, 10**7]:
+        for steps in (5, 10, 20, 100):
+            meant = [-(-i * n // steps) for i in range(1, steps + 1)]
+            rising = np.linspace(1 / steps, 1, steps)
+            for computed in (rising, np.linspace(1, 1 / steps, steps)[::-1], np.linspace(0, 1, steps + 1)[1:]):
+                assert [rows_for(c, n, "coverage") for c in computed] == meant
+            assert [rows_for(f"{i}/{steps}", n, "coverage") for i in range(1, steps + 1)] == meant
+    u, wrong = np.arange(10), np.arange(10) == 3
+    assert 0.30000000000000004 in np.linspace(0.1, 1, 10)
+    assert selective_risk(u, wrong, 0.30000000000000004) == 0 and selective_risk(u, wrong, 0.31) == 1 / 4
+    assert aurc_over(u, wrong, np.linspace(0.1, 1, 10)) == aurc_over(u, wrong)
+
+
+def test_a_coverage_above_nothing_keeps_a_row_and_decimals_are_exact():
+    assert rows_for(1e-17, 10, "coverage") == rows_for(5e-324, 10**7, "coverage") == 1 and rows_for(0, 10, "c") == 0
+    assert rows_for(0.3000001, 10, "c") == 4 and rows_for(0.30000000001, 10, "c") == 4 and rows_for(0.3, 11, "c") == 4
+    assert all(rows_for(i / n, n, "c") == i for n in (3, 7, 49, 10**7 + 19) for i in range(1, min(n, 1000)))
+
+
+def test_coverages_that_are_one_number_are_refused():
+    with pytest.raises(BadInput, match="give several shares"):
+        aurc_over([1, 2], [0, 1], 0.5)

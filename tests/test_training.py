@@ -22,7 +22,7 @@ from nescio.methods.base import accuracy_of
 from nescio.methods.erm import ERM
 from nescio.runtime import runtime
 from nescio.store import Store
-from nescio.training import WEIGHTS, Diverged, fit, load_method, optimizer_of, rate_at, train
+from nescio.training import WEIGHTS, Diverged, build, fit, load_method, optimizer_of, rate_at, train
 
 torch.set_num_threads(1)
 QUICK = Training(epochs=3, batch=128, augment="none", rate=0.1)
@@ -320,3 +320,27 @@ def test_two_processes_fail_together_go_on_together_and_find_finished_work(tmp_p
         assert said in done.stdout
     key = next(run.key for run in store.runs() if run.state == "finished")
     assert right(load_method(key, trial, store, runtime("cpu"))) > 0.8
+
+
+def test_the_precision_of_a_trial_is_the_one_that_trains(monkeypatch, tmp_path):
+    seen = []
+
+    def look(trial, dataset, runtime, *_):
+        seen.append(runtime.precision)
+        raise Diverged("Seen enough.")
+
+    monkeypatch.setattr("nescio.training.fit", look)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+    for precision in ("float32", "bf16"):
+        with pytest.raises(Diverged):
+            train(trial_of(training=replace(QUICK, precision=precision)), Store(tmp_path), runtime("cpu"))
+    assert seen == ["float32", "bf16"]
+
+
+def test_networks_of_one_seed_start_alike():
+    def start(method, spectral):
+        return build(trial_of(method, spectral=spectral), datasets.load("digits"), rows=100)
+
+    erm, mixup, bounded = start("erm", None), start("mixup", None), start("erm", 5.0)
+    assert torch.equal(erm.features[1].weight, mixup.features[1].weight)
+    assert torch.equal(erm.head.weight, bounded.head.weight)

@@ -499,7 +499,9 @@ def test_classes_are_divided_once_and_the_tree_is_kept(tmp_path, monkeypatch):
 
 
 def test_a_reference_network_divides_by_its_features(tmp_path):
-    plan = replace(PLAN, inside=None, outside=None, methods=("erm",), trials=1, seeds=1, oracle=False)
+    plan = replace(
+        PLAN, inside=None, outside=None, features="reference", methods=("erm",), trials=1, seeds=1, oracle=False
+    )
     place = Place(str(tmp_path), device="cpu")
     found = uimnet.run(plan, place, workers=0).plan
     from nescio.protocols.imagenot import class_means, imagenot
@@ -518,7 +520,7 @@ def test_a_reference_network_that_fails_is_said(tmp_path, monkeypatch):
         raise training.Diverged("The loss became nan in epoch 1; a smaller learning rate may help.")
 
     monkeypatch.setattr(training, "fit", broken)
-    plan = replace(PLAN, inside=None, outside=None)
+    plan = replace(PLAN, inside=None, outside=None, features="reference")
     with pytest.raises(StoreError, match="The classes could not be divided: The loss became nan"):
         uimnet.run(plan, Place(str(tmp_path), device="cpu"), workers=0)
 

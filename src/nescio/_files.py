@@ -216,6 +216,21 @@ def _not_npy(key: str, no: Exception) -> str:
     return f"{key} is not a whole .npy array; it may have been cut short: save it again."
 
 
+def _write_npy(file: Any, array: Array) -> None:
+    if isinstance(array, np.ndarray):
+        np.lib.format.write_array(file, array, allow_pickle=False)
+        return
+    header = {"descr": np.lib.format.dtype_to_descr(array.dtype), "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    _write_rows(file, array)
+
+
+def _write_rows(file: Any, array: Array) -> None:
+    """The bytes of an array, or of one that is computed when it is read, block by block."""
+    for part in blocks(len(array), max(1, CHECK_BYTES * len(array) // max(1, array.nbytes))):
+        file.write(np.ascontiguousarray(array[part]).data)
+
+
 def _read_npz(path: Path) -> Flat:
     import zipfile
 
@@ -244,7 +259,7 @@ def _write_npz(predictions: Predictions, file: IO[bytes]) -> None:
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for key, array in flat.items():
             with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
+                _write_npy(member, array)
 
 
 # ---- a folder of .npy arrays
@@ -301,7 +316,7 @@ def _write_folder(predictions: Predictions, goal: Path) -> None:
             file = part / (f"{field}/{quote(name, safe=' ')}.npy" if name else f"{field}.npy")
             file.parent.mkdir(exist_ok=True)
             with file.open("xb") as handle:
-                np.lib.format.write_array(handle, array, allow_pickle=False)
+                _write_npy(handle, array)
                 _flush(handle)
             arrays[key] = {
                 "file": file.relative_to(part).as_posix(),
@@ -381,9 +396,7 @@ def _write_safetensors(predictions: Predictions, file: IO[bytes]) -> None:
     text += b" " * (-len(text) % 8)
     file.write(struct.pack("<Q", len(text)) + text)
     for _, array in tensors:
-        rows = np.atleast_1d(array)
-        for part in blocks(len(rows), max(1, CHECK_BYTES * len(rows) // rows.nbytes)):
-            file.write(np.ascontiguousarray(rows[part]).data)
+        _write_rows(file, array if array.ndim else np.atleast_1d(array))
 
 
 # ---- tables: one column a number
@@ -465,7 +478,7 @@ def _to_columns(predictions: Predictions, ending: str) -> dict[str, Array]:
         if array.ndim == 1:
             columns[prefix] = array
         else:
-            table = array.reshape(len(array), -1)
+            table = np.asarray(array).reshape(len(array), -1)
             columns.update({f"{prefix}_{number}": table[:, number] for number in range(table.shape[1])})
     return columns
 

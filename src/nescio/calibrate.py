@@ -3,9 +3,9 @@
     scale = temperature(val)
     calibrated = scale(test)
 
-The calibrated logits are computed when they are read, so that a dump of many gigabytes needs no copy. Variants (other
-log-probabilities of the same rows) stay as they are. A dump of log-probabilities gives log-probabilities again, scaled
-and renormalised: log p carries no evidence beyond p, so `max_logit`, `energy` and `dempster_shafer` stay absent.
+The calibrated logits of a large dump are computed when they are read, so that many gigabytes need no copy. Variants
+(other log-probabilities of the same rows) stay as they are. A dump of log-probabilities gives log-probabilities again,
+scaled and renormalised: log p carries no evidence beyond p, so `max_logit`, `energy` and `dempster_shafer` stay absent.
 """
 
 from __future__ import annotations
@@ -20,20 +20,25 @@ from numpy.typing import NDArray
 from nescio._parallel import blocks, share, threads
 from nescio.errors import BadInput, Undefined
 from nescio.measures._softmax import half_padding
-from nescio.predictions import Predictions
+from nescio.predictions import Predictions, forget
 from nescio.progress import track
 
 Array = NDArray[Any]
 BLOCK = 1 << 16  # scores worked on together, by one thread
-REACH = 1e4  # a temperature is sought within this factor of the scores' own spread
+HELD_BYTES = 1 << 28  # calibrated logits up to this size are an array; larger ones are computed when they are read
+REACH = 1e3  # a temperature is sought within this factor of the scores' own spread, and a class's scale of the best one
 BIAS = 30.0  # bound on a class's bias, in nats
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """Divides the logits of every draw by one number."""
+    """Divides the logits of every draw by one number.
+
+    `at_edge`: the likelihood was still rising at the edge of the box, so the number is the box's, not the answers'.
+    """
 
     temperature: float
+    at_edge: bool = False
 
     def __call__(self, predictions: Predictions) -> Predictions:
         return _scaled(predictions, np.float64(1 / self.temperature), np.float64(0.0))
@@ -56,6 +61,8 @@ def temperature(val: Predictions) -> Temperature:
     """The temperature that gives the validation labels the highest likelihood.
 
     argmin_T -(1/n) Σ log mean_draws softmax(z/T)[label], by box-constrained L-BFGS on log T. Guo et al. (2017).
+    The box is [1/1000, 1000] × the mean standard deviation of a row's logits. Where every answer is right, or answers
+    are no better than chance, the likelihood rises up to its edge: that edge is returned, with `at_edge` True.
     """
     rows = _Rows(val)
 
@@ -64,13 +71,12 @@ def temperature(val: Predictions) -> Temperature:
         value, by_scale, _ = rows.loss(beta, np.float64(0.0))
         return value, np.array([-beta * by_scale.sum()])
 
-    if rows.all_right():
-        raise Undefined("Every validation answer is right: no temperature is best, a lower one is always likelier.")
     middle, reach = np.log(rows.spread()), np.log(REACH)
-    best = _minimize(loss, np.array([middle]), [(middle - reach, middle + reach)])[0]
-    if best > middle + 0.99 * reach:
-        raise Undefined("The validation answers are no better than chance: no temperature is high enough for them.")
-    return Temperature(float(np.exp(best)))
+    edges = (middle - reach, middle + reach)
+    best = _minimize(loss, np.array([middle]), [edges])[0]
+    # Towards an edge the likelihood may be so flat that the search stops before it.
+    found = min((*edges, best), key=lambda x: loss(np.array([x]))[0])
+    return Temperature(float(np.exp(found)), at_edge=bool(found in edges))
 
 
 def vector(val: Predictions) -> Vector:
@@ -84,7 +90,12 @@ def vector(val: Predictions) -> Vector:
     missing = np.setdiff1d(np.arange(c), rows.labels)
     if len(missing):
         raise Undefined(f"The validation rows hold no label {missing[0]}, so its scale and bias cannot be fitted.")
-    start = 1 / temperature(val).temperature
+    first = temperature(val)
+    if first.at_edge and first.temperature < rows.spread():
+        raise Undefined("Every validation answer is right: no scale is best, a larger one is always likelier.")
+    if first.at_edge:
+        raise Undefined("The validation answers are no better than chance: no scale is small enough for them.")
+    start = 1 / first.temperature
 
     def loss(x: Array) -> tuple[float, Array]:
         value, by_scale, by_bias = rows.loss(x[:c] * start, x[c:])
@@ -122,17 +133,10 @@ class _Rows:
     def block(self, number: int) -> tuple[Array, Array]:
         """(scores (b, s, c) in float64, labels (b,)) of one block."""
         part = self.parts[number]
-        z = _scores(self.logits[part], self.normalized)[self.known[part]]
+        stored = self.logits[part]
+        z = _scores(stored, self.normalized)[self.known[part]]
+        forget(stored)
         return z, self.labels[self.starts[number] : self.starts[number + 1]]
-
-    def all_right(self) -> bool:
-        """Whether every draw puts the label alone on top."""
-        for number in range(len(self.parts)):
-            z, y = self.block(number)
-            own = z[np.arange(len(y)), :, y]
-            if np.count_nonzero(z >= own[:, :, None]) > own.size:
-                return False
-        return True
 
     def spread(self) -> float:
         """Mean standard deviation of a row's scores: the unit in which a temperature is sought."""
@@ -177,15 +181,17 @@ class _Rows:
 # ---- scaled when read
 
 
-class Scaled:
-    """logits · scale + bias, (n, s, c) in float64, computed for the rows that are read."""
+class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
+    """logits · scale + bias, (n, s, c), computed for the rows that are read; anything else is done on the whole."""
 
-    dtype = np.dtype(np.float64)
     ndim = 3
 
     def __init__(self, logits: Any, scale: Any, bias: Any, normalized: bool) -> None:
         self.logits, self.scale, self.bias, self.normalized = logits, scale, bias, normalized
         self.shape = logits.shape
+        self.dtype: np.dtype[Any] = np.dtype(np.float64 if logits.dtype.itemsize > 4 else np.float32)
+        self.size = int(np.prod(self.shape))
+        self.nbytes = self.size * self.dtype.itemsize
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -196,20 +202,43 @@ class Scaled:
             return np.asarray(np.asarray(self)[key])
         if np.ndim(rows) == 0 and not isinstance(rows, slice):
             return np.asarray(self[int(rows) : int(rows) + 1 or None][0][tuple(rest)])
-        values = self._rows(np.asarray(self.logits[rows]))
+        stored = np.asarray(self.logits[rows])
+        values = self._rows(stored)
+        forget(stored)
         kept = slice(None) if isinstance(rows, slice) else np.arange(len(values))
         return np.asarray(values[(kept, *rest)])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return self[:].astype(dtype or self.dtype, copy=False)
+        whole = np.empty(self.shape, dtype or self.dtype)
+        parts = blocks(len(self), max(1, BLOCK // (self.shape[1] * self.shape[2])))
+
+        def work(first: int, step: int) -> None:
+            for part in parts[first::step]:
+                whole[part] = self[part]
+
+        share(work, max(1, min(threads(), len(parts))))
+        return whole
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        whole = [np.asarray(each) if isinstance(each, Scaled) else each for each in inputs]
+        return getattr(ufunc, method)(*whole, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"Scaled logits have no attribute {name}.")
+        return getattr(np.asarray(self), name)
 
     def _rows(self, logits: Array) -> Array:
         z = _scores(logits, self.normalized)
-        scaled = z * self.scale
+        with np.errstate(over="ignore"):
+            scaled = z * self.scale
         scaled += self.bias
         if self.normalized:
             scaled -= scaled.max(-1, keepdims=True)
             scaled -= np.log(np.exp(scaled).sum(-1, keepdims=True))
+        most = float(np.finfo(self.dtype.type).max) / 2  # so that every number stays finite
+        np.clip(scaled, -most, most, out=scaled)
+        scaled = scaled.astype(self.dtype, copy=False)
         if np.ndim(self.scale) == 0:
             _keep_first(z, scaled)
         return np.asarray(scaled)
@@ -218,11 +247,12 @@ class Scaled:
 def _scaled(predictions: Predictions, scale: Any, bias: Any) -> Predictions:
     if predictions.logits is None:
         raise BadInput("There are no logits and no probs to calibrate.")
+    logits = Scaled(predictions.logits, scale, bias, predictions.normalized)
     # Not through the constructor, whose checks would read every row: a scaled dump is as sound as the dump itself.
     calibrated = object.__new__(Predictions)
     for field in fields(predictions):
         object.__setattr__(calibrated, field.name, getattr(predictions, field.name))
-    object.__setattr__(calibrated, "logits", Scaled(predictions.logits, scale, bias, predictions.normalized))
+    object.__setattr__(calibrated, "logits", np.asarray(logits) if logits.nbytes <= HELD_BYTES else logits)
     return calibrated
 
 

@@ -15,6 +15,7 @@ from nescio._bootstrap import AnswerPart, Asked, Part, RankPart, applicable, ask
 from nescio.errors import BadInput, Undefined
 from nescio.measures._softmax import summary
 from nescio.metrics import Answers
+from nescio.metrics import registry as _metrics
 from nescio.predictions import Predictions, join
 from nescio.rows import COLUMNS
 
@@ -58,7 +59,7 @@ class Interval:
 
 
 def compare(
-    models: Mapping[str, Predictions],
+    models: Mapping[str, Predictions] | Sequence[Predictions],
     *,
     measure: str = "largest",
     metrics: Iterable[str] | None = None,
@@ -76,12 +77,12 @@ def compare(
     Intervals are percentiles of the resamples. Those of ECE lie a little high, since copied rows make any model look
     less calibrated.
 
+    `models`: by name, or a sequence whose models are called "0", "1" and so on.
     `metrics`: names such as auroc, sac@0.95, accuracy@5; every one that applies unless given. Rows of classes that were
     not taught are left out.
     """
     _check(resamples, level, seed)
-    if not models:
-        raise BadInput("There is nothing to compare: give at least one model.")
+    models = _named(models)
     wanted, refused = _wanted(metrics)
     rows = _joined(models)
     n = len(next(iter(rows.values())))
@@ -332,7 +333,7 @@ _UNREPEATABLE = "It needs every class probability of every resampled row, not a 
 def _wanted(metrics: Iterable[str] | None) -> tuple[list[Asked], list[Asked]]:
     """(those that counts of rows can give, those that they cannot)"""
     if metrics is None:
-        return applicable(), []
+        return applicable(), _unrepeatable()
     names = [metrics] if isinstance(metrics, str) else list(dict.fromkeys(metrics))
     found = [asked(name) for name in names]
     if not found:
@@ -342,6 +343,29 @@ def _wanted(metrics: Iterable[str] | None) -> tuple[list[Asked], list[Asked]]:
             known = ", ".join(each.label for each in applicable())
             raise BadInput(f"The metric {metric.label!r} is not one of answers or of their ranking; there are {known}.")
     return [metric for metric in found if metric.repeats], [metric for metric in found if not metric.repeats]
+
+
+def _unrepeatable() -> list[Asked]:
+    """The metrics of answers and of rankings that a scorecard shows and no resample can give."""
+    judged = [each for each in _metrics.parts() if {"answers", "ranking"} & set(each.kinds)]
+    return [Asked(each.name, each, {}) for each in judged if not each.prepared and "curve" not in each.kinds]
+
+
+def _named(models: Any) -> dict[str, Predictions]:
+    if not isinstance(models, Mapping):
+        if isinstance(models, Predictions | str) or not isinstance(models, Iterable):
+            raise BadInput(
+                f"models is one {type(models).__name__}; give several Predictions, as a list or as a dict by name."
+            )
+        models = {str(place): each for place, each in enumerate(models)}
+    if not models:
+        raise BadInput("There is nothing to compare: give at least one model.")
+    for name, each in models.items():
+        if not isinstance(each, Predictions):
+            raise BadInput(
+                f"Model {name!r} is of type {type(each).__name__}; give Predictions (Predictions.load reads a file)."
+            )
+    return dict(models)
 
 
 def _check(resamples: int, level: float, seed: int) -> None:

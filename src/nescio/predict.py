@@ -44,15 +44,19 @@ def predict(
     outside: Sequence[int] | None = None,
     root: str | Path | None = None,
     wait: bool = True,
+    compile: bool = False,
 ) -> str:
     """What a trained trial says about one split, in the store; returns the dump's key.
 
-    `outside` names the classes of the split `out`; None: all that are not in-domain.
+    `outside` names the classes of the split `out`; None: all that are not in-domain. The precision is the trial's.
+    `compile` only saves time on large sets; what is in the store already is not predicted again.
     """
     with store.work("predict", _asked(split, outside), parents=(key,), version=VERSION, wait=wait) as part:
         if part is not None:
-            dataset = datasets.load(trial.data, root)
+            dataset, runtime = datasets.load(trial.data, root), runtime.at(trial.training.precision)
             method = load_method(key, trial, store, runtime, root)
+            if compile:
+                method.features.compile()
             images = split_of(dataset, trial, split, outside)
             dump_of(method, images, dataset, runtime, seed=seed_for(key, split)).save(part.folder / DUMP)
     return predict_key(key, split, outside, store)
@@ -90,7 +94,7 @@ def probe(
     with store.work("predict", recipe, parents=keys, version=VERSION, wait=wait) as part:
         if part is not None:
             _, trial = members[0]
-            dataset = datasets.load(trial.data, root)
+            dataset, runtime = datasets.load(trial.data, root), runtime.at(trial.training.precision)
             methods = [load_method(key, each, store, runtime, root) for key, each in members]
             for method, temperature in zip(methods, recipe["temperatures"], strict=True):
                 method.temperature = temperature

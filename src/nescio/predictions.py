@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -257,14 +257,15 @@ class Predictions:
         return stack(members)
 
 
-def stack(members: Sequence[Predictions]) -> Predictions:
+def stack(*members: Predictions | Iterable[Predictions]) -> Predictions:
     """A deep ensemble of networks: their draws side by side, each draw knowing its member, joined on index.
+
+    Members come one by one, stack(a, b), or together, stack([a, b]).
 
     The members must hold the same rows and labels. Logits are concatenated along draws; variants are averaged as
     probabilities; embeddings and scores belong to single networks and are left out.
     """
-    if not members:
-        raise BadInput("There is nothing to stack: give at least one Predictions.")
+    members = _several(members, "stack")
     first = members[0]
     for number, member in enumerate(members):
         if member.logits is None:
@@ -310,10 +311,21 @@ def stack(members: Sequence[Predictions]) -> Predictions:
     )
 
 
-def join(*predictions: Predictions) -> tuple[Predictions, ...]:
-    """The rows that all of them hold, in the order of the first."""
-    if not predictions:
-        raise BadInput("There is nothing to join: give at least one Predictions.")
+def _several(given: Sequence[Any], what: str) -> tuple[Predictions, ...]:
+    """Predictions that were given one by one, or as one list."""
+    if len(given) == 1 and isinstance(given[0], Iterable) and not isinstance(given[0], Predictions):
+        given = tuple(given[0])
+    if not given:
+        raise BadInput(f"There is nothing to {what}: give at least one Predictions.")
+    for each in given:
+        if not isinstance(each, Predictions):
+            raise BadInput(f"Only Predictions can be given to {what}, not {type(each).__name__}.")
+    return tuple(given)
+
+
+def join(*predictions: Predictions | Iterable[Predictions]) -> tuple[Predictions, ...]:
+    """The rows that all of them hold, in the order of the first; join(a, b) or join([a, b])."""
+    predictions = _several(predictions, "join")
     first, *others = predictions
     if all(np.array_equal(other.index, first.index) for other in others):
         return predictions
@@ -331,10 +343,12 @@ def forget(rows: Array) -> None:
 
     A pass over a dump that calls this after every block keeps only a few blocks in memory, however large the dump is.
     """
-    if rows.flags.writeable or not rows.flags.c_contiguous or not hasattr(mmap, "MADV_DONTNEED"):
+    if not rows.flags.c_contiguous or not hasattr(mmap, "MADV_DONTNEED"):
         return
     base: Any = rows
     while isinstance(base, np.ndarray):
+        if base.flags.writeable:  # what was written into a private map is in no file
+            return
         base = base.base
     if not isinstance(base, mmap.mmap):
         return

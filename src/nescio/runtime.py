@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,13 @@ class Runtime:
         if self.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
+
+    def at(self, precision: str) -> Runtime:
+        """The same place with the number format that a trial names."""
+        if precision == "bf16" and self.device.type == "cpu":
+            # some machines announce matrix units that they do not have, and die of the first instruction
+            os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+        return self if precision == "auto" else replace(self, precision=precision)
 
     def place(self, module: nn.Module) -> nn.Module:
         module = module.to(self.device)

@@ -24,7 +24,7 @@ from nescio.methods.base import Method, Setting
 from nescio.runtime import Runtime, evaluating, random_state, restore_random_state, seed_everything
 from nescio.store import Store
 
-VERSION = 2  # of what training does; a change that moves weights raises it
+VERSION = 3  # of what training does; a change that moves weights raises it
 WEIGHTS = "weights.safetensors"
 LOOK = 50  # optimiser steps between two looks at the loss: looking waits for the device
 Watch = Callable[[dict[str, Any]], None]
@@ -50,7 +50,7 @@ def train(
     wait: bool = True,
 ) -> str:
     """Trains one trial unless it is finished, going on from its last checkpoint; returns its key."""
-    dataset = datasets.load(trial.data, root)
+    dataset, runtime = datasets.load(trial.data, root), runtime.at(trial.training.precision)
     key = key_of(trial, dataset, store)
     if runtime.rank > 0:  # the first process owns the store; the others only compute
         if runtime.share(None):
@@ -77,7 +77,8 @@ def load_method(key: str, trial: Trial, store: Store, runtime: Runtime, root: st
 def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
     """A trial's method with the initial weights that its init seed gives."""
     classes = len(trial.classes) if trial.classes is not None else len(dataset.classes)
-    seed_everything(seed_for("init", trial.method, trial.backbone, trial.init_seed))
+    # without the method: networks of one seed start alike, whatever they are taught by (UIMNET §1)
+    seed_everything(seed_for("init", trial.backbone, trial.init_seed))
     setting = Setting(trial.backbone, dataset.channels, dataset.size, classes, trial.spectral, rows)
     return methods[trial.method](trial.recipe, setting)
 
@@ -282,6 +283,8 @@ class _Stream:
         parts = self.plan.accumulate * self.runtime.world
         if self.plan.batch % parts:
             raise BadInput(f"A batch of {self.plan.batch} cannot be cut into {parts} equal parts.")
+        if self.plan.batch // parts < 2:
+            raise BadInput(f"A batch of {self.plan.batch} in {parts} part(s) is too small: batch-norm needs two rows.")
         if len(self.images.labels) < self.plan.batch // self.plan.accumulate:
             raise BadInput(
                 f"There are {len(self.images.labels)} training rows, fewer than one batch of "

@@ -30,9 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--to", metavar="FILE", required=True, help=".npz or .safetensors file, or a folder")
     parser.add_argument("--probes", action="store_true", help="Jacobian and test-time augmentation as well")
-    parser.add_argument(
-        "--precision", choices=("auto", "float32", "bf16"), default="auto", help="auto: bf16 on a GPU (default: auto)"
-    )
+    parser.add_argument("--compile", action="store_true", help="torch.compile the network: worth it on large sets")
     add_place(parser)
 
 
@@ -48,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
         key = whole(args.key, store)
         trial = from_plain(store.recipe("train", key)["recipe"], lambda name: registry[name].recipe_class)
         split_of(datasets.load(trial.data, args.root), trial, args.split)  # an empty one is said before any work
-        here = runtime(args.device, args.precision)
-        dump = load_dump(predict(key, trial, args.split, store, here, root=args.root), store)
+        here = runtime(args.device)
+        dump = load_dump(predict(key, trial, args.split, store, here, root=args.root, compile=args.compile), store)
         if args.probes:
             found = load_dump(probe([(key, trial)], [1.0], args.split, store, here, root=args.root), store)
             dump = dump.replace(scores={**dump.scores, **found.scores}, variants={**dump.variants, **found.variants})

@@ -52,6 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--out", dest="outside", metavar="CLASSES", help="out-domain classes (with --in; default: all others)"
     )
     what.add_argument(
+        "--partition", metavar="FILE", help="in-domain and out-domain classes as `nescio imagenot` wrote them"
+    )
+    what.add_argument(
         "--features", choices=("reference", "pixels"), help="of the Ward tree (default: a reference network)"
     )
     what.add_argument("--no-oracle", action="store_true", help="leave the oracle row out")
@@ -90,6 +93,7 @@ def plan_of(args: argparse.Namespace) -> Any:
     plan = PRESETS[args.preset]
     named = list(methods) if args.methods == "all" else args.methods.split(",")
     names = tuple(dict.fromkeys(methods[name].name for name in named))
+    inside, outside = classes_of(args)
     if args.outside and not args.inside:
         raise BadInput("--out goes with --in: say which classes are in-domain as well.")
     changes = {
@@ -102,13 +106,28 @@ def plan_of(args: argparse.Namespace) -> Any:
         "seeds": args.seeds,
         "search": args.search,
         "features": args.features,
-        "inside": numbers(args.inside) if args.inside else None,
-        "outside": numbers(args.outside) if args.outside else None,
+        "inside": inside,
+        "outside": outside,
     }
     budget = {name: getattr(args, name) for name in ("epochs", "batch", "rate", "every", "schedule", "augment")}
     training = replace(plan.training, **{name: value for name, value in budget.items() if value is not None})
     kept = {name: value for name, value in changes.items() if value is not None}
     return replace(plan, methods=names, training=training, oracle=not args.no_oracle, **kept)
+
+
+def classes_of(args: argparse.Namespace) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """In-domain and out-domain classes as they are named, or as `nescio imagenot` wrote them."""
+    if args.partition is None:
+        return (numbers(args.inside) if args.inside else None, numbers(args.outside) if args.outside else None)
+    if args.inside or args.outside or args.features:
+        raise BadInput("--partition says which classes are in and out; leave --in, --out and --features away.")
+    from nescio import datasets
+    from nescio.protocols.imagenot import Partition
+    from nescio.protocols.uimnet import PRESETS
+
+    found = Partition.load(Path(args.partition))
+    found.check(datasets.load(args.data or PRESETS[args.preset].data, args.root))
+    return found.inside, found.outside
 
 
 def workers_of(args: argparse.Namespace) -> int:

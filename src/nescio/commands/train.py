@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     from nescio.training import Diverged, key_of, train
 
     trial = trial_of(args)
-    here = runtime(args.device, args.precision)
+    here = runtime(args.device)
     store = Store(args.store)
     key = key_of(trial, datasets.load(args.data, args.root), store)
     place = store.path("train", key)

@@ -31,8 +31,9 @@ class Bounded(nn.Module):
         super().__init__()
         self.target = target
         matrix = weight.detach().flatten(1)
-        self.register_buffer("left", nn.functional.normalize(torch.randn(matrix.shape[0]), dim=0))
-        self.register_buffer("right", nn.functional.normalize(torch.randn(matrix.shape[1]), dim=0))
+        own = torch.Generator().manual_seed(0)  # the global one must give the same weights with and without a bound
+        for name, size in zip(("left", "right"), matrix.shape, strict=True):
+            self.register_buffer(name, nn.functional.normalize(torch.randn(size, generator=own), dim=0))
         self.iterate(matrix, 15)
 
     @torch.no_grad()

@@ -33,4 +33,11 @@ def native(predictions: Predictions) -> Array:
     """The method's own uncertainty, stored as scores["native"], higher = less sure."""
     if "native" not in predictions.scores:
         raise Undefined("There is no score named native: this method brings no uncertainty of its own.")
-    return np.asarray(predictions.scores["native"], np.float64)
+    return read_only(np.asarray(predictions.scores["native"], np.float64))
+
+
+def read_only(array: Array) -> Array:
+    """A view that cannot be written to: the dump's own numbers stay as they are."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

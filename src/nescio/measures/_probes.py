@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.errors import Undefined
+from nescio.measures._native import read_only
 from nescio.measures._spec import measure
 from nescio.predictions import Predictions
 
@@ -20,7 +21,7 @@ def jacobian(predictions: Predictions) -> NDArray[Any]:
     """
     if "jacobian" not in predictions.scores:
         raise Undefined("There is no score named jacobian: it is taken from the network when it predicts.")
-    return np.asarray(predictions.scores["jacobian"])
+    return read_only(np.asarray(predictions.scores["jacobian"]))
 
 
 @measure("plain", needs=("variants",))

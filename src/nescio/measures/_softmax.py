@@ -17,7 +17,7 @@ from nescio._parallel import blocks, share, threads
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import measure
 from nescio.metrics._answers import Answers, places, without_cancellation
-from nescio.predictions import Predictions
+from nescio.predictions import Predictions, forget
 from nescio.progress import track
 
 Array = NDArray[Any]
@@ -152,13 +152,14 @@ def _pass(predictions: Predictions) -> Summary:
         room = _Room(min(n, parts[0].stop), c)
         mine = parts[first::step]
         for part in track(mine, "softmax") if first == 0 else mine:
-            z = np.asarray(predictions.logits[part])  # type: ignore[index]
+            z = stored = np.asarray(predictions.logits[part])  # type: ignore[index]
             if z.dtype == np.float16:  # exact, and float32 is searched many times faster
                 z = z.astype(np.float32)
             if out.one:
                 _one_draw(z[:, 0], part, out, room)
             else:
                 _many_draws(z, part, out, room)
+            forget(stored)
 
     share(work, workers)
     if out.one:
@@ -482,6 +483,7 @@ def mean_probs(predictions: Predictions, rows: Any = slice(None)) -> Array:
             x = _exps(z[:, draw], room)
             e = _normalized(x, _softmax(x), room)
         mean += e
+    forget(z)
     mean /= s
     return mean
 

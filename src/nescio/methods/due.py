@@ -96,6 +96,10 @@ class DUE(Method):
             means = KMeans(self.recipe.inducing, n_init=1, random_state=0).fit(features.double().cpu().numpy())
         self.gp.points.data.copy_(torch.from_numpy(means.cluster_centers_))
         self.gp.covar_module.base_kernel.lengthscale = torch.pdist(features[:1000]).mean()
+        self.gp.train()
+        self.process(
+            features[:2]
+        )  # gpytorch draws its first posterior when first called: here, so that processes share it
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The prior's divergence already holds the GP's parameters back: weight decay is for the network alone."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nescio.config import hparam, uniform
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
 
-ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Hardswish)
+ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Hardswish, nn.Mish, nn.Tanh)
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,10 @@ class MCDropout(Method):
     def __init__(self, recipe: Any, setting: Setting) -> None:
         super().__init__(recipe, setting)
         self.dropouts: list[nn.Dropout] = []
-        for parent in list(
-            self.features.modules()
-        ):  # the network exists: a constructor's dropout option may do nothing
+        # the network exists: a constructor's dropout option may do nothing
+        for parent in list(self.features.modules()):
             for name, child in list(parent.named_children()):
-                if isinstance(child, ACTIVATIONS):
+                if isinstance(child, ACTIVATIONS) or type(child).__module__.startswith("timm.layers.activations"):
                     setattr(parent, name, nn.Sequential(child, self.dropout()))
         self.before_head = self.dropout()
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio.config import hparam, uniform
+from nescio.errors import BadInput
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
 
 
@@ -47,6 +48,8 @@ class Mixup(Method):
 
     def prepare(self, batches: Batches) -> None:
         x, y = first_batch(batches, self.recipe.kept)
+        if len(x) < self.recipe.kept:
+            raise BadInput(f"There are {len(x)} training rows, and {self.recipe.kept} are to be kept.")
         self.kept_x.copy_(x)
         self.kept_y.copy_(nn.functional.one_hot(y, self.setting.classes))
         self.kept_share.copy_(self.shares(len(x)))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.errors import BadInput, Undefined
+from nescio.metrics._answers import as_array
 from nescio.metrics._ranking import as_scores
 from nescio.metrics._spec import metric
 
@@ -66,7 +67,7 @@ def crop_agreement(u: Any, u_cropped: Any) -> float:
 
 def vote_entropy(annotations: Any) -> Array:
     """(n,) entropy in nats of the normalised votes (n, c) of every row."""
-    votes = np.asarray(annotations)
+    votes = as_array(annotations, "annotations")
     if votes.ndim != 2 or votes.dtype.kind not in "fiub":
         raise BadInput(
             f"annotations has shape {votes.shape} of {votes.dtype}; it must be (n, classes), votes as numbers."

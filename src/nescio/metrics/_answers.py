@@ -129,10 +129,9 @@ def accuracy(probs: Any, labels: Any = None, k: int = 1) -> float:
     (1/n) Σ [rank of the label < k]. ACC@k of UIMNET, §4.
     """
     a = answers(probs, labels)
-    if isinstance(k, bool) or k != int(k) or k < 1:
-        raise BadInput(f"k is {k}; it must be a whole number from 1.")
+    k = as_whole(k, "k", 1)
     if k > a.classes:
-        raise Undefined(f"There are {a.classes} classes, so there is no top {int(k)}.")
+        raise Undefined(f"There are {a.classes} classes, so there is no top {k}.")
     return float(np.count_nonzero(a.rank < k) / a.n)
 
 
@@ -193,11 +192,28 @@ def _refuse(bad: Any, sentence: str, first: int = 0) -> None:
         raise BadInput(sentence.format(row=first + int(np.argmax(bad))))
 
 
-def _array(name: str, value: Any) -> Array:
+def as_array(value: Any, name: str) -> Array:
+    """An array of any type; nested lists must be of one length."""
     try:
-        array = np.asarray(value)
-    except ValueError:
-        raise BadInput(f"{name} has rows of different lengths.") from None
+        return np.asarray(value)
+    except (ValueError, TypeError):
+        raise BadInput(f"{name} has rows of different lengths, or is no array; give one block of numbers.") from None
+
+
+def as_whole(value: Any, name: str, least: int | None = None) -> int:
+    """A whole number as Python's own, from 3, 3.0 or NumPy's; not from a truth value or a text."""
+    try:
+        whole = None if isinstance(value, bool | np.bool_) or np.ndim(value) or value != int(value) else int(value)
+    except (ValueError, TypeError, OverflowError):
+        whole = None
+    if whole is None or (least is not None and whole < least):
+        start = "" if least is None else f" from {least}"
+        raise BadInput(f"{name} is {value!s}; it must be a whole number{start}.")
+    return whole
+
+
+def _array(name: str, value: Any) -> Array:
+    array = as_array(value, name)
     if array.dtype.kind not in "fiub":
         raise BadInput(f"{name} holds {array.dtype}, not numbers.")
     return array

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nescio._parallel import blocks
 from nescio.errors import BadInput
-from nescio.metrics._answers import BLOCK, Answers, answers, checked
+from nescio.metrics._answers import BLOCK, Answers, answers, as_whole, checked
 from nescio.metrics._spec import metric
 
 Array = NDArray[Any]
@@ -24,7 +24,7 @@ def ece(probs: Any, labels: Any = None, bins: int = 15, scheme: Literal["width",
     Σ_b |B_b|/n · |acc(B_b) - conf(B_b)|, Guo et al. (2017). Bins of equal width are (lo, hi] with edges i/bins in
     float64 and 0.0 in the first; bins of equal mass split the rows in stable confidence order like np.array_split.
     """
-    a = answers(probs, labels)
+    a, bins = answers(probs, labels), _checked_bins(bins)
     gaps = a.right - a.confidence
     return float(np.abs(np.bincount(_bins_of(a, bins, scheme), gaps, bins)).sum() / a.n)
 
@@ -42,7 +42,7 @@ def classwise_ece(probs: Any, labels: Any, bins: int = 15) -> float:
 
 def classwise_ece_of_blocks(parts: Iterable[tuple[Array, Array]], bins: int = 15) -> float:
     """`classwise_ece` of (probs, labels) that come in row blocks, already checked."""
-    _check_bins(bins)
+    bins = _checked_bins(bins)
     gaps, n = np.zeros((0, bins)), 0
     for p, y in parts:
         c = p.shape[1]
@@ -79,7 +79,7 @@ def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliabi
 
     Bins as in `ece`, so that Σ count/n · |accuracy - confidence| is the ECE.
     """
-    a = answers(probs, labels)
+    a, bins = answers(probs, labels), _checked_bins(bins)
     index = _bins_of(a, bins, "width")
     count = np.bincount(index, minlength=bins)
     held = np.flatnonzero(count)
@@ -95,7 +95,7 @@ def bin_index(confidence: Array, bins: int) -> Array:
 
 
 def _bins_of(a: Answers, bins: int, scheme: str) -> Array:
-    _check_bins(bins)
+    bins = _checked_bins(bins)
     if scheme == "mass":
         index = np.empty(a.n, np.int64)
         for number, rows in enumerate(np.array_split(np.argsort(a.confidence, kind="stable"), bins)):
@@ -113,6 +113,5 @@ def _on_edges(confidence: Array, bins: int, stored: np.dtype[Any]) -> Array:
     return np.where(near, edge.astype(stored).astype(np.float64), confidence)
 
 
-def _check_bins(bins: int) -> None:
-    if isinstance(bins, bool) or bins != int(bins) or bins < 1:
-        raise BadInput(f"bins is {bins}; it must be a whole number from 1.")
+def _checked_bins(bins: Any) -> int:
+    return as_whole(bins, "bins", 1)

@@ -51,7 +51,8 @@ class Counts:
             raise BadInput(f"u has shape {u.shape} and dtype {u.dtype}; give one real number per row, shape (n,).")
         if len(u) != len(wrong):
             raise BadInput(f"u has {len(u)} rows, wrong has {len(wrong)}: they must describe the same rows.")
-        half = u.dtype == np.float16
+        native = u.dtype.newbyteorder("=")
+        half = native == np.float16
         if half and len(split):
             raise BadInput("float16 scores are counted exactly by 16 bits; leave split out.")
         table, fine = np.zeros(2 * KEYS, np.int64), np.zeros(2 * KEYS * len(split), np.int64)
@@ -66,7 +67,7 @@ class Counts:
                 at = np.minimum(np.searchsorted(split, upper), len(split) - 1)
                 rows_in = np.flatnonzero(split[at] == upper)
                 np.add.at(fine, (at[rows_in] * KEYS + lower[rows_in]) * 2 + wrong[rows][rows_in], 1)
-        exact = bool(half or u.dtype == np.float32)
+        exact = bool(half or native == np.float32)
         counts = cls(bool(half), exact, split, table.reshape(KEYS, 2), fine.reshape(len(split), KEYS, 2))
         counts._check_finite()
         return counts
@@ -160,8 +161,8 @@ class Counts:
 
 def _halves(u: Array) -> tuple[Array, Array]:
     """Upper and lower 16 bits of each score; for float16 the upper half is all there is."""
-    if u.dtype == np.float16:
-        bits = np.ascontiguousarray(u).view(np.uint16)
+    if u.dtype.newbyteorder("=") == np.float16:
+        bits = np.ascontiguousarray(u, np.float16).view(np.uint16)
         return bits, bits
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused
         halves = np.ascontiguousarray(u, np.float32).view(np.uint16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,10 @@ def threshold(u_val: Any, level: float = 0.95) -> float:
     Source: Belghazi and Lopez-Paz 2021 (UIMNET), §5.
     """
     scores = as_scores(u_val, "u_val")
-    if not 0 <= level <= 1:
+    share = _number(level)
+    if not 0 <= share <= 1:
         raise BadInput(f"level is {level}; it must be a number from 0 to 1.")
-    return float(np.quantile(scores, level))
+    return float(np.quantile(scores, share))
 
 
 @metric("threshold", better="higher")
@@ -41,7 +43,16 @@ def out_as_out(u: Any, threshold: float) -> float:
     return float(np.mean(as_scores(u) > _finite(threshold)))
 
 
-def _finite(threshold: float) -> float:
-    if not np.isfinite(threshold):
+def _finite(threshold: Any) -> float:
+    value = _number(threshold)
+    if not math.isfinite(value):
         raise BadInput(f"threshold is {threshold}; it must be a finite number.")
-    return float(threshold)
+    return value
+
+
+def _number(value: Any) -> float:
+    """NaN for what is no single number."""
+    try:
+        return math.nan if isinstance(value, str | bytes) or np.ndim(value) else float(value)
+    except (ValueError, TypeError, OverflowError):
+        return math.nan

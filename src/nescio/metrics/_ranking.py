@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from nescio._parallel import blocks
 from nescio.errors import BadInput, Undefined
+from nescio.metrics._answers import as_array
 from nescio.metrics._spec import metric
 
 Array = NDArray[Any]
+ROUNDING = Fraction(1, 2**51)  # what a sum or two of shares can be off: four steps of a float just below 1
 INT64_ROWS = 1 << 31  # up to here twice the number of pairs of rows fits into 64 bits
 CACHED = 1 << 12  # groups at once: a dozen temporaries of this length stay in cache
 SERIES = 64  # from here on the series of the harmonic numbers is exact to the last bit
@@ -132,7 +134,7 @@ def ranking(u: Any, positive: Any = None, name: str = "positive") -> Ranking:
 
 def as_scores(u: Any, name: str = "u") -> Array:
     """(n,) finite float64; u of any real dtype that float64 can hold."""
-    scores = np.asarray(u)
+    scores = as_array(u, name)
     if scores.dtype.kind not in "fiub":
         raise BadInput(f"{name} holds {scores.dtype} values; give one real number per row.")
     if scores.ndim != 1:
@@ -150,7 +152,7 @@ def as_scores(u: Any, name: str = "u") -> Array:
 
 def as_classes(positive: Any, name: str = "positive") -> Array:
     """(n,) booleans, from booleans or from numbers that are 0 or 1."""
-    classes = np.asarray(positive)
+    classes = as_array(positive, name)
     if classes.ndim != 1:
         raise BadInput(f"{name} has shape {classes.shape}; give one truth value per row, shape (n,).")
     if classes.dtype == bool:
@@ -224,10 +226,13 @@ def as_share(value: Any, name: str) -> Fraction:
 
 
 def rows_for(value: Any, n: int, name: str) -> int:
-    """ceil(value·n) without float error: a decimal is read as its text, and float(i/n) means i."""
-    share = as_share(value, name)
-    nearest = round(share * n)
-    return nearest if nearest / n == float(share) else math.ceil(share * n)
+    """ceil(value·n) without float error: a decimal is read as its text, and what is i/n but for rounding means i.
+
+    A computed share, such as the 0.30000000000000004 of np.linspace(0.1, 1, 10), so keeps the rows of 0.3.
+    """
+    rows = as_share(value, name) * n
+    nearest = round(rows)
+    return nearest if nearest and abs(rows - nearest) <= ROUNDING * n else math.ceil(rows)
 
 
 def _both(r: Ranking, what: str) -> Ranking:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from nescio._parallel import blocks
 from nescio.errors import BadInput, Undefined
+from nescio.metrics._answers import as_array, as_whole
 from nescio.metrics._spec import metric
 
 Array = NDArray[Any]
@@ -27,8 +28,8 @@ def miou(predicted: Any, labels: Any, classes: int, void: int | None = None) -> 
         raise BadInput(
             f"predicted has shape {called.shape}, labels has {true.shape}: they must describe the same pixels."
         )
-    if classes < 1:
-        raise BadInput(f"classes is {classes}; there must be at least one.")
+    classes = as_whole(classes, "classes", 1)
+    void = None if void is None else as_whole(void, "void")
     called, true = called.reshape(-1), true.reshape(-1)
     both, are, said = (np.zeros(classes, np.int64) for _ in range(3))
     for part in blocks(len(true), PIXELS):
@@ -53,9 +54,9 @@ def miou(predicted: Any, labels: Any, classes: int, void: int | None = None) -> 
 
 
 def _whole(values: Any, name: str) -> Array:
-    array = np.asarray(values)
+    array = as_array(values, name)
     if array.dtype.kind in "iub":
         return array.astype(np.uint8) if array.dtype == bool else array
-    if array.dtype.kind == "f" and (array == np.rint(array)).all():
+    if array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.rint(array)).all():
         return array.astype(np.int64)
     raise BadInput(f"{name} must hold whole numbers, one class a pixel.")

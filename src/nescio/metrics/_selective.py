@@ -86,7 +86,11 @@ def aurc_over(u: Any, wrong: Any = None, coverages: Iterable[float] = TENTHS) ->
     AURC_C = (1/|C|)·Σ_{c∈C} selective risk at c. Source: Galil et al. 2023, §2.
     """
     r = ranking(u, wrong, "wrong")
-    risks = [selective_risk(r, coverage=coverage) for coverage in coverages]
+    try:
+        every = list(coverages)
+    except TypeError:
+        raise BadInput(f"coverages is {coverages}; give several shares, such as [0.5, 0.8].") from None
+    risks = [selective_risk(r, coverage=coverage) for coverage in every]
     if not risks:
         raise BadInput("coverages is empty; give at least one share above 0.")
     return sum(risks) / len(risks)

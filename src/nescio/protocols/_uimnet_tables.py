@@ -538,7 +538,7 @@ def command_of(plan: dict[str, Any]) -> str:
         return ",".join("none" if v is None else f"{v:g}" if isinstance(v, float) else str(v) for v in values or ())
 
     options = {name: plan.get(name) for name in ("data", "trials", "seeds", "search")}
-    options |= {name: listed(plan.get(name)) for name in ("methods", "backbones", "spectral")}
+    options |= {name: listed(plan.get(name)) for name in ("methods", "backbones", "spectral", "measures", "members")}
     options |= {"in": listed(plan.get("inside")), "out": listed(plan.get("outside"))}
     options |= {name: training.get(name) for name in ("epochs", "batch", "rate", "every", "schedule", "augment")}
     words = ["nescio", "run", "uimnet"]

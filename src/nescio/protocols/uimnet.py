@@ -29,6 +29,8 @@ from nescio.store import Damaged, Store, StoreError, reason_of
 from nescio.sweep import Crew, Failure, Task
 
 NAME, VERSION = "uimnet", 2
+# Ten classes are too few for a tree to divide: its smaller side has two or three. The digits are divided by hand.
+USUAL = {"digits": ((0, 1, 2, 3, 4, 5), (6, 7, 8, 9))}
 SPLITS = ("val", "test", "out")
 
 
@@ -45,7 +47,9 @@ class Plan:
     members: tuple[int, ...] = (1, 5)
     measures: tuple[str, ...] = ("largest", "gap", "entropy", "jacobian", "gmm", "tta", "native")
     training: Training = field(default_factory=Training)
-    features: str = "reference"  # of the in/out partition: a reference network trained on all classes, or "pixels"
+    features: str | None = (
+        None  # of the Ward tree: "reference", a network trained on all classes (default), or "pixels"
+    )
     inside: tuple[int, ...] | None = None  # in-domain classes; None: by the Ward tree
     outside: tuple[int, ...] | None = None
     oracle: bool = True
@@ -139,6 +143,7 @@ def _run(plan: Plan, place: Place, crew: Crew, say: Say | None) -> Study:
         """Does the tasks that are not finished."""
         missing = [task for key, task in tasks if not store.finished("evaluate", key)]
         if missing:
+            _possible(study.plan, place)
             _writable(store)
             study.failures += crew.do(missing, (lambda *counts: say(name, *counts)) if say else None)
 
@@ -358,17 +363,44 @@ def _partitioned(plan: Plan, place: Place, stage: Callable[[str, Sequence[Keyed]
     """The plan with in-domain and out-domain classes by the Ward tree of class means (UIMNET §2)."""
     from nescio.protocols.imagenot import Partition
 
-    if plan.features not in ("reference", "pixels"):
-        raise BadInput(f"--features is reference or pixels, not {plan.features!r}.")
+    if plan.features is None and plan.data in USUAL:
+        inside, outside = USUAL[plan.data]
+        return replace(plan, inside=inside, outside=outside)
+    features = plan.features or "reference"
+    if features not in ("reference", "pixels"):
+        raise BadInput(f"--features is reference or pixels, not {features!r}.")
     trial = reference(plan)
-    key = _evaluate_key(_partition(trial, plan.features, place), place)
-    task = Task("reference network", _partition_task, (trial, plan.features, place), _partition_died)
+    key = _evaluate_key(_partition(trial, features, place), place)
+    task = Task("reference network", _partition_task, (trial, features, place), _partition_died)
     stage("divide the classes", [(key, task)])
     if not Store(place.store).finished("evaluate", key):
         raise StoreError(_why_not("The classes could not be divided", trial, key, place))
     Store(place.store).verify("evaluate", key)
     found = Partition.load(Store(place.store).path("evaluate", key) / "partition.json")
     return replace(plan, inside=found.inside, outside=found.outside)
+
+
+def _possible(plan: Plan, place: Place) -> None:
+    """Refuses, before any work, what no trial could do."""
+    from nescio import backbones, datasets
+    from nescio.datasets import AUGMENTATIONS
+
+    dataset = datasets.load(plan.data, place.root)
+    for name in plan.backbones:
+        backbones.build(name, dataset.channels, dataset.size)
+    for target in plan.spectral:
+        if target is not None and target <= 0:
+            raise BadInput(f"The spectral norm target must be above 0, not {target:g}.")
+    if plan.training.augment not in AUGMENTATIONS:
+        raise BadInput(f"There is no augmentation named {plan.training.augment!r}: {', '.join(AUGMENTATIONS)}.")
+    if plan.inside is not None:
+        if len(plan.inside) < 2:
+            raise BadInput("At least two classes must be in-domain: with one there is nothing to tell apart.")
+        rows = len(datasets.splits(dataset, plan.inside, 0, plan.outside).train)
+        if rows < plan.training.batch:
+            raise BadInput(
+                f"There are {rows} training rows, fewer than a batch of {plan.training.batch}: make it smaller."
+            )
 
 
 def _why_not(what: str, trial: Trial, key: str, place: Place) -> str:
@@ -578,9 +610,10 @@ CALIBRATION = "calibration.json"
 def calibration(val: Predictions) -> float | None:
     """The temperature that validation answers ask for; None where they ask for none: all are right, or chance."""
     try:
-        return calibrate.temperature(val).temperature
+        found = calibrate.temperature(val)
     except Undefined:
         return None
+    return None if found.at_edge else found.temperature
 
 
 def _temperature(key: str, place: Place) -> float | None:

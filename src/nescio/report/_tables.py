@@ -68,6 +68,7 @@ LABELS = {
 }
 ARROWS = {"higher": "↑", "lower": "↓"}
 JOINT = " · "
+TIED = "*"  # after the rank of a model that cannot be told from the best: plain text has no bold
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,8 @@ def _table(
         marked = bool(row["best"]) if "best" in row else text == best[group]
         if row.get("low") is not None and row.get("high") is not None:
             text += f" [{number(row['low'], digits[group])}, {number(row['high'], digits[group])}]"
+        if "best" in row and row.get("rank") is not None:
+            text = f"#{row['rank']}{TIED if marked else ''} {text}"
         lines.setdefault(line, {})[head] = Cell(text, row["value"], marked)
     return Table(
         title,
@@ -444,14 +447,14 @@ def question(row: Row) -> str:
 
 
 def comparison_tables(comparison: Any) -> list[Table]:
-    """Every model's value with its interval, bold where it cannot be told from the best; then the differences."""
+    """Every model's rank and value with its interval, marked where it cannot be told from the best; the differences."""
     spots = [(question(row), model_name(row), question(row), row) for row in comparison.rows]
     if not spots:
         return []
     drawn = getattr(comparison, "resamples", None)
     how = f"{drawn:,} paired resamples of {comparison.n:,} shared rows. " if drawn else ""
     level = f"{100 * comparison.level:g} % interval" if getattr(comparison, "level", None) else "interval"
-    note = f"{how}Value [{level}]; bold: cannot be told from the best"
+    note = f"{how}#rank value [{level}]; {TIED} after the rank: cannot be told from the best"
     found = [_table(spots, title=COMPARISON, corner="metric", note=note)]
     if comparison.differences:
         found.append(_differences(comparison.differences))

@@ -53,7 +53,10 @@ def _md_line(texts: Sequence[str]) -> str:
 
 
 def _md_cell(cell: Cell | None) -> str:
-    return "–" if cell is None else f"**{cell.text}**" if cell.best else cell.text
+    if cell is None:
+        return "–"
+    text = cell.text.replace("*", "\\*")
+    return f"**{text}**" if cell.best else text
 
 
 TEX = {

@@ -21,7 +21,7 @@ from nescio.metrics._spec import Metric, registry
 from nescio.progress import track
 
 Array = NDArray[Any]
-NUMBA_WORK = 300_000_000  # rows × resamples × rankings: above this numba saves more than its second of compiling
+NUMBA_WORK = 90_000_000  # rows × resamples × rankings: above this numba saves more than its second of compiling
 
 
 # ---- which metrics

@@ -40,6 +40,7 @@ def test_a_resampled_ranking_is_the_ranking_of_the_copied_rows(numba, case):
     u, wrong, counts = case
     part = boot.RankPart(u, wrong, RANKING)
     if numba:
+        pytest.importorskip("numba")
         part.accelerate()
     copied = np.repeat(np.arange(len(counts)), counts)
     for each, value in zip(RANKING, part.values(counts), strict=True):
@@ -73,6 +74,7 @@ def test_resampled_answers_are_the_answers_of_the_copied_rows(seed, n, c):
 
 
 def test_numba_and_numpy_agree_on_many_rows_and_ties():
+    pytest.importorskip("numba")
     rng = np.random.default_rng(5)
     n = 3000
     wrong = rng.random(n) < 0.3
@@ -439,6 +441,7 @@ def test_small_work_imports_neither_numba_nor_scikit_learn():
 
 
 def test_numba_is_used_only_above_its_stated_size(monkeypatch):
+    pytest.importorskip("numba")
     rng = np.random.default_rng(0)
     u, wrong = rng.normal(size=200), rng.random(200) < 0.4
     few, many = (boot.RankPart(u, wrong, RANKING) for _ in range(2))

@@ -530,3 +530,45 @@ def test_what_cannot_be_asked_is_refused():
         uimnet._partitioned(replace(PLAN, features="sounds"), Place("nowhere"), forbidden)
     with pytest.raises(BadInput, match="random or optuna"):
         replace(PLAN, search="luck").check()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--backbones", "nope"), "no backbone named 'nope'"),
+        (("--backbones", "mlp,nope"), "no backbone named 'nope'"),
+        (("--in", "3"), "At least two classes"),
+        (("--batch", "5000"), "fewer than a batch of 5000"),
+        (("--spectral", "0"), "above 0"),
+        (("--augment", "warp"), "warp"),
+        (("--partition", "nowhere.json"), "nowhere.json"),
+        (("--partition", "{partition}", "--in", "0-5"), "leave --in"),
+        (("--partition", "{partition}", "--data", "npz:nothing.npz"), "nothing.npz"),
+    ],
+)
+def test_what_no_trial_could_do_is_refused_before_any_work(words, sentence, tmp_path, capsys):
+    from nescio.cli import main
+
+    partition = tmp_path / "imagenot.json"
+    assert main(["imagenot", "--data", "digits", "--to", str(partition)]) == 0
+    capsys.readouterr()
+    words = [word.format(partition=partition) for word in words]
+    code = main(["run", "uimnet", "--methods", "erm", "--workers", "0", "--store", str(tmp_path / "store"), *words])
+    said = capsys.readouterr().err
+    assert code == 2 and sentence in said and said.count("\n") == 1
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_partition_file_says_which_classes_are_in(tmp_path):
+    import argparse
+
+    from nescio.cli import main
+    from nescio.commands.run import configure, plan_of
+    from nescio.protocols.imagenot import Partition
+
+    assert main(["imagenot", "--data", "digits", "--to", str(tmp_path / "p.json")]) == 0
+    parser = argparse.ArgumentParser()
+    configure(parser)
+    plan = plan_of(parser.parse_args(["uimnet", "--partition", str(tmp_path / "p.json")]))
+    held = Partition.load(tmp_path / "p.json")
+    assert (plan.inside, plan.outside) == (held.inside, held.outside)

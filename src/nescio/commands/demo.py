@@ -11,12 +11,14 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nescio.commands._output import say
 from nescio.commands._study import Lines
 from nescio.errors import BadInput
 
-INSIDE, OUTSIDE = (0, 1, 2, 3, 4, 5), (6, 7, 8, 9)
+if TYPE_CHECKING:
+    from nescio.protocols.uimnet import Place, Plan
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from nescio.report._study import print_study, write_study
 
     folder = Path(args.to)
-    plan = replace(uimnet.PRESETS["demo"], methods=tuple(methods), inside=INSIDE, outside=OUTSIDE)
+    plan = replace(uimnet.PRESETS["demo"], methods=tuple(methods))
     place = uimnet.Place(str(folder / "store"), device="cpu")
     lines = Lines()
     try:
@@ -46,18 +48,18 @@ def run(args: argparse.Namespace) -> int:
     say(f"\nThe page is {page}; open it in a browser. What lies behind it:")
     say(f"  nescio runs --store {folder / 'store'}     every training and prediction, finished or failed")
     say("  nescio verify                    what shows that each method does what it claims")
-    say(f"  nescio evaluate {_a_dump(plan, place)}     everything about one network")
+    say(f"  nescio evaluate {_a_dump(study.plan, place)}     everything about one network")
     for failure in study.failures:
         print(f"failed: {failure.task.name}: {failure.reason}", file=sys.stderr)
     return 1 if study.failures else 0
 
 
-def _a_dump(plan: object, place: object) -> Path:
+def _a_dump(plan: Plan, place: Place) -> Path:
     """Predictions of the plain network on the known digits."""
     from nescio.predict import DUMP
     from nescio.protocols import uimnet
     from nescio.store import Store
 
-    trial = next(each for each in uimnet.trials_of(plan) if each.method == "erm")  # type: ignore[arg-type]
-    key = uimnet._predict_key(trial, "test", OUTSIDE, place)  # type: ignore[arg-type]
-    return Store(place.store).path("predict", key) / DUMP  # type: ignore[attr-defined]
+    trial = next(each for each in uimnet.trials_of(plan) if each.method == "erm")
+    key = uimnet._predict_key(trial, "test", plan.outside, place)
+    return Store(place.store).path("predict", key) / DUMP

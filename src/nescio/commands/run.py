@@ -46,7 +46,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--seeds", type=int, help="data seeds: train/validation splits (small: 2)")
     what.add_argument("--search", choices=("random", "optuna"), help="how further trials are drawn (default: random)")
     what.add_argument(
-        "--in", dest="inside", metavar="CLASSES", help="in-domain classes, as 0-5,7 (default: by the Ward tree)"
+        "--in",
+        dest="inside",
+        metavar="CLASSES",
+        help="in-domain classes, as 0-5,7 (default: Ward tree; digits: 0-5)",
     )
     what.add_argument(
         "--out", dest="outside", metavar="CLASSES", help="out-domain classes (with --in; default: all others)"

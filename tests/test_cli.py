@@ -175,6 +175,22 @@ def test_evaluation_leaves_heavy_packages_alone(files):
     assert done.stdout.rstrip().endswith("HEAVY []"), done.stdout[-500:] + done.stderr
 
 
+def test_pages_are_drawn_without_pandas(files, tmp_path):
+    """Altair takes its rows as they are."""
+    (tmp_path / "pandas.py").write_text("raise ImportError('not here')")
+    code = (
+        f"import sys; sys.path.insert(0, r'{tmp_path}')\n"
+        "from nescio.cli import main\n"
+        f"one = main(['evaluate', r'{files / 'test.npz'}', '--val', r'{files / 'val.npz'}', "
+        f"'--ood', r'far={files / 'out.npz'}', '--report', r'{tmp_path / 'one'}'])\n"
+        f"study = main(['report', r'{ROOT / 'results/uimnet/rows.parquet'}', '--to', r'{tmp_path / 'study'}'])\n"
+        "print('CODES', one, study, 'altair' in sys.modules)"
+    )
+    done = fresh(code)
+    assert done.stdout.rstrip().endswith("CODES 0 0 True"), done.stdout[-500:] + done.stderr
+    assert all((tmp_path / name / "index.html").stat().st_size > 100_000 for name in ("one", "study"))
+
+
 def test_imports_leave_torch_alone():
     names = "nescio.metrics nescio.measures nescio.scorecard nescio.report nescio.testing nescio.compare nescio.store"
     code = (

@@ -1,6 +1,11 @@
 """train, predict, runs and methods: what they print, what they keep, and what they say when something is wrong."""
 
+import argparse
+import importlib
 import json
+import re
+import time
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -8,9 +13,10 @@ import torch
 
 from nescio.cli import main
 from nescio.commands.train import usual_batch
-from nescio.config import from_plain
+from nescio.config import Training, from_plain
 from nescio.methods import registry
 from nescio.predictions import Predictions
+from nescio.protocols.uimnet import PRESETS
 from nescio.store import Store
 
 torch.set_num_threads(1)
@@ -49,6 +55,28 @@ def test_options_reach_the_trial(tmp_path):
     plan = trial.training
     assert (plan.optimizer, plan.schedule, plan.warmup, plan.accumulate) == ("adamw", "cosine", 1.0, 2)
     assert (plan.batch, plan.rate, plan.clip, plan.augment, plan.epochs) == (64, 0.05, 1.0, "none", 2)
+
+
+def helped(name):
+    """Option -> help of a command."""
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"nescio.commands.{name}").configure(parser)
+    return {action.dest: action.help for action in parser._actions}
+
+
+def test_train_and_run_have_one_budget_and_name_where_it_starts():
+    budget = {each.name for each in fields(Training)} - {"nesterov", "factor"}
+    train, run = helped("train"), helped("run")
+    assert budget <= train.keys() & run.keys()
+    for name in budget:
+        assert train[name].split(" (")[0] == run[name].split(" (")[0]
+        assert "(default: " in run[name] or all(
+            f"{preset}: {getattr(plan.training, name)}" in run[name] for preset, plan in PRESETS.items()
+        )
+    starts = {"epochs": 100, "rate": 0.1, "decay": 0.0001, "optimizer": "sgd", "warmup": 0, "clip": "none", "every": 30}
+    for name, value in {**starts, "compile": "off", "precision": "auto", "accumulate": 1}.items():
+        assert train[name].endswith(f"(default: {value})")
+    assert run["epochs"].endswith("(demo: 15, small: 20, paper: 100)") and run["rate"] == train["rate"]
 
 
 def test_due_has_its_own_spectral_norm_unless_told_otherwise(tmp_path):
@@ -181,3 +209,55 @@ def test_a_logger_hears_loss_rate_and_pace(tmp_path, monkeypatch):
     assert [each["epoch"] for each in heard[1:-1]] == pytest.approx([1, 2])
     assert all(each["images/s"] > 0 and each["left"] >= 0 and each["rate"] == 0.1 for each in heard[1:-1])
     assert [each["step"] for each in heard[1:-1]] == [16, 32]
+
+
+def scalars(folder):
+    """Name -> [(step, value)] of the event files in a folder."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="no tensorboard here")
+    events = reader.EventAccumulator(str(folder)).Reload()
+    return {name: [(each.step, each.value) for each in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+
+def test_tensorboard_files_hold_the_loss(tmp_path):
+    pytest.importorskip("tensorboard", reason="no tensorboard here")
+    logs = tmp_path / "logs"
+    assert main([*TRAIN, "--log", f"tensorboard:{logs}", "--store", str(tmp_path / "store")]) == 0
+    held = scalars(logs)
+    assert {name: [step for step, _ in each] for name, each in held.items()} == {
+        "loss": [16, 32],
+        "rate": [16, 32],
+        "images/s": [16, 32],
+    }
+    (_, first), (_, last) = held["loss"]
+    assert 0 < last < first and [value for _, value in held["rate"]] == pytest.approx([0.1, 0.1])
+
+
+def test_tensorboard_files_of_a_study_hold_every_trial(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard", reason="no tensorboard here")
+    monkeypatch.setattr("nescio.commands.run.show", lambda *_: 0)  # no page: it takes seconds
+    words = "run uimnet --methods erm --backbones mlp --spectral none --trials 2 --seeds 1 --epochs 1 --measures gap"
+    place = ["--workers", "0", "--store", str(tmp_path / "store"), "--log", f"tensorboard:{tmp_path / 'logs'}"]
+    assert main([*words.split(), *place]) == 0
+    held = scalars(tmp_path / "logs")
+    assert {name: [step for step, _ in each] for name, each in held.items()} == {
+        "nll": [1, 2],
+        "seconds": [1, 2],
+        "images/s": [1, 2],
+    }
+    assert all(value > 0 for each in held.values() for _, value in each)
+
+
+def test_wandb_files_hold_the_loss(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="no wandb here")
+    for name, value in {"MODE": "offline", "SILENT": "true"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    for name in ("DIR", "CONFIG_DIR", "CACHE_DIR", "DATA_DIR"):
+        monkeypatch.setenv(f"WANDB_{name}", str(tmp_path))
+    assert main([*TRAIN, "--log", "wandb:digits", "--store", str(tmp_path / "store")]) == 0
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    losses: list[float] = []
+    end = time.monotonic() + 30
+    while len(set(losses)) < 2 and time.monotonic() < end:  # its own process writes, a little later
+        losses = [float(each) for each in re.findall(rb"loss\x82\x01.([0-9.]+)", file.read_bytes())]
+        time.sleep(0.1)
+    assert losses[0] > losses[-1] > 0 and len(set(losses)) == 2  # two epochs

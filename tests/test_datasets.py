@@ -430,6 +430,15 @@ def test_in_and_out_as_two_classes():
     assert np.array_equal(found.train.labels, (whole.train.labels[rows] == 7).astype(int))
 
 
+def test_a_path_with_a_number_sign_can_be_divided(tmp_path):
+    x, y = np.random.default_rng(0).integers(0, 256, (20, 8, 8), np.uint8), np.arange(20) % 4
+    np.savez(tmp_path / "run #3.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    whole = f"npz:{tmp_path / 'run #3.npz'}"
+    spec = datasets.binary.binary_spec(whole, (0, 1), (3,))
+    assert datasets.binary.parts_of(spec) == [whole, "0,1", "3"]
+    assert np.bincount(load(spec).train.labels).tolist() == [10, 5]
+
+
 # ---- what is missing or damaged
 
 

@@ -8,6 +8,7 @@ from scipy.special import logsumexp
 from scipy.stats import kendalltau, multivariate_normal
 
 from nescio import BadInput, Predictions, Undefined
+from nescio._parallel import one_blas_thread
 from nescio.distributions import von_mises_fisher
 from nescio.measures import _density, gaussian_mixture, gmm, mahalanobis, registry, vmf_mixture
 from reference import load, note
@@ -111,6 +112,80 @@ def test_fewer_rows_than_features(fit):
     x, labels = blobs(n=30, d=50, classes=3)
     u = fit(dump(x, labels))(dump(np.concatenate([x, 50 + x])))
     assert np.isfinite(u).all() and u[:30].max() < u[30:].min()
+
+
+@pytest.mark.parametrize("count", [2, 3, 11, 12, 13, 14, 23, 24, 25, 30])
+def test_gmm_of_few_rows_is_the_plain_one(count):
+    """By axes or by d × d, and for rows that were fitted, lie between those, or are new."""
+    rng, d = np.random.default_rng(count), 24
+    labels = np.repeat(np.arange(3), [count, 2, 60])  # with classes of very few and of enough rows
+    x = rng.normal(size=(3, d))[labels] + rng.normal(size=(len(labels), d)) * rng.uniform(0.1, 3, d)
+    test = np.concatenate([x, 3 * rng.normal(size=(20, d)), 0.7 * x[:1] + 0.3 * x[1:2]])
+    fitted = gmm(dump(x, labels), jitter=0.01)
+    assert [isinstance(each, _density.Axes) for each in fitted.whiteners] == [2 * count <= d, True, False]
+    parts = []
+    for c in range(3):
+        rows = x[labels == c]
+        normal = multivariate_normal(rows.mean(0), np.cov(rows.T) + 0.01 * np.eye(d))
+        parts.append(np.log(len(rows) / len(x)) + normal.logpdf(test))
+    np.testing.assert_allclose(fitted(dump(test)), -logsumexp(parts, axis=0), rtol=1e-8)
+
+
+def needed_jitter(covariances):
+    """The rule by the letter: tenfold from 1e-12 of the mean variance, until every pivot stands out of its rounding."""
+    d, jitter = len(covariances[0]), 1e-12 * np.mean([np.trace(each) / len(each) for each in covariances])
+    while True:
+        try:
+            factors = [np.linalg.cholesky(each + jitter * np.eye(d)) for each in covariances]
+            variances = [np.diagonal(each) + jitter for each in covariances]
+            if all((np.diag(f) ** 2 > d * 2.0**-52 * v).all() for f, v in zip(factors, variances, strict=True)):
+                return jitter
+        except np.linalg.LinAlgError:
+            pass
+        jitter *= 10
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.7, 3.0])
+@one_blas_thread()
+def test_gmm_of_few_rows_takes_the_jitter_that_the_pivots_ask_for(spread):
+    """Also where features or classes of very different variance make it a close call."""
+    steps = set()
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        d, classes = int(rng.integers(40, 160)), int(rng.integers(1, 9))
+        labels = np.repeat(np.arange(classes), rng.integers(2, 20))
+        scales = np.exp(spread * rng.normal(size=d)) * np.exp(2 * rng.normal(size=(classes, 1)))
+        x = rng.normal(size=(len(labels), d)) * scales[labels]
+        covariances = [np.cov(x[labels == c].T) for c in range(classes)]
+        wanted = needed_jitter(covariances)
+        assert all(each.rest == pytest.approx(wanted, rel=1e-6) for each in gmm(dump(x, labels)).whiteners)
+        steps.add(round(np.log10(wanted / np.mean([np.diag(each).mean() for each in covariances]))))
+    assert len(steps) > 1 or spread == 0  # it is not always the first
+
+
+def test_gmm_of_few_rows_is_exact():
+    """Σ + 1e-12·I of the mean variance is as good as singular: d × d in double precision keeps four digits of it."""
+    from mpmath import mp, mpf
+
+    rng, d, n = np.random.default_rng(0), 16, 6
+    x = rng.normal(size=(n, d)) * np.exp(rng.normal(size=d))
+    test = np.concatenate([3 * rng.normal(size=(3, d)), x[:2], x[:1] + 1e-5 * rng.normal(size=(1, d))])
+    fitted = gmm(dump(x, np.zeros(n, int)))
+    with mp.workdps(60):
+        rows = mp.matrix(x.tolist())
+        mean = [mp.fsum(rows[:, k]) / n for k in range(d)]
+        away = mp.matrix(n, d)
+        for i in range(n):
+            for k in range(d):
+                away[i, k] = rows[i, k] - mean[k]
+        covariance = away.T * away / (n - 1) + mpf(fitted.whiteners[0].rest) * mp.eye(d)
+        log_det = mp.log(mp.det(covariance))
+        exact = []
+        for row in test:
+            a = mp.matrix([mpf(float(value)) - mean[k] for k, value in enumerate(row)])
+            square = (a.T * mp.lu_solve(covariance, a))[0]
+            exact.append(float((square + log_det + d * mp.log(2 * mp.pi)) / 2))
+    np.testing.assert_allclose(fitted(dump(test)), exact, rtol=1e-9)
 
 
 def test_gmm_covariances_of_different_scales_are_left_alone():

@@ -83,7 +83,14 @@ def test_every_task_is_done_once_and_a_failure_costs_its_own_task(tmp_path, work
     assert [len(lines(tmp_path, f"t{i}")) for i in range(6)] == [1] * 6
     found = {each.task.name: each.reason for each in failures}
     assert found == {"broken": "RuntimeError: it broke", "wrong": "The labels are wrong."}
-    assert [done for done, _, _ in seen] == list(range(1, 9)) and seen[-1] == (8, 2, 8)
+    assert [done for done, *_ in seen] == list(range(9)) and seen[-1][:3] == (8, 2, 8)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_task_returns_reaches_the_watcher(workers):
+    seen = []
+    sweep([Task("two", divmod, (7, 3)), Task("none", divmod, (7, 0))], workers, lambda *each: seen.append(each))
+    assert seen[0] == (0, 0, 2, None) and sorted(each[3] for each in seen if each[3]) == [(2, 1)]
 
 
 def test_a_worker_that_dies_is_replaced_and_its_task_is_marked(tmp_path):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import sys
+from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
@@ -16,9 +19,10 @@ import torch
 from nescio import calibrate, measures, metrics, predict, training
 from nescio.cli import main
 from nescio.commands import run as command
+from nescio.commands._study import Lines
 from nescio.config import Training, choice, draw, hparam, searched, uniform
 from nescio.errors import BadInput
-from nescio.methods import Learning, Method, registry
+from nescio.methods import Learning, Method, classifiers, registry
 from nescio.protocols import _uimnet_tables as tables
 from nescio.protocols import uimnet
 from nescio.protocols.uimnet import Place, Plan
@@ -53,8 +57,14 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def study(place):
-    found = uimnet.run(PLAN, place, workers=0)
+def heard():
+    """What is said while the study is made."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def study(place, heard):
+    found = uimnet.run(PLAN, place, workers=0, say=lambda *each: heard.append(each))
     assert found.failures == []
     return found
 
@@ -151,7 +161,13 @@ def test_options_reach_the_plan():
     budget = plan.training
     assert (budget.epochs, budget.batch, budget.rate, budget.every) == (9, 32, 0.2, 4)
     assert (budget.schedule, budget.augment) == ("cosine", "none")
-    assert set(asked().methods) == set(registry) and "knn_distance" in asked("--measures", "all").measures
+    words = "--optimizer adamw --momentum 0.5 --decay 0 --warmup 2 --accumulate 4 --clip 1 --precision bf16 --compile"
+    budget = asked("--preset", "demo", *words.split()).training
+    assert (budget.optimizer, budget.momentum, budget.decay, budget.warmup) == ("adamw", 0.5, 0.0, 2.0)
+    assert (budget.accumulate, budget.clip, budget.precision, budget.compile) == (4, 1.0, "bf16", True)
+    assert (budget.epochs, budget.batch, budget.every, budget.augment) == (15, 64, 6, "shift")  # as before
+    assert asked("--preset", "paper").training == Training()
+    assert set(asked().methods) == set(classifiers()) and "knn_distance" in asked("--measures", "all").measures
 
 
 @pytest.mark.parametrize(
@@ -168,12 +184,87 @@ def test_options_reach_the_plan():
         ("--measures entrophy", "There is no measure named 'entrophy'. Did you mean 'entropy'?"),
         ("--members 0", "An ensemble has at least one member."),
         ("--workers -1", "--workers is a number of processes"),
+        ("--momentum -1", "Training.momentum is -1.0: it must be at least 0."),
+        ("--clip 0", "Training.clip is 0.0: it must be above 0."),
+        ("--accumulate 3", "A batch of 64 cannot be cut into 3 equal parts."),
+        ("--accumulate 64", "too small: batch-norm needs two rows"),
+        ("--accumulate 3 --features pixels", "A batch of 64 cannot be cut into 3 equal parts."),
+        ("--batch 5000", "There are 650 training rows, fewer than one batch of 5000"),
+        ("--log paper", "--log takes tensorboard:DIR or wandb:PROJECT"),
     ],
 )
 def test_bad_input_is_one_sentence_before_any_work(words, sentence, tmp_path, capsys):
     code = main(["run", "uimnet", "--workers", "0", "--store", str(tmp_path / "store"), *words.split()])
     err = capsys.readouterr().err
     assert code == 2 and sentence in err and len(err.splitlines()) == 1 and not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("words", ["--augment warp", "--optimizer sgdd", "--precision half", "--rate much"])
+def test_a_word_that_is_none_is_one_sentence(words, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["run", "uimnet", "--store", str(tmp_path / "store"), *words.split()])
+    err = capsys.readouterr().err
+    assert stop.value.code == 2 and words.split()[1] in err and len(err.splitlines()) == 1
+
+
+# ---- what is said on the way
+
+
+def test_every_network_is_heard_of_when_it_is_there(study, heard, place):
+    """Those who watch hear of the start, and of every network's validation NLL and cost."""
+    first = [each for each in heard if each[0] == "train and predict"]
+    assert first[0] == ("train and predict", 0, 0, 14, None) and first[-1][1:4] == (14, 0, 14)
+    found = [each[4] for each in first[1:]]
+    assert all(each["images"] == (1078 if "trial" not in each else 650) // 64 * 64 * 2 for each in found)
+    assert all(each["seconds"] > 0 and each["images/s"] == each["images"] / each["seconds"] for each in found)
+    nlls = {each["trial"]: each["nll"] for each in found if "trial" in each}
+    trials = uimnet.trials_of(study.plan)
+    assert nlls == {uimnet.title(t): pytest.approx(nll(t, "val", place), rel=1e-5) for t in trials}
+
+
+class Clock:
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr("nescio.commands._study.time.monotonic", lambda: self.now)
+
+
+def test_lines_tell_pace_and_time_left(monkeypatch, capsys):
+    clock, heard = Clock(monkeypatch), []
+    lines = Lines(2, heard.append)
+    lines("train", 0, 0, 4, None)
+    clock.now += 40
+    lines("train", 1, 1, 4, None)  # it failed: no images
+    clock.now += 60
+    lines("train", 2, 1, 4, {"trial": "erm", "nll": 0.5, "images": 3000, "seconds": 2.0, "images/s": 1500.0})
+    clock.now += 30
+    assert str(lines) == "2 of 4, 1 failed, 3,000 images/s, 0:01:10 left"  # two workers; 100 s at its word, 30 s ago
+    lines("train", 4, 1, 4, {"images": 1000, "seconds": 2.0, "images/s": 500.0})
+    lines("train", 0, 0, 1, None)  # the next round of a search
+    assert capsys.readouterr().err.splitlines() == [
+        "train: 0 of 4",
+        "train: 1 of 4, 1 failed, 0:02:00 left",
+        "train: 2 of 4, 1 failed, 3,000 images/s, 0:01:40 left",
+        "train: 4 of 4, 1 failed, 2,000 images/s",
+        "train: 0 of 1",
+    ]
+    assert [(each["step"], each["trial"], each["nll"]) for each in heard] == [(1, "erm", 0.5)]
+
+
+def test_a_bar_on_a_terminal_tells_the_same(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    clock = Clock(monkeypatch)
+    with closing(Lines(1)) as lines:
+        lines("train", 0, 0, 3)
+        clock.now += 60
+        lines("train", 1, 0, 3, {"images": 500, "seconds": 2.0, "images/s": 250.0})
+    drawn = sys.stderr.getvalue()
+    assert "0 of 3" in drawn and "1 of 3, 250 images/s, 0:02:00 left" in drawn
 
 
 # ---- guided search
@@ -365,6 +456,12 @@ def test_the_threshold_is_the_quantile_of_the_validation_rows(study, place):
     assert row(study, **line, metric="out_as_out", split="out") == pytest.approx((u["out"] > cut).mean(), abs=2e-3)
 
 
+def test_an_ensemble_has_the_parameters_of_all_its_members(study, place):
+    one = {r["method"]: r["params"] for r in study.rows if r["members"] == 1}
+    two = {(r["method"], r["params"]) for r in study.rows if r["members"] == 2}
+    assert two == {(name, 2 * one[name]) for name in PLAN.methods} and min(one.values()) > 0
+
+
 def test_every_measure_meets_every_metric(study):
     found = {(r["measure"], r["metric"]) for r in study.rows if r["group"] is None and r["method"] == "mc-dropout"}
     for measure in PLAN.measures:
@@ -538,9 +635,7 @@ def test_what_cannot_be_asked_is_refused():
         (("--backbones", "nope"), "no backbone named 'nope'"),
         (("--backbones", "mlp,nope"), "no backbone named 'nope'"),
         (("--in", "3"), "At least two classes"),
-        (("--batch", "5000"), "fewer than a batch of 5000"),
         (("--spectral", "0"), "above 0"),
-        (("--augment", "warp"), "warp"),
         (("--partition", "nowhere.json"), "nowhere.json"),
         (("--partition", "{partition}", "--in", "0-5"), "leave --in"),
         (("--partition", "{partition}", "--data", "npz:nothing.npz"), "nothing.npz"),

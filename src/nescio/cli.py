@@ -15,6 +15,10 @@ from nescio.errors import BadInput, Undefined
 COMMANDS = {
     "evaluate": "everything that can be said about saved predictions",
     "compare": "several models on the same rows: intervals, ranks, and who cannot be told from the best",
+    "zoo": "pretrained models asked about your images: what each knows, and which to take",
+    "choose": "which model to deploy: most coverage at an accuracy, or least risk at a coverage, under limits",
+    "threshold": "from which uncertainty on a model must abstain, so that its answers keep a promised risk",
+    "export": "one file (ONNX or torch.export) that answers, says how sure it is, and abstains",
     "train": "one network: a method, a dataset, a backbone, a budget",
     "predict": "what a trained network says about a split, as a file to evaluate",
     "runs": "what is in the store, what failed and why",

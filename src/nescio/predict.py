@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from nescio import datasets, probes
 from nescio.config import Trial, seed_for
 from nescio.datasets import Batches
 from nescio.errors import BadInput
-from nescio.methods.base import Method
+from nescio.methods.base import Method, registry
 from nescio.predictions import Predictions
 from nescio.runtime import Runtime, evaluating, seed_everything
 from nescio.store import Store
@@ -25,7 +25,7 @@ VERSION = 1  # of what prediction does; a change that moves numbers raises it
 DUMP = "dump"  # the folder of Predictions inside an entry of the store
 SPLITS = ("val", "test", "out")
 BATCH = 512
-PROBE_BATCH = 128  # probes go backward through the network once per class
+PROBE_PIXELS = 128 * 64**2  # of a batch of probes: they go backward through the network, which keeps every layer
 VIEWS = 8  # augmented copies of an image that test-time augmentation averages
 
 
@@ -90,6 +90,8 @@ def probe(
     wait: bool = True,
 ) -> str:
     """Jacobian, test-time augmentation and native score of an average of calibrated members, in the store."""
+    if mute := [trial.method for _, trial in members if not registry[trial.method].classifies]:
+        raise BadInput(f"{mute[0]} gives features and no answers, so it has no Jacobian and no test-time augmentation.")
     recipe, keys = _probed(split, outside, temperatures), tuple(key for key, _ in members)
     with store.work("predict", recipe, parents=keys, version=VERSION, wait=wait) as part:
         if part is not None:
@@ -130,7 +132,7 @@ def dump_of(
 ) -> Predictions:
     """Logits, embeddings and native scores of every image."""
     seed_everything(seed)
-    held = _Host(len(images))
+    held = Host(len(images))
     with evaluating(method), torch.inference_mode():
         for x, _, _ in Batches(images, dataset, runtime.device, batch=batch, channels_last=runtime.channels_last):
             with runtime.autocast():
@@ -148,11 +150,18 @@ def dump_of(
     )
 
 
-class _Host:
-    """Gathers batches of tensors as float32 arrays. Copies from a GPU run behind its work, so that it never waits."""
+def _float32(name: str, shape: tuple[int, ...]) -> Any:
+    return np.empty(shape, np.float32)
 
-    def __init__(self, rows: int) -> None:
-        self.rows, self.done = rows, 0
+
+class Host:
+    """Gathers batches of tensors as arrays. Copies from a GPU run behind its work, so that it never waits.
+
+    `make(name, shape)` gives the array for all rows: in memory and float32, or a file and float16, say.
+    """
+
+    def __init__(self, rows: int, make: Callable[[str, tuple[int, ...]], Any] = _float32) -> None:
+        self.rows, self.make, self.done = rows, make, 0
         self.held: dict[str, Any] = {}
         self.behind: deque[tuple[dict[str, Tensor], Any]] = deque()
 
@@ -161,9 +170,12 @@ class _Host:
         for name, tensor in tensors.items():
             if tensor is None:
                 continue
-            tensor = tensor.float()
+            if name not in self.held:
+                self.held[name] = self.make(name, (self.rows, *tensor.shape[1:]))
+            tensor = tensor.to(torch.float16 if self.held[name].dtype == np.float16 else torch.float32)
             if tensor.is_cuda:
-                copies[name] = torch.empty(tensor.shape, pin_memory=True).copy_(tensor, non_blocking=True)
+                room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+                copies[name] = room.copy_(tensor, non_blocking=True)
                 event = torch.cuda.Event()
                 event.record()
             else:
@@ -178,8 +190,6 @@ class _Host:
             event.synchronize()
         count = 0
         for name, tensor in copies.items():
-            if name not in self.held:
-                self.held[name] = np.empty((self.rows, *tensor.shape[1:]), np.float32)
             count = len(tensor)
             self.held[name][self.done : self.done + count] = tensor.numpy()
         self.done += count
@@ -201,13 +211,12 @@ def probed(
     """Scores `jacobian` and `native` and the variant `tta` of the average of the members, without logits."""
     seed_everything(seed)
     generator = torch.Generator(runtime.device).manual_seed(seed % 2**63)
-    held = _Host(len(images))
+    held = Host(len(images))
     augment = augment if augment != "none" else "shift"
 
     def batches(**options: Any) -> Batches:
-        return Batches(
-            images, dataset, runtime.device, batch=PROBE_BATCH, channels_last=runtime.channels_last, **options
-        )
+        rows = min(128, max(1, PROBE_PIXELS // dataset.size**2))
+        return Batches(images, dataset, runtime.device, batch=rows, channels_last=runtime.channels_last, **options)
 
     for method in methods:
         method.eval()

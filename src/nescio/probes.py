@@ -35,21 +35,28 @@ def jacobian_norm(methods: Sequence[Method], x: Tensor, generator: torch.Generat
     Above EXACT_CLASSES outputs Hutchinson's estimate E‖vᵀJ‖² over random signs v replaces the C passes.
     """
     x = x.detach().requires_grad_(True)
+    gradient: Tensor | None = None  # of f along every direction, (directions, b, …)
     with torch.enable_grad():
-        f = mean_probs(methods, x)
-        classes = f.shape[1]
-        if classes <= EXACT_CLASSES:
-            directions = torch.eye(classes, device=f.device, dtype=f.dtype)[:, None].expand(-1, len(f), -1)
-            share = 1.0
-        else:
-            signs = torch.randint(0, 2, (HUTCHINSON, *f.shape), generator=generator, device=f.device)
-            directions, share = signs.to(f.dtype) * 2 - 1, 1 / HUTCHINSON
-        total = torch.zeros(len(x), device=x.device)
-        for number, direction in enumerate(directions):
-            last = number + 1 == len(directions)
-            (gradient,) = torch.autograd.grad(f, x, direction, retain_graph=not last)
-            total += gradient.detach().float().flatten(1).square().sum(1) * share
-    return total
+        for method in methods:  # one after the other, so that only one graph is in memory
+            p = _probs(method, x)
+            if gradient is None:
+                directions = _directions(p, generator)
+                gradient = x.new_zeros(len(directions), *x.shape)
+            for number, direction in enumerate(directions):
+                last = number + 1 == len(directions)
+                (found,) = torch.autograd.grad(p, x, direction / len(methods), retain_graph=not last)
+                gradient[number] += found
+    assert gradient is not None
+    share = 1 if p.shape[1] <= EXACT_CLASSES else 1 / HUTCHINSON
+    return gradient.flatten(2).square().sum(2).sum(0) * share
+
+
+def _directions(p: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Along which outputs are differentiated, (directions, b, c): each class, or random signs."""
+    if p.shape[1] <= EXACT_CLASSES:
+        return torch.eye(p.shape[1], device=p.device, dtype=p.dtype)[:, None].expand(-1, len(p), -1)
+    signs = torch.randint(0, 2, (HUTCHINSON, *p.shape), generator=generator, device=p.device)
+    return signs.to(p.dtype) * 2 - 1
 
 
 def augmented_log_probs(methods: Sequence[Method], views: Sequence[Tensor]) -> Tensor:

@@ -532,6 +532,8 @@ def reason_of(error: Exception, path: Path | None = None) -> str:
         advice = ADVICE.get(error.errno or 0, f"{error.strerror or error}".rstrip("."))
         return f"{error.filename or path}: {advice}."
     text = " ".join(str(error).split("\n")[0].split())
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which goes on for a page
+        return "The device has no memory left: use fewer workers, a smaller batch or a smaller network."
     if type(error).__module__.partition(".")[0] == "nescio" and text:  # a sentence for people
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

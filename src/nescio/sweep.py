@@ -21,7 +21,7 @@ PATIENCE = 0.5  # seconds before asking again for work that another sweep is doi
 
 @dataclass(frozen=True)
 class Task:
-    """One call that a worker makes: a module-level function and plain arguments."""
+    """One call that a worker makes: a module-level function, plain arguments, a plain answer."""
 
     name: str
     call: Callable[..., Any]
@@ -35,7 +35,7 @@ class Failure:
     reason: str
 
 
-Watch = Callable[[int, int, int], None]  # done, failed, all
+Watch = Callable[[int, int, int, Any], None]  # done, failed, all; what the task returned that was done just now
 
 
 @dataclass
@@ -60,21 +60,23 @@ class Crew:
     def do(self, tasks: Sequence[Task], watch: Watch | None = None) -> list[Failure]:
         """Does every task once and returns what failed and why."""
         queue, failures, done = _Queue(tasks), list[Failure](), 0
-        for task, state, reason in self._answers(queue):
+        if watch:
+            watch(0, 0, len(tasks), None)
+        for task, state, said in self._answers(queue):
             if state == "busy":
                 queue.later(task)
                 continue
             done += 1
             if state == "died":
-                reason = _noted(task, reason)
+                said = _noted(task, said)
             if state != "done":
-                failures.append(Failure(task, reason))
+                failures.append(Failure(task, said))
             if watch:
-                watch(done, len(failures), len(tasks))
+                watch(done, len(failures), len(tasks), said if state == "done" else None)
         return failures
 
-    def _answers(self, queue: _Queue) -> Iterator[tuple[Task, str, str]]:
-        """(task, what became of it, why), as they come; a task that is put back into the queue is asked again."""
+    def _answers(self, queue: _Queue) -> Iterator[tuple[Task, str, Any]]:
+        """(task, what became of it, why or what it returned), as they come; one put back into the queue comes again."""
         while self.workers == 0 and queue:
             task = queue.next()
             if task is None:
@@ -146,14 +148,13 @@ def _noted(task: Task, reason: str) -> str:
     return reason
 
 
-def _try(task: Task) -> tuple[str, str]:
+def _try(task: Task) -> tuple[str, Any]:
     try:
-        task.call(*task.args)
+        return "done", task.call(*task.args)
     except Busy:
         return "busy", ""
     except Exception as error:  # any failure of one task must not stop the others; its reason is kept and shown
         return "failed", reason_of(error)
-    return "done", ""
 
 
 class _Worker:
@@ -171,15 +172,15 @@ class _Worker:
         with suppress(BrokenPipeError):  # it just died; `answer` says how
             self.pipe.send(task)
 
-    def answer(self) -> tuple[Task, str, str] | None:
+    def answer(self) -> tuple[Task, str, Any] | None:
         """What became of the task, if it ended."""
         assert self.task is not None
         task = self.task
         try:
             if self.pipe.poll():
-                state, reason = self.pipe.recv()
+                state, said = self.pipe.recv()
                 self.task = None
-                return task, state, reason
+                return task, state, said
         except (EOFError, OSError):
             pass  # it died; the next lines say how
         else:
@@ -238,7 +239,7 @@ def _serve(pipe: Any) -> None:
             return
 
 
-def _received(pipe: Any) -> tuple[str, str]:
+def _received(pipe: Any) -> tuple[str, Any]:
     try:
         task = pipe.recv()
     except (EOFError, OSError):

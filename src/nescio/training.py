@@ -203,6 +203,29 @@ def rate_at(plan: Training, epochs: float) -> float:
     return 1.0
 
 
+def check_batch(plan: Training, rows: int, world: int = 1) -> None:
+    """Raises BadInput when a batch cannot be cut into its parts, or the rows do not fill one part."""
+    parts = plan.accumulate * world
+    if plan.batch % parts:
+        raise BadInput(f"A batch of {plan.batch} cannot be cut into {parts} equal parts.")
+    if plan.batch // parts < 2:
+        raise BadInput(f"A batch of {plan.batch} in {parts} part(s) is too small: batch-norm needs two rows.")
+    if rows < plan.batch // plan.accumulate:
+        raise BadInput(
+            f"There are {rows} training rows, fewer than one batch of {plan.batch // plan.accumulate}; "
+            "make the batch smaller."
+        )
+
+
+def check_views(plan: Training, views: int) -> None:
+    """Raises BadInput when the views of an image that a method compares would all be the same."""
+    if views > 1 and plan.augment == "none":
+        raise BadInput(
+            f"The method compares {views} views of an image, and without augmentation they are the same: "
+            "say --augment full."
+        )
+
+
 class _Step:
     """Backward, and when a batch is whole: average over processes, clip, set the rate, move the weights."""
 
@@ -241,6 +264,7 @@ class _Step:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.steps += 1
+        self.method.moved(min(1.0, self.steps / (self.per_epoch * self.plan.epochs)))
         if self.average is not None:
             self.average.follow(self.method)
 
@@ -280,16 +304,8 @@ class _Stream:
     views: int
 
     def __post_init__(self) -> None:
-        parts = self.plan.accumulate * self.runtime.world
-        if self.plan.batch % parts:
-            raise BadInput(f"A batch of {self.plan.batch} cannot be cut into {parts} equal parts.")
-        if self.plan.batch // parts < 2:
-            raise BadInput(f"A batch of {self.plan.batch} in {parts} part(s) is too small: batch-norm needs two rows.")
-        if len(self.images.labels) < self.plan.batch // self.plan.accumulate:
-            raise BadInput(
-                f"There are {len(self.images.labels)} training rows, fewer than one batch of "
-                f"{self.plan.batch // self.plan.accumulate}; make the batch smaller."
-            )
+        check_batch(self.plan, len(self.images.labels), self.runtime.world)
+        check_views(self.plan, self.views)
 
     def __len__(self) -> int:
         """Parts of batches in an epoch; an incomplete last batch is left out."""

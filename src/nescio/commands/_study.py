@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any, get_args, get_type_hints
 
+from nescio.config import Training
 from nescio.errors import BadInput
 
 
@@ -30,6 +34,54 @@ def targets(text: str) -> tuple[float | None, ...]:
         raise BadInput(f"{text!r} is not a list of spectral norm targets such as none,5.") from None
 
 
+def add_budget(parser: argparse.ArgumentParser, starts: Mapping[str, Training], **special: str) -> None:
+    """The options of a training's budget; --help names what each starts from, `special` where that is not one value."""
+    kinds = get_type_hints(Training)
+
+    def start(name: str) -> str:
+        words = {preset: _word(getattr(training, name)) for preset, training in starts.items()}
+        if len(set(words.values())) == 1:
+            return f"default: {next(iter(words.values()))}"
+        return ", ".join(f"{preset}: {word}" for preset, word in words.items())
+
+    def add(group: Any, name: str, meaning: str, **more: Any) -> None:
+        help = f"{meaning} ({special.get(name) or start(name)})"
+        group.add_argument(f"--{name}", default=None, help=help, **more)
+
+    budget = parser.add_argument_group("budget")
+    add(budget, "epochs", "times that every training row is seen", type=int)
+    add(budget, "batch", "rows of a step", type=int)
+    add(budget, "rate", "learning rate", type=float)
+    add(budget, "momentum", "of SGD", type=float)
+    add(budget, "decay", "weight decay", type=float)
+    add(budget, "optimizer", "what moves the weights", choices=get_args(kinds["optimizer"]))
+    add(budget, "schedule", "of the rate", choices=get_args(kinds["schedule"]))
+    add(budget, "every", "step: rate ÷ 10 every E epochs", type=int, metavar="E")
+    add(budget, "warmup", "epochs over which the rate rises", type=float, metavar="E")
+    add(budget, "clip", "largest norm of the gradient", type=float)
+    add(budget, "augment", "what is done to training images", choices=get_args(kinds["augment"]))
+    speed = parser.add_argument_group("speed and memory")
+    add(speed, "accumulate", "parts of a batch, one after the other", type=int, metavar="A")
+    add(speed, "precision", "auto: bf16 on a GPU, float32 elsewhere", choices=get_args(kinds["precision"]))
+    add(speed, "compile", "compile the network with torch.compile", action="store_true")
+
+
+def _word(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "none", False: "off", True: "on"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def budget_of(args: argparse.Namespace) -> dict[str, Any]:
+    """What was said of the budget, by the names of Training's fields."""
+    said = {each.name: getattr(args, each.name, None) for each in fields(Training)}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def add_log(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--log", metavar="KIND:PLACE", help=f"tensorboard:DIR or wandb:PROJECT: {what} (default: none)")
+
+
 def add_place(parser: argparse.ArgumentParser) -> None:
     """Where the work is kept, where the data lies, on what it runs."""
     place = parser.add_argument_group("place")
@@ -48,38 +100,64 @@ def add_place(parser: argparse.ArgumentParser) -> None:
 
 
 class Lines:
-    """Progress of stages: a bar on a terminal, a line now and then elsewhere."""
+    """Progress of stages, with pace and time left: a bar on a terminal, a line now and then elsewhere.
 
-    def __init__(self) -> None:
-        self.stage, self.started, self.last = "", 0.0, 0.0
+    `log` hears of every finished trial.
+    """
+
+    def __init__(self, workers: int, log: Callable[[dict[str, Any]], None] | None = None) -> None:
+        self.workers, self.log, self.trials = max(1, workers), log, 0
+        self.stage = ""
         self.bar: Any = None
-        self.task: Any = None
 
-    def __call__(self, stage: str, done: int, failed: int, total: int) -> None:
+    def __call__(self, stage: str, done: int, failed: int, total: int, found: dict[str, Any] | None = None) -> None:
         now = time.monotonic()
-        if stage != self.stage:
+        if done == 0 or stage != self.stage:
             self.close()
-            self.stage, self.started, self.last = stage, now, 0.0
+            self.stage, self.began, self.last, self.images, self.seconds = stage, now, 0.0, 0, 0.0
+        self.done, self.failed, self.total = done, failed, total
+        self.end = now + (now - self.began) * (total - done) / done if done else None
+        if found:
+            self._count(found)
         if sys.stderr.isatty():
-            self._draw(done, failed, total)
+            self._draw()
         elif done == total or now - self.last > 30:
             self.last = now
-            trouble = f", {failed} failed" if failed else ""
-            print(f"{stage}: {done} of {total}{trouble}", file=sys.stderr, flush=True)
+            print(f"{stage}: {self}", file=sys.stderr, flush=True)
 
-    def _draw(self, done: int, failed: int, total: int) -> None:
+    def __str__(self) -> str:
+        words = [f"{self.done} of {self.total}"]
+        if self.failed:
+            words.append(f"{self.failed} failed")
+        if self.seconds:
+            words.append(f"{min(self.workers, self.total) * self.images / self.seconds:,.0f} images/s")
+        if self.end is not None and self.done < self.total:
+            words.append(f"{left(self.end - time.monotonic())} left")
+        return ", ".join(words)
+
+    def _count(self, found: dict[str, Any]) -> None:
+        self.images, self.seconds = self.images + found["images"], self.seconds + found["seconds"]
+        if self.log and "trial" in found:
+            self.trials += 1
+            self.log({"step": self.trials, **found})
+
+    def _draw(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         if self.bar is None:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-            self.bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
-            self.task = self.bar.add_task(self.stage, total=total)
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
+            self.bar = Progress(*columns, console=Console(stderr=True))
+            self.task = self.bar.add_task(self.stage, total=self.total, state=self)  # asked anew whenever it is drawn
             self.bar.start()
-        trouble = f" ({failed} failed)" if failed else ""
-        self.bar.update(self.task, completed=done, description=f"{self.stage}{trouble}")
+        self.bar.update(self.task, completed=self.done)
 
     def close(self) -> None:
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
+
+
+def left(seconds: float) -> timedelta:
+    """Whole seconds, as 0:02:07."""
+    return timedelta(seconds=max(0, round(seconds)))

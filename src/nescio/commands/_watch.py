@@ -7,16 +7,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from nescio.commands._study import left
 from nescio.errors import BadInput
 
-SCALARS = ("loss", "rate", "images/s")
+SCALARS = ("loss", "rate", "nll", "seconds", "images/s")
 
 
 @contextmanager
 def watching(what: str, log: str | None, about: dict[str, Any], silent: bool = False) -> Iterator[Any]:
     """A function that training calls with its progress; everything is closed at the end."""
     with ExitStack() as stack:
-        parts = () if silent else (_bar(what), _logger(log, about))
+        parts = () if silent else (_bar(what), logger(log, about))
         watchers = [stack.enter_context(each) for each in parts if each is not None]
 
         def watch(seen: dict[str, Any]) -> None:
@@ -49,13 +50,13 @@ class _Bar:
         self.bar.stop()
 
     def __call__(self, seen: dict[str, Any]) -> None:
-        minutes, seconds = divmod(round(seen["left"]), 60)
-        pace = f"{seen['images/s']:,.0f} images/s, {minutes}:{seconds:02} left"
+        pace = f"{seen['images/s']:,.0f} images/s, {left(seen['left'])} left"
         state = f"epoch {seen['epoch']:.1f} of {seen['epochs']}, loss {seen['loss']:.3f}, {pace}"
         self.bar.update(self.task, total=seen["epochs"], completed=seen["epoch"], state=state)
 
 
-def _logger(log: str | None, about: dict[str, Any]) -> Any:
+def logger(log: str | None, about: dict[str, Any]) -> Any:
+    """KIND:PLACE as a context that gives a function of progress; None without one."""
     if log is None:
         return None
     kind, _, place = log.partition(":")
@@ -72,7 +73,7 @@ class _TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer = SummaryWriter(folder)
-        self.writer.add_text("trial", "\n".join(f"{name}: {value}  " for name, value in about.items()))
+        self.writer.add_text("about", "\n".join(f"{name}: {value}  " for name, value in about.items()))
 
     def __enter__(self) -> _TensorBoard:
         return self
@@ -82,7 +83,10 @@ class _TensorBoard:
 
     def __call__(self, seen: dict[str, Any]) -> None:
         for name in SCALARS:
-            self.writer.add_scalar(name, seen[name], seen["step"])
+            if name in seen:
+                self.writer.add_scalar(name, seen[name], seen["step"])
+        if "trial" in seen:
+            self.writer.add_text("trial", seen["trial"], seen["step"])
 
 
 class _Wandb:
@@ -98,7 +102,7 @@ class _Wandb:
         self.run.finish()
 
     def __call__(self, seen: dict[str, Any]) -> None:
-        self.run.log({name: seen[name] for name in SCALARS}, step=seen["step"])
+        self.run.log({name: seen[name] for name in (*SCALARS, "trial") if name in seen}, step=seen["step"])
 
 
 LOGGERS = {"tensorboard": _TensorBoard, "wandb": _Wandb}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        from nescio.methods import registry as methods
+        from nescio.methods import classifiers
     except ImportError as missing:
         raise BadInput(f"The demo trains networks and needs {missing.name}: pip install 'nescio[train]'.") from None
     from nescio._parallel import threads
@@ -36,13 +37,11 @@ def run(args: argparse.Namespace) -> int:
     from nescio.report._study import print_study, write_study
 
     folder = Path(args.to)
-    plan = replace(uimnet.PRESETS["demo"], methods=tuple(methods))
+    plan = replace(uimnet.PRESETS["demo"], methods=tuple(classifiers()))
     place = uimnet.Place(str(folder / "store"), device="cpu")
-    lines = Lines()
-    try:
-        study = uimnet.run(plan, place, threads() if args.workers is None else args.workers, lines)
-    finally:
-        lines.close()
+    workers = threads() if args.workers is None else args.workers
+    with closing(Lines(workers)) as lines:
+        study = uimnet.run(plan, place, workers, lines)
     print_study(study)
     page = write_study(study, folder)
     say(f"\nThe page is {page}; open it in a browser. What lies behind it:")

@@ -1,6 +1,7 @@
 """The methods that nescio knows, built in and plugged in: what each one does, its paper, and what it can be told.
 
-The search ranges are where `nescio run` looks; trial 0 is always the defaults.
+The search ranges are where `nescio run` looks; trial 0 is always the defaults. A classifier gives logits; a method of
+the kind `features` learns without labels, gives embeddings alone and stands in no comparison of classifiers.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ def run(args: argparse.Namespace) -> int:
         say(json_of(found[0] if args.name else found))
     elif args.name:
         if args.format == "table":
-            say(f"{args.name}: {found[0]['paper']}\n\n{found[0]['meaning']}\n")
+            say(f"{args.name} ({found[0]['kind']}): {found[0]['paper']}\n\n{found[0]['meaning']}\n")
         say(grid(found[0]["recipe"], args.format))
     else:
         rows = [
             {
                 "method": facts["method"],
+                "kind": facts["kind"],
                 "settings": ", ".join(f"{each['setting']}={each['default']}" for each in facts["recipe"]),
                 "paper": facts["paper"],
             }
@@ -48,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
 def _facts(name: str, method: Any) -> dict[str, Any]:
     return {
         "method": name,
+        "kind": "classifier" if method.classifies else "features",
         "paper": method.paper,
         "meaning": inspect.getdoc(method) or "",
         "recipe": [

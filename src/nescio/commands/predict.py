@@ -1,7 +1,8 @@
 """What a trained network says about a split of its data, as a file for `nescio evaluate`.
 
-KEY is what `nescio train` printed, or its first letters; `nescio runs` lists all. --probes adds what only the network
-can tell: the norm of the Jacobian (score `jacobian`) and test-time augmentation (variant `tta`).
+KEY is what `nescio train` printed, or its first letters; `nescio runs` lists all. Methods that learn without labels give
+embeddings alone. --probes adds what only a classifier's network can tell: the norm of the Jacobian (score `jacobian`)
+and test-time augmentation (variant `tta`).
 
 examples:
   nescio predict 3f2a --split test --to test.npz
@@ -47,9 +48,11 @@ def run(args: argparse.Namespace) -> int:
         trial = from_plain(store.recipe("train", key)["recipe"], lambda name: registry[name].recipe_class)
         split_of(datasets.load(trial.data, args.root), trial, args.split)  # an empty one is said before any work
         here = runtime(args.device)
-        dump = load_dump(predict(key, trial, args.split, store, here, root=args.root, compile=args.compile), store)
+        found = None
         if args.probes:
             found = load_dump(probe([(key, trial)], [1.0], args.split, store, here, root=args.root), store)
+        dump = load_dump(predict(key, trial, args.split, store, here, root=args.root, compile=args.compile), store)
+        if found is not None:
             dump = dump.replace(scores={**dump.scores, **found.scores}, variants={**dump.variants, **found.variants})
     except StoreError as error:
         print(f"nescio predict: {error}", file=sys.stderr)

@@ -3,9 +3,13 @@
 SOURCE is the store of `nescio run`, or a file rows.parquet that a report holds (with plan.json beside it, if it is
 there). A store may hold several studies: the newest is taken, unless --study names another.
 
+A study of pretrained models has a name for each of its tables and figures, the paper's own (table1, fig5): --only
+writes those that are named, tables as Markdown, LaTeX and CSV, figures as SVG with their points as CSV.
+
 examples:
   nescio report store
   nescio report results/uimnet/rows.parquet --to page
+  nescio report store --only table1,fig5 --to figures
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,9 @@ from nescio.errors import BadInput
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="a store, or a Parquet file of rows")
     parser.add_argument("--to", metavar="DIR", help="write the page, tables and rows there (default: SOURCE/report)")
+    parser.add_argument(
+        "--only", metavar="NAMES", help="tables and figures by name, comma-separated (default: all of them, as a page)"
+    )
     parser.add_argument("--study", metavar="KEY", help="which study of the store (default: the newest)")
     add_format(parser)
 
@@ -34,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
     source = Path(args.source)
     held = read_study(_study(source, args.study))
     beside = source if source.is_dir() else source.parent
+    if args.only:
+        return _only(held, args.only.split(","), Path(args.to or beside / "report"), args)
     page = write_study(held, args.to or beside / "report") if args.to or args.format == "table" else None
     if args.format == "table":
         print_study(held)
@@ -45,6 +55,36 @@ def run(args: argparse.Namespace) -> int:
     else:
         say({"markdown": report.markdown, "latex": report.latex}[args.format](list(tables_of(story_of(held)))))
     return 0
+
+
+def _only(held: Any, names: list[str], folder: Path, args: argparse.Namespace) -> int:
+    """Single tables and figures: written to a folder, or printed alone in the form that was asked for."""
+    from nescio import report
+    from nescio.report._study import named, within, write_named
+    from nescio.report._text import tables_csv
+
+    found = named(held, list(dict.fromkeys(name.strip() for name in names)))
+    for name, blocks in found.items():
+        if not blocks:
+            print(f"{name} is empty: these rows do not say what it shows.", file=sys.stderr)
+    tables = [table for blocks in found.values() for table in within(blocks)]
+    if args.to or args.format == "table":
+        files = write_named(found, folder)
+    if args.format == "table":
+        report.terminal(tables)
+        if files:
+            say(f"Written to {folder}: {', '.join(file.name for file in files)}.")
+    elif args.format == "json":
+        say(json_of([{"table": t.title, "lines": [_line(t, *line) for line in t.lines]} for t in tables]))
+    else:
+        forms: dict[str, Callable[[Any], str]] = {"markdown": report.markdown, "latex": report.latex}
+        say((forms | {"csv": tables_csv})[args.format](tables))
+    return 0
+
+
+def _line(table: Any, name: str, cells: Any) -> dict[str, Any]:
+    values = {head: None if cell is None else cell.value for head, cell in zip(table.heads, cells, strict=True)}
+    return {table.corner: name, **values}
 
 
 def _study(source: Path, key: str | None) -> Path:
@@ -76,5 +116,7 @@ def _moment(each: Any) -> str:
 
 
 def _words(each: Any) -> str:
-    plan = each.recipe.get("plan", {})
+    plan, protocol = each.recipe.get("plan", {}), each.recipe.get("protocol")
+    if protocol != "uimnet":
+        return f"{each.key} ({protocol})"
     return f"{each.key} ({plan.get('data')}, {len(plan.get('methods', ()))} methods, {plan.get('trials')} trials)"

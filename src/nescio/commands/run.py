@@ -19,18 +19,23 @@ import argparse
 import os
 import sys
 from collections import Counter
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from nescio.commands._output import say
-from nescio.commands._study import Lines, add_place, numbers, targets
+from nescio.commands._study import Lines, add_budget, add_log, add_place, budget_of, numbers, targets
+from nescio.commands._watch import logger
+from nescio.config import canonical
 from nescio.errors import BadInput
 from nescio.store import reason_of
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    from nescio.protocols.uimnet import PRESETS
+
     parser.add_argument("protocol", choices=("uimnet",), metavar="PROTOCOL", help="uimnet")
     parser.add_argument(
         "--preset", default="small", help="small (default), demo, or paper: where the other options start from"
@@ -61,13 +66,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--features", choices=("reference", "pixels"), help="of the Ward tree (default: a reference network)"
     )
     what.add_argument("--no-oracle", action="store_true", help="leave the oracle row out")
-    budget = parser.add_argument_group("budget of a trial")
-    budget.add_argument("--epochs", type=int, help="(small: 20)")
-    budget.add_argument("--batch", type=int, help="rows of a step (small: 64)")
-    budget.add_argument("--rate", type=float, help="learning rate (default: 0.1)")
-    budget.add_argument("--every", type=int, metavar="E", help="rate ÷ 10 after every E epochs (small: 8)")
-    budget.add_argument("--schedule", choices=("step", "cosine", "constant"), help="of the rate (default: step)")
-    budget.add_argument("--augment", help="none, shift, crop-flip or full (small: shift)")
+    add_budget(parser, {name: plan.training for name, plan in PRESETS.items()})
+    add_log(parser, "validation NLL, seconds and pace of every finished trial")
     parser.add_argument("--workers", type=int, help="processes (default: one a core, one on a GPU); 0: this process")
     parser.add_argument(
         "--report", metavar="DIR", default=None, help="page, tables and rows there (default: STORE/report)"
@@ -79,22 +79,21 @@ def run(args: argparse.Namespace) -> int:
     from nescio.protocols import uimnet
 
     place = uimnet.Place(args.store, args.root, args.device, args.checkpoint_seconds)
-    lines = Lines()
-    try:
-        study = uimnet.run(plan_of(args), place, workers_of(args), lines)
-    finally:
-        lines.close()
+    plan, workers = plan_of(args), workers_of(args)
+    with logger(args.log, canonical(plan)) or nullcontext() as log, closing(Lines(workers, log)) as lines:
+        study = uimnet.run(plan, place, workers, lines)
     return show(study, Path(args.report or Path(args.store) / "report"))
 
 
 def plan_of(args: argparse.Namespace) -> Any:
+    from nescio.methods import classifiers
     from nescio.methods import registry as methods
     from nescio.protocols.uimnet import PRESETS
 
     if args.preset not in PRESETS:
         raise BadInput(f"There is no preset named {args.preset!r}. There are: {', '.join(PRESETS)}.")
     plan = PRESETS[args.preset]
-    named = list(methods) if args.methods == "all" else args.methods.split(",")
+    named = classifiers() if args.methods == "all" else args.methods.split(",")
     names = tuple(dict.fromkeys(methods[name].name for name in named))
     inside, outside = classes_of(args)
     if args.outside and not args.inside:
@@ -112,8 +111,7 @@ def plan_of(args: argparse.Namespace) -> Any:
         "inside": inside,
         "outside": outside,
     }
-    budget = {name: getattr(args, name) for name in ("epochs", "batch", "rate", "every", "schedule", "augment")}
-    training = replace(plan.training, **{name: value for name, value in budget.items() if value is not None})
+    training = replace(plan.training, **budget_of(args))
     kept = {name: value for name, value in changes.items() if value is not None}
     return replace(plan, methods=names, training=training, oracle=not args.no_oracle, **kept)
 

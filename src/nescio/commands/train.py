@@ -2,23 +2,29 @@
 
 A finished one says so at once. A killed one goes on from its last checkpoint when the same command is given again.
 Several processes: torchrun --nproc-per-node 2 -m nescio train …
+--members M trains M networks that differ in their seed alone, on --workers processes; one that fails costs itself only.
 
 examples:
   nescio train --method erm --data digits --backbone conv --epochs 20
   nescio train --method mc-dropout --data cifar10 --backbone resnet18 --recipe drop=0.2 passes=20
   nescio train --method due --data digits --classes 0-5 --spectral 5 --log tensorboard:logs
+  nescio train --method simclr --data cifar10 --backbone resnet18 --batch 512 --schedule cosine --members 10
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
+import os
 import sys
+from contextlib import closing
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from nescio.commands._output import say
-from nescio.commands._study import add_place, numbers
+from nescio.commands._study import Lines, add_budget, add_log, add_place, budget_of, numbers
 from nescio.config import Training, Trial, draw
 from nescio.errors import BadInput
 
@@ -52,47 +58,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--data-seed", type=int, default=0, metavar="S", help="of the train/validation split (default: 0)"
     )
     what.add_argument("--init-seed", type=int, default=0, metavar="S", help="of the initial weights (default: 0)")
-    budget = parser.add_argument_group("budget")
-    budget.add_argument("--epochs", type=int, default=PLAN.epochs, help=f"(default: {PLAN.epochs})")
-    budget.add_argument(
-        "--batch", type=int, help=f"rows of a step (default: {PLAN.batch}; fewer than 4096 training rows: a sixteenth)"
+    what.add_argument(
+        "--members", type=int, default=1, metavar="M", help="networks, of init seeds S to S + M − 1 (default: 1)"
     )
-    budget.add_argument("--rate", type=float, default=PLAN.rate, help=f"learning rate (default: {PLAN.rate:g})")
-    budget.add_argument("--momentum", type=float, default=PLAN.momentum, help=f"of SGD (default: {PLAN.momentum:g})")
-    budget.add_argument("--decay", type=float, default=PLAN.decay, help=f"weight decay (default: {PLAN.decay:g})")
-    budget.add_argument("--optimizer", choices=("sgd", "adamw", "lamb"), default=PLAN.optimizer, help="(default: sgd)")
-    budget.add_argument(
-        "--schedule", choices=("step", "cosine", "constant"), default=PLAN.schedule, help="of the rate (default: step)"
+    add_budget(
+        parser,
+        {"default": PLAN},
+        batch=f"default: {PLAN.batch}; fewer than 4096 training rows: a sixteenth",
+        augment="default: crop-flip; images of one channel, such as digits, which have no mirror image: shift; "
+        "methods that compare views: full",
     )
-    budget.add_argument(
-        "--every",
+    add_log(parser, "loss, rate and pace of this training")
+    parser.add_argument(
+        "--workers",
         type=int,
-        default=PLAN.every,
-        metavar="E",
-        help=f"step: rate ÷ 10 every E epochs (default: {PLAN.every})",
+        help="processes that train members (default: one a core, one on a GPU); 0: this process",
     )
-    budget.add_argument(
-        "--warmup", type=float, default=PLAN.warmup, metavar="E", help="epochs over which the rate rises (default: 0)"
-    )
-    budget.add_argument("--clip", type=float, help="largest norm of the gradient (default: none)")
-    budget.add_argument(
-        "--augment",
-        choices=("none", "shift", "crop-flip", "full"),
-        help="(default: crop-flip; images of one channel, such as digits, which have no mirror image: shift)",
-    )
-    speed = parser.add_argument_group("speed and memory")
-    speed.add_argument(
-        "--accumulate",
-        type=int,
-        default=PLAN.accumulate,
-        metavar="A",
-        help="parts of a batch, one after the other (default: 1)",
-    )
-    speed.add_argument(
-        "--precision", choices=("auto", "float32", "bf16"), default="auto", help="auto: bf16 on a GPU (default: auto)"
-    )
-    speed.add_argument("--compile", action="store_true", help="compile the network with torch.compile")
-    parser.add_argument("--log", metavar="KIND:PLACE", help="tensorboard:DIR or wandb:PROJECT")
     add_place(parser)
 
 
@@ -104,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
     from nescio.training import Diverged, key_of, train
 
     trial = trial_of(args)
+    if args.members != 1:
+        return _ensemble(trial, args)
     here = runtime(args.device)
     store = Store(args.store)
     key = key_of(trial, datasets.load(args.data, args.root), store)
@@ -123,10 +106,66 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _ensemble(trial: Trial, args: argparse.Namespace) -> int:
+    """Trains networks that differ in their init seed; 1 when one of them failed."""
+    from nescio import datasets
+    from nescio.commands.run import workers_of
+    from nescio.store import Store
+    from nescio.sweep import Task, sweep
+    from nescio.training import key_of
+
+    if args.members < 1:
+        raise BadInput(f"--members is a number from 1 on, not {args.members}.")
+    if args.log:
+        raise BadInput("--log watches one network: leave it away with --members.")
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise BadInput("--members trains every network in a process of its own: start it without torchrun.")
+    store, dataset = Store(args.store), datasets.load(args.data, args.root)
+    members = [replace(trial, init_seed=trial.init_seed + number) for number in range(args.members)]
+    keys = {each.init_seed: key_of(each, dataset, store) for each in members}
+    known = {seed for seed, key in keys.items() if store.finished("train", key)}
+    place = (args.store, args.root, args.device, args.checkpoint_seconds)
+    tasks = [
+        Task(f"init seed {each.init_seed}", _member, (each, *place), _member_died)
+        for each in members
+        if each.init_seed not in known
+    ]
+    workers = workers_of(args)
+    with closing(Lines(workers)) as lines:
+        failures = sweep(tasks, workers, partial(lines, "train"))
+    for seed, key in keys.items():
+        if store.finished("train", key):
+            say(f"{key} {'was finished before' if seed in known else 'is finished'}, in {store.path('train', key)}")
+    for failure in failures:
+        print(f"nescio train: {failure.task.name}: {failure.reason}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def _member(trial: Trial, store: str, root: str | None, device: str, checkpoint_seconds: float) -> dict[str, Any]:
+    """What one worker does; returns what it cost."""
+    from nescio.runtime import runtime
+    from nescio.store import Store
+    from nescio.training import train
+
+    here = Store(store)
+    key = train(trial, here, runtime(device), root=root, checkpoint_seconds=checkpoint_seconds, wait=False)
+    return dict(json.loads((here.path("train", key) / "facts.json").read_text()))
+
+
+def _member_died(reason: str, trial: Trial, store: str, root: str | None, *_: Any) -> None:
+    from nescio import datasets
+    from nescio.store import Store
+    from nescio.training import VERSION
+
+    revision = datasets.load(trial.data, root).revision
+    Store(store).fail("train", trial, reason, parents=(revision,), version=VERSION)
+
+
 def trial_of(args: argparse.Namespace) -> Trial:
     """The trial that the options describe; a wrong one is a sentence."""
     from nescio import datasets
     from nescio.methods import registry
+    from nescio.training import check_batch, check_views
 
     method = registry[args.method]
     dataset = datasets.load(args.data, args.root)
@@ -134,22 +173,14 @@ def trial_of(args: argparse.Namespace) -> Trial:
     rows = len(datasets.splits(dataset, classes, args.data_seed).train)
     if args.trial < 0:
         raise BadInput(f"--trial is a number from 0 on, not {args.trial}.")
-    training = Training(
-        optimizer=args.optimizer,
-        rate=args.rate,
-        momentum=args.momentum,
-        decay=args.decay,
-        epochs=args.epochs,
-        batch=args.batch if args.batch is not None else usual_batch(rows, args.accumulate),
-        schedule=args.schedule,
-        every=args.every,
-        warmup=args.warmup,
-        accumulate=args.accumulate,
-        clip=args.clip,
-        augment=args.augment or ("shift" if dataset.channels == 1 else "crop-flip"),
-        precision=args.precision,
-        compile=args.compile,
-    )
+    said = budget_of(args)
+    usual: dict[str, Any] = {
+        "batch": usual_batch(rows, said.get("accumulate", PLAN.accumulate)),
+        "augment": method.augment or ("shift" if dataset.channels == 1 else "crop-flip"),
+    }
+    training = Training(**usual | said)
+    check_batch(training, rows)
+    check_views(training, method.views)
     return Trial(
         method=args.method,
         recipe=recipe_of(draw(method.recipe_class, args.trial), args.recipe, args.method),

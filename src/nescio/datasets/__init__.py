@@ -1,8 +1,12 @@
 """Datasets: labelled images from the layouts in which they are published, and batches of them on a device."""
 
+from typing import TYPE_CHECKING, Any
+
 from nescio.datasets import binary, sources  # noqa: F401  (importing registers)
 from nescio.datasets.base import Dataset, Images, Splits, load, registry, source, splits, stratified
-from nescio.datasets.batches import AUGMENTATIONS, Batches
+
+if TYPE_CHECKING:
+    from nescio.datasets.batches import AUGMENTATIONS, Batches
 
 __all__ = [
     "AUGMENTATIONS",
@@ -16,3 +20,12 @@ __all__ = [
     "splits",
     "stratified",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Batches need torch; processes that only decode images do without it."""
+    if name in ("AUGMENTATIONS", "Batches"):
+        from nescio.datasets import batches
+
+        return getattr(batches, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +31,9 @@ SAMPLE_BYTES = 32 << 20  # of the training images, from which mean and deviation
 class Pixels:
     """uint8 images (m, h, w, ch) in memory. All subsets share them: made when first seen, sent to a device once."""
 
-    def __init__(self, make: Callable[[], Array]) -> None:
+    def __init__(self, make: Callable[[], Array], encoded: Encoded | None = None) -> None:
         self._make = make
+        self._encoded = encoded  # what they are decoded from
         self._copies: dict[Any, Any] = {}
 
     @cached_property
@@ -42,6 +43,10 @@ class Pixels:
 
     def read(self, rows: Array) -> Array:
         return self.array[rows]
+
+    def source(self, row: int) -> Any:
+        """One image as it came: a path, encoded bytes, or an array (h, w, ch)."""
+        return self.array[row] if self._encoded is None else self._encoded.source(row)
 
     def on(self, device: Any) -> Any:
         """All images as a tensor on a device; on the CPU it is the same memory."""
@@ -103,6 +108,10 @@ class Images:
         """(n, h, w, ch) uint8; files are read and decoded."""
         return self.held.read(self.rows)
 
+    def sources(self) -> Sequence[Any]:
+        """Every image as it came, before any size was chosen: a path, encoded bytes, or an array (h, w, ch)."""
+        return [self.held.source(row) for row in self.rows.tolist()]
+
     def take(self, rows: Array) -> Images:
         taught = None if self.taught is None else self.taught[rows]
         return Images(self.labels[rows], self.index[rows], self.held, self.rows[rows], taught)
@@ -145,13 +154,21 @@ class Dataset:
 # ---- sources
 
 
+Wanted = Literal["both", "test", "all"]
+
+
 @dataclass(frozen=True)
 class Request:
-    """What was asked for behind a dataset's name, `NAME:PATH@SIZE`, and the folder to look in."""
+    """What was asked for behind a dataset's name, `NAME:PATH@SIZE`, and the folder to look in.
+
+    `wanted` both: training and test images; test: test images, and a reader may leave out the training images; all:
+    every labelled image, and a reader may call them all test images.
+    """
 
     root: Path | None = None
     path: str = ""
     size: int = 0
+    wanted: Wanted = "both"
 
 
 @dataclass(frozen=True)
@@ -160,7 +177,7 @@ class Source:
 
     name: str
     read: Callable[[Request], Dataset]
-    path: bool  # whether a path must follow the name
+    path: bool | None  # whether a path must follow the name; None: it may
     size: int | None  # usual size of its images in pixels where another one can be asked for
 
 
@@ -168,7 +185,7 @@ registry: Registry[Source] = Registry("dataset")
 
 
 def source(
-    name: str, *, path: bool = False, size: int | None = None
+    name: str, *, path: bool | None = False, size: int | None = None
 ) -> Callable[[Callable[[Request], Dataset]], Callable[[Request], Dataset]]:
     """Registers a function as the reader of one dataset."""
 
@@ -179,30 +196,33 @@ def source(
     return add
 
 
-def load(spec: str, root: str | Path | None = None) -> Dataset:
+def load(spec: str, root: str | Path | None = None, wanted: Wanted = "both") -> Dataset:
     """A dataset by name (`digits`, `cifar10` …) or by place (`folder:PATH`, `npz:PATH`); `@SIZE` resizes image files.
 
     Named sets are looked for under `root`, else under $NESCIO_DATA, else under ~/.cache/nescio/data. A process reads a
-    dataset once.
+    dataset once. `wanted` test or all: for models that are asked and not trained, a set may be without training images.
     """
     where = None if root is None else str(Path(root).expanduser().absolute())
-    return _load(spec, where, os.environ.get("NESCIO_DATA"), os.getcwd())
+    found = _load(spec, where, os.environ.get("NESCIO_DATA"), os.getcwd(), wanted)
+    if wanted == "both" and not len(found.train):
+        raise BadInput(f"{spec} has no training images.")
+    return found
 
 
 @lru_cache(maxsize=4)
-def _load(spec: str, root: str | None, named: str | None, here: str) -> Dataset:
+def _load(spec: str, root: str | None, named: str | None, here: str, wanted: Wanted) -> Dataset:
     """`named` and `here` are not used, but what is found depends on them: they belong into the key of the cache."""
     match = re.fullmatch(r"([^:@]*)(?::(.*?))?(?:@(\d+))?", spec, re.DOTALL)
     name, path, size = match.groups() if match else (spec, None, None)
     found = registry[name]
     if found.path and not path:
         raise BadInput(f"{spec!r} names no path: write {name}:PATH.")
-    if path is not None and not found.path:
+    if path is not None and found.path is False:
         raise BadInput(f"{spec!r}: {name} takes no path; the folder in which it lies is named by NESCIO_DATA.")
     if size is not None and (found.size is None or int(size) < 1):
         what = "cannot be resized" if found.size is None else "cannot have 0 pixels"
         raise BadInput(f"{spec!r}: the images of {name} {what}.")
-    return found.read(Request(Path(root) if root else None, path or "", int(size or found.size or 0)))
+    return found.read(Request(Path(root) if root else None, path or "", int(size or found.size or 0), wanted))
 
 
 def places(root: str | Path | None) -> list[Path]:
@@ -282,7 +302,7 @@ def encoded(
             digest.update(content)
     held: list[Any] = [Encoded(sources, size, crop) for sources, _ in parts]
     if fits:
-        held = [Pixels(partial(each.read, range(len(sources)))) for each, (sources, _) in zip(held, parts, strict=True)]
+        held = [Pixels(partial(each.read, range(len(part[0]))), each) for each, part in zip(held, parts, strict=True)]
     return _dataset(name, held, parts, classes, 3, size, digest)
 
 
@@ -321,9 +341,9 @@ def _dataset(
             )
         if len(shown) != len(labels):
             raise BadInput(f"{name} has {len(shown)} {word} images and {len(labels)} {word} labels.")
-        if not len(labels):
-            raise BadInput(f"{name} has no {word} images.")
-        if labels.min() < 0 or labels.max() >= len(names):
+        if not len(labels) and word == "test":
+            raise BadInput(f"{name} has no test images.")
+        if labels.min(initial=0) < 0 or labels.max(initial=0) >= len(names):
             raise BadInput(f"{name} has {word} labels outside 0 to {len(names) - 1}.")
         rows = np.arange(len(labels))
         made.append(Images(labels.astype(np.int64), start + rows, store, rows))

@@ -78,11 +78,14 @@ class Batches:
         raws = self._stream(order) if isinstance(self.images.held, Encoded) else self._resident(self.images.held, order)
         for number, raw in zip(range(self.start, len(self)), raws, strict=True):
             mine = self._mine(number)
-            raw = raw.permute(0, 1, 4, 2, 3)  # (views or 1, b, ch, h, w), in memory still (…, h, w, ch)
+            raw = raw.expand(self.views, -1, -1, -1, -1).flatten(0, 1)
+            raw = raw.permute(0, 3, 1, 2)  # (views·b, ch, h, w), in memory still (…, h, w, ch)
             draws = None if self.augment == "none" else self._draws(number).to(self.device, non_blocking=True)
-            with torch.autocast(self.device.type, enabled=False):
-                shown = [self._show(raw[view % len(raw)], draws, view, mean, std) for view in range(self.views)]
-            yield shown[0] if self.views == 1 else torch.stack(shown), labels[mine], index[mine]
+            with torch.autocast(self.device.type, enabled=False):  # all views at once
+                x = self._show(raw, None if draws is None else draws.flatten(0, 1), mean, std)
+            if self.views > 1:
+                x = x.unflatten(0, (self.views, mine.stop - mine.start))
+            yield x, labels[mine], index[mine]
 
     def _order(self) -> Any:
         """Rows of `images` as they are shown. By raw bits, because NumPy may change its permutations."""
@@ -110,10 +113,9 @@ class Batches:
             return 0.2
         return 0.08 if self.augment == "crop-flip" and self.dataset.size > SMALL else None
 
-    def _show(self, raw: Tensor, draws: Tensor | None, view: int, mean: Tensor, std: Tensor) -> Tensor:
+    def _show(self, raw: Tensor, draw: Tensor | None, mean: Tensor, std: Tensor) -> Tensor:
         x, peak = raw, 255.0
-        if draws is not None:
-            draw = draws[view]
+        if draw is not None:
             if self._least is None:
                 x = shift(x, draw[:, PLACE], max(1, self.dataset.size // 8))
             elif not isinstance(self.images.held, Encoded):  # what streams was cut out of the file, at its full detail

@@ -16,11 +16,16 @@ def binary_spec(data: str, inside: tuple[int, ...], outside: tuple[int, ...]) ->
     return f"binary:{data}#{','.join(map(str, inside))}#{','.join(map(str, outside))}"
 
 
+def parts_of(spec: str) -> list[str]:
+    """[the data, the classes that are in, those that are out] of what `binary_spec` made; a path may hold # itself."""
+    return spec.removeprefix("binary:").rsplit("#", 2)
+
+
 @source("binary", path=True)
 def binary(request: Request) -> Dataset:
     """binary:DATA#0,1,2#7,8: classes 0 to 2 of DATA as class 0, classes 7 and 8 as class 1."""
     try:
-        spec, *words = request.path.split("#")
+        spec, *words = parts_of(request.path)
         inside, outside = (tuple(int(each) for each in word.split(",")) for word in words)
     except ValueError:
         raise BadInput(

@@ -20,7 +20,7 @@ CROP = 0.875  # of a large image, the central part that is looked at: 224 of 256
 
 
 def decode(data: Any, size: int, crop: float = CROP, box: Sequence[float] | None = None) -> NDArray[np.uint8]:
-    """One image, a path or encoded bytes, as RGB (size, size, 3): its central square, resized.
+    """One image, a path, encoded bytes or an array, as RGB (size, size, 3): its central square, resized.
 
     The square is `crop` of the shorter side, or all of it in an image that is not larger than `size`; an image of just
     that size stays as it is. `box`, (left, top, right, bottom) as shares of the square, asks for a part of it.
@@ -46,6 +46,8 @@ def decode(data: Any, size: int, crop: float = CROP, box: Sequence[float] | None
 def _rgb(data: Any) -> Any:
     from PIL import Image
 
+    if isinstance(data, np.ndarray):
+        return Image.fromarray(data[..., 0] if data.shape[-1] == 1 else data).convert("RGB")
     try:
         with Image.open(data if isinstance(data, str) else io.BytesIO(data)) as file:
             return file.convert("RGB")

@@ -7,6 +7,7 @@ import io
 import math
 import os
 import pickle
+import re
 import zlib
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -194,13 +195,14 @@ def stl10(request: Request) -> Dataset:
 def tiny_imagenet(request: Request) -> Dataset:
     """Tiny-ImageNet: 200 classes of 64 × 64 pixels, ordered by their WordNet ids; its validation set is the test set,
     for the published test set has no labels."""
-    files = ["wnids.txt", "words.txt", "train", "val/val_annotations.txt", "val/images"]
+    files = ["wnids.txt", "words.txt", "val/val_annotations.txt", "val/images"]
+    files += [] if request.wanted == "test" else ["train"]
     published = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
     folders = ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200")
     folder = find("tiny-imagenet", request.root, folders, files, published)
     wnids = sorted((folder / "wnids.txt").read_text().split())
     number = {wnid: label for label, wnid in enumerate(wnids)}
-    train = _files_of(folder / "train", wnids)
+    train = [] if request.wanted == "test" else _files_of(folder / "train", wnids)
     notes = folder / "val/val_annotations.txt"
     test = []
     for line in sorted(notes.read_text().splitlines()):
@@ -216,13 +218,42 @@ def tiny_imagenet(request: Request) -> Dataset:
     return encoded("tiny-imagenet", _part(train), _part(test), names, request.size)
 
 
-@source("imagenet", size=224)
+@source("imagenet", path=None, size=224)
 def imagenet(request: Request) -> Dataset:
-    """ImageNet-1k: train/WNID/*.JPEG, and val/WNID/*.JPEG as the test set; classes ordered by their WordNet ids."""
+    """ImageNet-1k: train/WNID/*.JPEG, and val/WNID/*.JPEG as the test set (or val/*.JPEG with LOC_val_solution.csv in
+    a folder above it); classes ordered by their WordNet ids. imagenet:PATH names the folder that holds train and val,
+    or the folder val itself."""
     published = "https://image-net.org (ILSVRC2012; sort the validation images into folders named by their WordNet id)"
     folders = ("imagenet", "ILSVRC2012", "ILSVRC/Data/CLS-LOC", ".")
-    folder = find("imagenet", request.root, folders, ["train", "val"], published)
-    return _class_folders("imagenet", folder / "train", folder / "val", request.size)
+    wanted = ["train", "val"] if request.wanted == "both" else ["val"]
+    if not request.path:
+        return _imagenet(find("imagenet", request.root, folders, wanted, published), request)
+    place = _place(request)
+    inside = next((place / each for each in (".", *folders) if (place / each / "val").is_dir()), None)
+    if inside is not None:
+        return _imagenet(inside, request)
+    if not any(WNID.fullmatch(name) for name in _folders(place)):
+        raise BadInput(f"{place} holds neither the folder val nor folders named by WordNet ids such as n01440764.")
+    return _class_folders("imagenet", None, place, request.size)
+
+
+WNID = re.compile(r"n\d{8}")
+SOLUTION = "LOC_val_solution.csv"
+
+
+def _imagenet(place: Path, request: Request) -> Dataset:
+    """Validation images in folders by class, or side by side with a table of their classes (Kaggle's layout)."""
+    val = place.resolve() / "val"
+    table = next((each / SOLUTION for each in (val, *val.parents) if (each / SOLUTION).is_file()), None)
+    if table is None or any(each.is_dir() for each in os.scandir(val)):
+        return _divided("imagenet", place, "val", request)
+    lines = [line.split(",", 1) for line in table.read_text().splitlines()[1:] if "," in line]
+    wnids = {name: rest.split()[0] for name, rest in lines if WNID.match(rest)}
+    classes = sorted(set(wnids.values()))
+    number = {wnid: label for label, wnid in enumerate(classes)}
+    rows = [(str(val / f"{name}.JPEG"), number[wnid]) for name, wnid in sorted(wnids.items())]
+    shown = [] if request.wanted == "test" or not (place / "train").is_dir() else _files_of(place / "train", classes)
+    return encoded("imagenet", _part(shown), _part(rows), classes, request.size)
 
 
 @source("folder", path=True, size=224)
@@ -232,16 +263,24 @@ def folder(request: Request) -> Dataset:
     place = _place(request)
     if not place.is_dir():
         raise BadInput(f"{place} is not a folder.")
-    if (place / "train").is_dir():
-        for held_out in ("test", "val"):
-            if (place / held_out).is_dir():
-                return _class_folders(place.name, place / "train", place / held_out, request.size)
-        raise BadInput(f"{place} holds the folder train, but neither test nor val beside it.")
+    held_out = next((name for name in ("test", "val") if (place / name).is_dir()), None)
+    if (place / "train").is_dir() or (held_out and request.wanted != "both"):
+        if held_out is None:
+            raise BadInput(f"{place} holds the folder train, but neither test nor val beside it.")
+        return _divided(place.name, place, held_out, request)
+    if request.wanted != "both":  # nothing here was trained on: all of it can be asked about
+        return _class_folders(place.name, None, place, request.size)
     classes = _folders(place)
     rows = _files_of(place, classes)
     parts = stratified(np.array([label for _, label in rows]), 0.2, seed=0)
     train, test = (_part([rows[row] for row in part]) for part in parts)
     return encoded(place.name, train, test, classes, request.size)
+
+
+def _divided(name: str, place: Path, held_out: str, request: Request) -> Dataset:
+    """PATH/train beside PATH/test or PATH/val; where test images alone are wanted, or there, without the former."""
+    train = None if request.wanted == "test" or not (place / "train").is_dir() else place / "train"
+    return _class_folders(name, train, place / held_out, request.size)
 
 
 def _place(request: Request) -> Path:
@@ -279,12 +318,13 @@ def _part(rows: Sequence[tuple[str, int]]) -> Part:
     return [path for path, _ in rows], np.array([label for _, label in rows], np.int64)
 
 
-def _class_folders(name: str, train: Path, test: Path, size: int) -> Dataset:
-    classes = _folders(train)
-    odd = sorted(set(classes) ^ set(_folders(test)))
+def _class_folders(name: str, train: Path | None, test: Path, size: int) -> Dataset:
+    classes = _folders(test)
+    odd = sorted(set(classes) ^ set(_folders(train))) if train else []
     if odd:
         raise BadInput(f"{train} and {test} must hold the same classes, but {odd[0]} is in one of them only.")
-    return encoded(name, _part(_files_of(train, classes)), _part(_files_of(test, classes)), classes, size)
+    shown = _part(_files_of(train, classes) if train else [])
+    return encoded(name, shown, _part(_files_of(test, classes)), classes, size)
 
 
 # ---- arrays
@@ -304,15 +344,18 @@ def npz(request: Request) -> Dataset:
             if request.size:
                 raise BadInput("it holds images as arrays, which cannot be resized: leave the size out.")
             return resident(place.stem, (held["x_train"], held["y_train"]), (held["x_test"], held["y_test"]), classes)
+        if {"x_test", "y_test"} <= held.keys() and not request.size:
+            test = held["x_test"], held["y_test"]
+            return resident(place.stem, (test[0][:0], test[1][:0]), test, classes)
         if {"blob", "offsets", "y", "split"} <= held.keys():
-            return _pack(place.stem, held, classes, request.size)
+            return _pack(place.stem, held, classes, request)
         raise BadInput(
             f"it holds {', '.join(held) or 'nothing'}; x_train, y_train, x_test, y_test were expected, "
             "or blob, offsets, y, split."
         )
 
 
-def _pack(name: str, held: dict[str, Array], classes: list[str] | None, size: int) -> Dataset:
+def _pack(name: str, held: dict[str, Array], classes: list[str] | None, request: Request) -> Dataset:
     blob, cut, labels, words = (held[key] for key in ("blob", "offsets", "y", "split"))
     if not len(cut) - 1 == len(labels) == len(words):
         raise BadInput(
@@ -323,7 +366,10 @@ def _pack(name: str, held: dict[str, Array], classes: list[str] | None, size: in
     images = [blob[start:end].tobytes() for start, end in pairwise(cut.tolist())]
     held_out = "test" if (words == "test").any() else "val"
     rows = [np.flatnonzero(words == word) for word in ("train", held_out)]
+    if request.wanted == "all":
+        rows = [rows[0][:0], np.arange(len(labels))]
     train, test = (([images[row] for row in each], labels[each]) for each in rows)
     # An image that is already small is looked at as a whole.
-    size = size or (min(decode._rgb(train[0][0]).size) if train[0] else 1)
+    first = next((each[0] for each, _ in (train, test) if each), None)
+    size = request.size or (min(decode._rgb(first).size) if first else 1)
     return encoded(name, train, test, classes, size, crop=1.0)

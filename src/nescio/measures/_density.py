@@ -8,7 +8,7 @@ BLAS stays at one, since its own threads wait for each other on products as narr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ FLOOR = 1e-6  # of the mean variance, added to every covariance of an unsupervis
 BORROWED = 2  # a covariance rests on at least this many rows per feature, borrowed where they are missing
 SEED_ROWS = 4096  # rows that an initial clustering looks at
 SEED_ROUNDS = 10
+NEAR = 1e-4  # of a row's squared length: less than this left of it is computed without a difference of large numbers
 CLOSEST = 1 - 1e-6  # mean resultant at most: rows that repeat must not make a component infinitely sure
 
 
@@ -47,25 +48,27 @@ def gmm(train: Predictions, *, priors: bool = True, jitter: float = 0.0) -> Fit:
 
     λ_c are the class shares of the reference, or 1/c with `priors=False`. Σ_c is the unbiased covariance plus
     `jitter` on the diagonal, the same for all classes and increased until every Σ_c can be factored. A class with
-    one row has no covariance and takes the pooled one. Rows with taught = False are left out.
+    one row has no covariance and takes the pooled one. Rows with taught = False are left out. The Σ_c of few rows is
+    kept by its axes (Woodbury's identity), which takes rows × d for each of them instead of d × d.
     UIMNET §4 (on validation rows); DDU, Mukhoti et al. 2021 (on training rows).
     """
     embeddings, groups = _classes_of(train, "gmm")
     counts = np.array([len(rows) for rows in groups])
     if counts.max() < 2:
         raise BadInput("Every class of the reference has one row only, so gmm finds no covariance; give more rows.")
-    d = embeddings.shape[1]
-    means, covariances = np.zeros((len(groups), d)), np.zeros((len(groups), d, d))
+    d, means = embeddings.shape[1], np.stack(_each(partial(_mean, embeddings), groups))
+    pooled = _scatter_within(embeddings, groups, means) / (counts.sum() - len(counts)) if counts.min() == 1 else None
 
-    def fit(c: int) -> None:
-        means[c] = _mean(embeddings, groups[c])
-        _add_scatter(covariances[c], embeddings, groups[c], means[c])
+    def covariance(c: int) -> Any:
+        rows, freedom = groups[c], counts[c] - 1
+        if freedom == 0:
+            return pooled
+        if 2 * len(rows) <= d:  # one product with its axes and one back cost less than one with d × d
+            _, lengths, axes = np.linalg.svd(_doubles(embeddings, rows) - means[c], full_matrices=False)
+            return Axes(axes, lengths**2 / freedom)
+        return _add_scatter(np.zeros((d, d)), embeddings, rows, means[c]) / freedom
 
-    _each(fit, range(len(groups)))
-    pooled = covariances.sum(0) / (counts.sum() - len(counts))
-    for c, count in enumerate(counts):
-        covariances[c] = covariances[c] / (count - 1) if count > 1 else pooled
-    whiteners = _whiteners(covariances, jitter)
+    whiteners = _whiteners(_each(covariance, range(len(groups))), jitter)
     shares = counts / counts.sum() if priors else np.full(len(counts), 1 / len(counts))
     return GaussianDensity(means, whiteners, shares)
 
@@ -79,24 +82,27 @@ def mahalanobis(train: Predictions, *, jitter: float = 0.0) -> Fit:
     factored. Rows with taught = False are left out. Lee et al. 2018.
     """
     embeddings, groups = _classes_of(train, "mahalanobis")
-    means = np.stack(_each(lambda rows: _mean(embeddings, rows), groups))
+    means = np.stack(_each(partial(_mean, embeddings), groups))
+    covariance = _scatter_within(embeddings, groups, means) / sum(len(rows) for rows in groups)
+    return NearestMean(means, _whiteners([covariance], jitter)[0])
 
-    def part_of_scatter(worker: int, workers: int) -> Array:
-        scatter = np.zeros((embeddings.shape[1],) * 2)
-        for c in range(worker, len(groups), workers):
-            _add_scatter(scatter, embeddings, groups[c], means[c])
-        return scatter
 
-    covariance = sum(share(part_of_scatter), np.zeros(())) / sum(len(rows) for rows in groups)
-    return NearestMean(means, _whiteners(covariance[None], jitter)[0])
+@dataclass(frozen=True, eq=False)
+class Axes:
+    """A covariance of few rows: variances (r,) along orthonormal axes (r, d), and `rest` in every other direction."""
+
+    axes: Array
+    variances: Array
+    rest: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianDensity:
-    """u = −log Σ_k w_k·N(x; μ_k, Σ_k): means (k, d), whiteners W_k with Σ_k⁻¹ = W_kᵀ·W_k (k, d, d), weights (k,)."""
+    """u = −log Σ_k w_k·N(x; μ_k, Σ_k): means (k, d), weights (k,), and for every Σ_k its axes, or W_k (d, d) with
+    Σ_k⁻¹ = W_kᵀ·W_k."""
 
     means: Array
-    whiteners: Array
+    whiteners: Sequence[Any]
     weights: Array
     log_likelihoods: list[float] = field(default_factory=list)  # mean per row, before every step of the fit
 
@@ -112,10 +118,23 @@ class GaussianDensity:
 
     def log_joint(self, x: Array, k: int) -> Array:
         """log(w_k·N(x; μ_k, Σ_k)) of rows x (n, d), as (n,)."""
-        white = (x - self.means[k]) @ self.whiteners[k].T
-        constant = _log(self.weights[k]) + np.log(np.diagonal(self.whiteners[k])).sum()
-        square = np.einsum("nd,nd->n", white, white)
-        return np.asarray(constant - 0.5 * (square + x.shape[1] * math.log(2 * math.pi)))
+        square, log_det = _squares(x - self.means[k], self.whiteners[k])
+        return np.asarray(_log(self.weights[k]) - 0.5 * (square + log_det + x.shape[1] * math.log(2 * math.pi)))
+
+
+def _squares(away: Array, whitener: Any) -> tuple[Array, float]:
+    """aᵀ·Σ⁻¹·a of every row a, and log det Σ."""
+    if not isinstance(whitener, Axes):
+        white = away @ whitener.T
+        return np.einsum("nd,nd->n", white, white), -2 * float(np.log(np.diagonal(whitener)).sum())
+    along = away @ whitener.axes.T
+    length = np.einsum("nd,nd->n", away, away)
+    left = length - np.einsum("nr,nr->n", along, along)
+    near = left < NEAR * length  # the difference has too few digits for rows that are nearly along the axes
+    left[near] = ((away[near] - along[near] @ whitener.axes) ** 2).sum(1)
+    others = away.shape[1] - len(whitener.axes)
+    log_det = float(np.log(whitener.variances).sum()) + others * math.log(whitener.rest)
+    return along**2 @ (1 / whitener.variances) + left / whitener.rest, log_det
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,8 +183,8 @@ def gaussian_mixture(
     counts = np.bincount(nearest, minlength=components)
     spread = (sample - centres[nearest]).T @ (sample - centres[nearest])
     spread = _borrow(spread, len(sample), _sphere_of(spread / len(sample)))
-    whitener = _whiteners(spread[None], FLOOR * _mean_variance(spread))
-    model = GaussianDensity(centres, np.repeat(whitener, components, axis=0), counts / counts.sum())
+    whiteners = _whiteners([spread], FLOOR * _mean_variance(spread)) * components
+    model = GaussianDensity(centres, whiteners, counts / counts.sum())
     for _ in track(range(iterations), "fitting a Gaussian mixture"):
         better, likelihood = _gaussian_step(model, rows)
         model.log_likelihoods.append(likelihood)
@@ -279,7 +298,7 @@ def _gaussian_step(model: GaussianDensity, rows: _Rows) -> tuple[GaussianDensity
     pooled = _borrow(pooled, n, _sphere_of(pooled / n))
     for k in range(components):
         scatters[k] = _borrow(scatters[k], counts[k], pooled)
-    whiteners = _whiteners(scatters, FLOOR * _mean_variance(pooled))
+    whiteners = _whiteners([*scatters], FLOOR * _mean_variance(pooled))
     return GaussianDensity(model.means + shifts, whiteners, counts / n, model.log_likelihoods), likelihood / n
 
 
@@ -415,38 +434,72 @@ def _mean(embeddings: Array, rows: Array) -> Array:
     return total / len(rows)
 
 
-def _add_scatter(scatter: Array, embeddings: Array, rows: Array, mean: Array) -> None:
+def _add_scatter(scatter: Array, embeddings: Array, rows: Array, mean: Array) -> Array:
     for part in _parts(embeddings, len(rows)):
         away = _doubles(embeddings, rows[part]) - mean
         scatter += away.T @ away
+    return scatter
 
 
-def _whiteners(covariances: Array, jitter: float) -> Array:
-    """Inverse Cholesky factors (k, d, d), with the least jitter of a tenfold ladder at which all of them exist."""
+def _scatter_within(embeddings: Array, groups: Sequence[Array], means: Array) -> Array:
+    """Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ."""
+
+    def part(worker: int, workers: int) -> Array:
+        scatter = np.zeros((embeddings.shape[1],) * 2)
+        for c in range(worker, len(groups), workers):
+            _add_scatter(scatter, embeddings, groups[c], means[c])
+        return scatter
+
+    return np.asarray(sum(share(part)))
+
+
+def _whiteners(covariances: Sequence[Any], jitter: float) -> list[Any]:
+    """A whitener of every covariance, with the least jitter of a tenfold ladder at which all of them exist."""
     scale = float(np.mean([_mean_variance(covariance) for covariance in covariances]))
     if not math.isfinite(scale):
         raise BadInput("embeddings is so large that its squares overflow; scale it down.")
     while True:
         try:
-            return np.stack(_each(partial(_whitener, jitter), covariances))
+            return _each(partial(_whitener, jitter), covariances)
         except np.linalg.LinAlgError:
             jitter = max(10 * jitter, FIRST_JITTER * (scale or 1.0))
 
 
-def _whitener(jitter: float, covariance: Array) -> Array:
+def _whitener(jitter: float, covariance: Any) -> Any:
+    """The inverse Cholesky factor of Σ + jitter·I, or its axes; LinAlgError where it is singular."""
+    if isinstance(covariance, Axes):
+        axes, variances = covariance.axes, covariance.variances
+        if jitter == 0:
+            raise np.linalg.LinAlgError
+        if jitter <= _rounding(axes.shape[1]) * ((variances @ axes**2).max() + jitter):
+            _factor((axes.T * variances) @ axes, jitter)  # too close to call: the pivots decide
+        return Axes(axes, variances + jitter, jitter)
     from scipy.linalg import solve_triangular
 
     identity = np.eye(len(covariance))
-    raised = covariance + jitter * identity
-    factor = np.linalg.cholesky(raised)
-    # A pivot at rounding error of its own variance is a singular matrix that got through by luck.
-    if (np.diagonal(factor) ** 2 <= len(raised) * np.finfo(float).eps * np.diagonal(raised)).any():
-        raise np.linalg.LinAlgError
+    factor = _factor(covariance, jitter)
     return np.asarray(solve_triangular(factor, identity, lower=True, overwrite_b=True, check_finite=False))
 
 
-def _mean_variance(covariance: Array) -> float:
-    return float(np.trace(covariance)) / len(covariance)
+def _factor(covariance: Array, jitter: float) -> Array:
+    """The Cholesky factor of Σ + jitter·I."""
+    raised = covariance + jitter * np.eye(len(covariance))
+    factor = np.linalg.cholesky(raised)
+    # A pivot at rounding error of its own variance is a singular matrix that got through by luck.
+    if (np.diagonal(factor) ** 2 <= _rounding(len(raised)) * np.diagonal(raised)).any():
+        raise np.linalg.LinAlgError
+    return factor
+
+
+def _rounding(d: int) -> float:
+    """Relative error that a pivot of a d × d matrix may have."""
+    return d * float(np.finfo(float).eps)
+
+
+def _mean_variance(covariance: Any) -> float:
+    if isinstance(covariance, Axes):
+        return float(covariance.variances.sum() / covariance.axes.shape[1])
+    return float(np.trace(covariance) / len(covariance))
 
 
 def _parts(embeddings: Array, n: int | None = None) -> list[slice]:

@@ -70,7 +70,9 @@ class Method(nn.Module):
     """Everything that one algorithm is. The plain case, a backbone and a linear head, is here; a method overrides
     what differs."""
 
+    classifies: ClassVar[bool] = True  # False: it gives embeddings and no logits
     views: ClassVar[int] = 1  # images per row that `loss` wants; 2 for contrastive methods
+    augment: ClassVar[str | None] = None  # what it wants done to training images where nobody says otherwise
     normalized: ClassVar[bool] = False  # True where logits are log-probabilities
     ema: ClassVar[float | None] = None  # decay of a moving average of the weights that predicts in their place
     paper: ClassVar[str] = ""
@@ -81,12 +83,13 @@ class Method(nn.Module):
 
     def __init__(self, recipe: Any, setting: Setting) -> None:
         super().__init__()
-        if setting.classes < 2:
-            raise BadInput(f"A classifier needs at least two classes, and there are {setting.classes}.")
         self.recipe, self.setting = recipe, setting
         self.temperature = 1.0  # calibration of `probs`; set after training, never trained
         self.features = setting.features()
-        self.head = nn.Linear(self.features.num_features, setting.classes)
+        if self.classifies:
+            if setting.classes < 2:
+                raise BadInput(f"A classifier needs at least two classes, and there are {setting.classes}.")
+            self.head = nn.Linear(self.features.num_features, setting.classes)
 
     def prepare(self, batches: Batches) -> None:
         """Before training, with the initial weights: inducing points, class counts, kept examples."""
@@ -106,6 +109,9 @@ class Method(nn.Module):
         step(loss)
         return loss
 
+    def moved(self, done: float) -> None:
+        """After every step of the weights; `done` is the share of the training's steps that are taken."""
+
     def finalize(self, batches: Batches) -> None:
         """After training, with the final weights: covariances, densities."""
 
@@ -121,6 +127,20 @@ class Method(nn.Module):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         """What shows that the special part of this method acts; `start` is the same method before training."""
         return {}
+
+
+class SelfSupervised(Method):
+    """A method that learns features from two augmented views of every image and never looks at a label.
+
+    Embeddings are φ(x) as they leave the backbone: what stands behind it is there for the loss alone. No logits.
+    """
+
+    classifies = False
+    views = 2
+    augment = "full"
+
+    def forward(self, x: Tensor) -> Output:
+        return Output(embeddings=self.features(x))
 
 
 @dataclass(frozen=True)
@@ -144,6 +164,11 @@ def method(name: str, recipe: type[Recipe] = Learning) -> Callable[[M], M]:
         return cls
 
     return register
+
+
+def classifiers() -> list[str]:
+    """Names of the methods that give logits."""
+    return [name for name, cls in registry.items() if cls.classifies]
 
 
 # ---- small tools for evidence

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from nescio import datasets
+from nescio._nearest import nearest, points
 from nescio.config import Recipe, Training, Trial
 from nescio.datasets import Batches, Dataset
 from nescio.errors import BadInput
@@ -25,6 +27,7 @@ from nescio.store import Store
 from nescio.training import fit, load_method, start_of, train
 
 ROWS = 64  # of a batch, and images that the cheap checks look at
+NEIGHBOURS = 2000  # training images, at most, among which neighbours are looked for
 SLACK = 1.02  # of the spectral norm's target
 
 
@@ -42,7 +45,8 @@ def trial_of(
     if epochs < 2:
         raise BadInput(f"{epochs} epochs are too few to see a loss fall: at least 2 are needed.")
     rows = len(datasets.splits(datasets.load(data, root)).train)
-    plan = Training(epochs=epochs, batch=min(ROWS, rows), augment="none", schedule="cosine", precision="float32")
+    augment: Any = cls.augment or "none"
+    plan = Training(epochs=epochs, batch=min(ROWS, rows), augment=augment, schedule="cosine", precision="float32")
     return Trial(method=name, recipe=recipe or cls.recipe_class(), data=data, backbone=backbone, training=plan)
 
 
@@ -67,8 +71,11 @@ def observe(trial: Trial, *, spectral: float = 1.0, root: str | Path | None = No
 def special(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> dict[str, Evidence]:
     """What the method itself shows of its special part, compared with how it was before training."""
     start = start_of(trial, dataset, here)
+    shown = _shown(trial, dataset, here)
+    if method.views > 1:
+        shown = replace(shown, views=method.views, augment=trial.training.augment)
     with torch.no_grad():
-        return method.eval().evidence(_shown(trial, dataset, here), start)
+        return method.eval().evidence(shown, start)
 
 
 def _shown(trial: Trial, dataset: Dataset, here: Runtime, rows: int = 256) -> Batches:
@@ -77,11 +84,7 @@ def _shown(trial: Trial, dataset: Dataset, here: Runtime, rows: int = 256) -> Ba
 
 
 def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Iterator[tuple[str, Evidence]]:
-    accuracy, chance = accuracy_of(method, _shown(trial, dataset, here)), 1 / method.setting.classes
-    yield (
-        "learns",
-        Evidence(f"right on {accuracy:.0%} of training images, by chance {chance:.0%}", accuracy > 2 * chance),
-    )
+    yield "learns", (_answers_well if method.classifies else _groups_well)(method, trial, dataset, here)
     x, _ = first_batch(_shown(trial, dataset, here), ROWS)
     noise = noise_like(x)
     beside_images, beside_noise = _answers(method, torch.cat([x, x.flip(0)])), _answers(method, torch.cat([x, noise]))
@@ -101,6 +104,35 @@ def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> I
         area = auroc(torch.cat([native, far]).double().numpy(), torch.arange(2 * len(x)).ge(len(x)).numpy())
         seen = f"in {area:.0%} of pairs noise gets a higher native score than a training image"
         yield "noise above data", Evidence(seen, area > 0.9)
+
+
+def _answers_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
+    accuracy, chance = accuracy_of(method, _shown(trial, dataset, here)), 1 / method.setting.classes
+    return Evidence(f"right on {accuracy:.0%} of training images, by chance {chance:.0%}", accuracy > 2 * chance)
+
+
+def _groups_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
+    """Without answers: a changed image lies among images of its class, though nobody said which they are."""
+    images = split_of(dataset, trial, "train")
+    images = images.take(np.arange(len(images))[:: -(-len(images) // NEIGHBOURS)])
+
+    def found(each: Method) -> float:
+        plain, changed = (
+            _embeddings(each, Batches(images, dataset, here.device, augment=augment, seed=1))
+            for augment in ("none", trial.training.augment)
+        )
+        known = points(plain, "euclidean")
+        first = nearest(known, points(changed, "euclidean", like=known), (1,), others=True)[:, 0]
+        return float(np.mean(images.labels[first] == images.labels))
+
+    before, after = found(start_of(trial, dataset, here)), found(method)
+    seen = f"the image nearest to a changed one is of its class in {after:.0%}, before training in {before:.0%}"
+    return Evidence(seen, after > 1.1 * before and after > 2 / method.setting.classes)
+
+
+def _embeddings(method: Method, batches: Batches) -> Any:
+    said = [method(x).embeddings for x, _, _ in batches]
+    return torch.cat([each for each in said if each is not None]).numpy()
 
 
 def _answers(method: Method, x: Tensor) -> list[Tensor]:

@@ -28,7 +28,7 @@ from nescio.select import best_trials
 from nescio.store import Damaged, Store, StoreError, reason_of
 from nescio.sweep import Crew, Failure, Task
 
-NAME, VERSION = "uimnet", 2
+NAME, VERSION = "uimnet", 3
 # Ten classes are too few for a tree to divide: its smaller side has two or three. The digits are divided by hand.
 USUAL = {"digits": ((0, 1, 2, 3, 4, 5), (6, 7, 8, 9))}
 SPLITS = ("val", "test", "out")
@@ -123,7 +123,7 @@ class Study:
     notes: list[str] = field(default_factory=list)
 
 
-Say = Callable[[str, int, int, int], None]  # stage, done, failed, all
+Say = Callable[[str, int, int, int, Any], None]  # stage, done, failed, all; what came of the network done just now
 
 
 def run(plan: Plan, place: Place, workers: int, say: Say | None = None) -> Study:
@@ -321,6 +321,10 @@ def _validation_nll(trial: Trial, plan: Plan, place: Place) -> float | None:
         rows, _ = _load(key, place)
     except StoreError:  # the study says so when it reads its rows
         return None
+    return _nll_of(rows)
+
+
+def _nll_of(rows: Sequence[Row]) -> float:
     return next(float(row["value"]) for row in rows if (row["split"], row["metric"]) == ("val", "nll"))
 
 
@@ -384,7 +388,11 @@ def _possible(plan: Plan, place: Place) -> None:
     """Refuses, before any work, what no trial could do."""
     from nescio import backbones, datasets
     from nescio.datasets import AUGMENTATIONS
+    from nescio.methods import registry as methods
+    from nescio.training import check_batch
 
+    if mute := [name for name in plan.methods if not methods[name].classifies]:
+        raise BadInput(f"uimnet compares classifiers, and {mute[0]} learns features without labels: leave it out.")
     dataset = datasets.load(plan.data, place.root)
     for name in plan.backbones:
         backbones.build(name, dataset.channels, dataset.size)
@@ -393,14 +401,9 @@ def _possible(plan: Plan, place: Place) -> None:
             raise BadInput(f"The spectral norm target must be above 0, not {target:g}.")
     if plan.training.augment not in AUGMENTATIONS:
         raise BadInput(f"There is no augmentation named {plan.training.augment!r}: {', '.join(AUGMENTATIONS)}.")
-    if plan.inside is not None:
-        if len(plan.inside) < 2:
-            raise BadInput("At least two classes must be in-domain: with one there is nothing to tell apart.")
-        rows = len(datasets.splits(dataset, plan.inside, 0, plan.outside).train)
-        if rows < plan.training.batch:
-            raise BadInput(
-                f"There are {rows} training rows, fewer than a batch of {plan.training.batch}: make it smaller."
-            )
+    if plan.inside is not None and len(plan.inside) < 2:
+        raise BadInput("At least two classes must be in-domain: with one there is nothing to tell apart.")
+    check_batch(plan.training, len(datasets.splits(dataset, plan.inside, 0, plan.outside).train))
 
 
 def _why_not(what: str, trial: Trial, key: str, place: Place) -> str:
@@ -523,10 +526,24 @@ def _load(key: str, place: Place) -> tuple[list[Row], list[Row]]:
     return from_parquet(folder / "rows.parquet"), json.loads((folder / "reasons.json").read_text())
 
 
-def _facts(trial: Trial, place: Place) -> Row:
+def _trained(trial: Trial, place: Place) -> dict[str, Any]:
+    """What training found out: params, seconds and images."""
     folder = Store(place.store).path("train", _train_key(trial, place))
-    params = json.loads((folder / "facts.json").read_text())["params"]
-    return {"protocol": NAME, "version": VERSION, "params": params, **trial.describe()}
+    return dict(json.loads((folder / "facts.json").read_text()))
+
+
+def _pace(trial: Trial, place: Place) -> dict[str, Any]:
+    """What those who watch want to know of a trained network."""
+    facts = _trained(trial, place)
+    images, seconds = facts["images"], max(facts["seconds"], 1e-9)
+    return {"images": images, "seconds": seconds, "images/s": images / seconds}
+
+
+def _facts(*members: Trial, place: Place) -> Row:
+    """The columns of a row that say which network, or which average of networks, this is."""
+    params = sum(_trained(each, place)["params"] for each in members)
+    facts = {"protocol": NAME, "version": VERSION, "params": params, "members": len(members), **members[0].describe()}
+    return facts if len(members) == 1 else facts | {"trial": None, "init_seed": None}
 
 
 # -- the partition
@@ -581,14 +598,14 @@ def trial_rows_key(trial: Trial, plan: Plan, place: Place) -> str:
     return _evaluate_key(_answers(trial, plan.outside, place), place)
 
 
-def _trial_task(trial: Trial, outside: tuple[int, ...] | None, place: Place) -> None:
+def _trial_task(trial: Trial, outside: tuple[int, ...] | None, place: Place) -> dict[str, Any]:
     """Trains one trial, predicts its splits, and notes what selection, calibration and the NLL-versus-AUC plot need."""
     evaluation = _answers(trial, outside, place)
     with _damage_noted(evaluation, place):
         dumps = _train_and_predict(trial, SPLITS, outside, place)
 
     def make() -> dict[str, bytes]:
-        rows, facts = [], {**_facts(trial, place), "members": 1, "calibrated": False}
+        rows, facts = [], {**_facts(trial, place=place), "calibrated": False}
         val = scorecard(dumps["val"], split="val", calibration=None, only=(), facts=facts)
         test = scorecard(dumps["test"], ood={"out": dumps["out"]}, calibration=None, only=("entropy",), facts=facts)
         wanted = {("val", "nll"), ("test", "nll"), ("test", "accuracy"), ("out", "auroc")}
@@ -598,6 +615,8 @@ def _trial_task(trial: Trial, outside: tuple[int, ...] | None, place: Place) -> 
         return _table(rows) | {CALIBRATION: json.dumps({"temperature": calibration(dumps["val"])}).encode()}
 
     _evaluate(evaluation, place, make)
+    rows, _ = _load(_evaluate_key(evaluation, place), place)
+    return {"trial": title(trial), "nll": _nll_of(rows), **_pace(trial, place)}
 
 
 def _trial_died(reason: str, trial: Trial, outside: tuple[int, ...] | None, place: Place) -> None:
@@ -634,7 +653,9 @@ def oracle_rows_key(trial: Trial, place: Place) -> str:
     return _evaluate_key(_in_or_out(trial, place), place)
 
 
-def _oracle_task(trial: Trial, place: Place) -> None:
+def _oracle_task(trial: Trial, place: Place) -> dict[str, Any]:
+    from nescio.datasets.binary import parts_of
+
     evaluation = _in_or_out(trial, place)
     with _damage_noted(evaluation, place):
         dumps = _train_and_predict(trial, ("val", "test"), None, place)
@@ -650,11 +671,12 @@ def _oracle_task(trial: Trial, place: Place) -> None:
             "in_as_in": (metrics.in_as_in(u[~out], cut), "test", int((~out).sum())),
             "out_as_out": (metrics.out_as_out(u[out], cut), "out", int(out.sum())),
         }
-        facts = {**_facts(trial, place), "method": "oracle", "dataset": trial.data.partition(":")[2].partition("#")[0]}
-        base = dict.fromkeys(COLUMNS) | facts | {"members": 1, "calibrated": False, "measure": "oracle"}
+        facts = {**_facts(trial, place=place), "method": "oracle", "dataset": parts_of(trial.data)[0]}
+        base = dict.fromkeys(COLUMNS) | facts | {"calibrated": False, "measure": "oracle"}
         return _table([base | {"metric": m, "value": v, "split": s, "n": n} for m, (v, s, n) in found.items()])
 
     _evaluate(evaluation, place, make)
+    return _pace(trial, place)
 
 
 def _oracle_died(reason: str, trial: Trial, place: Place) -> None:
@@ -732,9 +754,7 @@ def _group_task(group: Group, calibrated: bool, plan: Plan, place: Place) -> Non
         dumps = together(group, calibrated, _probes(group, calibrated, plan, place), plan, place)
 
     def make() -> dict[str, bytes]:
-        facts = {**_facts(group.first, place), "members": len(group.trials), "calibrated": calibrated}
-        if len(group.trials) > 1:
-            facts |= {"trial": None, "init_seed": None}
+        facts = {**_facts(*group.trials, place=place), "calibrated": calibrated}
 
         def card_of(found: Mapping[str, Predictions], only: Sequence[str]) -> Any:
             ood = {"out": found["out"]}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,14 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from nescio.errors import BadInput
+from nescio.report._figures import PAPER, config
 from nescio.report._page import Block, Choice, Figure, Fold, Section, Story, story_page
 from nescio.report._tables import Table, explained_once
 from nescio.report._text import csv_text, json_text, latex, markdown, tables_csv, terminal
 from nescio.rows import Row, from_parquet, to_parquet
 
 # protocol → the module whose `story(told)` and `first_look(told)` know its questions
-TELLERS = {"uimnet": "nescio.protocols._uimnet_tables"}
+TELLERS = {
+    "uimnet": "nescio.protocols._uimnet_tables",
+    "selective": "nescio.protocols._selective_reports",
+    "cood": "nescio.protocols._cood_reports",
+}
 ROWS, PLAN = "rows.parquet", "plan.json"
+WIDTH = 620  # pixels of a figure that stands alone
 UNDRAWN = (
     "The figures are left out: Altair and vl-convert are not installed where this page was written. "
     "`nescio report rows.parquet` draws them on a machine that has them."
@@ -91,7 +98,7 @@ def print_study(study: Any) -> None:
     module, console = _teller(held), Console()
     tables = explained_once(module.first_look(held))
     if not tables:
-        console.print(Text("There is nothing to show: no trial was finished."))
+        console.print(Text("There is nothing to show: nothing was finished."))
         return
     console.print(Text(" ".join(module.lead(held))), end="\n\n")
     terminal(tables, console)
@@ -120,6 +127,75 @@ def story_of(held: Told) -> Story:
     return story
 
 
+# ---- single tables and figures, by name
+
+
+def named(study: Any, names: Sequence[str]) -> dict[str, list[Block]]:
+    """The tables and figures that a protocol gives a name to, such as table1 and fig5; all must be known."""
+    held = told(study)
+    reports: Mapping[str, Callable[[list[Row]], Any]] = getattr(_teller(held), "REPORTS", {})
+    if not reports:
+        raise BadInput(f"The tables of protocol {held.protocol} have no names of their own; leave --only away.")
+    found = {}
+    for name in names:
+        if name not in reports:
+            raise BadInput(f"There is no report named {name!r}. There are: {', '.join(reports)}.")
+        made = reports[name](held.rows)
+        found[name] = list(made) if isinstance(made, Sequence) else [made]
+    return found
+
+
+def write_named(reports: Mapping[str, Sequence[Block]], folder: str | Path) -> list[Path]:
+    """Writes tables as NAME.md, .tex and .csv, figures as NAME.svg with their points in NAME.csv; which files."""
+    folder, written = Path(folder), []
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, blocks in reports.items():
+        figures = [block for block in blocks if isinstance(block, Figure)]
+        tables = list(within(blocks))
+        texts = {f"{name}.md": markdown(tables), f"{name}.tex": latex(tables)} if tables else {}
+        texts |= {f"{name}.csv": tables_csv(tables)} if tables else {}
+        for number, figure in enumerate(figures):
+            own = f"{name}-{number + 1}" if len(figures) > 1 else name
+            texts |= _drawn(figure, own, f"{own}-points" if tables else own)
+        for file, text in texts.items():
+            (folder / file).write_text(text, encoding="utf-8")
+            written.append(folder / file)
+    return written
+
+
+def _drawn(figure: Figure, name: str, points: str) -> dict[str, str]:
+    """The chart in the colours of paper, and what it shows."""
+    if not drawable():
+        raise BadInput("Figures need Altair and vl-convert, which are not installed here: pip install nescio.")
+    import vl_convert
+
+    spec = paper(figure.chart().to_dict(validate=False))
+    return {f"{name}.svg": str(vl_convert.vegalite_to_svg(spec)), f"{points}.csv": _points(spec)}
+
+
+def paper(spec: dict[str, Any]) -> dict[str, Any]:
+    """A chart of the page as it stands alone: fixed colours in place of the page's, and a width of its own."""
+    text = re.sub(r"var\(--(\w+)\)", lambda mark: PAPER[mark[1]], json.dumps(spec))
+    return {**json.loads(text), "width": WIDTH, "config": config(PAPER)}
+
+
+def _points(spec: Any) -> str:
+    """The longest data that a chart holds, as CSV."""
+    return max(data_of(spec), key=len, default="")
+
+
+def data_of(spec: Any) -> Iterator[str]:
+    """Every table that a chart holds, as CSV: shared ones stand apart, others where they are used."""
+    if isinstance(spec, dict):
+        shared, own = spec.get("datasets"), spec.get("data")
+        if isinstance(shared, dict):
+            yield from (each for each in shared.values() if isinstance(each, str))
+        if isinstance(own, dict) and isinstance(own.get("values"), str):
+            yield own["values"]
+    for inside in spec.values() if isinstance(spec, dict) else spec if isinstance(spec, list) else ():
+        yield from data_of(inside)
+
+
 def drawable() -> bool:
     """Whether charts can be made here: machines that train may lack what draws."""
     return all(find_spec(name) is not None for name in ("altair", "vl_convert"))
@@ -127,19 +203,20 @@ def drawable() -> bool:
 
 def tables_of(story: Story) -> Iterator[Table]:
     """Every table of a story, in order."""
-
-    def within(blocks: Sequence[Block]) -> Iterator[Table]:
-        for block in blocks:
-            if isinstance(block, Table):
-                yield block
-            elif isinstance(block, Choice):
-                for inside in block.options.values():
-                    yield from within(inside)
-            elif isinstance(block, Fold):
-                yield from within(block.blocks)
-
     for section in story.sections:
         yield from within(section.blocks)
+
+
+def within(blocks: Sequence[Block]) -> Iterator[Table]:
+    """Every table of these blocks, in order."""
+    for block in blocks:
+        if isinstance(block, Table):
+            yield block
+        elif isinstance(block, Choice):
+            for inside in block.options.values():
+                yield from within(inside)
+        elif isinstance(block, Fold):
+            yield from within(block.blocks)
 
 
 def _undrawn(story: Story) -> Story:

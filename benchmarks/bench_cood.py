@@ -1,0 +1,84 @@
+"""Severity groups of 12,697 out-classes × 200 images against the plain way: every window summed again, eleven sorts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from _table import best_of, show
+
+from nescio.metrics import auroc
+from nescio.protocols.cood import class_severities, divide, grade, levels, window_severities
+
+CLASSES, IMAGES, INSIDE, WINDOW = 12_697, 200, 50_000, 1_000  # ImageNet-21k after cleaning, against ImageNet-1k
+
+
+def data() -> tuple[Any, Any, Any, Any]:
+    """Labels and keys in the order of no class, u of a model that is surer of some classes than of others."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(CLASSES), IMAGES)
+    rng.shuffle(labels)
+    ease = rng.normal(size=CLASSES)
+    u_out = 1 / (1 + np.exp(-(ease[labels] + rng.normal(size=len(labels)))))
+    u_in = 1 / (1 + np.exp(1 - rng.normal(size=INSIDE)))
+    return labels, rng.permutation(len(labels)), u_in, u_out
+
+
+def plain_windows(severity: Any) -> Any:
+    """As the definition says it: the mean of each of the 11,698 windows."""
+    return np.array([severity[at : at + WINDOW].mean() for at in range(len(severity) - WINDOW + 1)])
+
+
+def plain(u_in: Any, u_out: Any, division: Any) -> tuple[Any, list[float]]:
+    """Class by class, window by window, and a sort of all rows for each of the eleven groups."""
+    severity = np.array([-u_out[rows].mean() for rows in division.estimation])
+    order = np.argsort(severity, kind="stable")
+    means = plain_windows(severity[order])
+    found = []
+    for at in levels(len(means)):
+        rows = division.test[order[at : at + WINDOW]].ravel()
+        found.append(auroc(np.concatenate([u_in, u_out[rows]]), np.repeat([False, True], [len(u_in), len(rows)])))
+    return means[levels(len(means))], found
+
+
+def run() -> list[dict[str, Any]]:
+    labels, index, u_in, u_out = data()
+    divide_s, division = best_of(lambda: divide(labels, index))
+    ours_s, ours = best_of(lambda: grade(u_in, u_out, division, WINDOW))
+    plain_s, (means, aurocs) = best_of(lambda: plain(u_in, u_out, division))
+    assert list(ours.aurocs) == aurocs and np.allclose(ours.severities, means, rtol=0, atol=1e-12)
+    severity = np.sort(class_severities(u_out, division.estimation))
+    sums_s, sums = best_of(lambda: window_severities(severity, WINDOW), 9)
+    again_s, again = best_of(lambda: plain_windows(severity))
+    assert np.allclose(sums, again, rtol=0, atol=1e-12)
+    return [
+        {
+            "work": "graded detection, one κ, 12,697 × 200",
+            "peer": "windows summed again, eleven sorts",
+            "peer_s": plain_s,
+            "ours_s": ours_s,
+            "ratio": plain_s / ours_s,
+            "note": "AUROCs equal to the last bit",
+        },
+        {
+            "work": "11,698 window severities",
+            "peer": "summed again",
+            "peer_s": again_s,
+            "ours_s": sums_s,
+            "ratio": again_s / sums_s,
+            "note": "within 1e-12",
+        },
+        {
+            "work": "one model, three κ: division and grades",
+            "peer": "",
+            "peer_s": None,
+            "ours_s": divide_s + 3 * ours_s,
+            "ratio": None,
+            "target": "< 2 s",
+            "note": f"division {divide_s:.2f} s, a κ {ours_s:.2f} s; one thread",
+        },
+    ]
+
+
+if __name__ == "__main__":
+    show(run())

@@ -1,0 +1,92 @@
+"""One file that answers, says how sure it is, and abstains: for ONNX Runtime (.onnx) or torch.export (.pt2).
+
+MODEL is a timm name, torchvision:NAME, or store:KEY for a network of `nescio train`. The file takes uint8 images
+(n, channels, size, size), values 0 to 255, any n; the normalisation is inside. It returns `class`, `probability` (of
+that class, calibrated), `uncertainty` (higher is less sure) and `abstain` (true where the uncertainty is above the
+threshold). Its metadata (key `nescio`) says how an image must be resized and cropped, and what the threshold promises.
+
+The threshold is a number, or the file that `nescio threshold --json` wrote: measure and temperature are then taken from
+it. After writing, the file is read again and its answers are compared with the network's.
+
+examples:
+  nescio threshold preds.npz --risk 0.05 --temperature fit --json > promise.json
+  nescio export resnet50.a1_in1k --threshold promise.json
+  nescio export tf_efficientnet_lite0 --weights weights/ --threshold 0.2 --temperature 1.1 --to lite0.pt2
+  nescio export store:3f2a --threshold promise.json --to digits.onnx
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from nescio.commands._output import json_of, say
+from nescio.errors import BadInput
+from nescio.store import Store
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="timm name, torchvision:NAME or store:KEY")
+    parser.add_argument(
+        "--threshold", required=True, metavar="U|FILE", help="abstain above it; or a file of `nescio threshold --json`"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="divides the logits (default: of the threshold's file, or 1)",
+    )
+    parser.add_argument(
+        "--measure",
+        help="largest (one minus the largest probability) or entropy (default: of the threshold's file, or largest)",
+    )
+    parser.add_argument("--to", metavar="FILE", help="where to write (default: MODEL.onnx here)")
+    parser.add_argument(
+        "--format", choices=("onnx", "pt2"), help="(default: by the ending of --to, or onnx; pt2 needs torch to run)"
+    )
+    parser.add_argument(
+        "--weights",
+        metavar="PATH",
+        help="file of weights, or a folder that holds one of the model's name (default: $NESCIO_WEIGHTS, or the hubs)",
+    )
+    parser.add_argument("--store", default="store", help="folder of finished work, for store:KEY (default: store)")
+    parser.add_argument(
+        "--root", help="folder of datasets, for store:KEY (default: $NESCIO_DATA, else ~/.cache/nescio/data)"
+    )
+    parser.add_argument("--json", action="store_true", help="the file's metadata as strict JSON, alone on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    goal = _goal(args.model, args.to, args.format)
+    from nescio.export import classifier_of, export, rule_of
+    from nescio.zoo.ask import Settings
+
+    rule, promise = rule_of(args.threshold, args.temperature, args.measure)
+    place = Settings(weights=Path(args.weights) if args.weights else None).place
+    found = classifier_of(args.model, Store(args.store), weights=place, root=args.root)
+    if promise.pop("classes", found.classes) != found.classes:
+        raise BadInput(
+            f"The threshold was set on predictions of another model: {args.model} has {found.classes} classes."
+        )
+    if promise:
+        found = replace(found, about={**found.about, "promise": promise})
+    made = export(found, rule, goal)
+    if args.json:
+        say(json_of({"file": str(made.path), "checked": made.checked, **made.metadata}))
+        return 0
+    say(f"{made.path} abstains where {rule.measure} > {rule.threshold!r} (temperature {rule.temperature:g}).")
+    say(f"It takes {made.metadata['input'].removeprefix('images: ')}.")
+    say("Its answers are the network's." if made.checked else "It is not checked: onnxruntime is not installed here.")
+    return 0
+
+
+def _goal(model: str, to: str | None, form: str | None) -> Path:
+    """Where to write; the ending tells the format, and both must agree."""
+    goal = Path(to) if to else Path(f"{re.sub(r'[^A-Za-z0-9._-]', '-', model)}.{form or 'onnx'}")
+    if goal.suffix not in (".onnx", ".pt2"):
+        goal = goal.with_name(f"{goal.name}.{form or 'onnx'}")
+    if form and goal.suffix != f".{form}":
+        raise BadInput(f"--to ends in {goal.suffix} and --format is {form}: leave one of them out.")
+    return goal

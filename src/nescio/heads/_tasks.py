@@ -1,0 +1,189 @@
+"""Collections of downstream tasks, and the optimal linear heads of one member for them.
+
+A member is one embedding function; its frozen features (n, d) are a NumPy array or a torch tensor (on any device). All
+heads of a collection are solved together. Each has the penalty ½·α·‖w‖² and an intercept without one: α = 1 is
+scikit-learn's C = 1. Without a penalty a pair of classes that can be separated has no optimum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio._parallel import blocks, one_blas_thread
+from nescio.errors import BadInput
+from nescio.heads import _problems
+from nescio.heads._minimise import MEMORY, cast, like, minimise, namespace
+
+Array = NDArray[Any]
+TOLERANCE = {"float32": 1e-3, "float64": 2e-5}  # of a log-odds; the probability is off by less
+HANDOVER = 3e-2  # float64 begins with float32, up to here
+ROOM = 1 << 30  # bytes of steps that are remembered at once
+
+
+class Heads(Protocol):
+    """The heads of one member."""
+
+    def misses(self, x: Any, truth: Any) -> Array:
+        """(n, t, …) by how much the t tasks of a row miss its truth."""
+
+
+@dataclass(frozen=True)
+class OneVsOne:
+    """A head for every pair of classes, c·(c − 1)/2 logistic regressions of two classes each; the default collection.
+
+    min_w ½·α·‖w‖² + Σ_i log(1 + exp(−y_i·(wᵀx_i + b))).  Source: Park et al. 2024, §4.1.
+    """
+
+    classes: Array  # (c,)
+    pairs: Array  # (h, 2) positions in classes; a head's log-odds are those of the first
+    weights: Any  # (h, d)
+    intercepts: Any  # (h,)
+    probabilities: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, x: Any, truth: Any, penalty: float, precision: str) -> OneVsOne:
+        classes, codes, counts = _classes(truth)
+        c = len(classes)
+        pairs = np.stack(np.triu_indices(c, 1), 1)
+        rows = _problems.rows(x, codes, 2 * len(codes) / c, penalty, precision)
+        w = like(rows.values, (len(pairs), rows.values.shape[1]))
+        w[:, -1] = _beside(np.log(counts[pairs[:, 0]] / counts[pairs[:, 1]]) / rows.one, w)
+        few = max(1, ROOM // (2 * MEMORY * w[0].nbytes))
+        for part in blocks(len(pairs), few):
+            w[part] = _solve(rows, lambda rows, part=part: _problems.Pairs(rows, pairs[part]), w[part], precision)
+        return cls(classes, pairs, *rows.heads(w))
+
+    def misses(self, x: Any, truth: Any) -> Array:
+        """(n, c − 1, 1) probability that each head of a row's class gives to the other class."""
+        codes = _known(truth, self.classes)
+        result = np.empty((len(codes), len(self.classes) - 1, 1))
+        for c in np.unique(codes):
+            own, rows = np.flatnonzero((self.pairs == c).any(1)), np.flatnonzero(codes == c)
+            sign = _beside(np.where(self.pairs[own, 0] == c, 1.0, -1.0), self.weights)
+            log_odds = (cast(x[rows], "float64") @ self.weights[own].T + self.intercepts[own]) * sign
+            result[rows, :, 0] = _numpy(_wrong(log_odds))
+        return result
+
+
+@dataclass(frozen=True)
+class Multiclass:
+    """One head for all classes: softmax regression, min_W ½·α·‖W‖² − Σ_i log softmax(W·x_i + b)_{y_i}."""
+
+    classes: Array  # (c,)
+    weights: Any  # (c, d)
+    intercepts: Any  # (c,)
+    probabilities: ClassVar[bool] = True
+
+    @classmethod
+    def fit(cls, x: Any, truth: Any, penalty: float, precision: str) -> Multiclass:
+        classes, codes, _ = _classes(truth)
+        rows = _problems.rows(x, codes, len(codes), penalty, precision)
+        w = like(rows.values, (1, len(classes) * rows.values.shape[1]))
+        w = _solve(rows, _problems.Softmax, w, precision)
+        return cls(classes, *rows.heads(w.reshape(len(classes), -1)))
+
+    def misses(self, x: Any, truth: Any) -> Array:
+        """(n, 1, c − 1) probabilities of the classes that a row is not of."""
+        codes, c = _known(truth, self.classes), len(self.classes)
+        logits = _numpy(cast(x, "float64") @ self.weights.T + self.intercepts)
+        p = np.exp(logits - logits.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        return np.asarray(p[np.arange(c) != codes[:, None]].reshape(-1, 1, c - 1))
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A head for every number to be predicted: ridge regression, min_w ½·α·‖w‖² + ½·Σ_i (wᵀx_i + b − y_i)²."""
+
+    weights: Any  # (t, d)
+    intercepts: Any  # (t,)
+    probabilities: ClassVar[bool] = False
+
+    @classmethod
+    def fit(cls, x: Any, truth: Any, penalty: float, precision: str) -> Regression:
+        xp, y = namespace(x), _beside(_numbers(truth), x)
+        x = cast(x, "float64")
+        mean, level = x.mean(0), y.mean(0)
+        x, y = x - mean, y - level
+        n, d = x.shape
+        if n < d:  # the same by the n × n matrix of products
+            weights = xp.linalg.solve(x @ x.T + penalty * _beside(np.eye(n), x), y).T @ x
+        else:
+            weights = xp.linalg.solve(x.T @ x + penalty * _beside(np.eye(d), x), x.T @ y).T
+        return cls(weights, level - weights @ mean)
+
+    def misses(self, x: Any, truth: Any) -> Array:
+        """(n, t) prediction less truth."""
+        y = _numbers(truth)
+        if y.shape[1] != len(self.weights):
+            raise BadInput(f"truth has {y.shape[1]} numbers a row, the heads were fitted to {len(self.weights)}.")
+        return np.asarray(_numpy(cast(x, "float64") @ self.weights.T + self.intercepts) - y)
+
+
+TASKS: dict[str, type[OneVsOne] | type[Multiclass] | type[Regression]] = {
+    "one-vs-one": OneVsOne,
+    "multiclass": Multiclass,
+    "regression": Regression,
+}
+
+
+def _solve(rows: _problems.Rows, problem: Any, w: Any, precision: str) -> Any:
+    """float32 goes most of the way also to a float64 optimum."""
+    stages = {"float32": HANDOVER, "float64": TOLERANCE["float64"]} if precision == "float64" else TOLERANCE
+    with one_blas_thread():
+        for dtype in ("float32", "float64")[: 1 + (precision == "float64")]:
+            at = rows.cast(dtype)
+            w = minimise(problem(at), cast(w, dtype), at.penalty, stages[dtype], at.first)
+    return w
+
+
+def _wrong(log_odds: Any) -> Any:
+    """σ(−z), exact to the last digits also where it is tiny: confident points must not tie."""
+    xp = namespace(log_odds)
+    return xp.exp(-xp.logaddexp(log_odds, log_odds * 0))
+
+
+def _classes(truth: Any) -> tuple[Array, Array, Array]:
+    classes, codes, counts = np.unique(_labels(truth), return_inverse=True, return_counts=True)
+    if len(classes) < 2:
+        raise BadInput(f"All rows are of class {classes[0]}; heads need rows of at least two classes.")
+    return classes, codes, counts
+
+
+def _known(truth: Any, classes: Array) -> Array:
+    labels = _labels(truth)
+    codes = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
+    strange = classes[codes] != labels
+    if strange.any():
+        row = int(np.flatnonzero(strange)[0])
+        raise BadInput(f"truth is {labels[row]} in row {row}, a class that the heads have never seen.")
+    return codes
+
+
+def _labels(truth: Any) -> Array:
+    labels = _numpy(truth)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise BadInput(f"truth has shape {labels.shape} of {labels.dtype}; it must be (n,), one whole number a row.")
+    return labels
+
+
+def _numbers(truth: Any) -> Array:
+    """(n, t)"""
+    numbers = _numpy(truth)
+    if numbers.ndim not in (1, 2) or numbers.dtype.kind not in "fiu" or not np.isfinite(numbers).all():
+        raise BadInput("truth must be finite numbers, (n,) or (n, tasks), for regression heads.")
+    return numbers.reshape(len(numbers), -1).astype(np.float64)
+
+
+def _numpy(x: Any) -> Array:
+    return np.asarray(x if namespace(x) is np else x.detach().cpu().numpy())
+
+
+def _beside(x: Array, other: Any) -> Any:
+    """A NumPy array as what the other is: float64, on its device."""
+    xp = namespace(other)
+    return x if xp is np else xp.as_tensor(x, device=other.device)

@@ -1,0 +1,61 @@
+"""Parts of methods that learn from two views of an image: projections, the contrastive loss, momentum copies."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+N = TypeVar("N", bound=nn.Module)
+
+
+def mlp(inputs: int, hidden: int, outputs: int, norm: bool = True) -> nn.Sequential:
+    """Two linear layers with a ReLU, and before it batch-norm, between them."""
+    between = [nn.BatchNorm1d(hidden), nn.ReLU()] if norm else [nn.ReLU()]
+    return nn.Sequential(nn.Linear(inputs, hidden, bias=not norm), *between, nn.Linear(hidden, outputs))
+
+
+def unit(z: Tensor) -> Tensor:
+    """Rows at length one, in float32 whatever the network computes in."""
+    return normalize(z.float(), dim=1)
+
+
+def nt_xent(z: Tensor, temperature: float) -> Tensor:
+    """How hard it is to find a view's partner among all other views; rows i and i + b are two views of one image.
+
+    (1/2b) Σ_i −log [ exp(cos(z_i, z_i′)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) ], i′ the partner of i (Chen et al. 2020,
+    eq. 1). The partner stands in the denominator too; a row itself stands nowhere. z (2b, d).
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        z = unit(z)
+        cosines = z @ z.T / temperature
+        cosines = cosines.masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), -torch.inf)
+        partner = torch.arange(len(z), device=z.device).roll(len(z) // 2)
+        return cross_entropy(cosines, partner)
+
+
+# ---- momentum copies
+
+
+def momentum_copy(network: N) -> N:
+    """The same network with weights of its own that no gradient reaches."""
+    return deepcopy(network).requires_grad_(False)
+
+
+@torch.no_grad()
+def follow(copy: nn.Module, network: nn.Module, momentum: float) -> None:
+    """ξ ← m·ξ + (1 − m)·θ over all weights. Each of the two keeps batch-norm statistics of its own."""
+    torch._foreach_lerp_(list(copy.parameters()), list(network.parameters()), 1 - momentum)
+
+
+def of_all_processes(rows: Tensor) -> Tensor:
+    """The rows of every process, in one order everywhere."""
+    if not dist.is_initialized():
+        return rows
+    parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, rows.contiguous())
+    return torch.cat(parts)

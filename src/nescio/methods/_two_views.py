@@ -1,0 +1,81 @@
+"""What shows on trained weights that the parts of a method of two views act."""
+
+from __future__ import annotations
+
+from copy import copy as copy_of
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nescio.layers.contrastive import unit
+from nescio.methods.base import Evidence, Method
+
+Pair = tuple[Tensor, Tensor]  # what is said of two views of the same images, row by row
+
+
+def views_found(now: Pair, then: Pair) -> Evidence:
+    """Is an image's other view nearer than other images are, and nearer than before training?"""
+    after, before = nearer(*now), nearer(*then)
+    seen = f"an image's other view is nearer than {after:.1%} of other images, before training than {before:.1%}"
+    return Evidence(seen, 1 - after < 0.85 * (1 - before))
+
+
+def nearer(a: Tensor, b: Tensor) -> float:
+    """Share of pairs (i, j ≠ i) with cos(a_i, b_i) > cos(a_i, b_j)."""
+    cosines = unit(a) @ unit(b).T
+    own = cosines.diagonal()[:, None]
+    return float((own > cosines).sum() / (len(a) * (len(a) - 1)))
+
+
+def not_collapsed(z: Tensor) -> Evidence:
+    """Do rows differ, in more than one direction? Σλ² ≪ (Σλ)² for the eigenvalues λ of their covariance."""
+    rows = unit(z)
+    n = len(rows)
+    other = float((rows.sum(0).square().sum() - n) / (n * (n - 1)))  # the mean cosine of two rows
+    covariance = torch.cov(rows.T)
+    directions = float(covariance.trace().square() / covariance.square().sum().clamp_min(1e-30))
+    seen = f"cosine of two images {other:.2f}, spread over {directions:.1f} of {z.shape[1]} directions"
+    return Evidence(seen, other < 0.9 and directions > 2)
+
+
+def lags(copy: nn.Module, network: nn.Module, start: nn.Module) -> Evidence:
+    """Does a momentum copy stand between where its network started and where it is now?"""
+    here, there, then = (_weights(each) for each in (copy, network, start))
+    way = there - then
+    share = float((here - then) @ way / (way @ way).clamp_min(1e-30))
+    return Evidence(f"it has gone {share:.1%} of its network's way from the start", 0.001 < share < 0.999)
+
+
+def distance(network: nn.Module, start: nn.Module) -> float:
+    """How far the weights moved, as a share of their length at the start."""
+    then = _weights(start)
+    return float((_weights(network) - then).norm() / then.norm().clamp_min(1e-30)) if len(then) else 0.0
+
+
+def _weights(network: nn.Module) -> Tensor:
+    return torch.cat([torch.zeros(0), *(weight.detach().flatten().float().cpu() for weight in network.parameters())])
+
+
+def no_gradient(method: Method, copy: nn.Module, x: Tensor, y: Tensor) -> Evidence:
+    """Does the loss leave a momentum copy alone, even if its weights could learn?"""
+    weights = list(copy.parameters())
+    flags = [weight.requires_grad for weight in weights]
+    with torch.enable_grad():
+        for weight in weights:
+            weight.requires_grad_(True)
+        gradients = torch.autograd.grad(method.loss(x, y), weights, allow_unused=True)
+    for weight, flag in zip(weights, flags, strict=True):
+        weight.requires_grad_(flag)
+    learn, reached = sum(flags), sum(each is not None for each in gradients)
+    seen = f"{learn} of its {len(weights)} tensors learn, the loss has a gradient for {reached}"
+    return Evidence(seen, learn == reached == 0)
+
+
+def temperature_acts(method: Any, x: Tensor, y: Tensor) -> Evidence:
+    """Does the loss change with its temperature?"""
+    other = copy_of(method)
+    other.recipe = copy_of(method.recipe)
+    object.__setattr__(other.recipe, "temperature", 2 * method.recipe.temperature)
+    own, twice = float(method.loss(x, y)), float(other.loss(x, y))
+    return Evidence(f"the loss is {own:.3f}, at twice the temperature {twice:.3f}", abs(own - twice) > 1e-3 * own)

@@ -1,0 +1,92 @@
+"""BYOL: predict what a slow copy of oneself says about the other view."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nescio.config import choice, hparam
+from nescio.layers.contrastive import follow, mlp, momentum_copy, unit
+from nescio.methods._two_views import distance, lags, no_gradient, not_collapsed, views_found
+from nescio.methods.base import Batches, Evidence, Learning, Method, SelfSupervised, Setting, first_batch, method
+
+
+@dataclass(frozen=True)
+class BYOLRecipe(Learning):
+    momentum: float = hparam(0.99, choice(0.98, 0.99, 0.996), "τ, what the target keeps of itself in a step")
+    schedule: Literal["cosine", "constant"] = hparam("cosine", None, "of τ: cosine lets it rise to 1")
+    hidden: int = hparam(1024, choice(512, 1024, 4096), "hidden units of projection and predictor")
+    width: int = hparam(256, None, "outputs of projection and predictor")
+
+    def check(self) -> None:
+        super().check()
+        self.need(0, "momentum", above=True)
+        self.below(1, "momentum")
+        self.need(1, "hidden")
+        self.need(2, "width")
+
+
+@method("byol", BYOLRecipe)
+class BYOL(SelfSupervised):
+    """An online network θ (backbone φ, projection g, predictor q) learns to say of one view what a target network ξ
+    (φ, g) says of the other; both ways, and without a negative (Grill et al. 2020, eq. 2)
+
+        L = ‖q̄(z_θ) − z̄′_ξ‖² + the same with the views exchanged,   v̄ = v/‖v‖,  ‖ū − v̄‖² = 2 − 2·cos(u, v)
+
+    No gradient reaches the target; after every step ξ ← τξ + (1 − τ)θ, with τ rising from its base to 1 as
+    1 − (1 − τ_base)·(cos(πk/K) + 1)/2 (eq. 1 and §3.2). Projection and predictor are two layers with batch-norm between
+    them. The two views of a batch go through each network together, so batch-norm sees both.
+    """
+
+    paper = "Grill et al., Bootstrap your own latent: A new approach to self-supervised learning, NeurIPS 2020"
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        self.projection = mlp(self.features.num_features, recipe.hidden, recipe.width)
+        self.predictor = mlp(recipe.width, recipe.hidden, recipe.width)
+        self.target = momentum_copy(self.online)
+
+    @property
+    def online(self) -> nn.Sequential:
+        """What the target is a slow copy of."""
+        return nn.Sequential(self.features, self.projection)
+
+    def aim(self, x: Tensor) -> Tensor:
+        """What the target says about each view."""
+        with torch.no_grad():
+            return self.target(x)  # type: ignore[no-any-return]
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        views = x.flatten(0, 1)
+        said, aims = self.predictor(self.online(views)), self.aim(views)
+        cosines = (unit(said) * unit(aims.roll(len(aims) // 2, 0))).sum(1)  # against the partner's
+        return 2 * (2 - 2 * cosines).mean()  # the mean over both views, twice: the sum of the two ways
+
+    def moved(self, done: float) -> None:
+        follow(self.target, self.online, self.momentum_at(done))
+
+    def momentum_at(self, done: float) -> float:
+        base: float = self.recipe.momentum
+        if self.recipe.schedule == "constant":
+            return base
+        return 1 - (1 - base) * (math.cos(math.pi * done) + 1) / 2
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, y = first_batch(batches)
+        z, before = (each.online(x.flatten(0, 1)) for each in (self, start))  # type: ignore[operator, union-attr]
+        turned = 1 - float((unit(self.predictor(z)) * unit(z)).sum(1).mean())
+        gone = distance(self.predictor, start.predictor)  # type: ignore[arg-type]
+        return {
+            "views found": views_found(z.chunk(2), before.chunk(2)),
+            "not collapsed": not_collapsed(z),
+            "target lags": lags(self.target, self.online, start.target),  # type: ignore[arg-type]
+            "target learns nothing": no_gradient(self, self.target, x, y),
+            "predictor used": Evidence(
+                f"it moved by {gone:.1%} of its length and turns projections by 1 − cos = {turned:.2f}",
+                gone > 0.01 and turned > 0.01,
+            ),
+        }

@@ -1,0 +1,130 @@
+"""MoCo: find the other view among a queue of earlier images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nescio.config import choice, hparam, log_uniform
+from nescio.layers.contrastive import follow, mlp, momentum_copy, of_all_processes, unit
+from nescio.methods._two_views import lags, no_gradient, not_collapsed, temperature_acts, views_found
+from nescio.methods.base import Batches, Evidence, Learning, Method, SelfSupervised, Setting, first_batch, method
+
+
+@dataclass(frozen=True)
+class MoCoRecipe(Learning):
+    # its encoder must not run ahead of the keys in the queue: the paper's 0.03 is 0.3 of the budget's usual rate
+    rate: float = hparam(0.3, log_uniform(0.1, 1.0), "multiplies the budget's learning rate")
+    temperature: float = hparam(0.2, log_uniform(0.07, 0.3), "τ; the lower, the more the nearest negatives count")
+    momentum: float = hparam(0.99, choice(0.99, 0.996, 0.999), "m, what the key encoder keeps of itself in a step")
+    queue: int = hparam(4096, choice(1024, 4096, 16384), "K, keys that are negatives, at most half the training rows")
+    width: int = hparam(128, choice(64, 128, 256), "outputs of the projection")
+
+    def check(self) -> None:
+        super().check()
+        self.need(0, "temperature", "momentum", above=True)
+        self.below(1, "momentum")
+        self.need(1, "queue")
+        self.need(2, "width")
+
+
+@method("moco", MoCoRecipe)
+class MoCo(SelfSupervised):
+    """A query q of one view must find the key k₊ of the other among K keys of earlier batches, kept in a queue
+
+        ℓ = −log [ exp(q·k₊/τ) / (exp(q·k₊/τ) + Σ_i exp(q·k_i/τ)) ],   all of length one
+
+    (He et al. 2020, eq. 1). Keys come from a momentum encoder that no gradient reaches: after every step
+    θ_k ← m·θ_k + (1 − m)·θ_q (eq. 2); then the batch's keys replace the oldest of the queue. Backbone and a projection
+    of two layers (Chen et al. 2020b). The queue starts with the first encoder's keys of training images.
+
+    The paper shuffles the keys' batch between GPUs, so that batch-norm does not tell which key belongs to a query. Here
+    nothing is shuffled: queries and keys see the statistics of the whole batch, hundreds of rows instead of 32 a GPU,
+    in which one image hardly shows. Several processes share one queue.
+    """
+
+    paper = "He et al., Momentum contrast for unsupervised visual representation learning, CVPR 2020"
+    queue: Tensor
+    pushed: Tensor
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        d = self.features.num_features
+        self.projection = mlp(d, d, recipe.width, norm=False)
+        self.key = momentum_copy(self.query)
+        self.register_buffer("queue", unit(torch.randn(recipe.queue, recipe.width)))
+        self.register_buffer("pushed", torch.zeros((), dtype=torch.int64))  # keys so far: the oldest is at pushed mod K
+
+    @property
+    def query(self) -> nn.Sequential:
+        """What the key encoder is a slow copy of."""
+        return nn.Sequential(self.features, self.projection)
+
+    @property
+    def negatives(self) -> Tensor:
+        """The part of the queue that is used: with more keys than images a query would meet itself, over and over."""
+        return self.queue[: self.setting.rows // 2] if self.setting.rows else self.queue
+
+    def prepare(self, batches: Batches) -> None:
+        self.key.train()  # batch-norm must scale as it will in the first step
+        for x, _, _ in chain.from_iterable(repeat(batches)):
+            if self.pushed >= len(self.negatives):
+                break
+            if len(x) > 1:  # batch-norm needs two rows
+                self.push(self.keys(x))
+        self.key.eval()
+        self.pushed.zero_()
+
+    def keys(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return unit(self.key(x))
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.contrast(x[0], self.keys(x[1]))
+
+    def contrast(self, x: Tensor, keys: Tensor) -> Tensor:
+        queries = unit(self.query(x))
+        with torch.autocast(x.device.type, enabled=False):
+            positive = (queries * keys).sum(1, keepdim=True)
+            cosines = torch.cat([positive, queries @ self.negatives.T], 1)
+            first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+            return nn.functional.cross_entropy(cosines / self.recipe.temperature, first)
+
+    def update(self, x: Tensor, y: Tensor, step: Callable[[Tensor], None]) -> Tensor:
+        keys = self.keys(x[1])
+        loss = self.contrast(x[0], keys)
+        step(loss)
+        self.push(of_all_processes(keys))  # after the step: its gradient needed the queue as it was
+        return loss
+
+    @torch.no_grad()
+    def push(self, keys: Tensor) -> None:
+        """Keys take the place of the oldest."""
+        size = len(self.negatives)
+        keys = keys[-size:]
+        places = (self.pushed + torch.arange(len(keys), device=keys.device)) % size
+        self.negatives.index_copy_(0, places, keys)
+        self.pushed += len(keys)
+
+    def moved(self, done: float) -> None:
+        follow(self.key, self.query, self.recipe.momentum)
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, y = first_batch(batches)
+        now, then = (each.query(x.flatten(0, 1)).chunk(2) for each in (self, start))  # type: ignore[operator, union-attr]
+        size, pushed = len(self.negatives), int(self.pushed)
+        new = int(self.queue.ne(start.queue).any(1).sum())  # type: ignore[arg-type]
+        filled = f"{pushed} keys went in, {new} of {size} are not those of the start"
+        return {
+            "views found": views_found(now, then),
+            "not collapsed": not_collapsed(now[0]),
+            "queue replaced": Evidence(filled, new == min(size, pushed) > 0),
+            "key encoder lags": lags(self.key, self.query, start.key),  # type: ignore[arg-type]
+            "key encoder learns nothing": no_gradient(self, self.key, x, y),
+            "temperature acts": temperature_acts(self, x, y),
+        }

@@ -1,0 +1,59 @@
+"""SimCLR: find the other view of the same image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from nescio.config import choice, hparam, log_uniform
+from nescio.layers.contrastive import mlp, nt_xent
+from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
+from nescio.methods.base import Batches, Evidence, Learning, Method, SelfSupervised, Setting, first_batch, method
+
+
+@dataclass(frozen=True)
+class SimCLRRecipe(Learning):
+    temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "τ; the lower, the more the nearest negatives count")
+    width: int = hparam(128, choice(64, 128, 256), "outputs of the projection")
+
+    def check(self) -> None:
+        super().check()
+        self.need(0, "temperature", above=True)
+        self.need(2, "width")
+
+
+@method("simclr", SimCLRRecipe)
+class SimCLR(SelfSupervised):
+    """Two views of every image of a batch go through the backbone φ and a projection g of two layers; each view must
+    find its partner among the 2b − 1 others by the normalised temperature-scaled cross-entropy (NT-Xent)
+
+        ℓ_i = −log [ exp(cos(z_i, z_i′)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) ],   z = g(φ(x))
+
+    (Chen et al. 2020, §2.1 and eq. 1; τ = 0.5 is theirs for images of CIFAR's size). The negatives are the rows that
+    go through the network together: a batch cut into parts (`--accumulate`, or several processes) has fewer of them.
+    """
+
+    paper = "Chen et al., A simple framework for contrastive learning of visual representations, ICML 2020"
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        d = self.features.num_features
+        self.projection = mlp(d, d, recipe.width)
+
+    def project(self, x: Tensor) -> Tensor:
+        """z of first views, then of their partners: (2, b, ch, h, w) to (2b, width)."""
+        return self.projection(self.features(x.flatten(0, 1)))  # type: ignore[no-any-return]
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return nt_xent(self.project(x), self.recipe.temperature)
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, y = first_batch(batches)
+        now, then = (each.project(x).chunk(2) for each in (self, start))  # type: ignore[operator, union-attr]
+        return {
+            "views found": views_found(now, then),
+            "not collapsed": not_collapsed(now[0]),
+            "temperature acts": temperature_acts(self, x, y),
+        }

@@ -1,0 +1,122 @@
+"""Which architecture family a pretrained model belongs to, from its name alone.
+
+The families are those of Galil et al. 2023, Table 1, with every architecture that came later in a family of its own
+name. A distilled model is of a family apart ("xcit distilled"), as in that table: what holds for the plain models of an
+architecture may be reversed in the distilled ones.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+DISTILLED = " distilled"
+OWN = "own"  # networks of a person's own store, whose names say nothing
+
+# family → (its name in the paper's Table 1, how the names of its models begin). The first that fits is the family.
+# What the table counts together is together here: Xception and GoogLeNet are Inception, wide ResNets are ResNets,
+# squeeze-and-excitation ResNeXts are SE_ResNets, normaliser-free ResNets and RegNets are NFNets.
+FAMILIES: dict[str, tuple[str, str]] = {
+    "ssl resnet": ("SSL ResNet", r"ssl_resne[xt]|resne[xt].*\.fb_ssl_"),
+    "swsl resnet": ("SWSL ResNet", r"swsl_resne[xt]|resne[xt].*\.fb_swsl_"),
+    "wsp resnext": ("WSP ResNeXt", r"ig_resnext|resnext.*\.fb_wsl_"),
+    "res2net": ("Res2Net", r"res2ne[xt]|dla60_res2ne[xt]"),
+    "dla": ("DLA", r"dla\d"),
+    "efficientnetv2": ("EfficientNetV2", r"(gc_)?efficientnet_?v2"),
+    "efficientnet": ("EfficientNet", r"efficientnet"),
+    "resnet rs": ("ResNet RS", r"resnetrs"),
+    "bit": ("BiT", r"resnetv2_\d+x\d+_bit"),
+    "se_resnet": ("SE_ResNet", r"(legacy_)?se(resne[xt]|net)"),
+    "nfnet": ("NFNet", r"(dm_|eca_)?nfnet|nf_"),
+    "eca": ("ECANet", r"eca"),
+    "resnext": ("ResNeXt", r"resnext"),
+    "tresnet": ("TResNet", r"tresnet"),
+    "resnet": ("ResNet", r"(wide_)?resnet(aa|blur)?\d"),
+    "regnetx": ("RegNetX", r"regnet_?x"),
+    "regnety": ("RegNetY", r"regnet_?y"),
+    "inception": ("Inception", r"(legacy_)?xception|(adv_|ens_adv_)?inception_(v\d|resnet)|googlenet"),
+    "xcit": ("XCiT", r"xcit"),
+    "cait": ("CaiT", r"cait"),
+    "vit": ("ViT", r"vit_"),
+    "deit": ("DeiT", r"deit_"),
+    "swin": ("Swin", r"swin_(?!v2)"),
+    "swinv2": ("SwinV2", r"swin_?v2"),
+    "twins": ("Twins", r"twins"),
+    "coat": ("CoaT", r"coat_"),
+    "levit": ("LeViT", r"levit"),
+    "pit": ("PiT", r"pit_"),
+    "resmlp": ("ResMLP", r"resmlp"),
+    "mobilenetv2": ("MobileNetV2", r"mobilenet_?v2"),
+    "mobilenetv3": ("MobileNetV3", r"mobilenet_?v3"),
+    "mnasnet": ("MnasNet", r"(se)?mnasnet"),
+    "mixconv": ("MixConv", r"mixnet"),
+    "hardcorenas": ("HardCoReNAS", r"hardcorenas"),
+    "genet": ("GENet", r"gernet"),
+    "repvgg": ("RepVGG", r"repvgg"),
+    "vgg": ("VGG", r"vgg"),
+    "densenet": ("DenseNet", r"densenet"),
+    # later than the paper, with a first word that would say something else
+    "inceptionnext": ("InceptionNeXt", r"inception_next"),
+    "tinyvit": ("TinyViT", r"tiny_vit"),
+    "vovnet": ("VoVNet", r"(ese_)?vovnet"),
+    "eva02": ("EVA-02", r"eva02"),
+}
+ALWAYS_DISTILLED = ("cait", "levit")  # there are no others of these
+TAUGHT = re.compile(r"distilled|[._]dist(?=[_.]|$)")
+# Where a model comes from, not what it is. `gluon_resnet50_v1d` is a ResNet.
+ORIGINS = ("hf_hub:", "hf-hub:", "timm/", "torchvision:", "tf_", "tv_", "gluon_", "jx_")
+
+
+@cache
+def family(name: str) -> str:
+    """The family of a model: "vit", "xcit distilled", "efficientnetv2"; an unknown architecture is its own family."""
+    if name.startswith("store:"):
+        return OWN
+    bare = _bare(name)
+    for found, (_, begins) in FAMILIES.items():
+        if re.match(begins, bare):
+            taught = TAUGHT.search(bare) or found in ALWAYS_DISTILLED
+            return found + (DISTILLED if taught else "")
+    return _unknown(bare) + (DISTILLED if TAUGHT.search(bare) else "")
+
+
+def architecture(name: str) -> str:
+    """The family without saying whether the model was distilled."""
+    return family(name).removesuffix(DISTILLED)
+
+
+def distilled(name: str) -> bool:
+    """Whether the name says that the model was taught by another one."""
+    return family(name).endswith(DISTILLED)
+
+
+def label(of: str) -> str:
+    """A family's name as the paper prints it."""
+    plain = of.removesuffix(DISTILLED)
+    return FAMILIES.get(plain, (plain, ""))[0] + of.removeprefix(plain)
+
+
+def belongs(name: str, wanted: str) -> bool:
+    """Whether a model is of the family that a person names: by our name or the paper's, distilled ones with the plain.
+
+    "xcit" asks for all XCiTs, "xcit distilled" (or "xcit-distilled") for the distilled ones only.
+    """
+    asked = _word(wanted)
+    return any(asked in (_word(each), _word(label(each))) for each in (family(name), architecture(name)))
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[\s_-]+", " ", text.strip().lower())
+
+
+def _bare(name: str) -> str:
+    bare = name.strip().lower()
+    while start := next((each for each in ORIGINS if bare.startswith(each)), None):
+        bare = bare[len(start) :]
+    return bare
+
+
+def _unknown(bare: str) -> str:
+    """The first word of a name without the sizes at its end: `convnextv2_tiny` → convnextv2, `dpn68b` → dpn."""
+    word = re.split(r"[_.\s]", bare, maxsplit=1)[0]
+    return re.sub(r"(?<=[a-z])\d{2,}[a-z]{0,3}$", "", word) or bare or OWN

@@ -1,0 +1,106 @@
+"""How a pretrained model was trained, and its own counterpart: the same network without that way of training.
+
+`regimes.csv` holds (model, counterpart, regime, teacher) by timm's names; a model without a counterpart is there for
+its teacher. `aliases.csv` holds other names of the same weights: timm's names from before tags, and names without a
+tag, which mean timm's own choice of weights. Source of the regimes: Galil et al. 2023, §3 and appendices H and M.3.
+
+    distillation               a teacher's answers were learnt, in training or in pretraining (MIIL's ImageNet-21k)
+    pruning with distillation  the unpruned network is the teacher
+    pruning                    without a teacher
+    adversarial                AdvProp, (ensemble) adversarial training
+    pretraining                on ImageNet-21k (22k), then ImageNet-1k
+    semi-supervised            Noisy Student; SSL and SWSL ResNets: extra images without labels of people
+    weakly supervised          hashtags of Instagram (WSL)
+
+The counterpart of an EfficientNet is the best one that was trained with augmentation alone: RandAugment for b5, b7 and
+b8, AutoAugment for the others.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+DISTILLATION, PRUNING_TAUGHT = "distillation", "pruning with distillation"
+REGIMES = (
+    DISTILLATION,
+    PRUNING_TAUGHT,
+    "pruning",
+    "pretraining",
+    "semi-supervised",
+    "weakly supervised",
+    "adversarial",
+)
+PLACES = ("hf_hub:", "hf-hub:", "timm/")  # where weights are fetched from, before a name
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model, the same network without its regime, and who taught it."""
+
+    model: str
+    counterpart: str | None
+    regime: str
+    teacher: str | None
+
+    @property
+    def own_teacher(self) -> bool:
+        """The network that taught it is the network it was made from."""
+        return self.teacher is not None and self.teacher == self.counterpart
+
+
+@cache
+def table() -> tuple[Pair, ...]:
+    """Every model whose regime is known."""
+    return tuple(
+        Pair(row["model"], row["counterpart"] or None, row["regime"], row["teacher"] or None)
+        for row in _rows("regimes.csv")
+    )
+
+
+def pairs(models: Iterable[str]) -> list[Pair]:
+    """The entries of the table that these models can tell of, under the names that they have here.
+
+    A counterpart or teacher that is not among the models is None; an entry with neither is left out.
+    """
+    here: dict[str, str] = {}
+    for name in models:
+        here.setdefault(canonical(name), name)
+    found = []
+    for each in table():
+        if each.model in here:
+            counterpart, teacher = (here.get(other) if other else None for other in (each.counterpart, each.teacher))
+            if counterpart or teacher:
+                found.append(Pair(here[each.model], counterpart, each.regime, teacher))
+    return found
+
+
+def regime(model: str) -> str | None:
+    """How a model was trained, if it is in the table."""
+    return _regimes().get(canonical(model))
+
+
+@cache
+def _regimes() -> dict[str, str]:
+    return {each.model: each.regime for each in table()}
+
+
+def canonical(name: str) -> str:
+    """timm's name with its tag, for names of the table and their aliases; any other name as it is."""
+    bare = name.strip()
+    while place := next((each for each in PLACES if bare.startswith(each)), None):
+        bare = bare[len(place) :]
+    return _aliases().get(bare, bare)
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    return {row["alias"]: row["model"] for row in _rows("aliases.csv")}
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (Path(__file__).parent / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

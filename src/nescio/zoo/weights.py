@@ -1,0 +1,286 @@
+"""Weights from disk: found by a model's name, read without running code, loaded by name with every shape checked."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import pickle
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nescio.errors import BadInput
+
+State = dict[str, Tensor]
+ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
+HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+INSIDE = ("state_dict_ema", "model_ema", "state_dict", "model", "net")  # where a checkpoint may keep its tensors
+PREFIXES = ("module.", "_orig_mod.", "model.")
+SHOWN = 4  # names in a sentence
+
+
+class Remote(NamedTuple):
+    """Where a model's published weights can be had."""
+
+    repository: str | None = None  # on the Hugging Face hub
+    file: str | None = None  # in it; None: the usual names
+    url: str | None = None
+
+
+# ---- finding
+
+
+@lru_cache(maxsize=4)
+def index(folder: Path) -> dict[str, Path]:
+    """The checkpoints of a folder by the names of the models they may belong to: NAME.pth, NAME-0a1b2c3d.pth (as hubs
+    write), or NAME/model.safetensors."""
+    if not folder.is_dir():
+        raise BadInput(f"There is no folder and no file of weights at {folder}.")
+    exact: dict[str, Path] = {}
+    hashed: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()):
+        inside = next((file / each for each in HUB_FILES if (file / each).is_file()), None)
+        if inside is not None:
+            exact.setdefault(file.name, inside)
+    for ending in ENDINGS:  # the safest kind first
+        for file in sorted(folder.glob(f"*{ending}")):
+            stem = file.name.removesuffix(ending)
+            exact.setdefault(stem, file)
+            hashed.setdefault(re.sub(r"-[0-9a-f]{6,64}$", "", stem), file)
+    return {**hashed, **exact}
+
+
+_unreachable: list[str] = []  # why the network did not answer: hundreds of models need not ask it again
+
+
+def published(name: str, remote: Remote, called: str, looked: Sequence[str] = ()) -> Path:
+    """The published weights, from the hubs' caches on this machine, else fetched into them.
+
+    `looked` says, in words, where else they were looked for."""
+    for found in _cached(remote):
+        return found
+    why = "nothing is published for it" if remote == Remote() else "there is no file of a known name"
+    for fetch in (_fetch_hub, _fetch_url):
+        try:
+            if (file := fetch(remote)) is not None:
+                return file
+        except Exception as error:  # every library under the hub has its own; a sentence says what to do
+            why = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200].rstrip(". ")
+            if not _missing(error):
+                _unreachable.append(why)
+    raise BadInput(
+        f"The weights of {name} are not on this machine and could not be fetched ({why}). "
+        f"Looked for {'; '.join([*looked, *_places(remote)])}. "
+        f"Put {called}.safetensors or .pth into a folder and name it with --weights or NESCIO_WEIGHTS."
+    )
+
+
+def _cached(remote: Remote) -> Iterator[Path]:
+    if remote.repository:
+        from huggingface_hub import try_to_load_from_cache
+
+        repository, _, revision = remote.repository.partition("@")
+        for file in _files(remote):
+            found = try_to_load_from_cache(repository, file, revision=revision or None)
+            if isinstance(found, str):
+                yield Path(found)
+    if remote.url and (beside := _beside_torch(remote.url)).is_file():
+        yield beside
+
+
+def _files(remote: Remote) -> tuple[str, ...]:
+    return (remote.file,) if remote.file else HUB_FILES
+
+
+def _beside_torch(url: str) -> Path:
+    return Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
+
+
+def _fetch_hub(remote: Remote) -> Path | None:
+    if not remote.repository:
+        return None
+    _online()
+    from huggingface_hub import hf_hub_download
+
+    repository, _, revision = remote.repository.partition("@")
+    last: Exception | None = None
+    for file in _files(remote):
+        try:
+            return Path(hf_hub_download(repository, file, revision=revision or None))
+        except Exception as error:
+            if not _missing(error):
+                raise
+            last = error
+    raise last or FileNotFoundError(remote.repository)
+
+
+def _fetch_url(remote: Remote) -> Path | None:
+    if not remote.url:
+        return None
+    _online()
+    goal = _beside_torch(remote.url)
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    torch.hub.download_url_to_file(remote.url, str(goal), progress=False)
+    return goal
+
+
+def _online() -> None:
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        raise ConnectionError("HF_HUB_OFFLINE forbids it")
+    if _unreachable:
+        raise ConnectionError(_unreachable[0])
+
+
+def _missing(error: Exception) -> bool:
+    """Whether the hub answered, and has no such file."""
+    return type(error).__name__ in ("EntryNotFoundError", "RemoteEntryNotFoundError", "RepositoryNotFoundError")
+
+
+def _places(remote: Remote) -> Iterator[str]:
+    if remote.repository:
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        yield f"{' or '.join(_files(remote))} of {remote.repository} in {HF_HUB_CACHE}"
+    if remote.url:
+        yield str(_beside_torch(remote.url))
+
+
+def checksum(file: Path) -> str:
+    """sha256 of a file; the hub's cache has it as the name of what its links lead to."""
+    real = file.resolve()
+    if real.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", real.name):
+        return real.name
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+# ---- reading
+
+
+def read(file: Path) -> State:
+    """The tensors of a checkpoint by name. Nothing but tensors is ever read from it."""
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            held: Any = load_file(file)
+        else:
+            with torch.serialization.safe_globals([argparse.Namespace]):  # training scripts leave their options behind
+                held = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror or error}.") from None
+    except pickle.UnpicklingError:
+        raise BadInput(
+            f"{file} is no checkpoint of tensors alone: other objects in it would run code and are not loaded. "
+            "Save its state_dict() as .safetensors."
+        ) from None
+    except Exception as error:  # damaged files fail in as many ways as there are bytes
+        raise BadInput(f"{file} is not a whole checkpoint ({type(error).__name__}): fetch it again.") from None
+    return plain(held, file)
+
+
+def plain(held: Any, file: Path) -> State:
+    """The tensors, out of the dictionaries and prefixes that training scripts wrap around them."""
+    while isinstance(held, Mapping) and (name := next((n for n in INSIDE if isinstance(held.get(n), Mapping)), None)):
+        held = held[name]
+    state = {str(name): value for name, value in held.items()} if isinstance(held, Mapping) else {}
+    state = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    if not state:
+        raise BadInput(f"{file} holds no tensors by name: a state_dict was expected.")
+    while prefix := next((each for each in PREFIXES if all(name.startswith(each) for name in state)), ""):
+        state = {name.removeprefix(prefix): value for name, value in state.items()}
+    return state
+
+
+# ---- loading
+
+
+def load(network: nn.Module, state: State, file: Path, name: str) -> None:
+    """Puts the tensors into the network by name; every name and every shape must fit."""
+    if odd := differences(network.state_dict(), state):
+        raise BadInput(f"{file} does not fit {name}: {odd}.")
+    network.load_state_dict(state, strict=False)  # counters of batch-norm may be missing in old files
+
+
+def differences(wanted: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
+    """What does not fit, in words; empty if all does."""
+    missing = [name for name in wanted if name not in state and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in state if name not in wanted]
+    other = [
+        f"{name} has shape {tuple(state[name].shape)} where {tuple(value.shape)} is needed"
+        for name, value in wanted.items()
+        if name in state and state[name].shape != value.shape
+    ]
+    words = [f"{_few(missing)} missing"] if missing else []
+    words += [f"{_few(unexpected)} unexpected"] if unexpected else []
+    return "; ".join([*words, *([_few(other)] if other else [])])
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
+
+
+@contextmanager
+def strictly() -> Iterator[None]:
+    """Inside, every load_state_dict is strict: some builders allow missing names and leave those layers random."""
+    loose = nn.Module.load_state_dict
+
+    def strict(self: nn.Module, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        if odd := differences(self.state_dict(), state):
+            raise BadInput(odd)
+        return loose(self, state, False, assign)
+
+    nn.Module.load_state_dict = strict  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module.load_state_dict = loose  # type: ignore[method-assign]
+
+
+# ---- names of other programs
+
+LITE_MEAN, LITE_STD = (127 / 255,) * 3, (128 / 255,) * 3  # their input is (x − 127) / 128, x from 0 to 255
+LITE_ENDS = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+LITE_PLAIN = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+LITE_EXPANDED = {
+    **{"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2"},
+    **{"_project_conv": "conv_pwl", "_bn2": "bn3"},
+}
+
+
+def is_lite_port(state: Mapping[str, Any]) -> bool:
+    """Whether the names are those of the PyTorch port in which EfficientNet-Lite was first published."""
+    return {"_conv_stem.weight", "_fc.weight", "_blocks.0._depthwise_conv.weight"} <= state.keys()
+
+
+def lite_names(state: State, wanted: Mapping[str, Any]) -> State:
+    """The port's tensors under timm's names: its blocks are counted through, timm's are counted stage by stage."""
+    places = {tuple(map(int, name.split(".")[1:3])) for name in wanted if name.startswith("blocks.")}
+    at = dict(enumerate(sorted(places)))
+    renamed: State = {}
+    for name, value in state.items():
+        layer, _, rest = name.partition(".")
+        if layer == "_blocks":
+            number, layer, rest = rest.split(".", 2)
+            inside = LITE_EXPANDED if f"_blocks.{number}._expand_conv.weight" in state else LITE_PLAIN
+            stage, block = at.get(int(number), (-1, -1))
+            renamed[f"blocks.{stage}.{block}.{inside.get(layer, layer)}.{rest}"] = value
+        else:
+            renamed[f"{LITE_ENDS.get(layer, layer)}.{rest}"] = value
+    return renamed
+
+
+DENSE = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$")
+
+
+def dense_names(state: State) -> State:
+    """DenseNet's old files write norm.1 where the layers are called norm1."""
+    return {DENSE.sub(r"\1\2", name): value for name, value in state.items()}

@@ -234,7 +234,7 @@ def test_tensorboard_files_hold_the_loss(tmp_path):
 
 def test_tensorboard_files_of_a_study_hold_every_trial(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="no tensorboard here")
-    monkeypatch.setattr("nescio.commands.run.show", lambda *_: 0)  # no page: it takes seconds
+    monkeypatch.setattr("nescio.commands._run_uimnet.show", lambda *_: 0)  # no page: it takes seconds
     words = "run uimnet --methods erm --backbones mlp --spectral none --trials 2 --seeds 1 --epochs 1 --measures gap"
     place = ["--workers", "0", "--store", str(tmp_path / "store"), "--log", f"tensorboard:{tmp_path / 'logs'}"]
     assert main([*words.split(), *place]) == 0

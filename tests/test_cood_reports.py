@@ -418,7 +418,7 @@ def test_the_command_of_a_plan_has_known_options() -> None:
 
     parser = argparse.ArgumentParser()
     _run_cood.configure(parser)
-    plan = Plan(estimation=5, window=7, hierarchy="a b.txt")
+    plan = Plan(estimation=5, window=7, hierarchy="a b.txt", order="child parent")
     import shlex
     from dataclasses import asdict
 

@@ -1,8 +1,10 @@
 """One file that abstains: what it answers is what the network, the measures and the threshold say."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -440,3 +442,33 @@ def test_help_comes_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "False" and "uint8" in done.stdout
+
+
+@pytest.mark.slow
+@needs_onnx
+def test_a_published_network_on_real_images(tmp_path):
+    """EfficientNet-Lite0: the file abstains where the measures on the zoo's dump of the same images do."""
+    from nescio.export import classifier_of
+    from nescio.runtime import Runtime
+    from nescio.zoo import ask, data, models, pixels
+
+    images = Path(os.environ.get("NESCIO_DATA", "")) / "imagenet_val_2k.npz"
+    weights = Path(os.environ.get("NESCIO_WEIGHTS", ""))
+    if not images.is_file() or not list(weights.glob("*efficientnet*lite0*")):
+        pytest.skip("NESCIO_DATA has no imagenet_val_2k.npz, or NESCIO_WEIGHTS no efficientnet-lite0")
+    store, here = Store(tmp_path / "store"), Runtime(torch.device("cpu"), "float32")
+    model = models.model("tf_efficientnet_lite0", store)
+    few = data.chosen(data.labelled(f"npz:{images}"), limit=40)
+    settings = ask.Settings(weights=weights, passes=0)
+    (entry,) = ask.ask_all([(model, few)], store, here, settings).entries
+    dump = Temperature(1.2)(entry.dump())
+    u = measures.largest(dump)
+    rule = Rule(float(np.median(u)), 1.2)
+    made = export(classifier_of(model.name, store, weights=weights), rule, tmp_path / "lite0.onnx")
+    held = np.load(pixels.cache(ask.question(model, few, store, here, settings).images, model.view, store))
+    said = load(made.path)[0](np.ascontiguousarray(held.transpose(0, 3, 1, 2)))
+    np.testing.assert_array_equal(said["class"], np.asarray(dump.logits)[:, 0].argmax(1))
+    np.testing.assert_allclose(said["uncertainty"], u, rtol=0.02)  # the dump is in half precision
+    sure = np.abs(u / rule.threshold - 1) > 0.02
+    np.testing.assert_array_equal(said["abstain"][sure], (u > rule.threshold)[sure])
+    assert np.mean(said["class"] == entry.dump().labels) > 0.5

@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from collections import deque
 from dataclasses import replace
 
@@ -29,7 +31,7 @@ from nescio.predictions import Predictions
 from nescio.runtime import runtime
 from nescio.store import Store
 from nescio.testing import check_method
-from nescio.training import WEIGHTS, fit, start_of, train
+from nescio.training import WEIGHTS, fit, load_method, start_of, train
 
 torch.set_num_threads(1)
 THREE = ("simclr", "byol", "moco")
@@ -464,6 +466,22 @@ def test_the_rows_of_several_processes_come_in_one_order(monkeypatch):
     monkeypatch.setattr(contrastive.dist, "all_gather", gather)
     rows = torch.arange(4.0).view(2, 2)
     assert torch.equal(of_all_processes(rows), torch.cat([rows, rows + 1, rows + 2]))
+
+
+@pytest.mark.slow
+def test_two_processes_share_one_queue(tmp_path):
+    """Without batch-norm a row does not feel the others: two processes make what one does, queue and all."""
+    words = "-m torch.distributed.run --standalone --nproc-per-node 2 -m nescio train --method moco --backbone mlp"
+    words += f" --recipe queue=200 --epochs 2 --batch 128 --device cpu --precision float32 --store {tmp_path / 'two'}"
+    done = subprocess.run([sys.executable, *words.split()], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    plan = Training(epochs=2, batch=128, augment="full", precision="float32")
+    trial = Trial(method="moco", recipe=small("moco", queue=200), data="digits", backbone="mlp", training=plan)
+    here = runtime("cpu")
+    key = train(trial, Store(tmp_path / "one"), here)
+    one, two = (load_method(key, trial, Store(tmp_path / name), here).state_dict() for name in ("one", "two"))
+    assert int(one["pushed"]) == int(two["pushed"]) == 2 * 8 * 128
+    assert all(torch.allclose(one[name], two[name], atol=1e-3) for name in one)
 
 
 # ---- commands

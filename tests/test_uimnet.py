@@ -18,14 +18,16 @@ import torch
 
 from nescio import calibrate, measures, metrics, predict, training
 from nescio.cli import main
-from nescio.commands import run as command
+from nescio.commands import _run_uimnet as command
 from nescio.commands._study import Lines
 from nescio.config import Training, choice, draw, hparam, searched, uniform
 from nescio.errors import BadInput
 from nescio.methods import Learning, Method, classifiers, registry
 from nescio.protocols import _uimnet_tables as tables
 from nescio.protocols import uimnet
-from nescio.protocols.uimnet import Place, Plan
+from nescio.protocols._networks import Place, dump_key
+from nescio.protocols._networks import dump as dump_of_key
+from nescio.protocols.uimnet import Plan
 from nescio.store import Store, StoreError
 
 SEEN = (0, 1, 2, 3, 4, 5)
@@ -70,7 +72,7 @@ def study(place, heard):
 
 
 def dump(trial, split, place):
-    return uimnet._dump(uimnet._predict_key(trial, split, NEW, place), place)
+    return dump_of_key(dump_key(trial, split, NEW, place), place)
 
 
 def probs(logits, temperature=1.0):
@@ -142,7 +144,7 @@ def test_the_paper_preset_is_the_paper():
 def asked(*words):
     parser = argparse.ArgumentParser()
     command.configure(parser)
-    return command.plan_of(parser.parse_args(["uimnet", *words]))
+    return command.plan_of(parser.parse_args(words))
 
 
 def test_options_reach_the_plan():
@@ -307,7 +309,7 @@ def test_a_guided_study_runs_and_finds_itself_finished(place, monkeypatch):
     plan = replace(PLAN, methods=("erm",), search="optuna", trials=2, seeds=1, oracle=False)
     first = uimnet.run(plan, place, workers=0)
     assert first.failures == [] and {r["trial"] for r in first.rows if r["group"] == "trial"} == {0, 1}
-    monkeypatch.setattr(uimnet, "_train_and_predict", forbidden)
+    monkeypatch.setattr(uimnet, "train_and_predict", forbidden)
     again = uimnet.run(plan, place, workers=0)
     assert again.rows == first.rows
 
@@ -361,7 +363,7 @@ def test_where_trials_failed_no_group_stands_twice(study):
 
 def test_each_member_is_calibrated_on_its_own_validation_answers_before_the_average(study, place):
     trials = uimnet.trials_of(study.plan)
-    alive = {t: uimnet._temperature(uimnet.trial_rows_key(t, study.plan, place), place) for t in trials}
+    alive = {t: uimnet._temperature(uimnet._answers(t, study.plan.outside, place), Store(place.store)) for t in trials}
     for t, temperature in alive.items():
         assert temperature == calibrate.temperature(dump(t, "val", place)).temperature
         best = nll(t, "val", place, temperature)
@@ -478,7 +480,7 @@ def test_the_oracle_is_told_what_is_outside(study, place):
     assert {r["dataset"] for r in oracles} == {"digits"}
     trials = uimnet.oracle_trials(study.plan)
     assert {t.data for t in trials} == {"binary:digits#0,1,2,3,4,5#6,7,8,9"} and {t.backbone for t in trials} == {"mlp"}
-    test, val = (uimnet._dump(uimnet._predict_key(trials[0], split, None, place), place) for split in ("test", "val"))
+    test, val = (dump_of_key(dump_key(trials[0], split, None, place), place) for split in ("test", "val"))
     u, new = probs(test.logits)[:, 1], test.labels == 1
     line = {"method": "oracle", "measure": "oracle", "data_seed": 0}
     assert row(study, **line, metric="auroc") == pytest.approx(metrics.auroc(u, new), abs=1e-6)
@@ -605,7 +607,7 @@ def test_a_reference_network_divides_by_its_features(tmp_path):
 
     trial = uimnet.reference(plan)
     assert trial.classes is None and trial.method == "erm"
-    held = uimnet._dump(uimnet._predict_key(trial, "train", None, place), place)
+    held = dump_of_key(dump_key(trial, "train", None, place), place)
     from nescio import datasets
 
     expected = imagenot(datasets.load("digits"), class_means(held.embeddings, held.labels), "reference")
@@ -658,12 +660,12 @@ def test_a_partition_file_says_which_classes_are_in(tmp_path):
     import argparse
 
     from nescio.cli import main
-    from nescio.commands.run import configure, plan_of
+    from nescio.commands._run_uimnet import configure, plan_of
     from nescio.protocols.imagenot import Partition
 
     assert main(["imagenot", "--data", "digits", "--to", str(tmp_path / "p.json")]) == 0
     parser = argparse.ArgumentParser()
     configure(parser)
-    plan = plan_of(parser.parse_args(["uimnet", "--partition", str(tmp_path / "p.json")]))
+    plan = plan_of(parser.parse_args(["--partition", str(tmp_path / "p.json")]))
     held = Partition.load(tmp_path / "p.json")
     assert (plan.inside, plan.outside) == (held.inside, held.outside)

@@ -93,7 +93,7 @@ class Abstaining(nn.Module):
         self.threshold = _not_below(rule.threshold)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        # People hold images as (n, h, w, ch) and turn them; a traced network takes no other order in memory than its own.
+        # Images are often held as (n, h, w, ch) and turned; a traced network knows one order in memory only.
         images = images.clone(memory_format=torch.contiguous_format)
         logits = self.network(torch.addcmul(self.shift, images, self.scale))  # type: ignore[arg-type]
         top, probability, doubt, entropy = answers(logits, self.rule.temperature)

@@ -156,7 +156,7 @@ def spaces_of(
         )
     if similarity not in ("jaccard", "overlap"):
         raise BadInput(f"There is no similarity named {similarity!r}. There are: jaccard, overlap.")
-    known, asked = _rows(refs, "reference"), _rows(tests, "test")
+    known, asked = aligned(refs, "reference"), aligned(tests, "test")
     m, n, r = len(refs), len(tests[0]), len(refs[0])
     near, far = (tuple(sorted(set(_sizes(list(k), r)))) for k in (k_nc, k_dist))
     cuts = sorted({*near, *far})
@@ -174,12 +174,12 @@ def spaces_of(
         norm[member] = measures.norm(test)
         if not reasons:
             ll[member] = MIXTURE[metric](Predictions(embeddings=known[member]), components, seed)(test)
-    aligned = [Predictions(index=tests[0].index, embeddings=each) for each in asked]
-    return Spaces(metric, similarity, r, aligned, near, far, held, dist, norm, None if reasons else ll, reasons)
+    same = [Predictions(index=tests[0].index, embeddings=each) for each in asked]
+    return Spaces(metric, similarity, r, same, near, far, held, dist, norm, None if reasons else ll, reasons)
 
 
-def _rows(members: Sequence[Predictions], what: str) -> list[Array]:
-    """The embeddings of every member, in the order of the first one's rows."""
+def aligned(members: Sequence[Predictions], what: str) -> list[Array]:
+    """The embeddings of every member in the order of the first one's rows, which all of them must hold."""
     return _aligned(members, what) if len(members) > 1 else [_embeddings(members[0], f"the {what} dump")]
 
 

@@ -99,8 +99,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nescio.commands._study import Lines
-    from nescio.commands.run import show
+    from nescio.commands._study import Lines, show
     from nescio.protocols import cood
     from nescio.store import Store
 

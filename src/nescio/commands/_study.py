@@ -1,17 +1,23 @@
-"""Options and progress that the commands which train share."""
+"""Options, progress and results that the commands which run studies share."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from nescio.commands._output import say
 from nescio.config import Training
 from nescio.errors import BadInput
+from nescio.store import reason_of
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -161,3 +167,45 @@ class Lines:
 def left(seconds: float) -> timedelta:
     """Whole seconds, as 0:02:07."""
     return timedelta(seconds=max(0, round(seconds)))
+
+
+def workers_of(args: argparse.Namespace) -> int:
+    if args.workers is not None:
+        return int(args.workers)
+    import torch
+
+    gpu = args.device.startswith("cuda") or (args.device == "auto" and torch.cuda.is_available())
+    return 1 if gpu else len(os.sched_getaffinity(0))
+
+
+def show(study: Any, folder: Path) -> int:
+    """Prints the tables, writes the report, lists what failed; 1 when something did."""
+    from nescio.report._study import files, print_study, write_study
+
+    print_study(study)
+    page, made = folder / "index.html", folder / ".made"
+    fingerprint = _fingerprint(files(study))
+    failed = [f"{failure.task.name}: {failure.reason}" for failure in study.failures]
+    try:
+        if not (page.is_file() and made.is_file() and made.read_text() == fingerprint):
+            made.unlink(missing_ok=True)  # a page that is being written is not a page
+            page = write_study(study, folder)
+            made.write_text(fingerprint)
+        say(f"\nThe page is {page}; tables and rows lie beside it.")
+    except OSError as error:
+        failed.append(f"writing the report: {reason_of(error, folder)}")
+    for line, times in Counter(failed).items():
+        print(f"failed{f' {times} times' if times > 1 else ''}: {line}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _fingerprint(held: dict[str, bytes]) -> str:
+    """What a page is made of: the study, and the code that writes it. Drawing the same page again takes seconds."""
+    import nescio
+    from nescio.report._study import drawable
+
+    source = Path(nescio.__file__).parent
+    code = [
+        (each.name, each.stat().st_mtime_ns) for name in ("report", "protocols") for each in source.glob(f"{name}/*.py")
+    ]
+    return sha256(repr((sorted(code), drawable(), nescio.__version__, held)).encode()).hexdigest()

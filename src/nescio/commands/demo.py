@@ -19,7 +19,8 @@ from nescio.commands._study import Lines
 from nescio.errors import BadInput
 
 if TYPE_CHECKING:
-    from nescio.protocols.uimnet import Place, Plan
+    from nescio.protocols._networks import Place
+    from nescio.protocols.uimnet import Plan
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,11 +35,12 @@ def run(args: argparse.Namespace) -> int:
         raise BadInput(f"The demo trains networks and needs {missing.name}: pip install 'nescio[train]'.") from None
     from nescio._parallel import threads
     from nescio.protocols import uimnet
+    from nescio.protocols._networks import Place
     from nescio.report._study import print_study, write_study
 
     folder = Path(args.to)
     plan = replace(uimnet.PRESETS["demo"], methods=tuple(classifiers()))
-    place = uimnet.Place(str(folder / "store"), device="cpu")
+    place = Place(str(folder / "store"), device="cpu")
     workers = threads() if args.workers is None else args.workers
     with closing(Lines(workers)) as lines:
         study = uimnet.run(plan, place, workers, lines)
@@ -57,8 +59,9 @@ def _a_dump(plan: Plan, place: Place) -> Path:
     """Predictions of the plain network on the known digits."""
     from nescio.predict import DUMP
     from nescio.protocols import uimnet
+    from nescio.protocols._networks import dump_key
     from nescio.store import Store
 
     trial = next(each for each in uimnet.trials_of(plan) if each.method == "erm")
-    key = uimnet._predict_key(trial, "test", plan.outside, place)
+    key = dump_key(trial, "test", plan.outside, place)
     return Store(place.store).path("predict", key) / DUMP

@@ -1,8 +1,8 @@
 """What a trained network says about a split of its data, as a file for `nescio evaluate`.
 
-KEY is what `nescio train` printed, or its first letters; `nescio runs` lists all. Methods that learn without labels give
-embeddings alone. --probes adds what only a classifier's network can tell: the norm of the Jacobian (score `jacobian`)
-and test-time augmentation (variant `tta`).
+KEY is what `nescio train` printed, or its first letters; `nescio runs` lists all. Methods that learn without labels
+give embeddings alone. --probes adds what only a classifier's network can tell: the norm of the Jacobian (score
+`jacobian`) and test-time augmentation (variant `tta`).
 
 examples:
   nescio predict 3f2a --split test --to test.npz

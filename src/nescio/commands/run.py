@@ -1,182 +1,38 @@
-"""A paper's whole protocol: train, predict, calibrate, ensemble, select, evaluate, tables and page.
-
-PROTOCOL is one of
-  uimnet   what classifiers know what they don't know: ten methods, seven measures, in-domain and out-domain metrics
+"""A paper's whole protocol: train or read, predict, evaluate, tables and page.
 
 Everything finished lies in the store: run the same command again and only what is missing is done. Kill it at any time.
-Several runs may share one store, at once; no trial is done twice. A trial that fails costs its line, never the others.
+Several runs may share one store, at once; nothing is done twice. A network that fails costs its line, never the others.
 
 examples:
   nescio run uimnet --data digits --methods all --trials 3 --seeds 2 --workers 2
-  nescio run uimnet --data cifar10 --backbones resnet18 --methods erm,mimo,due --spectral none,5 --epochs 60
-  nescio run uimnet --preset paper                 ImageNet as in the paper: ten trials, three seeds, two sizes
-  nescio run uimnet --measures entropy,mine        a new measure over a finished study: no network is asked again
+  nescio run cood --pair resnet=cifar10.npz,cifar100.npz --estimation 40 --test 20
+  nescio run uimnet --help                         what a protocol can be told
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-from collections import Counter
-from contextlib import closing, nullcontext
-from dataclasses import replace
-from hashlib import sha256
-from pathlib import Path
-from typing import Any
+from importlib import import_module
 
-from nescio.commands._output import say
-from nescio.commands._study import Lines, add_budget, add_log, add_place, budget_of, numbers, targets
-from nescio.commands._watch import logger
-from nescio.config import canonical
-from nescio.errors import BadInput
-from nescio.store import reason_of
+PROTOCOLS = {
+    "uimnet": "what classifiers know what they don't know: methods, measures, ensembles, on classes in and out",
+    "cood": "which models notice classes that they were never taught, from easy to hard for each of them",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from nescio.protocols.uimnet import PRESETS
-
-    parser.add_argument("protocol", choices=("uimnet",), metavar="PROTOCOL", help="uimnet")
-    parser.add_argument(
-        "--preset", default="small", help="small (default), demo, or paper: where the other options start from"
-    )
-    what = parser.add_argument_group("what")
-    what.add_argument("--data", help="dataset: digits, cifar10, folder:PATH, npz:PATH … (small: digits)")
-    what.add_argument("--methods", default="all", help="comma-separated, or all (default)")
-    what.add_argument("--backbones", help="comma-separated, small to large (small: conv)")
-    what.add_argument("--spectral", help="targets of the spectral norm, comma-separated (default: none,5)")
-    what.add_argument("--measures", help="of uncertainty, comma-separated, or all (default: the paper's seven)")
-    what.add_argument("--members", metavar="K", help="sizes of ensembles, comma-separated (default: 1,5)")
-    what.add_argument("--trials", type=int, help="settings of each method; the first is its defaults (small: 3)")
-    what.add_argument("--seeds", type=int, help="data seeds: train/validation splits (small: 2)")
-    what.add_argument("--search", choices=("random", "optuna"), help="how further trials are drawn (default: random)")
-    what.add_argument(
-        "--in",
-        dest="inside",
-        metavar="CLASSES",
-        help="in-domain classes, as 0-5,7 (default: Ward tree; digits: 0-5)",
-    )
-    what.add_argument(
-        "--out", dest="outside", metavar="CLASSES", help="out-domain classes (with --in; default: all others)"
-    )
-    what.add_argument(
-        "--partition", metavar="FILE", help="in-domain and out-domain classes as `nescio imagenot` wrote them"
-    )
-    what.add_argument(
-        "--features", choices=("reference", "pixels"), help="of the Ward tree (default: a reference network)"
-    )
-    what.add_argument("--no-oracle", action="store_true", help="leave the oracle row out")
-    add_budget(parser, {name: plan.training for name, plan in PRESETS.items()})
-    add_log(parser, "validation NLL, seconds and pace of every finished trial")
-    parser.add_argument("--workers", type=int, help="processes (default: one a core, one on a GPU); 0: this process")
-    parser.add_argument(
-        "--report", metavar="DIR", default=None, help="page, tables and rows there (default: STORE/report)"
-    )
-    add_place(parser)
+    protocols = parser.add_subparsers(metavar="PROTOCOL", dest="protocol", required=True, parser_class=type(parser))
+    for name, sentence in PROTOCOLS.items():
+        module = import_module(f"nescio.commands._run_{name}")
+        sub = protocols.add_parser(
+            name,
+            help=sentence,
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.configure(sub)
+        sub.set_defaults(follow=module.run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from nescio.protocols import uimnet
-
-    place = uimnet.Place(args.store, args.root, args.device, args.checkpoint_seconds)
-    plan, workers = plan_of(args), workers_of(args)
-    with logger(args.log, canonical(plan)) or nullcontext() as log, closing(Lines(workers, log)) as lines:
-        study = uimnet.run(plan, place, workers, lines)
-    return show(study, Path(args.report or Path(args.store) / "report"))
-
-
-def plan_of(args: argparse.Namespace) -> Any:
-    from nescio.methods import classifiers
-    from nescio.methods import registry as methods
-    from nescio.protocols.uimnet import PRESETS
-
-    if args.preset not in PRESETS:
-        raise BadInput(f"There is no preset named {args.preset!r}. There are: {', '.join(PRESETS)}.")
-    plan = PRESETS[args.preset]
-    named = classifiers() if args.methods == "all" else args.methods.split(",")
-    names = tuple(dict.fromkeys(methods[name].name for name in named))
-    inside, outside = classes_of(args)
-    if args.outside and not args.inside:
-        raise BadInput("--out goes with --in: say which classes are in-domain as well.")
-    changes = {
-        "data": args.data,
-        "backbones": tuple(args.backbones.split(",")) if args.backbones else None,
-        "spectral": targets(args.spectral) if args.spectral else None,
-        "measures": measures_of(args.measures) if args.measures else None,
-        "members": numbers(args.members) if args.members else None,
-        "trials": args.trials,
-        "seeds": args.seeds,
-        "search": args.search,
-        "features": args.features,
-        "inside": inside,
-        "outside": outside,
-    }
-    training = replace(plan.training, **budget_of(args))
-    kept = {name: value for name, value in changes.items() if value is not None}
-    return replace(plan, methods=names, training=training, oracle=not args.no_oracle, **kept)
-
-
-def classes_of(args: argparse.Namespace) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
-    """In-domain and out-domain classes as they are named, or as `nescio imagenot` wrote them."""
-    if args.partition is None:
-        return (numbers(args.inside) if args.inside else None, numbers(args.outside) if args.outside else None)
-    if args.inside or args.outside or args.features:
-        raise BadInput("--partition says which classes are in and out; leave --in, --out and --features away.")
-    from nescio import datasets
-    from nescio.protocols.imagenot import Partition
-    from nescio.protocols.uimnet import PRESETS
-
-    found = Partition.load(Path(args.partition))
-    found.check(datasets.load(args.data or PRESETS[args.preset].data, args.root))
-    return found.inside, found.outside
-
-
-def workers_of(args: argparse.Namespace) -> int:
-    if args.workers is not None:
-        return int(args.workers)
-    import torch
-
-    gpu = args.device.startswith("cuda") or (args.device == "auto" and torch.cuda.is_available())
-    return 1 if gpu else len(os.sched_getaffinity(0))
-
-
-def measures_of(text: str) -> tuple[str, ...]:
-    """Names of measures of one network's answers and features; those of ensembles are taken by the protocol itself."""
-    from nescio.measures import registry
-
-    if text != "all":
-        return tuple(dict.fromkeys(registry[name].name for name in text.split(",")))
-    return tuple(name for name in registry if registry[name].kind != "ensemble")
-
-
-def show(study: Any, folder: Path) -> int:
-    """Prints the tables, writes the report, lists what failed; 1 when something did."""
-    from nescio.report._study import files, print_study, write_study
-
-    print_study(study)
-    page, made = folder / "index.html", folder / ".made"
-    fingerprint = _fingerprint(files(study))
-    failed = [f"{failure.task.name}: {failure.reason}" for failure in study.failures]
-    try:
-        if not (page.is_file() and made.is_file() and made.read_text() == fingerprint):
-            made.unlink(missing_ok=True)  # a page that is being written is not a page
-            page = write_study(study, folder)
-            made.write_text(fingerprint)
-        say(f"\nThe page is {page}; tables and rows lie beside it.")
-    except OSError as error:
-        failed.append(f"writing the report: {reason_of(error, folder)}")
-    for line, times in Counter(failed).items():
-        print(f"failed{f' {times} times' if times > 1 else ''}: {line}", file=sys.stderr)
-    return 1 if failed else 0
-
-
-def _fingerprint(held: dict[str, bytes]) -> str:
-    """What a page is made of: the study, and the code that writes it. Drawing the same page again takes seconds."""
-    import nescio
-    from nescio.report._study import drawable
-
-    source = Path(nescio.__file__).parent
-    code = [
-        (each.name, each.stat().st_mtime_ns) for name in ("report", "protocols") for each in source.glob(f"{name}/*.py")
-    ]
-    return sha256(repr((sorted(code), drawable(), nescio.__version__, held)).encode()).hexdigest()
+    return int(args.follow(args))

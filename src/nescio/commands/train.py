@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 def _ensemble(trial: Trial, args: argparse.Namespace) -> int:
     """Trains networks that differ in their init seed; 1 when one of them failed."""
     from nescio import datasets
-    from nescio.commands.run import workers_of
+    from nescio.commands._study import workers_of
     from nescio.store import Store
     from nescio.sweep import Task, sweep
     from nescio.training import key_of

@@ -116,7 +116,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nescio.commands.run import show
+    from nescio.commands._study import show
     from nescio.store import Store
 
     store = Store(args.store)
@@ -172,7 +172,7 @@ def asked(args: argparse.Namespace, store: Store, also: dict[str, str]) -> tuple
         if model.from_store:  # of a set without test images of its own, training saw the larger part
             own = chosen(labelled(args.data, args.root, divided=True), _classes(args.classes), args.limit)
         pairs += [(model, images) for images in (own, *outside)]
-    here = runtime(args.device, args.precision)
+    here = runtime(args.device).at(args.precision)
     with closing(Lines(0)) as lines:
         answers = ask_all(
             pairs,

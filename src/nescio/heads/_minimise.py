@@ -25,6 +25,7 @@ STEPS = 2_000
 LOOKS = 8  # at one direction, at most
 TRUST = 0.5  # a slope this much flatter than at the start: from here the secant finds the bottom
 REACH = 5.0  # furthest that one secant may go, in units of the last look
+CAUTION = 4.0  # the first look lies no further than where some log-odds has moved by this: beyond, slopes say little
 PATIENCE = 40  # steps without a better gradient: what is left is rounding
 LEAVE = 0.7  # share of the heads that still move, under which the others are taken out
 CACHED = 1 << 18  # numbers of the remembered steps that are worked on at once
@@ -33,14 +34,14 @@ CACHED = 1 << 18  # numbers of the remembered steps that are worked on at once
 class Problem(Protocol):
     """h heads of one kind; `a` and what is returned per head are (h,), directions and gradients (h, k)."""
 
-    def aim(self, direction: Any) -> None:
-        """Takes up a direction: the product."""
+    def aim(self, direction: Any) -> Any:
+        """Takes up a direction, which is the product; how far it moves the log-odds of the row that it moves most."""
 
     def slope(self, a: Any) -> Any:
         """Derivative of each loss along its direction, at a times it."""
 
-    def move(self, a: Any) -> tuple[Any, Any]:
-        """Goes there: the largest change of a log-odds of any row, and the gradient of the loss."""
+    def move(self, a: Any) -> Any:
+        """Goes there; the gradient of the loss."""
 
     def only(self, heads: Any) -> Problem:
         """The same for some of the heads, at w = 0."""
@@ -69,19 +70,18 @@ def each(items: Sequence[Any], work: Callable[[Any], Any], xp: Any) -> None:
         share(lambda i, workers: [work(item) for item in items[i::workers]])
 
 
-def minimise(problem: Problem, w: Any, penalty: Any, tolerance: float, first: float) -> Any:
+def minimise(problem: Problem, w: Any, penalty: Any, tolerance: float) -> Any:
     """(h, k) the heads, from the start w: settled when a step moves no row's log-odds by more than the tolerance.
 
-    `penalty` (k,) is λ; `first` is the length of the first step in units of the gradient.
+    `penalty` (k,) is λ.
     """
     xp, result = namespace(w), w
     left = xp.arange(len(w), device=None if xp is np else w.device)
     problem.aim(w)
-    g = problem.move(w[:, 0] * 0 + 1)[1] + penalty * w
+    g = problem.move(w[:, 0] * 0 + 1) + penalty * w
     memory, lowest, age = Memory(w, xp), w[:, 0] * 0 + math.inf, w[:, 0] * 0
     settled = age > 0
     direction, change = like(w, w.shape), like(w, w.shape)
-    length = age + first
     for _ in range(STEPS):
         start, line, bend = like(w, (len(w),)), like(w, (len(w),)), like(w, (len(w),))
 
@@ -102,17 +102,17 @@ def minimise(problem: Problem, w: Any, penalty: Any, tolerance: float, first: fl
 
         parts = blocks(len(w), max(1, CACHED // (2 * MEMORY * w.shape[1])) if xp is np else len(w))
         each(parts, plan, xp)
-        problem.aim(direction)
-        a = _search(lambda a: problem.slope(a) + line + a * bend, start, length, xp)
+        longest = problem.aim(direction)
+        guess = 1 / xp.maximum(longest / CAUTION, 0 * longest + 1)
+        a = _search(lambda a: problem.slope(a) + line + a * bend, start, guess, xp)
         a = xp.where(settled, 0 * a, a)
-        moved, change[:] = problem.move(a)
+        change[:] = problem.move(a)
         each(parts, learn, xp)
         memory.turn()
-        length = xp.where(memory.known, 0 * a + 1, 0 * a + first)
 
         better = -start < 0.9 * lowest
         lowest, age = xp.where(better, -start, lowest), xp.where(better, 0 * age, age + 1)
-        settled = settled | (moved <= tolerance) | (age > PATIENCE)
+        settled = settled | (a * longest <= tolerance) | (age > PATIENCE)
         going = int((~settled).sum())
         if going <= LEAVE * len(w):
             result[left[settled]] = w[settled]
@@ -120,11 +120,11 @@ def minimise(problem: Problem, w: Any, penalty: Any, tolerance: float, first: fl
                 return result
             keep = ~settled
             left, w, g, lowest, age = left[keep], w[keep], g[keep], lowest[keep], age[keep]
-            length, direction, change, settled = length[keep], direction[keep], change[keep], settled[keep]
+            direction, change, settled = direction[keep], change[keep], settled[keep]
             memory.only(keep)
             problem = problem.only(keep)
             problem.aim(w)
-            problem.move(length * 0 + 1)
+            problem.move(lowest * 0 + 1)
     warnings.warn(f"{going} of {len(result)} heads had not settled after {STEPS} steps.", stacklevel=3)
     result[left] = w
     return result
@@ -139,11 +139,6 @@ class Memory:
         self.s, self.y = like(w, (MEMORY, h, k)), like(w, (MEMORY, h, k))
         self.rho = like(w, (MEMORY, h))  # 1/sᵀy, 0 where that is not positive: such a step teaches nothing
         self.scale = like(w, (h,)) + 1
-
-    @property
-    def known(self) -> Any:
-        """(h,) heads with a step to remember."""
-        return self.rho.any(0)
 
     def direction(self, g: Any, part: slice) -> Any:
         """−H·g with H the inverse Hessian that the remembered steps suggest."""

@@ -16,7 +16,6 @@ from nescio._parallel import blocks
 from nescio.heads._minimise import cast, each, like, namespace
 
 CURVATURE = 1e-3  # p·(1 − p) of a typical row at the optimum: most pairs can nearly be separated
-AT_ZERO = 0.25  # and what it is at w = 0
 SAMPLE = 8  # rows per feature that the rotation is made from
 SLAB = 4096  # rows that are transformed at once
 ALIKE = 2  # classes share one array (on a GPU) if none has more than this many times the rows of another
@@ -37,11 +36,6 @@ class Rows:
     mean: Any  # (d,) of the features as given
     turn: Any  # (d, d) Q/√H
     one: float  # the constant feature
-
-    @property
-    def first(self) -> float:
-        """Length of the first step, in units of the gradient: at w = 0 the Hessian is larger than foreseen."""
-        return CURVATURE / AT_ZERO
 
     @cached_property
     def counts(self) -> Any:
@@ -107,9 +101,14 @@ class Pairs:
     def only(self, heads: Any) -> Pairs:
         return Pairs(self.rows, self.pairs[heads if self.xp is np else heads.cpu().numpy()])
 
-    def aim(self, direction: Any) -> None:
+    def aim(self, direction: Any) -> Any:
         direction = self._filled(direction)
-        each(self.shelves, lambda shelf: shelf.aim(direction), self.xp)
+
+        def product(shelf: Shelf) -> None:
+            self.largest[shelf.side, shelf.heads] = shelf.aim(direction)
+
+        each(self.shelves, product, self.xp)
+        return self.xp.maximum(*self.largest)[: self.h]
 
     def slope(self, a: Any) -> Any:
         a = self._filled(a)
@@ -120,15 +119,14 @@ class Pairs:
         each(self.shelves, look, self.xp)
         return (self.sums[0] + self.sums[1])[: self.h]
 
-    def move(self, a: Any) -> tuple[Any, Any]:
+    def move(self, a: Any) -> Any:
         a = self._filled(a)
 
         def go(shelf: Shelf) -> None:
-            at = shelf.side, shelf.heads
-            self.largest[at], self.gradient[at] = shelf.move(a)
+            self.gradient[shelf.side, shelf.heads] = shelf.move(a)
 
         each(self.shelves, go, self.xp)
-        return self.xp.maximum(*self.largest)[: self.h], (self.gradient[1] - self.gradient[0])[: self.h]
+        return (self.gradient[1] - self.gradient[0])[: self.h]
 
     def _filled(self, x: Any) -> Any:
         """With a last entry for places where a shelf has no head."""
@@ -156,9 +154,10 @@ class Shelf:
             )
         self.half, self.ahead, self.work = (like(rows, (*rows.shape[:2], shape[1])) for _ in range(3))
 
-    def aim(self, direction: Any) -> None:
+    def aim(self, direction: Any) -> Any:
         heads = direction[self.heads] * self.sign
         self.xp.matmul(self.rows, heads.swapaxes(1, 2), out=self.ahead)
+        return 2 * self.xp.amax(self.xp.abs(self.ahead, out=self.work), 1)
 
     def slope(self, a: Any) -> Any:
         work = self._towards(a)
@@ -167,14 +166,13 @@ class Shelf:
         work -= 1
         return self.xp.einsum("bnh,bnh->bh", work, self.ahead)
 
-    def move(self, a: Any) -> tuple[Any, Any]:
-        xp, work = self.xp, self._towards(a)
+    def move(self, a: Any) -> Any:
+        work = self._towards(a)
         self.half += work
-        largest = 2 * xp.amax(xp.abs(work, out=work), 1)
-        xp.tanh(self.half, out=work)  # σ(−z) = (1 − tanh(z/2))/2
+        self.xp.tanh(self.half, out=work)  # σ(−z) = (1 − tanh(z/2))/2
         work *= -0.5
         work += 0.5
-        return largest, work.swapaxes(1, 2) @ self.rows
+        return work.swapaxes(1, 2) @ self.rows
 
     def _towards(self, a: Any) -> Any:
         return self.xp.multiply(self.ahead, a[self.heads][:, None], out=self.work)
@@ -212,20 +210,21 @@ class Softmax:
     def only(self, heads: Any) -> Softmax:
         return self
 
-    def aim(self, direction: Any) -> None:
+    def aim(self, direction: Any) -> Any:
         weights = direction.reshape(self.c, -1).T
 
         def product(part: slice) -> None:
             self.ahead[part] = self.rows.values[part] @ weights
 
         each(self.parts, product, self.xp)
+        return direction[:, 0] * 0 + abs(self.ahead).max()
 
     def slope(self, a: Any) -> Any:
         sums: list[Any] = []
         each(self.parts, lambda p: sums.append((self._excess(self.logits[p] + a * self.ahead[p], p) * self.ahead[p]).sum()), self.xp)
         return a * 0 + sum(sums)
 
-    def move(self, a: Any) -> tuple[Any, Any]:
+    def move(self, a: Any) -> Any:
         gradients: list[Any] = []
 
         def go(part: slice) -> None:
@@ -233,7 +232,7 @@ class Softmax:
             gradients.append(self._excess(self.logits[part], part).T @ self.rows.values[part])
 
         each(self.parts, go, self.xp)
-        return abs(a) * abs(self.ahead).max(), sum(gradients).reshape(1, -1)
+        return sum(gradients).reshape(1, -1)
 
     def _excess(self, logits: Any, part: slice) -> Any:
         """Probabilities less one at the row's own class."""

@@ -137,7 +137,7 @@ def _solve(rows: _problems.Rows, problem: Any, w: Any, precision: str) -> Any:
     with one_blas_thread():
         for dtype in ("float32", "float64")[: 1 + (precision == "float64")]:
             at = rows.cast(dtype)
-            w = minimise(problem(at), cast(w, dtype), at.penalty, stages[dtype], at.first)
+            w = minimise(problem(at), cast(w, dtype), at.penalty, stages[dtype])
     return w
 
 

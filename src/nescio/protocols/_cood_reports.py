@@ -13,6 +13,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from nescio.errors import Undefined
+from nescio.hierarchy import ORDERS
 from nescio.protocols._uimnet_tables import _count, _data
 from nescio.protocols.cood import SEVERITY
 from nescio.protocols.selective import MC_DROPOUT
@@ -732,4 +733,6 @@ def command_of(plan: Mapping[str, Any]) -> str:
     for name in ("estimation", "test", "severities", "window", "hierarchy", "seed"):
         if plan.get(name) is not None:
             words += [f"--{name}", str(plan[name])]
+    if plan.get("hierarchy") is not None:
+        words += ["--hierarchy-order", str(plan.get("order", ORDERS[0])).replace(" ", "-")]
     return shlex.join([*words, "--measures", ",".join(plan.get("measures") or ())])

@@ -7,12 +7,13 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from nescio.rows import Row, from_parquet, to_parquet
 from nescio.store import Store, StoreError, reason_of
-from nescio.sweep import Crew, Failure, Task, Watch, Watch
+from nescio.sweep import Crew, Failure, Task, Watch
 
 ROWS, REASONS = "rows.parquet", "reasons.json"
 Say = Callable[[str, int, int, int, Any], None]  # stage, done, failed, all; what the task done just now returned
@@ -77,7 +78,7 @@ def table(rows: Sequence[Row], reasons: Sequence[Row] = ()) -> dict[str, bytes]:
 Job = tuple[Evaluation, Task]  # what is to be there, and the task that makes it
 
 
-def do(study: Study, jobs: Sequence[Job], store: Store, crew: Crew, say: Watch | None) -> None:
+def do(study: Study, jobs: Sequence[Job], store: Store, crew: Crew, watch: Watch | None) -> None:
     """Does the jobs that are not finished; what failed stands in the study."""
     missing = [task for evaluation, task in jobs if not evaluation.finished(store)]
     if missing:
@@ -110,3 +111,18 @@ def writable(store: Store) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise StoreError(reason_of(OSError(error.errno, error.strerror), store.root)) from error
+
+
+def record(study: Study, store: Store, protocol: str, version: int) -> None:
+    """Keeps the study in the store, so that it can be told again without its networks."""
+    from nescio.report._study import files
+
+    held = files(study)
+    recipe = {"protocol": protocol, "plan": study.plan, "content": [sha256(each).hexdigest() for each in held.values()]}
+    try:
+        with store.work("study", recipe, version=version) as part:
+            if part is not None:
+                for name, content in held.items():
+                    part.write(name, content)
+    except StoreError as error:  # the tables can still be shown
+        study.failures.append(Failure(Task("keeping the study", record, ()), str(error)))

@@ -26,11 +26,11 @@ from nescio.hierarchy import ORDERS
 from nescio.measures._softmax import summary
 from nescio.metrics._ranking import as_scores
 from nescio.predictions import Predictions
-from nescio.protocols._evaluations import Evaluation, Job, Say, Study, do, read, table
+from nescio.protocols._evaluations import Evaluation, Job, Say, Study, do, read, record, table
 from nescio.protocols.selective import MC_DROPOUT, judged
 from nescio.rows import COLUMNS, Row
-from nescio.store import Store, StoreError
-from nescio.sweep import Crew, Failure, Task
+from nescio.store import Store
+from nescio.sweep import Crew, Task
 
 if TYPE_CHECKING:
     from nescio.zoo.entries import Entry
@@ -459,7 +459,7 @@ def run(
         study.notes += [note for note in about if note not in study.notes]
         held.append(_chosen(folder / CLASSES))
     study.rows += overlap(held, plan) + alike(held, plan, names)
-    _record(study, store)
+    record(study, store, NAME, VERSION)
     return study
 
 
@@ -529,21 +529,6 @@ def _died(reason: str, plan: Plan, pair: Pair, refused: tuple[int, ...], root: s
 def _chosen(path: Path) -> dict[str, Array]:
     with np.load(path) as file:
         return {name: file[name] for name in file.files}
-
-
-def _record(study: Study, store: Store) -> None:
-    """Keeps the study in the store, so that it can be told again without its dumps."""
-    from nescio.report._study import files
-
-    held = files(study)
-    recipe = {"protocol": NAME, "plan": study.plan, "content": [sha256(each).hexdigest() for each in held.values()]}
-    try:
-        with store.work("study", recipe, version=VERSION) as part:
-            if part is not None:
-                for name, content in held.items():
-                    part.write(name, content)
-    except StoreError as error:  # the tables can still be shown
-        study.failures.append(Failure(Task("keeping the study", _record, ()), str(error)))
 
 
 # ---- between models (appendix M.8)

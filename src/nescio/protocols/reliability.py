@@ -1,20 +1,19 @@
 """Which representations can be trusted, without labels? From unlabelled images to the paper's tables, resumable.
 
-Methods × backbones × pre-training sets × M seeds → train → embed references, training and test images → the truth: heads
-on frozen features, whose members' answers are averaged before they are judged → the scores of every reference sample →
-Kendall's τ of every score with every truth → rows. What the rows say is told by `_reliability_reports`.
+Methods × backbones × pre-training sets × M seeds → train → embed references, training and test images → the truth:
+heads on frozen features, whose members' answers are averaged before they are judged → the scores of every sample of
+references → Kendall's τ of every score with every loss → rows. What the rows say is told by `_reliability_reports`.
 Source: Park, Wang, Ardeshir and Azizan, Quantifying representation reliability, 2024.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from hashlib import sha256
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +23,12 @@ from nescio._nearest import METRICS
 from nescio.config import Training, Trial, seed_for
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions
-from nescio.protocols._evaluations import Evaluation, Job, Study, do, read, table, writable
-from nescio.protocols.uimnet import Place, Say, _dump, _pace, _runtime, _train_key, _trained
-from nescio.representations import SCORES, Scores, Similarity, Spaces, kind, rankings_agree, spaces_of
+from nescio.protocols._evaluations import Evaluation, Job, Say, Study, do, read, record, table, writable
+from nescio.protocols._networks import Place, dump, pace, runtime_of, train_key, trained
+from nescio.representations import SCORES, Scores, Similarity, Spaces, aligned, kind, rankings_agree, spaces_of
 from nescio.rows import COLUMNS, Row
 from nescio.store import Damaged, Store, StoreError
-from nescio.sweep import Crew, Failure, Task
+from nescio.sweep import Crew, Task
 
 NAME, VERSION = "reliability", 1
 Array = NDArray[Any]
@@ -56,6 +55,7 @@ class Plan:
     scores: tuple[str, ...] = SCORES
     components: int = 20  # of the mixtures of LL
     similarity: Similarity = "jaccard"
+    tasks: str = "one-vs-one"  # downstream: every pair of classes, or multiclass
     training: Training = field(default_factory=Training)
 
     def check(self) -> None:
@@ -69,8 +69,9 @@ class Plan:
             for word in asked:
                 if word not in known:
                     raise BadInput(f"--{name} knows no {word!r}. There are: {', '.join(known)}.")
-        if self.similarity not in ("jaccard", "overlap"):
-            raise BadInput(f"--similarity is jaccard or overlap, not {self.similarity!r}.")
+        for name, words in (("similarity", ("jaccard", "overlap")), ("tasks", ("one-vs-one", "multiclass"))):
+            if getattr(self, name) not in words:
+                raise BadInput(f"--{name} is {' or '.join(words)}, not {getattr(self, name)!r}.")
         if not (self.settings and self.methods and self.backbones):
             raise BadInput("There is nothing to train: name data, methods and backbones.")
 
@@ -115,7 +116,7 @@ def run(plan: Plan, place: Place, workers: int, say: Say | None = None) -> Study
 
         alive = _members(study, plan, place, store, crew, watch("train and embed"))
         pairs = [(each, target) for each in alive for target in plan.sources[each.data]]
-        truths = [_truth_job(each, target, place) for each, target in pairs]
+        truths = [_truth_job(each, target, plan.tasks, place) for each, target in pairs]
         do(study, truths, store, crew, watch("heads"))
         judged = [pair for pair, (evaluation, _) in zip(pairs, truths, strict=True) if evaluation.finished(store)]
         list(read(study, truths, store))
@@ -127,27 +128,12 @@ def run(plan: Plan, place: Place, workers: int, say: Say | None = None) -> Study
         ranked = [_rank_job(group, plan, place) for group in _rivals(there)]
         do(study, ranked, store, crew, watch("rankings"))
         list(read(study, ranked, store))
-    _record(study, store)
+    record(study, store, NAME, VERSION)
     return study
 
 
 def _samples(plan: Plan) -> list[tuple[str, int]]:
     return [(distance, seed) for distance in plan.distances for seed in range(plan.seeds)]
-
-
-def _record(study: Study, store: Store) -> None:
-    """Keeps the study in the store, so that it can be told again without its networks."""
-    from nescio.report._study import files
-
-    held = files(study)
-    recipe = {"protocol": NAME, "plan": study.plan, "content": [sha256(each).hexdigest() for each in held.values()]}
-    try:
-        with store.work("study", recipe, version=VERSION) as part:
-            if part is not None:
-                for name, content in held.items():
-                    part.write(name, content)
-    except StoreError as error:  # the tables can still be shown
-        study.failures.append(Failure(Task("keeping the study", _record, ()), str(error)))
 
 
 # ---- which networks
@@ -299,7 +285,7 @@ def _asked(trial: Trial, look: Look, place: Place) -> tuple[dict[str, Any], tupl
     recipe: dict[str, Any] = {"protocol": NAME, "split": look.split}
     if look.sample is not None:
         recipe |= {"references": look.sample, "seed": look.seed}
-    return recipe, (_train_key(trial, place), datasets.load(look.data, place.root).revision)
+    return recipe, (train_key(trial, place), datasets.load(look.data, place.root).revision)
 
 
 def look_key(trial: Trial, look: Look, place: Place) -> str:
@@ -317,7 +303,7 @@ def _embed(trial: Trial, looks: Sequence[Look], place: Place) -> dict[str, Any]:
     from nescio.training import load_method, train
 
     store, source = Store(place.store), datasets.load(trial.data, place.root)
-    runtime = _runtime(place)
+    runtime = runtime_of(place)
     key = train(trial, store, runtime, root=place.root, checkpoint_seconds=place.checkpoint_seconds, wait=False)
     store.verify("train", key)
     # float32: neighbours are told apart by digits that bf16 does not have
@@ -328,7 +314,7 @@ def _embed(trial: Trial, looks: Sequence[Look], place: Place) -> dict[str, Any]:
                 method = method or load_method(key, trial, store, here, place.root)
                 images = images_of(look, source.size, place.root)
                 dump_of(method, images, source, here).save(part.folder / DUMP)
-    return _pace(trial, place)
+    return pace(trial, place)
 
 
 def _embed_died(reason: str, trial: Trial, looks: Sequence[Look], place: Place) -> None:
@@ -336,13 +322,11 @@ def _embed_died(reason: str, trial: Trial, looks: Sequence[Look], place: Place) 
     from nescio.training import VERSION as TRAIN
 
     store = Store(place.store)
-    if not store.finished("train", _train_key(trial, place)):
+    if not store.finished("train", train_key(trial, place)):
         store.fail("train", trial, reason, (datasets.load(trial.data, place.root).revision,), TRAIN)
 
 
-def _members(
-    study: Study, plan: Plan, place: Place, store: Store, crew: Crew, watch: Any
-) -> list[Candidate]:
+def _members(study: Study, plan: Plan, place: Place, store: Store, crew: Crew, watch: Any) -> list[Candidate]:
     """Trains and embeds; the candidates that there are, with the members that did not fail."""
     asked = candidates(plan)
     looks = {data: looks_of(plan, data) for data in plan.sources}
@@ -385,50 +369,109 @@ class Truth:
     @staticmethod
     def load(folder: Any) -> Truth:
         held = _arrays(folder / TRUTH)
-        of = {side: {n.partition("/")[2]: a for n, a in held.items() if n.startswith(side)} for side in ("losses", "own")}
+        of = {
+            side: {n.partition("/")[2]: a for n, a in held.items() if n.startswith(side)} for side in ("losses", "own")
+        }
         return Truth(held["index"], of["losses"], of["own"])
 
 
-def truth_of(train: Sequence[Predictions], tests: Sequence[Predictions], device: str = "cpu") -> Truth:
-    """One-vs-one heads on the features of every member, and what they say of the test rows (Definition 1, appendix B).
+def truth_of(
+    train: Sequence[Predictions], tests: Sequence[Predictions], tasks: str = "one-vs-one", device: Any = None
+) -> Truth:
+    """Optimal heads on the features of every member, and what they say of the test rows (Definition 1, appendix B).
 
-    For each pair of classes the members' probabilities are averaged before Brier and entropy are taken; each row is
-    averaged over the C − 1 pairs with its own class.
+    For each task the members' probabilities are averaged before Brier and entropy are taken; with one-vs-one tasks a
+    row is averaged over the C − 1 pairs of its own class. `device`: a GPU of torch that solves the heads, if any.
     """
-    raise NotImplementedError
+    from nescio.heads import fit_heads, reliability_targets
 
-
-def _truth_evaluation(candidate: Candidate, target: str, place: Place) -> Evaluation:
-    looks = [Look(target, split) for split in ("train", "test")]
-    parents = tuple(look_key(trial, look, place) for trial in candidate.trials for look in looks)
-    return Evaluation(NAME, VERSION, {"kind": "heads", "tasks": "one-vs-one", "target": target}, parents)
-
-
-def _truth_job(candidate: Candidate, target: str, place: Place) -> Job:
-    title = f"{candidate.title} → {target}, heads"
-    return _truth_evaluation(candidate, target, place), Task(
-        title, _truth_task, (candidate, target, place), _truth_died
+    known, asked = (_on(device, aligned(side, what)) for side, what in ((train, "training"), (tests, "test")))
+    labels, answers = train[0].labels, tests[0].labels
+    if labels is None or answers is None:
+        raise Undefined("Downstream performance needs the true class of every row, and there are no labels.")
+    heads = fit_heads(known, labels, tasks=tasks)
+    together = reliability_targets(heads, asked, answers)
+    alone = [reliability_targets([head], [own], answers) for head, own in zip(heads, asked, strict=True)]
+    return Truth(
+        tests[0].index,
+        {name: -together[name] for name in LOSSES if name in together},
+        {name: -np.stack([each[name] for each in alone]) for name in OWN},
     )
 
 
-def _truth_task(candidate: Candidate, target: str, place: Place) -> None:
-    """Heads for every member, and what they say; kept for every test row."""
-    evaluation = _truth_evaluation(candidate, target, place)
+def _on(device: Any, arrays: Sequence[Array]) -> Sequence[Any]:
+    if device is None:
+        return arrays
+    import torch
 
-    def make() -> dict[str, bytes]:
-        train, tests = ([_seen(trial, Look(target, split), place) for trial in candidate.trials] for split in SIDES)
-        truth = truth_of(train, tests, place.device)
-        return table(truth_rows(truth, _facts(candidate, target, place))) | truth.files()
-
-    with _damage_noted(evaluation, place):
-        evaluation.keep(Store(place.store), make)
+    return [torch.as_tensor(np.ascontiguousarray(each), device=device) for each in arrays]
 
 
 SIDES = ("train", "test")
 
 
-def _truth_died(reason: str, candidate: Candidate, target: str, place: Place) -> None:
-    _truth_evaluation(candidate, target, place).mark(Store(place.store), reason)
+def _truth_evaluation(candidate: Candidate, target: str, tasks: str, place: Place) -> Evaluation:
+    looks = [Look(target, split) for split in SIDES]
+    parents = tuple(look_key(trial, look, place) for trial in candidate.trials for look in looks)
+    return Evaluation(NAME, VERSION, {"kind": "heads", "tasks": tasks, "target": target}, parents)
+
+
+def _truth_job(candidate: Candidate, target: str, tasks: str, place: Place) -> Job:
+    about = (candidate, target, tasks, place)
+    return _truth_evaluation(*about), Task(f"{candidate.title} → {target}, heads", _truth_task, about, _truth_died)
+
+
+def _truth_task(candidate: Candidate, target: str, tasks: str, place: Place) -> None:
+    """Heads for every member, and what they say; kept for every test row."""
+    evaluation = _truth_evaluation(candidate, target, tasks, place)
+
+    def make() -> dict[str, bytes]:
+        train, tests = (_seen(candidate, Look(target, split), place) for split in SIDES)
+        device = runtime_of(place).device
+        truth = truth_of(train, tests, tasks, None if device.type == "cpu" else device)
+        return table(truth_rows(truth, _facts(candidate, target, place))) | truth.files()
+
+    with damage_noted(evaluation, place):
+        evaluation.keep(Store(place.store), make)
+
+
+def _truth_died(reason: str, candidate: Candidate, target: str, tasks: str, place: Place) -> None:
+    _truth_evaluation(candidate, target, tasks, place).mark(Store(place.store), reason)
+
+
+def _seen(candidate: Candidate, look: Look, place: Place) -> list[Predictions]:
+    """A dump a member."""
+    return [dump(look_key(trial, look, place), place) for trial in candidate.trials]
+
+
+def _facts(candidate: Candidate, target: str, place: Place) -> Row:
+    """The columns of a row that say which candidate this is and what it was asked about."""
+    params = sum(trained(trial, place)["params"] for trial in candidate.trials)
+    about = {"protocol": NAME, "version": VERSION, "params": params, "calibrated": False, "split": target}
+    described = candidate.trials[0].describe() | {"trial": None, "data_seed": None, "init_seed": None}
+    return described | about | {"members": len(candidate.trials)}
+
+
+@contextmanager
+def damage_noted(evaluation: Evaluation, place: Place) -> Iterator[None]:
+    """Finished work that turns out to be damaged has no failure.json of its own: what needs it says so."""
+    try:
+        yield
+    except Damaged as error:
+        with suppress(StoreError):  # the first error is the one to raise
+            evaluation.mark(Store(place.store), str(error))
+        raise
+
+
+def _npz(arrays: Mapping[str, Array]) -> bytes:
+    held = io.BytesIO()
+    np.savez_compressed(held, allow_pickle=False, **arrays)
+    return held.getvalue()
+
+
+def _arrays(path: Any) -> dict[str, Array]:
+    with np.load(path, allow_pickle=False) as held:
+        return {name: held[name] for name in held.files}
 
 
 def truth_rows(truth: Truth, facts: Row) -> list[Row]:
@@ -464,8 +507,12 @@ def score(
     plan: Plan,
     distance: str,
     facts: Row,
+    seeds: Sequence[int] | None = None,
 ) -> tuple[list[Row], list[Row], dict[str, Array]]:
-    """Rows, reasons and the scores (n,) themselves, of one candidate, one distance and one sample of references."""
+    """Rows, reasons and the scores (n,) themselves, of one candidate, one distance and one sample of references.
+
+    `seeds` are those of the members; 0, 1, … by default.
+    """
     first = distance == plan.distances[0]
     wanted = {name: name in plan.scores for name in SCORES}
     spaces = spaces_of(
@@ -483,7 +530,7 @@ def score(
     for name in plan.scores:
         made.main(name, whole)
     if len(tests) > 1:
-        made.alone(spaces, whole)
+        made.alone(spaces, whole, seeds or range(len(tests)))
     if first:
         made.sweeps(spaces, whole)
     return made.rows, made.reasons, made.points
@@ -531,11 +578,11 @@ class _Maker:
         self.row("mean", float(u.mean()), measure=name)
         self.kendall(name, u, self.truth.losses)
 
-    def alone(self, spaces: Spaces, whole: Scores) -> None:
+    def alone(self, spaces: Spaces, whole: Scores, seeds: Sequence[int]) -> None:
         """Every member's own losses against the siblings' scores, and against its own alone: Tables 8 and 9."""
-        for member in range(len(spaces.tests)):
+        for member, seed in enumerate(seeds):
             losses = {name: each[member] for name, each in self.truth.own.items()}
-            who = {"members": 1, "init_seed": self.facts["init_seeds"][member]}
+            who = {"members": 1, "init_seed": seed}
             own = spaces.scores([member])
             for name in self.points:
                 self.kendall(name, whole[self.key(name)], losses, **who)
@@ -562,8 +609,7 @@ class _Maker:
 
     def row(self, metric: str, value: float, **more: Any) -> None:
         found = {"metric": metric, "value": value, "n": len(self.truth.index)}
-        facts = {name: value for name, value in self.facts.items() if name in COLUMNS}
-        self.rows.append(dict.fromkeys(COLUMNS) | facts | found | more)
+        self.rows.append(dict.fromkeys(COLUMNS) | self.facts | found | more)
 
     def because(self, name: str, reason: str, metric: str | None = None) -> None:
         who = {key: self.facts.get(key) for key in ("method", "backbone", "split")}
@@ -584,3 +630,112 @@ class Asked:
     @property
     def title(self) -> str:
         return f"{self.candidate.title} → {self.target}, {self.distance}, references {self.seed}"
+
+
+def _score_evaluation(asked: Asked, plan: Plan, place: Place) -> Evaluation:
+    truth = _truth_evaluation(asked.candidate, asked.target, plan.tasks, place).key(Store(place.store))
+    looks = (Look(asked.candidate.data, "train", plan.references, asked.seed), Look(asked.target, "test"))
+    seen = [look_key(trial, look, place) for trial in asked.candidate.trials for look in looks]
+    names = ("k", "k_dist", "scores", "components", "similarity")
+    sweeps = list(plan.ks) if asked.distance == plan.distances[0] else None
+    recipe = {"kind": "scores", "target": asked.target, "distance": asked.distance, "seed": asked.seed, "ks": sweeps}
+    recipe |= {name: getattr(plan, name) for name in names}
+    return Evaluation(NAME, VERSION, recipe, (truth, *seen))
+
+
+def _score_job(asked: Asked, plan: Plan, place: Place) -> Job:
+    about = (asked, plan, place)
+    return _score_evaluation(*about), Task(asked.title, _score_task, about, _score_died)
+
+
+def _score_task(asked: Asked, plan: Plan, place: Place) -> None:
+    evaluation, store = _score_evaluation(asked, plan, place), Store(place.store)
+
+    def make() -> dict[str, bytes]:
+        candidate, target = asked.candidate, asked.target
+        refs = _seen(candidate, Look(candidate.data, "train", plan.references, asked.seed), place)
+        tests = _seen(candidate, Look(target, "test"), place)
+        facts = _facts(candidate, target, place) | {"data_seed": asked.seed}
+        truth, seeds = _truth(asked, plan, place), [trial.init_seed for trial in candidate.trials]
+        found, missing, points = score(refs, tests, truth, plan, asked.distance, facts, seeds)
+        return table(found, missing) | {POINTS: _npz(points)}
+
+    with damage_noted(evaluation, place):
+        evaluation.keep(store, make)
+
+
+def _score_died(reason: str, asked: Asked, plan: Plan, place: Place) -> None:
+    _score_evaluation(asked, plan, place).mark(Store(place.store), reason)
+
+
+def _truth(asked: Asked, plan: Plan, place: Place) -> Truth:
+    evaluation, store = _truth_evaluation(asked.candidate, asked.target, plan.tasks, place), Store(place.store)
+    store.verify("evaluate", evaluation.key(store))
+    return Truth.load(evaluation.folder(store))
+
+
+# ---- candidates against each other
+
+
+def _rivals(asked: Sequence[Asked]) -> list[tuple[Asked, ...]]:
+    """Those that differ in their method alone, two or more: the backbones among which Table 3 chooses."""
+    groups: dict[tuple[Any, ...], list[Asked]] = {}
+    for each in asked:
+        first = each.candidate.trials[0]
+        groups.setdefault((first.data, first.backbone, each.target, each.distance, each.seed), []).append(each)
+    return [tuple(group) for group in groups.values() if len(group) > 1]
+
+
+def ranking_rows(
+    points: Sequence[Mapping[str, Array]], truths: Sequence[Truth], facts: Row
+) -> tuple[list[Row], list[Row]]:
+    """Mean over test rows of Kendall's τ between the ranking of the candidates by a score and by a loss (Table 3)."""
+    rows, reasons = list[Row](), list[Row]()
+    for name in points[0]:
+        if not all(name in each for each in points):
+            continue
+        u = np.stack([each[name] for each in points])
+        for loss in LOSSES:
+            if not all(loss in each.losses for each in truths):
+                continue
+            metric = f"ranking_{loss}"
+            try:
+                taus = rankings_agree(u, np.stack([each.losses[loss] for each in truths]))
+            except Undefined as reason:
+                reasons.append({"measure": name, "metric": metric, "reason": str(reason)})
+                continue
+            found = {"measure": name, "metric": metric, "value": float(taus.mean()), "n": len(taus)}
+            rows.append(dict.fromkeys(COLUMNS) | facts | found)
+    return rows, reasons
+
+
+def _rank_evaluation(rivals: Sequence[Asked], plan: Plan, place: Place) -> Evaluation:
+    store = Store(place.store)
+    parents = tuple(_score_evaluation(each, plan, place).key(store) for each in rivals)
+    return Evaluation(NAME, VERSION, {"kind": "ranking"}, parents)
+
+
+def _rank_job(rivals: tuple[Asked, ...], plan: Plan, place: Place) -> Job:
+    about = (rivals, plan, place)
+    return _rank_evaluation(*about), Task(f"ranking of {rivals[0].title}", _rank_task, about, _rank_died)
+
+
+def _rank_task(rivals: tuple[Asked, ...], plan: Plan, place: Place) -> None:
+    evaluation, store = _rank_evaluation(rivals, plan, place), Store(place.store)
+
+    def make() -> dict[str, bytes]:
+        first, points = rivals[0], []
+        for each in rivals:
+            scored = _score_evaluation(each, plan, place)
+            store.verify("evaluate", scored.key(store))
+            points.append(_arrays(scored.folder(store) / POINTS))
+        facts = _facts(first.candidate, first.target, place) | {"method": None, "params": None, "members": None}
+        facts |= {"data_seed": first.seed, "group": first.distance}
+        return table(*ranking_rows(points, [_truth(each, plan, place) for each in rivals], facts))
+
+    with damage_noted(evaluation, place):
+        evaluation.keep(store, make)
+
+
+def _rank_died(reason: str, rivals: tuple[Asked, ...], plan: Plan, place: Place) -> None:
+    _rank_evaluation(rivals, plan, place).mark(Store(place.store), reason)

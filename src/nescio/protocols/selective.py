@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,10 @@ from nescio.errors import BadInput, Undefined
 from nescio.measures._softmax import summary
 from nescio.metrics._selective import TENTHS
 from nescio.predictions import Predictions
-from nescio.protocols._evaluations import Evaluation, Job, Say, Study, do, read, table
+from nescio.protocols._evaluations import Evaluation, Job, Say, Study, do, read, record, table
 from nescio.rows import COLUMNS, Row
-from nescio.store import Store, StoreError
-from nescio.sweep import Crew, Failure, Task
+from nescio.store import Store
+from nescio.sweep import Crew, Task
 from nescio.zoo.entries import Entry
 
 Array = NDArray[Any]
@@ -84,7 +83,7 @@ def run(plan: Plan, entries: Sequence[Entry], store: Store, workers: int = 0, sa
     with Crew(workers) as crew:
         do(study, jobs, store, crew, (lambda *counts: say("judging the answers", *counts[:3])) if say else None)
     list(read(study, jobs, store))
-    _record(study, store)
+    record(study, store, NAME, VERSION)
     return study
 
 
@@ -120,21 +119,6 @@ def _task(plan: Plan, entry: Entry, root: str) -> None:
 
 def _died(reason: str, plan: Plan, entry: Entry, root: str) -> None:
     _evaluation(plan, entry).mark(Store(root), reason)
-
-
-def _record(study: Study, store: Store) -> None:
-    """Keeps the study in the store, so that it can be told again without its dumps."""
-    from nescio.report._study import files
-
-    held = files(study)
-    recipe = {"protocol": NAME, "plan": study.plan, "content": [sha256(each).hexdigest() for each in held.values()]}
-    try:
-        with store.work("study", recipe, version=VERSION) as part:
-            if part is not None:
-                for name, content in held.items():
-                    part.write(name, content)
-    except StoreError as error:  # the tables can still be shown
-        study.failures.append(Failure(Task("keeping the study", _record, ()), str(error)))
 
 
 # ---- what is said of one model

@@ -7,13 +7,8 @@ validation → the best k by mean validation NLL → every measure × every metr
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -22,11 +17,23 @@ from nescio import calibrate, measures, metrics
 from nescio.config import Choice, Recipe, Training, Trial, draw, searched, seed_for, suggest
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions, stack
-from nescio.rows import COLUMNS, Row, from_parquet, to_parquet
+from nescio.protocols._evaluations import Evaluation, Job, Say, Study, do, read, record, table
+from nescio.protocols._networks import (
+    Place,
+    damage_noted,
+    dump,
+    dump_key,
+    pace,
+    runtime_of,
+    train_and_predict,
+    train_key,
+    trained,
+)
+from nescio.rows import COLUMNS, Row
 from nescio.scorecard import cross_fitted, scorecard
 from nescio.select import best_trials
-from nescio.store import Damaged, Store, StoreError, reason_of
-from nescio.sweep import Crew, Failure, Task
+from nescio.store import Store, StoreError
+from nescio.sweep import Crew, Task
 
 NAME, VERSION = "uimnet", 3
 # Ten classes are too few for a tree to divide: its smaller side has two or three. The digits are divided by hand.
@@ -102,30 +109,6 @@ class Group:
         return [1.0 if t is None or not calibrated else t for t in self.temperatures]
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a run works: the store, the data, the device."""
-
-    store: str
-    root: str | None = None
-    device: str = "auto"
-    checkpoint_seconds: float = 60.0
-
-
-@dataclass
-class Study:
-    """What came out: rows, reasons, failures."""
-
-    plan: Plan
-    rows: list[Row] = field(default_factory=list)
-    reasons: list[Row] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-Say = Callable[[str, int, int, int, Any], None]  # stage, done, failed, all; what came of the network done just now
-
-
 def run(plan: Plan, place: Place, workers: int, say: Say | None = None) -> Study:
     """Does what is missing in the store and returns the study."""
     plan.check()
@@ -133,34 +116,16 @@ def run(plan: Plan, place: Place, workers: int, say: Say | None = None) -> Study
         return _run(plan, place, crew, say)
 
 
-Keyed = tuple[str, Task]  # the key of the evaluation that ends a task, and the task
-
-
 def _run(plan: Plan, place: Place, crew: Crew, say: Say | None) -> Study:
     study, store = Study(plan), Store(place.store)
 
-    def stage(name: str, tasks: Sequence[Keyed]) -> None:
-        """Does the tasks that are not finished."""
-        missing = [task for key, task in tasks if not store.finished("evaluate", key)]
-        if missing:
+    def stage(name: str, jobs: Sequence[Job]) -> None:
+        """Does the jobs that are not finished."""
+        if not all(evaluation.finished(store) for evaluation, _ in jobs):
             _possible(study.plan, place)
-            _writable(store)
-            study.failures += crew.do(missing, (lambda *counts: say(name, *counts)) if say else None)
+        do(study, jobs, store, crew, (lambda *seen: say(name, *seen)) if say else None)
 
-    def read(tasks: Sequence[Keyed]) -> Iterator[str]:
-        """Takes the rows of finished tasks into the study; gives their keys."""
-        for key, task in tasks:
-            if store.finished("evaluate", key):
-                try:
-                    rows, reasons = _load(key, place)
-                except StoreError as error:
-                    study.failures.append(Failure(task, str(error)))
-                    continue
-                study.rows += rows
-                study.reasons += [each for each in reasons if each not in study.reasons]
-                yield key
-
-    def attempt(trials: Sequence[Trial], others: Sequence[Keyed] = ()) -> None:
+    def attempt(trials: Sequence[Trial], others: Sequence[Job] = ()) -> None:
         stage("train and predict", [*(_attempt(each, plan, place) for each in trials), *others])
 
     plan = study.plan = _with_outside(plan, place) if plan.inside is not None else _partitioned(plan, place, stage)
@@ -171,61 +136,36 @@ def _run(plan: Plan, place: Place, crew: Crew, say: Say | None) -> Study:
     else:
         trials = trials_of(plan)
         attempt(trials, oracles)
-    by_key = {trial_rows_key(each, plan, place): each for each in trials}
-    found = read([_attempt(each, plan, place) for each in trials])
-    alive = {by_key[key]: _temperature(key, place) for key in found}
-    list(read(oracles))
+    by_key = {_answers(each, plan.outside, place).key(store): each for each in trials}
+    found = read(study, [_attempt(each, plan, place) for each in trials], store)
+    alive = {by_key[each.key(store)]: _temperature(each, store) for each in found}
+    list(read(study, oracles, store))
     groups = chosen(plan, alive, study)
     lines = [_line(group, calibrated, plan, place) for group in groups for calibrated in (False, True)]
     stage("calibrate, probe and evaluate", lines)
-    list(read(lines))
-    _record(study, place)
+    list(read(study, lines, store))
+    record(study, store, NAME, VERSION)
     return study
 
 
-def _writable(store: Store) -> None:
-    """Raises StoreError before hours of work that could not be kept."""
-    try:
-        store.root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=store.root) as file:
-            file.write(b"room for a sentence")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise StoreError(reason_of(OSError(error.errno, error.strerror), store.root)) from error
-
-
-def _record(study: Study, place: Place) -> None:
-    """Keeps the study in the store, so that it can be told again without its networks."""
-    from nescio.report._study import files
-
-    held = files(study)
-    recipe = {"protocol": NAME, "plan": study.plan, "content": [sha256(each).hexdigest() for each in held.values()]}
-    try:
-        with Store(place.store).work("study", recipe, version=VERSION) as part:
-            if part is not None:
-                for name, content in held.items():
-                    part.write(name, content)
-    except StoreError as error:  # the tables can still be shown
-        study.failures.append(Failure(Task("keeping the study", _record, ()), str(error)))
-
-
-def _attempt(trial: Trial, plan: Plan, place: Place) -> Keyed:
-    return trial_rows_key(trial, plan, place), Task(
+def _attempt(trial: Trial, plan: Plan, place: Place) -> Job:
+    return _answers(trial, plan.outside, place), Task(
         title(trial), _trial_task, (trial, plan.outside, place), _trial_died
     )
 
 
-def _oracle(trial: Trial, place: Place) -> Keyed:
+def _oracle(trial: Trial, place: Place) -> Job:
     name = f"oracle, {trial.backbone}, data seed {trial.data_seed}"
-    return oracle_rows_key(trial, place), Task(name, _oracle_task, (trial, place), _oracle_died)
+    return _in_or_out(trial, place), Task(name, _oracle_task, (trial, place), _oracle_died)
 
 
-def _line(group: Group, calibrated: bool, plan: Plan, place: Place) -> Keyed:
-    key, size = group_rows_key(group, calibrated, plan, place), len(group.trials)
+def _line(group: Group, calibrated: bool, plan: Plan, place: Place) -> Job:
+    size = len(group.trials)
     name = title(group.first) if size == 1 else f"{size} × {title(group.first)} and others"
     name += ", calibrated" if calibrated else ""
-    return key, Task(name, _group_task, (group, calibrated, plan, place), _group_died)
+    return _scored(group, calibrated, plan, place), Task(
+        name, _group_task, (group, calibrated, plan, place), _group_died
+    )
 
 
 def title(trial: Trial) -> str:
@@ -314,11 +254,11 @@ def _guided(plan: Plan, place: Place, attempt: Callable[[Sequence[Trial]], None]
 
 
 def _validation_nll(trial: Trial, plan: Plan, place: Place) -> float | None:
-    key = trial_rows_key(trial, plan, place)
-    if not Store(place.store).finished("evaluate", key):
+    evaluation, store = _answers(trial, plan.outside, place), Store(place.store)
+    if not evaluation.finished(store):
         return None
     try:
-        rows, _ = _load(key, place)
+        rows, _ = evaluation.load(store)
     except StoreError:  # the study says so when it reads its rows
         return None
     return _nll_of(rows)
@@ -363,7 +303,7 @@ def _with_outside(plan: Plan, place: Place) -> Plan:
     return replace(plan, outside=others)
 
 
-def _partitioned(plan: Plan, place: Place, stage: Callable[[str, Sequence[Keyed]], None]) -> Plan:
+def _partitioned(plan: Plan, place: Place, stage: Callable[[str, Sequence[Job]], None]) -> Plan:
     """The plan with in-domain and out-domain classes by the Ward tree of class means (UIMNET §2)."""
     from nescio.protocols.imagenot import Partition
 
@@ -374,13 +314,13 @@ def _partitioned(plan: Plan, place: Place, stage: Callable[[str, Sequence[Keyed]
     if features not in ("reference", "pixels"):
         raise BadInput(f"--features is reference or pixels, not {features!r}.")
     trial = reference(plan)
-    key = _evaluate_key(_partition(trial, features, place), place)
+    partition, store = _partition(trial, features, place), Store(place.store)
     task = Task("reference network", _partition_task, (trial, features, place), _partition_died)
-    stage("divide the classes", [(key, task)])
-    if not Store(place.store).finished("evaluate", key):
-        raise StoreError(_why_not("The classes could not be divided", trial, key, place))
-    Store(place.store).verify("evaluate", key)
-    found = Partition.load(Store(place.store).path("evaluate", key) / "partition.json")
+    stage("divide the classes", [(partition, task)])
+    if not partition.finished(store):
+        raise StoreError(_why_not("The classes could not be divided", trial, partition.key(store), place))
+    store.verify("evaluate", partition.key(store))
+    found = Partition.load(partition.folder(store) / "partition.json")
     return replace(plan, inside=found.inside, outside=found.outside)
 
 
@@ -408,7 +348,7 @@ def _possible(plan: Plan, place: Place) -> None:
 
 def _why_not(what: str, trial: Trial, key: str, place: Place) -> str:
     """A sentence with the reason that the store has for work that is not there."""
-    keys = {key, _train_key(trial, place), _predict_key(trial, "train", None, place)}
+    keys = {key, train_key(trial, place), dump_key(trial, "train", None, place)}
     reasons = [each.reason for each in Store(place.store).runs() if each.key in keys and each.state == "failed"]
     return f"{what}: {reasons[0]}" if reasons else f"{what}; `nescio runs` says more."
 
@@ -416,92 +356,11 @@ def _why_not(what: str, trial: Trial, key: str, place: Place) -> str:
 # ---- tasks: what a worker does; every one is resumable and skips what is finished
 
 
-def _runtime(place: Place) -> Any:
-    from nescio.runtime import runtime
-
-    return runtime(place.device)
+# ---- evaluations
 
 
-def _train_key(trial: Trial, place: Place) -> str:
-    from nescio import datasets
-
-    return _key_of(trial, datasets.load(trial.data, place.root), place.store)
-
-
-@lru_cache(maxsize=100_000)
-def _key_of(trial: Trial, dataset: Any, store: str) -> str:
-    from nescio.training import key_of
-
-    return key_of(trial, dataset, Store(store))
-
-
-def _predict_key(trial: Trial, split: str, outside: Sequence[int] | None, place: Place) -> str:
-    from nescio.predict import predict_key
-
-    return predict_key(_train_key(trial, place), split, outside, Store(place.store))
-
-
-def _dump(key: str, place: Place) -> Predictions:
-    """Predictions of the store, byte for byte as they were written."""
-    from nescio.predict import load_dump
-
-    Store(place.store).verify("predict", key)
-    return load_dump(key, Store(place.store))
-
-
-def _train_and_predict(
-    trial: Trial, splits: Sequence[str], outside: Sequence[int] | None, place: Place
-) -> dict[str, Predictions]:
-    """Dumps of a trial; torch's device is not touched if they are there."""
-    from nescio.predict import predict
-    from nescio.training import train
-
-    store = Store(place.store)
-    keys = {split: _predict_key(trial, split, outside, place) for split in splits}
-    missing = [split for split, key in keys.items() if not store.finished("predict", key)]
-    if missing:
-        runtime = _runtime(place)
-        key = train(trial, store, runtime, root=place.root, checkpoint_seconds=place.checkpoint_seconds, wait=False)
-        store.verify("train", key)
-        for split in missing:
-            predict(key, trial, split, store, runtime, outside=outside, root=place.root)
-    return {split: _dump(key, place) for split, key in keys.items()}
-
-
-# ---- evaluations: small files of finished tasks; rows.parquet and reasons.json where there is something to say
-
-Evaluation = tuple[dict[str, Any], list[str]]  # recipe, keys of what it is made from
-
-
-def _evaluate_key(evaluation: Evaluation, place: Place) -> str:
-    recipe, parents = evaluation
-    return Store(place.store).key("evaluate", {"protocol": NAME, **recipe}, parents, VERSION)
-
-
-def _evaluate(evaluation: Evaluation, place: Place, make: Callable[[], dict[str, bytes]]) -> None:
-    recipe, parents = evaluation
-    work = Store(place.store).work("evaluate", {"protocol": NAME, **recipe}, parents, VERSION, wait=False)
-    with work as part:
-        if part is not None:
-            for name, content in make().items():
-                part.write(name, content)
-
-
-def _mark(reason: str, evaluation: Evaluation, place: Place) -> None:
-    """Notes at an evaluation why it is not there."""
-    recipe, parents = evaluation
-    Store(place.store).fail("evaluate", {"protocol": NAME, **recipe}, reason, parents, VERSION)
-
-
-@contextmanager
-def _damage_noted(evaluation: Evaluation, place: Place) -> Iterator[None]:
-    """Finished work that turns out to be damaged has no failure.json of its own: what needs it says so."""
-    try:
-        yield
-    except Damaged as error:
-        with suppress(StoreError):  # the first error is the one to raise
-            _mark(str(error), evaluation, place)
-        raise
+def _evaluation(recipe: Mapping[str, Any], parents: Sequence[str]) -> Evaluation:
+    return Evaluation(NAME, VERSION, recipe, tuple(parents))
 
 
 def _died(reason: str, trial: Trial, evaluation: Evaluation, place: Place) -> None:
@@ -510,38 +369,15 @@ def _died(reason: str, trial: Trial, evaluation: Evaluation, place: Place) -> No
     from nescio.training import VERSION as TRAIN
 
     store = Store(place.store)
-    if store.finished("train", _train_key(trial, place)):  # it was no more than asked
-        _mark(reason, evaluation, place)
+    if store.finished("train", train_key(trial, place)):  # it was no more than asked
+        evaluation.mark(store, reason)
     else:
         store.fail("train", trial, reason, (datasets.load(trial.data, place.root).revision,), TRAIN)
 
 
-def _table(rows: Sequence[Row], reasons: Sequence[Row] = ()) -> dict[str, bytes]:
-    return {"rows.parquet": to_parquet(rows), "reasons.json": json.dumps(list(reasons)).encode()}
-
-
-def _load(key: str, place: Place) -> tuple[list[Row], list[Row]]:
-    Store(place.store).verify("evaluate", key)
-    folder = Store(place.store).path("evaluate", key)
-    return from_parquet(folder / "rows.parquet"), json.loads((folder / "reasons.json").read_text())
-
-
-def _trained(trial: Trial, place: Place) -> dict[str, Any]:
-    """What training found out: params, seconds and images."""
-    folder = Store(place.store).path("train", _train_key(trial, place))
-    return dict(json.loads((folder / "facts.json").read_text()))
-
-
-def _pace(trial: Trial, place: Place) -> dict[str, Any]:
-    """What those who watch want to know of a trained network."""
-    facts = _trained(trial, place)
-    images, seconds = facts["images"], max(facts["seconds"], 1e-9)
-    return {"images": images, "seconds": seconds, "images/s": images / seconds}
-
-
 def _facts(*members: Trial, place: Place) -> Row:
     """The columns of a row that say which network, or which average of networks, this is."""
-    params = sum(_trained(each, place)["params"] for each in members)
+    params = sum(trained(each, place)["params"] for each in members)
     facts = {"protocol": NAME, "version": VERSION, "params": params, "members": len(members), **members[0].describe()}
     return facts if len(members) == 1 else facts | {"trial": None, "init_seed": None}
 
@@ -556,8 +392,8 @@ def _partition(trial: Trial, features: str, place: Place) -> Evaluation:
     if features == "pixels":
         source = datasets.load(trial.data, place.root).revision
     else:
-        source = _predict_key(trial, "train", None, place)
-    return {"kind": "partition", "features": features, "rule": RULE}, [source]
+        source = dump_key(trial, "train", None, place)
+    return _evaluation({"kind": "partition", "features": features, "rule": RULE}, [source])
 
 
 def _partition_task(trial: Trial, features: str, place: Place) -> None:
@@ -566,8 +402,8 @@ def _partition_task(trial: Trial, features: str, place: Place) -> None:
     from nescio.protocols.imagenot import class_means, imagenot, pixel_means
 
     evaluation, dataset = _partition(trial, features, place), datasets.load(trial.data, place.root)
-    with _damage_noted(evaluation, place):
-        dump = None if features == "pixels" else _train_and_predict(trial, ("train",), None, place)["train"]
+    with damage_noted(evaluation, place):
+        dump = None if features == "pixels" else train_and_predict(trial, ("train",), None, place)["train"]
 
     def make() -> dict[str, bytes]:
         if dump is None:
@@ -577,12 +413,12 @@ def _partition_task(trial: Trial, features: str, place: Place) -> None:
             means = class_means(dump.embeddings, dump.labels)
         return {"partition.json": imagenot(dataset, means, features).to_json().encode()}
 
-    _evaluate(evaluation, place, make)
+    evaluation.keep(Store(place.store), make)
 
 
 def _partition_died(reason: str, trial: Trial, features: str, place: Place) -> None:
     if features == "pixels":
-        _mark(reason, _partition(trial, features, place), place)
+        _partition(trial, features, place).mark(Store(place.store), reason)
     else:
         _died(reason, trial, _partition(trial, features, place), place)
 
@@ -591,18 +427,14 @@ def _partition_died(reason: str, trial: Trial, features: str, place: Place) -> N
 
 
 def _answers(trial: Trial, outside: Sequence[int] | None, place: Place) -> Evaluation:
-    return {"kind": "trial"}, [_predict_key(trial, split, outside, place) for split in SPLITS]
-
-
-def trial_rows_key(trial: Trial, plan: Plan, place: Place) -> str:
-    return _evaluate_key(_answers(trial, plan.outside, place), place)
+    return _evaluation({"kind": "trial"}, [dump_key(trial, split, outside, place) for split in SPLITS])
 
 
 def _trial_task(trial: Trial, outside: tuple[int, ...] | None, place: Place) -> dict[str, Any]:
     """Trains one trial, predicts its splits, and notes what selection, calibration and the NLL-versus-AUC plot need."""
     evaluation = _answers(trial, outside, place)
-    with _damage_noted(evaluation, place):
-        dumps = _train_and_predict(trial, SPLITS, outside, place)
+    with damage_noted(evaluation, place):
+        dumps = train_and_predict(trial, SPLITS, outside, place)
 
     def make() -> dict[str, bytes]:
         rows, facts = [], {**_facts(trial, place=place), "calibrated": False}
@@ -612,11 +444,11 @@ def _trial_task(trial: Trial, outside: tuple[int, ...] | None, place: Place) -> 
         for row in val.rows + test.rows:
             if (row["split"], row["metric"]) in wanted:
                 rows.append({**row, "group": "trial"})
-        return _table(rows) | {CALIBRATION: json.dumps({"temperature": calibration(dumps["val"])}).encode()}
+        return table(rows) | {CALIBRATION: json.dumps({"temperature": calibration(dumps["val"])}).encode()}
 
-    _evaluate(evaluation, place, make)
-    rows, _ = _load(_evaluate_key(evaluation, place), place)
-    return {"trial": title(trial), "nll": _nll_of(rows), **_pace(trial, place)}
+    evaluation.keep(Store(place.store), make)
+    rows, _ = evaluation.load(Store(place.store))
+    return {"trial": title(trial), "nll": _nll_of(rows), **pace(trial, place)}
 
 
 def _trial_died(reason: str, trial: Trial, outside: tuple[int, ...] | None, place: Place) -> None:
@@ -635,10 +467,9 @@ def calibration(val: Predictions) -> float | None:
     return None if found.at_edge else found.temperature
 
 
-def _temperature(key: str, place: Place) -> float | None:
-    """What `calibration` said of a trial, by the key of its rows."""
-    text = (Store(place.store).path("evaluate", key) / CALIBRATION).read_text()
-    found: float | None = json.loads(text)["temperature"]
+def _temperature(answers: Evaluation, store: Store) -> float | None:
+    """What `calibration` said of a trial."""
+    found: float | None = json.loads((answers.folder(store) / CALIBRATION).read_text())["temperature"]
     return found
 
 
@@ -646,19 +477,15 @@ def _temperature(key: str, place: Place) -> float | None:
 
 
 def _in_or_out(trial: Trial, place: Place) -> Evaluation:
-    return {"kind": "oracle"}, [_predict_key(trial, split, None, place) for split in ("val", "test")]
-
-
-def oracle_rows_key(trial: Trial, place: Place) -> str:
-    return _evaluate_key(_in_or_out(trial, place), place)
+    return _evaluation({"kind": "oracle"}, [dump_key(trial, split, None, place) for split in ("val", "test")])
 
 
 def _oracle_task(trial: Trial, place: Place) -> dict[str, Any]:
     from nescio.datasets.binary import parts_of
 
     evaluation = _in_or_out(trial, place)
-    with _damage_noted(evaluation, place):
-        dumps = _train_and_predict(trial, ("val", "test"), None, place)
+    with damage_noted(evaluation, place):
+        dumps = train_and_predict(trial, ("val", "test"), None, place)
 
     def make() -> dict[str, bytes]:
         from nescio.measures._softmax import mean_probs
@@ -673,10 +500,10 @@ def _oracle_task(trial: Trial, place: Place) -> dict[str, Any]:
         }
         facts = {**_facts(trial, place=place), "method": "oracle", "dataset": parts_of(trial.data)[0]}
         base = dict.fromkeys(COLUMNS) | facts | {"calibrated": False, "measure": "oracle"}
-        return _table([base | {"metric": m, "value": v, "split": s, "n": n} for m, (v, s, n) in found.items()])
+        return table([base | {"metric": m, "value": v, "split": s, "n": n} for m, (v, s, n) in found.items()])
 
-    _evaluate(evaluation, place, make)
-    return _pace(trial, place)
+    evaluation.keep(Store(place.store), make)
+    return pace(trial, place)
 
 
 def _oracle_died(reason: str, trial: Trial, place: Place) -> None:
@@ -715,20 +542,16 @@ def chosen(plan: Plan, alive: Mapping[Trial, float | None], study: Study) -> lis
 
 def _scored(group: Group, calibrated: bool, plan: Plan, place: Place) -> Evaluation:
     parents = _probe_keys(group, calibrated, plan, place)
-    parents += [_predict_key(each, split, plan.outside, place) for each in group.trials for split in SPLITS]
+    parents += [dump_key(each, split, plan.outside, place) for each in group.trials for split in SPLITS]
     recipe = {"calibrated": calibrated, "measures": list(plan.measures), "metrics": sorted(metrics.registry)}
-    return {"kind": "group", **recipe}, parents
+    return _evaluation({"kind": "group", **recipe}, parents)
 
 
 def _probe_keys(group: Group, calibrated: bool, plan: Plan, place: Place) -> list[str]:
     from nescio.predict import probe_key
 
-    keys, scales = [_train_key(each, place) for each in group.trials], group.scales(calibrated)
+    keys, scales = [train_key(each, place) for each in group.trials], group.scales(calibrated)
     return [probe_key(keys, scales, split, plan.outside, Store(place.store)) for split in SPLITS]
-
-
-def group_rows_key(group: Group, calibrated: bool, plan: Plan, place: Place) -> str:
-    return _evaluate_key(_scored(group, calibrated, plan, place), place)
 
 
 def _probes(group: Group, calibrated: bool, plan: Plan, place: Place) -> dict[str, Predictions]:
@@ -739,18 +562,18 @@ def _probes(group: Group, calibrated: bool, plan: Plan, place: Place) -> dict[st
     keys = dict(zip(SPLITS, _probe_keys(group, calibrated, plan, place), strict=True))
     missing = [split for split, key in keys.items() if not store.finished("predict", key)]
     if missing:
-        runtime, members = _runtime(place), [(_train_key(each, place), each) for each in group.trials]
+        runtime, members = runtime_of(place), [(train_key(each, place), each) for each in group.trials]
         for key, _ in members:
             store.verify("train", key)
         for split in missing:
             probe(members, scales, split, store, runtime, outside=plan.outside, root=place.root)
-    return {split: _dump(key, place) for split, key in keys.items()}
+    return {split: dump(key, place) for split, key in keys.items()}
 
 
 def _group_task(group: Group, calibrated: bool, plan: Plan, place: Place) -> None:
     """Probes the average of the calibrated members, and takes every measure and metric of it."""
     evaluation = _scored(group, calibrated, plan, place)
-    with _damage_noted(evaluation, place):
+    with damage_noted(evaluation, place):
         dumps = together(group, calibrated, _probes(group, calibrated, plan, place), plan, place)
 
     def make() -> dict[str, bytes]:
@@ -767,13 +590,13 @@ def _group_task(group: Group, calibrated: bool, plan: Plan, place: Place) -> Non
             swapped = {split: dump.replace(scores={"native": dump.scores[GMM]}) for split, dump in dumps.items()}
             extra = card_of(swapped, ("native",))
             rows = rows + [{**row, "measure": "gmm"} for row in extra.rows if row["measure"] == "native"]
-        return _table(rows, [{"method": group.first.method, **each} for each in card.reasons])
+        return table(rows, [{"method": group.first.method, **each} for each in card.reasons])
 
-    _evaluate(evaluation, place, make)
+    evaluation.keep(Store(place.store), make)
 
 
 def _group_died(reason: str, group: Group, calibrated: bool, plan: Plan, place: Place) -> None:
-    _mark(reason, _scored(group, calibrated, plan, place), place)
+    _scored(group, calibrated, plan, place).mark(Store(place.store), reason)
 
 
 GMM = "gmm of members"
@@ -787,7 +610,7 @@ def together(
     An ensemble's native score is the Jensen–Shannon divergence of its members (UIMNET §4). Members' features live in
     spaces of their own, so an ensemble's GMM score is the mean of its members' scores.
     """
-    held = [{s: _dump(_predict_key(t, s, plan.outside, place), place) for s in SPLITS} for t in group.trials]
+    held = [{s: dump(dump_key(t, s, plan.outside, place), place) for s in SPLITS} for t in group.trials]
     found = {}
     for split in SPLITS:
         dumps = [each[split] for each in held]

@@ -27,10 +27,10 @@ def read_published(path: str | Path) -> dict[str, list[Published]]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            lines = list(reader)
+            columns, lines = set(reader.fieldnames or ()), list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path} cannot be read as a table: {getattr(error, 'strerror', None) or error}.") from None
-    if not {"model", "top1"} <= set(reader.fieldnames or ()):
+    if not {"model", "top1"} <= columns:
         raise BadInput(f"{path} has no columns model and top1, as timm's results-imagenet.csv has.")
     found: dict[str, list[Published]] = {}
     for number, line in enumerate(lines, start=2):

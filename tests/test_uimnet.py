@@ -23,8 +23,8 @@ from nescio.commands._study import Lines
 from nescio.config import Training, choice, draw, hparam, searched, uniform
 from nescio.errors import BadInput
 from nescio.methods import Learning, Method, classifiers, registry
+from nescio.protocols import _networks, uimnet
 from nescio.protocols import _uimnet_tables as tables
-from nescio.protocols import uimnet
 from nescio.protocols._networks import Place, dump_key
 from nescio.protocols._networks import dump as dump_of_key
 from nescio.protocols.uimnet import Plan
@@ -561,7 +561,8 @@ def test_a_new_measure_over_a_finished_study_asks_no_network(study, place, monke
         p = probs(predictions.logits)
         return np.sort(p, 1)[:, -2]
 
-    for module, name in ((training, "fit"), (training, "load_method"), (predict, "load_method"), (uimnet, "_runtime")):
+    asking = ((training, "fit"), (training, "load_method"), (predict, "load_method"))
+    for module, name in (*asking, (uimnet, "runtime_of"), (_networks, "runtime_of")):
         monkeypatch.setattr(module, name, forbidden)
     try:
         again = uimnet.run(replace(PLAN, measures=(*PLAN.measures, "second")), place, workers=0)

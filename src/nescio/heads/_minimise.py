@@ -20,7 +20,7 @@ import numpy as np
 
 from nescio._parallel import blocks, share
 
-MEMORY = 5  # steps that are remembered
+MEMORY = 10  # steps that are remembered
 STEPS = 2_000
 LOOKS = 8  # at one direction, at most
 TRUST = 0.5  # a slope this much flatter than at the start: from here the secant finds the bottom

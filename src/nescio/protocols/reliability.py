@@ -50,7 +50,7 @@ class Plan:
     seeds: int = 5  # … and how often they are drawn anew
     k: int = 100  # neighbours of NC
     k_dist: int = 1  # neighbours of Dist
-    ks: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # of Figure 5, up to the number of references
+    ks: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # of Figure 5, those below the number of references
     distances: tuple[str, ...] = METRICS  # the first one's sweeps over k and M are kept
     scores: tuple[str, ...] = SCORES
     components: int = 20  # of the mixtures of LL
@@ -212,7 +212,7 @@ def _fitting(plan: Plan, place: Place, study: Study) -> Plan:
         raise BadInput(
             f"k is {max(plan.k, plan.k_dist)}, but there are only {plan.references} references: choose a smaller k."
         )
-    return replace(plan, ks=tuple(k for k in plan.ks if k <= plan.references))
+    return replace(plan, ks=tuple(k for k in plan.ks if k < plan.references))
 
 
 # ---- embeddings

@@ -9,22 +9,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import expit, xlogy
+from scipy.special import expit, softmax, xlogy
 from sklearn.linear_model import LogisticRegression, Ridge
 from threadpoolctl import threadpool_limits
 
 from nescio import BadInput
 from nescio.heads import (
     TASKS,
-    Multiclass,
     OneVsOne,
-    Regression,
+    _minimise,
+    _tasks,
     fit_heads,
     probability_performance,
     regression_performance,
     reliability_targets,
 )
-from nescio.heads import _minimise, _problems, _tasks
 from nescio.metrics import kendall
 from reference import load, note
 
@@ -43,7 +42,9 @@ def like_a_network(counts, d=64, latent=12, seed=0):
     """Few causes, a falling spectrum, no negative values, a large mean: what pooled features look like."""
     rng = np.random.default_rng(seed)
     y = np.repeat(np.arange(len(counts)), counts)
-    cause = (0.6 * rng.normal(size=(len(counts), latent))[y] + rng.normal(size=(len(y), latent))) / np.arange(1, latent + 1)
+    cause = (0.6 * rng.normal(size=(len(counts), latent))[y] + rng.normal(size=(len(y), latent))) / np.arange(
+        1, latent + 1
+    )
     return np.maximum(cause @ rng.normal(size=(latent, d)) + 0.1 * rng.normal(size=(len(y), d)) + 1, 0), y
 
 
@@ -124,7 +125,9 @@ def test_features_without_information_leave_the_shares_of_the_classes():
     y = np.repeat([0, 1, 2], [10, 30, 1])
     heads = fit(np.full((41, 3), 7.0), y)
     np.testing.assert_allclose(heads.weights, 0, atol=1e-9)
-    np.testing.assert_allclose(expit(heads.weights @ np.full(3, 7.0) + heads.intercepts), [1 / 4, 10 / 11, 30 / 31], atol=1e-5)
+    np.testing.assert_allclose(
+        expit(heads.weights @ np.full(3, 7.0) + heads.intercepts), [1 / 4, 10 / 11, 30 / 31], atol=1e-5
+    )
 
 
 def test_constant_and_repeated_features_share_as_the_penalty_says():
@@ -203,7 +206,9 @@ def test_the_softmax_head_is_scikit_learns(make, precision):
     peer = LogisticRegression(tol=1e-10, max_iter=100_000).fit(x.astype(np.float64), y)
     logits = x @ head.weights.T + head.intercepts
     p = np.exp(logits - logits.max(1, keepdims=True))
-    np.testing.assert_allclose(p / p.sum(1, keepdims=True), peer.predict_proba(x.astype(np.float64)), atol=LIMITS[precision])
+    np.testing.assert_allclose(
+        p / p.sum(1, keepdims=True), peer.predict_proba(x.astype(np.float64)), atol=LIMITS[precision]
+    )
 
 
 @pytest.mark.parametrize("d", [5, 100])
@@ -247,7 +252,7 @@ def test_multiclass_and_regression_targets_by_definition():
     heads = fit_heads(xs, y, tasks="multiclass")
     found = reliability_targets(heads, xs, y)
     logits = np.stack([x @ h.weights.T + h.intercepts for h, x in zip(heads, xs, strict=True)])
-    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    p = softmax(logits, axis=-1)
     mean = p.mean(0)
     np.testing.assert_allclose(found["brier"], -((mean - np.eye(3)[y]) ** 2).sum(1), rtol=1e-6)
     np.testing.assert_allclose(found["entropy"], xlogy(mean, mean).sum(1), rtol=1e-6)
@@ -300,11 +305,12 @@ def test_reference_values_of_the_targets():
 
 def test_rows_in_blocks_are_the_same_rows(monkeypatch):
     x, y = clusters((20, 20, 20))
-    heads = fit_heads([x, x + 1], y)
-    whole = reliability_targets(heads, [x, x + 1], y)
+    members = [x, np.sin(x)]
+    heads = fit_heads(members, y)
+    whole = reliability_targets(heads, members, y)
     monkeypatch.setattr("nescio.heads._reliability.BLOCK", 7)
-    for name, value in reliability_targets(heads, [x, x + 1], y).items():
-        np.testing.assert_allclose(value, whole[name], rtol=1e-12)
+    for name, value in reliability_targets(heads, members, y).items():
+        np.testing.assert_allclose(value, whole[name], rtol=1e-9)
 
 
 def test_rotated_members_have_the_same_heads():

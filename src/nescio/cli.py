@@ -17,6 +17,8 @@ COMMANDS = {
     "compare": "several models on the same rows: intervals, ranks, and who cannot be told from the best",
     "zoo": "pretrained models asked about your images: what each knows, and which to take",
     "choose": "which model to deploy: most coverage at an accuracy, or least risk at a coverage, under limits",
+    "rank": "which representation to trust for unlabelled images: candidates ranked by how far siblings agree",
+    "reliability": "how far each row's representation can be trusted, from embeddings of two or more models",
     "threshold": "from which uncertainty on a model must abstain, so that its answers keep a promised risk",
     "export": "one file (ONNX or torch.export) that answers, says how sure it is, and abstains",
     "train": "one network: a method, a dataset, a backbone, a budget",

@@ -2,8 +2,8 @@
 
 Networks learn without labels (SimCLR, BYOL, MoCo), several seeds of each. Every test image gets scores from their
 embeddings alone: neighbourhood consistency (NC), distance to the references (Dist), length (Norm), density (LL) and
-variance between the networks (FV). Then labels come in: heads on the frozen features, one for every pair of classes, say
-how well each image really does downstream; Kendall's τ says how well each score had known (Park et al. 2024).
+variance between the networks (FV). Then labels come in: heads on the frozen features, one for every pair of classes,
+say how well each image does downstream, and Kendall's τ how well each score had known (Park et al. 2024).
 
 Downstream data is the pre-training data itself, or another set of images with as many channels (--targets); its images
 are brought to the size that the networks know. Everything finished lies in the store: run the same command again and
@@ -12,7 +12,7 @@ only what is missing is done.
 examples:
   nescio run reliability
   nescio run reliability --data digits --methods simclr,moco --members 3 --epochs 5 --workers 2
-  nescio run reliability --data cifar10 --backbones resnet18 --members 5 --references 5000 --k 100 --epochs 60 --batch 512
+  nescio run reliability --data cifar10 --backbones resnet18 --members 5 --references 5000 --k 100 --batch 512
   nescio run reliability --data npz:tiny_imagenet_100.npz@32 --targets npz:cifar100_small.npz --backbones resnet18
   nescio run reliability --preset paper            CIFAR-10, CIFAR-100, Tiny-ImageNet → three sets, two sizes, M = 10
 """
@@ -23,9 +23,9 @@ import argparse
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nescio.commands._study import Lines, add_budget, add_log, add_place, budget_of, numbers
+from nescio.commands._study import Lines, add_budget, add_log, add_place, budget_of, numbers, show, workers_of
 from nescio.commands._watch import logger
 from nescio.config import canonical
 from nescio.errors import BadInput
@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     from nescio.protocols.reliability import PRESETS
 
-    parser.add_argument(
-        "--preset", default="small", help="small (default) or paper: where the other options start from"
-    )
+    parser.add_argument("--preset", default="small", help="small (default) or paper: where other options start from")
     what = parser.add_argument_group("what")
     what.add_argument(
         "--data",
@@ -63,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--ks", metavar="KS", help="of the sweep over k (default: 1,2,5,10,20,50,100,200,500,1000, below --references)"
     )
-    how.add_argument("--distances", help="comma-separated (default: cosine,euclidean); sweeps are of the first")
+    how.add_argument("--distances", help="comma-separated (default: cosine,euclidean); sweeps are of cosine")
     how.add_argument("--scores", help="comma-separated (default: nc,dist,norm,ll,fv); ll takes most of the time")
     how.add_argument("--components", type=int, metavar="C", help="of LL's mixtures (default: 20)")
     how.add_argument("--similarity", choices=("jaccard", "overlap"), help="of two neighbourhoods (default: jaccard)")
@@ -78,9 +76,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nescio.commands.run import show, workers_of
     from nescio.protocols import reliability
-    from nescio.protocols.uimnet import Place
+    from nescio.protocols._networks import Place
 
     plan, place = plan_of(args), Place(args.store, args.root, args.device, args.checkpoint_seconds)
     plan.check()
@@ -99,7 +96,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     plan = PRESETS[args.preset]
     sources = _words(args.data) or tuple(plan.sources)
     targets = _words(args.targets)
-    changes = {
+    changes: dict[str, Any] = {
         "settings": tuple((data, target) for data in sources for target in targets or (data,))
         if args.data or args.targets
         else None,

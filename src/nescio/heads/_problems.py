@@ -1,12 +1,12 @@
 """The losses of linear heads on shared features: every pair of classes, and all classes at once.
 
-Features come as `Rows`: rotated and scaled so that all heads have nearly round problems, with a constant as the last
+Features come as `Rows`: turned and scaled so that all heads have nearly round problems, with a constant as the last
 feature, whose weight is the intercept.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,19 +15,19 @@ import numpy as np
 from nescio._parallel import blocks
 from nescio.heads._minimise import cast, each, like, namespace
 
-CURVATURE = 1e-3  # p·(1 − p) of a typical row at the optimum: most pairs can nearly be separated
-SAMPLE = 8  # rows per feature that the rotation is made from
-SLAB = 4096  # rows that are transformed at once
-ALIKE = 2  # classes share one array (on a GPU) if none has more than this many times the rows of another
+CURVATURE = 1e-3  # p·(1 − p) of a row at the optimum, on average over pairs of classes that can nearly be separated
+SAMPLE = 8  # rows per feature that the covariance is taken from
+SLAB = 4096  # rows that are gone through at once
+ALIKE = 2  # on a GPU, classes share one array if none has more than this many times the rows of another
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Features (n, k), k = d + 1, in the order of their class.
+    """Features (n, k), k = d + 1, in the order of their classes, for heads with the penalty ½·Σ_j penalty_j·w_j².
 
-    Heads on them minimise ½·Σ_j penalty_j·w_j² + loss. With C the covariance within classes, C = Q·diag(e)·Qᵀ, and
-    H = α + CURVATURE·(rows of a head)·e, rows are (x − mean)·Q/√H, and ½·α·‖w‖² becomes penalty = α/H: the Hessian is
-    nearly the identity. The intercept has no penalty.
+    With the covariance within classes Q·diag(e)·Qᵀ and H = α + CURVATURE·(rows of a head)·e, rows are (x − mean)·Q/√H,
+    so that ½·α·‖w‖² becomes penalty = α/H and the Hessian of every head is nearly the identity. The mean costs
+    nothing, since the intercept has no penalty.
     """
 
     values: Any
@@ -39,11 +39,11 @@ class Rows:
 
     @cached_property
     def counts(self) -> Any:
+        """(c,) rows of each class."""
         return np.bincount(self.codes)
 
     def cast(self, dtype: str) -> Rows:
-        values, penalty = cast(self.values, dtype), cast(self.penalty, dtype)
-        return Rows(values, self.codes, penalty, self.mean, self.turn, self.one)
+        return replace(self, values=cast(self.values, dtype), penalty=cast(self.penalty, dtype))
 
     def heads(self, w: Any) -> tuple[Any, Any]:
         """Weights (h, d) and intercepts (h,) for the features as given."""
@@ -53,106 +53,96 @@ class Rows:
 
 
 def rows(x: Any, codes: Any, per_head: float, penalty: float, dtype: str) -> Rows:
-    """Features (n, d) with the class code of each row, made ready for heads that see about `per_head` rows each."""
+    """Features (n, d) with the class of each row, made ready for heads that see about `per_head` rows each."""
     xp, (n, d) = namespace(x), x.shape
     order = np.argsort(codes, kind="stable")
-    codes = codes[order]
-    mean = _mean(x)
-    sample = np.linspace(0, n - 1, min(n, SAMPLE * d)).astype(int)
-    part = cast(x[order[sample]], "float64")
-    centres = xp.stack([_mean(part[codes[sample] == c]) for c in np.unique(codes[sample])])
-    part = part - centres[np.unique(codes[sample], return_inverse=True)[1]]
-    spread, axes = xp.linalg.eigh(part.T @ part / len(part))
-    curvature = penalty + CURVATURE * per_head * spread.clip(0)
-    turn, one = axes / xp.sqrt(curvature), float((penalty + CURVATURE * per_head) ** -0.5)
-    values = like(cast(x[:0], dtype), (n, d + 1))
+    mean = x.mean(0, dtype=xp.float64)
+    spread, axes = xp.linalg.eigh(_covariance(x, codes, order[np.linspace(0, n - 1, min(n, SAMPLE * d)).astype(int)]))
+    curvature = penalty + CURVATURE * per_head * spread.clip(min=0)
+    turn, one = axes / xp.sqrt(curvature), (penalty + CURVATURE * per_head) ** -0.5
+    values = like(cast(x[:0], dtype), n, d + 1)
     values[:, d] = one
     shift, turned = cast(mean, dtype), cast(turn, dtype)
 
     def transform(slab: slice) -> None:
         values[slab, :d] = (cast(x[order[slab]], dtype) - shift) @ turned
 
-    each(blocks(n, SLAB), transform, xp)
-    weights = cast(like(curvature, (d + 1,)), dtype)
-    weights[:d] = cast(penalty / curvature, dtype)
-    return Rows(values, codes, weights, mean, turn, one)
+    each(blocks(n, SLAB), transform, values)
+    weights = like(values, d + 1)
+    weights[:d] = penalty / curvature
+    return Rows(values, codes[order], weights, mean, turn, one)
 
 
-def _mean(x: Any) -> Any:
-    """(d,) in float64, without a copy of x in float64."""
-    xp = namespace(x)
-    return x.mean(0, dtype=xp.float64)
+def _covariance(x: Any, codes: Any, sample: Any) -> Any:
+    """(d, d) within classes, of some rows."""
+    part = cast(x[sample], "float64")
+    for c in np.unique(codes[sample]):
+        own = np.flatnonzero(codes[sample] == c)
+        part[own] -= part[own].mean(0)
+    return part.T @ part / len(part)
 
 
 class Pairs:
     """Heads between two classes each: loss Σ log(1 + e^−z), z = ±wᵀx the log-odds of a row's own class.
 
-    All heads of one class share its rows, so that they take one product. A shelf holds the rows of one class (on a GPU:
-    of several, filled up with zeros, which change nothing).
+    All heads of one class share its rows, so that they take one product together.
     """
 
     def __init__(self, rows: Rows, pairs: Any) -> None:
-        self.rows, self.pairs, self.xp = rows, pairs, namespace(rows.values)
-        self.h, k = len(pairs), rows.values.shape[1]
+        self.rows, self.pairs, self.penalty = rows, pairs, rows.penalty
         self.shelves = [Shelf(classes, held, pairs) for classes, held in _shelves(rows)]
-        self.gradient = like(rows.values, (2, self.h + 1, k))  # what the rows of either class give; last: of no head
-        self.sums, self.largest = like(rows.values, (2, self.h + 1)), like(rows.values, (2, self.h + 1))
+        # What the rows of the first and of the second class of a pair give; last comes a place for no head.
+        self.sums, self.sides = (
+            like(rows.values, 2, len(pairs) + 1),
+            like(rows.values, 2, len(pairs) + 1, len(self.penalty)),
+        )
 
-    def only(self, heads: Any) -> Pairs:
-        return Pairs(self.rows, self.pairs[heads if self.xp is np else heads.cpu().numpy()])
+    def only(self, keep: Any) -> Pairs:
+        return Pairs(self.rows, self.pairs[keep if namespace(keep) is np else keep.cpu().numpy()])
 
     def aim(self, direction: Any) -> Any:
-        direction = self._filled(direction)
-
-        def product(shelf: Shelf) -> None:
-            self.largest[shelf.side, shelf.heads] = shelf.aim(direction)
-
-        each(self.shelves, product, self.xp)
-        return self.xp.maximum(*self.largest)[: self.h]
+        return namespace(direction).maximum(*self._ask(self.sums, Shelf.aim, direction))[:-1]
 
     def slope(self, a: Any) -> Any:
-        a = self._filled(a)
+        return self._ask(self.sums, Shelf.slope, a).sum(0)[:-1]
 
-        def look(shelf: Shelf) -> None:
-            self.sums[shelf.side, shelf.heads] = shelf.slope(a)
+    def move(self, a: Any) -> None:
+        self._ask(self.sides, Shelf.move, a)
 
-        each(self.shelves, look, self.xp)
-        return (self.sums[0] + self.sums[1])[: self.h]
+    def gradient(self, part: slice) -> Any:
+        first, second = self.sides[:, :-1]
+        return second[part] - first[part]
 
-    def move(self, a: Any) -> Any:
-        a = self._filled(a)
+    def _ask(self, answers: Any, question: Any, x: Any) -> Any:
+        """What every class says to its heads' entries of x."""
+        if namespace(x) is not np:
+            x = namespace(x).concatenate([x, 0 * x[:1]])
 
-        def go(shelf: Shelf) -> None:
-            self.gradient[shelf.side, shelf.heads] = shelf.move(a)
+        def ask(shelf: Shelf) -> None:
+            answers[shelf.side, shelf.heads] = question(shelf, x)
 
-        each(self.shelves, go, self.xp)
-        return (self.gradient[1] - self.gradient[0])[: self.h]
-
-    def _filled(self, x: Any) -> Any:
-        """With a last entry for places where a shelf has no head."""
-        if self.xp is np:
-            return x
-        return self.xp.concatenate([x, x[:1] * 0])
+        each(self.shelves, ask, self.rows.values)
+        return answers
 
 
 class Shelf:
-    """Rows (b, n, k) of b classes, with the heads (b, h) of each and half the log-odds (b, n, h) that they give."""
+    """Rows (b, n, k) of b classes, the heads (b, h) of each, and half the log-odds (b, n, h) that they give.
+
+    On a GPU several classes stand on one shelf, filled up with rows of zeros, which change nothing, and with no heads.
+    """
 
     def __init__(self, classes: Any, rows: Any, pairs: Any) -> None:
         self.rows, self.xp = rows, namespace(rows)
         found = [np.flatnonzero((pairs == c).any(1)) for c in classes]
-        shape = len(classes), max(map(len, found))
-        heads, sign = np.full(shape, len(pairs)), np.zeros((*shape, 1))
+        heads = np.full((len(classes), max(map(len, found))), len(pairs))
+        side = np.zeros_like(heads)
         for i, (c, own) in enumerate(zip(classes, found, strict=True)):
-            heads[i, : len(own)] = own
-            sign[i, : len(own), 0] = np.where(pairs[own, 0] == c, 0.5, -0.5)
-        self.heads, self.side, self.sign = heads, (sign[..., 0] < 0).astype(int), sign.astype("float32")
-        if self.xp is not np:
-            to = rows.device
-            self.heads, self.side, self.sign = (
-                self.xp.as_tensor(v, device=to) for v in (self.heads, self.side, self.sign)
-            )
-        self.half, self.ahead, self.work = (like(rows, (*rows.shape[:2], shape[1])) for _ in range(3))
+            heads[i, : len(own)], side[i, : len(own)] = own, pairs[own, 1] == c
+        self.heads, self.side = (
+            v if self.xp is np else self.xp.as_tensor(v, device=rows.device) for v in (heads, side)
+        )
+        self.sign = (0.5 - like(rows, *heads.shape) - self.side)[..., None]
+        self.half, self.ahead, self.work = (like(rows, *rows.shape[:2], heads.shape[1]) for _ in range(3))
 
     def aim(self, direction: Any) -> Any:
         heads = direction[self.heads] * self.sign
@@ -179,21 +169,21 @@ class Shelf:
 
 
 def _shelves(rows: Rows) -> list[tuple[Any, Any]]:
-    """(classes, rows (b, n, k)): one class each, on a GPU as many together as have about as many rows."""
+    """(classes, their rows (b, n, k)): one class each, on a GPU as many together as have about as many rows."""
     ends = np.cumsum(rows.counts)
+    own = [rows.values[end - count : end] for end, count in zip(ends, rows.counts, strict=True)]
     if namespace(rows.values) is np:
-        spans = zip(ends - rows.counts, ends, strict=True)
-        return [([c], rows.values[None, low:high]) for c, (low, high) in enumerate(spans)]
+        return [([c], values[None]) for c, values in enumerate(own)]
     groups: list[list[int]] = []
-    for c in np.argsort(-rows.counts, kind="stable"):
+    for c in np.argsort(-rows.counts, kind="stable").tolist():
         if not groups or rows.counts[groups[-1][0]] > ALIKE * rows.counts[c]:
             groups.append([])
-        groups[-1].append(int(c))
+        groups[-1].append(c)
     shelves = []
     for group in groups:
-        held = like(rows.values, (len(group), int(rows.counts[group[0]]), rows.values.shape[1]))
+        held = like(rows.values, len(group), len(own[group[0]]), len(rows.penalty))
         for i, c in enumerate(group):
-            held[i, : rows.counts[c]] = rows.values[ends[c] - rows.counts[c] : ends[c]]
+            held[i, : len(own[c])] = own[c]
         shelves.append((group, held))
     return shelves
 
@@ -202,37 +192,47 @@ class Softmax:
     """One head of all classes: loss −Σ log softmax(W·x) of a row's own class; W (c, k) is a flat row of w."""
 
     def __init__(self, rows: Rows) -> None:
-        self.rows, self.xp, self.c = rows, namespace(rows.values), len(rows.counts)
-        n = len(rows.values)
-        self.logits, self.ahead = like(rows.values, (n, self.c)), like(rows.values, (n, self.c))
-        self.parts = blocks(n, SLAB if self.xp is np else n)
+        self.rows, self.xp, c = rows, namespace(rows.values), len(rows.counts)
+        self.penalty = self.xp.concatenate([rows.penalty] * c)
+        self.logits, self.ahead = (like(rows.values, len(rows.values), c) for _ in range(2))
+        self.parts = blocks(len(rows.values), SLAB)
 
-    def only(self, heads: Any) -> Softmax:
-        return self
+    def only(self, keep: Any) -> Softmax:
+        return self  # there is one head, and it stays to the end
 
     def aim(self, direction: Any) -> Any:
-        weights = direction.reshape(self.c, -1).T
-
-        def product(part: slice) -> None:
-            self.ahead[part] = self.rows.values[part] @ weights
-
-        each(self.parts, product, self.xp)
-        return direction[:, 0] * 0 + abs(self.ahead).max()
+        weights = direction.reshape(-1, self.rows.values.shape[1]).T
+        return self._over(lambda part: self._product(part, weights)).max()[None]
 
     def slope(self, a: Any) -> Any:
-        sums: list[Any] = []
-        each(self.parts, lambda p: sums.append((self._excess(self.logits[p] + a * self.ahead[p], p) * self.ahead[p]).sum()), self.xp)
-        return a * 0 + sum(sums)
+        def along(part: slice) -> Any:
+            return (self._excess(self.logits[part] + a * self.ahead[part], part) * self.ahead[part]).sum()
 
-    def move(self, a: Any) -> Any:
-        gradients: list[Any] = []
+        return self._over(along).sum()[None]
 
-        def go(part: slice) -> None:
+    def move(self, a: Any) -> None:
+        def go(part: slice) -> Any:
             self.logits[part] += a * self.ahead[part]
-            gradients.append(self._excess(self.logits[part], part).T @ self.rows.values[part])
+            return self._excess(self.logits[part], part).T @ self.rows.values[part]
 
-        each(self.parts, go, self.xp)
-        return sum(gradients).reshape(1, -1)
+        self.sum = self._over(go).sum(0).reshape(1, -1)
+
+    def gradient(self, part: slice) -> Any:
+        return self.sum + 0
+
+    def _product(self, part: slice, weights: Any) -> Any:
+        self.ahead[part] = self.rows.values[part] @ weights
+        return abs(self.ahead[part]).max()
+
+    def _over(self, work: Any) -> Any:
+        """What work(part) says of each part of the rows."""
+        answers = [None] * len(self.parts)
+
+        def ask(i: int) -> None:
+            answers[i] = work(self.parts[i])
+
+        each(range(len(self.parts)), ask, self.rows.values)
+        return self.xp.stack(answers)
 
     def _excess(self, logits: Any, part: slice) -> Any:
         """Probabilities less one at the row's own class."""

@@ -58,8 +58,11 @@ def reliability_targets(heads: Sequence[Heads], members: Sequence[Any], truth: A
     features = _members(members, truth)
     if len(heads) != len(features):
         raise BadInput(f"There are heads of {len(heads)} members and features of {len(features)}.")
+    for i, (h, x) in enumerate(zip(heads, features, strict=True)):
+        if h.weights.shape[1] != x.shape[1]:
+            raise BadInput(f"members[{i}] has {x.shape[1]} features, its heads were fitted to {h.weights.shape[1]}.")
     truth = np.asarray(truth) if namespace(truth) is np else truth.cpu().numpy()
-    perform = probability_performance if type(heads[0]).probabilities else regression_performance  # type: ignore[attr-defined]
+    perform = probability_performance if heads[0].probabilities else regression_performance
     one_row = heads[0].misses(features[0][:1], truth[:1]).size * len(heads)
     found = []
     for part in blocks(len(truth), max(1, BLOCK // one_row)):
@@ -119,7 +122,7 @@ def _members(members: Sequence[Any], truth: Any) -> list[Any]:
         if xp is np and x.dtype.kind not in "fiub":
             raise BadInput(f"{name} holds {x.dtype} values; features are real numbers.")
         if x.dtype not in (xp.float32, xp.float64):
-            x = cast(x, "float32")
+            x = cast(x, "float64" if xp is np and x.dtype.kind in "iu" else "float32")
         bad = ~xp.isfinite(x).all(1)
         if bad.any():
             raise BadInput(f"{name} is not finite in row {int(xp.where(bad)[0][0])}.")

@@ -19,13 +19,18 @@ from nescio.heads import _problems
 from nescio.heads._minimise import MEMORY, cast, like, minimise, namespace
 
 Array = NDArray[Any]
-TOLERANCE = {"float32": 2e-4, "float64": 1e-5}  # of a log-odds; probabilities are then off by 1e-3 and 5e-5 at most
-HANDOVER = 3e-2  # float64 begins with float32, up to here
+TOLERANCE = {"float32": 2e-4, "float64": 1e-5}  # of a log-odds: a tenth of what probabilities may be off
 ROOM = 1 << 30  # bytes of steps that are remembered at once
 
 
 class Heads(Protocol):
     """The heads of one member."""
+
+    probabilities: ClassVar[bool]  # what is missed are probabilities, not numbers
+
+    @property
+    def weights(self) -> Any:
+        """(h, d)"""
 
     def misses(self, x: Any, truth: Any) -> Array:
         """(n, t, …) by how much the t tasks of a row miss its truth."""
@@ -50,7 +55,7 @@ class OneVsOne:
         c = len(classes)
         pairs = np.stack(np.triu_indices(c, 1), 1)
         rows = _problems.rows(x, codes, 2 * len(codes) / c, penalty, precision)
-        w = like(rows.values, (len(pairs), rows.values.shape[1]))
+        w = like(rows.values, len(pairs), rows.values.shape[1])
         w[:, -1] = _beside(np.log(counts[pairs[:, 0]] / counts[pairs[:, 1]]) / rows.one, w)
         few = max(1, ROOM // (2 * MEMORY * w[0].nbytes))
         for part in blocks(len(pairs), few):
@@ -82,7 +87,7 @@ class Multiclass:
     def fit(cls, x: Any, truth: Any, penalty: float, precision: str) -> Multiclass:
         classes, codes, _ = _classes(truth)
         rows = _problems.rows(x, codes, len(codes), penalty, precision)
-        w = like(rows.values, (1, len(classes) * rows.values.shape[1]))
+        w = like(rows.values, 1, len(classes) * rows.values.shape[1])
         w = _solve(rows, _problems.Softmax, w, precision)
         return cls(classes, *rows.heads(w.reshape(len(classes), -1)))
 
@@ -133,11 +138,9 @@ TASKS: dict[str, type[OneVsOne] | type[Multiclass] | type[Regression]] = {
 
 def _solve(rows: _problems.Rows, problem: Any, w: Any, precision: str) -> Any:
     """float32 goes most of the way also to a float64 optimum."""
-    stages = {"float32": HANDOVER, "float64": TOLERANCE["float64"]} if precision == "float64" else TOLERANCE
     with one_blas_thread():
         for dtype in ("float32", "float64")[: 1 + (precision == "float64")]:
-            at = rows.cast(dtype)
-            w = minimise(problem(at), cast(w, dtype), at.penalty, stages[dtype])
+            w = minimise(problem(rows.cast(dtype)), cast(w, dtype), TOLERANCE[dtype])
     return w
 
 

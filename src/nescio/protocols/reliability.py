@@ -8,9 +8,7 @@ Source: Park, Wang, Ardeshir and Azizan, Quantifying representation reliability,
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -24,10 +22,11 @@ from nescio.config import Training, Trial, seed_for
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions
 from nescio.protocols._evaluations import Evaluation, Job, Say, Study, do, read, record, table, writable
-from nescio.protocols._networks import Place, dump, pace, runtime_of, train_key, trained
+from nescio.protocols._networks import Place, damage_noted, dump, pace, runtime_of, train_key, trained
+from nescio.protocols.cood import _npz
 from nescio.representations import SCORES, Scores, Similarity, Spaces, aligned, kind, rankings_agree, spaces_of
 from nescio.rows import COLUMNS, Row
-from nescio.store import Damaged, Store, StoreError
+from nescio.store import Store
 from nescio.sweep import Crew, Task
 
 NAME, VERSION = "reliability", 1
@@ -50,8 +49,19 @@ class Plan:
     seeds: int = 5  # … and how often they are drawn anew
     k: int = 100  # neighbours of NC
     k_dist: int = 1  # neighbours of Dist
-    ks: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # of Figure 5, those below the number of references
-    distances: tuple[str, ...] = METRICS  # the first one's sweeps over k and M are kept
+    ks: tuple[int, ...] = (
+        1,
+        2,
+        5,
+        10,
+        20,
+        50,
+        100,
+        200,
+        500,
+        1000,
+    )  # of Figure 5, those below `references`
+    distances: tuple[str, ...] = METRICS
     scores: tuple[str, ...] = SCORES
     components: int = 20  # of the mixtures of LL
     similarity: Similarity = "jaccard"
@@ -74,6 +84,11 @@ class Plan:
                 raise BadInput(f"--{name} is {' or '.join(words)}, not {getattr(self, name)!r}.")
         if not (self.settings and self.methods and self.backbones):
             raise BadInput("There is nothing to train: name data, methods and backbones.")
+
+    @property
+    def swept(self) -> str:
+        """The distance whose sweeps over k and M are kept."""
+        return "cosine" if "cosine" in self.distances else self.distances[0]
 
     @property
     def sources(self) -> dict[str, list[str]]:
@@ -314,7 +329,7 @@ def _embed(trial: Trial, looks: Sequence[Look], place: Place) -> dict[str, Any]:
                 method = method or load_method(key, trial, store, here, place.root)
                 images = images_of(look, source.size, place.root)
                 dump_of(method, images, source, here).save(part.folder / DUMP)
-    return pace(trial, place)
+    return {"trial": f"{trial.method}, {trial.backbone}, {trial.data}, {trial.init_seed}", **pace(trial, place)}
 
 
 def _embed_died(reason: str, trial: Trial, looks: Sequence[Look], place: Place) -> None:
@@ -452,23 +467,6 @@ def _facts(candidate: Candidate, target: str, place: Place) -> Row:
     return described | about | {"members": len(candidate.trials)}
 
 
-@contextmanager
-def damage_noted(evaluation: Evaluation, place: Place) -> Iterator[None]:
-    """Finished work that turns out to be damaged has no failure.json of its own: what needs it says so."""
-    try:
-        yield
-    except Damaged as error:
-        with suppress(StoreError):  # the first error is the one to raise
-            evaluation.mark(Store(place.store), str(error))
-        raise
-
-
-def _npz(arrays: Mapping[str, Array]) -> bytes:
-    held = io.BytesIO()
-    np.savez_compressed(held, allow_pickle=False, **arrays)
-    return held.getvalue()
-
-
 def _arrays(path: Any) -> dict[str, Array]:
     with np.load(path, allow_pickle=False) as held:
         return {name: held[name] for name in held.files}
@@ -513,7 +511,7 @@ def score(
 
     `seeds` are those of the members; 0, 1, … by default.
     """
-    first = distance == plan.distances[0]
+    first = distance == plan.swept
     wanted = {name: name in plan.scores for name in SCORES}
     spaces = spaces_of(
         refs,
@@ -637,7 +635,7 @@ def _score_evaluation(asked: Asked, plan: Plan, place: Place) -> Evaluation:
     looks = (Look(asked.candidate.data, "train", plan.references, asked.seed), Look(asked.target, "test"))
     seen = [look_key(trial, look, place) for trial in asked.candidate.trials for look in looks]
     names = ("k", "k_dist", "scores", "components", "similarity")
-    sweeps = list(plan.ks) if asked.distance == plan.distances[0] else None
+    sweeps = list(plan.ks) if asked.distance == plan.swept else None
     recipe = {"kind": "scores", "target": asked.target, "distance": asked.distance, "seed": asked.seed, "ks": sweeps}
     recipe |= {name: getattr(plan, name) for name in names}
     return Evaluation(NAME, VERSION, recipe, (truth, *seen))

@@ -23,6 +23,7 @@ from nescio.report._figures import (
     reliability_figure,
     risk_coverage_figure,
 )
+from nescio.report._gallery import Gallery
 from nescio.report._tables import (
     COMPARISON,
     SUMMARY,
@@ -189,7 +190,7 @@ class Terms:
     entries: Sequence[tuple[str, str]]
 
 
-Block = Table | Figure | Choice | Fold | Terms
+Block = Table | Figure | Choice | Fold | Terms | Gallery
 
 
 @dataclass(frozen=True)
@@ -241,6 +242,8 @@ def _blocks(blocks: Sequence[Block], figures: dict[str, Any], alone: str = "") -
             found.append(_details(block.title, _blocks(block.blocks, figures, block.title)))
         elif isinstance(block, Terms):
             found.append(_terms(block.entries))
+        elif isinstance(block, Gallery):
+            found.append(block.html())
         else:
             names = "".join(f'<option value="{escape(name)}">{escape(name)}</option>' for name in block.options)
             found.append(

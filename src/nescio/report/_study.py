@@ -23,6 +23,7 @@ TELLERS = {
     "uimnet": "nescio.protocols._uimnet_tables",
     "selective": "nescio.protocols._selective_reports",
     "cood": "nescio.protocols._cood_reports",
+    "reliability": "nescio.protocols._reliability_reports",
 }
 ROWS, PLAN = "rows.parquet", "plan.json"
 WIDTH = 620  # pixels of a figure that stands alone

@@ -94,16 +94,18 @@ def _answer(
     labels = torch.from_numpy(images.labels).to(here.device)
     right, sound = torch.zeros((2,), dtype=torch.int64, device=here.device)
     done, started = 0, time.monotonic()
-    with torch.inference_mode(), _inputs(network, model.classes, embeddings) as seen:
-        for raw in track(feed(pixels, batch, here.device), model.name, math.ceil(len(images) / batch)):
-            with here.autocast():
-                logits, mean = ask(normal(raw))
+    # one autocast around all batches: it then casts the weights once
+    with torch.inference_mode(), here.autocast(), _inputs(network, model.classes, embeddings) as seen:
+        for raw, count in track(feed(pixels, batch, here.device), model.name, math.ceil(len(images) / batch)):
+            made = {**ask(normal(raw)), "embeddings": seen()}
+            found = {name: each[:count] for name, each in made.items() if each is not None}
+            logits = found["logits"]
             if logits.shape[-1] != model.classes:
                 raise BadInput(f"{model.name} gives {logits.shape[-1]} numbers for {model.classes} classes.")
-            right += (logits.softmax(-1).mean(1).argmax(-1) == labels[done : done + len(raw)]).sum()
+            right += (logits.softmax(-1).mean(1).argmax(-1) == labels[done : done + count]).sum()
             sound += torch.isfinite(logits).all(-1).all(-1).sum()
-            held.take({"logits": logits.clamp(-LARGEST, LARGEST), MC_DROPOUT: mean, "embeddings": seen()})
-            done += len(raw)
+            held.take({**found, "logits": logits.clamp(-LARGEST, LARGEST)})
+            done += count
         arrays = held.arrays()
         if int(sound) < done:
             raise BadInput(f"{model.name} gives numbers that are not finite for {done - int(sound)} of {done} images.")
@@ -139,29 +141,51 @@ class Normal:
         return x.contiguous(memory_format=self.layout)
 
 
-def feed(pixels: Path, batch: int, device: torch.device) -> Iterator[Tensor]:
-    """Batches of a file of pixels, uint8 (b, h, w, ch), on the device."""
+def feed(pixels: Path, batch: int, device: torch.device) -> Iterator[tuple[Tensor, int]]:
+    """Batches of a file of pixels, uint8 (b, h, w, ch), on the device, and how many images of each count: on a GPU all
+    are of one size, because it looks for its fastest kernels again whenever the size changes."""
     held = np.load(pixels, mmap_mode="r")
     if device.type == "cuda":
-        yield from _ahead(pixels, held, batch, device)
+        yield from _ahead(pixels, held, batch, Copies(device))
         return
     for rows in blocks(len(held), batch):
-        yield torch.from_numpy(np.array(held[rows]))  # a copy: torch takes no memory that it may not write to
+        # a copy: torch takes no memory that it may not write to
+        yield torch.from_numpy(np.array(held[rows])), rows.stop - rows.start
 
 
-def _ahead(pixels: Path, held: Any, batch: int, device: torch.device) -> Iterator[Tensor]:
-    """Threads read into pinned memory, from which copies to the device run beside its work."""
-    ready: SimpleQueue[Any] = SimpleQueue()
-    free: SimpleQueue[Any] = SimpleQueue()
+class Copies:
+    """From pinned memory to a GPU, on a stream of their own, beside its work."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream = device, torch.cuda.Stream(device)
+
+    def room(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+
+    def send(self, buffer: Tensor) -> tuple[Tensor, Any]:
+        """The copy, for which later work waits, and an event: after it the buffer may be filled again."""
+        here = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self.stream):
+            raw = buffer.to(self.device, non_blocking=True)
+            copied = self.stream.record_event()
+        here.wait_event(copied)
+        raw.record_stream(here)
+        return raw, copied
+
+
+def _ahead(pixels: Path, held: Any, batch: int, copies: Any) -> Iterator[tuple[Tensor, int]]:
+    """A thread fills buffers while the network works on what was in the last ones."""
+    ready: SimpleQueue[Any] = SimpleQueue()  # (buffer, images in it), (None, None) at the end, (None, what went wrong)
+    free: SimpleQueue[Any] = SimpleQueue()  # (buffer, event of its last copy), (None, None) when nobody wants more
     for _ in range(BUFFERS):
-        free.put((torch.empty((batch, *held.shape[1:]), dtype=torch.uint8, pin_memory=True), None))
+        free.put((copies.room(batch, *held.shape[1:]), None))
 
     def read() -> None:
         try:
             with pixels.open("rb") as file, ThreadPoolExecutor(READERS) as pool:
                 for rows in blocks(len(held), batch):
                     buffer, copied = free.get()
-                    if buffer is None:  # nobody wants more
+                    if buffer is None:
                         return
                     if copied is not None:
                         copied.synchronize()
@@ -173,7 +197,6 @@ def _ahead(pixels: Path, held: Any, batch: int, device: torch.device) -> Iterato
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    beside = torch.cuda.Stream(device)
     try:
         while True:
             buffer, count = ready.get()
@@ -181,14 +204,9 @@ def _ahead(pixels: Path, held: Any, batch: int, device: torch.device) -> Iterato
                 if count is not None:
                     raise count
                 return
-            here = torch.cuda.current_stream(device)
-            with torch.cuda.stream(beside):
-                raw = buffer[:count].to(device, non_blocking=True)
-                copied = beside.record_event()
-            here.wait_event(copied)
-            raw.record_stream(here)
+            raw, copied = copies.send(buffer)
             free.put((buffer, copied))
-            yield raw
+            yield raw, count
     finally:
         free.put((None, None))
         reader.join()
@@ -288,19 +306,19 @@ class Ask:
         self.network, self.layers, self.passes = network, layers, passes
         self.parts: tuple[Part, Part] | None = None if layers and passes else (_same, network)
 
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, x: Tensor) -> dict[str, Tensor | None]:
         if self.parts is None:
             self.parts = _divided(self.network, self.layers, x)
         body, head = self.parts
         features = body(x)
         logits = _logits(head(features))
         if not self.layers or not self.passes or logits.shape[1] > 1:  # several draws: its method drops by itself
-            return logits, None
+            return {"logits": logits}
         with dropping(self.layers):
             total = _logits(head(features))[:, 0].log_softmax(-1)
             for _ in range(self.passes - 1):
                 total = torch.logaddexp(total, _logits(head(features))[:, 0].log_softmax(-1))
-        return logits, total - math.log(self.passes)
+        return {"logits": logits, MC_DROPOUT: total - math.log(self.passes)}
 
 
 def _same(x: Any) -> Any:

@@ -1,0 +1,109 @@
+"""All one-vs-one heads of one member against scikit-learn's, head by head; on a GPU too where there is one."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from _table import best_of, show
+
+from nescio._parallel import one_blas_thread
+from nescio.heads import OneVsOne, fit_heads
+
+CLASSES, ROWS, D, TESTS = 100, 500, 512, 2_000  # rows of a class: a head sees twice as many
+SAMPLE = 40  # heads that the peer is timed on
+LIMITS, TARGETS = {"float32": 2e-3, "float64": 1e-4}, {"float32": 20.0, "float64": 7.0}
+
+
+def network(rng: Any, y: Any) -> Any:
+    """Like pooled features: few causes, a falling spectrum, no negative values, a large mean."""
+    latent = 64
+    fall = np.arange(1, latent + 1) ** -0.7
+    cause = (0.5 * rng.normal(size=(CLASSES, latent))[y] + rng.normal(size=(len(y), latent))) * fall
+    turn, total = rng.normal(size=(latent, D)), 0.0
+    for _ in range(4):
+        place = cause + 0.3 * fall * rng.normal(size=cause.shape)
+        total = total + np.maximum(place @ turn + 0.3 * rng.normal(size=(len(y), D)), 0)
+    return (total / 4).astype(np.float32)
+
+
+def clusters(rng: Any, y: Any) -> Any:
+    """Round clusters: as easy as it gets for an optimiser without a preconditioner."""
+    centres = 4 * rng.normal(size=(CLASSES, D)) / D**0.5
+    return (centres[y] + rng.normal(size=(len(y), D))).astype(np.float32)
+
+
+def probabilities(weights: Any, intercepts: Any, x: Any) -> Any:
+    return 0.5 * (1 + np.tanh(0.5 * (x.astype(np.float64) @ weights.T + intercepts)))
+
+
+def peer(x: Any, y: Any, pairs: Any, tests: Any) -> tuple[float, Any]:
+    """Seconds of one head, the least of each over two runs, and what it says of the tests."""
+    from sklearn.linear_model import LogisticRegression
+
+    total, said = 0.0, []
+    with one_blas_thread():
+        for i, j in pairs:
+            rows = np.isin(y, (i, j))
+            own, first = x[rows], y[rows] == i
+            seconds, head = best_of(lambda: LogisticRegression(tol=1e-8, max_iter=100_000).fit(own, first), 2)  # noqa: B023
+            total += seconds
+            said.append(head.predict_proba(tests)[:, 1])
+    return total / len(pairs), np.stack(said, 1)
+
+
+def on_gpu(x: Any, y: Any, precision: str) -> tuple[float, OneVsOne] | None:
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    there = torch.as_tensor(x, device="cuda")
+
+    def fit() -> OneVsOne:
+        (heads,) = fit_heads([there], y, precision=precision)
+        assert isinstance(heads, OneVsOne)
+        return OneVsOne(heads.classes, heads.pairs, heads.weights.cpu().numpy(), heads.intercepts.cpu().numpy())
+
+    fit()
+    return best_of(fit)
+
+
+def run() -> list[dict[str, Any]]:
+    rows = []
+    for make in (network, clusters):
+        rng = np.random.default_rng(0)
+        y = np.concatenate([np.repeat(np.arange(CLASSES), ROWS), rng.integers(CLASSES, size=TESTS)])
+        x = make(rng, y)
+        x, y, tests = x[:-TESTS], y[:-TESTS], x[-TESTS:]
+        pairs = np.stack(np.triu_indices(CLASSES, 1), 1)
+        sample = np.sort(rng.choice(len(pairs), SAMPLE, replace=False))
+        _, exact = peer(x.astype(np.float64), y, pairs[sample], tests.astype(np.float64))
+        for precision, limit in LIMITS.items():
+            one_s, _ = peer(x.astype(precision), y, pairs[sample], tests.astype(precision))
+            ours = {"two cores": best_of(lambda x=x, y=y, p=precision: fit_heads([x], y, precision=p)[0])}
+            if (gpu := on_gpu(x, y, precision)) is not None:
+                ours["GPU"] = gpu
+            for where, (seconds, heads) in ours.items():
+                off = np.abs(probabilities(heads.weights[sample], heads.intercepts[sample], tests) - exact).max()
+                assert off < limit, (make.__name__, precision, where, off)
+                rows.append(
+                    {
+                        "work": f"{len(pairs):,} heads, {2 * ROWS:,} × {D}, {make.__name__}, {precision}, {where}",
+                        "peer": f"scikit-learn, BLAS at 1, tol 1e-8 ({SAMPLE} heads, scaled)",
+                        "peer_s": one_s * len(pairs),
+                        "ours_s": seconds,
+                        "ratio": one_s * len(pairs) / seconds,
+                        "target": TARGETS[precision],
+                        "note": f"off by ≤ {off:.0e} in probability; ten members take ten times as long",
+                    }
+                )
+    return rows
+
+
+if __name__ == "__main__":
+    start = time.perf_counter()
+    show(run())
+    print(f"{time.perf_counter() - start:.0f} s")

@@ -1,0 +1,134 @@
+"""Images per second of pretrained models over cached pixels, and of the decoding that makes the cache.
+
+The second model of a group, from the file of pixels to float16 logits on the disk, against the bare forward of the same
+network on input that lies on the device: ResNet-50 at 224 pixels in bf16 on a GPU, ResNet-18 on a CPU. Decoding of
+500 × 375 JPEGs on one core and on all.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from nescio._parallel import threads
+from nescio.runtime import Runtime, runtime
+from nescio.store import Store
+from nescio.zoo import pixels
+from nescio.zoo.ask import Settings, ask, question
+from nescio.zoo.data import labelled
+from nescio.zoo.entries import entry
+from nescio.zoo.models import model
+from nescio.zoo.pixels import View
+
+GPU = torch.cuda.is_available()
+NAME = "resnet50.tv_in1k" if GPU else "resnet18.tv_in1k"
+ROWS, BATCH = (40_000, 512) if GPU else (96, 32)
+DECODED = 4096 if GPU else 512
+KINDS = 64  # different images
+
+
+def pictures(path: Path, rows: int) -> Path:
+    """A pack of JPEGs of ImageNet's usual shape and length (about 100 kB)."""
+    rng = np.random.default_rng(0)
+    images = []
+    for _ in range(KINDS):
+        coarse = Image.fromarray(rng.integers(0, 256, (75, 100, 3), dtype=np.uint8)).resize((500, 375))
+        noisy = np.asarray(coarse, np.int16) + rng.integers(-24, 25, (375, 500, 1))
+        held = io.BytesIO()
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(held, "JPEG", quality=90)
+        images.append(np.frombuffer(held.getvalue(), np.uint8))
+    images = [images[row % KINDS] for row in range(rows)]
+    labels = np.arange(rows) * 1000 // rows
+    labels[-1] = 999
+    offsets = np.cumsum([0, *map(len, images)])
+    np.savez(path, blob=np.concatenate(images), offsets=offsets, y=labels, split=np.array(["val"] * rows))
+    return path
+
+
+def weights(folder: Path, seed: int) -> Path:
+    import timm
+    from safetensors.torch import save_file
+
+    torch.manual_seed(seed)
+    folder.mkdir()
+    save_file(timm.create_model(NAME).state_dict(), folder / f"{NAME}.safetensors")
+    return folder
+
+
+def models(root: Path, here: Runtime) -> tuple[float, float, float]:
+    """(bare forward, second model of the group, the same with loading its weights and saving) images per second."""
+    store, images = Store(root / "store"), labelled(f"npz:{pictures(root / 'val.npz', ROWS)}")
+    for seed in range(2):
+        settings = Settings(weights=weights(root / f"w{seed}", seed), batch=BATCH)
+        asked = question(model(NAME, store), images, store, here, settings)
+        start = time.perf_counter()
+        ask(asked, store, here)
+        whole = ROWS / (time.perf_counter() - start)
+    return bare(here), float(entry(store, asked.key(store)).facts["images_per_second"]), whole
+
+
+def bare(here: Runtime) -> float:
+    import timm
+
+    network = here.place(timm.create_model(NAME)).eval()
+    x = torch.rand(BATCH, 3, 224, 224, device=here.device)
+    x = x.contiguous(memory_format=torch.channels_last) if here.channels_last else x
+    steps = ROWS // BATCH
+    with torch.inference_mode(), here.autocast():
+        for step in range(3 + steps):
+            if step == 3:
+                wait()
+                start = time.perf_counter()
+            network(x)
+        wait()
+    return steps * BATCH / (time.perf_counter() - start)
+
+
+def wait() -> None:
+    if GPU:
+        torch.cuda.synchronize()
+
+
+def decoding(root: Path, workers: int) -> float:
+    images, view = labelled(f"npz:{pictures(root / f'{workers}.npz', DECODED)}"), View(224, 256)
+    file = root / f"{workers}.npy"
+    np.lib.format.open_memmap(file, "w+", np.uint8, (DECODED, 224, 224, 3)).flush()
+    left = pixels.blocks_of(np.arange(DECODED))
+    start = time.perf_counter()
+    for _ in pixels.decoded(file, images.source, left, view, processes=True, workers=workers):
+        pass
+    return DECODED / (time.perf_counter() - start)
+
+
+def row(work: str, peer: str, theirs: float, mine: float, target: str, note: str = "") -> dict[str, Any]:
+    seen = {"peer_s": f"{theirs:,.0f}/s", "ours_s": f"{mine:,.0f}/s", "ratio": mine / theirs}
+    return {"work": work, "peer": peer, **seen, "target": target, "note": note}
+
+
+def run() -> list[dict[str, Any]]:
+    here = runtime()
+    where = torch.cuda.get_device_name() if GPU else f"CPU, {torch.get_num_threads()} threads"
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        one, every = (decoding(root, workers) for workers in (1, threads()))
+        plain, second, whole = models(root, here)
+    target = "≥ 0.85 ×" if GPU else ""
+    name = NAME.partition(".")[0]
+    return [
+        row(f"{name}, 224 px, {ROWS:,} images: second model", "bare forward", plain, second, target, where),
+        row("the same, with loading its weights and saving", "bare forward", plain, whole, "", where),
+        row(f"decode 500 × 375 to 224, {threads()} cores", "one core", one, every, f"{threads()} ×", where),
+    ]
+
+
+if __name__ == "__main__":
+    from _table import show
+
+    show(run())

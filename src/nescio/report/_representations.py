@@ -232,7 +232,7 @@ def ranking_story(found: Ranked) -> Story:
         sections.append(Section("notes", "What else to know", [Terms([("note", note) for note in found.notes])]))
     names = found.names
     heading = " · ".join(names[:4]) + (" …" if len(names) > 4 else "")
-    return Story(f"Which representation to trust: {heading}", ranking_sentences(found), sections, (TRUST,))
+    return Story(f"Which representation to trust: {heading}", ranking_sentences(found), sections)
 
 
 # ---- the rows of one candidate
@@ -302,18 +302,20 @@ def spread_figure(judged: Judged, palette: Mapping[str, str] = PAPER) -> Any:
 
     limit = chance(judged.k, judged.rows.references, judged.how.similarity)
     top = max(float(judged.nc.max()), limit)
-    edges = np.linspace(0, top if top > 0 else 1, BINS + 1)
+    pairs = judged.candidate.members * (judged.candidate.members - 1) // 2
+    bins = min(BINS, max(5, judged.k * pairs // 2))  # NC takes few values where k and the pairs are few
+    edges = np.linspace(0, top if top > 0 else 1, bins + 1)
     counts, _ = np.histogram(judged.nc, edges)
     bars = [
         {"low": float(low), "high": float(high), "rows": int(rows)}
         for (low, high), rows in zip(pairwise(edges), counts, strict=True)
     ]
-    x = alt.X("low:Q", title=f"NC@{judged.k}: more reliable →", axis=alt.Axis(format="~g", tickCount=_few_ticks()))
+    x = alt.X("low:Q", title=f"NC@{judged.k}: more reliable →").axis(format="~g", tickCount=_few_ticks())
     drawn = (
         alt.Chart(_inline(bars))
         .mark_bar(color=palette["accent"], binSpacing=1)
         .encode(
-            x,
+            x.bin("binned"),
             alt.X2("high:Q"),
             alt.Y("rows:Q", title="rows"),
             tooltip=[

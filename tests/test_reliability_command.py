@@ -97,7 +97,7 @@ def test_distance_and_similarity_are_asked_for(capsys, place, tmp_path, options)
 
 
 def test_rows_that_the_models_see_differently_are_the_least_reliable(capsys, place):
-    words = ["--references", *files(place, "r"), "--least", ODD, "--json"]
+    words = ["--references", *files(place, "r"), "--components", 3, "--least", ODD, "--json"]
     code, out, err = ask(capsys, "reliability", *files(place, "t"), *words)
     found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert code == 0 and err == ""
@@ -151,7 +151,7 @@ def test_members_may_have_other_orders_and_other_widths(capsys, place, tmp_path)
 
 def test_every_format_holds_the_same(capsys, place, tmp_path):
     for ending in ("csv", "parquet", "npz"):
-        words = ["--references", *files(place, "r"), "--to", tmp_path / f"s.{ending}"]
+        words = ["--references", *files(place, "r"), "--components", 3, "--to", tmp_path / f"s.{ending}"]
         assert ask(capsys, "reliability", *files(place, "t"), *words)[0] == 0
     table, held = read_csv(tmp_path / "s.csv"), pq.ParquetFile(tmp_path / "s.parquet").read()
     with np.load(tmp_path / "s.npz") as arrays:

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -28,7 +26,8 @@ from nescio.runtime import runtime  # noqa: E402
 from nescio.zoo import forward  # noqa: E402
 from nescio.zoo.ask import Settings, ask_all, question  # noqa: E402
 from nescio.zoo.data import labelled  # noqa: E402
-from nescio.zoo.models import build, model  # noqa: E402
+from nescio.zoo.models import Model, build, model  # noqa: E402
+from nescio.zoo.pixels import View  # noqa: E402
 
 HERE = runtime("cpu")
 N = 12
@@ -261,6 +260,32 @@ def test_numbers_that_are_not_finite_are_a_failure_with_a_sentence(place, tmp_pa
     assert f"not finite for {N} of {N} images" in found.failures[0].reason
 
 
+def test_memory_does_not_grow_with_the_images(tmp_path):
+    """20,000 × 1,000 logits are 80 MB in float32; what is held beside the files is a few batches."""
+    rows, classes = 20_000, 1000
+    np.save(tmp_path / "pixels.npy", np.random.default_rng(0).integers(0, 256, (rows, 8, 8, 3), dtype=np.uint8))
+    asked = Model("small", View(8, 8), (0.5,) * 3, (0.5,) * 3, classes)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, classes)).eval()
+    spec = tmp_path / "set.npz"
+    np.savez(spec, x_test=np.zeros((rows, 1, 1), np.uint8), y_test=np.arange(rows) % classes)
+    images, seen = labelled(f"npz:{spec}"), []
+
+    def own():
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1000
+
+    class Watched(torch.nn.Module):
+        def forward(self, x):
+            seen.append(own())
+            return network(x)
+
+    found = forward.answer(Watched(), asked, tmp_path / "pixels.npy", images, HERE, tmp_path, batch=500)
+    assert found.dump.logits.shape == (rows, 1, classes) and found.dump.logits.dtype == np.float16
+    before = own()
+    found.dump.save(tmp_path / "dump")
+    assert max(seen[4:]) - seen[4] < 25 and own() - before < 25, "MB"
+
+
 class Late:
     """Copies that are made only when someone waits for them, as a busy GPU makes them."""
 
@@ -405,43 +430,34 @@ def test_an_unreadable_image_costs_the_set_and_nothing_that_is_finished(place, t
     assert all("0002/0.jpg cannot be read" in failure.reason for failure in found.failures)
 
 
-KILLED = """
-import sys
-from nescio.runtime import runtime
-from nescio.store import Store
-from nescio.zoo import forward
-from nescio.zoo.ask import Settings, ask_all
-from nescio.zoo.data import labelled
-from nescio.zoo.models import model
-from pathlib import Path
+def killed(place, store, number):
+    """Asks two models in a process of its own, which kills itself when it reaches a batch; how it ended."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        torch.set_num_threads(1)  # the parent's threads are not here
+        real = forward.feed
 
-real = forward.feed
-def feed(*args):
-    for number, raw in enumerate(real(*args)):
-        if number == int(sys.argv[4]):
-            import os, signal
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield raw
-forward.feed = feed
-store = Store(sys.argv[2])
-images = labelled(sys.argv[1])
-models = [model(name, store) for name in ("test_resnet", "test_efficientnet")]
-settings = Settings(weights=Path(sys.argv[3]), batch=4)
-found = ask_all([(each, images) for each in models], store, runtime("cpu"), settings)
-print(len(found.entries), len(found.failures))
-"""
+        def feed(*args):
+            for at, batch in enumerate(real(*args)):
+                if at == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield batch
+
+        forward.feed = feed
+        found = answers(place, store, "test_resnet", "test_efficientnet", batch=4)
+        os._exit(len(found.failures))
+    finally:
+        os._exit(77)
 
 
 def test_a_killed_run_goes_on(place, tmp_path):
     store = Store(tmp_path)
-    command = [sys.executable, "-c", KILLED, f"npz:{place / 'val.npz'}", str(tmp_path), str(place / "w")]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    first = subprocess.run([*command, "2"], env=env)
-    assert first.returncode == -signal.SIGKILL and entries(store) == []
+    assert killed(place, store, 2) == -signal.SIGKILL and entries(store) == []
     kept = {path.name for path in (tmp_path / "pixels").glob("*")}
     assert len(kept) == 1, "the decoded images stay"
-    second = subprocess.run([*command, "99"], env=env, capture_output=True, text=True, check=True)
-    assert second.stdout.split() == ["2", "0"]
+    assert not answers(place, store, "test_resnet", "test_efficientnet", batch=4).failures
     expected = answers(place, Store(tmp_path / "other"), "test_resnet", "test_efficientnet", batch=4).entries
     for ours, theirs in zip(sorted(entries(store), key=lambda each: each.model, reverse=True), expected, strict=True):
         assert ours.model == theirs.model and ours.key == theirs.key
@@ -449,13 +465,17 @@ def test_a_killed_run_goes_on(place, tmp_path):
         store.verify("zoo", ours.key)
 
 
-@pytest.mark.slow
 def test_two_processes_share_the_work(place, tmp_path):
-    command = [sys.executable, "-c", KILLED, f"npz:{place / 'val.npz'}", str(tmp_path), str(place / "w"), "99"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    both = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [each.communicate()[0].split() for each in both] == [["2", "0"]] * 2
-    assert len(entries(Store(tmp_path))) == 2
+    others = []
+    for _ in range(2):
+        child = os.fork()
+        if not child:
+            os._exit(killed(place, Store(tmp_path), 99))
+        others.append(child)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in others] == [0, 0]
+    found = entries(Store(tmp_path))
+    assert [each.model for each in found] == ["test_efficientnet", "test_resnet"]
+    assert len(list((tmp_path / "pixels").glob("*"))) == 2
 
 
 # ---- entries

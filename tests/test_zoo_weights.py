@@ -218,6 +218,16 @@ def test_efficientnet_lite_by_its_names(tmp_path, number):
     x = torch.arange(256.0)  # its input is (x − 127) / 128
     torch.testing.assert_close((x / 255 - fitted.mean[0]) / fitted.std[0], (x - 127) / 128)
     assert (asked.mean[0], asked.std[0]) == (0.5, 0.5), "timm's own weights want other numbers"
+    size = asked.view.size
+    own = timm.create_model(name).eval()
+    own.load_state_dict(state)
+    with torch.inference_mode():
+        image = torch.randn(1, 3, size, size)
+        ours, plain = network.forward_features(image), own.forward_features(image)
+    side = {0: (7, 7), 1: (7, 8), 2: (8, 9)}[number]  # the port pads for the image, timm for every map
+    assert (ours.shape[-1], plain.shape[-1]) == side
+    if number == 0:
+        torch.testing.assert_close(ours, plain)
     theirs["_fc.weight"] = theirs["_fc.weight"][:999]
     torch.save(theirs, file)
     with pytest.raises(BadInput, match=r"classifier\.weight has shape \(999, 1280\) where \(1000, 1280\)"):

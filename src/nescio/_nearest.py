@@ -28,6 +28,7 @@ CHOICE = 1 << 19  # entries of it that are chosen from at once
 SLAB = 1 << 17  # numbers that are converted at once: they stay in the cache
 TILE = 512  # rows and columns of a symmetric tile
 TILES_FROM = 8 * TILE  # rows from which symmetric tiles, at half the products, are worth their bookkeeping
+SURE = 2.5  # margins from the k-th score beyond which a side is certain: one of it, one of the entry, and for rounding
 CROWD = 64  # with more undecided neighbours in a row than this, a float64 product comes before pairs
 CROWDED = -1  # stands for the neighbours of such a row until then
 SERIAL = 1 << 27  # multiplications below which a second thread costs more than it saves
@@ -320,8 +321,8 @@ class _Judge:
 def _choose(scores: Array, margin: Array, cuts: Sequence[int], judge: _Judge | None) -> Array:
     """(b, cuts[-1]) columns: for every cut k the first k have the k highest true scores, ties to the lower column.
 
-    scores (b, n) are off by at most `margin` (b,). An entry further than four margins from the k-th score is on its
-    side of the cut for sure; the others are asked of the judge, and rows with too many of them come back as CROWDED.
+    scores (b, n) are off by at most `margin` (b,). An entry further than SURE margins from the k-th score is on its
+    side of the cut for certain; the others are asked of the judge, and rows with too many of them come back as CROWDED.
     (Margin 0 and no judge: the scores are true.)
     """
     b, n = scores.shape
@@ -338,46 +339,59 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], judge: _Judge | N
     found = np.empty((b, k), np.intp)
 
     with np.errstate(over="ignore"):  # of queries that are far beyond float32, all columns stay open
-        least = np.where(open_, inside[:, -1] - 4 * margin, inside[:, -1]).astype(scores.dtype)
+        least = np.where(open_, inside[:, -1] - SURE * margin, inside[:, -1]).astype(scores.dtype)
     least[doubt] = np.nextafter(least[doubt], -np.inf)
     flat = np.flatnonzero(scores >= least[:, None])
-    of = open_[flat // n]
+    count = np.diff(np.searchsorted(flat, np.arange(b + 1) * n))
+    of = np.repeat(open_, count)
     sure = flat[~of].reshape(-1, k)
     columns = sure - (clear * n)[:, None]
     if len(cuts) > 1:
-        order = np.argsort(-scores.ravel()[sure], axis=1)
-        columns = np.take_along_axis(columns, order, axis=1)
+        columns, _ = _descending(columns, scores.ravel()[sure])
     found[clear] = columns
     if not len(doubt):
         return found
 
-    inside, unsure, slack = inside[doubt], unsure[doubt], 4 * margin[doubt]
-    rest = flat[of]
-    row, column = (np.cumsum(open_) - 1)[rest // n], rest % n
-    value = scores.ravel()[rest].astype(np.float64)
+    # from the highest score to the lowest; about every cut, what the scores cannot tell is put in its true order
+    rest, count = flat[of], count[doubt]
+    here = np.arange(count.max()) < count[:, None]
+    columns, value = np.zeros(here.shape, np.intp), np.full(here.shape, -np.inf, scores.dtype)
+    columns[here], value[here] = rest - np.repeat(doubt * n, count), scores.ravel()[rest]
+    columns, value = _descending(columns, value)
+    inside, unsure, slack = inside[doubt], unsure[doubt], SURE * margin[doubt, None]
+    border = np.zeros(here.shape, bool)
+    for place in np.flatnonzero(unsure.any(0)).tolist():
+        # a row with more than CROWD of them on one side is crowded, however far they go on
+        near = slice(None) if judge is None else slice(max(0, cuts[place] - 1 - CROWD), cuts[place] + CROWD)
+        border[:, near] |= (np.abs(value[:, near] - inside[:, place, None]) <= slack) & unsure[:, place, None]
     if judge is not None:
-        border = np.zeros(len(row), bool)
-        for place in range(len(cuts)):
-            border |= unsure[row, place] & (np.abs(value - inside[row, place]) <= slack[row])
-        value = judge.comparable(value, doubt[row])
-        crowded = np.bincount(row[border], minlength=len(doubt)) > CROWD
+        crowded = np.count_nonzero(border, axis=1) > CROWD
         if crowded.any():
             found[doubt[crowded]] = CROWDED
-            few = ~crowded[row]
-            row, column, value, border = row[few], column[few], value[few], border[few]
-            if not len(row):
-                return found
-            doubt, row = doubt[~crowded], (np.cumsum(~crowded) - 1)[row]
-        value[border] = judge.pairs(doubt[row[border]], column[border])
-    count = np.bincount(row, minlength=len(doubt))
-    slot = np.arange(len(row)) - (np.cumsum(count) - count)[row]
-    values, columns = np.full((len(doubt), count.max()), -np.inf), np.zeros((len(doubt), count.max()), np.intp)
-    values[row, slot], columns[row, slot] = value, column
-    order = np.argsort(-values, axis=1, kind="stable")[
-        :, :k
-    ]  # columns stand in rising order: ties keep the lower first
-    found[doubt] = np.take_along_axis(columns, order, axis=1)
+            doubt, columns, value, border = (each[~crowded] for each in (doubt, columns, value, border))
+    row, at = np.nonzero(border)
+    who = columns[row, at]
+    true = value[row, at].astype(np.float64) if judge is None else judge.pairs(doubt[row], who)
+    run = np.cumsum((np.diff(row, prepend=-1) != 0) | (np.diff(at, prepend=-1) != 1))
+    columns[row, at] = who[np.lexsort((who, -true, run))]  # ties go to the lower column
+    found[doubt] = columns[:, :k]
     return found
+
+
+def _descending(columns: Array, value: Array) -> tuple[Array, Array]:
+    """Both, every row from its highest value to its lowest."""
+    if value.dtype != np.float32:
+        order = np.argsort(-value, axis=1)
+        return np.take_along_axis(columns, order, axis=1), np.take_along_axis(value, order, axis=1)
+    # one sort of whole numbers, several times faster: the bits of a float, in order, before its column
+    keys = _in_order((-value).view(np.int32)).astype(np.int64) << 32 | columns
+    keys.sort(axis=1)
+    return keys & 0xFFFFFFFF, -_in_order((keys >> 32).astype(np.int32)).view(np.float32)
+
+
+def _in_order(bits: Array) -> Array:
+    """Bits of float32 as int32 of the same order, and back."""
+    return np.asarray(bits ^ ((bits >> 31) & 0x7FFFFFFF))
 
 
 # ---- every row against every other: half of the products

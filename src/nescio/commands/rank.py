@@ -366,6 +366,7 @@ def _plain(found: Ranked) -> dict[str, Any]:
         "choice": found.group[0] if found.group else None,
         "group": found.group,
         "by": found.nc,
+        "k": found.k,
         "n": len(found.rows.keys),
         "references": found.rows.references,
         "halves": len(found.rows.parts) > 1,

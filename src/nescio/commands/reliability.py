@@ -62,8 +62,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     shown.add_argument(
         "--images",
         metavar="SET",
-        help="the images of the rows, for the page: a folder of images, in order of their names, or a dataset such as "
-        "folder:PATH (default: rows are told by index)",
+        help="the images of the rows, for the page: a folder of images, by name or in order of their names, or the "
+        "test images of a dataset (default: rows are told by index)",
     )
     shown.add_argument("--root", help="folder of datasets (default: $NESCIO_DATA, else ~/.cache/nescio/data)")
     shown.add_argument(
@@ -168,8 +168,13 @@ def _thumbnails(judged: Judged, args: argparse.Namespace) -> dict[int, tuple[byt
     """Row → small picture and name, of the rows that the page shows."""
     from nescio.pictures import pictures, places_of, thumbnail
 
+    index, every = judged.scores.index, len(judged.candidate.tests[0])
     shown = pictures(args.images, args.root, divided=True)
-    at = places_of(judged.scores.index, shown, len(judged.candidate.tests[0]))
+    try:
+        at = places_of(index, shown, every)
+    except BadInput:  # a set without test images of its own: the rows may be all of it
+        shown = pictures(args.images, args.root)
+        at = places_of(index, shown, every)
     wanted = {int(row) for rows in (judged.least(args.least), judged.most(args.least)) for row in rows}
     found = {}
     for row in sorted(wanted):

@@ -141,7 +141,8 @@ class Shelf:
         self.heads, self.side = (
             v if self.xp is np else self.xp.as_tensor(v, device=rows.device) for v in (heads, side)
         )
-        self.sign = (0.5 - like(rows, *heads.shape) - self.side)[..., None]
+        self.sign = like(rows, *heads.shape, 1) + 0.5
+        self.sign[self.side == 1] = -0.5
         self.half, self.ahead, self.work = (like(rows, *rows.shape[:2], heads.shape[1]) for _ in range(3))
 
     def aim(self, direction: Any) -> Any:

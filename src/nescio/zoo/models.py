@@ -191,6 +191,7 @@ def _build_timm(asked: Model, file: Path, drop: float | None) -> tuple[nn.Module
     state = weights.read(file)
     if asked.arch.startswith(LITE) and weights.is_lite_port(state):
         state = weights.lite_names(state, network.state_dict())
+        weights.pad_as_the_port(network, asked.view.size)
         asked = replace(asked, mean=weights.LITE_MEAN, std=weights.LITE_STD)
     odd = weights.differences(network.state_dict(), state)
     if not odd:

@@ -1,7 +1,7 @@
 """Scores of one candidate at the size of the reliability paper: 10 members, 10,000 tests, 5,000 references, d 512.
 
-The plain way, sorted lists and Python sets, is timed for one k on a fifth of the tests and scaled. The vMF mixture of LL
-is timed in bench_density.
+The plain way, sorted lists and Python sets, is timed for one k on a fifth of the tests and scaled. The mixture of LL is
+timed in bench_density.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def run() -> list[dict[str, Any]]:
     rows.append(
         {
             "work": "every M from 1 to 10, all scores but LL, all k",
-            "peer": "each M anew (two members × 27)",  # 2 + … + 10 members are searched, and one alone
+            "peer": "each M anew (the time of two members × 27.5)",  # 1 + 2 + … + 10 members are searched
             "peer_s": anew * 27.5,
             "ours_s": whole + sweep,
             "ratio": anew * 27.5 / (whole + sweep),

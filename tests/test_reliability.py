@@ -294,6 +294,20 @@ def test_two_workers_make_the_rows_of_one(study, tmp_path, capsys):
     assert capsys.readouterr().err == ""  # no stage has anything to say
 
 
+@pytest.mark.slow
+def test_a_machine_that_cannot_draw_tells_the_study_all_the_same(study, place, tmp_path):
+    words = reports.command_of(_study.told(study).plan).split()[3:]
+    words += ["--ks", "1,10,50,1000", "--store", place.store, "--device", "cpu", "--workers", "0"]
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(('altair', 'vl_convert', 'optuna', 'tyro'))\n"
+        "import argparse\nfrom nescio.commands import _run_reliability as command\n"
+        "parser = argparse.ArgumentParser()\ncommand.configure(parser)\n"
+        f"sys.exit(command.run(parser.parse_args({[*words, '--report', str(tmp_path)]})))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+    assert "The figures are left out" in (tmp_path / "index.html").read_text()
+
+
 # ---- transfer
 
 
@@ -401,6 +415,9 @@ def test_rows_are_joined_by_their_keys():
     values, others = ([row["value"] for row in found if row["measure"]] for found in (rows, again))
     np.testing.assert_allclose(values, others)
     np.testing.assert_allclose(truth_of(train, shuffled).losses["brier"], truth.losses["brier"])
+    tensors = truth_of(train, tests, device=torch.device("cpu"))  # as on a GPU
+    for name, loss in truth.losses.items():
+        np.testing.assert_allclose(tensors.losses[name], loss, atol=1e-4)
     with pytest.raises(BadInput, match="asked about other rows"):
         evaluate([refs], [each.take(np.arange(29)) for each in tests], truth, plan, facts)
     with pytest.raises(Undefined, match="no labels"):
@@ -606,6 +623,23 @@ def test_the_summary_counts_where_a_score_points_the_right_way():
     assert order == sorted(order, reverse=True) and len(order) == 5
 
 
+def test_a_score_takes_the_method_with_the_lowest_mean_uncertainty():
+    rows = made_rows()
+    table = reports.choices(rows)
+    assert table.heads[0] == "cifar10, resnet18" and len(table.heads) == 4
+    for (line, head), cell in cells(table).items():
+        place, backbone = head.split(", ")
+        asked = {"dataset": "tiny" if "→" in place else place, "backbone": backbone}
+        brier = {m: one(rows, method=m, metric="brier", **asked) for m in ("simclr", "moco")}
+        u = brier if line == reports.TRUTH else {}
+        for method in () if u else ("simclr", "moco"):
+            u[method] = fmean(values(rows, method=method, measure=line.lower(), metric="mean", **asked))
+        taken = min(u, key=u.get)
+        assert cell.text == reports.METHODS[taken]
+        assert cell.best == (taken == min(brier, key=brier.get) and line != reports.TRUTH)
+    assert not reports.choices([row for row in rows if row["method"] != "moco"]).lines  # one alone is no choice
+
+
 def test_the_distance_table_has_both_sides_or_none():
     rows = made_rows()
     found = cells(reports.robustness(rows))
@@ -674,6 +708,12 @@ def test_options_become_the_plan():
     plan = command.plan_of(parsed("--data", "a,b", "--targets", "x,y", "--scores", "nc,fv", "--ks", "1-3"))
     assert plan.settings == (("a", "x"), ("a", "y"), ("b", "x"), ("b", "y"))
     assert plan.scores == ("nc", "fv") and plan.ks == (1, 2, 3)
+    plan = command.plan_of(parsed("--members", "5,moco=3,byol=2"))
+    assert (plan.members, plan.others) == (5, (("moco", 3), ("byol", 2)))
+    assert [len(each.trials) for each in candidates(plan)] == [5, 2, 3]
+    assert command.plan_of(parsed("--members", "moco=2")).members == reliability.PRESETS["small"].members
+    with pytest.raises(BadInput, match="such as 5, or 5,moco=3, not 'moco'"):
+        command.plan_of(parsed("--members", "moco"))
     with pytest.raises(BadInput, match="no preset named 'large'"):
         command.plan_of(parsed("--preset", "large"))
     with pytest.raises(BadInput, match="simclrr"):
@@ -722,6 +762,9 @@ def test_the_command_shows_a_finished_study_without_training(study, place, tmp_p
     [
         ({"members": 0}, "--members must be at least 1, not 0"),
         ({"k_dist": 0}, "--k-dist must be at least 1"),
+        ({"ks": (0, 5)}, "--ks holds 0"),
+        ({"others": (("byol", 2),)}, "--members byol=2: name a method of --methods"),
+        ({"others": (("moco", 0),)}, "--members moco=0: .* at least one network"),
         ({"distances": ("manhattan",)}, "--distances knows no 'manhattan'. There are: cosine, euclidean"),
         ({"scores": ()}, "--scores names none"),
         ({"scores": ("entropy",)}, "--scores knows no 'entropy'"),

@@ -147,6 +147,8 @@ def test_sweeps_equal_what_is_computed_anew(metric):
     for k in KS:
         alone = scores_of(refs, tests, metric=metric, k_nc=(k,), components=0)
         np.testing.assert_array_equal(spaces.scores()[f"nc@{k}"], alone[f"nc@{k}"])
+        np.testing.assert_array_equal(spaces.scores(k_nc=(k,))[f"nc@{k}"], alone[f"nc@{k}"])
+        assert [name for name in spaces.scores(k_nc=(k,)).u if name.startswith("nc")] == [f"nc@{k}"]
 
 
 def test_neighbours_are_searched_once_for_every_member(monkeypatch):

@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -188,6 +189,16 @@ def test_bf16_works_on_a_cpu(tmp_path):
     assert not torch.equal(
         method.head.weight, fitted(trial_of(training=replace(plan, precision="float32"))).head.weight
     )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile builds with g++ on a CPU")
+def test_a_compiled_network_learns_the_same():
+    plain, compiled = (fitted(trial_of(training=replace(QUICK, epochs=2, compile=each))) for each in (False, True))
+    assert compiled.features._compiled_call_impl is not None, "the network was not compiled"
+    theirs = compiled.state_dict()
+    for name, tensor in plain.state_dict().items():
+        torch.testing.assert_close(theirs[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
 
 
 def test_rates_of_the_schedules():

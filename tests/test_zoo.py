@@ -26,7 +26,7 @@ from nescio.runtime import runtime  # noqa: E402
 from nescio.zoo import forward  # noqa: E402
 from nescio.zoo.ask import Settings, ask_all, question  # noqa: E402
 from nescio.zoo.data import labelled  # noqa: E402
-from nescio.zoo.models import Model, build, model  # noqa: E402
+from nescio.zoo.models import Model, build, heads, model  # noqa: E402
 from nescio.zoo.pixels import View  # noqa: E402
 
 HERE = runtime("cpu")
@@ -105,6 +105,15 @@ def test_embeddings_are_what_the_last_layer_is_given(place, tmp_path):
     again = dump.embeddings.astype(np.float32) @ network.fc.weight.detach().numpy().T + network.fc.bias.detach().numpy()
     np.testing.assert_allclose(again, dump.logits[:, 0], atol=1e-2)
     assert answers(place, Store(tmp_path), "test_resnet").entries[0].dump().embeddings is None
+
+
+def test_the_last_layer_is_found():
+    deit = timm.create_model("deit_tiny_distilled_patch16_224")
+    assert heads(deit, 1000) == [deit.head, deit.head_dist]
+    resnet = timm.create_model("test_resnet", num_classes=32)
+    assert heads(resnet, 32) == [resnet.fc], "other layers give 32 numbers as well"
+    plain = torch.nn.Sequential(torch.nn.Linear(8, 10), torch.nn.Linear(10, 10))
+    assert heads(plain, 10) == [plain[1]] and heads(plain, 11) == []
 
 
 def test_batches_do_not_change_the_answers(place, tmp_path):
@@ -611,6 +620,20 @@ def test_nothing_but_failures(place, tmp_path, capsys):
     assert run("test_byobnet", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path, "--json") == 1
     out, err = capsys.readouterr()
     assert json.loads(out) == [] and "failed: test_byobnet" in err
+
+
+def test_all_means_the_models_whose_weights_are_there(place, tmp_path, capsys):
+    words = ["--all", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path, "--json"]
+    assert run(*words, "--forget") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["backbone"] for row in rows} == {"test_resnet", "test_vit", "test_efficientnet"}
+    assert not list((tmp_path / "pixels").glob("[0-9a-f]*")), "forgotten when the last model was done"
+
+
+def test_many_models_without_weights_are_one_line(place, tmp_path, capsys):
+    assert run("test_*", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path, "--json") == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("failed")]
+    assert len(lines) == 1 and "answers that need weights: The weights of test_" in lines[0]
 
 
 def test_graded_detection_of_other_classes(place, tmp_path, capsys):

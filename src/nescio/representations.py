@@ -104,15 +104,19 @@ class Spaces:
     ll: Array | None  # (m, n)
     reasons: Mapping[str, str]
 
-    def scores(self, members: Sequence[int] | None = None) -> Scores:
-        """The scores of some members, all by default. The first m: range(m). One alone: [i], without NC and FV."""
+    def scores(self, members: Sequence[int] | None = None, k_nc: Sequence[int] | None = None) -> Scores:
+        """The scores of some members, all by default. The first m: range(m). One alone: [i], without NC and FV.
+
+        `k_nc` asks for some of the k only.
+        """
         who = list(range(len(self.tests)) if members is None else members)
+        ks = [k for k in self.k_nc if k_nc is None or k in k_nc]
         u: dict[str, Array] = {}
         reasons = dict(self.reasons)
         try:
-            u |= {f"nc@{k}": own for k, own in zip(self.k_nc, self._inconsistency(who), strict=True)}
+            u |= {f"nc@{k}": own for k, own in zip(ks, self._inconsistency(who, ks), strict=True)}
         except Undefined as reason:
-            reasons |= dict.fromkeys((f"nc@{k}" for k in self.k_nc), str(reason))
+            reasons |= dict.fromkeys((f"nc@{k}" for k in ks), str(reason))
         u |= {f"dist@{k}": own for k, own in zip(self.k_dist, self.dist[who].mean(0), strict=True)}
         u["norm"] = self.norm[who].mean(0)
         if self.ll is not None:
@@ -123,10 +127,10 @@ class Spaces:
             reasons["fv"] = str(reason)
         return Scores(self.tests[0].index, u, reasons, len(who))
 
-    def _inconsistency(self, who: Sequence[int]) -> Array:
+    def _inconsistency(self, who: Sequence[int], ks: Sequence[int]) -> Array:
         if len(who) < 2:
             raise Undefined(ALONE)
-        return 1 - consistency(self.neighbours[who], self.k_nc, self.references, self.similarity)
+        return 1 - consistency(self.neighbours[who], ks, self.references, self.similarity)
 
     def _variance(self, who: Sequence[int]) -> Array:
         if len(who) < 2:

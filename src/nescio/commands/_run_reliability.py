@@ -52,7 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     what.add_argument("--methods", help="that learn without labels, comma-separated (default: simclr,byol,moco)")
     what.add_argument("--backbones", help="comma-separated, small to large (small: conv; paper: resnet18,resnet50)")
-    what.add_argument("--members", type=int, metavar="M", help="networks of each candidate (small: 3; paper: 10)")
+    what.add_argument(
+        "--members", metavar="M", help="networks of each candidate (small: 3; paper: 10); 5,moco=3: 5, but 3 of MoCo"
+    )
     how = parser.add_argument_group("scores")
     how.add_argument("--references", type=int, metavar="N", help="pre-training images (small: 500; paper: 5000)")
     how.add_argument("--seeds", type=int, help="samples of references (default: 5)")
@@ -106,10 +108,26 @@ def plan_of(args: argparse.Namespace) -> Plan:
         "scores": _words(args.scores) or None,
         "ks": numbers(args.ks) if args.ks else None,
     }
-    plain = ("members", "references", "seeds", "k", "k_dist", "components", "similarity", "tasks")
+    if args.members:
+        changes["members"], changes["others"] = members_of(args.members, plan.members)
+    plain = ("references", "seeds", "k", "k_dist", "components", "similarity", "tasks")
     changes |= {name: getattr(args, name) for name in plain}
     kept = {name: value for name, value in changes.items() if value is not None}
     return replace(plan, training=replace(plan.training, **budget_of(args)), **kept)
+
+
+def members_of(text: str, usual: int) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """5,moco=3 → (5, ((moco, 3),)); without a number of its own: the usual one."""
+    others = []
+    for word in _words(text):
+        name, _, count = word.rpartition("=")
+        if not count.isdecimal():
+            raise BadInput(f"--members is a number of networks such as 5, or 5,moco=3, not {text!r}.")
+        if name:
+            others.append((name, int(count)))
+        else:
+            usual = int(count)
+    return usual, tuple(others)
 
 
 def _words(text: str | None) -> tuple[str, ...]:

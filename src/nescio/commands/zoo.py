@@ -36,6 +36,7 @@ from nescio.errors import BadInput
 
 if TYPE_CHECKING:
     from nescio.store import Store
+    from nescio.sweep import Failure
     from nescio.zoo.ask import Answers
     from nescio.zoo.data import Labelled
     from nescio.zoo.entries import Entry
@@ -183,7 +184,20 @@ def asked(args: argparse.Namespace, store: Store, also: dict[str, str]) -> tuple
             say=lambda line: print(line, file=sys.stderr, flush=True),
             watch=lambda *counts: lines("asking the models", *counts),
         )
-    return answers, notes
+    return replace(answers, failures=_together(answers.failures, args.models)), notes
+
+
+def _together(failures: Sequence[Failure], named: Sequence[str]) -> list[Failure]:
+    """Of models that no one named, those without weights in one line: there may be a thousand."""
+    from nescio.zoo.weights import ABSENT
+
+    absent = [
+        each for each in failures if each.reason.startswith(ABSENT) and each.task.name.split(" on ")[0] not in named
+    ]
+    if len(absent) < 3:
+        return list(failures)
+    one = replace(absent[0], task=replace(absent[0].task, name=f"{len(absent)} answers that need weights"))
+    return [*(each for each in failures if each not in absent), one]
 
 
 def _fitting(models: Sequence[Model], images: Labelled, args: argparse.Namespace) -> tuple[list[Model], list[str]]:

@@ -27,7 +27,7 @@ TRUST = 0.5  # a slope this much flatter than at the start: from here the secant
 REACH = 5.0  # furthest that one secant may go, in units of the last look
 CAUTION = 4.0  # the first look lies no further than where some log-odds has moved by this: beyond, slopes say little
 PATIENCE = 40  # steps that come no nearer: what is left is rounding
-LEAVE = 0.7  # share of the heads that still move, under which the others leave
+LEAVE = 0.5  # share of the heads that still move, under which the others leave
 CACHED = 1 << 19  # remembered numbers that are worked on at once
 SERIAL = 1 << 19  # numbers below which a second thread costs more than it saves
 

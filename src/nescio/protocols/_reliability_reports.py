@@ -422,6 +422,34 @@ def downstream(rows: Iterable[Row]) -> Table:
     return Table("What the representations are worth", corner, tuple(f"{h} ↓" for h in heads), lines, note, labels=3)
 
 
+def choices(rows: Sequence[Row]) -> Table:
+    """Which method each score would take by its mean over test images, against the best by mean Brier score (§4.3)."""
+    means, found = over_samples(rows), dict[tuple[str, Setting], dict[str, dict[str, float]]]()
+    for (backbone, setting, method, group, measure, metric), mean in means.items():
+        if metric == "mean" and group == speaks(means):
+            found.setdefault((backbone, setting), {}).setdefault(measure, {})[str(method)] = mean.value
+    for row in rows:
+        if row["measure"] is None and row["metric"] == USUAL:
+            at = row["backbone"], Setting(row["dataset"], row["split"])
+            found.setdefault(at, {}).setdefault(TRUTH, {})[row["method"]] = row["value"]
+    columns = {at: {name: min(u, key=lambda m: u[m]) for name, u in own.items()} for at, own in found.items()}
+    columns = {at: own for at, own in columns.items() if len(found[at].get(TRUTH, ())) > 1}
+
+    def cell(at: tuple[str, Setting], name: str) -> Cell | None:
+        own = columns[at].get(name)
+        right = own == columns[at][TRUTH]
+        return None if own is None else Cell(METHODS.get(own, own), float(right), right and name != TRUTH)
+
+    names = [name for name in (TRUTH, *SCORES) if any(name in own for own in columns.values())]
+    lines = tuple((WORDS.get(name, name), tuple(cell(at, name) for at in columns)) for name in names)
+    note = "The method with the best mean over test images; bold where a score, without labels, takes it as well"
+    heads = tuple(f"{setting}, {backbone}" for backbone, setting in columns)
+    return Table("Which method each score would take", "by", heads, lines, note)
+
+
+TRUTH = "Brier score, with labels"
+
+
 def heat(rows: Iterable[Row]) -> list[Row]:
     """Cells of the picture candidate and setting × score: τ with minus the Brier score."""
     means = over_samples(rows)
@@ -450,6 +478,7 @@ REPORTS: dict[str, Report] = {
     "fig4": fig_4,
     "fig5": fig_5,
     "summary": lambda rows: [summary(rows)],
+    "choices": lambda rows: [choices(rows)],
     "downstream": lambda rows: [downstream(rows)],
 }
 
@@ -476,10 +505,11 @@ def lead(told: Told) -> list[str]:
     """What was done and what came out, in plain sentences."""
     lines = [line for line in over_samples(told.rows) if line[5].startswith("kendall_")]
     methods, settings = _each(lines, 2), _each(lines, 1)
-    members = max((row["members"] or 0 for row in told.rows), default=0)
+    members = dict.fromkeys(row["members"] for row in told.rows if row["measure"] is None)
     who = f"{_count(len(methods)).capitalize()} method{'s' if len(methods) != 1 else ''}"
     where = ", ".join(dict.fromkeys(named(setting.data) for setting in settings))
-    sentences = [f"{who} learnt {where} without labels, {_count(members)} networks each."]
+    networks = " or ".join(map(_count, sorted(members, reverse=True)))
+    sentences = [f"{who} learnt {where} without labels, {networks} networks each."]
     found = verdicts(told.rows)
     nc, fv = (found.get(name, {}).get(USUAL) for name in ("nc", "fv"))
     if nc:
@@ -522,7 +552,7 @@ def story(told: Told) -> Story:
     section("Which score?", WHICH, [summary(rows), *([picture] if len(cells) > 1 else [])])
     section("In distribution", "On the data they learnt from (Tables 1 and 4)", table_4(rows))
     section("Transfer", "On other data (Tables 2 and 6)", table_6(rows))
-    section("Choice", "Which candidate should one take? (Table 3)", [*table_3(rows), downstream(rows)])
+    section("Choice", "Which method should one take? (Table 3)", [choices(rows), *table_3(rows), downstream(rows)])
     section(
         "Distance", "Does the distance matter? (Tables 5 and 7)", [robustness(rows), *table_5(rows), *table_7(rows)]
     )

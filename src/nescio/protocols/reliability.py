@@ -44,7 +44,8 @@ class Plan:
     settings: tuple[tuple[str, str], ...] = (("digits", "digits"),)  # (pre-training data, downstream data)
     methods: tuple[str, ...] = ("simclr", "byol", "moco")
     backbones: tuple[str, ...] = ("conv",)
-    members: int = 10  # networks of each candidate, which differ in their seed
+    members: int = 10  # networks of each candidate, which differ in their seed …
+    others: tuple[tuple[str, int], ...] = ()  # … but for these methods so many
     references: int = 5000  # images of the pre-training data …
     seeds: int = 5  # … and how often they are drawn anew
     k: int = 100  # neighbours of NC
@@ -72,6 +73,11 @@ class Plan:
         for name in ("members", "references", "seeds", "k", "k_dist", "components"):
             if getattr(self, name) < 1:
                 raise BadInput(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}.")
+        if min(self.ks, default=1) < 1:
+            raise BadInput(f"--ks holds {min(self.ks)}: a neighbourhood has at least one neighbour.")
+        for method, count in self.others:
+            if method not in self.methods or count < 1:
+                raise BadInput(f"--members {method}={count}: name a method of --methods and at least one network.")
         for name, known in (("distances", METRICS), ("scores", SCORES)):
             asked = getattr(self, name)
             if not asked:
@@ -185,7 +191,7 @@ def candidates(plan: Plan) -> list[Candidate]:
                     training=plan.training,
                     init_seed=member,
                 )
-                for member in range(plan.members)
+                for member in range(dict(plan.others).get(name, plan.members))
             )
         )
         for data in plan.sources
@@ -351,10 +357,11 @@ def _members(study: Study, plan: Plan, place: Place, store: Store, crew: Crew, w
 
     tasks = [
         Task(f"{each.title}, member {trial.init_seed}", _embed, (trial, looks[trial.data], place), _embed_died)
-        for member in range(plan.members)  # first one of each: a stopped run has a fair start
         for each in asked
-        if not finished(trial := each.trials[member])
+        for trial in each.trials
+        if not finished(trial)
     ]
+    tasks.sort(key=lambda task: int(task.args[0].init_seed))  # first one of each: a stopped run has a fair start
     if tasks:
         writable(store)
         study.failures += crew.do(tasks, watch)
@@ -419,7 +426,7 @@ def _on(device: Any, arrays: Sequence[Array]) -> Sequence[Any]:
         return arrays
     import torch
 
-    return [torch.as_tensor(np.ascontiguousarray(each), device=device) for each in arrays]
+    return [torch.tensor(np.asarray(each), device=device) for each in arrays]
 
 
 SIDES = ("train", "test")
@@ -593,7 +600,7 @@ class _Maker:
             if kind(name) in self.points and (k := name.partition("@")[2]) and int(k) in self.plan.ks:
                 self.kendall(kind(name), u, self.truth.losses, group=f"k {k}")
         for m in range(1, len(spaces.tests) + 1):
-            some = spaces.scores(range(m))
+            some = spaces.scores(range(m), (self.plan.k,))
             for name in self.points:
                 if self.key(name) in some.u:
                     self.kendall(name, some[self.key(name)], self.truth.losses, group=f"M {m}", members=m)

@@ -12,7 +12,7 @@ from typing import Any
 from nescio.config import seed_for
 from nescio.errors import BadInput
 from nescio.runtime import Runtime
-from nescio.store import WORK, Store, StoreError, reason_of
+from nescio.store import WORK, Store
 from nescio.sweep import Crew, Failure, Task
 from nescio.zoo import pixels
 from nescio.zoo.data import Labelled, numbered
@@ -158,39 +158,29 @@ def ask_all(
 
     Models with one view follow each other, so that the pixels they share can be forgotten after the last of them.
     """
-    answers = Answers()
-    questions: list[Question] = []
-    for model, images in asked:
-        try:
-            questions.append(question(model, images, store, here, settings))
-        except (BadInput, StoreError, OSError) as error:
-            answers.failures.append(Failure(Task(_words(model, images), ask, ()), reason_of(error)))
-    missing = [each for each in questions if not store.finished(STAGE, each.key(store))]
-    order = {each: number for number, each in enumerate(dict.fromkeys(map(_group, missing)))}
-    missing.sort(key=lambda each: order[_group(each)])
-    with Crew(0) as crew:
-        for group in order:
-            tasks = [
-                Task(_words(each.model, each.images), ask, (each, store, here, say))
-                for each in missing
-                if _group(each) == group
-            ]
-            answers.failures += crew.do(tasks)
-            if forget:
-                first = next(each for each in missing if _group(each) == group)
-                pixels.forget(first.images, first.model.view, store)
-            if watch:
-                ended = sum(order[_group(each)] <= order[group] for each in missing)
-                watch(ended, len(answers.failures), len(missing))
-    for each in questions:
-        key = each.key(store)
-        if store.finished(STAGE, key):
-            answers.entries.append(replace(entry(store, key), data=each.images.spec))
+    answers, found, done = Answers(), dict[int, str](), 0
+
+    def one(number: int, shown: list[Question]) -> None:
+        this = question(*asked[number], store, here, settings)
+        ask(this, store, here, say)
+        found[number] = this.key(store)
+        shown.append(this)
+
+    groups: dict[Any, list[int]] = {}
+    for number, (model, images) in enumerate(asked):
+        groups.setdefault((id(images), model.view), []).append(number)
+    for group in groups.values():
+        shown: list[Question] = []
+        with Crew(0) as crew:
+            answers.failures += crew.do([Task(_words(*asked[number]), one, (number, shown)) for number in group])
+        if forget and shown:
+            pixels.forget(shown[0].images, shown[0].model.view, store)
+        done += len(group)
+        if watch:
+            watch(done, len(answers.failures), len(asked))
+    for number, key in sorted(found.items()):
+        answers.entries.append(replace(entry(store, key), data=asked[number][1].spec))
     return answers
-
-
-def _group(asked: Question) -> tuple[Any, ...]:
-    return asked.images.revision, asked.images.rows, asked.model.view
 
 
 def _words(model: Model, images: Labelled) -> str:

@@ -104,7 +104,7 @@ def _answer(
                 raise BadInput(f"{model.name} gives {logits.shape[-1]} numbers for {model.classes} classes.")
             right += (logits.softmax(-1).mean(1).argmax(-1) == labels[done : done + count]).sum()
             sound += torch.isfinite(logits).all(-1).all(-1).sum()
-            held.take({**found, "logits": logits.clamp(-LARGEST, LARGEST)})
+            held.take({name: each.clamp(-LARGEST, LARGEST) for name, each in found.items()})
             done += count
         arrays = held.arrays()
         if int(sound) < done:

@@ -328,13 +328,16 @@ def build(
 
 
 def heads(network: nn.Module, classes: int) -> list[nn.Module]:
-    """The last layers: those that give as many numbers as there are classes."""
-    found: list[nn.Module] = []
-    for module in network.modules():
+    """The last layers, which give as many numbers as there are classes: what timm calls the classifier (two of them in
+    distilled models), else the last layer that does."""
+
+    def gives(module: Any) -> bool:
         out = getattr(module, "out_features", None) or getattr(module, "out_channels", None)
-        if isinstance(module, (nn.Linear, nn.Conv2d)) and out == classes:
-            found.append(module)
-    return found
+        return isinstance(module, (nn.Linear, nn.Conv2d)) and out == classes
+
+    known: Any = network.get_classifier() if hasattr(network, "get_classifier") else ()
+    known = [each for each in (known if isinstance(known, tuple) else (known,)) if gives(each)]
+    return known or [module for module in network.modules() if gives(module)][-1:]
 
 
 def parameters(network: nn.Module) -> int:

@@ -24,6 +24,7 @@ HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 INSIDE = ("state_dict_ema", "model_ema", "state_dict", "model", "net")  # where a checkpoint may keep its tensors
 PREFIXES = ("module.", "_orig_mod.", "model.")
 SHOWN = 4  # names in a sentence
+ABSENT = "The weights of"  # how the sentence on missing ones begins
 
 
 class Remote(NamedTuple):
@@ -76,7 +77,7 @@ def published(name: str, remote: Remote, called: str, looked: Sequence[str] = ()
             if not _missing(error):
                 _unreachable.append(why)
     raise BadInput(
-        f"The weights of {name} are not on this machine and could not be fetched ({why}). "
+        f"{ABSENT} {name} are not on this machine and could not be fetched ({why}). "
         f"Looked for {'; '.join([*looked, *_places(remote)])}. "
         f"Put {called}.safetensors or .pth into a folder and name it with --weights or NESCIO_WEIGHTS."
     )

@@ -238,8 +238,8 @@ class Part:
         with _sentences(self.folder):
             payload = _payload(self.folder)
             files = {name: _summary(path) for name, path in payload.items()}
-            for folder in {self.folder, *(path.parent for path in payload.values())}:
-                _flush(folder)
+            for place in {self.folder, *payload.values(), *(path.parent for path in payload.values())}:
+                _flush(place)
             times = {"started": _iso(self.started), "seconds": round(time.time() - self.started, 3)}
             _write(self.folder / ENV, _json({**_environment(), **times, **self.env}))
             _write(self.folder / RECIPE, _json({**self.document, "files": files}))
@@ -436,9 +436,8 @@ def _payload(folder: Path) -> dict[str, Path]:
 
 
 def _summary(path: Path) -> dict[str, Any]:
-    """Size and checksum of a file, which is on the disk when this returns."""
+    """Size and checksum of a file."""
     with path.open("rb") as file:
-        os.fsync(file.fileno())
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
@@ -466,8 +465,8 @@ def _write(path: Path, content: bytes) -> None:
         raise
 
 
-def _flush(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _flush(place: Path) -> None:
+    handle = os.open(place, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -87,11 +87,32 @@ REQUIRED = {
         "A threshold with a guarantee",
         "A model that can abstain",
     ),
+    "Representation reliability": (
+        "Table 1:",
+        "Table 2:",
+        "Table 3:",
+        "Table 4:",
+        "Table 5:",
+        "Table 6:",
+        "Table 7:",
+        "Table 8:",
+        "Table 9:",
+        "Figure 2:",
+        "Figure 4:",
+        "Figure 5:",
+        "Definition 1:",
+        "Theorem 1:",
+        "Theorem 2:",
+        "SimCLR, BYOL, MoCo:",
+        "Scores of one's own embeddings",
+        "Lone models:",
+    ),
 }
 # What a paper mentions and its text does not hold must be said.
 ABSENT = {
     "UIMNET": ("Appendix A", "Appendix B", "Appendix C", "Appendix D"),
     "Selective prediction": ("484 models", "counterparts"),
+    "Representation reliability": ("Figure 1", "Figure 3", "budget"),
 }
 
 

@@ -171,11 +171,32 @@ def test_heads_solved_in_parts_are_the_same(monkeypatch):
     np.testing.assert_allclose(ours(fit(x, y), x), ours(whole, x), atol=1e-4)
 
 
+def test_threads_change_nothing(monkeypatch):
+    x, y = clusters((15, 30, 9, 20))
+    alone = {tasks: fit(x, y, tasks=tasks) for tasks in ("one-vs-one", "multiclass")}
+    monkeypatch.setenv("NESCIO_THREADS", "3")
+    monkeypatch.setattr(_minimise, "SERIAL", 0)
+    monkeypatch.setattr(_minimise, "CACHED", 1)
+    monkeypatch.setattr(_problems, "SLAB", 11)
+    for tasks, heads in alone.items():
+        np.testing.assert_allclose(fit(x, y, tasks=tasks).weights, heads.weights, atol=1e-4)
+
+
 def test_a_head_that_does_not_settle_is_said(monkeypatch):
     monkeypatch.setattr(_minimise, "STEPS", 2)
     x, y = clusters((30, 30))
     with pytest.warns(UserWarning, match=r"1 of 1 heads had not settled after 2 steps"):
         fit(x, y)
+
+
+def test_heads_are_converged_where_twenty_iterations_are_not():
+    x, y = like_a_network((80, 80, 80))
+    exact = sklearn_pairs(x, y, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        early = LogisticRegression(max_iter=20).fit(x[y < 2], y[y < 2] == 0).predict_proba(x)[:, 1]
+    assert np.abs(early - exact[0]).max() > 0.02  # where the original stops
+    assert np.abs(ours(fit(x, y, precision="float32"), x) - exact).max() < 2e-3
 
 
 def test_the_same_tau_as_scikit_learns_heads():
@@ -321,6 +342,31 @@ def test_rotated_members_have_the_same_heads():
     assert np.abs(members[0] - members[1]).max() > 3
     found = reliability_targets(fit_heads(members, y), members, y)
     np.testing.assert_allclose(found["variance"], 0, atol=1e-8)
+
+
+def test_a_consistent_neighbour_bounds_the_variance_of_every_head():
+    """Theorem 2: Var at x ≤ (√2·L·ε + σ)², with σ² the variance at a neighbour that is within ε in every member."""
+    rng = np.random.default_rng(0)
+    members = [clusters((30, 30, 30), 8, seed) for seed in range(4)]
+    heads = fit_heads([x for x, _ in members], members[0][1])
+    tightest = 0.0
+    for near in (1e-3, 0.1, 1.0):
+        at = [rng.normal(size=(50, 8)) for _ in members]
+        beside = [x + near * rng.uniform(size=(50, 1)) * _unit(rng.normal(size=x.shape)) for x in at]
+        apart = np.max([np.linalg.norm(a - b, axis=1) for a, b in zip(at, beside, strict=True)], 0)
+        for task in range(3):
+            steepest = max(np.linalg.norm(h.weights[task]) for h in heads) / 4  # of σ(wᵀx + b)
+            here, there = (
+                np.var([ours(h, x)[task] for h, x in zip(heads, rows, strict=True)], axis=0) for rows in (at, beside)
+            )
+            bound = (np.sqrt(2) * steepest * apart + np.sqrt(there)) ** 2
+            assert (here <= bound).all()
+            tightest = max(tightest, (here / bound).max())
+    assert tightest > 0.9  # the bound is not empty
+
+
+def _unit(x):
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 # ---- tensors

@@ -1,10 +1,11 @@
 """Images to pixels, once for all models that look at them alike: a memory-mapped uint8 array in the store.
 
-    store/pixels/<key>/pixels.npy   (n, size, size, channels), one row an image
+store/pixels/<key>/pixels.npy   (n, size, size, channels), one row an image
 """
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import shutil
@@ -183,7 +184,11 @@ def _make_room(draft: Path, shape: tuple[int, ...], root: Path) -> None:
         raise StoreError(f"{lacking}: make room, name another --store, or ask fewer images with --limit.")
     np.lib.format.open_memmap(draft, mode="w+", dtype=np.uint8, shape=shape).flush()
     with draft.open("r+b") as file:
-        os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        try:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):  # some file systems promise nothing
+                raise
 
 
 def blocks_of(rows: NDArray[Any]) -> list[NDArray[Any]]:

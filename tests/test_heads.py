@@ -18,6 +18,7 @@ from nescio.heads import (
     TASKS,
     OneVsOne,
     _minimise,
+    _problems,
     _tasks,
     fit_heads,
     probability_performance,

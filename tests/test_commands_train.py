@@ -66,7 +66,7 @@ def helped(name):
 
 def test_train_and_run_have_one_budget_and_name_where_it_starts():
     budget = {each.name for each in fields(Training)} - {"nesterov", "factor"}
-    train, run = helped("train"), helped("run")
+    train, run = helped("train"), helped("_run_uimnet")
     assert budget <= train.keys() & run.keys()
     for name in budget:
         assert train[name].split(" (")[0] == run[name].split(" (")[0]

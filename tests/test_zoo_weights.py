@@ -362,6 +362,13 @@ def test_unknown_names(patterns, sentence):
         pick(patterns, STORE)
 
 
+def test_a_family_has_its_distilled_models_with_it(tmp_path):
+    every, taught = ({each.name for each in pick((), STORE, family=word)} for word in ("xcit", "XCiT-distilled"))
+    assert taught < every and all("dist" in name for name in taught)
+    with pytest.raises(BadInput, match=r"No model of the family 'xcit' has its weights in "):
+        pick((), STORE, family="xcit", folder=tmp_path)
+
+
 def test_an_unknown_family_lists_the_known_ones():
     with pytest.raises(BadInput, match=r"No model is of the family 'bert'. The families are: .*vit"):
         pick((), STORE, family="bert")

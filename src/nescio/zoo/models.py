@@ -66,16 +66,23 @@ def pick(
     if everything:
         names += _all(folder)
     if family is not None:
-        from nescio.zoo.families import family as family_of
-
-        found = [name for name in _all(folder) if family_of(name) == family]
-        if not found:
-            known = sorted({family_of(name) for name in _all(None)})
-            raise BadInput(f"No model is of the family {family!r}. The families are: {', '.join(known)}.")
-        names += found
+        names += _of_family(family, folder)
     if not names:
         raise BadInput("There is no model to ask: name some, such as resnet50 or 'vit_*', or say --family or --all.")
     return [model(name, store, root) for name in dict.fromkeys(names)]
+
+
+def _of_family(family: str, folder: Path | None) -> list[str]:
+    from nescio.zoo.families import belongs
+    from nescio.zoo.families import family as family_of
+
+    found = [name for name in _all(folder) if belongs(name, family)]
+    if found:
+        return found
+    if folder and any(belongs(name, family) for name in _all(None)):
+        raise BadInput(f"No model of the family {family!r} has its weights in {folder}.")
+    known = sorted({family_of(name) for name in _all(None)})
+    raise BadInput(f"No model is of the family {family!r}. The families are: {', '.join(known)}.")
 
 
 def _matching(pattern: str, folder: Path | None) -> list[str]:

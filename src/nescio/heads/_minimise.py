@@ -20,7 +20,7 @@ import numpy as np
 
 from nescio._parallel import blocks, share
 
-MEMORY = 8  # steps that are remembered
+MEMORY = 6  # steps that are remembered
 STEPS = 2_000
 LOOKS = 8  # at one direction, at most
 TRUST = 0.5  # a slope this much flatter than at the start: from here the secant finds the bottom
@@ -130,8 +130,8 @@ class Walk:
         def plan(part: slice) -> None:
             d = direction[part] = memory.direction(g[part], part)
             start[part] = _dot(g[part], d)
-            line[part] = _dot(problem.penalty * w[part], d)
-            bend[part] = _dot(problem.penalty * d, d)
+            pulled = problem.penalty * d
+            line[part], bend[part] = _dot(pulled, w[part]), _dot(pulled, d)
 
         def learn(part: slice) -> None:
             s = direction[part]
@@ -143,46 +143,54 @@ class Walk:
             g[part] = new
 
         parts = blocks(len(w), max(1, CACHED // (2 * MEMORY * w.shape[1])) if namespace(w) is np else len(w))
-        each(parts, plan, memory.s)
+        each(parts, plan, memory.basis)
         longest = problem.aim(direction)
         guess = 1 / (longest / CAUTION).clip(min=1)
         a = _search(lambda a: problem.slope(a) + line + a * bend, start, guess)
         problem.move(a)
-        each(parts, learn, memory.s)
+        each(parts, learn, memory.basis)
         memory.turn()
         return a * longest, -start
 
 
 class Memory:
-    """The last steps s of every head, and what they did to its gradient, y."""
+    """The last steps s of every head, what they did to its gradient, y, and the gradient: one basis for directions.
+
+    A direction is a sum of what is remembered, so that the two loops of algorithm 7.4 need products of these alone,
+    and the long vectors are read twice instead of 4·MEMORY times.
+    """
 
     def __init__(self, w: Any) -> None:
         self.held = self.at = 0
-        self.s, self.y = like(w, MEMORY, *w.shape), like(w, MEMORY, *w.shape)
-        self.rho = like(w, MEMORY, len(w))  # 1/sᵀy, or 0: a step without curvature teaches nothing
-        self.scale = like(w, len(w)) + 1
+        self.basis = like(w, len(w), 2 * MEMORY + 1, w.shape[1])  # s and y in turn, the gradient last
+        self.scale = cast(like(w, len(w)), "float64") + 1
 
     def only(self, keep: Any) -> None:
-        self.s, self.y, self.rho, self.scale = self.s[:, keep], self.y[:, keep], self.rho[:, keep], self.scale[keep]
+        self.basis, self.scale = self.basis[keep], self.scale[keep]
 
     def direction(self, g: Any, part: slice) -> Any:
         """−H·g with H the inverse Hessian that the remembered steps suggest."""
-        newest = [(self.at - 1 - i) % MEMORY for i in range(self.held)]
-        q, parts = -g, []
+        basis, xp = self.basis[part], namespace(g)
+        basis[:, -1] = g
+        products = cast(basis @ basis.swapaxes(1, 2), "float64")
+        newest = [2 * ((self.at - 1 - i) % MEMORY) for i in range(self.held)]
+        coefficients, steps = like(products, *products.shape[:2]), list[tuple[int, Any, Any]]()
+        coefficients[:, -1] = -1
         for i in newest:
-            parts.append(self.rho[i, part] * _dot(self.s[i, part], q))
-            q -= parts[-1][:, None] * self.y[i, part]
-        q *= self.scale[part, None]
-        for i in reversed(newest):
-            q += (parts.pop() - self.rho[i, part] * _dot(self.y[i, part], q))[:, None] * self.s[i, part]
-        return q
+            sy, yy = products[:, i, i + 1], products[:, i + 1, i + 1]
+            good = sy > 1e-7 * self.scale[part] * yy  # a step without curvature teaches nothing
+            rho = xp.where(good, 1 / xp.where(good, sy, 1.0), 0.0)
+            if not steps:
+                self.scale[part] = xp.where(good, sy / xp.where(good, yy, 1.0), self.scale[part])
+            steps.append((i, rho, rho * _dot(products[:, i], coefficients)))
+            coefficients[:, i + 1] -= steps[-1][2]
+        coefficients *= self.scale[part, None]
+        for i, rho, part_of in reversed(steps):
+            coefficients[:, i] += part_of - rho * _dot(products[:, i + 1], coefficients)
+        return (cast(coefficients, str(basis.dtype).removeprefix("torch."))[:, None] @ basis)[:, 0]
 
     def add(self, s: Any, y: Any, part: slice) -> None:
-        self.s[self.at, part], self.y[self.at, part] = s, y
-        sy, yy, xp = _dot(s, y), _dot(y, y), namespace(s)
-        good = sy > 1e-7 * self.scale[part] * yy
-        self.rho[self.at, part] = xp.where(good, 1 / xp.where(good, sy, 1.0), 0.0)
-        self.scale[part] = xp.where(good, sy / xp.where(good, yy, 1.0), self.scale[part])
+        self.basis[part, 2 * self.at], self.basis[part, 2 * self.at + 1] = s, y
 
     def turn(self) -> None:
         self.at, self.held = (self.at + 1) % MEMORY, min(self.held + 1, MEMORY)

@@ -19,7 +19,7 @@ from nescio.heads import _problems
 from nescio.heads._minimise import MEMORY, cast, like, minimise, namespace
 
 Array = NDArray[Any]
-TOLERANCE = {"float32": 3e-4, "float64": 1e-5}  # of a log-odds: a fraction of what probabilities may be off
+TOLERANCE = {"float32": 2e-4, "float64": 5e-6}  # of a log-odds: a tenth of what probabilities may be off, or less
 ROOM = 1 << 30  # bytes of steps that are remembered at once
 
 

@@ -19,6 +19,7 @@ from nescio import calibrate, metrics
 from nescio._bootstrap import asked
 from nescio.config import seed_for
 from nescio.errors import BadInput, Undefined
+from nescio.guarantee import divided
 from nescio.measures._softmax import summary
 from nescio.metrics._selective import TENTHS
 from nescio.predictions import Predictions
@@ -29,7 +30,7 @@ from nescio.sweep import Crew, Task
 from nescio.zoo.entries import Entry
 
 Array = NDArray[Any]
-NAME, VERSION = "selective", 1
+NAME, VERSION = "selective", 2
 MC_DROPOUT = "mc-dropout"  # the variant of a dump, and the κ that is the entropy of it
 OF_SOFTMAX = ("largest", "entropy")
 MEASURES = (*OF_SOFTMAX, MC_DROPOUT)
@@ -164,24 +165,10 @@ def answerable(dump: Predictions) -> Predictions:
 def division(dump: Predictions, plan: Plan) -> tuple[Array, Array]:
     """(rows that fit the temperature, rows that are judged), the first a stratified tenth, up to `fit_rows`.
 
-    Every class gives its share of the n/10 rows, rounded by largest remainders (ties at random), and which of its rows
-    those are is drawn from a stream of the seed alone. Rows are told by their index, so that every model that answered
-    the same images is divided alike, in whatever order its rows are. Galil et al. 2023, appendix I: 5,000 of 50,000.
+    Galil et al. 2023, appendix I: 5,000 of 50,000.
     """
-    n = len(dump)
-    wanted = min(plan.fit_rows, n // SHARE)
-    wanted = wanted if wanted >= FEWEST else 0
-    stream = np.random.default_rng(seed_for(NAME, "division", plan.seed))
-    rows = np.argsort(dump.index, kind="stable")[stream.permutation(n)]
-    _, kinds, counts = np.unique(np.asarray(dump.labels)[rows], return_inverse=True, return_counts=True)
-    whole, rest = np.divmod(wanted * counts, n)
-    order = np.lexsort((stream.permutation(len(counts)), -rest))
-    whole[order[: wanted - int(whole.sum())]] += 1
-    by_kind = np.argsort(kinds, kind="stable")
-    place = np.empty(n, np.int64)  # of a row among those of its class
-    place[by_kind] = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
-    chosen = place < whole[kinds]
-    return np.sort(rows[chosen]), np.sort(rows[~chosen])
+    wanted = min(plan.fit_rows, len(dump) // SHARE)
+    return divided(dump, wanted if wanted >= FEWEST else 0, seed_for(NAME, "division", plan.seed))
 
 
 def fitted(dump: Predictions, fit: Array) -> calibrate.Temperature:

@@ -200,6 +200,26 @@ def test_heads_are_converged_where_twenty_iterations_are_not():
     assert np.abs(ours(fit(x, y, precision="float32"), x) - exact).max() < 2e-3
 
 
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("tasks", ["one-vs-one", "multiclass"])
+def test_a_few_rows_that_are_far_longer_than_the_others(tasks, precision):
+    """They have no curvature at the optimum, and must not hide that of the others."""
+    x, y = clusters((100, 100))
+    x[:5] *= 1e4
+    exact = LogisticRegression(tol=1e-10, max_iter=100_000).fit(x, y == 0)
+    (heads,) = fit_heads([x], y, tasks=tasks, precision=precision)
+    weights = heads.weights[0] - heads.weights[1] if tasks == "multiclass" else heads.weights[0]
+    np.testing.assert_allclose(weights, exact.coef_[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_features_with_a_large_mean(precision):
+    x, y = clusters((30, 30, 30))
+    x = x.astype(np.float64)
+    (there,), (here,) = fit_heads([x + 1e6], y, precision=precision), fit_heads([x], y, precision="float64")
+    np.testing.assert_allclose(there.weights, here.weights, atol=2e-3)
+
+
 def test_the_same_tau_as_scikit_learns_heads():
     """The check that the paper's tables rest on."""
     train = [like_a_network((60,) * 6, seed=s) for s in range(3)]
@@ -400,7 +420,7 @@ X, Y = clusters((4, 4))
     [
         (lambda: fit_heads([X], Y, tasks="pairs"), r"tasks is 'pairs'; it must be one of one-vs-one, multiclass, regr"),
         (lambda: fit_heads([X], Y, precision="float16"), r"float32 or float64"),
-        (lambda: fit_heads([X], Y, penalty=0), r"penalty is 0; it must be above 0"),
+        (lambda: fit_heads([X], Y, penalty=0), r"penalty is 0; it must be a number above 0"),
         (lambda: fit_heads([], Y), r"There are no members"),
         (lambda: fit_heads([X[:, 0]], Y), r"members\[0\] has shape \(8,\)"),
         (lambda: fit_heads([X, X[:5]], Y), r"members\[1\] has 5 rows, truth has 8"),

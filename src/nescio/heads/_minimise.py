@@ -26,7 +26,8 @@ LOOKS = 8  # at one direction, at most
 TRUST = 0.5  # a slope this much flatter than at the start: from here the secant finds the bottom
 REACH = 5.0  # furthest that one secant may go, in units of the last look
 CAUTION = 4.0  # the first look lies no further than where some log-odds has moved by this: beyond, slopes say little
-PATIENCE = 40  # steps that come no nearer: what is left is rounding
+PATIENCE = 40  # steps that come no nearer: what is left is rounding, …
+COARSE = 0.1  # … unless log-odds still move by more than this
 LEAVE = 0.5  # share of the heads that still move, under which the others leave
 CACHED = 1 << 19  # remembered numbers that are worked on at once
 SERIAL = 1 << 19  # numbers below which a second thread costs more than it saves
@@ -90,7 +91,7 @@ def minimise(problem: Problem, w: Any, tolerance: float) -> Any:
         moved, gain = walk.step()
         better = gain < 0.9 * lowest
         lowest, age = xp.where(better, gain, lowest), xp.where(better, 0.0, age + 1)
-        settled = settled | (moved <= tolerance) | (age > PATIENCE)
+        settled = settled | (moved <= xp.where(age > PATIENCE, COARSE, tolerance))
         going = int((~settled).sum())
         if going <= LEAVE * len(settled):
             best[left[settled]] = walk.w[settled]

@@ -17,6 +17,7 @@ from nescio.heads._minimise import cast, each, like, namespace
 
 CURVATURE = 1e-3  # p·(1 − p) of a row at the optimum, on average over pairs of classes that can nearly be separated
 SAMPLE = 8  # rows per feature that the covariance is taken from
+LONG = 3  # times the median length: longer rows are cut before the covariance is taken
 SLAB = 4096  # rows that are gone through at once
 ALIKE = 2  # on a GPU, classes share one array if none has more than this many times the rows of another
 
@@ -25,15 +26,15 @@ ALIKE = 2  # on a GPU, classes share one array if none has more than this many t
 class Rows:
     """Features (n, k), k = d + 1, in the order of their classes, for heads with the penalty ½·Σ_j penalty_j·w_j².
 
-    With the covariance within classes Q·diag(e)·Qᵀ and H = α + CURVATURE·(rows of a head)·e, rows are (x − mean)·Q/√H,
-    so that ½·α·‖w‖² becomes penalty = α/H and the Hessian of every head is nearly the identity. The mean costs
-    nothing, since the intercept has no penalty.
+    With the covariance within classes Q·diag(e)·Qᵀ and H = α + CURVATURE·(rows of a head)·e, rows are
+    (x − middle)·Q/√H, so that ½·α·‖w‖² becomes penalty = α/H and the Hessian of every head is nearly the
+    identity. The middle costs nothing, since the intercept has no penalty.
     """
 
     values: Any
     codes: Any  # (n,) class of a row, 0 … c − 1, rising
     penalty: Any  # (k,)
-    mean: Any  # (d,) of the features as given
+    middle: Any  # (d,) of the features as given
     turn: Any  # (d, d) Q/√H
     one: float  # the constant feature
 
@@ -49,37 +50,46 @@ class Rows:
         """Weights (h, d) and intercepts (h,) for the features as given."""
         w = cast(w, "float64")
         weights = w[:, :-1] @ self.turn.T
-        return weights, w[:, -1] * self.one - weights @ self.mean
+        return weights, w[:, -1] * self.one - weights @ self.middle
 
 
 def rows(x: Any, codes: Any, per_head: float, penalty: float, dtype: str) -> Rows:
     """Features (n, d) with the class of each row, made ready for heads that see about `per_head` rows each."""
     xp, (n, d) = namespace(x), x.shape
     order = np.argsort(codes, kind="stable")
-    mean = x.mean(0, dtype=xp.float64)
-    spread, axes = xp.linalg.eigh(_covariance(x, codes, order[np.linspace(0, n - 1, min(n, SAMPLE * d)).astype(int)]))
+    some = order[np.linspace(0, n - 1, min(n, SAMPLE * d)).astype(int)]
+    middle = _median(cast(x[some], "float64"))
+    spread, axes = xp.linalg.eigh(_covariance(x[some], codes[some]))
     curvature = penalty + CURVATURE * per_head * spread.clip(min=0)
     turn, one = axes / xp.sqrt(curvature), (penalty + CURVATURE * per_head) ** -0.5
     values = like(cast(x[:0], dtype), n, d + 1)
     values[:, d] = one
-    shift, turned = cast(mean, dtype), cast(turn, dtype)
+    turned = cast(turn, dtype)
 
     def transform(slab: slice) -> None:
-        values[slab, :d] = (cast(x[order[slab]], dtype) - shift) @ turned
+        values[slab, :d] = cast(x[order[slab]] - middle, dtype) @ turned
 
     each(blocks(n, SLAB), transform, values)
     weights = like(values, d + 1)
     weights[:d] = penalty / curvature
-    return Rows(values, codes[order], weights, mean, turn, one)
+    return Rows(values, codes[order], weights, middle, turn, one)
 
 
-def _covariance(x: Any, codes: Any, sample: Any) -> Any:
-    """(d, d) within classes, of some rows."""
-    part = cast(x[sample], "float64")
-    for c in np.unique(codes[sample]):
-        own = np.flatnonzero(codes[sample] == c)
-        part[own] -= part[own].mean(0)
+def _covariance(x: Any, codes: Any) -> Any:
+    """(d, d) within classes. Rows that are much longer than the others are cut: what lies far from every border between
+    classes has no curvature there, and a handful of them would hide all else."""
+    xp, part = namespace(x), cast(x, "float64")
+    for c in np.unique(codes):
+        own = np.flatnonzero(codes == c)
+        part[own] -= _median(part[own])
+    length = xp.sqrt((part * part).sum(1))
+    part *= (LONG * _median(length) / length.clip(min=1e-300)).clip(max=1)[:, None]
     return part.T @ part / len(part)
+
+
+def _median(x: Any) -> Any:
+    """Over rows."""
+    return np.median(x, 0) if namespace(x) is np else x.median(0).values
 
 
 class Pairs:

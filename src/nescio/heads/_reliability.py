@@ -7,6 +7,7 @@ reliable, as in the paper; minus it is an uncertainty.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,10 @@ def fit_heads(
         raise BadInput(f"tasks is {tasks!r}; it must be one of {', '.join(TASKS)}.")
     if precision not in ("float32", "float64"):
         raise BadInput(f"precision is {precision!r}; it must be float32 or float64.")
-    if not (penalty > 0 and np.isfinite(penalty)):
-        raise BadInput(f"penalty is {penalty}; it must be above 0, or classes that can be separated have no best head.")
+    if not isinstance(penalty, Real) or not (penalty > 0 and np.isfinite(penalty)):
+        raise BadInput(
+            f"penalty is {penalty!r}; it must be a number above 0, or classes that can be separated have no best head."
+        )
     features = _members(members, truth)
     return [TASKS[tasks].fit(x, truth, float(penalty), precision) for x in track(features, "heads")]
 

@@ -76,7 +76,11 @@ class OneVsOne:
 
 @dataclass(frozen=True)
 class Multiclass:
-    """One head for all classes: softmax regression, min_W ½·α·‖W‖² − Σ_i log softmax(W·x_i + b)_{y_i}."""
+    """One head for all classes: softmax regression, min_W ½·α·‖W‖² − Σ_i log softmax(W·x_i + b)_{y_i}.
+
+    Two classes have W = ±w/2 there, at half the penalty of the one w of a logistic regression; as in scikit-learn they
+    get that regression's, so that both collections agree.
+    """
 
     classes: Array  # (c,)
     weights: Any  # (c, d)
@@ -86,6 +90,7 @@ class Multiclass:
     @classmethod
     def fit(cls, x: Any, truth: Any, penalty: float, precision: str) -> Multiclass:
         classes, codes, _ = _classes(truth)
+        penalty *= 2 if len(classes) == 2 else 1
         rows = _problems.rows(x, codes, len(codes), penalty, precision)
         w = like(rows.values, 1, len(classes) * rows.values.shape[1])
         w = _solve(rows, _problems.Softmax, w, precision)

@@ -642,3 +642,45 @@ def test_pairs_of_members_are_the_ensemble(three):
         pair = Candidate("p", [each.tests[m] for m in who], [each.refs[m] for m in who])
         parts.append(rank([pair], How(components=0), labels=False, resamples=20).row("p", "nc@8")["value"])
     assert whole == pytest.approx(np.mean(parts))
+
+
+def test_a_collapsed_candidate_wins_nothing():
+    """Where all references are one point, ties by index would look like perfect agreement."""
+    still = [[Predictions(embeddings=np.ones((rows, 4)) * (m + 1)) for m in range(3)] for rows in (R, N)]
+    found = rank([candidate("good", 1, 0.3), Candidate("still", still[1], still[0])], QUICK, labels=False)
+    assert found.names[0] == "good" and found.group == ["good"] and found.row("still", found.nc) is None
+    assert any(
+        note.startswith("still is not ranked. Member 0 gives 150 references 1 different") for note in found.notes
+    )
+    assert any("still" in line for line in str(ranking_tables(found)[0].lines).splitlines())
+    with pytest.raises(BadInput, match=r"nothing to rank\. Member 0 gives"):
+        rank([Candidate("still", still[1], still[0])], QUICK)
+
+
+def test_plain_arrays_are_embeddings(tmp_path, capsys):
+    whole = candidate("a", 1, 0.3, whole=True)
+    for number, each in enumerate(whole.tests):
+        np.save(tmp_path / f"{number}.npy", each.embeddings)
+    files = [tmp_path / f"{number}.npy" for number in range(3)]
+    code, out, _ = ask(capsys, "reliability", *files, "--components", 0, "--json")
+    assert code == 0 and json.loads(out)["models"] == 3
+    code, out, _ = ask(capsys, "rank", "a=" + ",".join(map(str, files)), "--components", 0, "--json")
+    assert code == 0 and json.loads(out)["choice"] == "a"
+    np.save(tmp_path / "flat.npy", np.arange(5.0))
+    (tmp_path / "bad.npy").write_bytes(b"not an array")
+    for name in ("flat", "bad"):
+        code, _, said = ask(capsys, "reliability", files[0], tmp_path / f"{name}.npy")
+        assert code == 2 and name in said and "Traceback" not in said
+
+
+def test_every_reference_as_a_neighbour_is_told():
+    found = rank([candidate("a", 1, 0.3), candidate("b", 2, 0.5)], How(k=R, components=0), labels=False)
+    assert any("NC is 1 whatever the models say" in note for note in found.notes)
+
+
+def test_candidates_of_the_same_members_are_refused(tmp_path, capsys):
+    for number, each in enumerate(candidate("a", 1, 0.3, whole=True).tests[:2]):
+        each.save(tmp_path / f"{number}.npz")
+    both = f"{tmp_path / '0.npz'},{tmp_path / '1.npz'}"
+    code, _, said = ask(capsys, "rank", f"a={both}", f"b={both}")
+    assert code == 2 and "a and b are the same members" in said

@@ -771,7 +771,7 @@ def test_the_command_shows_a_finished_study_without_training(study, place, tmp_p
         ({"similarity": "dice"}, "--similarity is jaccard or overlap, not 'dice'"),
         ({"tasks": "regression"}, "--tasks is one-vs-one or multiclass"),
         ({"methods": ()}, "nothing to train"),
-        ({"k": 201}, "k is 201, but there are only 200 references"),
+        ({"k": 201}, "k is 201, but digits has only 200 references"),
         ({"training": Training(batch=128, augment="none")}, "without augmentation they are the same"),
         ({"backbones": ("convv",)}, "no backbone named 'convv'"),
     ],
@@ -794,11 +794,74 @@ def test_more_references_than_images_are_all_of_them(study, place):
     from nescio.protocols._evaluations import Study
 
     held = Study(PLAN)
-    plan = reliability._fitting(replace(PLAN, references=5000), place, held)
-    assert plan.references == 1078 and plan.ks == (1, 10, 50, 1000)
+    reliability._check_possible(replace(PLAN, references=5000), place, held)
+    chosen = reliability.images_of(reliability.Look("digits", "train", 5000), 8, place.root)
+    assert len(chosen) == 1078
     assert held.notes == [
         "digits has 1,078 training images, and all of them are references: samples of references do not differ."
     ]
+
+
+def test_a_small_set_does_not_take_references_from_a_large_one(place, tmp_path):
+    """Each pre-training set has as many as it can."""
+    from nescio.protocols._evaluations import Study
+
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 255, (60, 8, 8, 1), np.uint8), np.arange(60) % 3
+    np.savez(tmp_path / "few.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    few = f"npz:{tmp_path / 'few.npz'}"
+    plan = replace(PLAN, settings=(("digits", "digits"), (few, few)), references=200)
+    study = Study(plan)
+    reliability._check_possible(replace(plan, k=20, training=replace(plan.training, batch=16)), place, study)
+    counts = [len(reliability.images_of(reliability.looks_of(plan, data)[0], 8, place.root)) for data in plan.sources]
+    assert counts[0] == 200 > counts[1] > 20 and len(study.notes) == 1
+
+
+def test_methods_that_need_labels_are_refused(place):
+    from nescio.protocols._evaluations import Study
+
+    with pytest.raises(BadInput, match="without labels, and erm needs them"):
+        reliability._check_possible(replace(PLAN, methods=("erm",)), place, Study(PLAN))
+
+
+def test_k_beyond_the_references_is_left_out_of_the_sweep():
+    refs, tests, train = (_members_of(rows) for rows in (60, 40, 80))
+    truth = truth_of(train, tests)
+    rows, _ = reliability.evaluate([refs], tests, truth, Plan(k=10, scores=("nc",)), {"method": "mine"})
+    swept = {row["group"] for row in rows if str(row["group"]).startswith("k ")}
+    assert swept == {"k 1", "k 2", "k 5", "k 10", "k 20", "k 50"}
+
+
+def test_a_member_that_says_one_thing_has_no_scores_and_spoils_no_ranking():
+    refs, tests, train = (_members_of(rows) for rows in (60, 40, 80))
+    still = [[Predictions(embeddings=np.ones((len(side[0]), 5)))] * 2 for side in (refs, tests)]
+    rows, reasons = reliability.evaluate([still[0]], still[1], truth_of(train, tests), Plan(k=10), {"method": "mine"})
+    assert not [row for row in rows if row["measure"]]
+    assert {each["measure"] for each in reasons} == {"nc", "dist", "norm", "ll", "fv"}
+    assert "has collapsed" in reasons[0]["reason"]
+    truth, own = truth_of(train, tests), {"nc": np.ones(40)}
+    worse = Truth(truth.index, {name: loss + 1 for name, loss in truth.losses.items()}, truth.own)
+    rows, _ = reliability.ranking_rows([{}, own, {"nc": 1 + own["nc"]}], [truth, truth, worse], {})
+    assert next((row["metric"], row["value"]) for row in rows) == ("ranking_brier", 1.0)
+
+
+def test_regression_is_a_collection_of_tasks():
+    refs, tests, train = (_members_of(rows) for rows in (60, 40, 80))
+    numbers = tuple(side[0].embeddings[:, :2] for side in (train, tests))
+    truth = truth_of(train, tests, "regression", numbers=numbers)
+    assert set(truth.losses) == {"squared_error", "variance"} and set(truth.own) == {"squared_error"}
+    assert truth.own["squared_error"][0].mean() < 1e-3 < truth.own["squared_error"][1].mean()  # its own features
+    rows, _ = reliability.evaluate([refs], tests, truth, Plan(k=10, scores=("nc",)), {"method": "mine"})
+    assert "kendall_squared_error" in {row["metric"] for row in rows}
+    with pytest.raises(Undefined, match="Regression needs the numbers"):
+        truth_of(train, tests, "regression")
+
+
+def _members_of(rows):
+    """Three members' embeddings of some rows of three classes."""
+    rng = np.random.default_rng(rows)
+    labels = np.arange(rows) % 3
+    return [Predictions(embeddings=2 * np.eye(5)[labels] + rng.normal(size=(rows, 5)), labels=labels) for _ in range(3)]
 
 
 def test_no_torch_is_imported_to_tell_a_study():

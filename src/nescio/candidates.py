@@ -116,11 +116,22 @@ def read(files: Sequence[str | Path]) -> list[Predictions]:
 
 def embeddings_of(file: str | Path) -> Predictions:
     """Index, embeddings and labels of a file, without the rest."""
-    held = Predictions.load(file)
+    held = _array(Path(file)) if str(file).lower().endswith(".npy") else Predictions.load(file)
     if held.embeddings is None:
         there = ", ".join(name for name, _ in held.columns() if name != "index")
         raise BadInput(f"{file} holds no embeddings (n, d), only {there}: NC and its kin compare representations.")
     return Predictions(index=held.index, labels=held.labels, embeddings=held.embeddings)
+
+
+def _array(path: Path) -> Predictions:
+    """A .npy file holds one array without a name, which here can only be the embeddings."""
+    from nescio._files import _naming
+
+    with _naming(path, "read"):
+        try:
+            return Predictions(embeddings=np.load(path, allow_pickle=False))
+        except ValueError as error:
+            raise BadInput(f"it is no array of numbers ({error}).") from None
 
 
 def in_one_order(dumps: Sequence[Predictions], names: Sequence[str]) -> list[Predictions]:
@@ -428,6 +439,9 @@ def rank(
     k = neighbours(rows, how)
     scores = {each.name: scored(each, rows, k, how) for each in track(candidates, "candidates")}
     notes = [*rows.notes, *(f"{who}: {note}" for who, each in scores.items() for note in own_references(each))]
+    notes += [f"{who} is not ranked. {next(iter(each.reasons.values()))}" for who, each in scores.items() if not each.u]
+    if k == rows.references:
+        notes.append(f"Every reference is one of the {k} nearest, so that NC is 1 whatever the models say: lower --k.")
     truths: dict[str, Truth] = {}
     if labels and has_labels(candidates):
         _same_labels(candidates, rows)
@@ -437,6 +451,8 @@ def rank(
             if any(each.train is not None for each in candidates):
                 raise
             notes.append(f"There is no comparison with downstream heads. {reason}")
+    if not any(each.u for each in scores.values()):
+        raise BadInput("There is nothing to rank. " + next(iter(scores[names[0]].reasons.values())))
     comparison = Comparison(tuple(names), len(rows.keys), resamples, level, seed)
     _means(comparison, _quantities(scores, truths, f"nc@{k}"))
     notes += dict.fromkeys(str(each["reason"]) for each in comparison.reasons)
@@ -509,8 +525,11 @@ def _table_3(scores: Mapping[str, Scores], truths: Mapping[str, Truth], comparis
     if len(truths) < 2:
         return []
     # all scores rank the same candidates: those with siblings, unless there are too few of them
-    kin = [each for each in scores if scores[each].members > 1]
-    who = kin if len(kin) > 1 else list(scores)
+    there = [each for each in scores if scores[each].u]
+    kin = [each for each in there if scores[each].members > 1]
+    who = kin if len(kin) > 1 else there
+    if len(who) < 2:
+        return []
     found = []
     for name in by_paper(name for each in who for name in scores[each].u):
         for loss in LOSSES:

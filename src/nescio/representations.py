@@ -27,6 +27,7 @@ Similarity = Literal["jaccard", "overlap"]
 SCORES = ("nc", "dist", "norm", "ll", "fv")  # in the paper's order
 ALONE = "A lone model has no neighbours to agree with: give two or more siblings."
 NO_VARIANCE = "A lone model does not vary: give two or more siblings."
+COLLAPSED = 0.01  # of the references differ, or fewer
 MIXTURE = {"cosine": measures.vmf_mixture, "euclidean": measures.gaussian_mixture}
 
 
@@ -103,6 +104,7 @@ class Spaces:
     norm: Array  # (m, n)
     ll: Array | None  # (m, n)
     reasons: Mapping[str, str]
+    collapsed: str | None = None  # why no score means anything
 
     def scores(self, members: Sequence[int] | None = None, k_nc: Sequence[int] | None = None) -> Scores:
         """The scores of some members, all by default. The first m: range(m). One alone: [i], without NC and FV.
@@ -111,6 +113,9 @@ class Spaces:
         """
         who = list(range(len(self.tests)) if members is None else members)
         ks = [k for k in self.k_nc if k_nc is None or k in k_nc]
+        if self.collapsed is not None:
+            names = (*(f"nc@{k}" for k in ks), *(f"dist@{k}" for k in self.k_dist), "norm", "ll", "fv")
+            return Scores(self.tests[0].index, {}, dict.fromkeys(names, self.collapsed), len(who))
         u: dict[str, Array] = {}
         reasons = dict(self.reasons)
         try:
@@ -166,10 +171,17 @@ def spaces_of(
     cuts = sorted({*near, *far})
     held = np.empty((m, n, near[-1]), np.min_scalar_type(r - 1))
     dist, norm, ll = np.empty((m, len(far), n)), np.empty((m, n)), np.empty((m, n))
-    reasons = _no_mixture(components, r)
+    reasons, collapsed = _no_mixture(components, r), None
     for member in track(range(m), "members"):
         there = points(known[member], metric, f"the reference embeddings of member {member}")
         here = points(asked[member], metric, f"the test embeddings of member {member}", there)
+        different = np.count_nonzero(there.twin == np.arange(r))
+        if r > 1 and different <= max(1, COLLAPSED * r):
+            collapsed = (
+                f"Member {member} gives {r:,} references {different} different "
+                f"embedding{'s' if different > 1 else ''}: it has collapsed, and being near means nothing."
+            )
+            break
         found = nearest(there, here, cuts)
         held[member] = found[:, : near[-1]]
         away = distances(there, here, found[:, : far[-1]])
@@ -179,7 +191,7 @@ def spaces_of(
         if not reasons:
             ll[member] = MIXTURE[metric](Predictions(embeddings=known[member]), components, seed)(test)
     same = [Predictions(index=tests[0].index, embeddings=each) for each in asked]
-    return Spaces(metric, similarity, r, same, near, far, held, dist, norm, None if reasons else ll, reasons)
+    return Spaces(metric, similarity, r, same, near, far, held, dist, norm, None if reasons else ll, reasons, collapsed)
 
 
 def aligned(members: Sequence[Predictions], what: str) -> list[Array]:

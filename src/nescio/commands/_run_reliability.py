@@ -106,7 +106,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         "backbones": _words(args.backbones) or None,
         "distances": _words(args.distances) or None,
         "scores": _words(args.scores) or None,
-        "ks": numbers(args.ks) if args.ks else None,
+        "ks": numbers(args.ks, "numbers of neighbours") if args.ks else None,
     }
     if args.members:
         changes["members"], changes["others"] = members_of(args.members, plan.members)

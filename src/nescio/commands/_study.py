@@ -14,13 +14,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from nescio.commands._output import say
+from nescio.commands._output import json_of, say
 from nescio.config import Training
 from nescio.errors import BadInput
 from nescio.store import reason_of
 
 
-def numbers(text: str) -> tuple[int, ...]:
+def numbers(text: str, what: str = "class numbers") -> tuple[int, ...]:
     """0-5,7 → (0, 1, 2, 3, 4, 5, 7)."""
     found: list[int] = []
     try:
@@ -28,7 +28,7 @@ def numbers(text: str) -> tuple[int, ...]:
             first, dash, last = word.partition("-")
             found += range(int(first), int(last) + 1) if dash else [int(first)]
     except ValueError:
-        raise BadInput(f"{text!r} is not a list of class numbers such as 0-5,7.") from None
+        raise BadInput(f"{text!r} is not a list of {what} such as 0-5,7.") from None
     return tuple(found)
 
 
@@ -178,18 +178,21 @@ def workers_of(args: argparse.Namespace) -> int:
     return 1 if gpu else len(os.sched_getaffinity(0))
 
 
-def show(study: Any, folder: Path) -> int:
-    """Prints the tables, writes the report, lists what failed; 1 when something did."""
+def show(study: Any, folder: Path, others: Mapping[str, str] | None = None) -> int:
+    """Prints the tables, writes the report, lists what failed; 1 when something did.
+
+    others  pages that this one leads to: address → name
+    """
     from nescio.report._study import files, print_study, write_study
 
     print_study(study)
     page, made = folder / "index.html", folder / ".made"
-    fingerprint = _fingerprint(files(study))
+    fingerprint = _fingerprint(files(study), others)
     failed = [f"{failure.task.name}: {failure.reason}" for failure in study.failures]
     try:
         if not (page.is_file() and made.is_file() and made.read_text() == fingerprint):
             made.unlink(missing_ok=True)  # a page that is being written is not a page
-            page = write_study(study, folder)
+            page = write_study(study, folder, others)
             made.write_text(fingerprint)
         say(f"\nThe page is {page}; tables and rows lie beside it.")
     except OSError as error:
@@ -199,7 +202,23 @@ def show(study: Any, folder: Path) -> int:
     return 1 if failed else 0
 
 
-def _fingerprint(held: dict[str, bytes]) -> str:
+def end(study: Any, folder: Path | None) -> int:
+    """Shows the study, or prints its rows as JSON where there is no folder; lists what failed.
+
+    2 where what was given can be used for no model, 1 where something failed.
+    """
+    if study.rows and folder is not None:
+        return show(study, folder)
+    if folder is None:
+        say(json_of(study.rows))
+    for failure in study.failures:
+        print(f"failed: {failure.task.name}: {failure.reason}", file=sys.stderr)
+    if study.failures and not study.rows and all(failure.refused for failure in study.failures):
+        return 2
+    return 1 if study.failures else 0
+
+
+def _fingerprint(held: dict[str, bytes], others: Mapping[str, str] | None) -> str:
     """What a page is made of: the study, and the code that writes it. Drawing the same page again takes seconds."""
     import nescio
     from nescio.report._study import drawable
@@ -208,4 +227,4 @@ def _fingerprint(held: dict[str, bytes]) -> str:
     code = [
         (each.name, each.stat().st_mtime_ns) for name in ("report", "protocols") for each in source.glob(f"{name}/*.py")
     ]
-    return sha256(repr((sorted(code), drawable(), nescio.__version__, held)).encode()).hexdigest()
+    return sha256(repr((sorted(code), drawable(), nescio.__version__, held, others)).encode()).hexdigest()

@@ -6,8 +6,8 @@ A CANDIDATE is some networks of one algorithm that differ in their seed (sibling
   store:KEY          a network of `nescio train`
   siblings:KEY       that network and all others of the store that differ from it in their init seed alone
   a timm name, torchvision:NAME   a pretrained classifier; its embedding is what its last layer is given
-Files are .npz, .safetensors, .parquet, .csv or folders. Networks look at --images, and at --references: 5,000 of its
-training images, best those that they learnt from.
+Files are .npz, .npy, .safetensors, .parquet, .csv or folders. Networks look at --images, and at --references: 5,000 of
+its training images, best those that they learnt from.
 
 Candidates are ranked by neighbourhood consistency, NC (Park et al. 2024, §4.3): row by row, how far siblings agree on
 which references are nearest to it, from 0 to 1. Intervals and the group that cannot be told from the best come from a
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from nescio.pictures import Pictures
     from nescio.predictions import Predictions
 
-ENDINGS = (".npz", ".safetensors", ".parquet", ".csv")
+ENDINGS = (".npz", ".safetensors", ".parquet", ".csv", ".npy")
 NETWORK = ("store:", "siblings:", "torchvision:")
 HINT = "The rows have labels: with --train, which names rows to learn from, downstream heads check this ranking."
 REFERENCES = "references"  # --train references: their labels are those of the images
@@ -203,6 +203,9 @@ def candidates_of(args: argparse.Namespace) -> list[Candidate]:
     asked = [named(text) for text in args.candidates]
     if twice := [each.name for each in asked if [other.name for other in asked].count(each.name) > 1]:
         raise BadInput(f"Two candidates are called {twice[0]!r}: name them, NAME=….")
+    for number, each in enumerate(asked):
+        if twin := next((other for other in asked[:number] if set(other.members) == set(each.members)), None):
+            raise BadInput(f"{twin.name} and {each.name} are the same members: they cannot be told apart.")
     networks = [each for each in asked if each.networks]
     taught = _taught(args.train, asked)
     if networks and not args.images:

@@ -1,8 +1,8 @@
 """How far each row's representation can be trusted, without any label: from the embeddings of two or more models.
 
 EMBEDDINGS are files, one a model, with `embeddings` (n, d) of the same rows: .npz, .safetensors, .parquet, .csv (with
-columns emb_0 …) or folders; `index` (n,) names the rows where they are not in one order. The models should be siblings:
-one algorithm, other seeds. d may differ between them.
+columns emb_0 …), folders, or a plain array in a .npy file; `index` (n,) names the rows where they are not in one order.
+The models should be siblings: one algorithm, other seeds. d may differ between them.
 
 A row is reliable where the models agree on which references are nearest to it (neighbourhood consistency, NC, from 0 to
 1; Park et al. 2024). Beside NC: the distance to the nearest references (Dist), the length of the embedding (Norm), its
@@ -120,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.least < 1:
         raise BadInput(f"--least is a number of rows from 1 on, not {args.least}.")
+    if args.images and not args.report:
+        raise BadInput("--images are shown on the page: name its folder with --report.")
     judged = judge(args)
     if args.to:
         save_columns(args.to, columns_of(judged.scores))
@@ -154,6 +156,8 @@ def judge(args: argparse.Namespace) -> Judged:
     rows = division([candidate], how)
     k = neighbours(rows, how)
     scores = scored(candidate, rows, k, how)
+    if not scores.u:
+        raise BadInput(next(iter(scores.reasons.values())))
     return Judged(candidate, scores, rows, k, how, tuple(own_references(scores)))
 
 

@@ -562,8 +562,8 @@ def story(told: Told) -> Story:
     section("Failures", "What failed", [Terms(told.failures)] if told.failures else [])
     missing = grouped(told.reasons)
     section("Gaps", "What could not be said", [Terms(missing)] if missing or told.notes else [], " ".join(told.notes))
-    first = next((named(row["dataset"]) for row in rows), "")
-    return Story(f"{first}: which representations can be trusted?", lead(told), sections, _footer(told))
+    learnt = ", ".join(dict.fromkeys(named(row["dataset"]) for row in rows))
+    return Story(f"{learnt}: which representations can be trusted?", lead(told), sections, _footer(told))
 
 
 def _shown(blocks: Sequence[Block]) -> list[Block]:

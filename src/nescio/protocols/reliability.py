@@ -29,10 +29,9 @@ from nescio.rows import COLUMNS, Row
 from nescio.store import Store
 from nescio.sweep import Crew, Task
 
-NAME, VERSION = "reliability", 1
+NAME, VERSION = "reliability", 2
 Array = NDArray[Any]
 LOSSES = ("brier", "entropy", "variance")  # of the heads' answers: what a score should rank rows by
-OWN = ("brier", "entropy")  # of one member's answers alone, which do not vary
 POINTS, TRUTH = "points.npz", "truth.npz"  # beside the rows of an evaluation: a number for every test row
 STAR = "*"  # after a score of one member alone (Tables 8 and 9)
 
@@ -129,7 +128,7 @@ def run(plan: Plan, place: Place, workers: int, say: Say | None = None) -> Study
     """Does what is missing in the store and returns the study."""
     plan.check()
     study, store = Study(plan), Store(place.store)
-    plan = study.plan = _fitting(plan, place, study)
+    _check_possible(plan, place, study)
     with Crew(workers) as crew:
 
         def watch(name: str) -> Any:
@@ -200,8 +199,8 @@ def candidates(plan: Plan) -> list[Candidate]:
     ]
 
 
-def _fitting(plan: Plan, place: Place, study: Study) -> Plan:
-    """The plan with no more references than there are images; refuses, before any work, what no network could do."""
+def _check_possible(plan: Plan, place: Place, study: Study) -> None:
+    """Refuses, before any work, what no network could do, and notes what is less than was asked for."""
     from nescio import backbones, datasets
     from nescio.methods import registry as methods
     from nescio.training import check_batch, check_views
@@ -214,7 +213,11 @@ def _fitting(plan: Plan, place: Place, study: Study) -> Plan:
                 f"{data} has {rows:,} training images, and all of them are references: samples of references do not "
                 "differ."
             )
-            plan = replace(plan, references=rows)
+        if max(plan.k, plan.k_dist) > min(rows, plan.references):
+            raise BadInput(
+                f"k is {max(plan.k, plan.k_dist)}, but {data} has only {min(rows, plan.references)} references: choose "
+                "a smaller k."
+            )
         check_batch(plan.training, rows)
         for name in plan.backbones:
             backbones.build(name, source.channels, source.size)
@@ -227,13 +230,10 @@ def _fitting(plan: Plan, place: Place, study: Study) -> Plan:
                 )
             if len(other.classes) < 2:
                 raise BadInput(f"{target} has one class only: there is nothing to tell apart downstream.")
+    if taught := [name for name in plan.methods if methods[name].classifies]:
+        raise BadInput(f"reliability compares what is learnt without labels, and {taught[0]} needs them: leave it out.")
     for name in plan.methods:
         check_views(plan.training, methods[name].views)
-    if max(plan.k, plan.k_dist) > plan.references:
-        raise BadInput(
-            f"k is {max(plan.k, plan.k_dist)}, but there are only {plan.references} references: choose a smaller k."
-        )
-    return replace(plan, ks=tuple(k for k in plan.ks if k < plan.references))
 
 
 # ---- embeddings
@@ -265,7 +265,7 @@ def images_of(look: Look, size: int, root: str | None) -> Any:
     if look.sample is None:
         return resized(getattr(dataset, look.split), dataset.size, size)
     learnt = datasets.splits(dataset).train
-    chosen = sample(len(learnt), look.sample, seed_for("references", dataset.revision, look.seed))
+    chosen = sample(len(learnt), min(look.sample, len(learnt)), seed_for("references", dataset.revision, look.seed))
     return replace(resized(learnt.take(chosen), dataset.size, size), taught=None)
 
 
@@ -398,17 +398,25 @@ class Truth:
 
 
 def truth_of(
-    train: Sequence[Predictions], tests: Sequence[Predictions], tasks: str = "one-vs-one", device: Any = None
+    train: Sequence[Predictions],
+    tests: Sequence[Predictions],
+    tasks: str = "one-vs-one",
+    device: Any = None,
+    numbers: tuple[Any, Any] | None = None,
 ) -> Truth:
     """Optimal heads on the features of every member, and what they say of the test rows (Definition 1, appendix B).
 
     For each task the members' probabilities are averaged before Brier and entropy are taken; with one-vs-one tasks a
     row is averaged over the C − 1 pairs of its own class. `device`: a GPU of torch that solves the heads, if any.
+    tasks = "regression" predicts `numbers`, (n,) or (n, t) for the rows of train[0] and of tests[0]; its loss is the
+    squared error.
     """
     from nescio.heads import fit_heads, reliability_targets
 
     known, asked = (_on(device, aligned(side, what)) for side, what in ((train, "training"), (tests, "test")))
-    labels, answers = train[0].labels, tests[0].labels
+    labels, answers = (train[0].labels, tests[0].labels) if tasks != "regression" else numbers or (None, None)
+    if (labels is None or answers is None) and tasks == "regression":
+        raise Undefined("Regression needs the numbers that the heads are to predict, of training and of test rows.")
     if labels is None or answers is None:
         raise Undefined("Downstream performance needs the true class of every row, and there are no labels.")
     heads = fit_heads(known, labels, tasks=tasks)
@@ -416,8 +424,8 @@ def truth_of(
     alone = [reliability_targets([head], [own], answers) for head, own in zip(heads, asked, strict=True)]
     return Truth(
         tests[0].index,
-        {name: -together[name] for name in LOSSES if name in together},
-        {name: -np.stack([each[name] for each in alone]) for name in OWN},
+        {name: -each for name, each in together.items()},
+        {name: -np.stack([each[name] for each in alone]) for name in alone[0]},
     )
 
 
@@ -519,13 +527,13 @@ def score(
     `seeds` are those of the members; 0, 1, … by default.
     """
     first = distance == plan.swept
-    wanted = {name: name in plan.scores for name in SCORES}
+    wanted, ks = {name: name in plan.scores for name in SCORES}, [k for k in plan.ks if k < len(refs[0])]
     spaces = spaces_of(
         refs,
         tests,
         metric=distance,
-        k_nc=sorted({plan.k, *(plan.ks if first and wanted["nc"] else ())}),
-        k_dist=sorted({plan.k_dist, *(plan.ks if first and wanted["dist"] else ())}),
+        k_nc=sorted({plan.k, *(ks if first and wanted["nc"] else ())}),
+        k_dist=sorted({plan.k_dist, *(ks if first and wanted["dist"] else ())}),
         components=plan.components if wanted["ll"] else 0,
         similarity=plan.similarity,
         seed=0,
@@ -696,6 +704,10 @@ def ranking_rows(
 ) -> tuple[list[Row], list[Row]]:
     """Mean over test rows of Kendall's τ between the ranking of the candidates by a score and by a loss (Table 3)."""
     rows, reasons = list[Row](), list[Row]()
+    there = [number for number, each in enumerate(points) if each]  # one that has collapsed has none
+    points, truths = [points[number] for number in there], [truths[number] for number in there]
+    if len(points) < 2:
+        return rows, reasons
     for name in points[0]:
         if not all(name in each for each in points):
             continue

@@ -49,7 +49,7 @@ def entry(model: str, dump: Predictions, file: Path, **facts: object) -> Entry:
     return Entry(model, DATA, facts, place, entry_of_file(place).key)
 
 
-def zoo(folder: Path, names: tuple[str, ...] = NAMES, n: int = 400) -> list[Entry]:
+def zoo(folder: Path, names: tuple[str, ...] = NAMES, n: int = 500) -> list[Entry]:
     """One entry a name; sizes differ, and one model of a family looks at larger images."""
     found = []
     for number, name in enumerate(names):

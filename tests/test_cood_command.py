@@ -87,7 +87,7 @@ def test_a_hierarchy_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_failed_is_said_and_counts(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*pairs(files), "--store", files / "store") == 1  # nobody has 200 images a class
+    assert run(*pairs(files), "--store", files / "store") == 2  # nobody has 200 images a class
     told = capsys.readouterr()
     assert "No out-class has 200 images" in told.err and "--estimation 9 --test 3" in told.err
     np.savez(files / "b-out.npz", logits=np.zeros((30, 4)), labels=np.arange(30) % 3)
@@ -96,6 +96,90 @@ def test_what_failed_is_said_and_counts(files: Path, capsys: pytest.CaptureFixtu
     assert run(*pairs(files), *FEW, "--store", files / "store") == 1  # a's page is written all the same
     told = capsys.readouterr()
     assert "graded by their labels" in told.err and (files / "store" / "report" / "index.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("outside", "sentence"),
+    [
+        ({"labels": np.arange(30) % 3}, "No out-class has 40 images"),
+        ({}, "graded by their labels"),
+        ({"labels": np.zeros(60, int), "logits": np.zeros((60, 4))}, "One out-class is left"),
+        ({"logits": np.zeros((30, 7)), "labels": np.arange(30) % 3}, "answers with 7 classes"),
+    ],
+)
+def test_what_no_model_can_be_graded_by_is_bad_input(
+    files: Path, outside: dict[str, Any], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(files / "out.npz", **({"logits": np.zeros((30, 4))} | outside))
+    words = ("--pair", f"a={files / 'a-in.npz'},{files / 'out.npz'}", "--estimation", 30, "--test", 10)
+    for form in ((), ("--json",), ("--workers", 1)):
+        assert run(*words, *form, "--store", files / "store") == 2
+        assert sentence in capsys.readouterr().err
+
+
+def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from nescio.cli import main
+
+    store = Store(files / "store")
+    assert main(["run", "selective", *(f"{n}={files / n}-in.npz" for n in "ab"), "--store", str(store.root)]) == 0
+    assert run(*pairs(files), *FEW, "--store", store.root) == 0
+    for each in (found := [each for each in store.runs() if each.stage == "study"]):
+        place = each.folder / "env.json"
+        place.write_text(json.dumps(json.loads(place.read_text()) | {"started": "2023-01-01T00:00:00Z"}))
+    os.utime(next(each.folder for each in found if each.recipe["protocol"] == "cood"))
+    capsys.readouterr()
+    to = ("--to", str(files / "figures"))
+    assert main(["report", str(store.root), "--only", "fig5,fig6,pareto", *to]) == 0
+    written = {*os.listdir(files / "figures")}
+    assert {"fig5.svg", "fig5-points.csv", "fig6.svg", "fig6-points.csv", "fig6.csv", "pareto.csv"} <= written
+    assert main(["report", str(store.root), "--only", "models", *to]) == 0
+    assert "notices errors" in capsys.readouterr().out, "both have one: the newest is meant"
+    assert main(["report", str(store.root), "--only", "fig99", *to]) == 2
+    assert "There are: models, fig6" in capsys.readouterr().err
+    assert main(["report", str(store.root), "--to", str(files / "page")]) == 0
+    assert "which models notice" in (files / "page" / "index.html").read_text().lower()
+    selective = next(each for each in found if each.recipe["protocol"] == "selective")
+    assert main(["report", str(store.root), "--study", selective.key, "--only", "fig6", *to]) == 2
+    assert "`nescio run cood` makes a study of it" in capsys.readouterr().err
+
+
+def test_names_that_are_not_one_a_class_are_refused(files: Path) -> None:
+    """Three names for four in-classes would leave an in-class among the new ones."""
+    for names, count in (("in", 4), ("few", 3), ("out", 24), ("short", 23)):
+        (files / f"{names}.txt").write_text("".join(f"{names}{y}\n" for y in range(count)))
+    words = [*pairs(files), *FEW, "--store", files / "store"]
+    assert (
+        run(*words, "--in-names", files / "in.txt", "--out-names", files / "out.txt") == 0
+    )  # now there are finished rows
+    with pytest.raises(BadInput, match=r"--in-names has 3 names and .*a-in.npz has 4 classes"):
+        run(*words, "--in-names", files / "few.txt", "--out-names", files / "out.txt")
+    with pytest.raises(BadInput, match=r"--out-names has 23 names and .*a-out.npz has a class 23"):
+        run(*words, "--in-names", files / "in.txt", "--out-names", files / "short.txt")
+
+
+def test_one_file_is_not_both_sides(files: Path) -> None:
+    inside, outside = files / "a-in.npz", files / "a-out.npz"
+    dumps(0)[0].replace(taught=None).save(files / "bare.npz")
+    (files / "copy.npz").write_bytes(inside.read_bytes())
+    for rest in (inside, files / "copy.npz", f"{outside},hard={inside}"):
+        with pytest.raises(BadInput, match="given as images of other classes too"):
+            run("--pair", f"a={inside},{rest}", *FEW, "--store", files / "store")
+    with pytest.raises(BadInput, match="given as images of other classes too"):
+        run("--pair", f"a={files / 'bare.npz'},{files / 'bare.npz'}", *FEW, "--store", files / "store")
+    known, new = dumps(0)
+    both = np.arange(len(known) + len(new))
+    Predictions(
+        logits=np.concatenate([known.logits, new.logits])[:, 0],
+        labels=np.concatenate([known.labels, new.labels]),
+        index=both,
+        taught=both < len(known),
+    ).save(files / "both.npz")  # says which rows are of which side
+    assert run("--pair", f"a={files / 'both.npz'},{files / 'both.npz'}", *FEW, "--store", files / "store") == 0
+
+
+def test_a_hierarchy_that_is_not_there_is_named_first(files: Path) -> None:
+    with pytest.raises(BadInput, match=r"no-tree\.txt cannot be read"):
+        run(*pairs(files), *FEW, "--hierarchy", files / "no-tree.txt", "--store", files / "store")
 
 
 def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +259,14 @@ def test_every_default_is_in_the_help() -> None:
     parser = argparse.ArgumentParser(description=command.__doc__)
     command.configure(parser)
     text = parser.format_help()
-    for word in ("150", "50", "11", "largest,entropy,mc-dropout", "parent-child", "at most half of the out-classes"):
+    for word in (
+        "150",
+        "50",
+        "11",
+        "largest,entropy,mc-dropout",
+        "parent-child",
+        "as many as the in-data has; half of the out-classes",
+    ):
         assert word in " ".join(text.split())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import random
 import re
@@ -345,6 +346,26 @@ def test_named_reports_are_written(told: Told, tmp_path: Path) -> None:
     found = {path.name for path in write_named(named(told, ["fig6", "fig27"]), tmp_path)}
     assert {"fig6.svg", "fig6.md", "fig6.tex", "fig27.md"} <= found
     assert "severity 10" in (tmp_path / "fig6.md").read_text()
+
+
+def test_every_figure_says_what_it_shows(told: Told, tmp_path: Path) -> None:
+    for name, report in reports.REPORTS.items():
+        for figure in report(ROWS):
+            if isinstance(figure, Figure):
+                assert figure.points and not {"x", "y", "value", "size"} & {*figure.points[0]}, name
+    write_named(named(told, ["fig6", "fig7"]), tmp_path)
+    with (tmp_path / "fig6-points.csv").open() as file:
+        held = {(row["new classes"], row["model"]): row for row in csv.DictReader(file)}
+    assert float(held["severity 5", MODELS[0]]["AUROC of new against known"]) == value(MODELS[0], "severity 5")
+    with (tmp_path / "fig7-points.csv").open() as file:
+        scatter = {row["model"]: row for row in csv.DictReader(file)}
+    assert float(scatter[MODELS[0]]["AUROC at severity 5"]) == value(MODELS[0], "severity 5")
+    assert "in-distribution AUROC" in scatter[MODELS[0]]
+
+
+def test_empty_reports_say_what_they_need() -> None:
+    empty = {name: report for name, report in reports.REPORTS.items() if not report(ROWS[:1])}
+    assert all(hasattr(report, "needs") for report in empty.values()), empty
 
 
 def test_the_page_tells_everything(told: Told, tmp_path: Path) -> None:

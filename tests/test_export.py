@@ -163,7 +163,7 @@ class Broken(nn.Module):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_what_is_no_number_abstains(tmp_path, ending):
     broken = Classifier(Broken(), (0.0,), (1 / 255,), 3, 9)
-    run, _ = load(export(broken, Rule(0.99), tmp_path / f"file.{ending}").path)
+    run, _ = load(export(broken, Rule(0.88), tmp_path / f"file.{ending}").path)
     images = images_of(3)
     images[1] = 0  # 0/0
     assert run(images)["abstain"].tolist() == [False, True, False]
@@ -415,6 +415,13 @@ def test_sampling_methods_of_the_store_are_refused(tmp_path, capsys):
         (("test_resnet",), "--threshold"),
         (("test_resnot", "--threshold", "0.3"), "test_resnot"),
         (("test_resnet", "--threshold", "0.3", "--to", "x.onnx", "--format", "pt2"), "leave one of them out"),
+        (("test_resnet", "--threshold", "0.3", "--to", "x.tflite"), "--to ends in .tflite"),
+        (("test_resnet", "--threshold=-0.5"), "between 0 and 0.999: the file would always abstain"),
+        (("test_resnet", "--threshold", "1"), "between 0 and 0.999: the file would never abstain"),
+        (
+            ("test_resnet", "--threshold", "7", "--measure", "entropy"),
+            "between 0 and 6.908: the file would never abstain",
+        ),
         (("test_resnet", "--threshold", "high"), "neither a number"),
         (("test_resnet", "--threshold", "0.3", "--measure", "energy"), "energy"),
         (("test_resnet", "--threshold", "0.3", "--temperature", "-1"), "temperature"),

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from nescio import metrics, report
-from nescio.report import _page, page
+from nescio.report import Cell, Table, _page, page
 from nescio.report._figures import PAGE, PAPER, measures_of
-from nescio.report._page import DARK, LEAST_POINTS, PAGE_POINTS, _thinned
+from nescio.report._page import DARK, LEAST_POINTS, PAGE_POINTS, Section, Story, _thinned, story_page
 from test_report import row, sample_card, sample_comparison
 
 CHROMIUM = next(
@@ -433,3 +433,18 @@ def test_intervals_stand_under_their_values(tmp_path: Path) -> None:
     card.rows = [row("auroc", 0.8, "largest", low=0.75, high=0.85), row("auroc", 0.7, "entropy")]
     text = page(tmp_path / "bootstrapped.html", "x", [card]).read_text()
     assert "<td><strong>0.8000</strong><small> [0.7500, 0.8500]</small></td>" in text
+
+
+def test_a_column_of_words_breaks_and_is_not_cut_off(tmp_path: Path) -> None:
+    """A cell of a hundred letters beside five columns of numbers, in a window of 1300 pixels."""
+    fronts = ", ".join(
+        f"{good} by {cost}" for good in ("AUROC", "ECE", "SAC@0.99") for cost in ("parameters", "accuracy")
+    )
+    numbers = tuple(Cell("0.1234", 0.1234) for _ in range(5))
+    lines = tuple((f"vit_base_patch16_{size}.augreg_in21k_ft_in1k", (*numbers, Cell(fronts, 6))) for size in (224, 384))
+    table = Table("Pareto", "model", (*"abcde", "on the fronts of"), lines)
+    page = story_page(tmp_path / "index.html", Story("t", [], [Section("s", "S", [table])]))
+    measured = "document.title=[...document.querySelectorAll('.scroll')].map(s=>s.scrollWidth-s.clientWidth).join()"
+    page.write_text(page.read_text().replace("</body>", f"<script>{measured}</script></body>"))
+    dom, _ = browse(page, "--dump-dom", "--window-size=1300,2000", folder=tmp_path)
+    assert "<title>0</title>" in dom

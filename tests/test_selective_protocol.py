@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -109,7 +110,7 @@ def test_the_rows_of_a_model_are_their_definitions(held, study):
     each = next(entry for entry in held if entry.model == "vgg11.tv_in1k")
     rows, dump = [row for row in study.rows if row["backbone"] == each.model], each.dump()
     fit, test = selective.division(dump, Plan())
-    assert (len(fit), len(test)) == (40, 360)
+    assert (len(fit), len(test)) == (50, 450)
     z, y = dump.logits[:, 0].astype(np.float64), dump.labels
 
     def loss(t):
@@ -151,12 +152,12 @@ def test_raw_and_calibrated_are_judged_on_the_same_rows_and_the_fit_is_on_others
         if row["metric"] in ("accuracy", "auroc", "ece"):
             by.setdefault((row["backbone"], row["metric"], row["measure"]), {})[row["calibrated"]] = row
     for (_, metric, measure), pair in by.items():
-        assert {row["n"] for row in pair.values()} == {360}
+        assert {row["n"] for row in pair.values()} == {450}
         if measure != "mc-dropout":
             assert set(pair) == {False, True}
             if metric == "accuracy":  # one temperature changes no answer
                 assert pair[False]["value"] == pair[True]["value"]
-    assert {(row["n"], row["split"]) for row in study.rows if row["metric"] == "temperature"} == {(40, "val")}
+    assert {(row["n"], row["split"]) for row in study.rows if row["metric"] == "temperature"} == {(50, "val")}
 
 
 def test_entropy_has_no_ece_and_mc_dropout_neither(study):
@@ -187,9 +188,9 @@ def test_temperature_finds_what_the_logits_were_scaled_by(tmp_path):
 
 
 def test_rows_of_untaught_classes_are_left_out(tmp_path):
-    dump = answers(3)
-    taught = np.ones(500, bool)
-    taught[400:] = False
+    dump = answers(3, n=500)
+    taught = np.ones(600, bool)
+    taught[500:] = False
     more = Predictions(
         logits=np.concatenate([dump.logits[:, 0], np.zeros((100, 8), np.float16)]),
         labels=np.concatenate([dump.labels, np.full(100, 99)]),
@@ -218,36 +219,36 @@ def test_five_thousand_of_fifty_thousand_are_five_of_every_class():
     assert len(selective.division(dump, Plan(fit_rows=700))[0]) == 700
 
 
-@pytest.mark.parametrize("counts", [(100, 50, 7, 3), (1,) * 30, (1000, 1), (19,), (20,)])
+@pytest.mark.parametrize("counts", [(1000, 500, 70, 3), (1,) * 510, (1000, 1), (499,), (500,)])
 def test_every_class_gives_its_share(counts):
     labels = np.repeat(np.arange(len(counts)), counts)
     fit, test = selective.division(dump_of(labels), Plan())
     n = len(labels)
-    assert len(fit) == (n // 10 if n >= 20 else 0) and len(fit) + len(test) == n and not set(fit) & set(test)
+    assert len(fit) == (n // 10 if n >= 500 else 0) and len(fit) + len(test) == n and not set(fit) & set(test)
     for label, count in enumerate(counts):
         assert abs((labels[fit] == label).sum() - len(fit) * count / n) < 1
 
 
 def test_the_division_goes_by_index_not_by_order():
     rng = np.random.default_rng(0)
-    labels, index = rng.integers(5, size=300), np.char.add("img", rng.permutation(300).astype(str))
+    labels, index = rng.integers(5, size=600), np.char.add("img", rng.permutation(600).astype(str))
     one = dump_of(labels, index)
-    shuffled = one.take(rng.permutation(300))
+    shuffled = one.take(rng.permutation(600))
     for part in (0, 1):
         chosen = [dump.index[selective.division(dump, Plan())[part]] for dump in (one, shuffled)]
         assert set(chosen[0]) == set(chosen[1])
 
 
 def test_too_few_rows_are_judged_raw_and_say_why(tmp_path):
-    rows, reasons = selective.rows_of(Plan(), entry("m", answers(1, n=15), tmp_path / "m.npz"))
-    assert {row["calibrated"] for row in rows} == {False} and {row["n"] for row in rows} == {15}
+    rows, reasons = selective.rows_of(Plan(), entry("m", answers(1, n=499), tmp_path / "m.npz"))
+    assert {row["calibrated"] for row in rows} == {False} and {row["n"] for row in rows} == {499}
     assert [row["reason"] for row in reasons if row["metric"] == "calibrated"] == [selective.TOO_FEW]
 
 
 def test_a_model_that_is_always_right_has_no_temperature_and_no_auroc(tmp_path):
-    labels = np.arange(200) % 4
+    labels = np.arange(600) % 4
     dump = Predictions(
-        labels=labels, logits=5.0 * np.eye(4)[labels] + np.random.default_rng(0).normal(size=(200, 4)) / 9
+        labels=labels, logits=5.0 * np.eye(4)[labels] + np.random.default_rng(0).normal(size=(600, 4)) / 9
     )
     rows, reasons = selective.rows_of(Plan(), entry("m", dump, tmp_path / "m.npz"))
     assert value(rows, "accuracy") == 1 and value(rows, "sac@0.99", "largest") == 1
@@ -309,7 +310,7 @@ def test_models_of_several_sets_are_refused(held, store):
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        (Plan(fit_rows=1), "at least 2 rows"),
+        (Plan(fit_rows=1), "at least 50 rows"),
         (Plan(measures=("gmm",)), "no κ named 'gmm'"),
         (Plan(accuracies=(99,)), "above 0 and up to 1"),
         (Plan(curve=(0.0,)), "above 0 and up to 1"),
@@ -674,7 +675,7 @@ def test_the_table_for_a_newcomer(study):
     for head, better in (("right ↑", max), ("ECE ↓", min), ("keeps@99 ↑", max)):
         column = [cells(table, name)[head] for name in names]
         assert {cell.value for cell in column if cell.best} == {better(cell.value for cell in column)}
-    assert "360 images" in table.note and "40 others" in table.note
+    assert "450 images" in table.note and "50 others" in table.note
     assert len(tables.scores(study.rows, 5).lines) == 5 and "5 that notice best" in tables.scores(study.rows, 5).note
 
 
@@ -687,10 +688,16 @@ def test_other_accuracies_are_told_as_they_were_asked(held, tmp_path):
     assert "coverage at 80 % accuracy" in json.dumps(chart(study, "fig5").to_dict(validate=False))
 
 
+def test_nobody_is_right_most_often_where_nobody_is_right(study):
+    rows = [row | {"value": 0.0} if row["metric"] == "accuracy" else row for row in study.rows]
+    words = " ".join(reports.lead(replace(told(study), rows=rows)))
+    assert "No answer is right." in words and "Right most often" not in words
+
+
 def test_the_lead_says_who_is_best_at_what(study):
     models = frame(study)
     words = " ".join(reports.lead(told(study)))
-    assert f"{len(NAMES)} pretrained models answered 360 images" in words
+    assert f"{len(NAMES)} pretrained models answered 450 images" in words
     for metric, measure in (("accuracy", None), ("sac@0.99", "largest")):
         best = max(models, key=lambda m: models[m][metric, measure, False])
         assert best in words
@@ -729,16 +736,60 @@ def test_single_reports_by_name(study, store, tmp_path, capsys):
     assert "XCiT distilled" in out and "table1.md" in out
     assert {file.name for file in tmp_path.iterdir()} == {
         *("table1.md", "table1.tex", "table1.csv"),
-        *("fig5.svg", "fig5.csv", "fig3.svg", "fig3.csv"),
+        *("fig5.svg", "fig5-points.csv", "fig3.svg", "fig3-points.csv"),
     }
     svg = (tmp_path / "fig5.svg").read_text()
     assert svg.startswith("<svg") and "var(--" not in svg and "coverage at 99 % accuracy" in svg
-    rows = list(csv.DictReader((tmp_path / "fig5.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "fig5-points.csv").open()))
+    numbers = frame(study)
     assert {row["model"] for row in rows} == set(NAMES)
+    for row in rows:  # called as the axes, and nothing rounded
+        own = numbers[row["model"]]
+        assert float(row["accuracy"]) == own["accuracy", None, False]
+        assert float(row["coverage at 99 % accuracy"]) == own["sac@0.99", "largest", False]
+        assert (int(row["parameters"]) if row["parameters"] else None) == own["params"]
+    changes = list(csv.DictReader((tmp_path / "fig3-points.csv").open()))
+    assert [*changes[0]] == ["regime", "model", "compared with", "AUROC improvement"]
+    made = [(row["kind"], row["model"], row["auroc"]) for row in tables.improvements(study.rows)]
+    shown = [(row["regime"], row["model"], float(row["AUROC improvement"])) for row in changes]
+    assert shown == [each for each in made if each[2] is not None]
     table = list(csv.DictReader((tmp_path / "table1.csv").open()))
     expected = cells(tables.table_1(study.rows), "ViT")["AUROC & Accuracy"].value
     (cell,) = [row for row in table if (row["line"], row["column"]) == ("ViT", "AUROC & Accuracy")]
     assert float(cell["value"]) == expected
+
+
+def test_every_figure_says_what_it_shows(study):
+    for name, report in reports.REPORTS.items():
+        for figure in report(study.rows):
+            if isinstance(figure, Figure):
+                assert figure.points and "model" in figure.points[0], name
+                assert not {"x", "y", "size", "dot", "said"} & {*figure.points[0]}, name
+
+
+def test_an_empty_report_says_what_it_needs(held, tmp_path, capsys):
+    store = Store(tmp_path / "store")
+    selective.run(Plan(), [e for e in held if e.model == "my own net"], store)
+    needed = {
+        "table1": "3 models or more",
+        "table2": "mc-dropout",
+        "agreement": "3 models or more",
+        "fig9": "parameters is known",
+        "fig13": "deit_tiny_distilled_patch16_224.fb_in1k",
+        "fig14": "regnety_160.deit_in1k",
+    }
+    for name, words in needed.items():
+        assert main(["report", str(store.root), "--only", name, "--to", str(tmp_path)]) == 1
+        assert words in capsys.readouterr().err, name
+    assert main(["report", str(store.root), "--only", "fig13,models", "--to", str(tmp_path)]) == 0
+    told_ones = selective.run(Plan(), [e for e in held if e.model == "my own net"], store).rows
+    empty = {name for name, report in reports.REPORTS.items() if not report(told_ones)}
+    assert all(hasattr(reports.REPORTS[name], "needs") for name in empty)
+
+
+def test_the_examples_in_the_reasons_are_pairs():
+    pairs = regimes.pairs(re.findall(r"[a-z]\w+\.\w+", f"{reports.fig_13.needs} {reports.fig_14.needs}"))
+    assert any(pair.counterpart for pair in pairs) and any(pair.teacher for pair in pairs)
 
 
 def test_single_reports_in_other_forms(study, store, tmp_path, capsys):

@@ -255,6 +255,18 @@ def test_always_right_is_full_coverage_and_always_wrong_is_none(method):
     assert never.least == 1
 
 
+def sure_and_wrong():
+    """The 16 surest of 2,000 rows are wrong, and all from row 620 on: bisection passes over what lies between."""
+    row = np.arange(2000)
+    return row / 2000, (row < 16) | (row >= 620)
+
+
+def test_bisection_may_miss_what_learn_then_test_finds():
+    missed = sgr(*sure_and_wrong(), 0.05, DELTA)
+    assert not missed.attainable and missed.least < 0.05
+    assert ltt(*sure_and_wrong(), 0.05, DELTA).accepted > 600
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_one_tie_group_is_all_or_nothing(method):
     wrong = np.arange(400) < 4
@@ -514,6 +526,16 @@ def test_the_sentences(capsys, files):
         assert words in out
     _, out, _ = ask(capsys, "threshold", files / "preds.npz", "--coverage", 0.8, "--measure", "entropy")
     assert "coverage 80 %" in out and "probability ≥" not in out
+
+
+def test_what_bisection_missed_is_not_called_unattainable(capsys, tmp_path):
+    u, wrong = sure_and_wrong()
+    surest = 1 - u / 2
+    Predictions(probs=np.stack([surest, 1 - surest], 1), labels=wrong.astype(int)).save(tmp_path / "p.npz")
+    code, _, err = ask(capsys, "threshold", tmp_path / "p.npz", "--risk", 0.05)
+    assert code == 1 and "Not found: bisection met no threshold" in err and err.endswith("or try --method ltt.\n")
+    assert "limit" not in err
+    assert ask(capsys, "threshold", tmp_path / "p.npz", "--risk", 0.05, "--method", "ltt")[0] == 0
 
 
 def test_not_attainable_is_said_and_has_its_own_exit_code(capsys, files):

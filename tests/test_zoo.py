@@ -630,6 +630,34 @@ def test_all_means_the_models_whose_weights_are_there(place, tmp_path, capsys):
     assert not list((tmp_path / "pixels").glob("[0-9a-f]*")), "forgotten when the last model was done"
 
 
+def test_damaged_images_are_skipped_when_asked_for(place, tmp_path, capsys):
+    images = dict(np.load(place / "val.npz"))
+    images["blob"] = images["blob"].copy()
+    images["blob"][images["offsets"][4] : images["offsets"][5]] = 0
+    np.savez(tmp_path / "val.npz", **images)
+    words = ["test_resnet", "test_vit", "--data", f"npz:{tmp_path / 'val.npz'}", "--weights", place / "w"]
+    words += ["--store", tmp_path / "store", "--json"]
+    assert run(*words) == 1
+    assert "Image 4 of val cannot be read" in (err := capsys.readouterr().err) and "With --skip-damaged such" in err
+    for _ in range(2):
+        assert run(*words, "--skip-damaged") == 0
+        out, err = capsys.readouterr()
+        assert f"note: 1 of {N} images of val cannot be read and are left out: image 4." in err
+        assert {row["n"] for row in json.loads(out) if row["metric"] == "accuracy"} == {N - 1}
+    assert "decoded" not in err and "images/s" not in err, "the second run finds all done"
+    found = entries(Store(tmp_path / "store"))
+    assert [each.dump().index.tolist() for each in found] == 2 * [[row for row in range(N) if row != 4]]
+    sound, whole = found[0].dump(), answers(place, Store(tmp_path / "whole"), "test_resnet").entries[0].dump()
+    np.testing.assert_array_equal(sound.labels, np.delete(whole.labels, 4))
+    np.testing.assert_allclose(sound.logits, np.delete(whole.logits, 4, 0), rtol=2e-3, atol=2e-3)
+
+
+def test_all_without_any_weights_names_the_folder(place, tmp_path, capsys):
+    (tmp_path / "none").mkdir()
+    assert run("--all", "--weights", tmp_path / "none", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path) == 2
+    assert "No pretrained model has its weights in" in capsys.readouterr().err
+
+
 def test_many_models_without_weights_are_one_line(place, tmp_path, capsys):
     assert run("test_*", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path, "--json") == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("failed")]
@@ -645,6 +673,45 @@ def test_graded_detection_of_other_classes(place, tmp_path, capsys):
     rows = json.loads(capsys.readouterr().out)
     graded = {row["group"] for row in rows if row["protocol"] == "cood" and row["metric"] == "auroc"}
     assert {"severity 0", "severity 10", "hard"} <= graded
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--published", "nofile.csv"], "nofile.csv cannot be read as a table"),
+        (["--out", "OTHER", "--estimation", 0], "--estimation must be at least 1"),
+        (["--out", "OTHER", "--hierarchy", "nofile.txt"], "nofile.txt cannot be read"),
+        (["--out", "OTHER", "--hierarchy", "TREE"], "no names: name them with --in-names and --out-names"),
+        (["--out", "OTHER", "--hierarchy", "TREE", "--in-names", "IN"], "The hierarchy knows none of the in-classes"),
+        (["--out", "OTHER", "--in-names", "FEW"], "few.txt has 3 names and"),
+        (["--out", "OTHER", "--in-names", "IN", "--out-names", "FEW"], "has 8 classes: name every class"),
+    ],
+)
+def test_options_are_checked_before_any_model_is_asked(place, tmp_path, capsys, monkeypatch, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    other = folder(tmp_path / "animals", tuple("abcdefgh"), each=2)
+    (tmp_path / "tree.txt").write_text("a b\n")
+    (tmp_path / "few.txt").write_text("x\ny\nz\n")
+    (tmp_path / "in.txt").write_text("".join(f"n{y}\n" for y in range(1000)))
+    names = {"OTHER": f"folder:{other}", "TREE": "tree.txt", "FEW": "few.txt", "IN": "in.txt"}
+    monkeypatch.setattr("nescio.commands.zoo.asked", lambda *_: pytest.fail("a model was asked"))
+    data = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
+    assert run(*data, *(names.get(word, word) for word in words)) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_classes_above_or_below_are_left_out_by_names_of_ones_own(place, tmp_path, capsys):
+    other = folder(tmp_path / "animals", tuple("abcdefgh"), each=6)
+    (tmp_path / "tree.txt").write_text("n0 a\nn1 n2\n")
+    (tmp_path / "in.txt").write_text("".join(f"n{y}\n" for y in range(1000)))
+    words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
+    words += ["--out", f"folder:{other}", "--estimation", 4, "--test", 2]
+    words += ["--hierarchy", tmp_path / "tree.txt", "--in-names", tmp_path / "in.txt"]
+    assert run(*words) == 0
+    assert "1 of 8 out-classes are in-classes, or above or below" in " ".join(capsys.readouterr().out.split())
+    known, new = (tmp_path / "s" / "report" / name / "index.html" for name in ("", "cood"))
+    assert 'href="cood/index.html"' in known.read_text() and 'href="../index.html"' in new.read_text()
+    assert main(["report", str(tmp_path / "s"), "--only", "models,fig6", "--to", str(tmp_path / "f")]) == 0
 
 
 def test_a_look_at_a_few(place, tmp_path, capsys):

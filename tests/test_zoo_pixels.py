@@ -158,6 +158,33 @@ def test_a_damaged_image_is_named_and_the_others_stay_decoded(tmp_path, monkeypa
     np.testing.assert_array_equal(np.load(cache(images, view, store))[5], pixels_of(str(bad), view))
 
 
+def test_damaged_images_are_left_out_once_for_every_view(tmp_path, monkeypatch):
+    place = folder(tmp_path / "set", ("a", "b", "c"), each=4)
+    for name in ("b/1.jpg", "c/3.jpg"):
+        (place / name).write_bytes((place / name).read_bytes()[:300])
+    images, store = labelled(f"folder:{place}"), Store(tmp_path / "store")
+    kept, note = pixels.undamaged(images, store)
+    assert kept.index.tolist() == np.delete(images.index, [5, 11]).tolist() and len(kept.labels) == 10
+    assert note.startswith("2 of 12 images of set cannot be read and are left out: ")
+    assert "b/1.jpg, " in note and note.endswith("c/3.jpg.")
+    for view in (View(32, 36), View(16, 16, "squash")):
+        held = np.load(cache(kept, view, store))
+        np.testing.assert_array_equal(held[5], pixels_of(images.source(6), view))
+    monkeypatch.setattr(pixels, "pixels_of", None)  # another run looks at nothing again
+    again, same = pixels.undamaged(images, store)
+    assert same == note and again.rows == kept.rows
+
+
+def test_a_whole_set_stays_as_it_is_and_a_ruined_one_is_refused(tmp_path):
+    images, store = labelled(f"folder:{folder(tmp_path / 'set', ('a', 'b'))}"), Store(tmp_path / "store")
+    assert pixels.undamaged(images, store) == (images, "")
+    ruined = folder(tmp_path / "ruined", ("a", "b"))
+    for file in ruined.glob("*/*.jpg"):
+        file.write_bytes(b"no image")
+    with pytest.raises(BadInput, match="No image of ruined can be read"):
+        pixels.undamaged(labelled(f"folder:{ruined}"), store)
+
+
 def test_a_damaged_image_in_memory_is_named_by_its_row(tmp_path):
     held = dict(np.load(pack(tmp_path / "set.npz", n=6)))
     start, end = held["offsets"][2:4]

@@ -34,6 +34,7 @@ OUTPUTS = ("class", "probability", "uncertainty", "abstain")
 META = "nescio"  # the key of the metadata, in both kinds of file
 MOST_BYTES = 2**31 - 2**20  # of the weights: one ONNX file holds two gigabytes
 TINY = float(np.finfo(np.float32).tiny)
+ROUNDING = 1e-6  # by which a measure may be above its largest value
 AGREES = 1e-4  # how far the file's probabilities may be from the network's
 
 
@@ -152,6 +153,7 @@ def export(classifier: Classifier, rule: Rule, path: str | Path) -> Exported:
     goal = Path(path)
     if goal.suffix not in WRITERS:
         raise BadInput(f"{goal} ends in {goal.suffix or 'nothing'}; an exported file ends in {' or '.join(WRITERS)}.")
+    _check_threshold(rule, classifier.classes)
     module = Abstaining(classifier, rule).float().cpu().eval()
     about = metadata(classifier, rule)
     images = _noise(2, classifier)
@@ -166,6 +168,16 @@ def export(classifier: Classifier, rule: Rule, path: str | Path) -> Exported:
         finally:
             file.unlink(missing_ok=True)
     return Exported(goal, about, checked)
+
+
+def _check_threshold(rule: Rule, classes: int) -> None:
+    most = 1 - 1 / classes if rule.measure == "largest" else math.log(classes)
+    if not 0 <= rule.threshold <= most + ROUNDING:
+        always = "always" if rule.threshold < 0 else "never"
+        raise BadInput(
+            f"The threshold is {rule.threshold:g}, and {rule.measure} of {classes} classes lies between 0 and "
+            f"{most:.4g}: the file would {always} abstain."
+        )
 
 
 def metadata(classifier: Classifier, rule: Rule) -> dict[str, Any]:

@@ -35,10 +35,10 @@ FIT_SHARE, FIT_MOST = 10, 5000  # a fitted temperature takes a tenth of the rows
 class Guarantee:
     """A threshold and what it promises. Answer where u ≤ threshold, abstain elsewhere.
 
-    threshold  None where no threshold keeps the promise: then everything must be abstained from
+    threshold  None where none was found that keeps the promise: then everything must be abstained from
     bound      the selective risk on new rows is at most this, with probability 1 − delta over the rows
     level      the part of delta that one look at the rows was given
-    least      smallest bound that any threshold would have had, where the promise is not attainable
+    least      smallest limit of any threshold, where none was found: it is chosen by its errors, so it promises nothing
     """
 
     method: str

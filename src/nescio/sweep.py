@@ -33,6 +33,7 @@ class Task:
 class Failure:
     task: Task
     reason: str
+    refused: bool = False  # what was given cannot be used: another try would end the same
 
 
 Watch = Callable[[int, int, int, Any], None]  # done, failed, all; what the task returned that was done just now
@@ -70,7 +71,7 @@ class Crew:
             if state == "died":
                 said = _noted(task, said)
             if state != "done":
-                failures.append(Failure(task, said))
+                failures.append(Failure(task, said, state == "refused"))
             if watch:
                 watch(done, len(failures), len(tasks), said if state == "done" else None)
         return failures
@@ -153,6 +154,8 @@ def _try(task: Task) -> tuple[str, Any]:
         return "done", task.call(*task.args)
     except Busy:
         return "busy", ""
+    except BadInput as error:
+        return "refused", reason_of(error)
     except Exception as error:  # any failure of one task must not stop the others; its reason is kept and shown
         return "failed", reason_of(error)
 

@@ -21,13 +21,11 @@ examples:
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nescio.commands._output import json_of, say
 from nescio.errors import BadInput
 
 if TYPE_CHECKING:
@@ -65,7 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--window",
         type=int,
         metavar="CLASSES",
-        help="classes of a group (default: as many as the in-data has, at most half of the out-classes)",
+        help="classes of a group (default: as many as the in-data has; half of the out-classes where they are no more)",
     )
     how.add_argument(
         "--measures",
@@ -73,6 +71,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="of uncertainty, comma-separated (default: largest,entropy,mc-dropout)",
     )
     how.add_argument("--seed", type=int, default=0, help="of the division into estimation and test (default: 0)")
+    add_overlap(parser)
+    place = parser.add_argument_group("place")
+    place.add_argument(
+        "--store", default="store", help="folder of finished work; a second run does what is missing (default: store)"
+    )
+    place.add_argument(
+        "--workers", type=int, default=0, help="processes, a model each (default: 0, this one, on all cores)"
+    )
+    place.add_argument("--report", metavar="DIR", help="page, tables and rows there (default: STORE/report)")
+    place.add_argument("--json", action="store_true", help="print the rows as JSON, alone on stdout; write no page")
+
+
+def add_overlap(parser: argparse.ArgumentParser) -> None:
+    """Which out-classes are no new ones."""
     kin = parser.add_argument_group("classes that overlap")
     kin.add_argument(
         "--hierarchy", metavar="FILE", help="is-a file: out-classes above or below an in-class are left out"
@@ -87,19 +99,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--in-names", metavar="FILE", help="names of the in-classes, one a line, class 0 first (default: the dataset's)"
     )
     kin.add_argument("--out-names", metavar="FILE", help="names of the out-classes (default: the dataset's)")
-    place = parser.add_argument_group("place")
-    place.add_argument(
-        "--store", default="store", help="folder of finished work; a second run does what is missing (default: store)"
-    )
-    place.add_argument(
-        "--workers", type=int, default=0, help="processes, a model each (default: 0, this one, on all cores)"
-    )
-    place.add_argument("--report", metavar="DIR", help="page, tables and rows there (default: STORE/report)")
-    place.add_argument("--json", action="store_true", help="print the rows as JSON, alone on stdout; write no page")
 
 
 def run(args: argparse.Namespace) -> int:
-    from nescio.commands._study import Lines, show
+    from nescio.commands._study import Lines, end
     from nescio.protocols import cood
     from nescio.store import Store
 
@@ -107,15 +110,11 @@ def run(args: argparse.Namespace) -> int:
     plan.check()
     pairs, notes = pairs_of(args, store)
     names = names_of(args, notes)
+    if names is not None and (args.in_names or args.out_names):
+        cood.check_names(names, pairs)
     with closing(Lines(args.workers)) as lines:
         study = cood.run(plan, pairs, store, args.workers, lines, names, notes)
-    if study.rows and not args.json:
-        return show(study, Path(args.report or Path(args.store) / "report"))
-    if args.json:
-        say(json_of(study.rows))
-    for failure in study.failures:
-        print(f"failed: {failure.task.name}: {failure.reason}", file=sys.stderr)
-    return 1 if study.failures else 0
+    return end(study, None if args.json else Path(args.report or Path(args.store) / "report"))
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
@@ -171,7 +170,7 @@ def names_of(args: argparse.Namespace, notes: list[str]) -> Names | None:
     from nescio import hierarchy
 
     files = (args.in_names, args.out_names)
-    if any(files) and not all(files) and args.pair:
+    if any(files) and not all(files) and not (args.data and args.out):
         raise BadInput("Give both --in-names and --out-names: overlap is between the two.")
     sides: list[Sequence[str]] = []
     for file, spec, outside in zip(files, (args.data, args.out), (False, True), strict=True):

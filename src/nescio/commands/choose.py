@@ -43,10 +43,7 @@ SIDES = {"accuracy": "right ↑", "auroc": "AUROC ↑"}  # told beside what was 
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="*", metavar="FILE", help="predictions of each model (default: the store's)")
-    which = parser.add_argument_group("models of a store")
-    which.add_argument("--store", default="store", help="folder where `nescio zoo` keeps its work (default: store)")
-    which.add_argument("--data", metavar="SPEC", help="images that were asked about (default: the store's only set)")
+    add_models(parser)
     need = parser.add_argument_group("what is needed").add_mutually_exclusive_group()
     need.add_argument("--accuracy", type=float, metavar="A", help="share of the given answers that must be right")
     need.add_argument("--coverage", type=float, metavar="C", help="share of the images that must be answered")
@@ -54,12 +51,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--max-params", metavar="N", help="most parameters, such as 30M or 1.2B")
     limits.add_argument("--max-size", type=int, metavar="PIXELS", help="largest side of the images that it looks at")
     limits.add_argument("--family", metavar="NAMES", help="architecture families, comma-separated: vit,xcit distilled")
-    limits.add_argument(
-        "--facts",
-        metavar="CSV",
-        help="parameters and input sizes of models, for files: a table with the columns model, param_count (millions) "
-        "and img_size as timm publishes it",
-    )
     parser.add_argument(
         "--measure",
         default="largest",
@@ -80,6 +71,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_format(parser)
 
 
+def add_models(parser: argparse.ArgumentParser) -> None:
+    """Files of predictions, or what a store holds of one set."""
+    which = parser.add_argument_group("models")
+    which.add_argument("files", nargs="*", metavar="FILE", help="predictions of each model (default: the store's)")
+    which.add_argument("--store", default="store", help="folder where `nescio zoo` keeps its work (default: store)")
+    which.add_argument("--data", metavar="SPEC", help="images that were asked about (default: the store's only set)")
+    which.add_argument(
+        "--facts",
+        metavar="CSV",
+        help="parameters and input sizes of models, for files: a table with the columns model, param_count (millions) "
+        "and img_size as timm publishes it",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     question = Question(args.accuracy, args.coverage)
     limits = Limits(
@@ -89,12 +94,8 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.among < 1:
         raise BadInput(f"--among is a number of models, at least 1, not {args.among}.")
-    held = _entries(args)
-    if args.facts:
-        known = _facts(args.facts)
-        held = [replace(each, facts={**known.get(each.model, {}), **each.facts}) for each in held]
     found = choose(
-        held,
+        models_of(args),
         question,
         limits,
         measure=args.measure,
@@ -118,6 +119,12 @@ def count_of(text: str) -> int:
     if not 0 < number < float("inf"):
         raise BadInput(f"--max-params is a number such as 30M or 1.2B, not {text!r}.")
     return round(number)
+
+
+def models_of(args: argparse.Namespace) -> list[Entry]:
+    """The models that `add_models` asks for, with what --facts knows of them."""
+    known = _facts(args.facts) if args.facts else {}
+    return [replace(each, facts={**known.get(each.model, {}), **each.facts}) for each in _entries(args)]
 
 
 def _entries(args: argparse.Namespace) -> list[Entry]:

@@ -42,7 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--measure",
         help="largest (one minus the largest probability) or entropy (default: of the threshold's file, or largest)",
     )
-    parser.add_argument("--to", metavar="FILE", help="where to write (default: MODEL.onnx here)")
+    parser.add_argument(
+        "--to", metavar="FILE", help="where to write, ending in .onnx or .pt2 (default: MODEL.onnx here)"
+    )
     parser.add_argument(
         "--format", choices=("onnx", "pt2"), help="(default: by the ending of --to, or onnx; pt2 needs torch to run)"
     )
@@ -85,8 +87,10 @@ def run(args: argparse.Namespace) -> int:
 def _goal(model: str, to: str | None, form: str | None) -> Path:
     """Where to write; the ending tells the format, and both must agree."""
     goal = Path(to) if to else Path(f"{re.sub(r'[^A-Za-z0-9._-]', '-', model)}.{form or 'onnx'}")
-    if goal.suffix not in (".onnx", ".pt2"):
+    if not goal.suffix:
         goal = goal.with_name(f"{goal.name}.{form or 'onnx'}")
+    if goal.suffix not in (".onnx", ".pt2"):
+        raise BadInput(f"--to ends in {goal.suffix}; a file that is written ends in .onnx or .pt2.")
     if form and goal.suffix != f".{form}":
         raise BadInput(f"--to ends in {goal.suffix} and --format is {form}: leave one of them out.")
     return goal

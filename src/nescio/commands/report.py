@@ -4,12 +4,15 @@ SOURCE is the store of `nescio run`, or a file rows.parquet that a report holds 
 there). A store may hold several studies: the newest is taken, unless --study names another.
 
 A study of pretrained models has a name for each of its tables and figures, the paper's own (table1, fig5): --only
-writes those that are named, tables as Markdown, LaTeX and CSV, figures as SVG with their points as CSV.
+writes those that are named, each from the newest study that has one of that name. A table is NAME.md, NAME.tex and
+NAME.csv (one line a cell); a figure is NAME.svg, and what it shows NAME-points.csv, its columns called as the axes.
+
+Exit code: 0 fine; 1 all that --only names is empty, and the reason is said; 2 bad input.
 
 examples:
   nescio report store
   nescio report results/uimnet/rows.parquet --to page
-  nescio report store --only table1,fig5 --to figures
+  nescio report store --only table1,fig5,fig6 --to figures
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only", metavar="NAMES", help="tables and figures by name, comma-separated (default: all of them, as a page)"
     )
-    parser.add_argument("--study", metavar="KEY", help="which study of the store (default: the newest)")
+    parser.add_argument(
+        "--study", metavar="KEY", help="which study of the store (default: the newest; with --only, of every protocol)"
+    )
     add_format(parser)
 
 
@@ -40,10 +45,11 @@ def run(args: argparse.Namespace) -> int:
     from nescio.report._study import print_study, read_study, story_of, tables_of, write_study
 
     source = Path(args.source)
-    held = read_study(_study(source, args.study))
     beside = source if source.is_dir() else source.parent
     if args.only:
-        return _only(held, args.only.split(","), Path(args.to or beside / "report"), args)
+        studies = [read_study(place) for place in _studies(source, args.study)]
+        return _only(studies, args.only.split(","), Path(args.to or beside / "report"), args)
+    held = read_study(_newest(source, args.study))
     page = write_study(held, args.to or beside / "report") if args.to or args.format == "table" else None
     if args.format == "table":
         print_study(held)
@@ -57,16 +63,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _only(held: Any, names: list[str], folder: Path, args: argparse.Namespace) -> int:
+def _only(studies: Sequence[Any], names: list[str], folder: Path, args: argparse.Namespace) -> int:
     """Single tables and figures: written to a folder, or printed alone in the form that was asked for."""
     from nescio import report
-    from nescio.report._study import named, within, write_named
+    from nescio.report._study import lacking, named, within, write_named
     from nescio.report._text import tables_csv
 
-    found = named(held, list(dict.fromkeys(name.strip() for name in names)))
+    first, *others = studies
+    found = named(first, list(dict.fromkeys(name.strip() for name in names)), *others)
     for name, blocks in found.items():
         if not blocks:
-            print(f"{name} is empty: these rows do not say what it shows.", file=sys.stderr)
+            print(lacking(name, *studies), file=sys.stderr)
     tables = [table for blocks in found.values() for table in within(blocks)]
     if args.to or args.format == "table":
         files = write_named(found, folder)
@@ -79,7 +86,7 @@ def _only(held: Any, names: list[str], folder: Path, args: argparse.Namespace) -
     else:
         forms: dict[str, Callable[[Any], str]] = {"markdown": report.markdown, "latex": report.latex}
         say((forms | {"csv": tables_csv})[args.format](tables))
-    return 0
+    return 0 if any(found.values()) else 1
 
 
 def _line(table: Any, name: str, cells: Any) -> dict[str, Any]:
@@ -87,12 +94,35 @@ def _line(table: Any, name: str, cells: Any) -> dict[str, Any]:
     return {table.corner: name, **values}
 
 
-def _study(source: Path, key: str | None) -> Path:
+def _newest(source: Path, key: str | None) -> Path:
     """The folder of a study in a store, or the file itself."""
+    if _alone(source):
+        return source
+    chosen = _runs(source, key)
+    if len(chosen) > 1 and key is None:
+        others = ", ".join(_words(each) for each in chosen[1:6])
+        print(f"This is the newest of {len(chosen)} studies; --study tells the others: {others}.", file=sys.stderr)
+    return Path(chosen[0].folder)
+
+
+def _studies(source: Path, key: str | None) -> list[Path]:
+    """The folders of a store's newest study of each protocol, the newest first, or the file itself."""
+    if _alone(source):
+        return [source]
+    newest: dict[str, Path] = {}
+    for each in _runs(source, key):
+        newest.setdefault(str(each.recipe.get("protocol")), Path(each.folder))
+    return list(newest.values())
+
+
+def _alone(source: Path) -> bool:
     if not source.exists():
         raise BadInput(f"There is no store and no file of rows at {source}.")
-    if source.is_file() or (source / "rows.parquet").is_file():
-        return source
+    return source.is_file() or (source / "rows.parquet").is_file()
+
+
+def _runs(source: Path, key: str | None) -> list[Any]:
+    """The finished studies of a store whose key begins so, the newest first."""
     from nescio.store import Store
 
     runs = [each for each in Store(source).runs() if (each.stage, each.state) == ("study", "finished")]
@@ -102,17 +132,16 @@ def _study(source: Path, key: str | None) -> Path:
     chosen = [each for each in runs if key is None or each.key.startswith(key)]
     if not chosen:
         raise BadInput(f"{source} holds no study {key}. There are, newest first: {', '.join(r.key for r in runs)}.")
-    if len(runs) > 1 and key is None:
-        others = ", ".join(_words(each) for each in runs[1:6])
-        print(f"This is the newest of {len(runs)} studies; --study tells the others: {others}.", file=sys.stderr)
-    return Path(chosen[0].folder)
+    return chosen
 
 
-def _moment(each: Any) -> str:
+def _moment(each: Any) -> tuple[str, int]:
+    """When a study began, to the second as it is written down; of one second, the folder that was filled last."""
+    filled = each.folder.stat().st_mtime_ns
     try:
-        return str(json.loads((each.folder / "env.json").read_text("utf-8"))["started"])
+        return str(json.loads((each.folder / "env.json").read_text("utf-8"))["started"]), filled
     except (OSError, ValueError, KeyError):
-        return ""
+        return "", filled
 
 
 def _words(each: Any) -> str:

@@ -5,6 +5,7 @@ Several runs may share one store, at once; nothing is done twice. A network that
 
 examples:
   nescio run uimnet --data digits --methods all --trials 3 --seeds 2 --workers 2
+  nescio run selective vit.npz resnet=r50.npz
   nescio run cood --pair resnet=cifar10.npz,cifar100.npz --estimation 40 --test 20
   nescio run reliability --data digits --methods simclr,moco --members 3
   nescio run uimnet --help                         what a protocol can be told
@@ -17,6 +18,7 @@ from importlib import import_module
 
 PROTOCOLS = {
     "uimnet": "what classifiers know what they don't know: methods, measures, ensembles, on classes in and out",
+    "selective": "which models know when they are wrong: many models' answers to the same images, compared",
     "cood": "which models notice classes that they were never taught, from easy to hard for each of them",
     "reliability": "which representations can be trusted: scores without labels against heads that had them",
 }

@@ -12,7 +12,7 @@ on new rows like these is at most --risk. It needs no calibrated model; it does 
 
 A temperature that is fitted sees other rows than the guarantee: --val, or a part of FILE that is then left out.
 
-Exit code: 0 found; 1 not attainable (--json then has "threshold": null); 2 bad input.
+Exit code: 0 found; 1 not attainable, or not found (--json then has "threshold": null); 2 bad input.
 
 examples:
   nescio threshold preds.npz --risk 0.01
@@ -30,7 +30,7 @@ from dataclasses import asdict
 from typing import Any
 
 from nescio.commands._output import json_of, say
-from nescio.guarantee import Guarantee, Guard, Judged, guard, rows_needed, upper_limit
+from nescio.guarantee import Guard, Judged, guard, rows_needed, upper_limit
 from nescio.predictions import Predictions
 
 
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     elif promise.attainable:
         say("\n".join(_sentences(found, untaught, check)))
     else:
-        print(f"nescio threshold: {_why_not(promise)}", file=sys.stderr)
+        print(f"nescio threshold: {_why_not(found)}", file=sys.stderr)
     return 0 if promise.attainable else 1
 
 
@@ -106,7 +106,7 @@ def _facts(found: Guard, check: Judged | None) -> dict[str, Any]:
         "coverage": promise.coverage,
     }
     if not promise.attainable:
-        facts |= {"least": promise.least, "reason": _why_not(promise)}
+        facts |= {"least": promise.least, "reason": _why_not(found)}
     if len(found.tried) > 1:
         facts["tried"] = [{**asdict(each), "coverage": each.coverage} for each in found.tried]
     if check is not None:
@@ -146,15 +146,23 @@ def _kept(judged: Judged, which: str) -> str:
     return kept + (f", {judged.errors:,} of them wrong ({_percent(judged.risk)})." if judged.risk is not None else ".")
 
 
-def _why_not(promise: Guarantee) -> str:
+def _why_not(found: Guard) -> str:
+    promise = found.guarantee
     assert promise.risk is not None and promise.least is not None
     needed = rows_needed(promise.risk, promise.level)
+    asked = f"with {_percent(1 - promise.delta)} confidence on these {promise.n:,} rows"
+    if promise.least <= promise.risk:  # of a threshold that was not looked at
+        looked = {"sgr": "bisection", "ltt": "Learn-then-Test"}[promise.method]
+        other = ", or try --method ltt" if [each.method for each in found.tried] == ["sgr"] else ""
+        return (
+            f"Not found: {looked} met no threshold that promises a risk of {promise.risk:g} {asked}, "
+            f"for too many of the surest answers are wrong; abstain from everything{other}."
+        )
     why = f"everything must be abstained from, and the smallest limit of any threshold is {promise.least:.4g}"
     if needed > promise.n:
         best = upper_limit(0, promise.n, promise.level)
         why = f"if every answer were right the limit would be {best:.4g}, and {needed:,} right answers are the fewest"
-    asked = f"a risk of {promise.risk:g} cannot be promised with {_percent(1 - promise.delta)} confidence"
-    return f"Not attainable: {asked} on these {promise.n:,} rows; {why}."
+    return f"Not attainable: a risk of {promise.risk:g} cannot be promised {asked}; {why}."
 
 
 def _percent(share: float) -> str:

@@ -31,16 +31,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nescio.commands._output import json_of, say
+from nescio.commands._run_cood import Names, add_overlap, names_of
 from nescio.commands._study import Lines, numbers
 from nescio.errors import BadInput
 
 if TYPE_CHECKING:
+    from nescio.protocols.cood import Plan
     from nescio.store import Store
     from nescio.sweep import Failure
     from nescio.zoo.ask import Answers
     from nescio.zoo.data import Labelled
     from nescio.zoo.entries import Entry
     from nescio.zoo.models import Model
+    from nescio.zoo.published import Published
+
+    Grading = tuple[Plan, Names | None, list[str]]  # how, names of the classes of both sets, what to know of them
+    Table = dict[str, list[Published]]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +80,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="only N images of each set, spaced evenly over its classes (default: all)",
     )
+    images.add_argument(
+        "--skip-damaged",
+        action="store_true",
+        help="leave out images that cannot be read, the same for all models; every image is decoded once more for it",
+    )
     how = parser.add_argument_group("asking")
     how.add_argument(
         "--passes", type=int, default=30, help="with dropout on, for models that have it; 0: none (default: 30)"
@@ -96,9 +107,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     grading = parser.add_argument_group("grading of --out")
     grading.add_argument("--estimation", type=int, default=150, help="images of a class that grade it (default: 150)")
     grading.add_argument("--test", type=int, default=50, help="images of a class that are detected (default: 50)")
-    grading.add_argument(
-        "--hierarchy", metavar="FILE", help="is-a file: classes above or below one of --data are left out"
-    )
+    add_overlap(parser)
     place = parser.add_argument_group("place")
     place.add_argument(
         "--store", default="store", help="folder of finished work; a second run does what is missing (default: store)"
@@ -119,16 +128,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from nescio.commands._study import show
     from nescio.store import Store
+    from nescio.zoo.published import read_published
 
     store = Store(args.store)
     also = dict(_named(text) for text in args.also)
     if also and not args.out:
         raise BadInput("--also names further sets beside --out; name that one first.")
+    table = read_published(args.published) if args.published else None
+    grading = grading_of(args) if args.out else None
     answers, notes = asked(args, store, also)
-    answers, warnings = _compared(answers, args.published)
+    answers, warnings = (answers, []) if table is None else _compared(answers, table, args.published)
     for line in (*notes, *warnings):
         print(f"note: {line}", file=sys.stderr)
-    studies = list(_studies(args, store, answers, also))
+    studies = list(_studies(args, store, answers, also, grading))
     for study in studies:
         study.notes += [*notes, *warnings]
     if studies:  # what failed before there were rows is told with them
@@ -139,12 +151,20 @@ def run(args: argparse.Namespace) -> int:
         lost = [failure for study in studies for failure in study.failures] or lost
     else:
         folder = Path(args.report or Path(args.store) / "report")
-        ends = [show(study, folder if number == 0 else folder / "cood") for number, study in enumerate(studies)]
+        ends = [show(study, place, others) for study, place, others in _pages(studies, folder)]
         if any(ends):
             return 1
     for failure in lost:
         print(f"failed: {failure.task.name}: {failure.reason}", file=sys.stderr)
     return 1 if lost else 0
+
+
+def _pages(studies: Sequence[Any], folder: Path) -> Iterator[tuple[Any, Path, dict[str, str]]]:
+    """Each study, the folder of its page, and the pages beside it: their addresses from there, and what they tell."""
+    both = len(studies) > 1
+    beside = [{"cood/index.html": "New classes →"}, {"../index.html": "← Known classes"}]
+    for study, place, others in zip(studies, (folder, folder / "cood"), beside, strict=False):
+        yield study, place, others if both else {}
 
 
 def asked(args: argparse.Namespace, store: Store, also: dict[str, str]) -> tuple[Answers, list[str]]:
@@ -153,6 +173,7 @@ def asked(args: argparse.Namespace, store: Store, also: dict[str, str]) -> tuple
     from nescio.zoo.ask import Settings, ask_all
     from nescio.zoo.data import chosen, labelled
     from nescio.zoo.models import pick
+    from nescio.zoo.pixels import undamaged
 
     settings = Settings(args.passes, args.drop, args.embeddings, args.batch, args.weights, args.root)
     place = settings.place
@@ -162,16 +183,24 @@ def asked(args: argparse.Namespace, store: Store, also: dict[str, str]) -> tuple
     models = pick(args.models, store, root=args.root, family=args.family, everything=args.all, folder=folder)
     if place is not None and place.is_file() and len(models) > 1:
         raise BadInput(f"{place} is one checkpoint and {len(models)} models are named: name one, or a folder of files.")
-    inside = chosen(labelled(args.data, args.root), _classes(args.classes), args.limit)
-    outside = [
-        chosen(labelled(spec, args.root, outside=True), None, args.limit) for spec in (args.out, *also.values()) if spec
-    ]
-    models, notes = _fitting(models, inside, args)
+    notes: list[str] = []
+
+    def images_of(spec: str, classes: Sequence[int] | None = None, **kind: bool) -> Labelled:
+        images = chosen(labelled(spec, args.root, **kind), classes, args.limit)
+        if args.skip_damaged:
+            images, note = undamaged(images, store, _tell)
+            notes.extend([note] if note and note not in notes else [])
+        return images
+
+    inside = images_of(args.data, _classes(args.classes))
+    outside = [images_of(spec, outside=True) for spec in (args.out, *also.values()) if spec]
+    models, left = _fitting(models, inside, args)
+    notes += left
     pairs: list[tuple[Model, Labelled]] = []
     for model in models:
         own = inside
         if model.from_store:  # of a set without test images of its own, training saw the larger part
-            own = chosen(labelled(args.data, args.root, divided=True), _classes(args.classes), args.limit)
+            own = images_of(args.data, _classes(args.classes), divided=True)
         pairs += [(model, images) for images in (own, *outside)]
     here = runtime(args.device).at(args.precision)
     with closing(Lines(0)) as lines:
@@ -181,10 +210,14 @@ def asked(args: argparse.Namespace, store: Store, also: dict[str, str]) -> tuple
             here,
             settings,
             forget=args.forget,
-            say=lambda line: print(line, file=sys.stderr, flush=True),
+            say=_tell,
             watch=lambda *counts: lines("asking the models", *counts),
         )
     return replace(answers, failures=_together(answers.failures, args.models)), notes
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _together(failures: Sequence[Failure], named: Sequence[str]) -> list[Failure]:
@@ -231,13 +264,11 @@ def _named(text: str) -> tuple[str, str]:
     return name, rest
 
 
-def _compared(answers: Answers, table: str | None) -> tuple[Answers, list[str]]:
+def _compared(answers: Answers, held: Table, table: str) -> tuple[Answers, list[str]]:
     """The entries with the accuracies that a table publishes, and a warning for each that ours is far from."""
-    if table is None:
-        return answers, []
-    from nescio.zoo.published import disagreement, published_of, read_published
+    from nescio.zoo.published import disagreement, published_of
 
-    held, warnings, found = read_published(table), [], list[Any]()
+    warnings, found = list[str](), list[Any]()
     for entry in answers.entries:
         line = None if entry.facts.get("outside") else published_of(entry, held)
         if line is not None:
@@ -249,32 +280,45 @@ def _compared(answers: Answers, table: str | None) -> tuple[Answers, list[str]]:
     return replace(answers, entries=found), warnings
 
 
-def _studies(args: argparse.Namespace, store: Store, answers: Answers, also: dict[str, str]) -> Iterator[Any]:
+def grading_of(args: argparse.Namespace) -> Grading:
+    """How --out is graded, checked before any model is asked."""
+    from nescio.protocols import cood
+    from nescio.zoo.data import labelled
+
+    order = args.hierarchy_order.replace("-", " ")
+    plan = cood.Plan(estimation=args.estimation, test=args.test, hierarchy=args.hierarchy, order=order)
+    plan.check()
+    notes: list[str] = []
+    names = names_of(args, notes)
+    cood.refused_classes(plan, names, [])
+    for file, held, spec, outside in zip(
+        (args.in_names, args.out_names), names or (), (args.data, args.out), (False, True), strict=False
+    ):
+        if file and len(held) < (classes := len(labelled(spec, args.root, outside=outside).classes)):
+            raise BadInput(
+                f"{file} has {len(held)} names and {spec} has {classes} classes: name every class, class 0 first."
+            )
+    return plan, names, notes
+
+
+def _studies(
+    args: argparse.Namespace, store: Store, answers: Answers, also: dict[str, str], grading: Grading | None
+) -> Iterator[Any]:
     """Selective prediction on --data, then detection of --out."""
-    from nescio.protocols import selective
+    from nescio.protocols import cood, selective
 
     inside = [entry for entry in answers.entries if not entry.facts["outside"]]
     if not inside:
         return
+    pairs = list(_pairs(inside, answers.entries, args, also)) if grading else []
+    if grading and grading[1] is not None and (args.in_names or args.out_names):
+        cood.check_names(grading[1], pairs)
     with closing(Lines(args.workers)) as lines:
         yield selective.run(selective.Plan(), inside, store, args.workers, lines)
-    if args.out:
-        from nescio.protocols import cood
-
-        pairs = list(_pairs(inside, answers.entries, args, also))
-        if pairs:
-            plan = cood.Plan(estimation=args.estimation, test=args.test, hierarchy=args.hierarchy)
-            with closing(Lines(args.workers)) as lines:
-                yield cood.run(plan, pairs, store, args.workers, lines, *_overlap(args))
-
-
-def _overlap(args: argparse.Namespace) -> tuple[Any, list[str]]:
-    """Names of the classes of both sets, as `nescio run cood` takes them, and what to know of them."""
-    from nescio.commands._run_cood import names_of
-
-    notes: list[str] = []
-    asked = argparse.Namespace(**{**vars(args), "in_names": None, "out_names": None, "pair": []})
-    return names_of(asked, notes), notes
+    if grading and pairs:
+        plan, names, notes = grading
+        with closing(Lines(args.workers)) as lines:
+            yield cood.run(plan, pairs, store, args.workers, lines, names, notes)
 
 
 def _pairs(

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from nescio.errors import Undefined
 from nescio.hierarchy import ORDERS
+from nescio.protocols._selective_tables import NAMELESS
 from nescio.protocols._uimnet_tables import _count, _data
 from nescio.protocols.cood import SEVERITY
 from nescio.protocols.selective import MC_DROPOUT
 from nescio.report import Cell, Table
-from nescio.report._boxes import Box, box_figure, levels_figure
-from nescio.report._clouds import OTHERS, cloud_figure, millions
+from nescio.report._boxes import Box, box_figure, level_points, levels_figure
+from nescio.report._clouds import OTHERS, cloud_figure, cloud_points, millions
 from nescio.report._figures import PAGE, heat_figure
 from nescio.report._page import Block, Choice, Figure, Fold, Section, Story, Terms
+from nescio.report._study import needs
 from nescio.report._tables import JOINT, grouped, legend, number, of_hundred
 from nescio.rows import Row
 from nescio.zoo import families, regimes
-from nescio.zoo.entries import OWN
 
 if TYPE_CHECKING:
     from nescio.report._study import Told
@@ -38,7 +39,11 @@ LONG = 24  # lines of a table above which the page folds it
 RESNETS = {"ResNet-50": 25_557_032, "ResNet-101": 44_549_160}  # whose sizes Figure 19 marks
 ALL = "all models"
 AUROC = "AUROC of new against known"
-NAMELESS = ("", OWN)  # datasets of files that do not say which
+NEW, GAIN, RHO = "new classes", "relative improvement", "Spearman’s ρ"
+# what reports need of their rows
+GRADED = "a model with one of the measures on both sets"
+THREE = f"{LEAST} models or more"
+UNDER_DROPOUT = "models that were asked about both sets under dropout (the variant mc-dropout; `nescio zoo --drop 0.2`)"
 
 
 # ---- rows to models
@@ -183,6 +188,7 @@ def _five(values: Sequence[float]) -> tuple[float, float, float, float, float]:
     return min(values), box.lower, box.middle, box.upper, max(values)
 
 
+@needs(GRADED)
 def fig_6(rows: Iterable[Row] | Models) -> list[Block]:
     """Detection of all models at each severity, with a fixed set such as ImageNet-O beside (Figure 6)."""
     models = models_of(rows)
@@ -204,6 +210,7 @@ def fig_6(rows: Iterable[Row] | Models) -> list[Block]:
         "Detection from the easiest to the hardest classes",
         words,
         lambda: box_figure(levels, AUROC, lines=lines, apart=models.fixed, guide=0.5, palette=PAGE),
+        level_points(levels, NEW, "model", AUROC),
     )
     tables = {_word(measure): [severities(models, measure)] for measure in models.measures}
     first = next(iter(tables.values()))[0]
@@ -245,12 +252,14 @@ def against(rows: Iterable[Row] | Models, what: Callable[[Model], float | None],
     return Table(title, "architecture", ("models", head), tuple(lines) if len(both) >= LEAST else (), note)
 
 
+@needs(f"{THREE} with labels of the in-domain images")
 def fig_7(rows: Iterable[Row] | Models) -> list[Block]:
     """Detection at the median severity against the in-distribution AUROC (Figure 7)."""
     models = models_of(rows)
     return _scatter(models, "fig7", lambda m: m.inside.get(models.usual), "in-distribution AUROC")
 
 
+@needs("models whose number of parameters is known, as `nescio zoo` knows it")
 def fig_19(rows: Iterable[Row] | Models) -> list[Block]:
     """Detection at the median severity against the number of parameters (Figure 19)."""
     models = models_of(rows)
@@ -261,6 +270,7 @@ def fig_19(rows: Iterable[Row] | Models) -> list[Block]:
     ]
 
 
+@needs(f"{THREE} with labels of the in-domain images")
 def fig_20(rows: Iterable[Row] | Models) -> list[Block]:
     """Detection at the median severity against the accuracy (Figure 20)."""
     return _scatter(models_of(rows), "fig20", lambda m: m.facts.get("accuracy"), "accuracy")
@@ -282,7 +292,12 @@ def _scatter(
         names[family] = f"{families.label(family)} ({said})" if len(own) >= LEAST else OTHERS
     points = [
         {"name": names[models.held[name].family], "model": name, "size": models.held[name].params}
-        | {"dot": families.distilled(name), x: other[name], y: detects[name]}
+        | {
+            "family": families.label(models.held[name].family),
+            "dot": families.distilled(name),
+            x: other[name],
+            y: detects[name],
+        }
         for name in both
     ]
     rho = correlation(detects, other)
@@ -301,7 +316,7 @@ def _scatter(
         return drawn
 
     title = f"Detection at the median severity against {x} (Figure {key.removeprefix('fig')})"
-    return [Figure(key, title, words, chart), against(models, what, title, f"ρ with {x}")]
+    return [Figure(key, title, words, chart, cloud_points(points, x, y)), against(models, what, title, f"ρ with {x}")]
 
 
 def best_under(rows: Iterable[Row] | Models) -> Table:
@@ -359,6 +374,10 @@ def regime_table(rows: Iterable[Row] | Models) -> Table:
     return Table("What the way of training does to detection (Figure 21)", "regime", heads, tuple(lines), note)
 
 
+@needs(
+    "a model and the same network without its training regime, by timm's names, such as "
+    "deit_tiny_distilled_patch16_224.fb_in1k and deit_tiny_patch16_224.fb_in1k"
+)
 def fig_21(rows: Iterable[Row] | Models) -> list[Block]:
     """Mean relative improvement by training regime, from the easiest to the hardest classes (Figure 21)."""
     models = models_of(rows)
@@ -370,7 +389,8 @@ def fig_21(rows: Iterable[Row] | Models) -> list[Block]:
         "fig21",
         "What the way of training does at each severity",
         "Figure 21. Mean relative improvement of AUROC over each model’s own counterpart; above the line is better.",
-        lambda: levels_figure(lines, "relative improvement", guide=0.0, form="+.2%", palette=PAGE),
+        lambda: levels_figure(lines, GAIN, guide=0.0, form="+.2%", palette=PAGE),
+        level_points(lines, "regime", NEW, GAIN),
     )
     return [picture, regime_table(models)]
 
@@ -410,21 +430,25 @@ def _boxes(rows: Iterable[Row] | Models, after: str, before: str, figure: int) -
         f"fig{figure}",
         f"{_word(after)} instead of {_word(before)}",
         f"Figure {figure}. Relative improvement of each model’s AUROC; above the line {_word(after)} is better.",
-        lambda: box_figure(levels, "relative improvement", guide=0.0, form="+.2%", palette=PAGE),
+        lambda: box_figure(levels, GAIN, guide=0.0, form="+.2%", palette=PAGE),
+        level_points(levels, NEW, "model", GAIN),
     )
     return [picture, improvement(models, after, before, figure)]
 
 
+@needs("the measures largest and entropy (--measures)")
 def fig_22(rows: Iterable[Row] | Models) -> list[Block]:
     """Relative improvement by entropy over the largest softmax, at each severity (Figure 22)."""
     return _boxes(rows, ENTROPY, USUAL, 22)
 
 
+@needs(UNDER_DROPOUT)
 def fig_23(rows: Iterable[Row] | Models) -> list[Block]:
     """Relative improvement by MC-dropout over the largest softmax, at each severity (Figure 23)."""
     return _boxes(rows, MC_DROPOUT, USUAL, 23)
 
 
+@needs(UNDER_DROPOUT)
 def fig_24(rows: Iterable[Row] | Models) -> list[Block]:
     """Relative improvement by MC-dropout over entropy, at each severity (Figure 24)."""
     return _boxes(rows, MC_DROPOUT, ENTROPY, 24)
@@ -447,6 +471,7 @@ def ranks(rows: Iterable[Row] | Models) -> Table:
     return Table(title, "severity", tuple(map(_short, models.levels)), tuple(lines) if enough else (), note)
 
 
+@needs(THREE)
 def fig_25(rows: Iterable[Row] | Models) -> list[Block]:
     """Rank correlation of the models between severities (Figure 25)."""
     models = models_of(rows)
@@ -463,7 +488,8 @@ def fig_25(rows: Iterable[Row] | Models) -> list[Block]:
         "fig25",
         "How alike two severities rank the models",
         "Figure 25. Spearman’s ρ: 1 is the same order, 0 is none; more colour is more alike.",
-        lambda: heat_figure(cells, "Spearman’s ρ", 0.0, PAGE),
+        lambda: heat_figure(cells, RHO, 0.0, PAGE),
+        [{"severity": c["line"], "other severity": c["column"], RHO: c["value"], "models": c["n"]} for c in cells],
     )
     return [picture, table]
 
@@ -494,6 +520,7 @@ def factors(rows: Iterable[Row] | Models) -> Table:
     return Table("What goes with detection at each severity (Figure 26)", "factor", heads, tuple(lines), note)
 
 
+@needs(f"{THREE} that differ in accuracy, size or input")
 def fig_26(rows: Iterable[Row] | Models) -> list[Block]:
     """Rank correlation of detection with properties of models, at each severity (Figure 26)."""
     models = models_of(rows)
@@ -508,7 +535,8 @@ def fig_26(rows: Iterable[Row] | Models) -> list[Block]:
         "fig26",
         "What goes with detection",
         "Figure 26. Spearman’s ρ between a property of the models and their AUROC at each severity.",
-        lambda: levels_figure(lines, "Spearman’s ρ", guide=0.0, palette=PAGE),
+        lambda: levels_figure(lines, RHO, guide=0.0, palette=PAGE),
+        level_points(lines, "factor", NEW, RHO),
     )
     return [picture, table]
 
@@ -604,7 +632,7 @@ def _block(table: Callable[..., Table]) -> Callable[[Iterable[Row]], list[Block]
 
 Report = Callable[[Iterable[Row]], list[Block]]
 REPORTS: dict[str, Report] = {
-    "models": _block(scores),
+    "models": needs(GRADED)(_block(scores)),
     "fig6": fig_6,
     "fig7": fig_7,
     "fig19": fig_19,
@@ -615,8 +643,8 @@ REPORTS: dict[str, Report] = {
     "fig24": fig_24,
     "fig25": fig_25,
     "fig26": fig_26,
-    "fig27": _block(alike),
-    "overlap": _block(overlap),
+    "fig27": needs("two models that give one answer to one of their hardest images")(_block(alike)),
+    "overlap": needs("two models")(_block(overlap)),
 }
 
 

@@ -15,6 +15,7 @@ from nescio.protocols._selective_tables import (
     ACCURACY,
     CONSTANT,
     LEAST,
+    NAMELESS,
     PARAMS,
     TEMPERATURE,
     TOP,
@@ -43,10 +44,12 @@ from nescio.protocols._selective_tables import (
     temperature_table,
 )
 from nescio.protocols._uimnet_tables import _count, _data
+from nescio.protocols.selective import FEWEST, SHARE
 from nescio.report import Table
-from nescio.report._clouds import OTHERS, changes_figure, cloud_figure
-from nescio.report._figures import PAGE, models_figure
+from nescio.report._clouds import OTHERS, changes_figure, cloud_figure, cloud_points
+from nescio.report._figures import KEPT, PAGE, WRONG, models_figure
 from nescio.report._page import Block, Figure, Fold, Section, Story, Terms
+from nescio.report._study import needs
 from nescio.report._tables import explained_once, grouped, number, of_hundred, percent
 from nescio.rows import Row
 from nescio.zoo import families, regimes
@@ -57,16 +60,30 @@ if TYPE_CHECKING:
 NAMED = 12  # families with a colour of their own in the small pictures
 LONG = 24  # lines of a table above which the page folds it
 AUROC, ECE = "AUROC × 100", "−log(ECE)"
+# what reports need of their rows
+ERRORS = "a model with right and wrong answers, and an ECE that is not zero"
+CHANGED = (
+    "a model and the same network without its training regime, by timm's names, such as "
+    "deit_tiny_distilled_patch16_224.fb_in1k and deit_tiny_patch16_224.fb_in1k; or a temperature, or answers under "
+    "dropout"
+)
+SCALED = (
+    f"a model whose temperature could be fitted: on {SHARE * FEWEST:,} rows or more, right and wrong ones among them"
+)
+SIZES = "models whose number of parameters is known: `nescio zoo` knows it, of files --facts tells it"
+UNDER_DROPOUT = "answers under dropout (the variant mc-dropout; `nescio zoo --drop 0.2` for models of timm)"
 
 
 # ---- what training regimes change (Figures 3 and 4)
 
 
+@needs(CHANGED)
 def fig_3(rows: Source) -> list[Block]:
     """AUROC of models against their own counterparts, by training regime (Figure 3)."""
     return _changes(rows, "auroc", "fig3", "AUROC improvement", "What changes how well models rank their answers")
 
 
+@needs(CHANGED)
 def fig_4(rows: Source) -> list[Block]:
     """ECE of models against their own counterparts, by training regime (Figure 4)."""
     return _changes(rows, "ece", "fig4", "ECE improvement", "What changes how well models are calibrated")
@@ -80,23 +97,27 @@ def _changes(rows: Source, metric: str, key: str, axis: str, title: str) -> list
         f"{_named(key)}. One point a model, relative to the same model without the method: above the line it got "
         "better. The bar is the median."
     )
-    return [Figure(key, title, words, lambda: changes_figure(points, axis, palette=PAGE))]
+    shown = [{"regime": p["kind"], "model": p["model"], "compared with": p["than"], axis: p["value"]} for p in points]
+    return [Figure(key, title, words, lambda: changes_figure(points, axis, palette=PAGE), shown)]
 
 
 # ---- temperature (Figures 15 to 17)
 
 
+@needs(SCALED)
 def fig_15(rows: Source) -> list[Block]:
     """AUROC and −log(ECE) of every model after temperature scaling (Figure 15)."""
     title = "Ranking and calibration after temperature scaling"
     return _ranking_and_calibration(rows, "fig15", title, NAMED, calibrated=True)
 
 
+@needs(SCALED)
 def fig_16(rows: Source) -> list[Block]:
     """Temperature against the AUROC improvement that it brings (Figure 16)."""
     return _by_temperature(rows, "auroc", "fig16", "AUROC")
 
 
+@needs(SCALED)
 def fig_17(rows: Source) -> list[Block]:
     """Temperature against the ECE improvement that it brings (Figure 17)."""
     return _by_temperature(rows, "ece", "fig17", "ECE")
@@ -124,6 +145,7 @@ def _by_temperature(rows: Source, metric: str, key: str, name: str) -> list[Bloc
             f"Does {name} improve with the temperature?",
             words,
             lambda: cloud_figure(points, x, y, guides=(1.0, 0.0), palette=PAGE),
+            cloud_points(points, x, y),
         )
     ]
 
@@ -152,6 +174,7 @@ def _points(models: Sequence[Model], place: Callable[[Model], Row | None], most:
     return [
         {
             "name": families.label(model.family) if model.family in named else OTHERS,
+            "family": families.label(model.family),
             "model": model.name,
             "size": model.params,
             "dot": model.distilled,
@@ -179,14 +202,17 @@ def _ranking_and_calibration(
         f"{_named(key)}. Right: it knows better when it is wrong. Up: it claims what it keeps. A larger mark, more "
         "parameters; a dot in the mark, a distilled model. Click on a name to see it alone."
     )
-    return [Figure(key, title, words, lambda: cloud_figure(points, AUROC, ECE, palette=PAGE))]
+    shown = cloud_points(points, AUROC, ECE)
+    return [Figure(key, title, words, lambda: cloud_figure(points, AUROC, ECE, palette=PAGE), shown)]
 
 
+@needs(ERRORS)
 def fig_1(rows: Source) -> list[Block]:
     """AUROC and −log(ECE) of every model, the largest families named (Figure 1)."""
     return _ranking_and_calibration(rows, "fig1", "Ranking and calibration of every model", NAMED)
 
 
+@needs(ERRORS)
 def fig_8(rows: Source) -> list[Block]:
     """AUROC and −log(ECE) of every model, every family named (Figure 8)."""
     return _ranking_and_calibration(rows, "fig8", "Ranking and calibration, with every family", None)
@@ -210,7 +236,7 @@ def _against(
     def chart() -> Any:
         return cloud_figure(points, x[0], y[0], log=log, front=best, palette=PAGE)
 
-    return [Figure(key, title, words, chart)]
+    return [Figure(key, title, words, chart, cloud_points(points, x[0], y[0]))]
 
 
 def _hundred_auroc(model: Model) -> float | None:
@@ -236,18 +262,21 @@ def fig_5(rows: Source) -> list[Block]:
     return _against(models, "fig5", title, x, _coverage(models), less=False, log=False, words=words)
 
 
+@needs(SIZES)
 def fig_9(rows: Source) -> list[Block]:
     """Parameters of every model against AUROC (Figure 9)."""
     title, words = "Ranking by size", "Of two models above each other, the upper one ranks better at the same size."
     return _against(rows, "fig9", title, (PARAMS, size), (AUROC, _hundred_auroc), less=True, log=True, words=words)
 
 
+@needs(SIZES)
 def fig_10(rows: Source) -> list[Block]:
     """Parameters of every model against −log(ECE) (Figure 10)."""
     title, words = "Calibration by size", "Of two models above each other, the upper one is calibrated better."
     return _against(rows, "fig10", title, (PARAMS, size), (ECE, _log_ece), less=True, log=True, words=words)
 
 
+@needs(SIZES)
 def fig_18(rows: Source) -> list[Block]:
     """Parameters of every model against the coverage that it gives at the strictest accuracy (Figure 18)."""
     models, title = models_of(rows), "How many answers are left, by size"
@@ -258,6 +287,7 @@ def fig_18(rows: Source) -> list[Block]:
 # ---- curves (Figure 2)
 
 
+@needs(ERRORS)
 def fig_2(rows: Source) -> list[Block]:
     """Risk–coverage curves of the best and the worst model by AUROC, and of one that accuracy misjudges (Figure 2)."""
     models = models_of(rows)
@@ -277,7 +307,16 @@ def fig_2(rows: Source) -> list[Block]:
             f"{100 * middle(models):g} % accuracy."
         )
     title = "Risk and coverage of the best and the worst"
-    return [Figure("fig2", title, words, lambda: models_figure(curves, USUAL, PAGE))]
+    return [Figure("fig2", title, words, lambda: models_figure(curves, USUAL, PAGE), _steps(curves))]
+
+
+def _steps(curves: Mapping[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]) -> list[Row]:
+    """Risk–coverage curves for a table."""
+    return [
+        {"model": name, KEPT: float(coverage), WRONG: float(risk)}
+        for name, own in curves.items()
+        for coverage, risk in zip(*own[USUAL], strict=True)
+    ]
 
 
 def _curve(coverage: Any, risk: Any) -> tuple[list[float], list[float]]:
@@ -305,6 +344,10 @@ def curve_models(models: Sequence[Model]) -> list[tuple[Model, str]]:
 # ---- distillation (Figures 13 and 14)
 
 
+@needs(
+    "a model and its distilled version, by timm's names, such as deit_tiny_patch16_224.fb_in1k and "
+    "deit_tiny_distilled_patch16_224.fb_in1k"
+)
 def fig_13(rows: Source) -> list[Block]:
     """Distilled models and their undistilled counterparts (Figure 13)."""
     models = models_of(rows)
@@ -320,6 +363,10 @@ def fig_13(rows: Source) -> list[Block]:
     return _linked(models, "fig13", title, words, links, dict.fromkeys(alone, "its own teacher"))
 
 
+@needs(
+    "a teacher and a model that learnt from it, by timm's names, such as regnety_160.deit_in1k and "
+    "deit_tiny_distilled_patch16_224.fb_in1k"
+)
 def fig_14(rows: Source) -> list[Block]:
     """Teachers and their students (Figure 14)."""
     models = models_of(rows)
@@ -347,7 +394,9 @@ def _linked(
     if not drawn:
         return []
     words = f"{_named(key)}. {words}"
-    return [Figure(key, title, words, lambda: cloud_figure(points, AUROC, ECE, links=drawn, palette=PAGE))]
+    origins = {second["model"]: first["model"] for first, second in drawn}
+    shown = [row | {"comes from": origins.get(row["model"])} for row in cloud_points(points, AUROC, ECE)]
+    return [Figure(key, title, words, lambda: cloud_figure(points, AUROC, ECE, links=drawn, palette=PAGE), shown)]
 
 
 # ---- two examples with exact numbers (appendices A and C, Figures 11 and 12)
@@ -366,14 +415,12 @@ def fig_12(rows: Source = ()) -> list[Block]:
 def _example(key: str, best: bool, title: str) -> list[Block]:
     from nescio import metrics
 
-    def chart() -> Any:
-        curves = {
-            f"{name}, right in {100 * (1 - risk):g} %": {USUAL: _curve(*metrics.risk_coverage(constant(risk, best)))}
-            for name, risk in CONSTANT
-        }
-        return models_figure(curves, USUAL, PAGE)
-
-    return [Figure(key, title, f"{_named(key)}: an example that is worked out, not measured.", chart)]
+    curves = {
+        f"{name}, right in {100 * (1 - risk):g} %": {USUAL: _curve(*metrics.risk_coverage(constant(risk, best)))}
+        for name, risk in CONSTANT
+    }
+    words = f"{_named(key)}: an example that is worked out, not measured."
+    return [Figure(key, title, words, lambda: models_figure(curves, USUAL, PAGE), _steps(curves))]
 
 
 # ---- the whole
@@ -391,11 +438,11 @@ def _block(table: Callable[[Source], Table]) -> Callable[[Source], list[Block]]:
 Report = Callable[[Source], list[Block]]
 REPORTS: dict[str, Report] = {
     "models": _block(scores),
-    "table1": _block(table_1),
-    "table2": _block(table_2),
-    "agreement": _block(agreement),
-    "regimes": _block(regime_table),
-    "temperature": _block(temperature_table),
+    "table1": needs(f"{LEAST} models or more")(_block(table_1)),
+    "table2": needs(UNDER_DROPOUT)(_block(table_2)),
+    "agreement": needs(f"{LEAST} models or more that differ in AUROC and in ECE")(_block(agreement)),
+    "regimes": needs(CHANGED)(_block(regime_table)),
+    "temperature": needs(SCALED)(_block(temperature_table)),
     "pareto": _block(pareto),
     "fig1": fig_1,
     "fig2": fig_2,
@@ -446,7 +493,8 @@ def lead(told: Told) -> list[str]:
     models = models_of(told.rows)
     n = max((m.counts.get("accuracy", 0) for m in models), default=0)
     s = "" if len(models) == 1 else "s"
-    sentences = [f"{_count(len(models)).capitalize()} pretrained model{s} answered {n:,} images of {_data(told)}."]
+    of = f" of {_data(told)}" if _data(told) not in NAMELESS else ""
+    sentences = [f"{_count(len(models)).capitalize()} pretrained model{s} answered {n:,} images{of}."]
     strict = strictest(models)
 
     def winner(of: Of) -> tuple[str, float] | None:
@@ -454,7 +502,9 @@ def lead(told: Told) -> list[str]:
         return max(((name, v) for v, name in held), key=lambda each: each[1], default=None)
 
     right, notices, keeps = winner(lambda m: m.accuracy), winner(Model.auroc), winner(lambda m: m.sac(strict))
-    if right:
+    if right and right[1] == 0:
+        sentences.append("No answer is right.")
+    elif right:
         sentences.append(f"Right most often: {right[0]}, in {percent(right[1])} of answers.")
     if notices:
         who = "the same model" if right and notices[0] == right[0] and len(models) > 1 else notices[0]
@@ -504,7 +554,8 @@ def story(told: Told) -> Story:
     missing = grouped(told.reasons)
     gaps = [Terms(missing)] if missing or told.notes else []
     section("Gaps", "What could not be said", *gaps, words=" ".join(told.notes))
-    title = f"{_data(told)}: which pretrained models know when they are wrong?"
+    title = "which pretrained models know when they are wrong?"
+    title = title.capitalize() if _data(told) in NAMELESS else f"{_data(told)}: {title}"
     return Story(title, lead(told), sections, _footer(told))
 
 

@@ -14,12 +14,14 @@ from nescio.report._clouds import millions
 from nescio.report._tables import JOINT, legend, number
 from nescio.rows import Row
 from nescio.zoo import families, regimes
+from nescio.zoo.entries import OWN
 
 USUAL, MC_DROPOUT = "largest", "mc-dropout"
 LEAST = 3  # models of a family whose correlations are shown
 TOP = 20  # models on the terminal
 TEMPERATURE, DROPOUT = "temperature scaling", "MC-dropout"
 ACCURACY, PARAMS = "accuracy", "parameters"
+NAMELESS = ("", OWN)  # datasets of files that do not say which
 
 
 # ---- rows to models

@@ -35,7 +35,7 @@ from nescio.sweep import Crew, Task
 if TYPE_CHECKING:
     from nescio.zoo.entries import Entry
 
-NAME, VERSION = "cood", 1
+NAME, VERSION = "cood", 2
 Array = NDArray[Any]
 Names = tuple[Sequence[str], Sequence[str]]  # of the in-classes and of the out-classes, class 0 first
 CLASSES, ABOUT = "classes.npz", "about.json"  # beside the rows of one model: which classes it got, and what to know
@@ -61,7 +61,7 @@ class Plan:
     estimation: int = 150  # images of each out-class by which its severity is estimated …
     test: int = 50  # … and others by which detection is tested
     severities: int = 11
-    window: int | None = None  # classes of a group; None: as many as the in-data has, at most half of the out-classes
+    window: int | None = None  # classes of a group; None: as many as the in-data has (see `window_of`)
     measures: tuple[str, ...] = ("largest", "entropy", MC_DROPOUT)
     hierarchy: str | None = None  # an is-a file: out-classes above or below an in-class are left out
     order: str = ORDERS[0]  # of the names on a line of it
@@ -78,6 +78,8 @@ class Plan:
         for name in self.measures:
             if name != MC_DROPOUT and measures.registry[name].kind != "plain":
                 raise BadInput(f"{name} is fitted on reference rows or several networks: it cannot grade one dump.")
+        if self.hierarchy is not None:
+            hierarchy.read(self.hierarchy, self.order)
 
 
 # ---- the division: which images estimate, and which test
@@ -227,14 +229,14 @@ def _won_twice(u_in: Array, u_out: Array) -> Array:
 
 
 def window_of(plan: Plan, inside: int, outside: int) -> int:
-    """Classes of a group: as asked, else as many as the in-data has, and at most half of the out-classes.
+    """Classes of a group: as asked, else as many as the in-data has (Galil et al. 2023).
 
-    With more than half, the easiest and the hardest group would share classes.
+    Where there are no more out-classes than that, one window would be all: then half of the out-classes.
     """
     if outside < 2:
         raise BadInput("One out-class is left: with a single one there is nothing to grade.")
     if plan.window is None:
-        return min(inside, outside // 2)
+        return inside if inside < outside else outside // 2
     if plan.window > outside:
         raise BadInput(f"--window {plan.window} is more than the {outside} out-classes that are left.")
     return plan.window
@@ -448,7 +450,7 @@ def run(
     plan.check()
     _check(pairs)
     study = Study(plan, notes=list(notes))
-    refused = _refused(plan, names, study.notes)
+    refused = refused_classes(plan, names, study.notes)
     jobs = [_job(plan, pair, refused, store) for pair in pairs]
     with Crew(workers) as crew:
         do(study, jobs, store, crew, (lambda *counts: say("grading the out-classes", *counts)) if say else None)
@@ -459,7 +461,8 @@ def run(
         study.notes += [note for note in about if note not in study.notes]
         held.append(_chosen(folder / CLASSES))
     study.rows += overlap(held, plan) + alike(held, plan, names)
-    record(study, store, NAME, VERSION)
+    if study.rows:
+        record(study, store, NAME, VERSION)
     return study
 
 
@@ -476,8 +479,8 @@ def _check(pairs: Sequence[Pair]) -> None:
                 raise BadInput(f"A fixed out-set cannot be named {name!r}: that is the name of a group.")
 
 
-def _refused(plan: Plan, names: Names | None, notes: list[str]) -> tuple[int, ...]:
-    """Out-classes that overlap with in-classes."""
+def refused_classes(plan: Plan, names: Names | None, notes: list[str]) -> tuple[int, ...]:
+    """Out-classes that overlap with in-classes; what to know of them goes to the notes."""
     if names is None:
         if plan.hierarchy is not None:
             raise BadInput("A hierarchy needs the names of the classes: give --in-names and --out-names.")
@@ -496,6 +499,32 @@ def _refused(plan: Plan, names: Names | None, notes: list[str]) -> tuple[int, ..
     if tree is not None and (unknown := sum(name not in tree for name in (*inside, *outside))):
         notes.append(f"The hierarchy does not know {unknown:,} of the {len(inside) + len(outside):,} classes.")
     return found
+
+
+def check_names(names: Names, pairs: Sequence[Pair]) -> None:
+    """Names that a person listed are those of the dumps' classes: one each of the in-classes, none of an id missing.
+
+    In-classes are all that the model can answer, or those that it was asked about; a dump does not say how many
+    out-classes there are beyond its largest label.
+    """
+    for pair in pairs:
+        try:
+            inside, outside = pair.inside.dump(), Predictions.load(pair.outside.place, outside=True)
+            asked = 0 if inside.labels is None else len(np.unique(inside.labels[_known(inside)]))
+        except BadInput:
+            continue  # it costs its own line later
+        counts = [each for each in dict.fromkeys((inside.classes, asked)) if each]
+        if counts and len(names[0]) not in counts:
+            raise BadInput(
+                f"--in-names has {len(names[0])} names and {pair.inside.place} has {' or '.join(map(str, counts))} "
+                "classes: name each class once, class 0 first."
+            )
+        last = -1 if outside.labels is None else int(outside.labels.max())
+        if last >= len(names[1]):
+            raise BadInput(
+                f"--out-names has {len(names[1])} names and {pair.outside.place} has a class {last}: name every class, "
+                "class 0 first."
+            )
 
 
 def _job(plan: Plan, pair: Pair, refused: tuple[int, ...], store: Store) -> Job:
@@ -629,7 +658,20 @@ def pair_of_files(model: str, inside: str, outside: str, others: Mapping[str, st
     from nescio.zoo.entries import entry_of_file
 
     fixed = {name: entry_of_file(path, model) for name, path in (others or {}).items()}
-    return Pair(model, entry_of_file(inside, model), entry_of_file(outside, model), fixed)
+    pair = Pair(model, entry_of_file(inside, model), entry_of_file(outside, model), fixed)
+    for each in (pair.outside, *fixed.values()):
+        if each.key == pair.inside.key and not _mixed_rows(each):
+            raise BadInput(
+                f"{model}: {each.place} is what the model says of in-domain images, and is given as images of other "
+                "classes too: name another file, or mark the rows of each kind by `taught`."
+            )
+    return pair
+
+
+def _mixed_rows(entry: Entry) -> bool:
+    """Whether a dump marks rows of both sides."""
+    taught = entry.dump().taught
+    return taught is not None and bool(taught.any()) and not taught.all()
 
 
 __all__ = [

@@ -30,20 +30,22 @@ from nescio.sweep import Crew, Task
 from nescio.zoo.entries import Entry
 
 Array = NDArray[Any]
-NAME, VERSION = "selective", 2
+NAME, VERSION = "selective", 3
 MC_DROPOUT = "mc-dropout"  # the variant of a dump, and the κ that is the entropy of it
 OF_SOFTMAX = ("largest", "entropy")
 MEASURES = (*OF_SOFTMAX, MC_DROPOUT)
 ANSWERS = ("accuracy", "accuracy@5", "nll", "brier", "ece")
 FACTS = ("input_size", "embedding_size", "published_accuracy")
 SHARE = 10  # one row in ten fits the temperature …
-FEWEST = 2  # … unless that is fewer than these: then all rows are judged, uncalibrated
+FEWEST = 50  # … unless that is fewer than these, whose temperature is off by a sixth: then all are judged, uncalibrated
 NO_ECE = "An entropy is no probability, so it is not calibrated or miscalibrated; the ECE is that of the largest one."
 NO_DROPOUT = "The dump holds no answers under dropout: the model has none, or it was left out when predicting."
 NO_TEMPERATURE = (
     "The rows that fit it are all answered right, or no better than chance: no temperature is best for them."
 )
-TOO_FEW = "The temperature is fitted on a tenth of the rows, and a tenth of these is less than two rows."
+TOO_FEW = (
+    f"The temperature is fitted on a tenth of the rows; a tenth of these is fewer than {FEWEST}, which say too little."
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ def run(plan: Plan, entries: Sequence[Entry], store: Store, workers: int = 0, sa
     with Crew(workers) as crew:
         do(study, jobs, store, crew, (lambda *counts: say("judging the answers", *counts[:3])) if say else None)
     list(read(study, jobs, store))
-    record(study, store, NAME, VERSION)
+    if study.rows:
+        record(study, store, NAME, VERSION)
     return study
 
 

@@ -132,6 +132,11 @@ def levels_figure(
     return _dress(alt.layer(*layers), palette, f"{title} of {', '.join(lines)} at {', '.join(names)}.", 320)
 
 
+def level_points(held: Mapping[str, Mapping[str, float]], outer: str, inner: str, title: str) -> list[Row]:
+    """What boxes or lines show, for a table: one row a value, `outer` and `inner` are called so."""
+    return [{outer: a, inner: b, title: float(value)} for a, own in held.items() for b, value in own.items()]
+
+
 def _level_axis(names: Sequence[str]) -> Any:
     import altair as alt
 
@@ -178,4 +183,4 @@ def _lines(
     ]
 
 
-__all__ = ["Box", "box_figure", "levels_figure"]
+__all__ = ["Box", "box_figure", "level_points", "levels_figure"]

@@ -72,6 +72,14 @@ def cloud_figure(
     return _dress(alt.layer(*layers), palette, words, 420)
 
 
+def cloud_points(points: Sequence[Row], x: str, y: str) -> list[Row]:
+    """What a cloud shows, for a table; points also hold `family`, which is told of the grey ones too."""
+    return [
+        {"model": p["model"], "family": p["family"], x: p[x], y: p[y], "parameters": p["size"], "distilled": p["dot"]}
+        for p in points
+    ]
+
+
 def changes_figure(points: Sequence[Row], title: str, palette: Mapping[str, str] = PAPER) -> Any:
     """Relative changes of models, one column a kind, above the line for the better; a bar marks each kind's median.
 

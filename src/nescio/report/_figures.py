@@ -34,6 +34,7 @@ PAPER = {
 PAGE = {name: f"var(--{name})" for name in PAPER}
 MODEL_COLOURS = 8
 CHOSEN, OTHERS, OPTIMAL, RANDOM = "chosen", "other measures", "best possible order", "random order"
+KEPT, WRONG = "share of answers kept, the surest first", "wrong among them"  # axes of a risk–coverage curve
 GUIDES = ("optimal", "random")  # lines that stand beside the measures in curves["risk_coverage"]
 FIRST_SEEN = 0.05  # coverages below this do not set the height of the picture: few rows, wild shares
 POINTS = 400  # of a risk–coverage curve: more cannot be seen
@@ -413,7 +414,7 @@ def dots_figure(
         scale=alt.Scale(zero=False, padding=14, nice=False),
         axis=alt.Axis(format="~%", tickCount=_few_ticks()),
     )
-    y = alt.Y("name:N", title=None, sort=names, axis=alt.Axis(labelLimit=150, grid=False, labelColor=palette["ink"]))
+    y = alt.Y("name:N", title=None, sort=names, axis=alt.Axis(labelLimit=240, grid=False, labelColor=palette["ink"]))
     base = alt.Chart(_inline(held)).encode(x, y)
     between = (
         alt.Chart(_inline(held))
@@ -459,7 +460,7 @@ def heat_figure(cells: Sequence[Row], title: str, floor: float, palette: Mapping
     top = max((float(c["value"]) for c in cells if c["value"] > floor), default=floor + 1)
     base = alt.Chart(_inline(held)).encode(
         alt.X("column:N", title=None, sort=columns, axis=alt.Axis(orient="top", labelAngle=alt.ExprRef(_slant()))),
-        alt.Y("line:N", title=None, sort=lines, axis=alt.Axis(labelLimit=150)),
+        alt.Y("line:N", title=None, sort=lines, axis=alt.Axis(labelLimit=300)),
         tooltip=[
             alt.Tooltip("line:N", title="method"),
             alt.Tooltip("column:N", title="measure"),
@@ -579,7 +580,7 @@ def _kept(field: str) -> Any:
 
     return alt.X(
         f"{field}:Q",
-        title="share of answers kept, the surest first",
+        title=KEPT,
         scale=alt.Scale(domain=[0, 1], nice=False),
         axis=alt.Axis(format="%", grid=False),
     )
@@ -591,7 +592,7 @@ def _wrong(curves: Iterable[Curve]) -> Any:
     seen = [float(r) for c, risk in curves for at, r in zip(c, risk, strict=True) if at >= FIRST_SEEN]
     top = min(1.0, 1.08 * max(seen, default=0.0)) or 1.0
     scale = alt.Scale(domain=[0, top], nice=False)
-    return alt.Y("risk:Q", title="wrong among them", scale=scale, axis=alt.Axis(format="~%"))
+    return alt.Y("risk:Q", title=WRONG, scale=scale, axis=alt.Axis(format="~%"))
 
 
 def _hover(base: Any, palette: Mapping[str, str]) -> Any:
@@ -608,7 +609,7 @@ def _hover(base: Any, palette: Mapping[str, str]) -> Any:
             opacity=alt.condition(near, alt.value(1), alt.value(0)),
             tooltip=[
                 alt.Tooltip("coverage:Q", title="kept", format=".1%"),
-                alt.Tooltip("risk:Q", title="wrong among them", format=".2%"),
+                alt.Tooltip("risk:Q", title=WRONG, format=".2%"),
             ],
         )
         .add_params(near)

@@ -55,6 +55,7 @@ DARK = {
         )
     },
 }
+WORDY = 48  # letters of a cell above which its column breaks into lines
 BESIDE = 4  # columns of a table that leaves room for a figure beside it
 PAGE_POINTS, LEAST_POINTS = 40_000, 50  # of all risk–coverage curves together, so that the file stays small; of one
 CAPTIONS = {
@@ -111,7 +112,7 @@ def page(
         for number, (card, name, curves) in enumerate(zip(cards, names, held, strict=True))
     ]
     lead = overview(cards, comparison) if several else headline(cards[0]) if cards else []
-    links = {f"model-{number}": name for number, name in enumerate(names)} if several else {}
+    links = {f"#model-{number}": name for number, name in enumerate(names)} if several else {}
     return _save(path, title, lead, _nav("Models", links), body, figures, footer)
 
 
@@ -159,12 +160,16 @@ def write(folder: str | Path, cards: Sequence[Any], comparison: Any = None, *, t
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, made with the palette PAGE when the page is written; its title, and how to read it."""
+    """A chart, made with the palette PAGE when the page is written; its title, and how to read it.
+
+    points  what it shows, a row a mark, columns called as its axes; none: what the chart itself holds
+    """
 
     key: str
     title: str
     words: str
     chart: Callable[[], Any]
+    points: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
@@ -213,8 +218,11 @@ class Story:
     footer: Sequence[str] = ()
 
 
-def story_page(path: str | Path, story: Story) -> Path:
-    """Writes one self-contained HTML file of a story's sections, and returns where it is."""
+def story_page(path: str | Path, story: Story, others: Mapping[str, str] | None = None) -> Path:
+    """Writes one self-contained HTML file of a story's sections, and returns where it is.
+
+    others  pages that it leads to: address → name
+    """
     figures: dict[str, Any] = {}
     keys = [re.sub(r"[^a-z0-9]+", "-", section.link.lower()).strip("-") for section in story.sections]
     body = []
@@ -225,7 +233,8 @@ def story_page(path: str | Path, story: Story) -> Path:
             case [Table() as table, Figure()] if len(table.heads) <= BESIDE:
                 blocks = f'<div class="beside">{blocks}</div>'
         body.append(f'<section id="{key}"><h2>{escape(section.title)}</h2>{words}{blocks}</section>')
-    nav = _nav("Sections", dict(zip(keys, (section.link for section in story.sections), strict=True)))
+    links = {f"#{key}": section.link for key, section in zip(keys, story.sections, strict=True)}
+    nav = _nav("Sections", {**links, **(others or {})})
     return _save(Path(path), story.title, story.lead, nav, body, figures, *story.footer)
 
 
@@ -270,7 +279,7 @@ def _lead(sentences: Sequence[str]) -> str:
 
 
 def _nav(words: str, links: Mapping[str, str]) -> str:
-    items = "".join(f'<li><a href="#{key}">{escape(name)}</a></li>' for key, name in links.items())
+    items = "".join(f'<li><a href="{escape(to)}">{escape(name)}</a></li>' for to, name in links.items())
     return f'<nav aria-label="{escape(words)}"><ul>{items}</ul></nav>' if items else ""
 
 
@@ -380,7 +389,11 @@ def _table(table: Table, level: int) -> str:
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     meaning = dict(table.legend)
     heads = "".join(f'<th scope="col" class="label">{escape(text)}</th>' for text in table.split(table.corner))
-    heads += "".join(f'<th scope="col"{_title(meaning.get(head))}>{_head(head)}</th>' for head in table.heads)
+    wordy = [any(cell is not None and len(cell.text) > WORDY for cell in own) for own in _columns(table)]
+    heads += "".join(
+        f'<th scope="col"{_words(long)}{_title(meaning.get(head))}>{_head(head)}</th>'
+        for head, long in zip(table.heads, wordy, strict=True)
+    )
     measured = table.corner == "measure"
     wide = ' class="wide"' if len(table.heads) > 10 else ""
     lines, above = [], ""
@@ -390,7 +403,8 @@ def _table(table: Table, level: int) -> str:
         mark += "" if not rest else ' class="same"' if first == above else ' class="first"'
         above = first
         names = "".join(f'<td class="label">{escape(text)}</td>' for text in rest)
-        lines.append(f'<tr{mark}><th scope="row">{_line(first)}</th>{names}{"".join(map(_cell, cells))}</tr>')
+        values = "".join(map(_cell, cells, wordy))
+        lines.append(f'<tr{mark}><th scope="row">{_line(first)}</th>{names}{values}</tr>')
     legend = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{said(words, escape, '<code>{}</code>')}</dd></div>"
         for name, words in table.legend
@@ -421,14 +435,22 @@ def _head(text: str) -> str:
     return _nowrap(text).replace("-", "\u2011").replace("@", "<wbr>@")
 
 
-def _cell(cell: Cell | None) -> str:
+def _columns(table: Table) -> list[list[Cell | None]]:
+    return [[cells[at] for _, cells in table.lines] for at in range(len(table.heads))]
+
+
+def _words(long: bool) -> str:
+    return ' class="words"' if long else ""
+
+
+def _cell(cell: Cell | None, wordy: bool = False) -> str:
     if cell is None:
         return '<td class="none"><span aria-label="not measured">–</span></td>'
     value, interval, bounds = escape(cell.text).partition(" [")
     value, around, spread = value.partition(" ± ")
     value = f"<strong>{value}</strong>" if cell.best else value
     value += f'<span class="spread"> ± {spread}</span>' if around else ""
-    return f"<td>{value}<small> [{bounds}</small></td>" if interval else f"<td>{value}</td>"
+    return f"<td>{value}<small> [{bounds}</small></td>" if interval else f"<td{_words(wordy)}>{value}</td>"
 
 
 def _missing(reasons: Any, notes: Sequence[str], level: int) -> str:
@@ -568,6 +590,7 @@ small{display:block;font-weight:400;color:var(--soft);font-size:.8em}
 td.none{color:var(--soft)}
 td.label,th.label{text-align:left}
 td.label{color:var(--soft)}
+td.words,th.words{text-align:left;white-space:normal;min-width:14rem}
 .spread{color:var(--soft);font-size:.9em}
 tr.same>th:first-child{color:transparent}
 tbody tr.same>*,tbody tr.first>*{border-bottom:0;padding-top:.3rem;padding-bottom:.3rem}

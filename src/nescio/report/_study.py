@@ -15,7 +15,7 @@ from nescio.errors import BadInput
 from nescio.report._figures import PAPER, config
 from nescio.report._page import Block, Choice, Figure, Fold, Section, Story, story_page
 from nescio.report._tables import Table, explained_once
-from nescio.report._text import csv_text, json_text, latex, markdown, tables_csv, terminal
+from nescio.report._text import csv_text, grid, json_text, latex, markdown, tables_csv, terminal
 from nescio.rows import Row, from_parquet, to_parquet
 
 # protocol → the module whose `story(told)` and `first_look(told)` know its questions
@@ -96,7 +96,7 @@ def print_study(study: Any) -> None:
     from rich.text import Text
 
     held = told(study)
-    module, console = _teller(held), Console()
+    module, console = _teller(held.protocol), Console()
     tables = explained_once(module.first_look(held))
     if not tables:
         console.print(Text("There is nothing to show: nothing was finished."))
@@ -107,8 +107,11 @@ def print_study(study: Any) -> None:
         console.print(Text(f"{note}\n", "dim"))
 
 
-def write_study(study: Any, folder: str | Path) -> Path:
-    """Writes index.html, rows.parquet, rows.csv, tables.md, tables.tex, tables.csv and plan.json; where the page is."""
+def write_study(study: Any, folder: str | Path, others: Mapping[str, str] | None = None) -> Path:
+    """Writes index.html, rows.parquet, rows.csv, tables.md, tables.tex, tables.csv and plan.json; where the page is.
+
+    others  pages that this one leads to: address → name
+    """
     held, folder = told(study), Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files(held).items():
@@ -119,35 +122,72 @@ def write_study(study: Any, folder: str | Path) -> Path:
     texts |= {"tables.tex": latex(tables), "tables.csv": tables_csv(tables)}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return story_page(folder / "index.html", story if drawable() else _undrawn(story))
+    return story_page(folder / "index.html", story if drawable() else _undrawn(story), others)
 
 
 def story_of(held: Told) -> Story:
     """What the study's protocol has to tell."""
-    story: Story = _teller(held).story(held)
+    story: Story = _teller(held.protocol).story(held)
     return story
 
 
 # ---- single tables and figures, by name
 
 
-def named(study: Any, names: Sequence[str]) -> dict[str, list[Block]]:
-    """The tables and figures that a protocol gives a name to, such as table1 and fig5; all must be known."""
-    held = told(study)
-    reports: Mapping[str, Callable[[list[Row]], Any]] = getattr(_teller(held), "REPORTS", {})
-    if not reports:
-        raise BadInput(f"The tables of protocol {held.protocol} have no names of their own; leave --only away.")
+Report = Callable[[Any], Any]  # rows → a block, or several; none where the rows do not say what it shows
+
+
+def needs(words: str) -> Callable[[Report], Report]:
+    """Marks a report with what its rows must hold, for those whose rows do not: `it needs …`."""
+
+    def mark(report: Report) -> Report:
+        report.needs = words  # type: ignore[attr-defined]
+        return report
+
+    return mark
+
+
+def lacking(name: str, *studies: Any) -> str:
+    """Why a report is empty, in one sentence."""
+    words = getattr(_report(name, *studies)[1], "needs", None)
+    return f"{name} is empty: {f'it needs {words}' if words else 'these rows do not say what it shows'}."
+
+
+def named(study: Any, names: Sequence[str], *others: Any) -> dict[str, list[Block]]:
+    """The tables and figures that a protocol gives a name to, such as table1 and fig5; all must be known.
+
+    others  further studies: a name that the first one does not have is looked for there
+    """
     found = {}
     for name in names:
-        if name not in reports:
-            raise BadInput(f"There is no report named {name!r}. There are: {', '.join(reports)}.")
-        made = reports[name](held.rows)
+        held, report = _report(name, study, *others)
+        made = report(held.rows)
         found[name] = list(made) if isinstance(made, Sequence) else [made]
     return found
 
 
+def _report(name: str, *studies: Any) -> tuple[Told, Report]:
+    held = [told(each) for each in studies]
+    for each in held:
+        if name in (reports := _reports(each.protocol)):
+            return each, reports[name]
+    known = list(dict.fromkeys(word for each in held for word in _reports(each.protocol)))
+    if not known:
+        raise BadInput(f"The tables of protocol {held[0].protocol} have no names of their own; leave --only away.")
+    other = next((protocol for protocol in TELLERS if name in _reports(protocol)), None)
+    hint = f" Protocol {other} has one: `nescio run {other}` makes a study of it." if other else ""
+    raise BadInput(f"There is no report named {name!r}.{hint} There are: {', '.join(known)}.")
+
+
+def _reports(protocol: str) -> Mapping[str, Report]:
+    return getattr(_teller(protocol), "REPORTS", {})
+
+
 def write_named(reports: Mapping[str, Sequence[Block]], folder: str | Path) -> list[Path]:
-    """Writes tables as NAME.md, .tex and .csv, figures as NAME.svg with their points in NAME.csv; which files."""
+    """Writes tables as NAME.md, .tex and .csv, figures as NAME.svg with their points in NAME-points.csv; which files.
+
+    Of several figures, each has a number: NAME-1.svg, NAME-1-points.csv.
+    """
     folder, written = Path(folder), []
     folder.mkdir(parents=True, exist_ok=True)
     for name, blocks in reports.items():
@@ -157,21 +197,22 @@ def write_named(reports: Mapping[str, Sequence[Block]], folder: str | Path) -> l
         texts |= {f"{name}.csv": tables_csv(tables)} if tables else {}
         for number, figure in enumerate(figures):
             own = f"{name}-{number + 1}" if len(figures) > 1 else name
-            texts |= _drawn(figure, own, f"{own}-points" if tables else own)
+            texts |= _drawn(figure, own)
         for file, text in texts.items():
             (folder / file).write_text(text, encoding="utf-8")
             written.append(folder / file)
     return written
 
 
-def _drawn(figure: Figure, name: str, points: str) -> dict[str, str]:
+def _drawn(figure: Figure, name: str) -> dict[str, str]:
     """The chart in the colours of paper, and what it shows."""
     if not drawable():
         raise BadInput("Figures need Altair and vl-convert, which are not installed here: pip install nescio.")
     import vl_convert
 
     spec = paper(figure.chart().to_dict(validate=False))
-    return {f"{name}.svg": str(vl_convert.vegalite_to_svg(spec)), f"{points}.csv": _points(spec)}
+    points = grid(figure.points, "csv") if figure.points else _longest(spec)
+    return {f"{name}.svg": str(vl_convert.vegalite_to_svg(spec)), f"{name}-points.csv": points}
 
 
 def paper(spec: dict[str, Any]) -> dict[str, Any]:
@@ -180,7 +221,7 @@ def paper(spec: dict[str, Any]) -> dict[str, Any]:
     return {**json.loads(text), "width": WIDTH, "config": config(PAPER)}
 
 
-def _points(spec: Any) -> str:
+def _longest(spec: Any) -> str:
     """The longest data that a chart holds, as CSV."""
     return max(data_of(spec), key=len, default="")
 
@@ -230,8 +271,8 @@ def _undrawn(story: Story) -> Story:
     return Story(story.title, story.lead, sections, (*story.footer, UNDRAWN))
 
 
-def _teller(held: Told) -> Any:
-    if held.protocol not in TELLERS:
+def _teller(protocol: str) -> Any:
+    if protocol not in TELLERS:
         known = ", ".join(TELLERS)
-        raise BadInput(f"There is no report for rows of protocol {held.protocol!r}. There are reports for: {known}.")
-    return import_module(TELLERS[held.protocol])
+        raise BadInput(f"There is no report for rows of protocol {protocol!r}. There are reports for: {known}.")
+    return import_module(TELLERS[protocol])

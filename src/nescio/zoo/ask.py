@@ -104,7 +104,10 @@ def ask(asked: Question, store: Store, here: Runtime, say: Say | None = None) ->
     with store.work(STAGE, asked.recipe, (images.revision,), VERSION, wait=False) as part:
         if part is None:
             return
-        held = pixels.cache(images, model.view, store, say)
+        try:
+            held = pixels.cache(images, model.view, store, say)
+        except pixels.Damaged as error:
+            raise BadInput(f"{error} With --skip-damaged such images are left out.") from None
         network, fitted = build(model, asked.file, store, here, settings.root, settings.drop)
         found = answer(
             network,

@@ -64,7 +64,11 @@ def pick(
     """
     names = [name for pattern in patterns for name in _matching(pattern, folder)]
     if everything:
-        names += _all(folder)
+        names += (found := _all(folder))
+        if not found:
+            raise BadInput(
+                f"No pretrained model has its weights in {folder}: a file there is called MODEL.pth or alike."
+            )
     if family is not None:
         names += _of_family(family, folder)
     if not names:
@@ -198,6 +202,9 @@ def _build_timm(asked: Model, file: Path, drop: float | None) -> tuple[nn.Module
     state = weights.read(file)
     if asked.arch.startswith(LITE) and weights.is_lite_port(state):
         state = weights.lite_names(state, network.state_dict())
+        if odd := weights.differences(network.state_dict(), state):
+            size = "it is an EfficientNet-Lite of another size, or with other classes"
+            raise BadInput(f"{file} does not fit {asked.name}: {size} ({odd}).")
         weights.pad_as_the_port(network, asked.view.size)
         asked = replace(asked, mean=weights.LITE_MEAN, std=weights.LITE_STD)
     odd = weights.differences(network.state_dict(), state)

@@ -6,6 +6,7 @@ store/pixels/<key>/pixels.npy   (n, size, size, channels), one row an image
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
 import shutil
@@ -29,11 +30,16 @@ from nescio.store import WORK, Part, Store, StoreError
 from nescio.zoo.data import Labelled
 
 STAGE, FILE, VERSION = "pixels", "pixels.npy", 1
+DAMAGED = "damaged"  # the stage that notes which images of a set cannot be read, and its one file
 BLOCK = 64  # images that one worker decodes at a time
 PROCESSES = 1024  # images from which the start of processes pays; fewer are decoded on threads
 SAVE_SECONDS = 10.0  # between two notes of which images are done
 NAMED = 5  # images that cannot be read, at most, that a sentence names
 Say = Callable[[str], None]
+
+
+class Damaged(BadInput):
+    """Some images of a set cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,9 @@ class View:
     def __str__(self) -> str:
         how = "" if self.mode == "trained" else f" of {self.resize}, {self.mode}, {self.interpolation}"
         return f"{self.size} × {self.size}{how}"
+
+
+SMALLEST = View(1, 1, "trained")  # of which nothing is kept
 
 
 def pixels_of(source: Any, view: View) -> NDArray[np.uint8]:
@@ -115,10 +124,38 @@ def cache_key(images: Labelled, view: View, store: Store) -> str:
 
 def cache(images: Labelled, view: View, store: Store, say: Say | None = None) -> Path:
     """The pixels of these images under a view, decoded once; where they lie."""
+    say = say or _silent
     with store.work(STAGE, _recipe(images, view), parents=(images.revision,), version=VERSION) as part:
         if part is not None:
-            _fill(part, images, view, say or _silent)
+            size = _size(len(images) * view.bytes)
+            say(f"{images.name}: {len(images):,} images at {view}, {size}, are decoded into {part.goal.parent}.")
+            if unreadable := _fill(part, images, view, say):
+                raise Damaged(_sentence(images, unreadable))
+            os.replace(part.folder / WORK / FILE, part.folder / FILE)
     return store.path(STAGE, cache_key(images, view, store)) / FILE
+
+
+def undamaged(images: Labelled, store: Store, say: Say | None = None) -> tuple[Labelled, str]:
+    """The images that can be read, and a sentence on the others, empty if there are none.
+
+    Every image is decoded once for it, before any model sees one: all models are asked about the same rows. Which rows
+    are damaged is kept in the store for as long as the set's revision stays.
+    """
+    say = say or _silent
+    with store.work(DAMAGED, {"rows": images.rows}, parents=(images.revision,), version=VERSION) as part:
+        if part is not None:
+            say(f"{images.name}: {len(images):,} images are looked at once for damage.")
+            found = _fill(part, images, SMALLEST, say)
+            part.write(DAMAGED, json.dumps(sorted(row for row, _ in found)).encode())
+    key = store.key(DAMAGED, {"rows": images.rows}, parents=(images.revision,), version=VERSION)
+    rows = json.loads((store.path(DAMAGED, key) / DAMAGED).read_text("utf-8"))
+    if not rows:
+        return images, ""
+    if len(rows) == len(images):
+        raise BadInput(f"No image of {images.name} can be read.")
+    kept = images.take(np.setdiff1d(np.arange(len(images)), rows))
+    lost = f"{len(rows):,} of {len(images):,} images of {images.name} cannot be read and are left out"
+    return kept, f"{lost}: {_names(images, rows)}."
 
 
 def forget(images: Labelled, view: View, store: Store) -> None:
@@ -134,15 +171,13 @@ def _silent(_: str) -> None:
     pass
 
 
-def _fill(part: Part, images: Labelled, view: View, say: Say) -> None:
-    """Decodes what is not done yet; a killed process's work is gone on with."""
+def _fill(part: Part, images: Labelled, view: View, say: Say) -> list[tuple[int, str]]:
+    """Decodes what is not done yet; a killed process's work is gone on with. Returns what cannot be read, and why."""
     n, draft = len(images), part.folder / WORK / FILE
     done = _done(part, draft, n, view)
     left = blocks_of(np.flatnonzero(~done))
-    need = n * view.bytes
     if not done.any():
         _make_room(draft, (n, view.size, view.size, view.channels), part.goal.parent.parent)
-    say(f"{images.name}: {n:,} images at {view}, {_size(need)}, are decoded into {part.goal.parent}.")
     started = saved = time.monotonic()
     unreadable: list[tuple[int, str]] = []
     many = sum(map(len, left)) >= PROCESSES and not multiprocessing.current_process().daemon
@@ -155,10 +190,10 @@ def _fill(part: Part, images: Labelled, view: View, say: Say) -> None:
             saved = time.monotonic()
     if unreadable:
         _save(part, draft, done)
-        raise BadInput(_sentence(images, unreadable))
+        return unreadable
     count, seconds = sum(map(len, left)), time.monotonic() - started
     say(f"{images.name}: decoded {count:,} images in {seconds:.1f} s, {count / max(seconds, 1e-9):,.0f} images/s.")
-    os.replace(draft, part.folder / FILE)
+    return []
 
 
 def _done(part: Part, draft: Path, n: int, view: View) -> NDArray[np.bool_]:
@@ -247,10 +282,15 @@ def _sentence(images: Labelled, unreadable: list[tuple[int, str]]) -> str:
         reason = f"Image {images.index[row]} of {images.name} cannot be read: it is damaged, cut short, or no image."
     if len(unreadable) == 1:
         return reason
-    rows = [row for row, _ in sorted(unreadable)[1:NAMED]]
-    others = [each if isinstance(each := images.source(row), str) else f"image {images.index[row]}" for row in rows]
-    more = f" and {len(unreadable) - NAMED} more" if len(unreadable) > NAMED else ""
-    return f"{reason.rstrip('.')}; nor can {', '.join(others)}{more}."
+    return f"{reason.rstrip('.')}; nor can {_names(images, [row for row, _ in sorted(unreadable)[1:]])}."
+
+
+def _names(images: Labelled, rows: Sequence[int]) -> str:
+    names = [
+        each if isinstance(each := images.source(row), str) else f"image {images.index[row]}" for row in rows[:NAMED]
+    ]
+    more = f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else ""
+    return f"{', '.join(names)}{more}"
 
 
 def _size(count: float) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import pickle
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -61,6 +62,10 @@ def index(folder: Path) -> dict[str, Path]:
 _unreachable: list[str] = []  # why the network did not answer: hundreds of models need not ask it again
 
 
+class _NotAsked(ConnectionError):
+    """The network is not asked, and why."""
+
+
 def published(name: str, remote: Remote, called: str, looked: Sequence[str] = ()) -> Path:
     """The published weights, from the hubs' caches on this machine, else fetched into them.
 
@@ -72,8 +77,10 @@ def published(name: str, remote: Remote, called: str, looked: Sequence[str] = ()
         try:
             if (file := fetch(remote)) is not None:
                 return file
+        except _NotAsked as error:
+            why = str(error)
         except Exception as error:  # every library under the hub has its own; a sentence says what to do
-            why = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200].rstrip(". ")
+            why = textwrap.shorten(f"{type(error).__name__}: {error}", 200, placeholder=" …").rstrip(". ")
             if not _missing(error):
                 _unreachable.append(why)
     raise BadInput(
@@ -108,12 +115,13 @@ def _fetch_hub(remote: Remote) -> Path | None:
     if not remote.repository:
         return None
     _online()
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
     repository, _, revision = remote.repository.partition("@")
     last: Exception | None = None
     for file in _files(remote):
         try:
+            get_hf_file_metadata(hf_hub_url(repository, file, revision=revision or None))  # asks once; the next, again
             return Path(hf_hub_download(repository, file, revision=revision or None))
         except Exception as error:
             if not _missing(error):
@@ -134,9 +142,9 @@ def _fetch_url(remote: Remote) -> Path | None:
 
 def _online() -> None:
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        raise ConnectionError("HF_HUB_OFFLINE forbids it")
+        raise _NotAsked("HF_HUB_OFFLINE forbids it")
     if _unreachable:
-        raise ConnectionError(_unreachable[0])
+        raise _NotAsked(_unreachable[0])
 
 
 def _missing(error: Exception) -> bool:
@@ -178,6 +186,8 @@ def read(file: Path) -> State:
     except OSError as error:
         raise BadInput(f"{file} cannot be read: {error.strerror or error}.") from None
     except pickle.UnpicklingError:
+        if not _pickled(file):
+            raise BadInput(f"{file} is no checkpoint: neither safetensors nor what torch.save writes.") from None
         raise BadInput(
             f"{file} is no checkpoint of tensors alone: other objects in it would run code and are not loaded. "
             "Save its state_dict() as .safetensors."
@@ -185,6 +195,12 @@ def read(file: Path) -> State:
     except Exception as error:  # damaged files fail in as many ways as there are bytes
         raise BadInput(f"{file} is not a whole checkpoint ({type(error).__name__}): fetch it again.") from None
     return plain(held, file)
+
+
+def _pickled(file: Path) -> bool:
+    """Whether it begins as torch.save's files do, now (a zip) or formerly (a pickle)."""
+    with file.open("rb") as handle:
+        return handle.read(2).startswith((b"PK", b"\x80"))
 
 
 def plain(held: Any, file: Path) -> State:
@@ -265,15 +281,15 @@ def is_lite_port(state: Mapping[str, Any]) -> bool:
 def lite_names(state: State, wanted: Mapping[str, Any]) -> State:
     """The port's tensors under timm's names: its blocks are counted through, timm's are counted stage by stage."""
     places = {tuple(map(int, name.split(".")[1:3])) for name in wanted if name.startswith("blocks.")}
-    at = dict(enumerate(sorted(places)))
+    at = {str(number): f"blocks.{stage}.{block}" for number, (stage, block) in enumerate(sorted(places))}
     renamed: State = {}
     for name, value in state.items():
         layer, _, rest = name.partition(".")
         if layer == "_blocks":
             number, layer, rest = rest.split(".", 2)
             inside = LITE_EXPANDED if f"_blocks.{number}._expand_conv.weight" in state else LITE_PLAIN
-            stage, block = at.get(int(number), (-1, -1))
-            renamed[f"blocks.{stage}.{block}.{inside.get(layer, layer)}.{rest}"] = value
+            block = at.get(number, f"_blocks.{number}")  # a number too many keeps its name
+            renamed[f"{block}.{inside.get(layer, layer)}.{rest}"] = value
         else:
             renamed[f"{LITE_ENDS.get(layer, layer)}.{rest}"] = value
     return renamed

@@ -310,6 +310,11 @@ def _drawn(sweep: Sweep, over: str, figure: int, place: int) -> Figure:
         sweep.title,
         words,
         lambda: levels_figure(sweep.lines, "Kendall’s τ", guide=0.0, palette=PAGE),
+        [
+            {"score": name, over: int(at), "Kendall’s τ": tau}
+            for name, line in sweep.lines.items()
+            for at, tau in line.items()
+        ],
     )
 
 

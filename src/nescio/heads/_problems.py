@@ -17,7 +17,7 @@ from nescio.heads._minimise import cast, each, like, namespace
 
 CURVATURE = 1e-3  # p·(1 − p) of a row at the optimum, on average over pairs of classes that can nearly be separated
 SAMPLE = 8  # rows per feature that the covariance is taken from
-LONG = 3  # times the median length: longer rows are cut before the covariance is taken
+LONG = 3  # times the median length: longer rows have no say in the covariance
 SLAB = 4096  # rows that are gone through at once
 ALIKE = 2  # on a GPU, classes share one array if none has more than this many times the rows of another
 
@@ -58,8 +58,8 @@ def rows(x: Any, codes: Any, per_head: float, penalty: float, dtype: str) -> Row
     xp, (n, d) = namespace(x), x.shape
     order = np.argsort(codes, kind="stable")
     some = order[np.linspace(0, n - 1, min(n, SAMPLE * d)).astype(int)]
-    middle = _median(cast(x[some], "float64"))
-    spread, axes = xp.linalg.eigh(_covariance(x[some], codes[some]))
+    middle, covariance = _usual(cast(x[some], "float64"), codes[some])
+    spread, axes = xp.linalg.eigh(covariance)
     curvature = penalty + CURVATURE * per_head * spread.clip(min=0)
     turn, one = axes / xp.sqrt(curvature), (penalty + CURVATURE * per_head) ** -0.5
     values = like(cast(x[:0], dtype), n, d + 1)
@@ -75,16 +75,19 @@ def rows(x: Any, codes: Any, per_head: float, penalty: float, dtype: str) -> Row
     return Rows(values, codes[order], weights, middle, turn, one)
 
 
-def _covariance(x: Any, codes: Any) -> Any:
-    """(d, d) within classes. Rows that are much longer than the others are cut: what lies far from every border between
-    classes has no curvature there, and a handful of them would hide all else."""
-    xp, part = namespace(x), cast(x, "float64")
+def _usual(x: Any, codes: Any) -> tuple[Any, Any]:
+    """Mean (d,) of rows and covariance (d, d) within classes, without rows that are much longer than the others: what
+    lies far from every border between classes has no curvature there, and a handful of them would hide all else."""
+    xp = namespace(x)
+    away = x - _median(x)
+    length = xp.sqrt((away * away).sum(1))
+    usual = length <= LONG * _median(length)
+    part, codes = x[usual], codes[usual if xp is np else usual.cpu().numpy()]
+    mean = part.mean(0)
     for c in np.unique(codes):
         own = np.flatnonzero(codes == c)
-        part[own] -= _median(part[own])
-    length = xp.sqrt((part * part).sum(1))
-    part *= (LONG * _median(length) / length.clip(min=1e-300)).clip(max=1)[:, None]
-    return part.T @ part / len(part)
+        part[own] -= part[own].mean(0)
+    return mean, part.T @ part / len(part)
 
 
 def _median(x: Any) -> Any:

@@ -3,9 +3,10 @@
 SOURCE is the store of `nescio run`, or a file rows.parquet that a report holds (with plan.json beside it, if it is
 there). A store may hold several studies: the newest is taken, unless --study names another.
 
-A study of pretrained models has a name for each of its tables and figures, the paper's own (table1, fig5): --only
-writes those that are named, each from the newest study that has one of that name. A table is NAME.md, NAME.tex and
-NAME.csv (one line a cell); a figure is NAME.svg, and what it shows NAME-points.csv, its columns called as the axes.
+A study of pretrained models or of representations has a name for each of its tables and figures, the paper's own
+(table1, fig5): --only writes those that are named, each from the newest study that has one of that name. A table is
+NAME.md, NAME.tex and NAME.csv (one line a cell); a figure is NAME.svg, and what it shows NAME-points.csv, its columns
+called as the axes.
 
 Exit code: 0 fine; 1 all that --only names is empty, and the reason is said; 2 bad input.
 

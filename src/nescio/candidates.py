@@ -438,6 +438,8 @@ def rank(
     rows = division(candidates, how)
     k = neighbours(rows, how)
     scores = {each.name: scored(each, rows, k, how) for each in track(candidates, "candidates")}
+    if not any(each.u for each in scores.values()):
+        raise BadInput("There is nothing to rank. " + next(iter(scores[names[0]].reasons.values())))
     notes = [*rows.notes, *(f"{who}: {note}" for who, each in scores.items() for note in own_references(each))]
     notes += [f"{who} is not ranked. {next(iter(each.reasons.values()))}" for who, each in scores.items() if not each.u]
     if k == rows.references:
@@ -451,8 +453,6 @@ def rank(
             if any(each.train is not None for each in candidates):
                 raise
             notes.append(f"There is no comparison with downstream heads. {reason}")
-    if not any(each.u for each in scores.values()):
-        raise BadInput("There is nothing to rank. " + next(iter(scores[names[0]].reasons.values())))
     comparison = Comparison(tuple(names), len(rows.keys), resamples, level, seed)
     _means(comparison, _quantities(scores, truths, f"nc@{k}"))
     notes += dict.fromkeys(str(each["reason"]) for each in comparison.reasons)

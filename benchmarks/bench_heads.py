@@ -38,19 +38,40 @@ def probabilities(weights: Any, intercepts: Any, x: Any) -> Any:
     return 0.5 * (1 + np.tanh(0.5 * (x.astype(np.float64) @ weights.T + intercepts)))
 
 
-def peer(x: Any, y: Any, pairs: Any, tests: Any) -> tuple[float, Any]:
-    """Seconds of one head, the least of each over two runs, and what it says of the tests."""
+def peer(x: Any, y: Any, pairs: Any) -> float:
+    """Seconds of one head, the least of each over two runs."""
     from sklearn.linear_model import LogisticRegression
 
-    total, said = 0.0, []
+    total = 0.0
     with one_blas_thread():
         for i, j in pairs:
             rows = np.isin(y, (i, j))
             own, first = x[rows], y[rows] == i
-            seconds, head = best_of(lambda: LogisticRegression(tol=1e-8, max_iter=100_000).fit(own, first), 2)  # noqa: B023
+            seconds, _ = best_of(lambda: LogisticRegression(tol=1e-8, max_iter=100_000).fit(own, first), 2)  # noqa: B023
             total += seconds
-            said.append(head.predict_proba(tests)[:, 1])
-    return total / len(pairs), np.stack(said, 1)
+    return total / len(pairs)
+
+
+def optimum(x: Any, first: Any) -> Any:
+    """Weights and intercept by Newton's method, to the last digits: the peer itself is off by up to 1.2e-4."""
+    x, weights = np.column_stack([x, np.ones(len(x))]).astype(np.float64), np.zeros(x.shape[1] + 1)
+    penalty = np.append(np.ones(x.shape[1] - 1), 0.0)
+
+    def loss(weights: Any) -> float:
+        z = x @ weights
+        return float(np.logaddexp(0, z).sum() - first @ z + (penalty * weights**2).sum() / 2)
+
+    for _ in range(100):
+        p = 0.5 * (1 + np.tanh(x @ weights / 2))
+        gradient = x.T @ (p - first) + penalty * weights
+        step = np.linalg.solve((x.T * (p * (1 - p))) @ x + np.diag(penalty), gradient)
+        if np.abs(gradient).max() < 1e-9:
+            return weights
+        share = 1.0
+        while share > 1e-4 and loss(weights - share * step) > loss(weights):
+            share /= 2
+        weights = weights - share * step
+    raise AssertionError("Newton's method did not converge.")
 
 
 def on_gpu(x: Any, y: Any, precision: str) -> tuple[float, OneVsOne] | None:
@@ -80,9 +101,11 @@ def run() -> list[dict[str, Any]]:
         x, y, tests = x[:-TESTS], y[:-TESTS], x[-TESTS:]
         pairs = np.stack(np.triu_indices(CLASSES, 1), 1)
         sample = np.sort(rng.choice(len(pairs), SAMPLE, replace=False))
-        _, exact = peer(x.astype(np.float64), y, pairs[sample], tests.astype(np.float64))
+        both = [(np.isin(y, pair), y == pair[0]) for pair in pairs[sample]]
+        best = np.stack([optimum(x[rows], first[rows]) for rows, first in both])
+        exact = probabilities(best[:, :-1], best[:, -1], tests)
         for precision, limit in LIMITS.items():
-            one_s, _ = peer(x.astype(precision), y, pairs[sample], tests.astype(precision))
+            one_s = peer(x.astype(precision), y, pairs[sample])
             ours = {"two cores": best_of(lambda x=x, y=y, p=precision: fit_heads([x], y, precision=p)[0])}
             if (gpu := on_gpu(x, y, precision)) is not None:
                 ours["GPU"] = gpu
@@ -97,7 +120,7 @@ def run() -> list[dict[str, Any]]:
                         "ours_s": seconds,
                         "ratio": one_s * len(pairs) / seconds,
                         "target": TARGETS[precision],
-                        "note": f"off by ≤ {off:.0e} in probability; ten members take ten times as long",
+                        "note": f"off the optimum by ≤ {off:.0e} in probability; ten members take ten times as long",
                     }
                 )
     return rows

@@ -288,6 +288,14 @@ def test_cifar10_is_read(tmp_path):
     assert found.classes == tuple(CIFAR10)
 
 
+def test_cifar10_pickled_again_by_todays_numpy_is_read(tmp_path):
+    parts = write_cifar10(tmp_path)
+    for path in (tmp_path / "cifar-10-batches-py").iterdir():
+        held = pickle.loads(path.read_bytes(), encoding="bytes")
+        path.write_bytes(pickle.dumps(held, 4))
+    same(load("cifar10", tmp_path), *parts)
+
+
 def test_cifar100_has_its_fine_labels(tmp_path):
     parts = write_cifar100(tmp_path)
     found = load("cifar100", tmp_path)

@@ -63,6 +63,21 @@ def test_inconsistency_with_ties(m, n_refs, n, data):
     assert np.allclose(u, brute_inconsistency(refs, tests, k, "euclidean"), atol=1e-15)
 
 
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_distances_to_many_are_those_of_pairs(metric, monkeypatch):
+    """One product or pair by pair: rows that stand far from the origin and near each other, some of them equal."""
+    rng = np.random.default_rng(0)
+    x = 100 + np.concatenate([rng.normal(size=(150, 8)), 1e-6 * rng.normal(size=(50, 8))])
+    refs, tests = dumps([x, np.concatenate([x[::4], x[::4] + 1e-9, x[:50] - 90])])
+    found = {}
+    for pair in (0, 10**9):
+        monkeypatch.setattr(_nearest, "PAIR", pair)
+        found[pair] = knn_distance(refs, [1, 20, 200], metric)(tests)
+    assert np.all(found[0] >= 0)
+    assert np.allclose(found[0], found[10**9], rtol=1e-9, atol=1e-15)
+    assert np.array_equal(found[0][0] == 0, found[10**9][0] == 0)
+
+
 def test_agreement_and_strangers():
     rng = np.random.default_rng(1)
     refs, tests = rng.standard_normal((300, 16)), rng.standard_normal((50, 16))

@@ -685,6 +685,9 @@ def test_the_command_of_a_page_parses_to_its_plan(study):
     assert replace(plan, ks=study.plan.ks) == study.plan
     words = reports.command_of(_study.told(replace_plan(study, reliability.PRESETS["paper"])).plan).split()
     assert command.plan_of(parsed(*words[3:])) == reliability.PRESETS["paper"]
+    uneven = replace(study.plan, members=5, others=(("moco", 3),))
+    words = reports.command_of(_study.told(replace_plan(study, uneven)).plan).split()
+    assert replace(command.plan_of(parsed(*words[3:])), ks=uneven.ks) == uneven
     assert reports.command_of({}) == ""
 
 

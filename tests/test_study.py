@@ -9,7 +9,7 @@ import random
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -235,6 +235,39 @@ def test_csv_holds_every_cell(folder: Path) -> None:
     tables = list(tables_of(story_of(told(Study()))))
     assert len(held) == sum(cell is not None for table in tables for _, line in table.lines for cell in line)
     assert all(math.isfinite(float(line["value"])) for line in held)
+
+
+def test_studies_of_one_protocol_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two halves and what both have, each row once; the page is that of the whole and names both commands."""
+    halves = [[each for each in rows_of() if each["method"] in methods] for methods in (METHODS[:2], METHODS[1:])]
+    one, two = (Study(rows=rows) for rows in halves)
+    two.plan = replace(two.plan, trials=7)
+    for name, study in (("one", one), ("two", two)):
+        write_study(study, tmp_path / name)
+    sources = [str(tmp_path / name / "rows.parquet") for name in ("one", "two")]
+    assert main(["report", *sources, "--to", str(tmp_path / "both")]) == 0
+    both = read_study(tmp_path / "both")
+    assert {row["method"] for row in both.rows} == {*METHODS}
+    keys = [tuple(sorted((key, str(value)) for key, value in row.items())) for row in both.rows]
+    assert (
+        len(keys) == len(set(keys)) == sum(each["method"] in METHODS for each in rows_of()) and len(both.failures) == 1
+    )
+    assert "trials" not in both.plan and both.plan["methods"] == list(METHODS)
+    assert [part["trials"] for part in both.parts] == [one.plan.trials, 7]
+    page = (tmp_path / "both" / "index.html").read_text()
+    assert page.count("Made by") == 2 and "--trials 7" in page
+
+    capsys.readouterr()
+    assert main(["report", *sources]) == 2 and "with --to DIR" in capsys.readouterr().err
+    assert main(["report", *sources, "--study", "a", "--to", str(tmp_path)]) == 2
+    assert "within one store" in capsys.readouterr().err
+    other = tmp_path / "other.parquet"
+    other.write_bytes(to_parquet([each | {"version": 99} for each in one.rows]))
+    assert main(["report", sources[0], str(other), "--to", str(tmp_path / "no")]) == 2
+    assert "do not mean the same" in capsys.readouterr().err and not (tmp_path / "no").exists()
+    other.write_bytes(to_parquet([each | {"value": 0.5} for each in one.rows]))
+    assert main(["report", sources[0], str(other), "--to", str(tmp_path / "no")]) == 2
+    assert "Two studies differ in erm, conv, digits" in capsys.readouterr().err and not (tmp_path / "no").exists()
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import nescio.sweep
 from nescio.errors import BadInput
 from nescio.store import Busy, Store, StoreError
-from nescio.sweep import Crew, Task, sweep
+from nescio.sweep import BLAS, Crew, Task, sweep
 
 
 @pytest.fixture(autouse=True)
@@ -196,6 +196,24 @@ def tell_threads(folder, name):
     note(folder, name, os.environ["NESCIO_THREADS"])
 
 
+def test_a_workers_blas_takes_one_core(tmp_path, monkeypatch):
+    """Fifteen workers with sixteen threads each once took three times as long as with one."""
+    for name in BLAS:
+        monkeypatch.delenv(name, raising=False)
+    sweep([Task("a", tell_blas, (tmp_path, "a"))], 2)
+    assert lines(tmp_path, "a") == ["1"]
+    assert not {*BLAS} & {*os.environ}
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    sweep([Task("b", tell_blas, (tmp_path, "b"))], 2)
+    assert lines(tmp_path, "b") == [str(min(2, os.cpu_count()))]
+
+
+def tell_blas(folder, name):
+    from threadpoolctl import threadpool_info
+
+    note(folder, name, str(max(each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas")))
+
+
 def test_a_failure_of_the_store_is_one_sentence(tmp_path):
     (tmp_path / "store").write_text("a file")
     (failure,) = sweep([Task("t", begin, (tmp_path / "store",))], 0)
@@ -218,16 +236,13 @@ def test_workers_end_with_their_sweep_however_it_ends(tmp_path):
     """
     code = textwrap.dedent(code).format(path=[str(tmp_path / "no-torch"), *sys.path], folder=str(tmp_path))
     (tmp_path / "main.py").write_text(code)
-    for ending in (signal.SIGINT, signal.SIGKILL):
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         process = subprocess.Popen([sys.executable, tmp_path / "main.py"], stderr=subprocess.DEVNULL)
         wait_for(lambda: len(lines(tmp_path, "pid")) == 2)
+        workers = [int(each) for each in lines(tmp_path, "pid")]
+        assert all(map(alive, workers))
         process.send_signal(ending)
         process.wait(timeout=30)
-        workers = [int(each) for each in lines(tmp_path, "pid")]
-        if ending == signal.SIGKILL:  # nobody could stop them: they finish their task, and then see that they are alone
-            assert all(map(alive, workers))
-            for each in workers:
-                os.kill(each, signal.SIGKILL)
         wait_for(lambda workers=workers: not any(map(alive, workers)))
         (tmp_path / "pid").unlink()
 

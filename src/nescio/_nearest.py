@@ -31,6 +31,8 @@ TILES_FROM = 8 * TILE  # rows from which symmetric tiles, at half the products, 
 SURE = 2.5  # margins from the k-th score beyond which a side is certain: one of it, one of the entry, and for rounding
 CROWD = 64  # with more undecided neighbours in a row than this, a float64 product comes before pairs
 CROWDED = -1  # stands for the neighbours of such a row until then
+PAIR = 16  # a pair alone takes as long as so many entries of a product, at least
+NEAR, NEAR_COSINE = 1e-3, 1e-9  # of the squared span, of 1: nearer than this, two rows are compared by themselves
 SERIAL = 1 << 27  # multiplications below which a second thread costs more than it saves
 TINY = 1e-150  # squared lengths outside TINY … 1/TINY are brought to one before they are multiplied
 FAR = 1e18  # longer rows are cut for the float32 search and decided in float64
@@ -219,16 +221,37 @@ def distances(refs: Points, queries: Points, found: Array) -> Array:
     """(n, k) float64 distances from queries to the references named in `found` (n, k). Cosine: 1 − cos."""
     n, k = found.shape
     out = np.empty((n, k))
-    parts = blocks(n, max(1, SLAB // (k * refs.d)))
+    all_at_once = k * PAIR > len(refs) and refs.raw.size <= 8 * BLOCK
+    known = refs.centred(slice(None)) if all_at_once else np.empty(0)
+    parts = blocks(n, max(1, BLOCK // (4 * len(refs)) if all_at_once else SLAB // (k * refs.d)))
 
     def work(i: int, workers: int) -> None:
         for part in parts[i::workers]:
-            out[part] = _pairs(refs, queries, np.arange(n)[part].repeat(k), found[part].ravel()).reshape(-1, k)
+            who = np.arange(n)[part]
+            if all_at_once:
+                out[part] = _some(refs, queries, who, found[part], known)
+            else:
+                out[part] = _pairs(refs, queries, who.repeat(k), found[part].ravel()).reshape(-1, k)
 
-    _run(work, n * k * refs.d * 8)
+    _run(work, n * k * refs.d * 8, blas=all_at_once)
     if refs.metric == "cosine":
         return np.asarray(np.maximum(1 - np.sign(out) * np.sqrt(np.abs(out)), 0))
     return np.asarray(np.sqrt(-2 * out) / refs.scale)
+
+
+def _some(refs: Points, queries: Points, who: Array, found: Array, known: Array) -> Array:
+    """What `_pairs` says of queries and the references found for each, by one product with all that are known; where
+    two rows are so near that a difference of products has lost its digits, by the pair itself."""
+    judge = _Judge(refs, queries, who, False)
+    scores = judge.comparable(queries.centred(who) @ known.T - refs.half, np.arange(len(who))[:, None])
+    out = np.take_along_axis(scores, found, 1)
+    if refs.metric == "cosine":
+        near = out > 1 - NEAR_COSINE
+    else:
+        near = -2 * out < NEAR * (np.sqrt(queries.square[who]) + refs.reach)[:, None] ** 2
+    row, at = np.nonzero(near)
+    out[row, at] = judge.pairs(row, found[row, at])
+    return out
 
 
 # ---- deciding
@@ -236,7 +259,7 @@ def distances(refs: Points, queries: Points, found: Array) -> Array:
 
 def _run(work: Callable[[int, int], Any], size: int, blas: bool = False) -> None:
     """On all threads, with BLAS at one in each, or here when the work is small."""
-    if size < SERIAL or threads() == 1:
+    if size < SERIAL:
         work(0, 1)
         return
     with one_blas_thread() if blas else nullcontext():

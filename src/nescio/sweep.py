@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any
 from nescio.errors import BadInput
 from nescio.store import Busy, StoreError, reason_of
 
+BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 PATIENCE = 0.5  # seconds before asking again for work that another sweep is doing
 
 
@@ -204,16 +206,16 @@ class _Worker:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Processes started inside share the cores: each counts on so many, unless the user has said how many."""
-    name = "NESCIO_THREADS"
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = str(count)
+    """Processes started inside share the cores: each counts on so many, and its BLAS on one, because code that needs
+    more brings its own threads. What the user has said stays."""
+    ours = {"NESCIO_THREADS": str(count)} | dict.fromkeys(BLAS, "1")
+    ours = {name: value for name, value in ours.items() if name not in os.environ}
+    os.environ.update(ours)
     try:
         yield
     finally:
-        del os.environ[name]
+        for name in ours:
+            del os.environ[name]
 
 
 def _death(code: int | None) -> str:
@@ -227,19 +229,23 @@ def _death(code: int | None) -> str:
 def _serve(pipe: Any) -> None:
     """A worker's life: one task after the other, on one thread of torch, so that no result depends on how many work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = os.getppid()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     try:
         import torch
 
         torch.set_num_threads(1)
     except ImportError:
         pass  # tasks without torch need none
+    with suppress(EOFError, OSError):
+        while True:
+            pipe.send(_received(pipe))
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process when its sweep was killed, though it is at work: what it does can be taken up again."""
     while os.getppid() == parent:
-        try:
-            if pipe.poll(1.0):
-                pipe.send(_received(pipe))
-        except (EOFError, OSError):
-            return
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _received(pipe: Any) -> tuple[str, Any]:

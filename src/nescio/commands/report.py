@@ -1,7 +1,8 @@
 """The tables and the page of a study again, from its rows alone: nothing is trained, and torch is not needed.
 
 SOURCE is the store of `nescio run`, or a file rows.parquet that a report holds (with plan.json beside it, if it is
-there). A store may hold several studies: the newest is taken, unless --study names another.
+there). A store may hold several studies: the newest is taken, unless --study names another, or several. Studies of one
+protocol, in one store or in several, are joined: one page, whose tables hold the lines of all.
 
 A study of pretrained models or of representations has a name for each of its tables and figures, the paper's own
 (table1, fig5): --only writes those that are named, each from the newest study that has one of that name. A table is
@@ -13,6 +14,8 @@ Exit code: 0 fine; 1 all that --only names is empty, and the reason is said; 2 b
 examples:
   nescio report store
   nescio report results/uimnet/rows.parquet --to page
+  nescio report monday/rows.parquet tuesday/rows.parquet --to both
+  nescio report store --study 3b76,4ca4 --to both
   nescio report store --only table1,fig5,fig6 --to figures
 """
 
@@ -30,27 +33,39 @@ from nescio.errors import BadInput
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SOURCE", help="a store, or a Parquet file of rows")
-    parser.add_argument("--to", metavar="DIR", help="write the page, tables and rows there (default: SOURCE/report)")
+    parser.add_argument("source", metavar="SOURCE", nargs="+", help="stores, or Parquet files of rows")
+    parser.add_argument(
+        "--to", metavar="DIR", help="write the page, tables and rows there (default: SOURCE/report, of one SOURCE)"
+    )
     parser.add_argument(
         "--only", metavar="NAMES", help="tables and figures by name, comma-separated (default: all of them, as a page)"
     )
     parser.add_argument(
-        "--study", metavar="KEY", help="which study of the store (default: the newest; with --only, of every protocol)"
+        "--study",
+        metavar="KEYS",
+        help="which of the store, comma-separated (default: the newest; with --only, of every protocol)",
     )
     add_format(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from nescio import report
-    from nescio.report._study import print_study, read_study, story_of, tables_of, write_study
+    from nescio.report._study import joined, print_study, read_study, story_of, tables_of, write_study
 
-    source = Path(args.source)
-    beside = source if source.is_dir() else source.parent
+    sources = [Path(source) for source in args.source]
+    keys = args.study.split(",") if args.study else [None]
+    if len(sources) > 1 and args.study:
+        raise BadInput("--study chooses within one store: give one SOURCE, or leave it out.")
+    if len(sources) * len(keys) > 1 and not args.to and args.format == "table":
+        raise BadInput("Several studies are joined into a new report: say where it shall lie, with --to DIR.")
+    beside = sources[0] if sources[0].is_dir() else sources[0].parent
+    if args.only and len(sources) == len(keys) == 1:
+        studies = [read_study(place) for place in _studies(sources[0], args.study)]
+    else:
+        studies = [joined([read_study(_newest(source, key)) for source in sources for key in keys])]
     if args.only:
-        studies = [read_study(place) for place in _studies(source, args.study)]
         return _only(studies, args.only.split(","), Path(args.to or beside / "report"), args)
-    held = read_study(_newest(source, args.study))
+    held = studies[0]
     page = write_study(held, args.to or beside / "report") if args.to or args.format == "table" else None
     if args.format == "table":
         print_study(held)

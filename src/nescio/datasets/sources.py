@@ -101,10 +101,13 @@ class _Restricted(pickle.Unpickler):
     A pickle is a program, and names the functions that it calls. These three are all that it gets; it never imports.
     """
 
+    _MADE = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+
     KNOWN = {  # noqa: RUF012
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): lambda kind, align=False, copy=False: np.dtype(kind),  # old pickles give 0 and 1
-        ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]
+        ("numpy.core.multiarray", "_reconstruct"): _MADE,
+        ("numpy._core.multiarray", "_reconstruct"): _MADE,  # its name since NumPy 2
     }
 
     def find_class(self, module: str, name: str) -> Any:

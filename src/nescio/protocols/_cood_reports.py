@@ -725,7 +725,7 @@ def story(told: Told) -> Story:
     section("Gaps", "What could not be said", [Terms(missing)] if missing or told.notes else [], " ".join(told.notes))
     title = "which models notice new classes?"
     title = title.capitalize() if _data(told) in NAMELESS else f"{_data(told)}: {title}"
-    return Story(title, lead(told), sections, _footer(told))
+    return Story(title, lead(told), sections, told.footer(command_of))
 
 
 def _folded_all(*reports: Callable[[Models], list[Block]], rows: Models) -> list[Block]:
@@ -739,18 +739,6 @@ def _folded_all(*reports: Callable[[Models], list[Block]], rows: Models) -> list
 
 def _folded(table: Table) -> Block:
     return Fold(table.title, [table]) if len(table.lines) > LONG else table
-
-
-def _footer(told: Told) -> list[str]:
-    from nescio import __version__
-
-    version = next((row["version"] for row in told.rows), None)
-    by = f" Rows made with nescio {told.packages['nescio']}." if "nescio" in told.packages else ""
-    command = command_of(told.plan)
-    return [
-        f"Protocol {told.protocol}, version {version}. Page by nescio {__version__}.{by}",
-        f"Made by `{command}`" if command else "",
-    ]
 
 
 def command_of(plan: Mapping[str, Any]) -> str:

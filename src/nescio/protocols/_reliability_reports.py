@@ -568,7 +568,7 @@ def story(told: Told) -> Story:
     missing = grouped(told.reasons)
     section("Gaps", "What could not be said", [Terms(missing)] if missing or told.notes else [], " ".join(told.notes))
     learnt = ", ".join(dict.fromkeys(named(row["dataset"]) for row in rows))
-    return Story(f"{learnt}: which representations can be trusted?", lead(told), sections, _footer(told))
+    return Story(f"{learnt}: which representations can be trusted?", lead(told), sections, told.footer(command_of))
 
 
 def _shown(blocks: Sequence[Block]) -> list[Block]:
@@ -581,19 +581,6 @@ def _shown(blocks: Sequence[Block]) -> list[Block]:
 def _fixed(told: Told) -> str:
     k = told.plan.get("k")
     return f"NC looks at the {k} nearest of {told.plan.get('references'):,} references." if k else ""
-
-
-def _footer(told: Told) -> list[str]:
-    from nescio import __version__
-
-    version = next((row["version"] for row in told.rows), None)
-    by = "".join(f" {name} {told.packages[name]}" for name in ("nescio", "torch") if name in told.packages)
-    made = f" Rows made with{by}." if by else ""
-    command = command_of(told.plan)
-    return [
-        f"Protocol {told.protocol}, version {version}. Page by nescio {__version__}.{made}",
-        f"Made by `{command}`" if command else "",
-    ]
 
 
 def command_of(plan: Mapping[str, Any]) -> str:
@@ -615,6 +602,8 @@ def command_of(plan: Mapping[str, Any]) -> str:
     plain = ("members", "references", "seeds", "k", "k_dist", "components", "similarity", "tasks")
     training = plan.get("training") or {}
     options = listed | {name: plan.get(name) for name in plain}
+    others = [f"{method}={count}" for method, count in plan.get("others") or ()]
+    options["members"] = ",".join(map(str, [options["members"] or "", *others])).strip(",")
     options |= {
         name: training.get(name) for name in ("epochs", "batch", "rate", "decay", "warmup", "schedule", "augment")
     }

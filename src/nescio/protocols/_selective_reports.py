@@ -556,7 +556,8 @@ def story(told: Told) -> Story:
     section("Gaps", "What could not be said", *gaps, words=" ".join(told.notes))
     title = "which pretrained models know when they are wrong?"
     title = title.capitalize() if _data(told) in NAMELESS else f"{_data(told)}: {title}"
-    return Story(title, lead(told), sections, _footer(told))
+    alone = f"Each table and figure alone: `nescio report rows.parquet --only NAMES`, of {', '.join(REPORTS)}."
+    return Story(title, lead(told), sections, [*told.footer(), alone])
 
 
 def _overall(models: Models) -> str:
@@ -571,14 +572,3 @@ def _overall(models: Models) -> str:
 
 def _folded(block: Block) -> Block:
     return Fold(block.title, [block]) if isinstance(block, Table) and len(block.lines) > LONG else block
-
-
-def _footer(told: Told) -> list[str]:
-    from nescio import __version__
-
-    held = told.rows[0] if told.rows else {}
-    by = f" Rows made with nescio {told.packages['nescio']}." if "nescio" in told.packages else ""
-    return [
-        f"Protocol {told.protocol}, version {held.get('version')}. Page by nescio {__version__}.{by}",
-        f"Each table and figure alone: `nescio report rows.parquet --only NAMES`, of {', '.join(REPORTS)}.",
-    ]

@@ -464,7 +464,7 @@ def story(told: Told) -> Story:
     section("Failures", "What failed", [Terms(told.failures) if told.failures else None])
     missing = reasons_of(told.reasons)
     section("Gaps", "What could not be said", [Terms(missing) if missing or told.notes else None], " ".join(told.notes))
-    return Story(_title(told), lead(told), sections, _footer(told))
+    return Story(_title(told), lead(told), sections, told.footer(command_of))
 
 
 def _folded(table: Table) -> Block:
@@ -515,17 +515,6 @@ def reasons_of(reasons: Iterable[Row]) -> list[tuple[str, str]]:
         (": ".join(part for part in (", ".join(filter(None, whose)), ", ".join(whats)) if part), reason)
         for reason, (whats, whose) in held.items()
     ]
-
-
-def _footer(told: Told) -> list[str]:
-    from nescio import __version__
-
-    held = told.rows[0] if told.rows else {}
-    version = f"Protocol {told.protocol}, version {held.get('version')}. " if held else ""
-    by = f" Rows made with nescio {told.packages['nescio']}" if "nescio" in told.packages else ""
-    by += f" and torch {told.packages['torch']}." if by and "torch" in told.packages else "." if by else ""
-    command = command_of(told.plan)
-    return [f"{version}Page by nescio {__version__}.{by}", f"Made by `{command}`" if command else ""]
 
 
 def command_of(plan: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -43,10 +43,25 @@ class Told:
     failures: list[tuple[str, str]] = field(default_factory=list)  # (task, reason)
     notes: list[str] = field(default_factory=list)
     packages: dict[str, str] = field(default_factory=dict)  # versions with which the rows were made
+    parts: list[dict[str, Any]] = field(default_factory=list)  # the plans of studies that were joined
 
     @property
     def protocol(self) -> str:
         return next((str(row["protocol"]) for row in self.rows), "uimnet")
+
+    @property
+    def version(self) -> Any:
+        return next((row["version"] for row in self.rows), None)
+
+    def footer(self, command_of: Callable[[dict[str, Any]], str] | None = None) -> list[str]:
+        """By what the rows and the page were made; `command_of` tells the command of a plan."""
+        from nescio import __version__
+
+        by = " and ".join(f"{name} {self.packages[name]}" for name in ("nescio", "torch") if name in self.packages)
+        what = f"Protocol {self.protocol}, version {self.version}. " if self.rows else ""
+        commands = [command_of(plan) for plan in self.parts or [self.plan]] if command_of else []
+        made = [f"Made by `{command}`" for command in commands if command]
+        return [f"{what}Page by nescio {__version__}.{f' Rows made with {by}.' if by else ''}", *made]
 
 
 def told(study: Any) -> Told:
@@ -70,6 +85,7 @@ def files(study: Any) -> dict[str, bytes]:
     """What a study can be told from again: its rows, and its plan with versions, failures, reasons and notes."""
     held = told(study)
     about = {name: getattr(held, name) for name in ("plan", "packages", "failures", "notes", "reasons")}
+    about |= {"parts": held.parts} if held.parts else {}
     return {ROWS: to_parquet(held.rows), PLAN: json_text(about).encode()}
 
 
@@ -85,9 +101,57 @@ def read_study(path: str | Path) -> Told:
     try:
         about = json.loads(beside.read_text("utf-8"))
         failures = [(str(name), str(reason)) for name, reason in about["failures"]]
-        return Told(rows, about["plan"], about["reasons"], failures, about["notes"], about["packages"])
+        parts = about.get("parts", [])
+        return Told(rows, about["plan"], about["reasons"], failures, about["notes"], about["packages"], parts)
     except (ValueError, KeyError, TypeError):
         raise BadInput(f"{beside} is not a plan that nescio wrote; move it away to do without it.") from None
+
+
+def joined(studies: Sequence[Told]) -> Told:
+    """Several studies of one protocol as one. Its plan is what all of them have in common."""
+    first, *others = studies
+    if not others:
+        return first
+    for other in others:
+        if (other.protocol, other.version) != (first.protocol, first.version):
+            raise BadInput(
+                f"A study of {other.protocol}, version {other.version}, cannot be joined to one of {first.protocol}, "
+                f"version {first.version}: their numbers do not mean the same."
+            )
+    return Told(
+        _compatible([each.rows for each in studies]),
+        _common([each.plan for each in studies]),
+        _once(reason for each in studies for reason in each.reasons),
+        list(dict.fromkeys(failure for each in studies for failure in each.failures)),
+        list(dict.fromkeys(note for each in studies for note in each.notes)),
+        _common([each.packages for each in studies]),
+        [plan for each in studies for plan in each.parts or [each.plan]],
+    )
+
+
+def _compatible(studies: Iterable[Sequence[Row]]) -> list[Row]:
+    """The rows of all, each once; refuses two values of the same thing, which tables would average."""
+    known: dict[Any, Row] = {}
+    for rows in studies:
+        for row in rows:
+            what = tuple(value for name, value in row.items() if name != "value")
+            if known.setdefault(what, row)["value"] != row["value"]:
+                about = [row[name] for name in ("method", "backbone", "dataset", "split", "measure", "metric")]
+                raise BadInput(
+                    f"Two studies differ in {', '.join(str(each) for each in about if each is not None)}: "
+                    f"{known[what]['value']:.6g} and {row['value']:.6g}. Join studies of other methods or other "
+                    "data, or report them one by one."
+                )
+    return list(known.values())
+
+
+def _once(rows: Iterable[Row]) -> list[Row]:
+    return list({tuple(sorted((key, repr(value)) for key, value in row.items())): row for row in rows}.values())
+
+
+def _common(these: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first, *others = these
+    return {key: value for key, value in first.items() if all(key in o and o[key] == value for o in others)}
 
 
 def print_study(study: Any) -> None:

@@ -239,17 +239,25 @@ def test_lines_tell_pace_and_time_left(monkeypatch, capsys):
     clock.now += 60
     lines("train", 2, 1, 4, {"trial": "erm", "nll": 0.5, "images": 3000, "seconds": 2.0, "images/s": 1500.0})
     clock.now += 30
-    assert str(lines) == "2 of 4, 1 failed, 3,000 images/s, 0:01:10 left"  # two workers; 100 s at its word, 30 s ago
+    assert str(lines) == "2 of 4, 1 failed, 3,000 images/s, 0:00:30 left"  # two workers; 60 s at its word, 30 s ago
     lines("train", 4, 1, 4, {"images": 1000, "seconds": 2.0, "images/s": 500.0})
     lines("train", 0, 0, 1, None)  # the next round of a search
     assert capsys.readouterr().err.splitlines() == [
         "train: 0 of 4",
-        "train: 1 of 4, 1 failed, 0:02:00 left",
-        "train: 2 of 4, 1 failed, 3,000 images/s, 0:01:40 left",
+        "train: 1 of 4, 1 failed, 0:01:07 left",
+        "train: 2 of 4, 1 failed, 3,000 images/s, 0:01:00 left",
         "train: 4 of 4, 1 failed, 2,000 images/s",
         "train: 0 of 1",
     ]
     assert [(each["step"], each["trial"], each["nll"]) for each in heard] == [(1, "erm", 0.5)]
+
+
+def test_the_time_left_knows_that_others_are_on_their_way(monkeypatch):
+    clock, lines = Clock(monkeypatch), Lines(11)
+    lines("train", 0, 0, 11)
+    clock.now += 120
+    lines("train", 1, 0, 11)
+    assert str(lines) == "1 of 11, 0:01:40 left"  # not twenty minutes
 
 
 def test_a_bar_on_a_terminal_tells_the_same(monkeypatch):

@@ -122,7 +122,8 @@ class Lines:
             self.close()
             self.stage, self.began, self.last, self.images, self.seconds = stage, now, 0.0, 0, 0.0
         self.done, self.failed, self.total = done, failed, total
-        self.end = now + (now - self.began) * (total - done) / done if done else None
+        half = min(self.workers - 1, total - done)  # the others are on their way: half of it, on average
+        self.end = self.began + (now - self.began) * total / (done + half / 2) if done else None
         if found:
             self._count(found)
         if sys.stderr.isatty():

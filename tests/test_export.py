@@ -186,6 +186,29 @@ def test_one_file_with_names_and_metadata_that_refuses_other_images(tmp_path):
         run(np.zeros((2, 1, 4, 4), np.uint8))
 
 
+class Attention(nn.Module):
+    """Attention over five dimensions, by timm's switch fused or written out."""
+
+    fused_attn = True
+
+    def forward(self, x):
+        q = x.flatten(2)[:, None, None].transpose(3, 4)  # (n, 1, 1, 9, 1)
+        if self.fused_attn:
+            return nn.functional.scaled_dot_product_attention(q, q, q).flatten(1)
+        return ((q @ q.transpose(3, 4)).softmax(-1) @ q).flatten(1)
+
+
+@needs_onnx
+def test_attention_of_five_dimensions_is_written_out(tmp_path):
+    network = Attention()
+    classifier = Classifier(network, mean=(0.0,), std=(1.0,), size=3, classes=9)
+    images = torch.from_numpy(images_of(5))
+    with torch.no_grad():
+        said = network(images / 255).softmax(-1).amax(1)
+    run, _ = load(export(classifier, Rule(0.5), tmp_path / "file.onnx").path)
+    assert np.allclose(run(images.numpy())["probability"], said, atol=1e-5)
+
+
 class Drawing(nn.Module):
     def forward(self, x):
         return nn.functional.dropout(x.flatten(1), 0.5, training=True)

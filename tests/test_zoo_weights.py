@@ -154,7 +154,7 @@ def test_names_of_a_models_authors_are_turned_by_timm(tmp_path):
     assert same(loaded("test_convnext", tmp_path / "theirs.pth"), state)
 
 
-@pytest.mark.parametrize("arch", ["googlenet", "inception_v3", "densenet121", "mobilenet_v3_small"])
+@pytest.mark.parametrize("arch", ["googlenet", "inception_v3", "densenet121", "mobilenet_v3_small", "mnasnet0_5"])
 def test_torchvision_builds_the_same_network(tmp_path, arch):
     """As torchvision's own loading of a file in its cache: inputs scaled again, heads for training left out."""
     import torchvision

@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import textwrap
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -221,8 +222,11 @@ def plain(held: Any, file: Path) -> State:
 
 def load(network: nn.Module, state: State, file: Path, name: str) -> None:
     """Puts the tensors into the network by name; every name and every shape must fit."""
-    if odd := differences(network.state_dict(), state):
+    own = network.state_dict()
+    if odd := differences(own, state):
         raise BadInput(f"{file} does not fit {name}: {odd}.")
+    state = OrderedDict(state)
+    state._metadata = own._metadata  # type: ignore[attr-defined]  # some networks ask of which version a state is
     network.load_state_dict(state, strict=False)  # counters of batch-norm may be missing in old files
 
 

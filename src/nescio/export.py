@@ -233,7 +233,7 @@ def _write_onnx(module: Abstaining, images: Tensor, file: Path, about: str) -> N
         raise BadInput("The weights are larger than the two gigabytes that one ONNX file holds: write .pt2.")
     for each in module.modules():
         if getattr(each, "fused_attn", False):  # timm's switch: written out, because ONNX's has four dimensions at most
-            each.fused_attn = False
+            each.fused_attn = False  # type: ignore[assignment]
     names: dict[str, Any] = {"input_names": ["images"], "output_names": list(OUTPUTS), "dynamic_shapes": _any_number()}
     try:
         made = torch.onnx.export(module, (images,), dynamo=True, verbose=False, **names)

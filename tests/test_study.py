@@ -265,7 +265,7 @@ def test_studies_of_one_protocol_are_joined(tmp_path: Path, capsys: pytest.Captu
     other.write_bytes(to_parquet([each | {"version": 99} for each in one.rows]))
     assert main(["report", sources[0], str(other), "--to", str(tmp_path / "no")]) == 2
     assert "do not mean the same" in capsys.readouterr().err and not (tmp_path / "no").exists()
-    other.write_bytes(to_parquet([each | {"value": 0.5} for each in one.rows]))
+    other.write_bytes(to_parquet([each | {"value": 0.5, "low": 0.4, "high": 0.6} for each in one.rows]))
     assert main(["report", sources[0], str(other), "--to", str(tmp_path / "no")]) == 2
     assert "Two studies differ in erm, conv, digits" in capsys.readouterr().err and not (tmp_path / "no").exists()
 

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     from nescio.report._study import joined, print_study, read_study, story_of, tables_of, write_study
 
     sources = [Path(source) for source in args.source]
-    keys = args.study.split(",") if args.study else [None]
+    keys = [key for key in (args.study or "").split(",") if key] or [None]
     if len(sources) > 1 and args.study:
         raise BadInput("--study chooses within one store: give one SOURCE, or leave it out.")
     if len(sources) * len(keys) > 1 and not args.to and args.format == "table":

@@ -26,6 +26,7 @@ TELLERS = {
     "reliability": "nescio.protocols._reliability_reports",
 }
 ROWS, PLAN = "rows.parquet", "plan.json"
+SEEN = ("value", "low", "high", "n")  # columns of a row that say what was seen, not of what
 WIDTH = 620  # pixels of a figure that stands alone
 UNDRAWN = (
     "The figures are left out: Altair and vl-convert are not installed where this page was written. "
@@ -134,7 +135,7 @@ def _compatible(studies: Iterable[Sequence[Row]]) -> list[Row]:
     known: dict[Any, Row] = {}
     for rows in studies:
         for row in rows:
-            what = tuple(value for name, value in row.items() if name != "value")
+            what = tuple(value for name, value in row.items() if name not in SEEN)
             if known.setdefault(what, row)["value"] != row["value"]:
                 about = [row[name] for name in ("method", "backbone", "dataset", "split", "measure", "metric")]
                 raise BadInput(

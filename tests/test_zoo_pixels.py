@@ -90,6 +90,7 @@ def test_what_training_saw_is_what_a_trained_network_sees():
     np.testing.assert_array_equal(pixels_of(data, view), decode(data, 32, 0.875))
     digit = rng.integers(0, 256, (8, 8, 1), dtype=np.uint8)
     np.testing.assert_array_equal(pixels_of(digit, View(8, 8, "trained", channels=1)), digit)
+    assert str(View(8, 8, "trained", channels=1)) == "8 × 8, grey"
 
 
 def test_wrong_preprocessing_would_be_seen():

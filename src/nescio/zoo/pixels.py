@@ -67,7 +67,7 @@ class View:
 
     def __str__(self) -> str:
         how = "" if self.mode == "trained" else f" of {self.resize}, {self.mode}, {self.interpolation}"
-        return f"{self.size} × {self.size}{how}"
+        return f"{self.size} × {self.size}{how}{', grey' if self.channels == 1 else ''}"
 
 
 SMALLEST = View(1, 1, "trained")  # of which nothing is kept

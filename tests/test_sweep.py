@@ -197,7 +197,7 @@ def tell_threads(folder, name):
 
 
 def test_a_workers_blas_takes_one_core(tmp_path, monkeypatch):
-    """Fifteen workers with sixteen threads each once took three times as long as with one."""
+    """Fifteen workers on sixteen cores, each with sixteen threads, once had a load of eighty."""
     for name in BLAS:
         monkeypatch.delenv(name, raising=False)
     sweep([Task("a", tell_blas, (tmp_path, "a"))], 2)

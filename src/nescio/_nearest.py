@@ -229,7 +229,7 @@ def distances(refs: Points, queries: Points, found: Array) -> Array:
         for part in parts[i::workers]:
             who = np.arange(n)[part]
             if all_at_once:
-                out[part] = _some(refs, queries, who, found[part], known)
+                out[part] = _Judge(refs, queries, who, False).of(found[part], known)
             else:
                 out[part] = _pairs(refs, queries, who.repeat(k), found[part].ravel()).reshape(-1, k)
 
@@ -237,21 +237,6 @@ def distances(refs: Points, queries: Points, found: Array) -> Array:
     if refs.metric == "cosine":
         return np.asarray(np.maximum(1 - np.sign(out) * np.sqrt(np.abs(out)), 0))
     return np.asarray(np.sqrt(-2 * out) / refs.scale)
-
-
-def _some(refs: Points, queries: Points, who: Array, found: Array, known: Array) -> Array:
-    """What `_pairs` says of queries and the references found for each, by one product with all that are known; where
-    two rows are so near that a difference of products has lost its digits, by the pair itself."""
-    judge = _Judge(refs, queries, who, False)
-    scores = judge.comparable(queries.centred(who) @ known.T - refs.half, np.arange(len(who))[:, None])
-    out = np.take_along_axis(scores, found, 1)
-    if refs.metric == "cosine":
-        near = out > 1 - NEAR_COSINE
-    else:
-        near = -2 * out < NEAR * (np.sqrt(queries.square[who]) + refs.reach)[:, None] ** 2
-    row, at = np.nonzero(near)
-    out[row, at] = judge.pairs(row, found[row, at])
-    return out
 
 
 # ---- deciding
@@ -312,6 +297,19 @@ class _Judge:
 
     def pairs(self, row: Array, column: Array) -> Array:
         return _pairs(self.refs, self.queries, self.who[row], column)
+
+    def of(self, found: Array, known: Array) -> Array:
+        """Verdicts on the references found for each query, by one product with all of them, `known`; where two rows are
+        so near that a difference of products has lost its digits, by the pair itself."""
+        scores = self.queries.centred(self.who) @ known.T - self.refs.half
+        out = np.take_along_axis(self.comparable(scores, np.arange(len(self.who))[:, None]), found, 1)
+        if self.refs.metric == "cosine":
+            near = out > 1 - NEAR_COSINE
+        else:
+            near = -2 * out < NEAR * (np.sqrt(self.queries.square[self.who]) + self.refs.reach)[:, None] ** 2
+        row, at = np.nonzero(near)
+        out[row, at] = self.pairs(row, found[row, at])
+        return out
 
     def crowd(self, cuts: Sequence[int]) -> Array:
         """For rows with very many neighbours at almost one distance, such as those of a network that says one thing."""

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         raise BadInput("Several studies are joined into a new report: say where it shall lie, with --to DIR.")
     beside = sources[0] if sources[0].is_dir() else sources[0].parent
     if args.only and len(sources) == len(keys) == 1:
-        studies = [read_study(place) for place in _studies(sources[0], args.study)]
+        studies = [read_study(place) for place in _studies(sources[0], keys[0])]
     else:
         studies = [joined([read_study(_newest(source, key)) for source in sources for key in keys])]
     if args.only:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nescio.protocols._uimnet_tables import _count
 from nescio.protocols.reliability import LOSSES, PAPER, STAR
 from nescio.report import Cell, Table
-from nescio.report._boxes import levels_figure
+from nescio.report._boxes import level_points, levels_figure
 from nescio.report._figures import PAGE, heat_figure
 from nescio.report._page import Block, Figure, Fold, Section, Story, Terms
 from nescio.report._tables import JOINT, grouped, legend, number
@@ -310,11 +310,7 @@ def _drawn(sweep: Sweep, over: str, figure: int, place: int) -> Figure:
         sweep.title,
         words,
         lambda: levels_figure(sweep.lines, "Kendall’s τ", guide=0.0, palette=PAGE),
-        [
-            {"score": name, over: int(at), "Kendall’s τ": tau}
-            for name, line in sweep.lines.items()
-            for at, tau in line.items()
-        ],
+        level_points(sweep.lines, "score", over, "Kendall’s τ"),
     )
 
 

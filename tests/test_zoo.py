@@ -700,6 +700,17 @@ def test_options_are_checked_before_any_model_is_asked(place, tmp_path, capsys, 
     assert sentence in capsys.readouterr().err
 
 
+def test_grading_that_fails_has_no_page_and_no_link_to_one(place, tmp_path, capsys):
+    other = folder(tmp_path / "animals", tuple("abcdefgh"), each=6)
+    words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
+    assert run(*words, "--out", f"folder:{other}", "--estimation", 8, "--test", 2) == 1
+    told = capsys.readouterr()
+    assert "No out-class has 10 images" in told.err and told.err.count("failed: ") == 1
+    assert "nothing to show" not in told.out
+    report = tmp_path / "s" / "report"
+    assert not (report / "cood").exists() and "cood/index.html" not in (report / "index.html").read_text()
+
+
 def test_classes_above_or_below_are_left_out_by_names_of_ones_own(place, tmp_path, capsys):
     other = folder(tmp_path / "animals", tuple("abcdefgh"), each=6)
     (tmp_path / "tree.txt").write_text("n0 a\nn1 n2\n")

@@ -145,26 +145,27 @@ def run(args: argparse.Namespace) -> int:
         study.notes += [*notes, *warnings]
     if studies:  # what failed before there were rows is told with them
         studies[0].failures[:0] = answers.failures
-    lost = [] if studies else answers.failures
+    lost, ends = [] if studies else answers.failures, list[int]()
     if args.json:
         say(json_of([row for study in studies for row in study.rows]))
         lost = [failure for study in studies for failure in study.failures] or lost
     else:
         folder = Path(args.report or Path(args.store) / "report")
         ends = [show(study, place, others) for study, place, others in _pages(studies, folder)]
-        if any(ends):
-            return 1
+        lost = [*lost, *(failure for study in studies if not study.rows for failure in study.failures)]
     for failure in lost:
         print(f"failed: {failure.task.name}: {failure.reason}", file=sys.stderr)
-    return 1 if lost else 0
+    return 1 if lost or any(ends) else 0
 
 
 def _pages(studies: Sequence[Any], folder: Path) -> Iterator[tuple[Any, Path, dict[str, str]]]:
-    """Each study, the folder of its page, and the pages beside it: their addresses from there, and what they tell."""
-    both = len(studies) > 1
+    """Each study that found something, the folder of its page, and the pages beside it: their addresses from there, and
+    what they tell."""
+    both = len(studies) > 1 and all(study.rows for study in studies)
     beside = [{"cood/index.html": "New classes →"}, {"../index.html": "← Known classes"}]
     for study, place, others in zip(studies, (folder, folder / "cood"), beside, strict=False):
-        yield study, place, others if both else {}
+        if study.rows:
+            yield study, place, others if both else {}
 
 
 def asked(args: argparse.Namespace, store: Store, also: dict[str, str]) -> tuple[Answers, list[str]]:

@@ -11,8 +11,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from _table import best_of, show
 
-from nescio import Predictions, _bootstrap, metrics
-from nescio.compare import compare
+from nescio import Predictions, metrics
+from nescio.analysis import bootstrap as _bootstrap
+from nescio.analysis.comparison import compare
 from nescio.measures._softmax import summary
 
 N, CLASSES, RESAMPLES, SEED = 50_000, 10, 1000, 0

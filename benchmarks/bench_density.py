@@ -9,7 +9,7 @@ import numpy as np
 from _table import best_of, show
 
 from nescio import Predictions
-from nescio._parallel import one_blas_thread
+from nescio.arrays.parallel import one_blas_thread
 from nescio.distributions import von_mises_fisher
 from nescio.measures import _density, gaussian_mixture, gmm, vmf_mixture
 

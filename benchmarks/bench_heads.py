@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from _table import best_of, show
 
-from nescio._parallel import one_blas_thread
+from nescio.arrays.parallel import one_blas_thread
 from nescio.heads import OneVsOne, fit_heads
 
 CLASSES, ROWS, D, TESTS = 100, 500, 512, 2_000  # rows of a class: a head sees twice as many

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from _table import best_of, show
 
-from nescio._nearest import nearest_other, points
-from nescio._parallel import threads
+from nescio.arrays.nearest import nearest_other, points
+from nescio.arrays.parallel import threads
 from nescio.metrics import recall_at_1
 
 N, D, CLASSES = 60_502, 512, 11_316

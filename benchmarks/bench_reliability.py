@@ -15,7 +15,7 @@ from _table import best_of, show
 
 from nescio import Predictions
 from nescio.measures import neighborhood_inconsistency
-from nescio.representations import scores_of, spaces_of
+from nescio.measures.siblings import scores_of, spaces_of
 
 MEMBERS, TESTS, REFS, D = 10, 10_000, 5_000, 512
 KS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # the paper's (§4.5)

@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from _table import best_of, show
 
 from nescio import Predictions, metrics
+from nescio.analysis.cards import Scorecard, scorecard
 from nescio.measures._softmax import mean_probs, prob_blocks
 from nescio.metrics._calibration import classwise_ece_of_blocks
-from nescio.scorecard import Scorecard, scorecard
 
 N, CLASSES, TIMES = 50_000, 1_000, 5
 MEASURES = ("largest", "gap", "entropy", "max_logit", "energy", "dempster_shafer")

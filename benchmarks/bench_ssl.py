@@ -15,12 +15,12 @@ from bench_training import data
 from torch import nn
 
 from nescio import backbones, datasets
-from nescio.config import Training, Trial
 from nescio.datasets import Batches
 from nescio.datasets import batches as steps
 from nescio.methods import registry as methods
 from nescio.runtime import Runtime, runtime
 from nescio.training import fit
+from nescio.trials import Training, Trial
 
 GPU = torch.cuda.is_available()
 BACKBONE, ROWS, BATCH, EPOCHS = ("resnet18", 50_000, 512, 4) if GPU else ("conv", 256, 32, 3)

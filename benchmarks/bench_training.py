@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from nescio import backbones, datasets
-from nescio.config import Training, Trial
 from nescio.datasets.base import resident
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
@@ -22,6 +21,7 @@ from nescio.methods.base import Setting
 from nescio.predict import dump_of
 from nescio.runtime import Runtime, runtime
 from nescio.training import fit
+from nescio.trials import Training, Trial
 
 GPU = torch.cuda.is_available()
 ROWS, BATCH = (50_000, 512) if GPU else (640, 64)

@@ -17,15 +17,15 @@ import numpy as np
 import torch
 from PIL import Image
 
-from nescio._parallel import threads
+from nescio.arrays.parallel import threads
+from nescio.datasets import views as pixels
+from nescio.datasets.classes import labelled
+from nescio.datasets.views import View
+from nescio.networks.ask import Settings, ask, question
+from nescio.networks.models import model
+from nescio.predictions.entries import entry
 from nescio.runtime import Runtime, runtime
-from nescio.store import Store
-from nescio.zoo import pixels
-from nescio.zoo.ask import Settings, ask, question
-from nescio.zoo.data import labelled
-from nescio.zoo.entries import entry
-from nescio.zoo.models import model
-from nescio.zoo.pixels import View
+from nescio.work.store import Store
 
 GPU = torch.cuda.is_available()
 NAME = "resnet50.tv_in1k" if GPU else "resnet18.tv_in1k"

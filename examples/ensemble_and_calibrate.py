@@ -3,9 +3,9 @@
 import numpy as np
 
 from nescio import Predictions, stack
-from nescio.calibrate import temperature
-from nescio.compare import compare
-from nescio.scorecard import scorecard
+from nescio.analysis.calibrate import temperature
+from nescio.analysis.cards import scorecard
+from nescio.analysis.comparison import compare
 
 
 def network(labels: np.ndarray, seed: int) -> Predictions:

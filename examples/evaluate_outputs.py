@@ -3,7 +3,7 @@
 import numpy as np
 
 from nescio import Predictions, measures, metrics
-from nescio.scorecard import scorecard
+from nescio.analysis.cards import scorecard
 
 rng = np.random.default_rng(0)
 labels = rng.integers(0, 10, 2000)

@@ -3,9 +3,9 @@
 import numpy as np
 
 from nescio import Predictions
+from nescio.analysis.cards import scorecard
 from nescio.measures import measure
 from nescio.metrics import metric
-from nescio.scorecard import scorecard
 from nescio.testing import check_measure, check_metric
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from nescio.predictions import Predictions
-from nescio.zoo.entries import Entry, entry_of_file
+from nescio.predictions.entries import Entry, entry_of_file
 
 DATA = "npz:images"
 NAMES = (

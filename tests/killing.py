@@ -37,7 +37,7 @@ def _arm(place: str, number: str) -> None:
         os.killpg(0, signal.SIGKILL)
 
     if place == "step":
-        from nescio.store import Part
+        from nescio.work.store import Part
 
         save: Any = Part.save_checkpoint
 

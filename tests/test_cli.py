@@ -6,15 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import malformed
 from nescio.cli import COMMANDS, main
-
-ROOT = Path(__file__).parent.parent
+from paths import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +190,10 @@ def test_pages_are_drawn_without_pandas(files, tmp_path):
 
 
 def test_imports_leave_torch_alone():
-    names = "nescio.metrics nescio.measures nescio.scorecard nescio.report nescio.testing nescio.compare nescio.store"
+    names = (
+        "nescio.metrics nescio.measures nescio.analysis.cards nescio.report nescio.testing "
+        "nescio.analysis.comparison nescio.work.store"
+    )
     code = (
         f"import sys, importlib\nfor n in '{names}'.split(): importlib.import_module(n)\nprint('torch' in sys.modules)"
     )

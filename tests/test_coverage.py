@@ -10,13 +10,12 @@ import re
 import shlex
 import textwrap
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
 from nescio.cli import COMMANDS, main
+from paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 COVERAGE = ROOT / "docs" / "coverage.md"
 METHODS = ROOT / "docs" / "methods.md"
 

@@ -15,15 +15,15 @@ import pytest
 import torch
 
 from nescio import datasets
-from nescio.config import Training, Trial
 from nescio.datasets import Batches
 from nescio.errors import BadInput
 from nescio.methods import registry
 from nescio.methods.base import accuracy_of
 from nescio.methods.erm import ERM
 from nescio.runtime import runtime
-from nescio.store import Store
 from nescio.training import WEIGHTS, Diverged, build, fit, load_method, optimizer_of, rate_at, train
+from nescio.trials import Training, Trial
+from nescio.work.store import Store
 
 torch.set_num_threads(1)
 QUICK = Training(epochs=3, batch=128, augment="none", rate=0.1)
@@ -59,7 +59,7 @@ from nescio import training
 from nescio.config import from_json
 from nescio.methods import registry
 from nescio.runtime import runtime
-from nescio.store import Store
+from nescio.work.store import Store
 text, root, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
 act, count = training._Step.__call__, 0
 def step(self, loss):
@@ -75,7 +75,7 @@ training.train(trial, Store(root), runtime("cpu", "float32"), checkpoint_seconds
 
 
 def kill_at(step, trial, root):
-    from nescio.config import to_json
+    from nescio.identity import to_json
 
     words = [sys.executable, "-W", "ignore", "-c", KILLED, to_json(trial), str(root), str(step)]
     return subprocess.run(words, capture_output=True, text=True, timeout=300)

@@ -16,9 +16,9 @@ SMALL = 64  # up to this many pixels a ResNet keeps its resolution: 3×3 stem, n
 class MLP(nn.Sequential):
     """Three hidden layers of 100 units (deterministic.txt §5, the sensitivity study)."""
 
-    def __init__(self, channels: int, size: int, width: int = 100) -> None:
+    def __init__(self, channels: int, shape: tuple[int, int], width: int = 100) -> None:
         layers: list[nn.Module] = [nn.Flatten()]
-        for inputs in (channels * size * size, width, width):
+        for inputs in (channels * shape[0] * shape[1], width, width):
             layers += [nn.Linear(inputs, width), nn.ReLU()]
         super().__init__(*layers)
         self.num_features = width
@@ -36,13 +36,15 @@ class Conv(nn.Sequential):
         self.num_features = widths[-1]
 
 
-def build(name: str, channels: int, size: int) -> Any:
+def build(name: str, channels: int, shape: int | tuple[int, int]) -> Any:
     """A new backbone with random weights and an attribute `num_features`.
 
     `mlp`, `conv`, `resnet18`, `resnet50` (with a 3×3 stem and no pooling up to 64 pixels), or any timm name.
+    shape  (height, width) of the images; one number where they are square
     """
+    shape = (shape, shape) if isinstance(shape, int) else shape
     if name == "mlp":
-        return MLP(channels, size)
+        return MLP(channels, shape)
     if name == "conv":
         return Conv(channels)
     import timm
@@ -53,36 +55,36 @@ def build(name: str, channels: int, size: int) -> Any:
         raise BadInput(f"There is no backbone named {name!r}.{hint} There are mlp, conv, and every timm model.")
     options = {"num_classes": 0, "in_chans": channels, "pretrained": False}
     try:
-        network = timm.create_model(name, img_size=size, **options)  # transformers are built for one size
+        network = timm.create_model(name, img_size=shape, **options)  # transformers are built for one size
     except TypeError:
         network = timm.create_model(name, **options)
     except (AssertionError, RuntimeError, ValueError, ZeroDivisionError) as error:
-        raise BadInput(_unfit(name, size, error)) from None
-    if size <= SMALL and name.startswith("resnet") and isinstance(getattr(network, "conv1", None), nn.Conv2d):
+        raise BadInput(_unfit(name, shape, error)) from None
+    if max(shape) <= SMALL and name.startswith("resnet") and isinstance(getattr(network, "conv1", None), nn.Conv2d):
         network.conv1 = nn.Conv2d(channels, network.conv1.out_channels, 3, 1, 1, bias=False)
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
         network.maxpool = nn.Identity()
-    network.num_features = _width(network, name, channels, size)  # type: ignore[assignment]
+    network.num_features = _width(network, name, channels, shape)  # type: ignore[assignment]
     return network
 
 
-def _width(network: nn.Module, name: str, channels: int, size: int) -> int:
+def _width(network: nn.Module, name: str, channels: int, shape: tuple[int, int]) -> int:
     """How many features come out; timm's own `num_features` leaves out layers that some families have after them."""
     was = network.training
     try:
         with torch.no_grad():
-            out = network.eval()(torch.zeros(1, channels, size, size))
+            out = network.eval()(torch.zeros(1, channels, *shape))
     except (AssertionError, RuntimeError, ValueError) as error:
-        raise BadInput(_unfit(name, size, error)) from None
+        raise BadInput(_unfit(name, shape, error)) from None
     network.train(was)
     if out.dim() != 2:
         raise BadInput(f"The backbone {name} gives features of shape {tuple(out.shape)}; one row per image is needed.")
     return int(out.shape[1])
 
 
-def _unfit(name: str, size: int, error: Exception) -> str:
+def _unfit(name: str, shape: tuple[int, int], error: Exception) -> str:
     why = " ".join(str(error).split()) or type(error).__name__
-    return f"The backbone {name} cannot take images of {size} × {size} pixels: {why.rstrip('.')}."
+    return f"The backbone {name} cannot take images of {shape[0]} × {shape[1]} pixels: {why.rstrip('.')}."
 
 
 def parameters(network: nn.Module) -> int:

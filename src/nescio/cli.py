@@ -1,4 +1,4 @@
-"""The command `nescio`: every sub-command is one module of `nescio.commands`, imported only when it is asked for."""
+"""The command `nescio`: every sub-command is one module of `nescio.commands`, imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -7,96 +7,157 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from nescio import __version__
 from nescio.errors import BadInput, Undefined
+from nescio.options import add_options, near, options_of
 
-COMMANDS = {
-    "evaluate": "everything that can be said about saved predictions",
-    "compare": "several models on the same rows: intervals, ranks, and who cannot be told from the best",
-    "zoo": "pretrained models asked about your images: what each knows, and which to take",
-    "choose": "which model to deploy: most coverage at an accuracy, or least risk at a coverage, under limits",
-    "rank": "which representation to trust for unlabelled images: candidates ranked by how far siblings agree",
-    "reliability": "how far each row's representation can be trusted, from embeddings of two or more models",
-    "threshold": "from which uncertainty on a model must abstain, so that its answers keep a promised risk",
-    "export": "one file (ONNX or torch.export) that answers, says how sure it is, and abstains",
-    "train": "one network: a method, a dataset, a backbone, a budget",
-    "predict": "what a trained network says about a split, as a file to evaluate",
-    "runs": "what is in the store, what failed and why",
-    "verify": "whether a method is alive: the evidence, on trained weights",
-    "methods": "the methods, and what each can be told",
-    "metrics": "the metrics, and how to read each",
-    "measures": "the uncertainty measures, and what each needs",
-    "run": "a paper's whole protocol, from data to its tables: resumable, and shared by several processes",
-    "report": "tables and page of a finished study again, without its networks",
-    "imagenot": "which classes of a dataset are in-domain and which are out-domain, by how alike they look",
-    "demo": "a first look, on data that comes along",
+GROUPS = {
+    "I have a model's outputs": {
+        "evaluate": "all that saved predictions tell about a model's uncertainty",
+        "compare": "models on the same rows: intervals, ranks, equals of the best",
+        "threshold": "when to abstain, so that answers keep a promised risk",
+        "reliability": "how far each row's representation can be trusted",
+    },
+    "I choose a pretrained model": {
+        "zoo": "pretrained models on your images: what each knows, which to take",
+        "choose": "the model to deploy: coverage, accuracy and limits",
+        "rank": "representations to trust for unlabelled images",
+        "export": "one file (ONNX or torch.export) that predicts and abstains",
+    },
+    "I have a method": {
+        "train": "one network: a method, a dataset, a backbone, a budget",
+        "predict": "predictions of a trained network, as a file to evaluate",
+        "verify": "whether a method is alive: the evidence, on trained weights",
+        "run": "a paper's whole protocol, from data to its tables; resumable",
+        "report": "tables and page of a finished study, without its networks",
+        "imagenot": "divides classes into in- and out-of-distribution ones",
+    },
+    "looking around": {
+        "demo": "a first look, on data that comes along",
+        "runs": "what is in the store, what failed and why",
+        "store": "looks after a store: removes work of older versions",
+        "methods": "the methods and their hyper-parameters",
+        "metrics": "the metrics, and how to read each",
+        "measures": "the uncertainty measures, and what each needs",
+    },
 }
+COMMANDS = {name: sentence for group in GROUPS.values() for name, sentence in group.items()}
 START = """\
 start here:
-  nescio demo                                 a first look, on data that comes along
-  nescio evaluate preds.npz                   what your model knows about what it does not know
+  nescio demo                      a first look, on data that comes along
+  nescio evaluate preds.npz        does your model know what it does not know?
   nescio evaluate test.npz --val val.npz --ood svhn=svhn.npz --report out
-  nescio compare a.npz b.npz                  which of two models knows better
+  nescio compare a.npz b.npz       which of two models knows better
 """
+EXTRAS = {  # of pyproject.toml: what is imported → what to install
+    **dict.fromkeys(("torch", "torchvision", "timm", "gpytorch", "PIL", "huggingface_hub"), "train"),
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
+    **dict.fromkeys(("ray", "submitit"), "cluster"),
+    "optuna": "search",
+    "numba": "fast",
+}
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence and exits with 2."""
+    """Words that it cannot read are bad input, in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {_sentence(message)} See `{self.prog} --help`.", file=sys.stderr)
-        raise SystemExit(2)
+        sentence = message[:1].upper() + message[1:].rstrip(".")
+        raise BadInput(f"{sentence}. See `{self.prog} --help`.")
+
+
+def parser_for(command: str | None) -> Parser:
+    """The parser of `nescio`, with the options of one command: the modules of the others are not imported."""
+    parser = Parser(
+        prog="nescio",
+        usage="nescio [-h] [--version] COMMAND …",
+        description=_overview(),
+        epilog=START,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"nescio {__version__}")
+    commands = parser.add_subparsers(prog="nescio", dest="_command", parser_class=Parser, help=argparse.SUPPRESS)
+    for name in COMMANDS:
+        sub = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter)
+        if name == command:
+            _configure(sub, import_module(f"nescio.commands.{name}"))
+    return parser
+
+
+def _configure(parser: Parser, module: Any) -> None:
+    parser.description = module.__doc__
+    if hasattr(module, "configure"):  # it has commands of its own
+        module.configure(parser)
+        parser.set_defaults(_run=module.run)
+    else:
+        add_options(parser, module.Options)
+        parser.set_defaults(_run=lambda args: module.run(options_of(args, module.Options)))
+
+
+def _overview() -> str:
+    lines = ["nescio: does an image model know what it does not know?"]
+    for title, commands in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:<12} {sentence}" for name, sentence in commands.items())]
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 fine, 1 when work failed, 2 for bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if not word.startswith("-")), None)
-    parser = Parser(
-        prog="nescio",
-        description="nescio: does an image model know what it does not know?",
-        epilog=START,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"nescio {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", dest="command", parser_class=Parser)
-    for name, sentence in COMMANDS.items():
-        sub = commands.add_parser(name, help=sentence, formatter_class=argparse.RawDescriptionHelpFormatter)
-        if name == command:
-            module = import_module(f"nescio.commands.{name}")
-            sub.description = module.__doc__
-            module.configure(sub)
-            sub.set_defaults(run=module.run)
+    name = f"nescio {command}" if command else "nescio"
     try:
-        args = parser.parse_args(words)
-        if not args.command:
-            parser.print_help()
-            return 2
-        return int(args.run(args) or 0)
+        return _run(command, words)
     except (BadInput, Undefined) as error:
-        print(f"nescio {command}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "nescio"):
+            raise
+        needed = f"'nescio[{EXTRAS[package]}]'" if package in EXTRAS else package
+        print(f"{name} needs {package}: pip install {needed}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `nescio … | head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        print(f"nescio {command}: {error.strerror or error}: {error.filename}.", file=sys.stderr)
+        print(f"{name}: {error.strerror or error}: {error.filename}.", file=sys.stderr)
         return 2
     except RuntimeError as error:
         if type(error).__module__.partition(".")[0] != "nescio":
             raise
-        print(f"nescio {command}: {error}", file=sys.stderr)  # the store or a training said what went wrong
+        print(f"{name}: {error}", file=sys.stderr)  # of the store or of a training: a sentence for people
         return 1
     except KeyboardInterrupt:
-        print(f"nescio {command}: stopped.", file=sys.stderr)
+        print(f"{name}: stopped.", file=sys.stderr)
         return 130
 
 
-def _sentence(message: str) -> str:
-    message = message[:1].upper() + message[1:]
-    return message if message.endswith(".") else f"{message}."
+def _run(command: str | None, words: Sequence[str]) -> int:
+    parser = parser_for(command)
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        _refuse(parser, command, args, unknown)
+    if not args._command:
+        parser.print_help()
+        return 2
+    return int(args._run(args) or 0)
+
+
+def _refuse(parser: Parser, command: str | None, args: argparse.Namespace, unknown: Sequence[str]) -> NoReturn:
+    """Says which words mean nothing, and what may have been meant."""
+    inner = getattr(args, "_parser", None) or _sub_parsers(parser).get(command or "", parser)
+    options = [text for action in inner._actions for text in action.option_strings]
+    hint = near(unknown[0].partition("=")[0], options)
+    raise BadInput(f"{inner.prog} does not know {' '.join(unknown)}.{hint} See `{inner.prog} --help`.")
+
+
+def _sub_parsers(parser: argparse.ArgumentParser) -> dict[str, Parser]:
+    (action,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(action.choices)
 
 
 if __name__ == "__main__":

@@ -1,157 +1,323 @@
-"""A trained method and a split in, Predictions out."""
+"""Networks and images in, Predictions out: the only writer of dumps.
+
+store/predict/<key>/dump        Predictions of one network on one image set
+store/predict/<key>/facts.json  what to know of them: network, rows, accuracy, pace …
+store/count/<key>/              dense prediction: pixel counts in place of a dump of every pixel
+"""
 
 from __future__ import annotations
 
+import io
+import json
+import math
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nescio import datasets, probes
-from nescio.config import Trial, seed_for
-from nescio.datasets import Batches
+from nescio import probes
+from nescio.arrays.parallel import blocks
+from nescio.datasets import Batches, views
+from nescio.datasets.base import Encoded, Joined, Pixels
+from nescio.datasets.feed import Normal, feed
+from nescio.datasets.images import ImageSet, LoadedImages, numbered
 from nescio.errors import BadInput
-from nescio.methods.base import Method, registry
+from nescio.identity import Checked, seed_for, tag
+from nescio.methods.base import Method, Output
+from nescio.metrics import Counts
+from nescio.networks.forward import Classifier
+from nescio.networks.models import Network, build, parameters
 from nescio.predictions import Predictions
-from nescio.runtime import Runtime, evaluating, seed_everything
-from nescio.store import Store
-from nescio.training import load_method
+from nescio.runtime import Runtime, evaluating, runtime, seed_everything
+from nescio.training import load_method, train_step
+from nescio.trials import Trial
+from nescio.work.progress import track
+from nescio.work.steps import Context, Files, Step
+from nescio.work.store import WORK, Part, Store
 
-VERSION = 1  # of what prediction does; a change that moves numbers raises it
-DUMP = "dump"  # the folder of Predictions inside an entry of the store
-SPLITS = ("val", "test", "out")
-BATCH = 512
+VERSION = 2  # of what prediction does; a change that moves numbers raises it
+STAGE, COUNT = "predict", "count"
+DUMP, FACTS = "dump", "facts.json"
+PIXELS = {"cuda": 512 * 224 * 224, "cpu": 32 * 224 * 224}  # of a batch of a pretrained network
+BATCH = 512  # images of a trained network, whose images are small
 PROBE_PIXELS = 128 * 64**2  # of a batch of probes: they go backward through the network, which keeps every layer
 VIEWS = 8  # augmented copies of an image that test-time augmentation averages
+LARGEST = float(np.finfo(np.float16).max)
 
 
-def predict_key(key: str, split: str, outside: Sequence[int] | None, store: Store) -> str:
-    """Where the dump of a trained trial on a split lies."""
-    return store.key("predict", _asked(split, outside), parents=(key,), version=VERSION)
+@tag("keeping")
+@dataclass(frozen=True)
+class Keeping(Checked):
+    """What a dump keeps, and how it is made."""
+
+    fields: tuple[Literal["logits", "embeddings", "scores"], ...] = ("logits", "embeddings", "scores")
+    dtype: Literal["float32", "float16"] = "float32"
+    passes: int = 0  # with dropout on, for pretrained networks that have it
+    drop: float | None = None  # dropout before the head of timm's networks, which are built without
+    precision: Literal["auto", "float32", "bf16"] | None = None  # None: that of the trial
+
+    def check(self) -> None:
+        self.need(0, "passes")
+        if self.drop is not None and not 0 <= self.drop < 1:
+            raise BadInput(f"--drop is a share from 0 to below 1, not {self.drop:g}.")
 
 
-def predict(
-    key: str,
-    trial: Trial,
-    split: str,
-    store: Store,
-    runtime: Runtime,
+def predict_step(
+    network: Network,
+    images: ImageSet,
     *,
-    outside: Sequence[int] | None = None,
     root: str | Path | None = None,
-    wait: bool = True,
-    compile: bool = False,
-) -> str:
-    """What a trained trial says about one split, in the store; returns the dump's key.
+    keeping: Keeping = Keeping(),  # noqa: B008 (frozen)
+    batch: int | None = None,
+) -> Step:
+    """The step that writes what a network says about images; one that is not trained yet is trained first."""
+    images = as_seen(images, network, root)
+    recipe = {"images": images, "keeping": keeping, **network.identity}
+    title = f"{network.name} on {images.data}" if network.trial is None else train_step(network.trial, root).title
+    parents = (network.parent(root), images.load_revision(root))
+    make = partial(_predict, network=network, images=images, keeping=keeping, batch=batch)
+    return Step(title, STAGE, recipe, make, parents, VERSION)
 
-    `outside` names the classes of the split `out`; None: all that are not in-domain. The precision is the trial's.
-    `compile` only saves time on large sets; what is in the store already is not predicted again.
+
+def predict(network: Network, images: ImageSet, context: Context, keeping: Keeping = Keeping()) -> Predictions:  # noqa: B008
+    """What a network says about images, made once and kept in the store."""
+    step = predict_step(network, images, root=context.root, keeping=keeping)
+    step.run(context, wait=True)
+    return load_dump(step, context.store)
+
+
+def load_dump(step: Step, store: Store) -> Predictions:
+    """The dump of a finished step, byte for byte as it was written."""
+    return Predictions.load(step.verified(store) / DUMP)
+
+
+def as_seen(images: ImageSet, network: Network, root: str | Path | None = None) -> ImageSet:
+    """The image set with the network's view, unless its images have that shape already."""
+    if images.view is not None:
+        return images
+    if network.trial is not None:
+        dataset = replace(images, readable=False).load(root).dataset
+        own = dataset.train.held if len(dataset.train) else dataset.test.held
+        encoded = own.encoded if isinstance(own, Pixels) else own
+        crop = encoded.crop if isinstance(encoded, Encoded) else network.view.crop
+        same = (network.view.size, network.view.size) == dataset.shape or images.data == network.trial.data
+        if same and crop == network.view.crop and dataset.channels == network.view.channels:
+            return images
+    return replace(images, view=network.view)
+
+
+def _predict(
+    part: Part, context: Context, network: Network, images: ImageSet, keeping: Keeping, batch: int | None
+) -> Files:
+    trial = network.trial
+    here = runtime(context.device).at(keeping.precision or (trial.training.precision if trial else "auto"))
+    shown = _numbered(images.load(context.root, context.store), network, keeping)
+    module, network = build(network, context.store, here, context.root, keeping.drop)
+    dropout = isinstance(module, Classifier) and module.repeat(keeping.passes)
+    seed = seed_for("predict", network.name if trial is None else network.arch, images)
+    started = time.monotonic()
+    make = _scratch(part.folder / WORK) if keeping.dtype == "float16" else _float32
+    dump = outputs(module, network, shown, context.store, here, keeping, seed, make, batch)
+    seconds = time.monotonic() - started
+    dump.save(part.folder / DUMP)
+    facts = {
+        "model": network.name,
+        "data": images.data,
+        "outside": images.split == "outside",
+        "rows": len(shown),
+        "classes": network.classes,
+        "params": parameters(module),
+        "input_size": network.view.size,
+        "embedding_size": module.width if isinstance(module, Classifier) else None,
+        "dropout": dropout,
+        "weights": network.file.name if network.file else None,
+        "view": str(network.view),
+        "mean": network.mean,
+        "std": network.std,
+        "accuracy": _accuracy(dump),
+        "images_per_second": round(len(shown) / max(seconds, 1e-9), 1),
+    }
+    return {FACTS: json.dumps({name: fact for name, fact in facts.items() if fact is not None}).encode()}
+
+
+def _numbered(shown: LoadedImages, network: Network, keeping: Keeping) -> LoadedImages:
+    """The images with labels in the numbering of the network's answers.
+
+    Where only features are kept, or the set has other classes (a downstream set), labels stay the set's own.
     """
-    with store.work("predict", _asked(split, outside), parents=(key,), version=VERSION, wait=wait) as part:
-        if part is not None:
-            dataset, runtime = datasets.load(trial.data, root), runtime.at(trial.training.precision)
-            method = load_method(key, trial, store, runtime, root)
-            if compile:
-                method.features.compile()
-            images = split_of(dataset, trial, split, outside)
-            dump_of(method, images, dataset, runtime, seed=seed_for(key, split)).save(part.folder / DUMP)
-    return predict_key(key, split, outside, store)
+    trial, images = network.trial, shown.set
+    if images.split in ("outside", "out") or not shown.dataset.labelled:
+        return shown
+    if trial is not None and (images.data, images.classes) == (trial.data, trial.classes):
+        return shown
+    if "logits" not in keeping.fields:
+        return replace(shown, images=replace(shown.images, taught=None))
+    try:
+        return numbered(shown, network.classes, network.class_names)
+    except BadInput:
+        if trial is None:
+            raise
+        return replace(shown, images=replace(shown.images, taught=np.zeros(len(shown), bool)))
 
 
-def _asked(split: str, outside: Sequence[int] | None) -> dict[str, Any]:
-    return {"split": split, "outside": list(outside)} if split == "out" and outside is not None else {"split": split}
+def _accuracy(dump: Predictions) -> float | None:
+    """Share of right answers, of dumps whose labels are the network's own classes."""
+    if dump.logits is None or dump.labels is None or (dump.taught is not None and not dump.taught.all()):
+        return None
+    right = 0
+    for rows in blocks(len(dump), max(1, (1 << 24) // dump.logits[:1].nbytes)):
+        z = torch.from_numpy(np.asarray(dump.logits[rows], np.float32))
+        answer = z[:, 0].argmax(-1) if z.shape[1] == 1 else z.softmax(-1).mean(1).argmax(-1)
+        right += int((answer.numpy() == dump.labels[rows]).sum())
+    return right / len(dump)
 
 
-def _probed(split: str, outside: Sequence[int] | None, temperatures: Sequence[float]) -> dict[str, Any]:
-    asked = {"temperatures": [float(f"{t:.6g}") for t in temperatures], "probes": ["jacobian", "tta", "native"]}
-    return {**_asked(split, outside), **asked}
+# ---- pixels
 
 
-def probe_key(
-    keys: Sequence[str], temperatures: Sequence[float], split: str, outside: Sequence[int] | None, store: Store
-) -> str:
-    """Where the probes of an average of members lie."""
-    return store.key("predict", _probed(split, outside, temperatures), parents=tuple(keys), version=VERSION)
+def inputs(
+    network: Network, shown: LoadedImages, store: Store | None, here: Runtime, batch: int
+) -> Iterator[tuple[Tensor, int]]:
+    """Batches as the network wants them, (b, ch, h, w), and how many images of each count."""
+    images, change = shown.images, shown.set.change
+    normal = Normal(network.mean, network.std, here)
+    if shown.set.view is not None:
+        assert store is not None, "pixels under a view are kept in a store"
+        pixels = views.cache(shown, shown.set.view, store)
+        if change is None:
+            for raw, count in feed(pixels, batch, here.device):
+                yield normal(raw), count
+            return
+        cached = np.load(pixels, mmap_mode="r")
+    elif change is None and not isinstance(images.held, Joined):
+        for x, _, _ in Batches(images, network, here.device, batch=batch, channels_last=here.channels_last):
+            yield x, len(x)
+        return
+    for rows in blocks(len(shown), batch):
+        raw = np.array(cached[rows]) if shown.set.view is not None else images.held.read(images.rows[rows])
+        raw = raw if change is None else change.apply(raw, images.index[rows])
+        yield normal(torch.from_numpy(np.ascontiguousarray(raw)).to(here.device)), rows.stop - rows.start
 
 
-def probe(
-    members: Sequence[tuple[str, Trial]],
-    temperatures: Sequence[float],
-    split: str,
-    store: Store,
-    runtime: Runtime,
-    *,
-    outside: Sequence[int] | None = None,
-    root: str | Path | None = None,
-    wait: bool = True,
-) -> str:
-    """Jacobian, test-time augmentation and native score of an average of calibrated members, in the store."""
-    if mute := [trial.method for _, trial in members if not registry[trial.method].classifies]:
-        raise BadInput(f"{mute[0]} gives features and no answers, so it has no Jacobian and no test-time augmentation.")
-    recipe, keys = _probed(split, outside, temperatures), tuple(key for key, _ in members)
-    with store.work("predict", recipe, parents=keys, version=VERSION, wait=wait) as part:
-        if part is not None:
-            _, trial = members[0]
-            dataset, runtime = datasets.load(trial.data, root), runtime.at(trial.training.precision)
-            methods = [load_method(key, each, store, runtime, root) for key, each in members]
-            for method, temperature in zip(methods, recipe["temperatures"], strict=True):
-                method.temperature = temperature
-            images = split_of(dataset, trial, split, outside)
-            found = probed(methods, images, dataset, runtime, trial.training.augment, seed_for(*keys, split))
-            found.save(part.folder / DUMP)
-    return probe_key(keys, temperatures, split, outside, store)
+def usual_batch(network: Network, here: Runtime) -> int:
+    """Images of a batch that fit into memory and keep the device busy."""
+    if network.trial is not None and network.view.size <= 64:
+        return BATCH
+    return max(1, PIXELS.get(here.device.type, PIXELS["cuda"]) // network.view.size**2)
 
 
-def load_dump(key: str, store: Store) -> Predictions:
-    return Predictions.load(store.path("predict", key) / DUMP)
+# ---- outputs
 
 
-def split_of(
-    dataset: datasets.Dataset, trial: Trial, split: str, outside: Sequence[int] | None = None
-) -> datasets.Images:
-    """The images of a split as a trial sees them."""
-    others = None if outside is None else tuple(outside)
-    images: datasets.Images = getattr(datasets.splits(dataset, trial.classes, trial.data_seed, others), split)
-    if not len(images):
-        raise BadInput(f"The split {split!r} of {dataset.name} is empty: every class is in-domain in this trial.")
-    return images
-
-
-def dump_of(
-    method: Method,
-    images: datasets.Images,
-    dataset: datasets.Dataset,
-    runtime: Runtime,
-    *,
+def outputs(
+    module: Any,
+    network: Network,
+    shown: LoadedImages,
+    store: Store | None,
+    here: Runtime,
+    keeping: Keeping = Keeping(),  # noqa: B008 (frozen)
     seed: int = 0,
-    batch: int = BATCH,
+    make: Callable[[str, tuple[int, ...]], Any] | None = None,
+    batch: int | None = None,
 ) -> Predictions:
-    """Logits, embeddings and native scores of every image."""
+    """What a module says about every image; a batch that does not fit into the device's memory is halved."""
+    batch = batch or usual_batch(network, here)
+    while True:
+        try:
+            return _outputs(module, network, shown, store, here, keeping, seed, make or _float32, batch)
+        except torch.OutOfMemoryError:
+            if batch == 1:
+                raise
+            batch //= 2
+        torch.cuda.empty_cache()
+
+
+def _outputs(
+    module: Any,
+    network: Network,
+    shown: LoadedImages,
+    store: Store | None,
+    here: Runtime,
+    keeping: Keeping,
+    seed: int,
+    make: Callable[[str, tuple[int, ...]], Any],
+    batch: int,
+) -> Predictions:
     seed_everything(seed)
-    held = Host(len(images))
-    with evaluating(method), torch.inference_mode():
-        for x, _, _ in Batches(images, dataset, runtime.device, batch=batch, channels_last=runtime.channels_last):
-            with runtime.autocast():
-                output = method(x)
-            held.take({"logits": output.logits, "embeddings": output.embeddings, **output.scores})
-    arrays = held.arrays()
+    host, limit = Host(len(shown), make), LARGEST if keeping.dtype == "float16" else math.inf
+    finite = torch.zeros((), dtype=torch.int64, device=here.device)
+    done, total = 0, math.ceil(len(shown) / batch)
+    # one autocast around all batches: it then casts the weights once
+    with evaluating(module), torch.inference_mode(), here.autocast():
+        for x, count in track(inputs(network, shown, store, here, batch), network.name, total):
+            tensors = {name: tensor[:count] for name, tensor in _tensors(module(x), keeping).items()}
+            if "logits" in tensors:
+                finite += torch.isfinite(tensors["logits"]).flatten(1).all(1).sum()
+            host.take({name: tensor.clamp(-limit, limit) for name, tensor in tensors.items()})
+            done += count
+        arrays = host.arrays()
+        if "logits" in arrays and int(finite) < done:
+            raise BadInput(
+                f"{network.name} gives numbers that are not finite for {done - int(finite)} of {done} images."
+            )
+    if done != len(shown):
+        raise BadInput(f"The pixels of {shown.name} hold {done} images, and {len(shown)} were expected.")
+    return _dump(shown, arrays, module.normalized)
+
+
+def _tensors(output: Output, keeping: Keeping) -> dict[str, Tensor]:
+    """What a dump keeps of an output, by name; the first score is also the native one."""
+    found: dict[str, Tensor] = {}
+    if "logits" in keeping.fields and output.logits is not None:
+        found["logits"] = output.logits
+        found |= {f"variants/{name}": tensor for name, tensor in output.variants.items()}
+    if "embeddings" in keeping.fields and output.embeddings is not None:
+        found["embeddings"] = output.embeddings.flatten(1)
+    if "scores" in keeping.fields and output.scores:
+        native = next(iter(output.scores.values()))
+        found |= {f"scores/{name}": tensor for name, tensor in ({"native": native} | output.scores).items()}
+    return found
+
+
+def _dump(shown: LoadedImages, arrays: Mapping[str, Any], normalized: bool) -> Predictions:
+    images = shown.images
+
+    def below(prefix: str) -> dict[str, Any]:
+        return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+    known = shown.dataset.labelled
     return Predictions(
         index=images.index,
-        labels=images.labels,
-        taught=images.taught,
-        logits=arrays.pop("logits", None),
-        embeddings=arrays.pop("embeddings", None),
-        scores=arrays,
-        normalized=method.normalized,
+        labels=images.labels if known else None,
+        taught=images.taught if known else None,
+        logits=arrays.get("logits"),
+        variants=below("variants/"),
+        embeddings=arrays.get("embeddings"),
+        scores=below("scores/"),
+        annotations=images.annotations,
+        groups=dict(images.groups),
+        normalized=normalized and "logits" in arrays,
     )
 
 
 def _float32(name: str, shape: tuple[int, ...]) -> Any:
     return np.empty(shape, np.float32)
+
+
+def _scratch(folder: Path) -> Callable[[str, tuple[int, ...]], Any]:
+    """float16 arrays in files of a folder, so that memory does not grow with the images."""
+
+    def make(name: str, shape: tuple[int, ...]) -> Any:
+        return np.lib.format.open_memmap(folder / name.replace("/", "-"), "w+", np.float16, shape)
+
+    return make
 
 
 class Host:
@@ -162,7 +328,7 @@ class Host:
 
     def __init__(self, rows: int, make: Callable[[str, tuple[int, ...]], Any] = _float32) -> None:
         self.rows, self.make, self.done = rows, make, 0
-        self.held: dict[str, Any] = {}
+        self.gathered: dict[str, Any] = {}
         self.behind: deque[tuple[dict[str, Tensor], Any]] = deque()
 
     def take(self, tensors: Mapping[str, Tensor | None]) -> None:
@@ -170,9 +336,9 @@ class Host:
         for name, tensor in tensors.items():
             if tensor is None:
                 continue
-            if name not in self.held:
-                self.held[name] = self.make(name, (self.rows, *tensor.shape[1:]))
-            tensor = tensor.to(torch.float16 if self.held[name].dtype == np.float16 else torch.float32)
+            if name not in self.gathered:
+                self.gathered[name] = self.make(name, (self.rows, *tensor.shape[1:]))
+            tensor = tensor.to(torch.float16 if self.gathered[name].dtype == np.float16 else torch.float32)
             if tensor.is_cuda:
                 room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
                 copies[name] = room.copy_(tensor, non_blocking=True)
@@ -191,46 +357,159 @@ class Host:
         count = 0
         for name, tensor in copies.items():
             count = len(tensor)
-            self.held[name][self.done : self.done + count] = tensor.numpy()
+            self.gathered[name][self.done : self.done + count] = tensor.numpy()
         self.done += count
 
     def arrays(self) -> dict[str, Any]:
         while self.behind:
             self._land()
-        return self.held
+        return self.gathered
 
 
-def probed(
-    methods: Sequence[Method],
-    images: datasets.Images,
-    dataset: datasets.Dataset,
-    runtime: Runtime,
-    augment: str,
-    seed: int,
-) -> Predictions:
+# ---- probes: what only the network itself can tell of an average of calibrated members
+
+
+def probe_step(
+    trials: Sequence[Trial], temperatures: Sequence[float], images: ImageSet, root: str | Path | None = None
+) -> Step:
+    """The step that takes Jacobian, test-time augmentation and native score of an average of calibrated members."""
+    rounded = [float(f"{temperature:.6g}") for temperature in temperatures]
+    recipe = {"images": images, "temperatures": rounded, "probes": ["jacobian", "tta", "native"]}
+    steps = tuple(train_step(trial, root) for trial in trials)
+    make = partial(_probe, trials=tuple(trials), temperatures=rounded, images=images)
+    return Step(f"probes of {steps[0].title}", STAGE, recipe, make, (*steps, images.load_revision(root)), VERSION)
+
+
+def _probe(
+    part: Part, context: Context, trials: Sequence[Trial], temperatures: Sequence[float], images: ImageSet
+) -> None:
+    here = runtime(context.device).at(trials[0].training.precision)
+    steps = [train_step(trial, context.root) for trial in trials]
+    members = [
+        load_method(step.key, trial, context.store, here, context.root)
+        for step, trial in zip(steps, trials, strict=True)
+    ]
+    if mute := [member.name for member in members if not member.classifies]:
+        raise BadInput(f"{mute[0]} gives features and no answers, so it has no Jacobian and no test-time augmentation.")
+    for member, temperature in zip(members, temperatures, strict=True):
+        member.temperature = temperature
+    shown = images.load(context.root, context.store)
+    seed = seed_for(*(step.key for step in steps), images)
+    probed(members, shown, here, trials[0].training.augment, seed).save(part.folder / DUMP)
+
+
+def probed(members: Sequence[Method], shown: LoadedImages, here: Runtime, augment: str, seed: int) -> Predictions:
     """Scores `jacobian` and `native` and the variant `tta` of the average of the members, without logits."""
     seed_everything(seed)
-    generator = torch.Generator(runtime.device).manual_seed(seed % 2**63)
-    held = Host(len(images))
+    generator = torch.Generator(here.device).manual_seed(seed % 2**63)
+    dataset, host = shown.dataset, Host(len(shown))
     augment = augment if augment != "none" else "shift"
 
     def batches(**options: Any) -> Batches:
-        rows = min(128, max(1, PROBE_PIXELS // dataset.size**2))
-        return Batches(images, dataset, runtime.device, batch=rows, channels_last=runtime.channels_last, **options)
+        rows = min(128, max(1, PROBE_PIXELS // (dataset.shape[0] * dataset.shape[1])))
+        channels_last = here.channels_last
+        return Batches(shown.images, dataset, here.device, batch=rows, channels_last=channels_last, **options)
 
-    for method in methods:
-        method.eval()
+    for member in members:
+        member.eval()
     copies = batches(augment=augment, views=VIEWS, seed=seed)
-    for (x, _, _), (views, _, _) in zip(batches(), copies, strict=True):
+    for (x, _, _), (augmented, _, _) in zip(batches(), copies, strict=True):
         # float32: the gradients of confident softmaxes vanish in bf16
-        found = {"jacobian": probes.jacobian_norm(methods, x.float(), generator)}
-        with torch.inference_mode(), runtime.autocast():
-            found["tta"] = probes.augmented_log_probs(methods, list(views))
-            if len(methods) == 1 and (native := methods[0](x).scores.get("native")) is not None:
-                found["native"] = native
-        held.take(found)
-    arrays = held.arrays()
-    tta = arrays.pop("tta")
-    return Predictions(
-        index=images.index, labels=images.labels, taught=images.taught, variants={"tta": tta}, scores=arrays
-    )
+        found = {"scores/jacobian": probes.jacobian_norm(members, x.float(), generator)}
+        with torch.inference_mode(), here.autocast():
+            found["variants/tta"] = probes.augmented_log_probs(members, list(augmented))
+            if len(members) == 1:
+                scores = Output(scores=members[0](x).scores)
+                found |= _tensors(scores, Keeping(("scores",)))
+        host.take(found)
+    return _dump(shown, host.arrays(), False)
+
+
+# ---- dense prediction: label maps in, counts of pixels out
+
+
+@dataclass(frozen=True, eq=False)
+class PixelCounts:
+    """What is kept of dense predictions: enough for mIoU, and for AUROC and rAULC over all pixels. Shards add up."""
+
+    confusion: Any  # (c, c) pixels of each true class (line) by the class they are called (column), void left out
+    scores: dict[str, Counts]  # right and wrong pixels by key of each score
+
+    def __add__(self, other: PixelCounts) -> PixelCounts:
+        scores = {name: counts + other.scores[name] for name, counts in self.scores.items()}
+        return PixelCounts(self.confusion + other.confusion, scores)
+
+    def save(self) -> bytes:
+        """An .npz file of the counts."""
+        arrays = {"confusion": self.confusion}
+        for name, counts in self.scores.items():
+            arrays |= {f"{name}/table": counts.table, f"{name}/half": np.array(counts.half)}
+        file = io.BytesIO()
+        np.savez_compressed(file, **arrays)
+        return file.getvalue()
+
+    @classmethod
+    def load(cls, path: Path) -> PixelCounts:
+        with np.load(path) as arrays:
+            names = [name.removesuffix("/table") for name in arrays.files if name.endswith("/table")]
+            none = np.zeros((0, 1 << 16, 2), np.int64)
+            scores = {
+                name: Counts(bool(arrays[f"{name}/half"]), True, np.zeros(0, np.uint16), arrays[f"{name}/table"], none)
+                for name in names
+            }
+            return cls(arrays["confusion"], scores)
+
+    @property
+    def iou(self) -> Any:
+        """(c,) intersection over union of each class; NaN where it occurs nowhere."""
+        both = np.diag(self.confusion)
+        union = self.confusion.sum(0) + self.confusion.sum(1) - both
+        return np.where(union > 0, both / np.maximum(union, 1), np.nan)
+
+
+def count_step(network: Network, images: ImageSet, *, root: str | Path | None = None) -> Step:
+    """The step that counts the pixels of a dense network's answers; no pixel is dumped."""
+    make = partial(_count, network=network, images=images)
+    title = f"{network.name} on {images.data}"
+    parents = (network.parent(root), images.load_revision(root))
+    return Step(title, COUNT, {"images": images, **network.identity}, make, parents, VERSION)
+
+
+def _count(part: Part, context: Context, network: Network, images: ImageSet) -> Files:
+    here = runtime(context.device).at(network.trial.training.precision if network.trial else "auto")
+    module, network = build(network, context.store, here, context.root)
+    shown = images.load(context.root, context.store)
+    return {"counts.npz": count_pixels(module, network, shown, context.store, here).save()}
+
+
+def count_pixels(module: Any, network: Network, shown: LoadedImages, store: Store | None, here: Runtime) -> PixelCounts:
+    """Counts right and wrong pixels by score, and a confusion matrix, image by image in bounded memory.
+
+    The module gives logits (b, s, c, h, w) and scores (b, h, w); the entropy of the mean softmax is always one of them.
+    """
+    total: PixelCounts | None = None
+    done, void = 0, shown.dataset.void
+    batch = max(1, usual_batch(network, here) // 4)  # pixel-wise logits take as much room as the features
+    with evaluating(module), torch.inference_mode(), here.autocast():
+        for x, count in track(inputs(network, shown, store, here, batch), network.name, math.ceil(len(shown) / batch)):
+            truth = shown.images.label_maps(slice(done, done + count))
+            counts = _batch_counts(module(x), truth, network.classes, void, count)
+            total = counts if total is None else total + counts
+            done += count
+    assert total is not None
+    return total
+
+
+def _batch_counts(output: Output, truth: Any, classes: int, void: int | None, count: int) -> PixelCounts:
+    logits = output.logits
+    if logits is None or logits.dim() != 5:
+        raise BadInput("A dense network gives logits (b, s, c, h, w); this one does not.")
+    probs = logits[:count].float().softmax(2).mean(1)
+    called = probs.argmax(1).cpu().numpy()
+    scores = {"entropy": -(probs.clamp_min(1e-30).log() * probs).sum(1), **output.scores}
+    known = np.ones(truth.shape, bool) if void is None else truth != void
+    true, answers = truth[known].astype(np.int64), called[known]
+    confusion = np.bincount(true * classes + answers, minlength=classes**2).reshape(classes, classes)
+    wrong = true != answers
+    counted = {name: Counts.of(score[:count].float().cpu().numpy()[known], wrong) for name, score in scores.items()}
+    return PixelCounts(confusion, counted)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +17,20 @@ import torch
 from torch import Tensor, nn
 
 from nescio import datasets
-from nescio.config import Training, Trial, seed_for
+from nescio.checkpoints import read_weights
 from nescio.datasets import Batches
 from nescio.errors import BadInput
+from nescio.identity import seed_for
 from nescio.layers.spectral import settle
 from nescio.methods import registry as methods
 from nescio.methods.base import Method, Setting
-from nescio.runtime import Runtime, evaluating, random_state, restore_random_state, seed_everything
-from nescio.store import Store
+from nescio.runtime import Runtime, evaluating, random_state, restore_random_state, runtime, seed_everything
+from nescio.trials import Training, Trial
+from nescio.work.steps import Context, Files, Step
+from nescio.work.store import Part, Store
 
-VERSION = 3  # of what training does; a change that moves weights raises it
-WEIGHTS = "weights.safetensors"
+VERSION = 4  # of what training does; a change that moves weights raises it
+STAGE, WEIGHTS, FACTS = "train", "weights.safetensors", "facts.json"
 LOOK = 50  # optimiser steps between two looks at the loss: looking waits for the device
 Watch = Callable[[dict[str, Any]], None]
 
@@ -34,44 +39,129 @@ class Diverged(RuntimeError):
     """The loss stopped being a number."""
 
 
-def key_of(trial: Trial, dataset: datasets.Dataset, store: Store) -> str:
-    """Where the weights of a trial lie: a function of the trial and of the data's revision."""
-    return store.key("train", trial, parents=(dataset.revision,), version=VERSION)
+def train_step(trial: Trial, root: str | Path | None = None) -> Step:
+    """The step that trains a trial; its key is a function of the trial, the data's revision and what it starts from."""
+    revision = datasets.load(trial.data, root).revision
+    start = () if trial.start is None else (start_key(trial.start),)
+    return Step(title_of(trial), STAGE, trial, partial(_train, trial=trial), (revision, *start), VERSION, pace)
+
+
+def title_of(trial: Trial) -> str:
+    """What progress and failures call a trial."""
+    bound = f", spectral {trial.spectral:g}" if trial.spectral else ""
+    return f"{trial.method}, {trial.backbone}{bound}, trial {trial.trial}, data seed {trial.data_seed}"
+
+
+def _train(part: Part, context: Context, trial: Trial, watch: Watch | None = None) -> Files:
+    here = runtime(context.device).at(trial.training.precision)
+    dataset = datasets.load(trial.data, context.root)
+    method, facts = fit(trial, dataset, here, part, context.checkpoint_seconds, watch, context.store)
+    return {WEIGHTS: weights_of(method), FACTS: json.dumps(facts).encode()}
 
 
 def train(
     trial: Trial,
     store: Store,
-    runtime: Runtime,
+    here: Runtime,
     *,
     root: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
     watch: Watch | None = None,
-    wait: bool = True,
 ) -> str:
-    """Trains one trial unless it is finished, going on from its last checkpoint; returns its key."""
-    dataset, runtime = datasets.load(trial.data, root), runtime.at(trial.training.precision)
-    key = key_of(trial, dataset, store)
-    if runtime.rank > 0:  # the first process owns the store; the others only compute
-        if runtime.share(None):
-            fit(trial, dataset, runtime, None, checkpoint_seconds, None)
-        return key
-    with store.work("train", trial, parents=(dataset.revision,), version=VERSION, wait=wait) as part:
-        if runtime.share(part is not None):
-            method, facts = fit(trial, dataset, runtime, part, checkpoint_seconds, watch)
-            part.write(WEIGHTS, weights_of(method))
-            part.write("facts.json", json.dumps(facts).encode())
-    return key
+    """Trains one trial unless it is finished, going on from its last checkpoint; returns its key.
+
+    Under torchrun the first process owns the store; the others only compute.
+    """
+    step, here = train_step(trial, root), here.at(trial.training.precision)
+    dataset = datasets.load(trial.data, root)
+    if here.rank > 0:
+        if here.share(None):
+            fit(trial, dataset, here, None, checkpoint_seconds, None, store)
+        return step.key
+
+    made = False
+
+    def make(part: Part, _: Context) -> Files:
+        nonlocal made
+        made = here.share(True)
+        method, facts = fit(trial, dataset, here, part, checkpoint_seconds, watch, store)
+        return {WEIGHTS: weights_of(method), FACTS: json.dumps(facts).encode()}
+
+    replace(step, make=make).run(Context(store, None if root is None else str(root)), wait=True)
+    if not made:  # it was finished before, or by another process
+        here.share(False)
+    return step.key
 
 
-def load_method(key: str, trial: Trial, store: Store, runtime: Runtime, root: str | Path | None = None) -> Method:
-    """The trained method of a trial, ready to predict."""
+def facts_of(step: Step, store: Store) -> dict[str, Any]:
+    """What training found out: params, seconds and images."""
+    return dict(json.loads((step.folder(store) / FACTS).read_text("utf-8")))
+
+
+def pace(step: Step, context: Context) -> dict[str, Any]:
+    """Images, seconds and images a second of a trained network, for those who watch."""
+    facts = facts_of(step, context.store)
+    images, seconds = facts["images"], max(facts["seconds"], 1e-9)
+    return {"images": images, "seconds": seconds, "images/s": images / seconds}
+
+
+def load_method(key: str, trial: Trial, store: Store, here: Runtime, root: str | Path | None = None) -> Method:
+    """The trained method of a trial, ready to predict; its weights are those that were written, byte for byte."""
     from safetensors.torch import load
 
-    dataset = datasets.load(trial.data, root)
-    method = build(trial, dataset, rows=0)
-    method.load_state_dict(load((store.path("train", key) / WEIGHTS).read_bytes()))
-    return runtime.place(method).eval()  # type: ignore[return-value]
+    store.verify(STAGE, key)
+    method = build(trial, datasets.load(trial.data, root), rows=0)
+    method.load_state_dict(load((store.path(STAGE, key) / WEIGHTS).read_bytes()))
+    return here.place(method).eval()  # type: ignore[return-value]
+
+
+# ---- where weights start from
+
+FROM_STORE, FROM_FILE = "store:", "file:"
+
+
+def start_key(start: str) -> str:
+    """What the key of a fine-tuned trial follows from: the first trial's key, or the checkpoint's checksum."""
+    if start.startswith(FROM_STORE):
+        return start.removeprefix(FROM_STORE)
+    path = Path(start.removeprefix(FROM_FILE)).expanduser()
+    if not start.startswith(FROM_FILE) or not path.is_file():
+        raise BadInput(f"A trial starts from store:KEY or from file:PATH of a checkpoint, not from {start!r}.")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def _start_weights(start: str, store: Store) -> dict[str, Tensor]:
+    """The weights that a trial starts from, by name."""
+    from safetensors.torch import load
+
+    if start.startswith(FROM_STORE):
+        key = start.removeprefix(FROM_STORE)
+        if not store.finished(STAGE, key):
+            raise BadInput(f"There is no trained network {key} in {store.root} to start from.")
+        store.verify(STAGE, key)
+        return load((store.path(STAGE, key) / WEIGHTS).read_bytes())
+    return read_weights(Path(start.removeprefix(FROM_FILE)).expanduser())
+
+
+def take_weights(method: Method, start: str, store: Store) -> list[str]:
+    """Gives the backbone the weights that it starts from, by name; returns the names of tensors that stay new.
+
+    A checkpoint of a bare backbone has no prefix `features.`; heads of another shape are left new.
+    """
+    state = _start_weights(start, store)
+    own = method.state_dict()
+    if not any(name.startswith("features.") for name in state):
+        state = {f"features.{name}": tensor for name, tensor in state.items()}
+    fitting = {name: tensor for name, tensor in state.items() if name in own and own[name].shape == tensor.shape}
+    missing = [name for name in own if name.startswith("features.") and name not in fitting]
+    if missing:
+        raise BadInput(
+            f"{start} does not fit this backbone: it lacks {missing[0]}, or has it in another shape "
+            f"({len(missing)} of {sum(name.startswith('features.') for name in own)} tensors)."
+        )
+    method.load_state_dict(own | fitting)
+    return [name for name in own if name not in fitting]
 
 
 def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
@@ -79,7 +169,7 @@ def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
     classes = len(trial.classes) if trial.classes is not None else len(dataset.classes)
     # without the method: networks of one seed start alike, whatever they are taught by (UIMNET §1)
     seed_everything(seed_for("init", trial.backbone, trial.init_seed))
-    setting = Setting(trial.backbone, dataset.channels, dataset.size, classes, trial.spectral, rows)
+    setting = Setting(trial.backbone, dataset.channels, dataset.shape, classes, trial.spectral, rows)
     return methods[trial.method](trial.recipe, setting)
 
 
@@ -96,10 +186,11 @@ def fit(
     part: Any,
     checkpoint_seconds: float,
     watch: Watch | None,
+    store: Store | None = None,
 ) -> tuple[Method, dict[str, Any]]:
     """Trains from the last checkpoint of `part`, or from the start; returns the method and what it cost."""
     plan, seed = trial.training, _seed(trial)
-    method, stream = _begin(trial, dataset, runtime, seed)
+    method, stream = _begin(trial, dataset, runtime, seed, store)
     optimizer = optimizer_of(plan, method, runtime)
     average = _average(method)
     if plan.compile:
@@ -149,9 +240,9 @@ def fit(
     return method.eval(), {"params": learnt, "seconds": seconds, "images": seen}
 
 
-def start_of(trial: Trial, dataset: datasets.Dataset, runtime: Runtime) -> Method:
+def start_of(trial: Trial, dataset: datasets.Dataset, runtime: Runtime, store: Store | None = None) -> Method:
     """A trial's method as it is before the first step."""
-    method, _ = _begin(trial, dataset, runtime, _seed(trial))
+    method, _ = _begin(trial, dataset, runtime, _seed(trial), store)
     return method.eval()  # type: ignore[no-any-return]
 
 
@@ -162,9 +253,16 @@ def _seed(trial: Trial) -> int:
     return seed_for("train", replace(trial, training=replace(trial.training, **speed)))
 
 
-def _begin(trial: Trial, dataset: datasets.Dataset, runtime: Runtime, seed: int) -> tuple[Any, _Stream]:
+def _begin(
+    trial: Trial, dataset: datasets.Dataset, runtime: Runtime, seed: int, store: Store | None = None
+) -> tuple[Any, _Stream]:
     images = datasets.splits(dataset, trial.classes, trial.data_seed).train
-    method: Any = runtime.place(build(trial, dataset, rows=len(images.labels)))
+    method: Any = build(trial, dataset, rows=len(images.labels))
+    if trial.start is not None:
+        if store is None:
+            raise BadInput(f"This trial starts from {trial.start}: give the store in which that is looked for.")
+        take_weights(method, trial.start, store)
+    method = runtime.place(method)
     stream = _Stream(images, dataset, trial.training, runtime, seed, method.views)
     seed_everything(seed_for(seed, "prepare"))
     # The data flows on the device that the runtime chose; a method sees only batches.
@@ -201,6 +299,14 @@ def rate_at(plan: Training, epochs: float) -> float:
         done = (epochs - plan.warmup) / max(plan.epochs - plan.warmup, 1e-8)
         return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
     return 1.0
+
+
+def usual_batch(rows: int, parts: int = 1) -> int:
+    """256, or for fewer than 4096 rows the largest power of two that is at most a sixteenth of them."""
+    batch = Training().batch
+    while batch > rows / 16 and batch > max(8, parts):
+        batch //= 2
+    return batch
 
 
 def check_batch(plan: Training, rows: int, world: int = 1) -> None:

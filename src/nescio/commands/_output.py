@@ -7,8 +7,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from nescio.options import option
+
 FORMATS = {
-    "table": "tables for people (the default)",
     "json": "strict JSON, alone on stdout",
     "csv": "long, tidy rows",
     "markdown": "Markdown tables",
@@ -16,11 +17,15 @@ FORMATS = {
 }
 
 
+def formats() -> Any:
+    """The field `format` of a command that prints rows; "table" without a flag."""
+    return option("table", switches=FORMATS, group="output")
+
+
 def add_format(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output").add_mutually_exclusive_group()
     for name, sentence in FORMATS.items():
-        if name != "table":
-            group.add_argument(f"--{name}", dest="format", action="store_const", const=name, help=sentence)
+        group.add_argument(f"--{name}", dest="format", action="store_const", const=name, help=sentence)
     parser.set_defaults(format="table")
 
 
@@ -34,14 +39,14 @@ def json_of(value: Any) -> str:
     return json_text(value)
 
 
-def list_parts(registry: Any, facts: Callable[[str], dict[str, str]], args: argparse.Namespace) -> int:
+def list_parts(registry: Any, facts: Callable[[str], dict[str, str]], name: str | None, format: str) -> int:
     """Prints what a registry holds, or one part of it whole."""
     from nescio.report import grid
 
-    if args.name:
-        function = registry[args.name].function
-        say(f"{args.name}{inspect.signature(function)}\n\n{inspect.getdoc(function)}")
+    if name:
+        function = registry[name].function
+        say(f"{name}{inspect.signature(function)}\n\n{inspect.getdoc(function)}")
         return 0
     rows = [facts(name) for name in registry]
-    say(json_of(rows) if args.format == "json" else grid(rows, args.format))
+    say(json_of(rows) if format == "json" else grid(rows, format))
     return 0

@@ -104,7 +104,7 @@ def add_overlap(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from nescio.commands._study import Lines, end
     from nescio.protocols import cood
-    from nescio.store import Store
+    from nescio.work.store import Store
 
     plan, store = plan_of(args), Store(args.store)
     plan.check()
@@ -167,7 +167,7 @@ def _named(text: str, option: str) -> tuple[str, str]:
 
 def names_of(args: argparse.Namespace, notes: list[str]) -> Names | None:
     """Names of the in-classes and of the out-classes, from files or from the datasets; None where there are none."""
-    from nescio import hierarchy
+    from nescio.protocols.cood import hierarchy
 
     files = (args.in_names, args.out_names)
     if any(files) and not all(files) and not (args.data and args.out):
@@ -179,7 +179,7 @@ def names_of(args: argparse.Namespace, notes: list[str]) -> Names | None:
             continue
         if spec is None:
             return None
-        from nescio.zoo.data import labelled
+        from nescio.datasets.classes import labelled
 
         try:
             own = labelled(spec, args.root, outside=outside).classes

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from nescio.commands._study import Lines, add_budget, add_log, add_place, budget_of, numbers, show, workers_of
 from nescio.commands._watch import logger
-from nescio.config import canonical
 from nescio.errors import BadInput
+from nescio.identity import canonical
 
 if TYPE_CHECKING:
     from nescio.protocols.reliability import Plan

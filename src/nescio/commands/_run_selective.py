@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from nescio.commands._study import Lines, end
     from nescio.protocols import selective
-    from nescio.store import Store
+    from nescio.work.store import Store
 
     measures = tuple(dict.fromkeys(args.measures.split(",")))
     plan = selective.Plan(fit_rows=args.fit_rows, seed=args.seed, measures=measures)

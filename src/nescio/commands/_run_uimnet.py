@@ -30,8 +30,8 @@ from nescio.commands._study import (
     workers_of,
 )
 from nescio.commands._watch import logger
-from nescio.config import canonical
 from nescio.errors import BadInput
+from nescio.identity import canonical
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +124,7 @@ def classes_of(args: argparse.Namespace) -> tuple[tuple[int, ...] | None, tuple[
     if args.inside or args.outside or args.features:
         raise BadInput("--partition says which classes are in and out; leave --in, --out and --features away.")
     from nescio import datasets
-    from nescio.protocols.imagenot import Partition
+    from nescio.datasets.partition import Partition
     from nescio.protocols.uimnet import PRESETS
 
     found = Partition.load(Path(args.partition))

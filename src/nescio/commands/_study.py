@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from nescio.commands._output import json_of, say
-from nescio.config import Training
 from nescio.errors import BadInput
-from nescio.store import reason_of
+from nescio.trials import Training
+from nescio.work.store import reason_of
 
 
 def numbers(text: str, what: str = "class numbers") -> tuple[int, ...]:
@@ -184,7 +184,7 @@ def show(study: Any, folder: Path, others: Mapping[str, str] | None = None) -> i
 
     others  pages that this one leads to: address → name
     """
-    from nescio.report._study import files, print_study, write_study
+    from nescio.report.studies import files, print_study, write_study
 
     print_study(study)
     page, made = folder / "index.html", folder / ".made"
@@ -222,7 +222,7 @@ def end(study: Any, folder: Path | None) -> int:
 def _fingerprint(held: dict[str, bytes], others: Mapping[str, str] | None) -> str:
     """What a page is made of: the study, and the code that writes it. Drawing the same page again takes seconds."""
     import nescio
-    from nescio.report._study import drawable
+    from nescio.report.studies import drawable
 
     source = Path(nescio.__file__).parent
     code = [

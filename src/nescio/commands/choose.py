@@ -34,8 +34,8 @@ from nescio.errors import BadInput, Undefined
 if TYPE_CHECKING:
     from nescio.metrics import Ranking
     from nescio.predictions import Predictions
+    from nescio.predictions.entries import Entry
     from nescio.report import Cell, Table
-    from nescio.zoo.entries import Entry
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9}
 RESAMPLES = 1000
@@ -128,8 +128,8 @@ def models_of(args: argparse.Namespace) -> list[Entry]:
 
 
 def _entries(args: argparse.Namespace) -> list[Entry]:
-    from nescio.store import Store
-    from nescio.zoo.entries import entries, entry_of_file
+    from nescio.predictions.entries import entries, entry_of_file
+    from nescio.work.store import Store
 
     if args.files and args.data:
         raise BadInput("--data asks for a set of a store, and files are given: leave one of them away.")
@@ -220,7 +220,7 @@ class Limits:
 
     def refuses(self, entry: Entry) -> str | None:
         """Why a model is no candidate; None if it is one."""
-        from nescio.zoo.families import belongs
+        from nescio.networks.families import belongs
 
         for most, fact, what, unit in (
             (self.params, _number(entry, "params"), "parameters", _millions),
@@ -241,13 +241,13 @@ def _number(entry: Entry, fact: str) -> float | None:
 
 
 def _millions(params: float) -> str:
-    from nescio.report._clouds import millions
+    from nescio.report.clouds import millions
 
     return millions(params)
 
 
 def _percent(share: float) -> str:
-    from nescio.report._tables import percent
+    from nescio.report.cells import percent
 
     return percent(share)
 
@@ -296,10 +296,10 @@ def choose(
     Of equal models the one with fewer parameters comes first. `resamples`: None takes enough of them for Holm's first
     step among so many models, and at least a thousand.
     """
-    from nescio._bootstrap import asked
-    from nescio.compare import _joined, compare
-    from nescio.progress import track
+    from nescio.analysis.bootstrap import asked
+    from nescio.analysis.comparison import _joined, compare
     from nescio.protocols.selective import one_set
+    from nescio.work.progress import track
 
     one_set(entries)
     left = [(each.model, why) for each in entries if (why := (limits or Limits()).refuses(each))]
@@ -351,7 +351,7 @@ def _dump(entry: Entry, measure: str) -> tuple[Predictions, str]:
 
 
 def _ranking(dump: Predictions, rows: Any, measure: str) -> Ranking:
-    from nescio.compare import _uncertainty
+    from nescio.analysis.comparison import _uncertainty
     from nescio.measures._softmax import summary
     from nescio.metrics import Ranking
 
@@ -384,7 +384,7 @@ def _beside(ranked: Ranking) -> dict[str, Any]:
 
 
 def _line(compared: Any, entry: Entry) -> dict[str, Any]:
-    from nescio.zoo.families import family
+    from nescio.networks.families import family
 
     own = next(each for each in compared.rows if each["method"] == entry.model)
     none = dict.fromkeys(("difference", "low", "high", "adjusted"))
@@ -485,7 +485,7 @@ def _interval(line: Mapping[str, Any]) -> str:
 def table(found: Chosen) -> Table:
     """One line a model, the best first."""
     from nescio.report import Cell, Table
-    from nescio.report._tables import legend
+    from nescio.report.cells import legend
 
     def cell(line: Mapping[str, Any], name: str) -> Cell | None:
         value = line[name]

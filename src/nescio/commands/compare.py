@@ -10,54 +10,57 @@ examples:
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from nescio.commands._output import add_format, json_of, say
+from nescio.commands._output import formats, json_of, say
 from nescio.errors import BadInput
+from nescio.options import argument, option
 from nescio.predictions import Predictions
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="predictions of each model on the same split")
-    parser.add_argument("--measure", default="largest", help="which uncertainty ranks the answers (default: largest)")
-    parser.add_argument("--metrics", nargs="+", metavar="METRIC", help="which metrics (default: all that apply)")
-    parser.add_argument("--resamples", type=int, default=1000, help="of the bootstrap (default: 1000)")
-    parser.add_argument("--level", type=float, default=0.95, help="of the intervals (default: 0.95)")
-    parser.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: 0)")
-    parser.add_argument("--report", metavar="DIR", help="write index.html and rows.csv there")
-    add_format(parser)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    files: tuple[str, ...] = argument("predictions of each model on the same split", metavar="FILE")
+    measure: str = option("largest", "which uncertainty ranks the predictions")
+    metrics: tuple[str, ...] = option((), "which metrics", style="words", metavar="METRIC", unset="all that apply")
+    resamples: int = option(1000, "of the bootstrap")
+    level: float = option(0.95, "of the intervals")
+    seed: int = option(0, "of the bootstrap")
+    report: str | None = option(None, "write index.html and rows.csv there", metavar="DIR")
+    format: str = formats()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from nescio import report
-    from nescio.compare import compare
+    from nescio.analysis.comparison import compare
 
-    names = _names(args.files)
-    models = {name: Predictions.load(file) for name, file in zip(names, args.files, strict=True)}
+    names = _names(options.files)
+    models = {name: Predictions.load(file) for name, file in zip(names, options.files, strict=True)}
     found = compare(
         models,
-        measure=args.measure,
-        metrics=args.metrics,
-        resamples=args.resamples,
-        level=args.level,
-        seed=args.seed,
+        measure=options.measure,
+        metrics=options.metrics or None,
+        resamples=options.resamples,
+        level=options.level,
+        seed=options.seed,
     )
-    if args.report:
-        written = report.write(Path(args.report), [], comparison=found)
-    if args.format == "json":
+    if options.report:
+        written = report.write(Path(options.report), [], comparison=found)
+    if options.format == "json":
         say(json_of({"rows": found.rows, "differences": found.differences, "reasons": found.reasons}))
-    elif args.format == "table":
+    elif options.format == "table":
         report.terminal([], comparison=found)
-        if args.report:
+        if options.report:
             say(f"\nThe page is {written}.")
     else:
-        write = {"csv": report.csv_text, "markdown": report.markdown, "latex": report.latex}[args.format]
+        write = {"csv": report.csv_text, "markdown": report.markdown, "latex": report.latex}[options.format]
         say(write([], comparison=found))
     return 0
 
 
-def _names(files: list[str]) -> list[str]:
+def _names(files: Sequence[str]) -> Sequence[str]:
     """File names without their ending where that tells them apart, else as they were given."""
     stems = [Path(file).stem for file in files]
     names = stems if len(set(stems)) == len(files) else files

@@ -7,10 +7,9 @@ writes a page to look at. Nothing is downloaded; run it again and it only shows 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,25 +22,26 @@ if TYPE_CHECKING:
     from nescio.protocols.uimnet import Plan
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", metavar="DIR", default="demo", help="where to write (default: demo)")
-    parser.add_argument("--workers", type=int, help="processes (default: one a core)")
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    to: str = option("demo", "where to write", metavar="DIR")
+    workers: int | None = option(None, "processes", unset="one per core", metavar="N")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     try:
         from nescio.methods import classifiers
     except ImportError as missing:
         raise BadInput(f"The demo trains networks and needs {missing.name}: pip install 'nescio[train]'.") from None
-    from nescio._parallel import threads
+    from nescio.arrays.parallel import threads
     from nescio.protocols import uimnet
     from nescio.protocols._networks import Place
-    from nescio.report._study import print_study, write_study
+    from nescio.report.studies import print_study, write_study
 
-    folder = Path(args.to)
+    folder = Path(options.to)
     plan = replace(uimnet.PRESETS["demo"], methods=tuple(classifiers()))
     place = Place(str(folder / "store"), device="cpu")
-    workers = threads() if args.workers is None else args.workers
+    workers = threads() if options.workers is None else options.workers
     with closing(Lines(workers)) as lines:
         study = uimnet.run(plan, place, workers, lines)
     print_study(study)
@@ -60,7 +60,7 @@ def _a_dump(plan: Plan, place: Place) -> Path:
     from nescio.predict import DUMP
     from nescio.protocols import uimnet
     from nescio.protocols._networks import dump_key
-    from nescio.store import Store
+    from nescio.work.store import Store
 
     trial = next(each for each in uimnet.trials_of(plan) if each.method == "erm")
     key = dump_key(trial, "test", plan.outside, place)

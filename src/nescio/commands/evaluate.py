@@ -13,55 +13,43 @@ examples:
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from nescio.commands._output import add_format, json_of, say
+from nescio.commands._output import formats, json_of, say
 from nescio.errors import BadInput
+from nescio.options import argument, option
 from nescio.predictions import Predictions
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="predictions on in-domain test rows")
-    parser.add_argument("--train", metavar="FILE", help="training rows: fits the density and neighbour measures")
-    parser.add_argument(
-        "--val", metavar="FILE", help="validation rows: fit the calibration and the rejection threshold"
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    files: tuple[str, ...] = argument("predictions on in-distribution test rows", metavar="FILE")
+    train: str | None = option(None, "training rows: fit the density and neighbour measures", metavar="FILE")
+    val: str | None = option(None, "validation rows: fit the calibration and the rejection threshold", metavar="FILE")
+    ood: tuple[str, ...] = option(
+        (), "out-of-distribution rows under a name; may be repeated", style="repeats", metavar="NAME=FILE"
     )
-    parser.add_argument(
-        "--ood", action="append", default=[], metavar="NAME=FILE", help="out-domain rows under a name; may be repeated"
-    )
-    parser.add_argument(
-        "--by", action="append", default=[], metavar="GROUP", help="rows of their own for every value of a group"
-    )
-    parser.add_argument(
-        "--calibration",
-        choices=("temperature", "vector"),
-        default="temperature",
-        help="fitted on --val (default: temperature)",
-    )
-    parser.add_argument("--classwise", action="store_true", default=None, help="class-wise ECE on dumps of any size")
-    parser.add_argument(
-        "--bootstrap",
-        type=int,
-        default=0,
-        metavar="B",
-        help="95 %% intervals from B resamples of the rows (default: none)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: 0)")
-    parser.add_argument("--report", metavar="DIR", help="write index.html, rows.csv, tables.md and tables.tex there")
-    add_format(parser)
+    by: tuple[str, ...] = option((), "rows of their own for every value of a group", style="repeats", metavar="GROUP")
+    calibration: Literal["temperature", "vector"] = option("temperature", "fitted on --val")
+    classwise: bool = option(False, "class-wise ECE on dumps of any size")
+    bootstrap: int = option(0, "95 % intervals from B resamples of the rows; 0: none", metavar="B")
+    seed: int = option(0, "of the bootstrap")
+    report: str | None = option(None, "write index.html, rows.csv, tables.md and tables.tex there", metavar="DIR")
+    format: str = formats()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from nescio import report
-    from nescio.scorecard import scorecard
+    from nescio.analysis.cards import scorecard
 
-    if args.bootstrap < 0:
-        raise BadInput(f"--bootstrap is a number of resamples, not {args.bootstrap}.")
-    train = Predictions.load(args.train) if args.train else None
-    val = Predictions.load(args.val) if args.val else None
+    if options.bootstrap < 0:
+        raise BadInput(f"--bootstrap is a number of resamples, not {options.bootstrap}.")
+    train = Predictions.load(options.train) if options.train else None
+    val = Predictions.load(options.val) if options.val else None
     outside = {}
-    for word in args.ood:
+    for word in options.ood:
         name, equals, path = word.partition("=")
         if not (equals and name and path):
             raise BadInput(f"--ood takes NAME=FILE, not {word!r}.")
@@ -69,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             raise BadInput(f"--ood names {name!r} twice.")
         outside[name] = Predictions.load(path, outside=True)
     cards = []
-    for file in args.files:
+    for file in options.files:
         predictions = Predictions.load(file)
         card = scorecard(
             predictions,
@@ -77,23 +65,23 @@ def run(args: argparse.Namespace) -> int:
             val,
             outside,
             name=file,
-            by=args.by,
-            calibration=args.calibration,
-            classwise=args.classwise,
+            by=options.by,
+            calibration=options.calibration,
+            classwise=options.classwise or None,
         )
-        if args.bootstrap:
-            from nescio.compare import add_intervals
+        if options.bootstrap:
+            from nescio.analysis.comparison import add_intervals
 
-            add_intervals(card, resamples=args.bootstrap, seed=args.seed)
+            add_intervals(card, resamples=options.bootstrap, seed=options.seed)
         cards.append(card)
-    if args.report:
-        written = report.write(Path(args.report), cards)
-    if args.format == "json":
+    if options.report:
+        written = report.write(Path(options.report), cards)
+    if options.format == "json":
         say(json_of({"files": [{"file": card.name, "rows": card.rows, "reasons": card.reasons} for card in cards]}))
-    elif args.format == "table":
+    elif options.format == "table":
         report.terminal(cards)
-        if args.report:
+        if options.report:
             say(f"\nThe page is {written}.")
     else:
-        say({"csv": report.csv_text, "markdown": report.markdown, "latex": report.latex}[args.format](cards))
+        say({"csv": report.csv_text, "markdown": report.markdown, "latex": report.latex}[options.format](cards))
     return 0

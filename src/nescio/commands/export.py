@@ -17,65 +17,59 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from nescio.commands._output import json_of, say
+from nescio.commands._work import DATA
 from nescio.errors import BadInput
-from nescio.store import Store
+from nescio.options import REQUIRED, argument, option
+from nescio.work.store import Store
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="timm name, torchvision:NAME or store:KEY")
-    parser.add_argument(
-        "--threshold", required=True, metavar="U|FILE", help="abstain above it; or a file of `nescio threshold --json`"
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    model: str = argument("timm name, torchvision:NAME or store:KEY", metavar="MODEL")
+    threshold: str = option(REQUIRED, "abstain above it; or a file of `nescio threshold --json`", metavar="U|FILE")
+    temperature: float | None = option(None, "divides the logits", metavar="T", unset="of the threshold's file, or 1")
+    measure: str | None = option(
+        None,
+        "largest (one minus the largest probability) or entropy",
+        unset="of the threshold's file, or largest",
     )
-    parser.add_argument(
-        "--temperature",
-        type=float,
-        metavar="T",
-        help="divides the logits (default: of the threshold's file, or 1)",
+    to: str | None = option(None, "where to write, ending in .onnx or .pt2", metavar="FILE", unset="MODEL.onnx here")
+    format: Literal["onnx", "pt2"] | None = option(
+        None, "pt2 needs torch to run", unset="by the ending of --to, or onnx"
     )
-    parser.add_argument(
-        "--measure",
-        help="largest (one minus the largest probability) or entropy (default: of the threshold's file, or largest)",
-    )
-    parser.add_argument(
-        "--to", metavar="FILE", help="where to write, ending in .onnx or .pt2 (default: MODEL.onnx here)"
-    )
-    parser.add_argument(
-        "--format", choices=("onnx", "pt2"), help="(default: by the ending of --to, or onnx; pt2 needs torch to run)"
-    )
-    parser.add_argument(
-        "--weights",
+    weights: str | None = option(
+        None,
+        "file of weights, or a folder that holds one of the model's name",
         metavar="PATH",
-        help="file of weights, or a folder that holds one of the model's name (default: $NESCIO_WEIGHTS, or the hubs)",
+        unset="$NESCIO_WEIGHTS, or the hubs",
     )
-    parser.add_argument("--store", default="store", help="folder of finished work, for store:KEY (default: store)")
-    parser.add_argument(
-        "--root", help="folder of datasets, for store:KEY (default: $NESCIO_DATA, else ~/.cache/nescio/data)"
-    )
-    parser.add_argument("--json", action="store_true", help="the file's metadata as strict JSON, alone on stdout")
+    store: str = option("store", "folder of finished work, for store:KEY")
+    root: str | None = option(None, "folder of datasets, for store:KEY", unset=DATA)
+    json: bool = option(False, "the file's metadata as strict JSON, alone on stdout")
 
 
-def run(args: argparse.Namespace) -> int:
-    goal = _goal(args.model, args.to, args.format)
-    from nescio.export import classifier_of, export, rule_of
-    from nescio.zoo.ask import Settings
+def run(options: Options) -> int:
+    goal = _goal(options.model, options.to, options.format)
+    from nescio.networks.ask import Settings
+    from nescio.networks.export import classifier_of, export, rule_of
 
-    rule, promise = rule_of(args.threshold, args.temperature, args.measure)
-    place = Settings(weights=Path(args.weights) if args.weights else None).place
-    found = classifier_of(args.model, Store(args.store), weights=place, root=args.root)
+    rule, promise = rule_of(options.threshold, options.temperature, options.measure)
+    place = Settings(weights=Path(options.weights) if options.weights else None).place
+    found = classifier_of(options.model, Store(options.store), weights=place, root=options.root)
     if promise.pop("classes", found.classes) != found.classes:
         raise BadInput(
-            f"The threshold was set on predictions of another model: {args.model} has {found.classes} classes."
+            f"The threshold was set on predictions of another model: {options.model} has {found.classes} classes."
         )
     if promise:
         found = replace(found, about={**found.about, "promise": promise})
     made = export(found, rule, goal)
-    if args.json:
+    if options.json:
         say(json_of({"file": str(made.path), "checked": made.checked, **made.metadata}))
         return 0
     say(f"{made.path} abstains where {rule.measure} > {rule.threshold!r} (temperature {rule.temperature:g}).")

@@ -12,80 +12,84 @@ examples:
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nescio.commands._output import say
+from nescio.commands._work import DATA
 from nescio.errors import BadInput
+from nescio.options import REQUIRED, option
 
 if TYPE_CHECKING:
-    from nescio.protocols.imagenot import Partition
+    from nescio.datasets.partition import Partition
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", required=True, metavar="DATA", help="digits, cifar10, folder:PATH, npz:PATH …")
-    parser.add_argument("--root", metavar="DIR", help="where datasets lie (default: $NESCIO_DATA)")
-    parser.add_argument(
-        "--features",
-        default="pixels",
-        metavar="WHAT",
-        help="pixels (the default); a timm model, with --weights; the key of a training, with --store; "
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    data: str = option(REQUIRED, "digits, cifar10, folder:PATH, npz:PATH …")
+    root: str | None = option(None, "folder of datasets", metavar="DIR", unset=DATA)
+    features: str = option(
+        "pixels",
+        "pixels; a timm model, with --weights; the key of a training, with --store; "
         "or a file of predictions with embeddings and labels",
+        metavar="WHAT",
     )
-    parser.add_argument("--weights", metavar="FILE", help="weights of the timm model: nothing is downloaded")
-    parser.add_argument("--store", metavar="DIR", help="where the training lies")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
-    parser.add_argument("--to", metavar="FILE", help="write the partition there, as JSON")
-    parser.add_argument("--draw", metavar="FILE", help="draw the tree there, as SVG")
-    parser.add_argument("--json", action="store_true", help="print the partition as JSON, alone on stdout")
+    weights: str | None = option(None, "weights of the timm model: nothing is downloaded", metavar="FILE")
+    store: str | None = option(None, "where the training lies", metavar="DIR")
+    device: str = option("auto", "auto, cpu or cuda")
+    to: str | None = option(None, "write the partition there, as JSON", metavar="FILE")
+    draw: str | None = option(None, "draw the tree there, as SVG", metavar="FILE")
+    json: bool = option(False, "print the partition as JSON, alone on stdout")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from nescio import datasets
-    from nescio.protocols import imagenot
+    from nescio.datasets import partition as imagenot
 
-    if args.weights and args.store:
+    if options.weights and options.store:
         raise BadInput("Both --weights and --store are given: features come from a timm model or from a training.")
-    if args.draw and Path(args.draw).suffix != ".svg":
-        raise BadInput(f"--draw writes SVG: {args.draw} must end in .svg.")
-    dataset = datasets.load(args.data, args.root)
-    means, features = _means(args, dataset)
+    if options.draw and Path(options.draw).suffix != ".svg":
+        raise BadInput(f"--draw writes SVG: {options.draw} must end in .svg.")
+    dataset = datasets.load(options.data, options.root)
+    means, features = _means(options, dataset)
     made = imagenot.imagenot(dataset, means, features)
-    if args.to:
-        made.save(args.to)
-    if args.draw:
-        Path(args.draw).parent.mkdir(parents=True, exist_ok=True)
-        Path(args.draw).write_text(imagenot.draw(made), "utf-8")
-    if args.json:
+    if options.to:
+        made.save(options.to)
+    if options.draw:
+        Path(options.draw).parent.mkdir(parents=True, exist_ok=True)
+        Path(options.draw).write_text(imagenot.draw(made), "utf-8")
+    if options.json:
         say(made.to_json())
         return 0
     _show(made)
-    for path, what in ((args.to, "The partition"), (args.draw, "The tree")):
+    for path, what in ((options.to, "The partition"), (options.draw, "The tree")):
         if path:
             say(f"{what} is {path}.")
     return 0
 
 
-def _means(args: argparse.Namespace, dataset: Any) -> tuple[Any, str]:
+def _means(options: Options, dataset: Any) -> tuple[Any, str]:
     """Class means, and what they are means of."""
-    from nescio.protocols import imagenot
+    from nescio.datasets import partition as imagenot
 
-    if args.weights or args.store:
+    if options.weights or options.store:
         from nescio.runtime import runtime
-        from nescio.store import Store
+        from nescio.work.store import Store
 
-        place = runtime(args.device, "float32")
-        if args.weights:
-            return imagenot.timm_means(args.features, args.weights, dataset, place), f"timm model {args.features}"
-        means = imagenot.trial_means(args.features, Store(args.store), dataset, place, args.root)
-        return means, f"training {args.features}"
-    if args.features == "pixels":
+        place = runtime(options.device, "float32")
+        if options.weights:
+            return imagenot.timm_means(
+                options.features, options.weights, dataset, place
+            ), f"timm model {options.features}"
+        means = imagenot.trial_means(options.features, Store(options.store), dataset, place, options.root)
+        return means, f"training {options.features}"
+    if options.features == "pixels":
         return imagenot.pixel_means(dataset), "pixels"
-    if Path(args.features).exists():
-        return imagenot.dump_means(args.features, dataset), f"predictions {Path(args.features).name}"
+    if Path(options.features).exists():
+        return imagenot.dump_means(options.features, dataset), f"predictions {Path(options.features).name}"
     raise BadInput(
-        f"--features {args.features}: there is no such file. If it is a timm model, name its weights with --weights; "
+        f"--features {options.features}: there is no such file. If it is a timm model, name its weights with --weights; "
         "if it is the key of a training, name its store with --store; the images themselves are --features pixels."
     )
 

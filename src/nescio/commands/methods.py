@@ -1,4 +1,4 @@
-"""The methods that nescio knows, built in and plugged in: what each one does, its paper, and what it can be told.
+"""The methods that nescio knows, built in and plugged in: what each one does, its paper and its hyper-parameters.
 
 The search ranges are where `nescio run` looks; trial 0 is always the defaults. A classifier gives logits; a method of
 the kind `features` learns without labels, gives embeddings alone and stands in no comparison of classifiers.
@@ -6,31 +6,32 @@ the kind `features` learns without labels, gives embeddings alone and stands in 
 
 from __future__ import annotations
 
-import argparse
 import inspect
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from nescio.commands._output import add_format, json_of, say
+from nescio.commands._output import formats, json_of, say
+from nescio.options import argument
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="show one of them whole, with its formula and source")
-    add_format(parser)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    name: str | None = argument("show one of them whole, with its formula and source", default=None, metavar="NAME")
+    format: str = formats()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from nescio.methods import registry
     from nescio.report import grid
 
-    names = [args.name] if args.name else sorted(registry)
+    names = [options.name] if options.name else sorted(registry)
     found = [_facts(name, registry[name]) for name in names]
-    if args.format == "json":
-        say(json_of(found[0] if args.name else found))
-    elif args.name:
-        if args.format == "table":
-            say(f"{args.name} ({found[0]['kind']}): {found[0]['paper']}\n\n{found[0]['meaning']}\n")
-        say(grid(found[0]["recipe"], args.format))
+    if options.format == "json":
+        say(json_of(found[0] if options.name else found))
+    elif options.name:
+        if options.format == "table":
+            say(f"{options.name} ({found[0]['kind']}): {found[0]['paper']}\n\n{found[0]['meaning']}\n")
+        say(grid(found[0]["recipe"], options.format))
     else:
         rows = [
             {
@@ -41,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
             }
             for facts in found
         ]
-        say(grid(rows, args.format))
-        if args.format == "table":
+        say(grid(rows, options.format))
+        if options.format == "table":
             say("`nescio methods NAME` shows one whole, with its search ranges.")
     return 0
 

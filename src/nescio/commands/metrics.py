@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
-from nescio.commands._output import add_format, list_parts
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="show one of them whole, with its formula and source")
-    add_format(parser)
+from nescio.commands._output import formats, list_parts
+from nescio.options import argument
 
 
-def run(args: argparse.Namespace) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    name: str | None = argument("show one of them whole, with its formula and source", default=None, metavar="NAME")
+    format: str = formats()
+
+
+def run(options: Options) -> int:
     from nescio.metrics import registry
 
     def facts(name: str) -> dict[str, str]:
         part = registry[name]
-        return {"metric": name, "better": part.better, "asks": ", ".join(part.kinds), "meaning": part.sentence}
+        return {"metric": name, "better": part.better, "kinds": ", ".join(part.kinds), "meaning": part.sentence}
 
-    return list_parts(registry, facts, args)
+    return list_parts(registry, facts, options.name, options.format)

@@ -12,53 +12,55 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
+from typing import Literal
 
 from nescio.commands._output import say
-from nescio.commands._study import add_place
+from nescio.commands._work import PlaceOptions
 from nescio.errors import BadInput
-from nescio.store import Store, StoreError
+from nescio.options import REQUIRED, argument, nested, option
+from nescio.work.store import Store, StoreError
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("key", metavar="KEY", help="of a trained network, or its first letters")
-    parser.add_argument(
-        "--split",
-        choices=("test", "val", "out", "train"),
-        default="test",
-        help="test (default), val, out: test images of classes that were not taught, or train",
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    key: str = argument("of a trained network, or its first letters", metavar="KEY")
+    split: Literal["test", "val", "out", "train"] = option(
+        "test", "out: test images of classes that were not in training"
     )
-    parser.add_argument("--to", metavar="FILE", required=True, help=".npz or .safetensors file, or a folder")
-    parser.add_argument("--probes", action="store_true", help="Jacobian and test-time augmentation as well")
-    parser.add_argument("--compile", action="store_true", help="torch.compile the network: worth it on large sets")
-    add_place(parser)
+    to: str = option(REQUIRED, ".npz or .safetensors file, or a folder", metavar="FILE")
+    probes: bool = option(False, "Jacobian and test-time augmentation as well")
+    compile: bool = option(False, "torch.compile the network: worth it on large sets")
+    place: PlaceOptions = nested(PlaceOptions())
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from nescio import datasets
-    from nescio.config import from_plain
     from nescio.methods import registry
     from nescio.predict import load_dump, predict, probe, split_of
     from nescio.runtime import runtime
+    from nescio.trials import from_plain
 
     try:
-        store = Store(args.store)
-        key = whole(args.key, store)
+        store = Store(options.store)
+        key = whole(options.key, store)
         trial = from_plain(store.recipe("train", key)["recipe"], lambda name: registry[name].recipe_class)
-        split_of(datasets.load(trial.data, args.root), trial, args.split)  # an empty one is said before any work
-        here = runtime(args.device)
+        split_of(datasets.load(trial.data, options.root), trial, options.split)  # an empty one is said before any work
+        here = runtime(options.device)
         found = None
-        if args.probes:
-            found = load_dump(probe([(key, trial)], [1.0], args.split, store, here, root=args.root), store)
-        dump = load_dump(predict(key, trial, args.split, store, here, root=args.root, compile=args.compile), store)
+        if options.probes:
+            found = load_dump(probe([(key, trial)], [1.0], options.split, store, here, root=options.root), store)
+        dump = load_dump(
+            predict(key, trial, options.split, store, here, root=options.root, compile=options.compile), store
+        )
         if found is not None:
             dump = dump.replace(scores={**dump.scores, **found.scores}, variants={**dump.variants, **found.variants})
     except StoreError as error:
         print(f"nescio predict: {error}", file=sys.stderr)
         return 1
-    dump.save(args.to)
-    say(f"{args.to} holds what {key} says about {len(dump)} images ({args.split}).")
+    dump.save(options.to)
+    say(f"{options.to} holds what {key} says about {len(dump)} images ({options.split}).")
     return 0
 
 

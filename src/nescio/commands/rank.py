@@ -43,9 +43,9 @@ from nescio.commands.reliability import add_scoring, how_of
 from nescio.errors import BadInput
 
 if TYPE_CHECKING:
-    from nescio.candidates import Candidate, Ranked
+    from nescio.analysis.ranking import Candidate, Ranked
+    from nescio.datasets.pictures import Pictures
     from nescio.embedding import Asking
-    from nescio.pictures import Pictures
     from nescio.predictions import Predictions
 
 ENDINGS = (".npz", ".safetensors", ".parquet", ".csv", ".npy")
@@ -117,7 +117,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nescio.candidates import arrays_of, rank, save_columns, table_of
+    from nescio.analysis.ranking import arrays_of, rank, save_columns, table_of
 
     found = rank(
         candidates_of(args),
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         save_columns(args.to, table_of(found), arrays_of(found))
     page = None
     if args.report:
-        from nescio.report._representations import ranking_story, write_story
+        from nescio.report.representations import ranking_story, write_story
 
         page = write_story(ranking_story(found), args.report, found.comparison.rows)
     _show(found, args, page)
@@ -244,7 +244,7 @@ def _taught(texts: Sequence[str], asked: Sequence[Named]) -> dict[str | None, st
 
 def _read(asked: Named, taught: str | None) -> Candidate:
     """A candidate of files."""
-    from nescio.candidates import Candidate, read
+    from nescio.analysis.ranking import Candidate, read
 
     sides = [_sides(word) for word in asked.members]
     refs = [side for side, _ in sides if side is not None]
@@ -279,10 +279,10 @@ class _Shown:
 
     @staticmethod
     def of(args: argparse.Namespace, taught: str | None, networks: Sequence[Named]) -> _Shown:
+        from nescio.datasets.pictures import pictures, training
         from nescio.embedding import Asking
-        from nescio.pictures import pictures, training
-        from nescio.store import Store
-        from nescio.zoo.entries import spec_of
+        from nescio.predictions.entries import spec_of
+        from nescio.work.store import Store
 
         trained = any(word.startswith(("store:", "siblings:")) for each in networks for word in each.members)
         images = pictures(args.images, args.root, divided=trained)
@@ -309,9 +309,9 @@ def _check_apart(images: Pictures, known: Pictures, args: argparse.Namespace) ->
 
 def _embedded(asked: Named, args: argparse.Namespace, shown: _Shown) -> Candidate:
     """A candidate of networks, which look at the images."""
-    from nescio.candidates import Candidate, in_one_order
+    from nescio.analysis.ranking import Candidate, in_one_order
     from nescio.embedding import embed, members_of
-    from nescio.progress import track
+    from nescio.work.progress import track
 
     members = members_of(asked.members, shown.asking.store)
     sets = {"tests": shown.images, "refs": shown.references, "train": shown.train}
@@ -329,7 +329,7 @@ def _embedded(asked: Named, args: argparse.Namespace, shown: _Shown) -> Candidat
 
 def _show(found: Ranked, args: argparse.Namespace, page: Path | None) -> None:
     from nescio import report
-    from nescio.report._representations import ranking_sentences, ranking_tables
+    from nescio.report.representations import ranking_sentences, ranking_tables
 
     if args.format == "json":
         say(json_of(_plain(found)))
@@ -354,8 +354,8 @@ def _show(found: Ranked, args: argparse.Namespace, page: Path | None) -> None:
 
 
 def _plain(found: Ranked) -> dict[str, Any]:
-    from nescio.candidates import TOLD
-    from nescio.representations import kind
+    from nescio.analysis.ranking import TOLD
+    from nescio.measures.siblings import kind
 
     def told(name: str) -> dict[str, Any]:
         held = {}

@@ -32,8 +32,8 @@ from nescio.commands._output import json_of, say
 from nescio.errors import BadInput
 
 if TYPE_CHECKING:
-    from nescio.candidates import How
-    from nescio.report._representations import Judged
+    from nescio.analysis.ranking import How
+    from nescio.report.representations import Judged
 
 ONE = (
     "One model has no neighbourhood consistency: NC asks whether models agree on what is near to a row, so it needs "
@@ -101,7 +101,7 @@ def add_scoring(parser: argparse.ArgumentParser) -> None:
 
 
 def how_of(args: argparse.Namespace) -> How:
-    from nescio.candidates import How
+    from nescio.analysis.ranking import How
 
     return How(
         k=args.k,
@@ -116,7 +116,7 @@ def how_of(args: argparse.Namespace) -> How:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nescio.candidates import columns_of, save_columns
+    from nescio.analysis.ranking import columns_of, save_columns
 
     if args.least < 1:
         raise BadInput(f"--least is a number of rows from 1 on, not {args.least}.")
@@ -135,8 +135,8 @@ def run(args: argparse.Namespace) -> int:
 
 def judge(args: argparse.Namespace) -> Judged:
     """The rows of the files and their scores."""
-    from nescio.candidates import Candidate, division, neighbours, own_references, read, scored
-    from nescio.report._representations import Judged
+    from nescio.analysis.ranking import Candidate, division, neighbours, own_references, read, scored
+    from nescio.report.representations import Judged
 
     if len(args.files) == 1:
         raise BadInput(ONE.format(args.files[0]))
@@ -162,7 +162,7 @@ def judge(args: argparse.Namespace) -> Judged:
 
 
 def _page(judged: Judged, args: argparse.Namespace) -> Path:
-    from nescio.report._representations import judged_story, write_story
+    from nescio.report.representations import judged_story, write_story
 
     shown = _thumbnails(judged, args) if args.images else None
     return write_story(judged_story(judged, args.least, shown), args.report)
@@ -170,7 +170,7 @@ def _page(judged: Judged, args: argparse.Namespace) -> Path:
 
 def _thumbnails(judged: Judged, args: argparse.Namespace) -> dict[int, tuple[bytes, str]]:
     """Row → small picture and name, of the rows that the page shows."""
-    from nescio.pictures import pictures, places_of, thumbnail
+    from nescio.datasets.pictures import pictures, places_of, thumbnail
 
     index, every = judged.scores.index, len(judged.candidate.tests[0])
     shown = pictures(args.images, args.root, divided=True)
@@ -193,7 +193,7 @@ def _print(judged: Judged, args: argparse.Namespace, page: Path | None) -> None:
     from rich.text import Text
 
     from nescio import report
-    from nescio.report._representations import judged_sentences, least_table, quantile_table
+    from nescio.report.representations import judged_sentences, least_table, quantile_table
 
     console = Console()
     console.print(Text(" ".join(judged_sentences(judged))), end="\n\n")
@@ -211,8 +211,8 @@ def _print(judged: Judged, args: argparse.Namespace, page: Path | None) -> None:
 def _plain(judged: Judged, args: argparse.Namespace) -> dict[str, Any]:
     import numpy as np
 
-    from nescio.candidates import chance, natural
-    from nescio.report._representations import QUANTILES
+    from nescio.analysis.ranking import chance, natural
+    from nescio.report.representations import QUANTILES
 
     def quantiles(name: str) -> dict[str, float]:
         values = np.quantile(natural(name, judged.scores.u[name]), list(QUANTILES.values()))

@@ -21,69 +21,71 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nescio.commands._output import add_format, json_of, say
+from nescio.commands._output import formats, json_of, say
 from nescio.errors import BadInput
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="SOURCE", nargs="+", help="stores, or Parquet files of rows")
-    parser.add_argument(
-        "--to", metavar="DIR", help="write the page, tables and rows there (default: SOURCE/report, of one SOURCE)"
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    source: tuple[str, ...] = argument("stores, or Parquet files of rows", metavar="SOURCE")
+    to: str | None = option(
+        None, "write the page, tables and rows there", metavar="DIR", unset="SOURCE/report/PROTOCOL, of one SOURCE"
     )
-    parser.add_argument(
-        "--only", metavar="NAMES", help="tables and figures by name, comma-separated (default: all of them, as a page)"
+    only: tuple[str, ...] = option(
+        (), "tables and figures by name, such as uimnet/table2", metavar="NAMES", unset="all of them, as a page"
     )
-    parser.add_argument(
-        "--study",
+    study: tuple[str, ...] = option(
+        (),
+        "which of the store, by their keys",
         metavar="KEYS",
-        help="which of the store, comma-separated (default: the newest; with --only, of every protocol)",
+        unset="the newest; with --only, of every protocol",
     )
-    add_format(parser)
+    format: str = formats()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from nescio import report
-    from nescio.report._study import joined, print_study, read_study, story_of, tables_of, write_study
+    from nescio.report.studies import joined, print_study, read_study, story_of, tables_of, write_study
 
-    sources = [Path(source) for source in args.source]
-    keys = [key for key in (args.study or "").split(",") if key] or [None]
-    if len(sources) > 1 and args.study:
+    sources = [Path(source) for source in options.source]
+    keys = [key for key in (options.study or "").split(",") if key] or [None]
+    if len(sources) > 1 and options.study:
         raise BadInput("--study chooses within one store: give one SOURCE, or leave it out.")
-    if len(sources) * len(keys) > 1 and not args.to and args.format == "table":
+    if len(sources) * len(keys) > 1 and not options.to and options.format == "table":
         raise BadInput("Several studies are joined into a new report: say where it shall lie, with --to DIR.")
     beside = sources[0] if sources[0].is_dir() else sources[0].parent
-    if args.only and len(sources) == len(keys) == 1:
+    if options.only and len(sources) == len(keys) == 1:
         studies = [read_study(place) for place in _studies(sources[0], keys[0])]
     else:
         studies = [joined([read_study(_newest(source, key)) for source in sources for key in keys])]
-    if args.only:
-        return _only(studies, args.only.split(","), Path(args.to or beside / "report"), args)
+    if options.only:
+        return _only(studies, options.only.split(","), Path(options.to or beside / "report"), options)
     held = studies[0]
-    page = write_study(held, args.to or beside / "report") if args.to or args.format == "table" else None
-    if args.format == "table":
+    page = write_study(held, options.to or beside / "report") if options.to or options.format == "table" else None
+    if options.format == "table":
         print_study(held)
         say(f"The page is {page}; all tables and rows lie beside it.")
-    elif args.format == "json":
+    elif options.format == "json":
         say(json_of(held.rows))
-    elif args.format == "csv":
+    elif options.format == "csv":
         say(report.csv_text(held.rows))
     else:
-        say({"markdown": report.markdown, "latex": report.latex}[args.format](list(tables_of(story_of(held)))))
+        say({"markdown": report.markdown, "latex": report.latex}[options.format](list(tables_of(story_of(held)))))
     return 0
 
 
-def _only(studies: Sequence[Any], names: list[str], folder: Path, args: argparse.Namespace) -> int:
+def _only(studies: Sequence[Any], names: list[str], folder: Path, options: Options) -> int:
     """Single tables and figures: written to a folder, or printed alone in the form that was asked for."""
     from nescio import report
-    from nescio.report._study import lacking, named, within, write_named
-    from nescio.report._text import tables_csv
+    from nescio.report.studies import lacking, named, within, write_named
+    from nescio.report.text import tables_csv
 
     first, *others = studies
     found = named(first, list(dict.fromkeys(name.strip() for name in names)), *others)
@@ -91,17 +93,17 @@ def _only(studies: Sequence[Any], names: list[str], folder: Path, args: argparse
         if not blocks:
             print(lacking(name, *studies), file=sys.stderr)
     tables = [table for blocks in found.values() for table in within(blocks)]
-    if args.to or args.format == "table":
+    if options.to or options.format == "table":
         files = write_named(found, folder)
-    if args.format == "table":
+    if options.format == "table":
         report.terminal(tables)
         if files:
             say(f"Written to {folder}: {', '.join(file.name for file in files)}.")
-    elif args.format == "json":
+    elif options.format == "json":
         say(json_of([{"table": t.title, "lines": [_line(t, *line) for line in t.lines]} for t in tables]))
     else:
         forms: dict[str, Callable[[Any], str]] = {"markdown": report.markdown, "latex": report.latex}
-        say((forms | {"csv": tables_csv})[args.format](tables))
+        say((forms | {"csv": tables_csv})[options.format](tables))
     return 0 if any(found.values()) else 1
 
 
@@ -139,7 +141,7 @@ def _alone(source: Path) -> bool:
 
 def _runs(source: Path, key: str | None) -> list[Any]:
     """The finished studies of a store whose key begins so, the newest first."""
-    from nescio.store import Store
+    from nescio.work.store import Store
 
     runs = [each for each in Store(source).runs() if (each.stage, each.state) == ("study", "finished")]
     if not runs:

@@ -1,42 +1,69 @@
 """A paper's whole protocol: train or read, predict, evaluate, tables and page.
 
-Everything finished lies in the store: run the same command again and only what is missing is done. Kill it at any time.
-Several runs may share one store, at once; nothing is done twice. A network that fails costs its line, never the others.
+Finished work lies in the store: run the same command again and only what is missing is done. Kill it at any time.
+Several runs may share one store at once; nothing is done twice. A network that fails does not stop the others.
 
 examples:
   nescio run uimnet --data digits --methods all --trials 3 --seeds 2 --workers 2
   nescio run selective vit.npz resnet=r50.npz
   nescio run cood --pair resnet=cifar10.npz,cifar100.npz --estimation 40 --test 20
   nescio run reliability --data digits --methods simclr,moco --members 3
-  nescio run uimnet --help                         what a protocol can be told
+  nescio run uimnet --help                         the options of a protocol
 """
 
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
+from dataclasses import dataclass
+from pathlib import Path
 
-PROTOCOLS = {
-    "uimnet": "what classifiers know what they don't know: methods, measures, ensembles, on classes in and out",
-    "selective": "which models know when they are wrong: many models' answers to the same images, compared",
-    "cood": "which models notice classes that they were never taught, from easy to hard for each of them",
-    "reliability": "which representations can be trusted: scores without labels against heads that had them",
-}
+from nescio.commands._work import CrewOptions, PlaceOptions, end, working
+from nescio.identity import canonical
+from nescio.options import add_options, nested, option, options_of
+from nescio.protocols import base
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What every protocol takes."""
+
+    place: PlaceOptions = nested(PlaceOptions())
+    crew: CrewOptions = nested(CrewOptions())
+    log: str | None = option(
+        None,
+        "tensorboard:DIR or wandb:PROJECT: validation NLL, seconds and pace of every finished trial",
+        metavar="KIND:PLACE",
+        group="output",
+    )
+    report: str | None = option(
+        None, "page, tables and rows there", metavar="DIR", unset="STORE/report/PROTOCOL", group="output"
+    )
+    json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    protocols = parser.add_subparsers(metavar="PROTOCOL", dest="protocol", required=True, parser_class=type(parser))
-    for name, sentence in PROTOCOLS.items():
-        module = import_module(f"nescio.commands._run_{name}")
+    protocols = parser.add_subparsers(metavar="PROTOCOL", dest="_protocol", required=True, parser_class=type(parser))
+    for name, protocol in base.registry.items():
         sub = protocols.add_parser(
             name,
-            help=sentence,
-            description=module.__doc__,
+            help=protocol.sentence.replace("%", "%%"),
+            description=protocol.doc,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        module.configure(sub)
-        sub.set_defaults(follow=module.run)
+        add_options(sub, protocol.plan, protocol.presets)
+        add_options(sub, RunOptions, start=_start(protocol))
+        sub.set_defaults(_parser=sub)
+
+
+def _start(protocol: base.Protocol) -> RunOptions:
+    return RunOptions(crew=CrewOptions(workers=protocol.workers))
 
 
 def run(args: argparse.Namespace) -> int:
-    return int(args.follow(args))
+    protocol = base.registry[args._protocol]
+    plan = options_of(args, protocol.plan, protocol.presets)
+    options = options_of(args, RunOptions, start=_start(protocol))
+    with working(options.place, options.crew, options.log, canonical(plan)) as work:
+        study = base.run(protocol, plan, work)
+    folder = Path(options.report or Path(options.place.store) / "report" / protocol.name)
+    return end(study, None if options.json else folder)

@@ -8,35 +8,37 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
 from typing import Any
 
-from nescio.commands._output import add_format, json_of, say
+from nescio.commands._output import formats, json_of, say
 from nescio.errors import BadInput
+from nescio.options import option
 
 TRIAL = ("method", "data", "backbone", "spectral", "trial", "data_seed", "init_seed")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--store", default="store", help="folder of finished work (default: store)")
-    parser.add_argument("--failed", action="store_true", help="only what failed")
-    add_format(parser)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    store: str = option("store", "folder of finished work")
+    failed: bool = option(False, "only what failed")
+    format: str = formats()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from nescio.report import grid
-    from nescio.store import Store, StoreError
+    from nescio.work.store import Store, StoreError
 
-    store = Store(args.store)
+    store = Store(options.store)
     if not store.root.is_dir():
         raise BadInput(f"There is no store in {store.root}.")
     try:
-        runs = [each for each in store.runs() if not args.failed or each.state == "failed"]
+        runs = [each for each in store.runs() if not options.failed or each.state == "failed"]
     except StoreError as error:
         print(f"nescio runs: {error}", file=sys.stderr)
         return 1
-    if args.format == "json":
+    if options.format == "json":
         plain = [
             {"stage": r.stage, "key": r.key, "state": r.state, "reason": r.reason, "owner": r.owner, "recipe": r.recipe}
             | {name: r.recipe[name] for name in TRIAL if name in r.recipe}
@@ -49,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
         f"{states.count(state)} {state}" for state in ("finished", "running", "stopped", "failed") if state in states
     ]
     if runs:
-        say(grid([_row(each) for each in runs], args.format))
-    if args.format == "table":
-        say(f"{store.root}: {', '.join(counts) if counts else 'nothing failed' if args.failed else 'empty'}.")
+        say(grid([_row(each) for each in runs], options.format))
+    if options.format == "table":
+        say(f"{store.root}: {', '.join(counts) if counts else 'nothing failed' if options.failed else 'empty'}.")
     return 0
 
 

@@ -24,69 +24,72 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import sys
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
+from nescio.analysis.thresholds import Guard, Judged, guard, rows_needed, upper_limit
 from nescio.commands._output import json_of, say
-from nescio.guarantee import Guard, Judged, guard, rows_needed, upper_limit
+from nescio.errors import BadInput
+from nescio.options import argument, option
 from nescio.predictions import Predictions
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="labelled predictions that earn the guarantee")
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--risk", type=float, metavar="R", help="share of wrong answers that is promised, e.g. 0.01")
-    asked.add_argument("--coverage", type=float, metavar="C", help="share of rows to answer: the risk limit comes out")
-    parser.add_argument(
-        "--delta", type=float, default=0.05, metavar="D", help="chance that the promise fails (default: 0.05)"
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    file: str = argument("labelled predictions that earn the guarantee", metavar="FILE")
+    risk: float | None = option(None, "share of wrong answers that is promised, e.g. 0.01", metavar="R")
+    coverage: float | None = option(None, "share of rows to answer: the risk limit comes out", metavar="C")
+    delta: float = option(0.05, "chance that the promise fails", metavar="D")
+    measure: str = option(
+        "largest",
+        "uncertainty that the threshold acts on: see `nescio measures`; mc-dropout for a variant of that name, "
+        "scores/NAME for a score of FILE; largest is one minus the largest probability",
     )
-    parser.add_argument(
-        "--measure",
-        default="largest",
-        help="uncertainty that the threshold acts on: see `nescio measures`; mc-dropout for a variant of "
-        "that name, scores/NAME for a score of FILE "
-        "(default: largest, one minus the largest probability)",
-    )
-    parser.add_argument("--method", choices=("sgr", "ltt", "both"), default="sgr", help="for --risk (default: sgr)")
-    parser.add_argument(
-        "--temperature",
-        default=None,
+    method: Literal["sgr", "ltt", "both"] = option("sgr", "for --risk")
+    temperature: str | None = option(
+        None,
+        "divides the logits: a number that these rows had no say in, or fit",
         metavar="T|fit",
-        help="divides the logits: a number that these rows had no say in, or fit (default: 1; with --val: fit)",
+        unset="1; with --val: fit",
     )
-    parser.add_argument("--val", metavar="FILE", help="rows to fit the temperature on, so that all of FILE is kept")
-    parser.add_argument(
-        "--fit-rows",
-        type=int,
+    val: str | None = option(None, "rows to fit the temperature on, so that all of FILE is kept", metavar="FILE")
+    fit_rows: int | None = option(
+        None,
+        "rows of FILE that a fitted temperature takes, evenly over the classes",
         metavar="N",
-        help="rows of FILE that a fitted temperature takes, evenly over the classes (default: a tenth, at most 5000)",
+        unset="a tenth, at most 5000",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of which rows these are (default: 0)")
-    parser.add_argument("--check", metavar="FILE", help="other labelled rows: what the threshold does to them")
-    parser.add_argument("--json", action="store_true", help="strict JSON, alone on stdout")
+    seed: int = option(0, "of which rows these are")
+    check: str | None = option(None, "other labelled rows: what the threshold does to them", metavar="FILE")
+    json: bool = option(False, "strict JSON, alone on stdout")
 
 
-def run(args: argparse.Namespace) -> int:
-    predictions = Predictions.load(args.file)
+def run(options: Options) -> int:
+    if (options.risk is None) == (options.coverage is None):
+        raise BadInput("One of --risk and --coverage is required, not both.")
+    predictions = Predictions.load(options.file)
     found = guard(
         predictions,
-        risk=args.risk,
-        coverage=args.coverage,
-        delta=args.delta,
-        measure=args.measure,
-        method=args.method,
-        temperature=args.temperature or ("fit" if args.val else 1.0),
-        val=Predictions.load(args.val) if args.val else None,
-        fit_rows=args.fit_rows,
-        seed=args.seed,
+        risk=options.risk,
+        coverage=options.coverage,
+        delta=options.delta,
+        measure=options.measure,
+        method=options.method,
+        temperature=options.temperature or ("fit" if options.val else 1.0),
+        val=Predictions.load(options.val) if options.val else None,
+        fit_rows=options.fit_rows,
+        seed=options.seed,
     )
     promise = found.guarantee
-    check = found.judge(Predictions.load(args.check)) if args.check and promise.attainable else None
+    check = found.judge(Predictions.load(options.check)) if options.check and promise.attainable else None
     untaught = 0 if predictions.taught is None else int((~predictions.taught).sum())
-    if args.json:
-        say(json_of({"file": args.file, "classes": predictions.classes, "untaught": untaught, **_facts(found, check)}))
+    if options.json:
+        say(
+            json_of(
+                {"file": options.file, "classes": predictions.classes, "untaught": untaught, **_facts(found, check)}
+            )
+        )
     elif promise.attainable:
         say("\n".join(_sentences(found, untaught, check)))
     else:

@@ -1,8 +1,9 @@
-"""Trains one network and keeps it in the store, under a key that is a function of everything said here.
+"""Trains one network and keeps it in the store, under a key that is a function of everything given here.
 
-A finished one says so at once. A killed one goes on from its last checkpoint when the same command is given again.
+A finished one is reported at once. A killed one goes on from its last checkpoint when the same command is given again.
 Several processes: torchrun --nproc-per-node 2 -m nescio train …
---members M trains M networks that differ in their seed alone, on --workers processes; one that fails costs itself only.
+--members M trains M networks that differ in their seed alone, on --workers processes; one that fails does not stop the
+others.
 
 examples:
   nescio train --method erm --data digits --backbone conv --epochs 20
@@ -13,209 +14,166 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import ast
-import json
 import os
 import sys
-from contextlib import closing
-from dataclasses import fields, replace
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
+from nescio.commands._loggers import logger
 from nescio.commands._output import say
-from nescio.commands._study import Lines, add_budget, add_log, add_place, budget_of, numbers
-from nescio.config import Training, Trial, draw
+from nescio.commands._work import CrewOptions, PlaceOptions, working
 from nescio.errors import BadInput
+from nescio.options import nested, option, ranges
+from nescio.trials import BUDGET, Training, Trial
 
-PLAN = Training()
+TRAINING = Training()
+OWN = "own"
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_argument_group("what")
-    what.add_argument("--method", default="erm", help="see `nescio methods` (default: erm)")
-    what.add_argument(
-        "--recipe",
-        nargs="+",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="settings of the method; see `nescio methods NAME`",
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    method: str = option("erm", "see `nescio methods`")
+    recipe: tuple[str, ...] = option(
+        (), "hyper-parameters of the method; see `nescio methods NAME`", style="words", metavar="FIELD=VALUE"
     )
-    what.add_argument(
-        "--trial",
-        type=int,
-        default=0,
-        metavar="T",
-        help="0: the method's defaults; others: drawn from its search ranges",
+    trial: int = option(0, "0: the method's defaults; others: drawn from its search ranges", metavar="T")
+    data: str = option("digits", "digits, cifar10, folder:PATH, npz:PATH …")
+    classes: tuple[int, ...] | None = option(
+        None, "in-distribution classes, as 0-5,7", parse=ranges, metavar="LIST", unset="all"
     )
-    what.add_argument("--data", default="digits", help="digits, cifar10, folder:PATH, npz:PATH … (default: digits)")
-    what.add_argument("--classes", metavar="LIST", help="in-domain classes, as 0-5,7 (default: all)")
-    what.add_argument("--backbone", default="conv", help="mlp, conv, resnet18 or any timm name (default: conv)")
-    what.add_argument(
-        "--spectral", metavar="TARGET", help="bounds how far a layer can stretch; none: off (default: none; due: 3)"
+    backbone: str = option("conv", "mlp, conv, resnet18 or any timm name")
+    spectral: str = option(
+        OWN, "bounds how far a layer can stretch: a number, none, or own: the method's (due: 3)", metavar="TARGET"
     )
-    what.add_argument(
-        "--data-seed", type=int, default=0, metavar="S", help="of the train/validation split (default: 0)"
+    start: str | None = option(
+        None, "weights to start from: store:KEY of a trained network, or file:PATH of a checkpoint", metavar="WEIGHTS"
     )
-    what.add_argument("--init-seed", type=int, default=0, metavar="S", help="of the initial weights (default: 0)")
-    what.add_argument(
-        "--members", type=int, default=1, metavar="M", help="networks, of init seeds S to S + M − 1 (default: 1)"
+    data_seed: int = option(0, "of the train/validation split", metavar="S")
+    init_seed: int = option(0, "of the initial weights", metavar="S")
+    members: int = option(1, "networks, of init seeds S to S + M − 1", metavar="M")
+    batch: int | None = option(
+        None,
+        "rows of a step",
+        unset=f"{TRAINING.batch}; fewer than {16 * TRAINING.batch} training rows: a sixteenth",
+        group=BUDGET,
     )
-    add_budget(
-        parser,
-        {"default": PLAN},
-        batch=f"default: {PLAN.batch}; fewer than 4096 training rows: a sixteenth",
-        augment="default: crop-flip; images of one channel, such as digits, which have no mirror image: shift; "
+    augment: Literal["none", "shift", "crop-flip", "full"] | None = option(
+        None,
+        "what is done to training images",
+        unset="crop-flip; images of one channel, such as digits, which have no mirror image: shift; "
         "methods that compare views: full",
+        group=BUDGET,
     )
-    add_log(parser, "loss, rate and pace of this training")
-    parser.add_argument(
-        "--workers",
-        type=int,
-        help="processes that train members (default: one a core, one on a GPU); 0: this process",
+    training: Training = nested(TRAINING, omit=("batch", "augment"))
+    log: str | None = option(
+        None, "tensorboard:DIR or wandb:PROJECT: loss, rate and pace of this training", metavar="KIND:PLACE"
     )
-    add_place(parser)
+    crew: CrewOptions = nested(CrewOptions())
+    place: PlaceOptions = nested(PlaceOptions())
 
 
-def run(args: argparse.Namespace) -> int:
-    from nescio import datasets
-    from nescio.commands._watch import watching
+def run(options: Options) -> int:
     from nescio.runtime import leave, runtime
-    from nescio.store import Busy, Store, StoreError
-    from nescio.training import Diverged, key_of, train
+    from nescio.training import Diverged, train, train_step
+    from nescio.work.progress import EpochBar
+    from nescio.work.store import Busy, StoreError
 
-    trial = trial_of(args)
-    if args.members != 1:
-        return _ensemble(trial, args)
-    here = runtime(args.device)
-    store = Store(args.store)
-    key = key_of(trial, datasets.load(args.data, args.root), store)
-    place = store.path("train", key)
-    known = store.finished("train", key)
+    trial = trial_of(options)
+    if options.members != 1:
+        return _ensemble(trial, options)
+    context = options.place.context()
+    here, step = runtime(context.device), train_step(trial, context.root)
+    folder, known = step.folder(context.store), step.finished(context.store)
+    about = {**trial.describe(), "key": step.key}
+    silent = known or here.rank > 0
     try:
-        about = {**trial.describe(), "key": key}
-        with watching(f"{args.method} on {args.data}", args.log, about, silent=known or here.rank > 0) as watch:
-            train(trial, store, here, root=args.root, checkpoint_seconds=args.checkpoint_seconds, watch=watch)
+        with logger(None if silent else options.log, about) as log, EpochBar(step.title, silent=silent) as bar:
+
+            def watch(seen: dict[str, Any]) -> None:
+                bar(seen)
+                if log is not None:
+                    log(seen)
+
+            seconds = context.checkpoint_seconds
+            train(trial, context.store, here, root=context.root, checkpoint_seconds=seconds, watch=watch)
     except (Diverged, StoreError, Busy) as error:
-        print(f"nescio train: {error} The trial is {key}.", file=sys.stderr)
+        print(f"nescio train: {error} The trial is {step.key}.", file=sys.stderr)
         return 1
     finally:
         leave()
     if here.rank == 0:
-        say(f"{key} was finished before, in {place}" if known else f"{key} is finished, in {place}")
+        say(f"{step.key} {'was finished before' if known else 'is finished'}, in {folder}")
     return 0
 
 
-def _ensemble(trial: Trial, args: argparse.Namespace) -> int:
+def _ensemble(trial: Trial, options: Options) -> int:
     """Trains networks that differ in their init seed; 1 when one of them failed."""
-    from nescio import datasets
-    from nescio.commands._study import workers_of
-    from nescio.store import Store
-    from nescio.sweep import Task, sweep
-    from nescio.training import key_of
+    from nescio.training import train_step
 
-    if args.members < 1:
-        raise BadInput(f"--members is a number from 1 on, not {args.members}.")
-    if args.log:
-        raise BadInput("--log watches one network: leave it away with --members.")
+    if options.members < 1:
+        raise BadInput(f"--members is a number from 1 on, not {options.members}.")
+    if options.log:
+        raise BadInput("--log is for one network: omit it with --members.")
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise BadInput("--members trains every network in a process of its own: start it without torchrun.")
-    store, dataset = Store(args.store), datasets.load(args.data, args.root)
-    members = [replace(trial, init_seed=trial.init_seed + number) for number in range(args.members)]
-    keys = {each.init_seed: key_of(each, dataset, store) for each in members}
-    known = {seed for seed, key in keys.items() if store.finished("train", key)}
-    place = (args.store, args.root, args.device, args.checkpoint_seconds)
-    tasks = [
-        Task(f"init seed {each.init_seed}", _member, (each, *place), _member_died)
-        for each in members
-        if each.init_seed not in known
-    ]
-    workers = workers_of(args)
-    with closing(Lines(workers)) as lines:
-        failures = sweep(tasks, workers, partial(lines, "train"))
-    for seed, key in keys.items():
-        if store.finished("train", key):
-            say(f"{key} {'was finished before' if seed in known else 'is finished'}, in {store.path('train', key)}")
-    for failure in failures:
-        print(f"nescio train: {failure.task.name}: {failure.reason}", file=sys.stderr)
-    return 1 if failures else 0
+    seeds = range(trial.init_seed, trial.init_seed + options.members)
+    members = [train_step(replace(trial, init_seed=seed), options.place.root) for seed in seeds]
+    members = [replace(step, title=f"init seed {seed}") for step, seed in zip(members, seeds, strict=True)]
+    store = options.place.context().store
+    known = {step.key for step in members if step.finished(store)}
+    with working(options.place, options.crew) as work:
+        finished = work.do("train", members)
+    for step in finished:
+        say(f"{step.key} {'was finished before' if step.key in known else 'is finished'}, in {step.folder(store)}")
+    for failure in work.failures:
+        print(f"nescio train: {failure.name}: {failure.reason}", file=sys.stderr)
+    return 1 if work.failures else 0
 
 
-def _member(trial: Trial, store: str, root: str | None, device: str, checkpoint_seconds: float) -> dict[str, Any]:
-    """What one worker does; returns what it cost."""
-    from nescio.runtime import runtime
-    from nescio.store import Store
-    from nescio.training import train
-
-    here = Store(store)
-    key = train(trial, here, runtime(device), root=root, checkpoint_seconds=checkpoint_seconds, wait=False)
-    return dict(json.loads((here.path("train", key) / "facts.json").read_text()))
-
-
-def _member_died(reason: str, trial: Trial, store: str, root: str | None, *_: Any) -> None:
-    from nescio import datasets
-    from nescio.store import Store
-    from nescio.training import VERSION
-
-    revision = datasets.load(trial.data, root).revision
-    Store(store).fail("train", trial, reason, parents=(revision,), version=VERSION)
-
-
-def trial_of(args: argparse.Namespace) -> Trial:
-    """The trial that the options describe; a wrong one is a sentence."""
+def trial_of(options: Options) -> Trial:
+    """The trial that the options describe."""
     from nescio import datasets
     from nescio.methods import registry
-    from nescio.training import check_batch, check_views
+    from nescio.search import draw
+    from nescio.training import check_batch, check_views, usual_batch
 
-    method = registry[args.method]
-    dataset = datasets.load(args.data, args.root)
-    classes = numbers(args.classes) if args.classes else None
-    rows = len(datasets.splits(dataset, classes, args.data_seed).train)
-    if args.trial < 0:
-        raise BadInput(f"--trial is a number from 0 on, not {args.trial}.")
-    said = budget_of(args)
-    usual: dict[str, Any] = {
-        "batch": usual_batch(rows, said.get("accumulate", PLAN.accumulate)),
-        "augment": method.augment or ("shift" if dataset.channels == 1 else "crop-flip"),
-    }
-    training = Training(**usual | said)
+    method = registry[options.method]
+    dataset = datasets.load(options.data, options.place.root)
+    rows = len(datasets.splits(dataset, options.classes, options.data_seed).train)
+    if options.trial < 0:
+        raise BadInput(f"--trial is a number from 0 on, not {options.trial}.")
+    batch = usual_batch(rows, options.training.accumulate) if options.batch is None else options.batch
+    augment: Any = options.augment or method.augment or ("shift" if dataset.channels == 1 else "crop-flip")
+    training = replace(options.training, batch=batch, augment=augment)
     check_batch(training, rows)
     check_views(training, method.views)
     return Trial(
-        method=args.method,
-        recipe=recipe_of(draw(method.recipe_class, args.trial), args.recipe, args.method),
-        data=args.data,
-        classes=classes,
-        backbone=args.backbone,
-        spectral=target(args.spectral, method.spectral_default),
+        method=options.method,
+        recipe=recipe_of(draw(method.recipe_class, options.trial), options.recipe, options.method),
+        data=options.data,
+        classes=options.classes,
+        backbone=options.backbone,
+        spectral=method.spectral_default if options.spectral == OWN else target(options.spectral),
         training=training,
-        trial=args.trial,
-        data_seed=args.data_seed,
-        init_seed=args.init_seed,
+        trial=options.trial,
+        data_seed=options.data_seed,
+        init_seed=options.init_seed,
+        start=options.start,
     )
 
 
-def usual_batch(rows: int, parts: int = 1) -> int:
-    """256, or for fewer than 4096 rows the largest power of two that is at most a sixteenth of them."""
-    batch = PLAN.batch
-    while batch > rows / 16 and batch > max(8, parts):
-        batch //= 2
-    return batch
-
-
-def target(word: str | None, default: float | None) -> float | None:
+def target(word: str) -> float | None:
     """`none` → None, `5` → 5.0."""
-    if word is None or word in ("none", "off"):
-        return default if word is None else None
     try:
-        return float(word)
+        return None if word in ("none", "off") else float(word)
     except ValueError:
         raise BadInput(f"--spectral is a number above 0, or none, not {word!r}.") from None
 
 
-def recipe_of(recipe: Any, words: list[str], method: str) -> Any:
-    """The recipe with FIELD=VALUE words put in."""
-    names = [each.name for each in fields(recipe)]
+def recipe_of(recipe: Any, words: tuple[str, ...], method: str) -> Any:
+    """The hyper-parameters with FIELD=VALUE words put in."""
+    names = [entry.name for entry in fields(recipe)]
     given: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")

@@ -13,54 +13,52 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from nescio.commands._output import add_format, json_of, say
+from nescio.commands._output import formats, json_of, say
+from nescio.commands._work import DATA
 from nescio.errors import BadInput
+from nescio.options import argument, option
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("methods", nargs="*", metavar="METHOD", help="(default: all)")
-    parser.add_argument("--data", default="digits", help="dataset of the task (default: digits)")
-    parser.add_argument("--root", help="folder of datasets (default: $NESCIO_DATA, else ~/.cache/nescio/data)")
-    parser.add_argument("--backbone", default="conv", help="mlp, conv, resnet18 or any timm name (default: conv)")
-    parser.add_argument("--epochs", type=int, default=6, help="of the task (default: 6)")
-    parser.add_argument(
-        "--spectral",
-        type=float,
-        default=1.0,
-        metavar="TARGET",
-        help="of the spectral norm that is looked at (default: 1)",
-    )
-    add_format(parser)
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    methods: tuple[str, ...] = argument("which methods", default=(), metavar="METHOD", unset="all")
+    data: str = option("digits", "dataset of the task")
+    root: str | None = option(None, "folder of datasets", unset=DATA)
+    backbone: str = option("conv", "mlp, conv, resnet18 or any timm name")
+    epochs: int = option(6, "of the task")
+    spectral: float = option(1.0, "of the spectral norm that is looked at", metavar="TARGET")
+    format: str = formats()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(options: Options) -> int:
     from nescio.methods import registry
-    from nescio.methods.contract import observe, trial_of
-    from nescio.progress import track
     from nescio.report import grid
+    from nescio.testing.methods import observe, trial_of
+    from nescio.work.progress import track
 
-    if not args.spectral > 0:
-        raise BadInput(f"--spectral must be above 0, not {args.spectral:g}.")
-    names = args.methods or sorted(registry)
+    if not options.spectral > 0:
+        raise BadInput(f"--spectral must be above 0, not {options.spectral:g}.")
+    names = options.methods or sorted(registry)
     trials = [
-        trial_of(name, data=args.data, backbone=args.backbone, epochs=args.epochs, root=args.root) for name in names
+        trial_of(name, data=options.data, backbone=options.backbone, epochs=options.epochs, root=options.root)
+        for name in names
     ]
     rows, dead = [], 0
     for trial in track(trials, "verify", total=len(trials)):
-        seen = dict(observe(trial, spectral=args.spectral, root=args.root))
+        seen = dict(observe(trial, spectral=options.spectral, root=options.root))
         rows += [
             {"method": trial.method, "evidence": what, "alive": each.alive, "seen": each.seen}
             for what, each in seen.items()
         ]
         dead += sum(not each.alive for each in seen.values())
-    if args.format == "json":
+    if options.format == "json":
         say(json_of(rows))
-    elif args.format != "table":
-        say(grid(rows, args.format))
+    elif options.format != "table":
+        say(grid(rows, options.format))
     else:
         say(grid(list(_shown(rows))))
         count = f"{len(rows)} observations on {len(names)} method{'s' * (len(names) != 1)}"

@@ -36,14 +36,14 @@ from nescio.commands._study import Lines, numbers
 from nescio.errors import BadInput
 
 if TYPE_CHECKING:
+    from nescio.datasets.classes import Labelled
+    from nescio.networks.ask import Answers
+    from nescio.networks.models import Model
+    from nescio.networks.published import Published
+    from nescio.predictions.entries import Entry
     from nescio.protocols.cood import Plan
-    from nescio.store import Store
-    from nescio.sweep import Failure
-    from nescio.zoo.ask import Answers
-    from nescio.zoo.data import Labelled
-    from nescio.zoo.entries import Entry
-    from nescio.zoo.models import Model
-    from nescio.zoo.published import Published
+    from nescio.work.local import Failure
+    from nescio.work.store import Store
 
     Grading = tuple[Plan, Names | None, list[str]]  # how, names of the classes of both sets, what to know of them
     Table = dict[str, list[Published]]
@@ -127,8 +127,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from nescio.commands._study import show
-    from nescio.store import Store
-    from nescio.zoo.published import read_published
+    from nescio.networks.published import read_published
+    from nescio.work.store import Store
 
     store = Store(args.store)
     also = dict(_named(text) for text in args.also)
@@ -170,11 +170,11 @@ def _pages(studies: Sequence[Any], folder: Path) -> Iterator[tuple[Any, Path, di
 
 def asked(args: argparse.Namespace, store: Store, also: dict[str, str]) -> tuple[Answers, list[str]]:
     """What the models say about all sets, and what to know of those that were left out."""
+    from nescio.datasets.classes import chosen, labelled
+    from nescio.datasets.views import undamaged
+    from nescio.networks.ask import Settings, ask_all
+    from nescio.networks.models import pick
     from nescio.runtime import runtime
-    from nescio.zoo.ask import Settings, ask_all
-    from nescio.zoo.data import chosen, labelled
-    from nescio.zoo.models import pick
-    from nescio.zoo.pixels import undamaged
 
     settings = Settings(args.passes, args.drop, args.embeddings, args.batch, args.weights, args.root)
     place = settings.place
@@ -223,7 +223,7 @@ def _tell(line: str) -> None:
 
 def _together(failures: Sequence[Failure], named: Sequence[str]) -> list[Failure]:
     """Of models that no one named, those without weights in one line: there may be a thousand."""
-    from nescio.zoo.weights import ABSENT
+    from nescio.networks.weights import ABSENT
 
     absent = [
         each for each in failures if each.reason.startswith(ABSENT) and each.task.name.split(" on ")[0] not in named
@@ -236,7 +236,7 @@ def _together(failures: Sequence[Failure], named: Sequence[str]) -> list[Failure
 
 def _fitting(models: Sequence[Model], images: Labelled, args: argparse.Namespace) -> tuple[list[Model], list[str]]:
     """Of models that no one named, those with the set's classes; the others are no failures."""
-    from nescio.zoo.data import numbered
+    from nescio.datasets.classes import numbered
 
     kept: list[Model] = []
     for model in models:
@@ -267,7 +267,7 @@ def _named(text: str) -> tuple[str, str]:
 
 def _compared(answers: Answers, held: Table, table: str) -> tuple[Answers, list[str]]:
     """The entries with the accuracies that a table publishes, and a warning for each that ours is far from."""
-    from nescio.zoo.published import disagreement, published_of
+    from nescio.networks.published import disagreement, published_of
 
     warnings, found = list[str](), list[Any]()
     for entry in answers.entries:
@@ -283,8 +283,8 @@ def _compared(answers: Answers, held: Table, table: str) -> tuple[Answers, list[
 
 def grading_of(args: argparse.Namespace) -> Grading:
     """How --out is graded, checked before any model is asked."""
+    from nescio.datasets.classes import labelled
     from nescio.protocols import cood
-    from nescio.zoo.data import labelled
 
     order = args.hierarchy_order.replace("-", " ")
     plan = cood.Plan(estimation=args.estimation, test=args.test, hierarchy=args.hierarchy, order=order)
@@ -326,8 +326,8 @@ def _pairs(
     inside: Sequence[Entry], entries: Sequence[Entry], args: argparse.Namespace, also: dict[str, str]
 ) -> Iterator[Any]:
     """Of every model, its answers inside and outside; one that lacks the latter is left to the list of failures."""
+    from nescio.predictions.entries import spec_of
     from nescio.protocols.cood import Pair
-    from nescio.zoo.entries import spec_of
 
     held = {(entry.model, entry.data): entry for entry in entries if entry.facts["outside"]}
     for entry in inside:

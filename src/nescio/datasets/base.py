@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
@@ -15,9 +15,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.config import seed_for
 from nescio.datasets import decode
 from nescio.errors import BadInput
+from nescio.identity import seed_for
 from nescio.registry import Registry
 
 Array = NDArray[Any]
@@ -33,7 +33,7 @@ class Pixels:
 
     def __init__(self, make: Callable[[], Array], encoded: Encoded | None = None) -> None:
         self._make = make
-        self._encoded = encoded  # what they are decoded from
+        self.encoded = encoded  # what they are decoded from
         self._copies: dict[Any, Any] = {}
 
     @cached_property
@@ -46,7 +46,7 @@ class Pixels:
 
     def source(self, row: int) -> Any:
         """One image as it came: a path, encoded bytes, or an array (h, w, ch)."""
-        return self.array[row] if self._encoded is None else self._encoded.source(row)
+        return self.array[row] if self.encoded is None else self.encoded.source(row)
 
     def on(self, device: Any) -> Any:
         """All images as a tensor on a device; on the CPU it is the same memory."""
@@ -90,15 +90,33 @@ class Encoded:
         return decode.decode_all([self.source(row) for row in rows], self.size, self.crop)
 
 
+class Joined:
+    """The images of several parts as one, the rows of the first part first."""
+
+    def __init__(self, parts: Sequence[Images]) -> None:
+        self.parts = parts
+        self.starts = np.cumsum([0, *(len(part) for part in parts)])
+
+    def source(self, row: int) -> Any:
+        part = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return self.parts[part].source(row - int(self.starts[part]))
+
+    def read(self, rows: Array) -> Array:
+        return np.concatenate([part.pixels for part in self.parts])[rows]
+
+
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Rows of labelled images."""
+    """Rows of images with their labels."""
 
-    labels: Array  # (n,) int64
+    labels: Array  # (n,) int64; of images with label maps all 0
     index: Array  # (n,) unique in the whole dataset
-    held: Pixels | Encoded = field(repr=False)  # shared by all subsets …
+    held: Pixels | Encoded | Joined = field(repr=False)  # shared by all subsets …
     rows: Array  # (n,) … of which these are here
     taught: Array | None = None  # (n,) False where the class is not in training
+    annotations: Array | None = None  # (n, c) human votes
+    groups: Mapping[str, Array] = field(default_factory=dict)  # (n,) each: domain, corruption, severity …
+    maps: Pixels | None = field(default=None, repr=False)  # (m, h, w, 1) labels of every pixel, in place of one label
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -112,9 +130,32 @@ class Images:
         """Every image as it came, before any size was chosen: a path, encoded bytes, or an array (h, w, ch)."""
         return [self.held.source(row) for row in self.rows.tolist()]
 
+    def source(self, row: int) -> Any:
+        """One image as it came, before any size was chosen."""
+        return self.held.source(int(self.rows[row]))
+
+    def label_maps(self, rows: Array | slice = slice(None)) -> Array:
+        """(n, h, w) labels of every pixel of these images."""
+        if self.maps is None:
+            raise BadInput("These images have one label each and no label maps.")
+        return self.maps.read(self.rows[rows])[..., 0]
+
     def take(self, rows: Array) -> Images:
-        taught = None if self.taught is None else self.taught[rows]
-        return Images(self.labels[rows], self.index[rows], self.held, self.rows[rows], taught)
+        """Some of the rows, in the order given."""
+
+        def some(array: Array | None) -> Array | None:
+            return None if array is None else array[rows]
+
+        groups = {name: values[rows] for name, values in self.groups.items()}
+        return replace(
+            self,
+            labels=self.labels[rows],
+            index=self.index[rows],
+            rows=self.rows[rows],
+            taught=some(self.taught),
+            annotations=some(self.annotations),
+            groups=groups,
+        )
 
     def of(self, classes: Iterable[int]) -> Images:
         """The rows of these classes, renumbered 0, 1, … in the order given, marked as taught."""
@@ -122,7 +163,13 @@ class Images:
         number = np.full(1 + max(int(self.labels.max(initial=0)), *classes, 0), -1)
         number[classes] = np.arange(len(classes))
         kept = self.take(np.flatnonzero(number[self.labels] >= 0))
-        return replace(kept, labels=number[kept.labels], taught=np.ones(len(kept), bool))
+        votes = kept.annotations
+        return replace(
+            kept,
+            labels=number[kept.labels],
+            taught=np.ones(len(kept), bool),
+            annotations=None if votes is None else votes[:, classes],
+        )
 
     def outside(self, classes: Iterable[int]) -> Images:
         """The rows of these classes under their own labels, marked as not taught."""
@@ -139,8 +186,15 @@ class Dataset:
     test: Images
     classes: tuple[str, ...]
     channels: int
-    size: int
+    shape: tuple[int, int]  # (height, width) of its images
     revision: str  # checksum of labels and images
+    labelled: bool = True  # False: the labels mean nothing
+    void: int | None = None  # the label of pixels that count nowhere, where images have label maps
+
+    @property
+    def size(self) -> int:
+        """Pixels of the longer side."""
+        return max(self.shape)
 
     @property
     def mean(self) -> tuple[float, ...]:
@@ -260,26 +314,31 @@ Part = tuple[Any, Array]  # images and their labels
 
 def resident(name: str, train: Part, test: Part, classes: Iterable[str] | None = None) -> Dataset:
     """A dataset of two arrays of uint8 images, (n, h, w) or (n, h, w, ch), and their labels; without `classes` their
-    names are numbers."""
+    names are numbers. Labels of shape (n, h, w) are label maps."""
     parts: list[tuple[Array, Array]] = []
     for word, (pixels, labels) in (("training", train), ("test", test)):
         if pixels.dtype != np.uint8:
             raise BadInput(f"{name} holds {pixels.dtype} {word} images; they must be uint8, from 0 to 255.")
-        if pixels.ndim not in (3, 4) or pixels.shape[1] != pixels.shape[2]:
+        if pixels.ndim not in (3, 4):
             raise BadInput(
                 f"The {word} images of {name} have shape {pixels.shape}; "
-                "it must be (n, size, size) or (n, size, size, channels)."
+                "it must be (n, height, width) or (n, height, width, channels)."
             )
         parts.append((pixels if pixels.ndim == 4 else pixels[..., None], labels))
-    (shown, _), (asked, _) = parts
-    if shown.shape[1:] != asked.shape[1:]:
-        raise BadInput(f"{name} has training images of shape {shown.shape[1:]} and test images of {asked.shape[1:]}.")
+    (train_pixels, _), (test_pixels, _) = parts
+    if train_pixels.shape[1:] != test_pixels.shape[1:]:
+        raise BadInput(
+            f"{name} has training images of shape {train_pixels.shape[1:]} and test images of {test_pixels.shape[1:]}."
+        )
     digest = hashlib.sha256()
     for pixels, labels in parts:
-        digest.update(f"{pixels.shape} {labels.tolist()}".encode())
+        digest.update(f"{pixels.shape} {labels.tolist() if labels.ndim == 1 else labels.shape}".encode())
+        if labels.ndim > 1:
+            digest.update(np.ascontiguousarray(labels, np.uint8).tobytes())
         digest.update(memoryview(np.ascontiguousarray(pixels)))  # type: ignore[arg-type]
     held = [Pixels(partial(np.asarray, pixels)) for pixels, _ in parts]
-    return _dataset(name, held, parts, classes, shown.shape[3], shown.shape[1], digest)
+    height, width, channels = train_pixels.shape[1:]
+    return _dataset(name, held, parts, classes, channels, (height, width), digest)
 
 
 def encoded(
@@ -303,7 +362,7 @@ def encoded(
     held: list[Any] = [Encoded(sources, size, crop) for sources, _ in parts]
     if fits:
         held = [Pixels(partial(each.read, range(len(part[0]))), each) for each, part in zip(held, parts, strict=True)]
-    return _dataset(name, held, parts, classes, 3, size, digest)
+    return _dataset(name, held, parts, classes, 3, (size, size), digest)
 
 
 def _content(source: Any, whole: bool) -> Any:
@@ -325,7 +384,7 @@ def _dataset(
     parts: list[Part],
     classes: Iterable[str] | None,
     channels: int,
-    size: int,
+    shape: tuple[int, int],
     digest: Any,
 ) -> Dataset:
     made: list[Images] = []
@@ -334,21 +393,27 @@ def _dataset(
     names = tuple(classes) if classes is not None else tuple(map(str, range(most + 1)))
     for word, store, (shown, labels) in zip(("training", "test"), held, parts, strict=True):
         labels = np.asarray(labels)
-        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        if (labels.ndim != 1 and labels.shape[1:] != shape) or labels.dtype.kind not in "iu":
             raise BadInput(
                 f"The {word} labels of {name} have shape {labels.shape} and kind {labels.dtype}; "
-                "they must be one row of whole numbers."
+                "they must be whole numbers, one for each image or one for each of its pixels."
             )
         if len(shown) != len(labels):
             raise BadInput(f"{name} has {len(shown)} {word} images and {len(labels)} {word} labels.")
         if not len(labels) and word == "test":
             raise BadInput(f"{name} has no test images.")
+        maps = None
+        if labels.ndim == 3:
+            if labels.max(initial=0) > 255 or labels.min(initial=0) < 0:
+                raise BadInput(f"The {word} label maps of {name} hold labels outside 0 to 255.")
+            maps = Pixels(partial(np.asarray, labels.astype(np.uint8)[..., None]))
+            labels = np.zeros(len(labels), np.int64)
         if labels.min(initial=0) < 0 or labels.max(initial=0) >= len(names):
             raise BadInput(f"{name} has {word} labels outside 0 to {len(names) - 1}.")
         rows = np.arange(len(labels))
-        made.append(Images(labels.astype(np.int64), start + rows, store, rows))
+        made.append(Images(labels.astype(np.int64), start + rows, store, rows, maps=maps))
         start += len(labels)
-    return Dataset(name, made[0], made[1], names, channels, size, digest.hexdigest()[:16])
+    return Dataset(name, made[0], made[1], names, channels, shape, digest.hexdigest()[:16])
 
 
 # ---- splits

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nescio._parallel import threads
-from nescio.config import seed_for
+from nescio.arrays.parallel import threads
 from nescio.datasets.base import Dataset, Encoded, Images, Pixels
 from nescio.datasets.decode import decode
 from nescio.errors import BadInput
+from nescio.identity import seed_for
 
 AUGMENTATIONS = {
     "none": "as it is",

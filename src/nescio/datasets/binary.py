@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from nescio.config import seed_for
 from nescio.datasets.base import Dataset, Images, Request, load, source
 from nescio.errors import BadInput
+from nescio.identity import seed_for
 
 
 def binary_spec(data: str, inside: tuple[int, ...], outside: tuple[int, ...]) -> str:
@@ -43,6 +43,6 @@ def binary(request: Request) -> Dataset:
         merge(whole.test),
         ("in", "out"),
         whole.channels,
-        whole.size,
+        whole.shape,
         f"{seed_for(whole.revision, inside, outside):016x}",
     )

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._parallel import threads
+from nescio.arrays.parallel import threads
 from nescio.errors import BadInput
-from nescio.progress import track
+from nescio.work.progress import track
 
 RESIDENT_BYTES = 4 << 30  # datasets up to this size are decoded once and stay in memory
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -25,7 +25,7 @@ def decode(data: Any, size: int, crop: float = CROP, box: Sequence[float] | None
     The square is `crop` of the shorter side, or all of it in an image that is not larger than `size`; an image of just
     that size stays as it is. `box`, (left, top, right, bottom) as shares of the square, asks for a part of it.
     """
-    image = _rgb(data)
+    image = rgb(data)
     if box is None and image.size == (size, size):
         return np.array(image)
     short = min(image.size)
@@ -43,7 +43,8 @@ def decode(data: Any, size: int, crop: float = CROP, box: Sequence[float] | None
     return np.array(image.resize((size, size), Image.Resampling.BILINEAR, box=part))
 
 
-def _rgb(data: Any) -> Any:
+def rgb(data: Any) -> Any:
+    """One image, a path, encoded bytes or an array, as a Pillow image in colour."""
     from PIL import Image
 
     if isinstance(data, np.ndarray):
@@ -66,3 +67,13 @@ def decode_all(sources: Sequence[Any], size: int, crop: float = CROP) -> NDArray
         for row, image in enumerate(track(found, "decoding images", total=len(sources))):
             out[row] = image
     return out
+
+
+def thumbnail(source: Any, side: int = 96) -> bytes:
+    """A small PNG of an image, `side` pixels at most; images that are small already stay as they are."""
+    image = rgb(source)
+    if max(image.size) > side:
+        image.thumbnail((side, side))
+    file = io.BytesIO()
+    image.save(file, "PNG", optimize=True)
+    return file.getvalue()

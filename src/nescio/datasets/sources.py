@@ -9,7 +9,8 @@ import os
 import pickle
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -17,10 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from nescio import _files
 from nescio.datasets import decode
-from nescio.datasets.base import Array, Dataset, Part, Request, encoded, find, places, resident, source, stratified
+from nescio.datasets.base import (
+    Array,
+    Dataset,
+    Images,
+    Part,
+    Request,
+    encoded,
+    find,
+    places,
+    resident,
+    source,
+    stratified,
+)
 from nescio.errors import BadInput
+from nescio.predictions import files
 
 ENDINGS = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
@@ -308,13 +321,35 @@ def _files_of(place: Path, classes: Sequence[str]) -> list[tuple[str, int]]:
     rows: list[tuple[str, int]] = []
     for label, name in enumerate(classes):
         before = len(rows)
-        for folder, inner, files in os.walk(place / name, followlinks=True):
+        for folder, inner, names in os.walk(place / name, followlinks=True):
             inner.sort()
-            images = (file for file in files if file.lower().endswith(ENDINGS) and not file.startswith("."))
+            images = (file for file in names if file.lower().endswith(ENDINGS) and not file.startswith("."))
             rows += [(os.path.join(folder, file), label) for file in sorted(images)]
         if len(rows) == before:
             raise BadInput(f"{place / name} holds no images ({', '.join(ENDINGS)}): every class needs some.")
     return rows
+
+
+@source("images", path=True, size=224)
+def images(request: Request) -> Dataset:
+    """images:PATH: every image below a folder, by name, without labels."""
+    place = _place(request)
+    files = _images_below(place)
+    if not files:
+        raise BadInput(f"{place} holds no images ({', '.join(ENDINGS)}).")
+    none: Part = [], np.zeros(0, np.int64)
+    found = encoded(place.name, none, (files, np.zeros(len(files), np.int64)), ["image"], request.size)
+    return replace(found, labelled=False)
+
+
+def _images_below(place: Path) -> list[str]:
+    """Every image file below a folder; hidden folders and files are passed over."""
+    files: list[str] = []
+    for folder, inner, names in os.walk(place, followlinks=True):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        wanted = (name for name in names if name.lower().endswith(ENDINGS) and not name.startswith("."))
+        files += [os.path.join(folder, name) for name in sorted(wanted)]
+    return sorted(files)
 
 
 def _part(rows: Sequence[tuple[str, int]]) -> Part:
@@ -337,25 +372,47 @@ def _class_folders(name: str, train: Path | None, test: Path, size: int) -> Data
 def npz(request: Request) -> Dataset:
     """npz:PATH: arrays x_train, y_train, x_test, y_test (uint8 images); or encoded images end to end in `blob`, cut at
     `offsets`, with labels `y` and the words train and test (or val) in `split`, which npz:PATH@SIZE resizes. The names
-    of the classes may stand in `classes`."""
+    of the classes may stand in `classes`. Beside arrays of images there may be human votes, annotations_test (n, c),
+    and groups, groups/NAME_test (n,), likewise for train; y_* of shape (n, height, width) are label maps, whose label
+    `void` counts nowhere."""
     place = _place(request)
-    with _files._naming(place, "read"):
-        held = _files._read_npz(place)
+    with files.naming(place, "read"):
+        held = files.read_npz(place)
         names = held.get("classes", held.get("wnids"))
         classes = None if names is None else [str(name) for name in names]
         if {"x_train", "y_train", "x_test", "y_test"} <= held.keys():
             if request.size:
                 raise BadInput("it holds images as arrays, which cannot be resized: leave the size out.")
-            return resident(place.stem, (held["x_train"], held["y_train"]), (held["x_test"], held["y_test"]), classes)
+            train = held["x_train"], held["y_train"]
+            return _with_extras(resident(place.stem, train, (held["x_test"], held["y_test"]), classes), held)
         if {"x_test", "y_test"} <= held.keys() and not request.size:
             test = held["x_test"], held["y_test"]
-            return resident(place.stem, (test[0][:0], test[1][:0]), test, classes)
+            return _with_extras(resident(place.stem, (test[0][:0], test[1][:0]), test, classes), held)
         if {"blob", "offsets", "y", "split"} <= held.keys():
             return _pack(place.stem, held, classes, request)
         raise BadInput(
             f"it holds {', '.join(held) or 'nothing'}; x_train, y_train, x_test, y_test were expected, "
             "or blob, offsets, y, split."
         )
+
+
+def _with_extras(dataset: Dataset, held: Mapping[str, Array]) -> Dataset:
+    """The dataset with the votes and groups that an npz file holds beside its images."""
+    parts = {}
+    for word in ("train", "test"):
+        images: Images = getattr(dataset, word)
+        votes = held.get(f"annotations_{word}")
+        groups = {
+            name.removeprefix("groups/").removesuffix(f"_{word}"): values
+            for name, values in held.items()
+            if name.startswith("groups/") and name.endswith(f"_{word}")
+        }
+        for name, values in (({} if votes is None else {"annotations": votes}) | groups).items():
+            if len(values) != len(images):
+                raise BadInput(f"{name}_{word} has {len(values)} rows, and there are {len(images)} {word} images.")
+        parts[word] = replace(images, annotations=votes, groups=groups)
+    void = int(held["void"]) if "void" in held else None
+    return replace(dataset, **parts, void=void)
 
 
 def _pack(name: str, held: dict[str, Array], classes: list[str] | None, request: Request) -> Dataset:
@@ -374,5 +431,5 @@ def _pack(name: str, held: dict[str, Array], classes: list[str] | None, request:
     train, test = (([images[row] for row in each], labels[each]) for each in rows)
     # An image that is already small is looked at as a whole.
     first = next((each[0] for each, _ in (train, test) if each), None)
-    size = request.size or (min(decode._rgb(first).size) if first else 1)
+    size = request.size or (min(decode.rgb(first).size) if first else 1)
     return encoded(name, train, test, classes, size, crop=1.0)

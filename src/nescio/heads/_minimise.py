@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nescio._parallel import blocks, share
+from nescio.arrays.parallel import blocks, share
 
 MEMORY = 6  # steps that are remembered
 STEPS = 2_000

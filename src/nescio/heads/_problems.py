@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio._parallel import blocks
+from nescio.arrays.parallel import blocks
 from nescio.heads._minimise import cast, each, like, namespace
 
 CURVATURE = 1e-3  # p·(1 − p) of a row at the optimum, on average over pairs of classes that can nearly be separated

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._parallel import blocks
+from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput
 from nescio.heads._minimise import cast, namespace
 from nescio.heads._tasks import TASKS, Heads
-from nescio.progress import track
+from nescio.work.progress import track
 
 Array = NDArray[Any]
 BLOCK = 1 << 22  # predictions of all members that are held at once

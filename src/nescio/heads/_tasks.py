@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._parallel import blocks, one_blas_thread
+from nescio.arrays.parallel import blocks, one_blas_thread
 from nescio.errors import BadInput
 from nescio.heads import _problems
 from nescio.heads._minimise import MEMORY, cast, like, minimise, namespace

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._parallel import blocks, one_blas_thread, share, threads
+from nescio.arrays.parallel import blocks, one_blas_thread, share, threads
 from nescio.distributions import von_mises_fisher
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import measure
 from nescio.predictions import Predictions
-from nescio.progress import track
+from nescio.work.progress import track
 
 Array = NDArray[Any]
 Fit = Callable[[Predictions], Array]

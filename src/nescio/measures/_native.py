@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._parallel import blocks
+from nescio.arrays.parallel import blocks
 from nescio.errors import Undefined
 from nescio.measures._spec import measure
 from nescio.predictions import Predictions

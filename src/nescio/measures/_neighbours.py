@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._nearest import METRICS, distances, nearest, points, unit
-from nescio._parallel import blocks, share
+from nescio.arrays.nearest import METRICS, distances, nearest, points, unit
+from nescio.arrays.parallel import blocks, share
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import measure
 from nescio.predictions import Predictions

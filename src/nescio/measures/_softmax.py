@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._parallel import blocks, share, threads
+from nescio.arrays.checks import forget
+from nescio.arrays.parallel import blocks, share, threads
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import measure
 from nescio.metrics._answers import Answers, places, without_cancellation
-from nescio.predictions import Predictions, forget
-from nescio.progress import track
+from nescio.predictions import Predictions
+from nescio.work.progress import track
 
 Array = NDArray[Any]
 BLOCK = 1 << 16  # scores worked on together: half a megabyte in float64, so that two buffers stay in the cache

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from nescio import backbones
-from nescio.config import Recipe, hparam, log_uniform
 from nescio.errors import BadInput
+from nescio.identity import has_tag, tag
 from nescio.layers.spectral import spectral_normalize
 from nescio.registry import Registry
+from nescio.search import Recipe, hparam, log_uniform
 
 
+@tag("recipe:learning")
 @dataclass(frozen=True)
 class Learning(Recipe):
     """What every method may tune of the budget: factors on its learning rate and weight decay.
@@ -46,7 +48,8 @@ class Output:
 
     logits: Tensor | None = None  # (b, s, c): s draws
     embeddings: Tensor | None = None  # (b, d)
-    scores: dict[str, Tensor] = field(default_factory=dict)  # (b,) each, higher = less sure
+    scores: dict[str, Tensor] = field(default_factory=dict)  # (b,) each, higher = less sure; the first is `native`
+    variants: dict[str, Tensor] = field(default_factory=dict)  # (b, c) other predictive log-probabilities
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,18 @@ class Setting:
 
     backbone: str
     channels: int
-    size: int
+    shape: tuple[int, int]  # (height, width) of the images; one number where they are square
     classes: int
     spectral: float | None = None
     rows: int = 0  # training rows; variational methods weigh their prior by it
 
+    def __post_init__(self) -> None:
+        if isinstance(self.shape, int):
+            object.__setattr__(self, "shape", (self.shape, self.shape))
+
     def features(self) -> Any:
         """A new backbone, images (b, ch, h, w) to features (b, num_features), spectrally normalised when asked."""
-        network = backbones.build(self.backbone, self.channels, self.size)
+        network = backbones.build(self.backbone, self.channels, self.shape)
         return spectral_normalize(network, self.spectral) if self.spectral else network
 
 
@@ -71,6 +78,7 @@ class Method(nn.Module):
     what differs."""
 
     classifies: ClassVar[bool] = True  # False: it gives embeddings and no logits
+    scores: ClassVar[tuple[str, ...]] = ()  # names of its own uncertainties, the main one first; its `native` score
     views: ClassVar[int] = 1  # images per row that `loss` wants; 2 for contrastive methods
     augment: ClassVar[str | None] = None  # what it wants done to training images where nobody says otherwise
     normalized: ClassVar[bool] = False  # True where logits are log-probabilities
@@ -159,6 +167,8 @@ def method(name: str, recipe: type[Recipe] = Learning) -> Callable[[M], M]:
     """Registers a class as a method under the name its paper uses, with its recipe beside it."""
 
     def register(cls: M) -> M:
+        if not has_tag(recipe):
+            tag(f"recipe:{name}")(recipe)
         cls.name, cls.recipe_class = name, recipe
         registry.add(name, cls)
         return cls

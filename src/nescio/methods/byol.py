@@ -9,10 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from nescio.config import choice, hparam
 from nescio.layers.contrastive import follow, mlp, momentum_copy, unit
 from nescio.methods._two_views import distance, lags, no_gradient, not_collapsed, views_found
 from nescio.methods.base import Batches, Evidence, Learning, Method, SelfSupervised, Setting, first_batch, method
+from nescio.search import choice, hparam
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from nescio.config import hparam, uniform
 from nescio.methods.base import Batches, Evidence, Method, method
 from nescio.methods.rnd import RND, RNDRecipe, mlp
+from nescio.search import hparam, uniform
 
 
 @dataclass(frozen=True)

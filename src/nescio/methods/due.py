@@ -15,9 +15,9 @@ with warnings.catch_warnings():  # gpytorch's own use of torch.jit is no news to
     import gpytorch
     from gpytorch.utils.memoize import clear_cache_hook
 
-from nescio.config import choice, hparam
 from nescio.errors import BadInput
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method, noise_like
+from nescio.search import choice, hparam
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio.config import choice, hparam, uniform
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.search import choice, hparam, uniform
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio.config import hparam, uniform
 from nescio.errors import BadInput
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.search import hparam, uniform
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Mixup(Method):
 
     def __init__(self, recipe: Any, setting: Setting) -> None:
         super().__init__(recipe, setting)
-        shape = (recipe.kept, setting.channels, setting.size, setting.size)
+        shape = (recipe.kept, setting.channels, *setting.shape)
         self.register_buffer("kept_x", torch.zeros(shape))
         self.register_buffer("kept_y", torch.zeros(recipe.kept, setting.classes))
         self.register_buffer("kept_share", torch.zeros(recipe.kept))

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio.config import choice, hparam, log_uniform
 from nescio.layers.contrastive import follow, mlp, momentum_copy, of_all_processes, unit
 from nescio.methods._two_views import lags, no_gradient, not_collapsed, temperature_acts, views_found
 from nescio.methods.base import Batches, Evidence, Learning, Method, SelfSupervised, Setting, first_batch, method
+from nescio.search import choice, hparam, log_uniform
 
 
 @dataclass(frozen=True)

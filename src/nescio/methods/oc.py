@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio.config import hparam, log_uniform, uniform
 from nescio.methods.base import Batches, Evidence, Learning, Method, method
 from nescio.methods.rnd import RND
+from nescio.search import hparam, log_uniform, uniform
 
 
 @dataclass(frozen=True)

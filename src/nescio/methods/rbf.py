@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio.config import hparam, log_uniform, uniform
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.search import hparam, log_uniform, uniform
 
 STEEPEST = 1 / math.sqrt(2)  # |z| at which exp(−z²) changes most
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio.config import choice, hparam
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method, noise_like
+from nescio.search import choice, hparam
 
 
 @dataclass(frozen=True)

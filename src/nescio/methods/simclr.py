@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-from nescio.config import choice, hparam, log_uniform
 from nescio.layers.contrastive import mlp, nt_xent
 from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
 from nescio.methods.base import Batches, Evidence, Learning, Method, SelfSupervised, Setting, first_batch, method
+from nescio.search import choice, hparam, log_uniform
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from nescio.config import hparam, uniform
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, first_batch, method
+from nescio.search import hparam, uniform
 
 
 @dataclass(frozen=True)

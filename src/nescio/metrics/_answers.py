@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._parallel import blocks
+from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput, Undefined
 from nescio.metrics._spec import metric
 

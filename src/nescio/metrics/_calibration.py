@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio._parallel import blocks
+from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput
 from nescio.metrics._answers import BLOCK, Answers, answers, as_whole, checked
 from nescio.metrics._spec import metric

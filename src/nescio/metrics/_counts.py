@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio._parallel import blocks
+from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput
 from nescio.metrics._ranking import Array, Ranking, as_classes
 

@@ -19,7 +19,7 @@ def retrieved(embeddings: Any, labels: Any, metric: str = "cosine") -> Array:
 
     The query is left out by its index, so that a duplicate of it may be found; ties in distance go to the lower index.
     """
-    from nescio._nearest import nearest_other, points
+    from nescio.arrays.nearest import nearest_other, points
 
     these = points(embeddings, metric)
     classes = np.asarray(labels)

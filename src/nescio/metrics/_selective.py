@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio._parallel import blocks
+from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput, Undefined
 from nescio.metrics._ranking import CACHED, Array, Ranking, as_share, ranking, rows_for, total_share
 from nescio.metrics._spec import metric

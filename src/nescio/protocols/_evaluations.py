@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nescio.rows import Row, from_parquet, to_parquet
-from nescio.store import Store, StoreError, reason_of
-from nescio.sweep import Crew, Failure, Task, Watch
+from nescio.work.local import Crew, Failure, Task, Watch
+from nescio.work.store import Store, StoreError, reason_of
 
 ROWS, REASONS = "rows.parquet", "reasons.json"
 Say = Callable[[str, int, int, int, Any], None]  # stage, done, failed, all; what the task done just now returned
@@ -115,7 +115,7 @@ def writable(store: Store) -> None:
 
 def record(study: Study, store: Store, protocol: str, version: int) -> None:
     """Keeps the study in the store, so that it can be told again without its networks."""
-    from nescio.report._study import files
+    from nescio.report.studies import files
 
     held = files(study)
     recipe = {"protocol": protocol, "plan": study.plan, "content": [sha256(each).hexdigest() for each in held.values()]}

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from nescio.config import Trial
 from nescio.predictions import Predictions
 from nescio.protocols._evaluations import Evaluation
-from nescio.store import Damaged, Store, StoreError
+from nescio.trials import Trial
+from nescio.work.store import Damaged, Store, StoreError
 
 
 @dataclass(frozen=True)

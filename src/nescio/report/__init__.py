@@ -1,6 +1,7 @@
 """Rows in; tables, figures and one offline HTML page out."""
 
-from nescio.report._figures import (
+from nescio.report.cells import Cell, Table, grouped, headline, overview, pivot, summary, tables
+from nescio.report.charts import (
     curves_of,
     histogram_figure,
     intervals_figure,
@@ -8,9 +9,8 @@ from nescio.report._figures import (
     reliability_figure,
     risk_coverage_figure,
 )
-from nescio.report._page import page, write
-from nescio.report._tables import Cell, Table, grouped, headline, overview, pivot, summary, tables
-from nescio.report._text import csv_text, grid, json_text, latex, markdown, terminal
+from nescio.report.pages import page, write
+from nescio.report.text import csv_text, grid, json_text, latex, markdown, terminal
 
 __all__ = [
     "Cell",

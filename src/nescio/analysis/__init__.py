@@ -1,0 +1,1 @@
+"""What dumps say: scorecards, comparisons, calibration, thresholds, rankings. Functions of Predictions."""

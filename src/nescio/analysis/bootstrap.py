@@ -1,0 +1,381 @@
+"""Bootstrap over rows: a resample is how often each row was drawn, and every metric is read off those counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, lru_cache
+from inspect import Parameter, signature
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.parallel import one_blas_thread, share
+from nescio.errors import BadInput, Undefined
+from nescio.metrics._answers import Answers
+from nescio.metrics._calibration import _bins_of
+from nescio.metrics._ranking import Ranking
+from nescio.metrics._spec import Metric, registry
+from nescio.work.progress import track
+
+Array = NDArray[Any]
+NUMBA_WORK = 90_000_000  # rows × resamples × rankings: above this numba saves more than its second of compiling
+
+
+# ---- which metrics
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A metric with its parameter, as a table names it: `auroc`, `sac@0.95`, `accuracy@5`."""
+
+    label: str
+    metric: Metric
+    options: Mapping[str, Any]
+
+    @property
+    def ranks(self) -> bool:
+        """Reads (u, wrong); otherwise it reads (probs, labels)."""
+        return "ranking" in self.metric.kinds
+
+    @property
+    def repeats(self) -> bool:
+        """Can be read off counts of rows, since it takes prepared input."""
+        return self.metric.prepared and ("ranking" in self.metric.kinds or "answers" in self.metric.kinds)
+
+    def option(self, name: str) -> Any:
+        """The parameter's value, given or by default."""
+        return self.options.get(name, signature(self.metric.function).parameters[name].default)
+
+    def __call__(self, prepared: Any) -> float:
+        return float(self.metric.function(prepared, **self.options))
+
+
+def asked(label: str) -> Asked:
+    """The metric behind a table's name for it."""
+    name, at, text = label.partition("@")
+    metric = registry[name]
+    if not at:
+        return Asked(label, metric, {})
+    keys = list(metric.at) or [
+        key
+        for key, parameter in signature(metric.function).parameters.items()
+        if isinstance(parameter.default, int | float) and parameter.kind is not Parameter.VAR_KEYWORD
+    ]
+    if not keys:
+        raise BadInput(f"The metric {name!r} takes no parameter, so {label!r} means nothing; ask for {name!r}.")
+    try:
+        value = int(text) if text.isdecimal() else float(text)
+    except ValueError:
+        raise BadInput(f"{label!r} must be a metric, an @ and a number, such as sac@0.95.") from None
+    return Asked(label, metric, {keys[0]: value})
+
+
+def applicable() -> list[Asked]:
+    """Every registered metric of answers and of rankings that counts of rows can give, at its scorecard values."""
+    found = []
+    for metric in registry.parts():
+        if not metric.prepared or not {"answers", "ranking"} & set(metric.kinds) or "curve" in metric.kinds:
+            continue
+        for option, values in metric.at.items():
+            for value in values:
+                plain = metric.name == "accuracy" and value == 1
+                label = metric.name if plain else f"{metric.name}@{value:g}"
+                found.append(Asked(label, metric, {option: value}))
+        if not metric.at:
+            found.append(Asked(metric.name, metric, {}))
+    return found
+
+
+# ---- one resample of one model
+
+
+class Part(Protocol):
+    """What one model says of a resample: how often each row was drawn (n,) in, one number a metric out, or NaN."""
+
+    asked: list[Asked]
+
+    def point(self) -> list[float | Undefined]: ...
+
+    def values(self, counts: Array) -> list[float]: ...
+
+
+class AnswerPart:
+    """Accuracy, NLL and the like: means over rows, so a resample is a product with its counts."""
+
+    def __init__(self, answers: Answers, metrics: Sequence[Asked]) -> None:
+        self.answers, self.asked, self.n = answers, list(metrics), answers.n
+        self._means: dict[int, Array] = {}
+        self._binned: dict[int, tuple[Array, Array, Array]] = {}
+        for place, metric in enumerate(self.asked):
+            name = metric.metric.name
+            if name == "accuracy":
+                self._means[place] = _top(answers, metric.option("k"))
+            elif name == "nll":
+                self._means[place] = answers.log_loss
+            elif name == "brier":
+                self._means[place] = answers.brier
+            elif name == "ece" and metric.option("scheme") == "width":
+                self._binned[place] = _bin_gaps(answers, metric.option("bins"))
+        self._columns = np.array([np.asarray(column, np.float64) for column in self._means.values()])
+        self._other = [i for i in range(len(self.asked)) if i not in self._means and i not in self._binned]
+
+    def point(self) -> list[float | Undefined]:
+        return [_value(metric, self.answers) for metric in self.asked]
+
+    def values(self, counts: Array) -> list[float]:
+        found = np.empty(len(self.asked))
+        if self._means:
+            found[list(self._means)] = self._columns @ counts.astype(np.float64) / self.n
+        for place, (order, gaps, starts) in self._binned.items():
+            # Σ_b |B_b|/n · |acc_b − conf_b| = Σ_b |Σ_{i in b} counts_i · (right_i − confidence_i)| / n
+            found[place] = np.abs(np.add.reduceat(counts[order] * gaps, starts)).sum() / self.n
+        if self._other:
+            again = self.answers.take(np.repeat(np.arange(self.n), counts))
+            for place in self._other:
+                found[place] = _number(self.asked[place], again)
+        return found.tolist()
+
+
+class RankPart:
+    """AUROC, AURC and the like: rows are sorted once; counts in that order are the resample's own tie groups."""
+
+    def __init__(self, u: Array, wrong: Array, metrics: Sequence[Asked]) -> None:
+        self.asked, self.ranking = list(metrics), Ranking(u, wrong)
+        self.n, self.order = len(u), np.argsort(u, kind="stable")
+        sorted_u, self.wrong = np.asarray(u, np.float64)[self.order], np.asarray(wrong, bool)[self.order]
+        self.ends = np.flatnonzero(np.append(sorted_u[1:] != sorted_u[:-1], True)) + 1
+        self.starts, self.group_u = np.append(0, self.ends[:-1]), sorted_u[self.ends - 1]
+        # Tie groups with a wrong row: where they start and end among all rows, and start among the wrong rows.
+        errors = np.add.reduceat(self.wrong, self.starts, dtype=np.int64)
+        at = np.flatnonzero(errors)
+        self.first, self.last, self.wrong_rows = self.starts[at], self.ends[at], self.order[self.wrong]
+        self.wrong_first = np.cumsum(errors[at]) - errors[at]
+        self.harmonic = _harmonic(self.n)
+        self.fast: Callable[..., Any] | None = None
+
+    def point(self) -> list[float | Undefined]:
+        return [_value(metric, self.ranking) for metric in self.asked]
+
+    def values(self, counts: Array) -> list[float]:
+        ranking = Resampled(self, counts)
+        return [_number(metric, ranking) for metric in self.asked]
+
+    def accelerate(self) -> None:
+        """From here on in numba's one ordered pass."""
+        self.fast = _ordered_pass()
+
+
+class Resampled(Ranking):
+    """The ranking of resampled rows; copies of one row are ties.
+
+    The sums behind every area come from the tie groups with wrong rows alone, which are few. With a and b the rows
+    before and up to such a group, `bad` of its b − a rows wrong, e wrong rows in all and H the harmonic numbers:
+
+        pairs with the wrong row higher   Σ bad·a − Σ_{g < g'} bad_g·bad_g'
+        tied pairs                        Σ bad·(b − a − bad)
+        Σᵢ Eᵢ                             n·e − Σ bad·a − ½·Σ bad·(b − a − 1)
+        Σᵢ Eᵢ/i                           e + Σ bad·(H_n − H_b) − Σ a·bad/(b − a)·(H_b − H_a)
+
+    The tie groups themselves are only worked out when a metric asks for them.
+    """
+
+    def __init__(self, part: RankPart, counts: Array) -> None:
+        self._part, self._counts, n = part, counts, part.n
+        run = _sums if part.fast is None else part.fast
+        args = counts, part.order, part.first, part.last, part.wrong_rows, part.wrong_first, *part.harmonic
+        errors, before, spread, squares, share = run(*args)
+        self._errors = errors
+        higher, equal = before - (errors**2 - squares) // 2, spread - squares
+        self.pairs = higher, equal, errors * (n - errors) - higher - equal
+        self.total_hits = Fraction(2 * (n * errors - before) - spread + errors, 2)
+        self.total_share = share
+
+    @property
+    def n(self) -> int:
+        return self._part.n
+
+    @property
+    def positives(self) -> int:
+        return self._errors
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("values", "ends", "hits"):
+            raise AttributeError(name)
+        part, sizes = self._part, self._counts[self._part.order]
+        hits = sizes * part.wrong
+        if len(part.starts) < part.n:
+            sizes, hits = np.add.reduceat(sizes, part.starts), np.add.reduceat(hits, part.starts)
+        drawn = np.flatnonzero(sizes)
+        self.values, self.ends, self.hits = part.group_u[drawn], np.cumsum(sizes[drawn]), np.cumsum(hits[drawn])
+        return self.__dict__[name]
+
+
+Sums = tuple[int, int, int, int, float]
+
+
+def _sums(
+    counts: Array,
+    order: Array,
+    first: Array,
+    last: Array,
+    wrong_rows: Array,
+    wrong_first: Array,
+    harmonic: Array,
+    rest: Array,
+) -> Sums:
+    """(e, Σ bad·a, Σ bad·(b − a), Σ bad², Σᵢ Eᵢ/i) of a resample: see `Resampled`."""
+    if not len(first):
+        return 0, 0, 0, 0, 0.0
+    n = len(order)
+    rows = np.zeros(n + 1, np.int64)
+    np.cumsum(counts[order], out=rows[1:])
+    bad = counts[wrong_rows]
+    if len(wrong_first) < len(bad):
+        bad = np.add.reduceat(bad, wrong_first)
+    a, b = rows[first], rows[last]
+    errors, size = int(bad.sum()), b - a
+    gap = (harmonic[b] - harmonic[a]) + (rest[b] - rest[a])
+    after = bad @ (harmonic[n] - harmonic[b]) - (a * bad / np.maximum(size, 1)) @ gap
+    return errors, int(bad @ a), int(bad @ size), int(bad @ bad), float(errors + after)
+
+
+@lru_cache(maxsize=1)
+def _harmonic(n: int) -> tuple[Array, Array]:
+    """H_0 … H_n and what rounding took from them, so that differences of neighbours keep their digits."""
+    exact = np.append(0, np.cumsum(1 / np.arange(1, n + 1, dtype=np.longdouble)))
+    rounded = exact.astype(np.float64)
+    return rounded, (exact - rounded).astype(np.float64)
+
+
+def _top(answers: Answers, k: float) -> Array:
+    """(n,) whether the label is among the k most probable classes; NaN when there are fewer classes."""
+    return answers.rank < k if k <= answers.classes else np.full(answers.n, np.nan)
+
+
+def _bin_gaps(answers: Answers, bins: int) -> tuple[Array, Array, Array]:
+    """(order, right − confidence in that order, starts of the bins) of the rows sorted by their bin of confidence."""
+    which = _bins_of(answers, bins, "width")
+    order = np.argsort(which, kind="stable")
+    return order, (answers.right - answers.confidence)[order], np.flatnonzero(np.diff(which[order], prepend=-1))
+
+
+def _value(metric: Asked, prepared: Any) -> float | Undefined:
+    try:
+        return metric(prepared)
+    except Undefined as reason:
+        return reason
+
+
+def _number(metric: Asked, prepared: Any) -> float:
+    try:
+        return metric(prepared)
+    except Undefined:
+        return np.nan
+
+
+# ---- the same in numba
+
+
+def have_numba() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("numba") is not None
+
+
+@cache
+def _ordered_pass() -> Callable[..., Any]:
+    import numba
+
+    def sums(
+        counts: Array,
+        order: Array,
+        first: Array,
+        last: Array,
+        wrong_rows: Array,
+        wrong_first: Array,
+        harmonic: Array,
+        rest: Array,
+    ) -> Sums:
+        n, groups = len(order), len(first)
+        rows = np.empty(n + 1, np.int64)
+        errors = before = spread = squares = total = 0
+        share = 0.0
+        rows[0] = 0
+        for i in range(n):
+            total += counts[order[i]]
+            rows[i + 1] = total
+        for g in range(groups):
+            bad = 0
+            for i in range(wrong_first[g], wrong_first[g + 1] if g + 1 < groups else len(wrong_rows)):
+                bad += counts[wrong_rows[i]]
+            # No branch on bad = 0, which would be guessed wrong too often: all terms are then 0.
+            a, b = rows[first[g]], rows[last[g]]
+            size = b - a
+            gap = (harmonic[b] - harmonic[a]) + (rest[b] - rest[a])
+            share += bad * (harmonic[n] - harmonic[b]) - a * bad / max(size, 1) * gap
+            errors += bad
+            before += bad * a
+            spread += bad * size
+            squares += bad * bad
+        return errors, before, spread, squares, errors + share
+
+    compiled: Callable[..., Any] = numba.njit(nogil=True, error_model="numpy")(sums)
+    return compiled
+
+
+# ---- many resamples
+
+
+def draw(n: int, seed: int, number: int) -> Array:
+    """How often each of n rows is drawn in resample `number`: n draws with replacement from a stream of its own.
+
+    The stream depends on the seed and the number alone, so neither threads nor the number of resamples move it.
+    """
+    stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
+    return np.bincount(stream.integers(n, size=n), minlength=n)
+
+
+def resample(
+    parts: Sequence[Part],
+    n: int,
+    resamples: int,
+    seed: int,
+    *,
+    workers: int | None = None,
+    numba: bool | None = None,
+) -> list[Array]:
+    """(resamples, metrics) of every part, all parts on the same resamples; NaN where a metric is undefined.
+
+    `numba`: None = when it is installed and the work is above NUMBA_WORK.
+    """
+    ranked = [part for part in parts if isinstance(part, RankPart)]
+    if numba is None:
+        numba = n * resamples * len(ranked) > NUMBA_WORK and have_numba()
+    if numba:
+        for each in ranked:
+            each.accelerate()
+    found = [np.empty((resamples, len(part.asked))) for part in parts]
+
+    def work(worker: int, workers: int) -> None:
+        numbers: Any = range(worker, resamples, workers)
+        for number in track(numbers, "resamples") if worker == 0 else numbers:
+            counts = draw(n, seed, number)
+            for part, values in zip(parts, found, strict=True):
+                values[number] = part.values(counts)
+
+    with one_blas_thread():
+        share(work, workers)
+    return found
+
+
+def interval(values: Array, level: float = 0.95) -> tuple[float, float]:
+    """Percentile interval: the middle share `level` of the resamples on which the metric is defined."""
+    values = np.asarray(values, np.float64)
+    values = values[~np.isnan(values)]
+    if not len(values):
+        raise Undefined("The metric is undefined on every resample, so it has no interval.")
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

@@ -1,0 +1,277 @@
+"""Calibration on dumps: fit on validation rows, then map Predictions to Predictions.
+
+    scale = temperature(val)
+    calibrated = scale(test)
+
+The calibrated logits of a large dump are computed when they are read, so that many gigabytes need no copy. Variants
+(other log-probabilities of the same rows) stay as they are. A dump of log-probabilities gives log-probabilities again,
+scaled and renormalised: log p carries no evidence beyond p, so `max_logit`, `energy` and `dempster_shafer` stay absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.checks import forget
+from nescio.arrays.parallel import blocks, share, threads
+from nescio.errors import BadInput, Undefined
+from nescio.measures._softmax import half_padding
+from nescio.predictions import Predictions
+from nescio.work.progress import track
+
+Array = NDArray[Any]
+BLOCK = 1 << 16  # scores worked on together, by one thread
+HELD_BYTES = 1 << 28  # calibrated logits up to this size are an array; larger ones are computed when they are read
+REACH = 1e3  # a temperature is sought within this factor of the scores' own spread, and a class's scale of the best one
+BIAS = 30.0  # bound on a class's bias, in nats
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Divides the logits of every draw by one number.
+
+    `at_edge`: the likelihood was still rising at the edge of the box, so the number is the box's, not the answers'.
+    """
+
+    temperature: float
+    at_edge: bool = False
+
+    def __call__(self, predictions: Predictions) -> Predictions:
+        return _scaled(predictions, np.float64(1 / self.temperature), np.float64(0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """Multiplies each class's logits by its own number and adds a bias."""
+
+    scale: Array  # (c,)
+    bias: Array  # (c,)
+
+    def __call__(self, predictions: Predictions) -> Predictions:
+        if predictions.logits is not None and predictions.classes != len(self.scale):
+            raise BadInput(f"The scaling was fitted on {len(self.scale)} classes, logits has {predictions.classes}.")
+        return _scaled(predictions, self.scale, self.bias)
+
+
+def temperature(val: Predictions) -> Temperature:
+    """The temperature that gives the validation labels the highest likelihood.
+
+    argmin_T -(1/n) Σ log mean_draws softmax(z/T)[label], by box-constrained L-BFGS on log T. Guo et al. (2017).
+    The box is [1/1000, 1000] × the mean standard deviation of a row's logits. Where every answer is right, or answers
+    are no better than chance, the likelihood rises up to its edge: that edge is returned, with `at_edge` True.
+    """
+    rows = _Rows(val)
+
+    def loss(x: Array) -> tuple[float, Array]:
+        beta = np.exp(-x[0])
+        value, by_scale, _ = rows.loss(beta, np.float64(0.0))
+        return value, np.array([-beta * by_scale.sum()])
+
+    middle, reach = np.log(rows.spread()), np.log(REACH)
+    edges = (middle - reach, middle + reach)
+    best = _minimize(loss, np.array([middle]), [edges])[0]
+    # Towards an edge the likelihood may be so flat that the search stops before it.
+    found = min((*edges, best), key=lambda x: loss(np.array([x]))[0])
+    return Temperature(float(np.exp(found)), at_edge=bool(found in edges))
+
+
+def vector(val: Predictions) -> Vector:
+    """The scale and bias of each class that give the validation labels the highest likelihood.
+
+    argmin_{w, b} -(1/n) Σ log mean_draws softmax(w ⊙ z + b)[label], by box-constrained L-BFGS from the best
+    temperature; w ≥ 0. Guo et al. (2017), vector scaling.
+    """
+    rows = _Rows(val)
+    c = val.classes
+    missing = np.setdiff1d(np.arange(c), rows.labels)
+    if len(missing):
+        raise Undefined(f"The validation rows hold no label {missing[0]}, so its scale and bias cannot be fitted.")
+    first = temperature(val)
+    if first.at_edge and first.temperature < rows.spread():
+        raise Undefined("Every validation answer is right: no scale is best, a larger one is always likelier.")
+    if first.at_edge:
+        raise Undefined("The validation answers are no better than chance: no scale is small enough for them.")
+    start = 1 / first.temperature
+
+    def loss(x: Array) -> tuple[float, Array]:
+        value, by_scale, by_bias = rows.loss(x[:c] * start, x[c:])
+        return value, np.concatenate([by_scale * start, by_bias])
+
+    bounds = [(0.0, REACH)] * c + [(-BIAS, BIAS)] * c
+    best = _minimize(loss, np.concatenate([np.ones(c), np.zeros(c)]), bounds)
+    return Vector(best[:c] * start, best[c:])
+
+
+def _minimize(loss: Callable[[Array], tuple[float, Array]], start: Array, bounds: list[tuple[float, float]]) -> Array:
+    from scipy.optimize import minimize
+
+    options = {"maxiter": 500, "ftol": 1e-14, "gtol": 1e-9}
+    solve: Callable[..., Any] = minimize
+    return np.asarray(solve(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x)
+
+
+class _Rows:
+    """The labelled validation rows, and the likelihood of their labels with its exact gradient, in row blocks."""
+
+    def __init__(self, val: Predictions) -> None:
+        if val.logits is None:
+            raise BadInput("The validation dump has no logits and no probs: there is nothing to calibrate.")
+        if val.labels is None:
+            raise BadInput("The validation dump has no labels: calibration is fitted to them.")
+        known = np.ones(len(val), bool) if val.taught is None else val.taught
+        if known.sum() < 2:
+            raise BadInput(f"The validation dump has {known.sum()} labelled rows; calibration needs at least two.")
+        self.logits, self.normalized, self.known = val.logits, val.normalized, known
+        self.labels = val.labels[known]
+        self.parts = [p for p in blocks(len(val), max(1, BLOCK // (val.draws * val.classes))) if known[p].any()]
+        self.starts = np.concatenate([[0], np.cumsum([known[p].sum() for p in self.parts])])
+
+    def block(self, number: int) -> tuple[Array, Array]:
+        """(scores (b, s, c) in float64, labels (b,)) of one block."""
+        part = self.parts[number]
+        stored = self.logits[part]
+        z = _scores(stored, self.normalized)[self.known[part]]
+        forget(stored)
+        return z, self.labels[self.starts[number] : self.starts[number + 1]]
+
+    def spread(self) -> float:
+        """Mean standard deviation of a row's scores: the unit in which a temperature is sought."""
+        total = sum(float(self.block(number)[0].std(-1).mean(1).sum()) for number in range(len(self.parts)))
+        if total == 0:
+            raise Undefined("All classes have the same logit in every validation row: no temperature changes anything.")
+        return total / len(self.labels)
+
+    def loss(self, scale: Any, bias: Any) -> tuple[float, Array, Array]:
+        """(mean NLL, its gradient by the scale of each class, by the bias of each class).
+
+        L = -log mean_t p_t[y], so dL/dz_tj = w_t (p_tj - [j = y]), with w_t the share of draw t in Σ_t p_t[y].
+        """
+
+        def work(first: int, step: int) -> tuple[float, Array, Array]:
+            value, by_scale, by_bias = 0.0, np.zeros(self.logits.shape[2]), np.zeros(self.logits.shape[2])
+            mine = range(first, len(self.parts), step)
+            for number in track(mine, "calibration", len(mine)) if first == 0 else mine:
+                z, y = self.block(number)
+                r = np.arange(len(y))
+                p = z * scale
+                p += bias
+                p -= p.max(-1, keepdims=True)
+                own = p[r, :, y]
+                np.exp(p, out=p)
+                whole = p.sum(-1)
+                own -= np.log(whole)
+                together = np.logaddexp.reduce(own, axis=1)
+                value -= float((together - np.log(own.shape[1])).sum())
+                weight = np.exp(own - together[:, None])
+                p *= (weight / whole)[:, :, None]
+                p[r, :, y] -= weight
+                by_bias += p.sum((0, 1))
+                by_scale += np.einsum("bsc,bsc->c", p, z)
+            return value, by_scale, by_bias
+
+        sums = share(work, min(threads(), len(self.parts)))
+        n = len(self.labels)
+        return sum(s[0] for s in sums) / n, sum(s[1] for s in sums) / n, sum(s[2] for s in sums) / n
+
+
+# ---- scaled when read
+
+
+class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
+    """logits · scale + bias, (n, s, c), computed for the rows that are read; anything else is done on the whole."""
+
+    ndim = 3
+
+    def __init__(self, logits: Any, scale: Any, bias: Any, normalized: bool) -> None:
+        self.logits, self.scale, self.bias, self.normalized = logits, scale, bias, normalized
+        self.shape = logits.shape
+        self.dtype: np.dtype[Any] = np.dtype(np.float64 if logits.dtype.itemsize > 4 else np.float32)
+        self.size = int(np.prod(self.shape))
+        self.nbytes = self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, key: Any) -> Array:
+        rows, *rest = key if isinstance(key, tuple) else (key,)
+        if rows is None or rows is Ellipsis:
+            return np.asarray(np.asarray(self)[key])
+        if np.ndim(rows) == 0 and not isinstance(rows, slice):
+            return np.asarray(self[int(rows) : int(rows) + 1 or None][0][tuple(rest)])
+        stored = np.asarray(self.logits[rows])
+        values = self._rows(stored)
+        forget(stored)
+        kept = slice(None) if isinstance(rows, slice) else np.arange(len(values))
+        return np.asarray(values[(kept, *rest)])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        whole = np.empty(self.shape, dtype or self.dtype)
+        parts = blocks(len(self), max(1, BLOCK // (self.shape[1] * self.shape[2])))
+
+        def work(first: int, step: int) -> None:
+            for part in parts[first::step]:
+                whole[part] = self[part]
+
+        share(work, max(1, min(threads(), len(parts))))
+        return whole
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        whole = [np.asarray(each) if isinstance(each, Scaled) else each for each in inputs]
+        return getattr(ufunc, method)(*whole, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"Scaled logits have no attribute {name}.")
+        return getattr(np.asarray(self), name)
+
+    def _rows(self, logits: Array) -> Array:
+        z = _scores(logits, self.normalized)
+        with np.errstate(over="ignore"):
+            scaled = z * self.scale
+        scaled += self.bias
+        if self.normalized:
+            scaled -= scaled.max(-1, keepdims=True)
+            scaled -= np.log(np.exp(scaled).sum(-1, keepdims=True))
+        most = float(np.finfo(self.dtype.type).max) / 2  # so that every number stays finite
+        np.clip(scaled, -most, most, out=scaled)
+        scaled = scaled.astype(self.dtype, copy=False)
+        if np.ndim(self.scale) == 0:
+            _keep_first(z, scaled)
+        return np.asarray(scaled)
+
+
+def _scaled(predictions: Predictions, scale: Any, bias: Any) -> Predictions:
+    if predictions.logits is None:
+        raise BadInput("There are no logits and no probs to calibrate.")
+    logits = Scaled(predictions.logits, scale, bias, predictions.normalized)
+    # Not through the constructor, whose checks would read every row: a scaled dump is as sound as the dump itself.
+    calibrated = object.__new__(Predictions)
+    for field in fields(predictions):
+        object.__setattr__(calibrated, field.name, getattr(predictions, field.name))
+    object.__setattr__(calibrated, "logits", np.asarray(logits) if logits.nbytes <= HELD_BYTES else logits)
+    return calibrated
+
+
+def _scores(logits: Array, normalized: bool) -> Array:
+    """The stored scores (b, s, c) in float64; a zero of half-precision `probs` as the most that rounds to zero."""
+    z: Array = logits.astype(np.float64)
+    if normalized and logits.dtype == np.float32:
+        for draw in range(z.shape[1]):
+            padding = half_padding(logits[:, draw])
+            if padding is not None:
+                z[:, draw][padding] = np.log(2.0**-25)
+    return z
+
+
+def _keep_first(z: Array, scaled: Array) -> None:
+    """A temperature never changes a draw's answer: where rounding made its two best classes equal, parts them."""
+    first, now = z.argmax(-1), scaled.argmax(-1)
+    moved = first != now
+    if moved.any():
+        at = (*np.nonzero(moved), first[moved])
+        scaled[at] = np.nextafter(scaled[at], np.inf)

@@ -1,0 +1,452 @@
+"""Everything that can be said of one dump, and the reason beside whatever cannot be said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio import measures, metrics
+from nescio.analysis import calibrate
+from nescio.errors import BadInput, Undefined
+from nescio.measures._softmax import mean_probs, prob_blocks, summary
+from nescio.metrics._calibration import classwise_ece_of_blocks
+from nescio.metrics._retrieval import retrieved
+from nescio.predictions import Predictions
+from nescio.rows import COLUMNS, Row
+from nescio.work.progress import track
+
+Array = NDArray[Any]
+
+CLASSWISE_ENTRIES = 20_000_000  # above this many probabilities class-wise ECE costs more than all the rest
+UNTAUGHT = "untaught"  # the split of rows with taught = False
+KNN = 10  # neighbours of `knn_distance` on a scorecard
+SCALERS: dict[str, Callable[[Predictions], Callable[[Predictions], Predictions]]] = {
+    "temperature": calibrate.temperature,
+    "vector": calibrate.vector,
+}
+
+
+@dataclass
+class Scorecard:
+    """Rows (the design's columns) and reasons (measure, metric, split, reason) of one dump."""
+
+    name: str
+    rows: list[Row] = field(default_factory=list)
+    reasons: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what a reader should know beside the numbers
+    drawn: dict[str, Any] = field(default_factory=dict, repr=False)  # what the figures are made from
+
+    def value(
+        self, metric: str, measure: str | None = None, split: str | None = None, calibrated: bool = False
+    ) -> float:
+        """The one number in that cell; `Undefined` with the reason when it is absent."""
+        for row in self.rows:
+            if (row["metric"], row["measure"], row["calibrated"], row["group"]) == (
+                metric,
+                measure,
+                calibrated,
+                None,
+            ) and (split is None or row["split"] == split):
+                return float(row["value"])
+        for row in self.reasons:
+            if row["metric"] in (metric, None) and row["measure"] in (measure, None):
+                raise Undefined(row["reason"])
+        raise Undefined(f"There is no {metric} of {measure or 'the answers'} on this scorecard.")
+
+    @cached_property
+    def curves(self) -> dict[str, Any]:
+        """Points of the risk–coverage curves, reliability diagrams and histograms, for the page."""
+        from nescio.report import curves_of
+
+        return curves_of(self.drawn)
+
+
+def scorecard(
+    predictions: Predictions,
+    train: Predictions | None = None,
+    val: Predictions | None = None,
+    ood: Mapping[str, Predictions] | Predictions | None = None,
+    *,
+    name: str = "",
+    split: str = "test",
+    by: Sequence[str] = (),
+    calibration: str | None = "temperature",
+    only: Sequence[str] | None = None,
+    classwise: bool | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Scorecard:
+    """Every measure × every metric that applies to one dump.
+
+    train        reference of the density and neighbour measures (`val` stands in when it is missing)
+    val          fits the calibration, adding calibrated rows beside the raw ones, and sets the rejection threshold
+    ood          out-domain dumps by name; rows of `predictions` with taught = False join them as "untaught"
+    by           groups whose values get rows of their own, e.g. ("severity",)
+    calibration  "temperature", "vector", or None for no calibrated rows
+    only         names of the measures to take; None: all that there are
+    classwise    class-wise ECE: True, False, or None for up to twenty million probabilities
+    facts        columns that are the same in every row, e.g. {"method": "erm", "data_seed": 0}
+    """
+    if calibration is not None and calibration not in SCALERS:
+        raise BadInput(f"There is no calibration named {calibration!r}. There are: {', '.join(SCALERS)}.")
+    predictions = _dump(predictions)
+    train, val = (None if each is None else _dump(each) for each in (train, val))
+    outside = _outside(ood, split)
+    known = predictions
+    if predictions.taught is not None and not predictions.taught.all():
+        outside[UNTAUGHT] = predictions.take(~predictions.taught)
+        if not predictions.taught.any():
+            raise BadInput("Every row is of a class that was not in training; give this file as out-domain data.")
+        known = predictions.take(predictions.taught)
+    for label, other in {"val": val, **outside}.items():
+        if (
+            other is not None
+            and other.logits is not None
+            and known.logits is not None
+            and other.classes != known.classes
+        ):
+            raise BadInput(f"{label} has {other.classes} classes, the model has {known.classes}.")
+    card = Scorecard(name)
+    base = dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members_of(known), **(facts or {})}
+    maker = _Maker(card, base, split, train, val, classwise, only)
+    maker.whole(known, outside, everything=predictions)
+    if calibration is not None:
+        try:
+            scale = SCALERS[calibration](_fit_on(known, val))
+        except (Undefined, BadInput) as reason:  # a dump that cannot calibrate still says all the rest
+            maker.because(None, "calibrated", split, str(reason))
+        else:
+            if getattr(scale, "at_edge", False):
+                card.notes.append(
+                    "The validation answers are all right, or no better than chance: the temperature stands at the "
+                    "edge of its range, and calibrated numbers mean little."
+                )
+            maker.calibrated(scale)
+            maker.whole(scale(known), {label: scale(p) for label, p in outside.items() if p.logits is not None})
+    for group in by:
+        maker.by_group(known, group)
+    return card
+
+
+def _outside(ood: Any, split: str) -> dict[str, Predictions]:
+    """Out-domain dumps by name. A name must not be that of another split, or its rows could not be told apart."""
+    named = {"ood": ood} if ood is not None and not isinstance(ood, Mapping) else dict(ood or {})
+    for label in named:
+        if label in (split, "val", UNTAUGHT):
+            raise BadInput(f"Out-domain data cannot be named {label!r}, which names other rows; give it another name.")
+    return {label: _dump(dump, outside=True) for label, dump in named.items()}
+
+
+def _dump(source: Any, outside: bool = False) -> Predictions:
+    """Predictions as they are, or from a path or a dict of arrays."""
+    return source if isinstance(source, Predictions) else Predictions.load(source, outside=outside)
+
+
+def members_of(predictions: Predictions) -> int | None:
+    """How many networks a dump speaks for."""
+    if predictions.logits is None:
+        return None
+    return 1 if predictions.members is None else len(np.unique(predictions.members))
+
+
+def _fit_on(known: Predictions, val: Predictions | None) -> Predictions:
+    """The dump that a calibration is fitted on, or why there is none."""
+    if val is None:
+        raise Undefined("Calibration is fitted on a validation dump: give one with --val.")
+    if known.logits is None:
+        raise Undefined("There are no logits to calibrate.")
+    if val.logits is None or val.labels is None:
+        raise Undefined("The validation dump needs logits and labels to fit a calibration.")
+    return val
+
+
+class _Maker:
+    """Fills one scorecard; knows which version (raw or calibrated) and group it is filling."""
+
+    def __init__(
+        self,
+        card: Scorecard,
+        base: Row,
+        split: str,
+        train: Predictions | None,
+        val: Predictions | None,
+        classwise: bool | None,
+        only: Sequence[str] | None,
+    ) -> None:
+        self.card, self.base, self.split, self.val, self.classwise = card, base, split, val, classwise
+        self.only = None if only is None else [measures.registry[name].name for name in only]
+        self.reference = train if train is not None else val
+        self.fitted: dict[str, Callable[[Predictions], Array]] = {}
+        self.on_val: dict[str, Callable[[Predictions], Array]] = {}  # for measures that were fitted on `val` itself
+
+    # -- writing
+
+    def row(self, metric: str, value: float, n: int, measure: str | None = None, split: str | None = None) -> None:
+        found = {"measure": measure, "metric": metric, "value": float(value), "n": n, "split": split or self.split}
+        self.card.rows.append(self.base | found)
+
+    def because(self, measure: str | None, metric: str | None, split: str, reason: str) -> None:
+        found = {"measure": measure, "metric": metric, "split": split, "reason": reason}
+        if found not in self.card.reasons:
+            self.card.reasons.append(found)
+
+    def ask(
+        self, question: Callable[[], float], metric: str, n: int, measure: str | None = None, split: str = ""
+    ) -> None:
+        """A row, or the reason why there is none."""
+        try:
+            value = float(question())
+        except Undefined as reason:
+            self.because(measure, metric, split or self.split, str(reason))
+            return
+        if np.isfinite(value):
+            self.row(metric, value, n, measure, split or self.split)
+        else:
+            self.because(measure, metric, split or self.split, f"The metric gave {value}, which is no number.")
+
+    # -- filling
+
+    def calibrated(self, scale: Any) -> None:
+        assert self.val is not None
+        self.base = self.base | {"calibrated": True}
+        if hasattr(scale, "temperature"):
+            self.row("temperature", scale.temperature, len(self.val), split="val")
+        self.val = scale(self.val)
+
+    def whole(
+        self, known: Predictions, outside: Mapping[str, Predictions], everything: Predictions | None = None
+    ) -> None:
+        """All rows of one version. `everything` is given for the raw one: what cannot change is said once."""
+        raw = everything is not None
+        wrong = self.answers(known)
+        found = retrieval = None
+        if everything is not None:
+            retrieval, found = self.retrieval(everything)
+            if not outside:
+                self.because(None, "detection", self.split, "Out-domain detection needs out-domain data: give --ood.")
+        drawn = self.card.drawn.setdefault("calibrated" if not raw else "raw", {})
+        drawn["wrong"], drawn["u"], drawn["out"] = wrong, {}, {}
+        if known.logits is not None and wrong is not None:
+            drawn["answers"] = summary(known).answers()
+        for label, of in track(list(self.measures(known, raw)), "measures"):
+            u = self.values(of, known, label, self.split)
+            if u is None:
+                continue
+            drawn["u"][label] = u
+            if wrong is not None:
+                self.ranking(u, wrong, "ranking", label, self.split)
+            self.detection(of, label, u, outside, drawn["out"].setdefault(label, {}))
+            if raw and everything is not None:
+                full = u if everything is known else self.values(of, everything, label, self.split)
+                if found is not None and full is not None:
+                    self.ask(partial(metrics.auroc, full, ~found), "r_auroc", len(found), label)
+                elif retrieval is not None:
+                    self.because(None, "r_auroc", self.split, retrieval)
+            self.votes(known, label, u)
+            self.crops(known, label, u)
+        for each in metrics.registry.parts():
+            if "votes" in each.kinds and known.annotations is None and raw:
+                self.because(None, each.name, self.split, "There are no annotations (human votes) in this dump.")
+
+    def answers(self, known: Predictions) -> Array | None:
+        """Rows about the answers themselves; returns which of them are wrong."""
+        lacking = "labels" if known.labels is None else "logits" if known.logits is None else None
+        if lacking:
+            self.because(
+                None, "answers", self.split, f"There are no {lacking}: right and wrong answers cannot be told."
+            )
+            return None
+        all_of = summary(known).answers()
+        for each, label, options in _asked("answers"):
+            if each.prepared:
+                self.ask(partial(each.function, all_of, **options), label, len(known))
+            elif each.name == "classwise_ece":
+                if self.wants_classwise(known):
+                    self.ask(lambda: classwise_ece_of_blocks(prob_blocks(known)), label, len(known))
+            else:
+                self.ask(partial(each.function, mean_probs(known), known.labels, **options), label, len(known))
+        if all_of.floored and not self.base["calibrated"]:
+            told = (
+                f"{all_of.floored} of {len(known)} rows give their true class probability 0; "
+                "their NLL uses the smallest normal number instead."
+            )
+            self.card.notes.append(told)
+            self.because(None, "nll", self.split, told)
+        return np.asarray(~all_of.right)
+
+    def wants_classwise(self, known: Predictions) -> bool:
+        if self.classwise is not None:
+            return self.classwise
+        small = len(known) * known.classes <= CLASSWISE_ENTRIES
+        if not small:
+            reason = "Class-wise ECE is left out of large dumps: ask for it with --classwise."
+            self.because(None, "classwise_ece", self.split, reason)
+        return small
+
+    def measures(self, known: Predictions, raw: bool) -> Iterator[tuple[str, Callable[[Predictions], Array]]]:
+        """(name, Predictions -> u) of every measure that this version changes."""
+        for each in measures.registry.parts():
+            if (not raw and "logits" not in each.needs) or (self.only is not None and each.name not in self.only):
+                continue
+            if each.kind == "plain":
+                if known.draws == 1 and each.name in ("mutual_information", "expected_entropy"):
+                    self.because(each.name, None, self.split, "The model gives one draw a row; draws cannot disagree.")
+                    continue
+                yield each.name, each.function
+            elif each.kind == "fitted":
+                if known.embeddings is None:
+                    self.because(each.name, None, self.split, "There are no embeddings in this dump.")
+                elif self.reference is None:
+                    self.because(each.name, None, self.split, "It is fitted on reference rows: give --train or --val.")
+                elif (fit := self.fit(each)) is not None:
+                    yield each.name, fit
+            elif raw:
+                self.because(each.name, None, self.split, "It compares several networks: one dump holds one of them.")
+        if raw and self.only is None:
+            for score in known.scores:
+                if score not in measures.registry:
+                    yield f"scores/{score}", partial(_score, score)
+
+    def fit(self, each: Any) -> Callable[[Predictions], Array] | None:
+        if each.name not in self.fitted:
+
+            def make(rows: Predictions) -> Any:
+                options = {"k": min(KNN, len(rows))} if each.name == "knn_distance" else {}
+                return each.function(rows, **options)
+
+            assert self.reference is not None
+            try:
+                self.fitted[each.name] = make(self.reference)
+                if self.reference is self.val:
+                    self.on_val[each.name] = partial(cross_fitted, make)
+            except (Undefined, BadInput) as reason:
+                self.because(each.name, None, self.split, str(reason))
+                return None
+        return self.fitted[each.name]
+
+    def values(self, of: Callable[[Predictions], Array], p: Predictions, measure: str, split: str) -> Array | None:
+        try:
+            return of(p)
+        except (Undefined, BadInput) as reason:  # e.g. a zero-norm embedding: one measure is lost, the others are not
+            self.because(measure, None, split, str(reason))
+        return None
+
+    def ranking(self, u: Array, positive: Array, kind: str, measure: str, split: str) -> None:
+        order, arrays = metrics.Ranking(u, positive), (u, positive)
+        for each, label, options in _asked(kind):
+            given = (order,) if each.prepared else arrays
+            self.ask(partial(each.function, *given, **options), label, order.n, measure, split)
+
+    def detection(
+        self,
+        of: Callable[[Predictions], Array],
+        measure: str,
+        u: Array,
+        outside: Mapping[str, Predictions],
+        drawn: dict[str, Array],
+    ) -> None:
+        cut = None
+        if self.val is None:
+            self.because(
+                None, "in_as_in", self.split, "The rejection threshold is set on a validation dump: give --val."
+            )
+        else:
+            u_val = self.values(self.on_val.get(measure, of), self.val, measure, "val")
+            if u_val is not None:
+                cut = metrics.threshold(u_val)
+                self.ask(partial(metrics.in_as_in, u, cut), "in_as_in", len(u), measure)
+        for name, dump in outside.items():
+            u_out = self.values(of, dump, measure, name)
+            if u_out is None:
+                continue
+            drawn[name] = u_out
+            out = np.repeat([False, True], [len(u), len(u_out)])
+            self.ranking(np.concatenate([u, u_out]), out, "detection", measure, name)
+            if cut is not None:
+                self.ask(partial(metrics.out_as_out, u_out, cut), "out_as_out", len(u_out), measure, name)
+
+    def retrieval(self, p: Predictions) -> tuple[str | None, Array | None]:
+        """The reason why retrieval cannot be judged, or which rows find their own class."""
+        if p.embeddings is None or p.labels is None:
+            lacking = "embeddings" if p.embeddings is None else "labels"
+            reason = f"There are no {lacking} in this dump."
+            self.because(None, "recall_at_1", self.split, reason)
+            return reason, None
+        try:
+            found = retrieved(p.embeddings, p.labels)
+        except (Undefined, BadInput) as error:
+            self.because(None, "recall_at_1", self.split, str(error))
+            return str(error), None
+        self.row("recall_at_1", float(np.mean(found)), len(p))
+        return None, found
+
+    def votes(self, known: Predictions, measure: str, u: Array) -> None:
+        if known.annotations is not None:
+            self.ask(lambda: metrics.human_alignment(u, known.annotations), "human_alignment", len(u), measure)
+
+    def crops(self, known: Predictions, measure: str, u: Array) -> None:
+        """Rows of the group `twin` name the index of the whole image that they are a crop of."""
+        twin = known.groups.get("twin")
+        if twin is None:
+            return
+        at = {key: row for row, key in enumerate(known.index.tolist())}
+        crops = [
+            (at[w], row)
+            for row, (w, own) in enumerate(zip(twin.tolist(), known.index.tolist(), strict=True))
+            if w != own and w in at
+        ]
+        if not crops:
+            self.because(None, "crop_agreement", self.split, "No row of the group twin names another row of this dump.")
+            return
+        whole, crop = np.transpose(crops)
+        self.ask(lambda: metrics.crop_agreement(u[whole], u[crop]), "crop_agreement", len(crop), measure)
+
+    def by_group(self, known: Predictions, group: str) -> None:
+        if group not in known.groups:
+            there = ", ".join(known.groups) or "none"
+            raise BadInput(f"There is no group named {group!r} in this dump. There are: {there}.")
+        base, self.base = self.base, self.base | {"calibrated": False}
+        for value in np.unique(known.groups[group]):
+            part = known.take(known.groups[group] == value)
+            self.base = self.base | {"group": f"{group}={value}"}
+            wrong = self.answers(part)
+            for label, of in self.measures(part, raw=True):
+                u = self.values(of, part, label, self.split)
+                if u is not None and wrong is not None:
+                    self.ranking(u, wrong, "ranking", label, self.split)
+        self.base = base
+
+
+def cross_fitted(fit: Callable[[Predictions], Callable[[Predictions], Array]], rows: Predictions) -> Array:
+    """A fitted measure of the rows that it is fitted on: every second row by the others.
+
+    A density is surer of rows that it has seen; a threshold set on those would refuse every new row.
+    """
+    u = np.empty(len(rows))
+    for first in (0, 1):
+        own = np.arange(first, len(rows), 2)
+        u[own] = fit(rows.take(np.arange(1 - first, len(rows), 2)))(rows.take(own))
+    return u
+
+
+def _asked(kind: str) -> Iterator[tuple[metrics.Metric, str, dict[str, Any]]]:
+    """(metric, its label in a row, options) of every question of this kind, parameters spelled as sac@0.95."""
+    for each in metrics.registry.parts():
+        if kind not in each.kinds:
+            continue
+        if not each.at:
+            yield each, each.name, {}
+        for option, values in each.at.items():
+            for value in values:
+                plain = each.name == "accuracy" and value == 1
+                yield each, each.name if plain else f"{each.name}@{value:g}", {option: value}
+
+
+def _score(name: str, predictions: Predictions) -> Array:
+    if name not in predictions.scores:
+        raise Undefined(f"There is no score named {name!r} in this dump.")
+    return predictions.scores[name]

@@ -1,0 +1,1 @@
+"""Tools on arrays: nearest neighbours, threads, reproducible draws."""

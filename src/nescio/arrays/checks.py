@@ -1,0 +1,132 @@
+"""Arrays that people give, checked: what is wrong is said in one sentence, by the name of the array."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.parallel import blocks
+from nescio.errors import BadInput
+
+Array = NDArray[Any]
+CACHE_VALUES = 1 << 18  # a field is checked in blocks of about this many numbers, so that a block stays in the cache
+
+
+def kind_of(array: Array) -> str:
+    kinds = {"O": "Python objects", "U": "text", "S": "text", "T": "text", "c": "complex values", "M": "dates"}
+    return kinds.get(array.dtype.kind, str(array.dtype))
+
+
+def as_array(name: str, value: Any) -> Array:
+    if hasattr(value, "detach"):  # a torch tensor, without importing torch
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise BadInput(f"{name} has rows of different lengths: every row needs as many numbers.") from None
+    if array.dtype.name == "bfloat16":  # NumPy has no such type of its own
+        array = array.astype(np.float32)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def numbers(name: str, value: Any) -> Array:
+    array = as_array(name, value)
+    if array.dtype.kind not in "fiub":
+        raise BadInput(f"{name} holds {kind_of(array)}, not numbers.")
+    return array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
+
+
+def floats(name: str, value: Any) -> Array:
+    array = numbers(name, value)
+    if array.dtype.kind != "f":
+        return array.astype(np.float64)
+    return array
+
+
+def vector(name: str, value: Any) -> Array:
+    array = floats(name, value)
+    if array.ndim != 1:
+        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one number a row.")
+    check_finite(name, array)
+    return array
+
+
+def matrix(name: str, value: Any) -> Array:
+    array = floats(name, value)
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise BadInput(f"{name} has shape {array.shape}: it must have two axes, rows first, and a column at least.")
+    check_finite(name, array)
+    return array
+
+
+def cube(name: str, value: Any) -> Array:
+    array = floats(name, value)
+    if array.ndim == 2:
+        array = array[:, None, :]
+    if array.ndim != 3 or 0 in array.shape[1:]:
+        raise BadInput(f"{name} has shape {np.shape(value)}: it must be (n, classes) or (n, draws, classes).")
+    check_finite(name, array)
+    return array
+
+
+def integers(name: str, value: Any) -> Array:
+    array = numbers(name, value)
+    if array.ndim != 1:
+        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one whole number for each.")
+    if array.dtype.kind == "f":
+        whole = np.isfinite(array) & (array == np.rint(array)) & (np.abs(array) < 2.0**53)
+    elif array.dtype == np.uint64:
+        whole = array < 1 << 63
+    else:
+        return array.astype(np.int64, copy=False)
+    if not whole.all():
+        row = int(np.argmin(whole))
+        raise BadInput(f"{name} holds {array[row]} in row {row}, which is not a whole number.")
+    return array.astype(np.int64)
+
+
+def check_finite(name: str, array: Array) -> None:
+    if array.dtype.kind != "f":
+        return
+    width = max(1, int(np.prod(array.shape[1:])))
+    parts = blocks(len(array), max(1, CACHE_VALUES // width))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part in parts:
+            if not _all_finite(array[part]):
+                row = part.start + int(np.argwhere(~np.isfinite(array[part]))[0][0])
+                raise BadInput(f"{name} has a value that is not finite in row {row}: mend that row or leave it out.")
+            forget(array[part])
+
+
+def forget(rows: Array) -> None:
+    """Gives back the memory of rows of a read-only memory map; they are read from the file again when needed.
+
+    A pass over a dump that calls this after every block keeps only a few blocks in memory, however large the dump is.
+    """
+    if not rows.flags.c_contiguous or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    base: Any = rows
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:  # what was written into a private map is in no file
+            return
+        base = base.base
+    if not isinstance(base, mmap.mmap):
+        return
+    start = rows.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    # Whole pages only; a page that is shared with a neighbouring block is left to it.
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (start + rows.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first:
+        base.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def _all_finite(block: Array) -> bool:
+    flat = block.reshape(-1)
+    if flat.dtype == np.float16:  # NumPy's own test converts each half: six times slower than looking at the exponents
+        return not flat.size or bool((flat.view(np.uint16) & 0x7C00).max() < 0x7C00)
+    # A sum of squares cannot hide an infinity. It may overflow, and only then every number is looked at.
+    return bool(np.isfinite(flat.dot(flat))) or bool(np.isfinite(flat).all())

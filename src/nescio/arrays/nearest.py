@@ -1,0 +1,478 @@
+"""Exact nearest neighbours by blocked products: float32 searches, float64 decides. The only neighbour search there is.
+
+A float32 product of two rows is off by at most a known margin. Where the k-th and the (k+1)-th neighbour are further
+apart than twice that margin their order is certain; elsewhere the few rows about the border are compared in float64,
+pair by pair, in a way that does not depend on where a row stands: equal rows tie exactly, ties go to the lower index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.checks import matrix
+from nescio.arrays.parallel import blocks, one_blas_thread, share, threads
+from nescio.errors import BadInput
+from nescio.work.progress import track
+
+Array = NDArray[Any]
+METRICS = ("cosine", "euclidean")
+BLOCK = 1 << 22  # entries of one block of products
+CHOICE = 1 << 19  # entries of it that are chosen from at once
+SLAB = 1 << 17  # numbers that are converted at once: they stay in the cache
+TILE = 512  # rows and columns of a symmetric tile
+TILES_FROM = 8 * TILE  # rows from which symmetric tiles, at half the products, are worth their bookkeeping
+SURE = 2.5  # margins from the k-th score beyond which a side is certain: one of it, one of the entry, and for rounding
+CROWD = 64  # with more undecided neighbours in a row than this, a float64 product comes before pairs
+CROWDED = -1  # stands for the neighbours of such a row until then
+PAIR = 16  # a pair alone takes as long as so many entries of a product, at least
+NEAR, NEAR_COSINE = 1e-3, 1e-9  # of the squared span, of 1: nearer than this, two rows are compared by themselves
+SERIAL = 1 << 27  # multiplications below which a second thread costs more than it saves
+TINY = 1e-150  # squared lengths outside TINY … 1/TINY are brought to one before they are multiplied
+FAR = 1e18  # longer rows are cut for the float32 search and decided in float64
+SINGLE, DOUBLE = 2.0**-24, 2.0**-53  # unit roundoff
+
+
+def unit(x: Array, name: str = "embeddings", start: int = 0) -> Array:
+    """Rows of float64 at length one, also where the squares over- or underflow; `start` is the number of the first."""
+    peak = np.abs(x).max(1)
+    if not peak.all():
+        row = start + int(np.flatnonzero(peak == 0)[0])
+        raise BadInput(f"{name} has length zero in row {row}, so that it has no cosine; leave that row out.")
+    x = x / peak[:, None]
+    return np.asarray(x / np.sqrt((x * x).sum(1))[:, None])
+
+
+@dataclass(frozen=True)
+class Points:
+    """Embeddings made ready for one metric.
+
+    Cosine: rows at length one, score = a·b. Euclidean: rows less a shift, times a scale (a power of two), score =
+    a·b − |b|²/2 = (|a|² − distance²)/2. The higher score is the nearer.
+    """
+
+    raw: Array  # (n, d) as given, in any precision, perhaps on disk
+    metric: str
+    name: str
+    shift: Array  # (d,)
+    scale: float
+    quick: Array  # (n, d) float32: the rows as they enter products
+    square: Array  # (n,) squared lengths, cosine: of the raw rows, Euclidean: of the rows as they enter products
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    @property
+    def d(self) -> int:
+        return int(self.raw.shape[1])
+
+    @cached_property
+    def half(self) -> Array:
+        """(n,) what a product must lose to be a score."""
+        return self.square / 2 if self.metric == "euclidean" else np.zeros(len(self))
+
+    @cached_property
+    def reach(self) -> float:
+        return float(np.sqrt(self.square.max()))
+
+    @cached_property
+    def peak(self) -> float:
+        """Largest entry as given, scaled: says how much the shift can have cost."""
+        return (
+            max(float(np.abs(self.raw[part]).max()) for part in blocks(len(self), max(1, SLAB // self.d))) * self.scale
+        )
+
+    @cached_property
+    def twin(self) -> Array:
+        """(n,) the first row that is equal, bit by bit."""
+        rows = np.ascontiguousarray(self.raw)
+        keys = rows.view(np.dtype((np.void, rows.dtype.itemsize * self.d))).ravel()
+        _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        return np.asarray(first[inverse])
+
+    @property
+    def repeats(self) -> bool:
+        """Is at least every second row the same as one before it?"""
+        return bool(2 * np.count_nonzero(self.twin == np.arange(len(self))) <= len(self))
+
+    def float64(self, rows: Any) -> Array:
+        """Rows as given."""
+        return np.asarray(self.raw[rows], np.float64)
+
+    def centred(self, rows: Any) -> Array:
+        """float64 rows as they enter products."""
+        x = self.float64(rows)
+        return unit(x) if self.metric == "cosine" else (x - self.shift) * self.scale
+
+
+def points(embeddings: Any, metric: str = "cosine", name: str = "embeddings", like: Points | None = None) -> Points:
+    """Checks and prepares embeddings; `like` gives the shift and scale of those they will be compared with."""
+    if metric not in METRICS:
+        raise BadInput(f"There is no distance named {metric!r}. There are: {', '.join(METRICS)}.")
+    raw = matrix(name, embeddings)
+    n, d = raw.shape
+    if n == 0:
+        raise BadInput(f"{name} has no rows: at least one is needed.")
+    if like is not None and like.d != d:
+        raise BadInput(f"{name} has {d} features, {like.name} has {like.d}: they must come from the same network.")
+    parts = blocks(n, max(1, SLAB // d))
+    shift, scale = np.zeros(d), 1.0
+    if like is not None:
+        shift, scale = like.shift, like.scale
+    elif metric == "euclidean":
+        shift = sum((np.asarray(raw[part], np.float64) / n).sum(0) for part in parts) + shift
+        widest = max(float(np.abs(raw[part] - shift).max()) for part in parts)
+        scale = float(2.0 ** -np.frexp(widest)[1]) if widest else 1.0
+    quick, square = np.empty((n, d), np.float32), np.empty(n)
+
+    def work(i: int, workers: int) -> None:
+        for part in parts[i::workers]:
+            x = np.asarray(raw[part], np.float64)
+            if metric == "euclidean":
+                x = (x - shift) * scale
+            with np.errstate(over="ignore"):
+                square[part] = (x * x).sum(1)
+            if metric == "cosine" and not (square[part].min() > TINY and square[part].max() < 1 / TINY):
+                quick[part] = unit(x, name, part.start)
+            elif metric == "cosine":
+                quick[part] = x / np.sqrt(square[part])[:, None]
+            else:
+                quick[part] = np.clip(x, -FAR, FAR)
+
+    _run(work, n * d * 64)
+    if metric == "cosine" and not (square.min() > TINY and square.max() < 1 / TINY):
+        raw = unit(np.asarray(raw, np.float64))  # so large or small that the squares of products would leave float64
+        square = (raw * raw).sum(1)
+    return Points(raw, metric, name, shift, scale, quick, square)
+
+
+def nearest(
+    refs: Points, queries: Points, cuts: Sequence[int], rows: Array | None = None, others: bool = False
+) -> Array:
+    """(n, cuts[-1]) indices of references: for every cut k, rising, the first k of a row are its k nearest, as a set.
+
+    rows: these queries only. others: queries are the references themselves, and none finds itself.
+    """
+    rows = np.arange(len(queries)) if rows is None else rows
+    found = np.empty((len(rows), cuts[-1]), np.intp)
+    work_size = len(rows) * len(refs) * refs.d
+    workers = threads() if work_size >= SERIAL else 1
+    rounds = max(1, -(-len(rows) // (workers * int(np.clip(BLOCK // len(refs), 64, 1024)))))
+    step = max(1, -(-len(rows) // (workers * rounds)))  # every worker gets as much
+    parts = blocks(len(rows), step)
+    half = refs.half.astype(np.float32)
+
+    def work(i: int, workers: int) -> None:
+        room = np.empty(min(step, len(rows)) * len(refs), np.float32)
+        mine = parts[i::workers]
+        for part in track(mine, "neighbours") if i == 0 else mine:
+            who = rows[part]
+            scores = room[: len(who) * len(refs)].reshape(len(who), len(refs))
+            np.matmul(queries.quick[who], refs.quick.T, out=scores)
+            if refs.metric == "euclidean":
+                scores -= half
+            if others:
+                scores[np.arange(len(who)), who] = -np.inf
+            for few in blocks(len(who), max(1, CHOICE // len(refs))):
+                margin = _margin(refs, queries, who[few], SINGLE)
+                found[part][few] = _choose(scores[few], margin, cuts, _Judge(refs, queries, who[few], others))
+            crowded = np.flatnonzero(found[part, 0] == CROWDED)
+            if len(crowded):
+                found[part][crowded] = _Judge(refs, queries, who[crowded], others).crowd(cuts)
+
+    _run(work, work_size, blas=True)
+    return found
+
+
+def nearest_other(these: Points) -> Array:
+    """(n,) for every row the index of the nearest other row, the query left out by its index."""
+    n = len(these)
+    if n < TILES_FROM:
+        return _among_twins(these) if these.repeats else nearest(these, these, (1,), others=True)[:, 0]
+    best, second, at = _tiles(these)
+    unsure = np.flatnonzero(best - second <= 2 * _margin(these, these, np.arange(n), SINGLE))
+    if len(unsure) > n // 8 and these.repeats:
+        return _among_twins(these)
+    if len(unsure):
+        at[unsure] = nearest(these, these, (1,), unsure, others=True)[:, 0]
+    return at
+
+
+def _among_twins(these: Points) -> Array:
+    """`nearest_other` where many rows are equal: only the first of each kind is searched for."""
+    i, twin = np.arange(len(these)), these.twin
+    first, kind, size = np.unique(twin, return_inverse=True, return_counts=True)
+    second = np.argsort(twin, kind="stable")[np.cumsum(size) - size + np.minimum(size - 1, 1)]
+    own = np.where(twin == i, second[kind], twin)  # the first equal row that is another
+    if len(first) == 1:
+        return own
+    far = first[nearest_other(points(these.raw[first], these.metric))][kind]
+    to_own, to_far = _pairs(these, these, i, own), _pairs(these, these, i, far)
+    return np.where((own != i) & ((to_own > to_far) | ((to_own == to_far) & (own < far))), own, far)
+
+
+def distances(refs: Points, queries: Points, found: Array) -> Array:
+    """(n, k) float64 distances from queries to the references named in `found` (n, k). Cosine: 1 − cos."""
+    n, k = found.shape
+    out = np.empty((n, k))
+    all_at_once = k * PAIR > len(refs) and refs.raw.size <= 8 * BLOCK
+    known = refs.centred(slice(None)) if all_at_once else np.empty(0)
+    parts = blocks(n, max(1, BLOCK // (4 * len(refs)) if all_at_once else SLAB // (k * refs.d)))
+
+    def work(i: int, workers: int) -> None:
+        for part in parts[i::workers]:
+            who = np.arange(n)[part]
+            if all_at_once:
+                out[part] = _Judge(refs, queries, who, False).of(found[part], known)
+            else:
+                out[part] = _pairs(refs, queries, who.repeat(k), found[part].ravel()).reshape(-1, k)
+
+    _run(work, n * k * refs.d * 8, blas=all_at_once)
+    if refs.metric == "cosine":
+        return np.asarray(np.maximum(1 - np.sign(out) * np.sqrt(np.abs(out)), 0))
+    return np.asarray(np.sqrt(-2 * out) / refs.scale)
+
+
+# ---- deciding
+
+
+def _run(work: Callable[[int, int], Any], size: int, blas: bool = False) -> None:
+    """On all threads, with BLAS at one in each, or here when the work is small."""
+    if size < SERIAL:
+        work(0, 1)
+        return
+    with one_blas_thread() if blas else nullcontext():
+        share(work)
+
+
+def _margin(refs: Points, queries: Points, who: Array, roundoff: float) -> Array:
+    """(len(who),) how far a computed score can be from the true one, whatever the order of summation.
+
+    |fl(a·b) − a·b| ≤ d·roundoff·|a|·|b| to first order, and a few roundings more for the entries and for |b|²/2.
+    """
+    if refs.metric == "cosine":
+        return np.full(len(who), (refs.d + 8) * roundoff)
+    span = np.sqrt(queries.square[who]) + refs.reach
+    return np.asarray((refs.d + 8) * roundoff * span**2 + 8 * DOUBLE * np.sqrt(refs.d) * refs.peak * span)
+
+
+def _pairs(refs: Points, queries: Points, i: Array, j: Array) -> Array:
+    """float64 verdicts on the pairs (i, j), the higher the nearer, the same for equal rows wherever they stand.
+
+    Cosine: cos·|cos| = ab·|ab| / (a²·b²), one rounding on whole numbers, so that what ties in theory ties here.
+    Euclidean: −distance²/2, scaled.
+    """
+    out = np.empty(len(i))
+    for part in blocks(len(i), max(1, SLAB // refs.d)):
+        a, b = queries.float64(i[part]), refs.float64(j[part])
+        if refs.metric == "cosine":
+            dot = (a * b).sum(1)
+            out[part] = dot * np.abs(dot) / (queries.square[i[part]] * refs.square[j[part]])
+        else:
+            a = (a - b) * refs.scale
+            out[part] = (a * a).sum(1) / -2
+    return out
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Decides in float64 what float32 left open for one block of queries."""
+
+    refs: Points
+    queries: Points
+    who: Array  # (b,) the queries of the block
+    others: bool
+
+    def comparable(self, scores: Array, row: Array) -> Array:
+        """Scores of these rows of the block in the unit of `_pairs`."""
+        if self.refs.metric == "cosine":
+            return scores * np.abs(scores)
+        return np.asarray(scores - self.queries.half[self.who[row]])
+
+    def pairs(self, row: Array, column: Array) -> Array:
+        return _pairs(self.refs, self.queries, self.who[row], column)
+
+    def of(self, found: Array, known: Array) -> Array:
+        """Verdicts on the references found for each query, by one product with all of them, `known`; where two rows are
+        so near that a difference of products has lost its digits, by the pair itself."""
+        scores = self.queries.centred(self.who) @ known.T - self.refs.half
+        out = np.take_along_axis(self.comparable(scores, np.arange(len(self.who))[:, None]), found, 1)
+        if self.refs.metric == "cosine":
+            near = out > 1 - NEAR_COSINE
+        else:
+            near = -2 * out < NEAR * (np.sqrt(self.queries.square[self.who]) + self.refs.reach)[:, None] ** 2
+        row, at = np.nonzero(near)
+        out[row, at] = self.pairs(row, found[row, at])
+        return out
+
+    def crowd(self, cuts: Sequence[int]) -> Array:
+        """For rows with very many neighbours at almost one distance, such as those of a network that says one thing."""
+        who, n, twin = self.who, len(self.refs), self.refs.twin
+        scores = np.empty((len(who), n))
+        a = self.queries.centred(who)
+        for part in blocks(n, max(1, BLOCK // (4 * self.refs.d))):
+            scores[:, part] = a @ self.refs.centred(part).T - self.refs.half[part]
+        if (twin != np.arange(n)).any():
+            scores = scores[:, twin]
+        if self.others:
+            scores[np.arange(len(who)), who] = -np.inf
+        border = -np.sort(np.partition(-scores, cuts[-1] - 1)[:, : cuts[-1]])[:, np.array(cuts) - 1]
+        slack = 4 * _margin(self.refs, self.queries, who, DOUBLE)
+        open_ = np.zeros(scores.shape, bool)
+        for t in border.T:
+            open_ |= np.abs(scores - t[:, None]) <= slack[:, None]
+        scores = self.comparable(scores, np.arange(len(who))[:, None])
+        r, c = np.nonzero(open_)
+        key = r * n + twin[c]
+        once = np.zeros(scores.size, bool)
+        once[key] = True
+        asked = np.flatnonzero(once)
+        value = np.empty(scores.size)
+        value[asked] = _pairs(self.refs, self.queries, who[asked // n], asked % n)
+        scores[r, c] = value[key]
+        return _choose(scores, np.zeros(len(who)), cuts, None)
+
+
+def _choose(scores: Array, margin: Array, cuts: Sequence[int], judge: _Judge | None) -> Array:
+    """(b, cuts[-1]) columns: for every cut k the first k have the k highest true scores, ties to the lower column.
+
+    scores (b, n) are off by at most `margin` (b,). An entry further than SURE margins from the k-th score is on its
+    side of the cut for certain; the others are asked of the judge, and rows with too many of them come back as CROWDED.
+    (Margin 0 and no judge: the scores are true.)
+    """
+    b, n = scores.shape
+    k = cuts[-1]
+    width = min(k + 1, n)
+    top = np.sort(np.partition(scores, n - width)[:, n - width :])[:, ::-1].astype(np.float64)
+    inside = top[:, np.array(cuts) - 1]
+    outside = np.full(inside.shape, -np.inf)
+    inner = [place for place, cut in enumerate(cuts) if cut < n]
+    outside[:, inner] = top[:, [cuts[place] for place in inner]]
+    unsure = inside - outside <= 2 * margin[:, None]  # (b, cuts)
+    open_ = unsure.any(1)
+    doubt, clear = np.flatnonzero(open_), np.flatnonzero(~open_)
+    found = np.empty((b, k), np.intp)
+
+    with np.errstate(over="ignore"):  # of queries that are far beyond float32, all columns stay open
+        least = np.where(open_, inside[:, -1] - SURE * margin, inside[:, -1]).astype(scores.dtype)
+    least[doubt] = np.nextafter(least[doubt], -np.inf)
+    flat = np.flatnonzero(scores >= least[:, None])
+    count = np.diff(np.searchsorted(flat, np.arange(b + 1) * n))
+    of = np.repeat(open_, count)
+    sure = flat[~of].reshape(-1, k)
+    columns = sure - (clear * n)[:, None]
+    if len(cuts) > 1:
+        columns, _ = _descending(columns, scores.ravel()[sure])
+    found[clear] = columns
+    if not len(doubt):
+        return found
+
+    # from the highest score to the lowest; about every cut, what the scores cannot tell is put in its true order
+    rest, count = flat[of], count[doubt]
+    here = np.arange(count.max()) < count[:, None]
+    columns, value = np.zeros(here.shape, np.intp), np.full(here.shape, -np.inf, scores.dtype)
+    columns[here], value[here] = rest - np.repeat(doubt * n, count), scores.ravel()[rest]
+    columns, value = _descending(columns, value)
+    inside, unsure, slack = inside[doubt], unsure[doubt], SURE * margin[doubt, None]
+    border = np.zeros(here.shape, bool)
+    for place in np.flatnonzero(unsure.any(0)).tolist():
+        # a row with more than CROWD of them on one side is crowded, however far they go on
+        near = slice(None) if judge is None else slice(max(0, cuts[place] - 1 - CROWD), cuts[place] + CROWD)
+        border[:, near] |= (np.abs(value[:, near] - inside[:, place, None]) <= slack) & unsure[:, place, None]
+    if judge is not None:
+        crowded = np.count_nonzero(border, axis=1) > CROWD
+        if crowded.any():
+            found[doubt[crowded]] = CROWDED
+            doubt, columns, value, border = (each[~crowded] for each in (doubt, columns, value, border))
+    row, at = np.nonzero(border)
+    who = columns[row, at]
+    true = value[row, at].astype(np.float64) if judge is None else judge.pairs(doubt[row], who)
+    run = np.cumsum((np.diff(row, prepend=-1) != 0) | (np.diff(at, prepend=-1) != 1))
+    columns[row, at] = who[np.lexsort((who, -true, run))]  # ties go to the lower column
+    found[doubt] = columns[:, :k]
+    return found
+
+
+def _descending(columns: Array, value: Array) -> tuple[Array, Array]:
+    """Both, every row from its highest value to its lowest."""
+    if value.dtype != np.float32:
+        order = np.argsort(-value, axis=1)
+        return np.take_along_axis(columns, order, axis=1), np.take_along_axis(value, order, axis=1)
+    # one sort of whole numbers, several times faster: the bits of a float, in order, before its column
+    keys = _in_order((-value).view(np.int32)).astype(np.int64) << 32 | columns
+    keys.sort(axis=1)
+    return keys & 0xFFFFFFFF, -_in_order((keys >> 32).astype(np.int32)).view(np.float32)
+
+
+def _in_order(bits: Array) -> Array:
+    """Bits of float32 as int32 of the same order, and back."""
+    return np.asarray(bits ^ ((bits >> 31) & 0x7FFFFFFF))
+
+
+# ---- every row against every other: half of the products
+
+
+def _tiles(these: Points) -> tuple[Array, Array, Array]:
+    """(best, second, at): the two highest float32 scores of every row with the others, and where the best one is.
+
+    The score (less |a|²/2 when Euclidean) is symmetric, so one tile of products serves its rows and its columns.
+    """
+    spans = blocks(len(these), TILE)
+    pairs = [(a, b) for a in range(len(spans)) for b in range(a, len(spans))]
+    half = these.half.astype(np.float32)
+
+    def work(i: int, workers: int) -> tuple[Array, Array, Array]:
+        state = (
+            np.full(len(these), -np.inf, np.float32),
+            np.full(len(these), -np.inf, np.float32),
+            np.zeros(len(these), np.intp),
+        )
+        room = np.empty(TILE * TILE, np.float32)
+        mine = pairs[i::workers]
+        for a, b in track(mine, "neighbours") if i == 0 else mine:
+            down, across = spans[a], spans[b]
+            height, width = down.stop - down.start, across.stop - across.start
+            tile = room[: height * width].reshape(height, width)
+            np.matmul(these.quick[down], these.quick[across].T, out=tile)
+            if these.metric == "euclidean":
+                tile -= half[down][:, None]
+                tile -= half[across]
+            if a == b:
+                np.fill_diagonal(tile, -np.inf)
+            else:
+                _raise(state, across.start, tile.T, down.start, tile.max(0))
+            _raise(state, down.start, tile, across.start, tile[np.arange(height), tile.argmax(1)])
+        return state
+
+    with one_blas_thread():
+        (best, second, at), *more = share(work)
+    for best_, second_, at_ in more:
+        second = np.maximum(np.minimum(best, best_), np.maximum(second, second_))
+        at, best = np.where(best_ > best, at_, at), np.maximum(best, best_)
+    if these.metric == "euclidean":
+        best, second = best.astype(np.float64), second.astype(np.float64)
+    return best, second, at
+
+
+def _raise(state: tuple[Array, Array, Array], start: int, tile: Array, offset: int, top: Array) -> None:
+    """Lets a tile, whose row maxima are `top`, improve the two best scores of the rows from `start` on."""
+    best, second, at = (array[start : start + len(tile)] for array in state)
+    up = np.flatnonzero(top > second)
+    if not len(up):
+        return
+    part, line = tile[up], np.arange(len(up))
+    first = part.argmax(1)
+    highest = part[line, first]
+    part[line, first] = -np.inf
+    next_ = part.max(1)
+    old, older = best[up], second[up]
+    newer = highest > old
+    second[up] = np.where(newer, np.maximum(old, next_), np.maximum(older, highest))
+    best[up] = np.maximum(old, highest)
+    at[up] = np.where(newer, offset + first, at[up])

@@ -1,0 +1,61 @@
+"""Checkpoint files: tensors by name, read without running code."""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nescio.errors import BadInput
+
+State = dict[str, Tensor]
+INSIDE = ("state_dict_ema", "model_ema", "state_dict", "model", "net")  # where a checkpoint may keep its tensors
+PREFIXES = ("module.", "_orig_mod.", "model.")
+
+
+def read_weights(file: Path) -> State:
+    """The tensors of a checkpoint by name. Nothing but tensors is ever read from it."""
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            held: Any = load_file(file)
+        else:
+            with torch.serialization.safe_globals([argparse.Namespace]):  # training scripts leave their options behind
+                held = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror or error}.") from None
+    except pickle.UnpicklingError:
+        if not _pickled(file):
+            raise BadInput(f"{file} is not a checkpoint: neither safetensors nor what torch.save writes.") from None
+        raise BadInput(
+            f"{file} holds more than tensors: other objects in it would run code and are not loaded. "
+            "Save its state_dict() as .safetensors."
+        ) from None
+    except Exception as error:  # damaged files fail in as many ways as there are bytes
+        raise BadInput(f"{file} is not a whole checkpoint ({type(error).__name__}): fetch it again.") from None
+    return plain(held, file)
+
+
+def _pickled(file: Path) -> bool:
+    """Whether it begins as torch.save's files do, now (a zip) or formerly (a pickle)."""
+    with file.open("rb") as handle:
+        return handle.read(2).startswith((b"PK", b"\x80"))
+
+
+def plain(held: Any, file: Path) -> State:
+    """The tensors, out of the dictionaries and prefixes that training scripts wrap around them."""
+    while isinstance(held, Mapping) and (name := next((n for n in INSIDE if isinstance(held.get(n), Mapping)), None)):
+        held = held[name]
+    state = {str(name): value for name, value in held.items()} if isinstance(held, Mapping) else {}
+    state = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    if not state:
+        raise BadInput(f"{file} holds no tensors by name: a state_dict was expected.")
+    while prefix := next((each for each in PREFIXES if all(name.startswith(each) for name in state)), ""):
+        state = {name.removeprefix(prefix): value for name, value in state.items()}
+    return state

@@ -1,0 +1,130 @@
+"""What the commands that do work share: where it is kept, who does it, and how a study ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nescio.commands._loggers import logger
+from nescio.commands._output import json_of, say
+from nescio.options import option
+from nescio.work import local  # noqa: F401  (registers the launcher "local")
+from nescio.work.launchers import Launcher
+from nescio.work.launchers import registry as launchers
+from nescio.work.progress import Stages
+from nescio.work.steps import Context, Work
+from nescio.work.store import Store, reason_of
+
+if TYPE_CHECKING:
+    from nescio.report.studies import Study
+
+DATA = "$NESCIO_DATA, else ~/.cache/nescio/data"
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Where the work is kept, where the data lies, on what it runs."""
+
+    store: str = option("store", "folder of finished work; a second run does what is missing")
+    root: str | None = option(None, "folder of datasets", unset=DATA)
+    device: str = option("auto", "cpu, cuda, or auto: the GPU if there is one")
+    checkpoint_seconds: float = option(60.0, "least seconds between two checkpoints", metavar="S")
+
+    def context(self) -> Context:
+        return Context(Store(self.store), self.root, self.device, self.checkpoint_seconds)
+
+
+@dataclass(frozen=True)
+class CrewOptions:
+    """Who does the work."""
+
+    workers: int | None = option(
+        None, "processes; 0: this process", unset="one per core, one on a GPU", group="place", metavar="N"
+    )
+    launcher: str = option("local", "what runs the work: local, or one of another package", group="place")
+
+    def count(self, device: str) -> int:
+        """How many processes work."""
+        if self.workers is not None:
+            return self.workers
+        import torch
+
+        gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+        return 1 if gpu else len(os.sched_getaffinity(0))
+
+    def launch(self, workers: int) -> Launcher:
+        return launchers[self.launcher](workers)
+
+
+@contextmanager
+def working(
+    place: PlaceOptions, crew: CrewOptions, log: str | None = None, about: dict[str, Any] | None = None
+) -> Iterator[Work]:
+    """A Work with its launcher, progress and log, all of which end with the block."""
+    workers = crew.count(place.device)
+    with logger(log, about or {}) as write, crew.launch(workers) as launcher, Stages(workers, write) as stages:
+        yield Work(place.context(), launcher, stages)
+
+
+# ---- the end of a study
+
+
+def end(study: Study, folder: Path | None, others: Mapping[str, str] | None = None) -> int:
+    """Prints the first look and writes the page, or prints the rows as JSON where there is no folder; lists failures.
+
+    others  pages that this one links to: address → name
+    Returns 2 if nothing that was given could be used, 1 if something failed.
+    """
+    failed = [f"{failure.name}: {failure.reason}" for failure in study.failures]
+    if folder is None:
+        say(json_of(study.rows))
+    elif study.rows:
+        try:
+            show(study, folder, others)
+        except OSError as error:
+            failed.append(f"writing the report: {reason_of(error, folder)}")
+    for line, times in Counter(failed).items():
+        print(f"failed{f' {times} times' if times > 1 else ''}: {line}", file=sys.stderr)
+    if study.failures and not study.rows and all(failure.refused for failure in study.failures):
+        return 2
+    return 1 if failed else 0
+
+
+def show(study: Study, folder: Path, others: Mapping[str, str] | None = None) -> None:
+    """Prints the first look and writes the page, unless it is there: drawing the same page again takes seconds."""
+    from nescio.protocols.base import registry
+    from nescio.report.studies import print_story, write_story
+
+    protocol = registry[study.protocol]
+    story = protocol.story(study)
+    print_story(study, story, protocol.first_look(study))
+    page, made = folder / "index.html", folder / ".made"
+    fingerprint = _fingerprint(study, others)
+    if not (page.is_file() and made.is_file() and made.read_text() == fingerprint):
+        made.unlink(missing_ok=True)  # a page that is being written is not a page
+        page = write_story(study, story, folder, others)
+        made.write_text(fingerprint)
+    say(f"\nThe page is {page}; tables and rows lie beside it.")
+
+
+def _fingerprint(study: Study, others: Mapping[str, str] | None) -> str:
+    """What a page is made of: the study, and the code that writes it."""
+    import nescio
+    from nescio.report.pages import drawable
+    from nescio.report.studies import files
+
+    source = Path(nescio.__file__).parent
+    code = [
+        (str(path), path.stat().st_mtime_ns)
+        for room in ("report", "protocols")
+        for path in sorted((source / room).rglob("*"))
+        if path.suffix in (".py", ".html", ".css", ".js")
+    ]
+    return sha256(repr((code, drawable(), nescio.__version__, files(study), others)).encode()).hexdigest()

@@ -1,0 +1,123 @@
+"""Cached pixels on a device, without ever waiting for a disk."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nescio.arrays.parallel import blocks
+from nescio.errors import BadInput
+from nescio.runtime import Runtime
+
+BUFFERS, READERS = 3, 4  # batches that wait to be copied; threads that read one of them
+
+
+class Normal:
+    """uint8 (b, h, w, ch) to the numbers that a network wants, (b, ch, h, w): (x / 255 − mean) / std."""
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], here: Runtime) -> None:
+        centre, spread = torch.tensor([list(mean), list(std)], device=here.device)[:, None, :, None, None]
+        self.scale, self.shift = 1 / (255 * spread), -centre / spread
+        self.layout = torch.channels_last if here.channels_last else torch.contiguous_format
+
+    def __call__(self, raw: Tensor) -> Tensor:
+        with torch.autocast(raw.device.type, enabled=False):
+            x = torch.addcmul(self.shift, raw.permute(0, 3, 1, 2), self.scale)
+        return x.contiguous(memory_format=self.layout)
+
+
+def feed(pixels: Path, batch: int, device: torch.device) -> Iterator[tuple[Tensor, int]]:
+    """Batches of a file of pixels, uint8 (b, h, w, ch), on the device, and how many images of each count: on a GPU all
+    are of one size, because it looks for its fastest kernels again whenever the size changes."""
+    held = np.load(pixels, mmap_mode="r")
+    if device.type == "cuda":
+        yield from _ahead(pixels, held, batch, Copies(device))
+        return
+    for rows in blocks(len(held), batch):
+        # a copy: torch takes no memory that it may not write to
+        yield torch.from_numpy(np.array(held[rows])), rows.stop - rows.start
+
+
+class Copies:
+    """From pinned memory to a GPU, on a stream of their own, beside its work."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream = device, torch.cuda.Stream(device)
+
+    def room(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+
+    def send(self, buffer: Tensor) -> tuple[Tensor, Any]:
+        """The copy, for which later work waits, and an event: after it the buffer may be filled again."""
+        here = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self.stream):
+            raw = buffer.to(self.device, non_blocking=True)
+            copied = self.stream.record_event()
+        here.wait_event(copied)
+        raw.record_stream(here)
+        return raw, copied
+
+
+def _ahead(pixels: Path, held: Any, batch: int, copies: Any) -> Iterator[tuple[Tensor, int]]:
+    """A thread fills buffers while the network works on what was in the last ones."""
+    ready: SimpleQueue[Any] = SimpleQueue()  # (buffer, images in it), (None, None) at the end, (None, what went wrong)
+    free: SimpleQueue[Any] = SimpleQueue()  # (buffer, event of its last copy), (None, None) at the end
+    for _ in range(BUFFERS):
+        free.put((copies.room(batch, *held.shape[1:]), None))
+
+    def read() -> None:
+        try:
+            with pixels.open("rb") as file, ThreadPoolExecutor(READERS) as pool:
+                for rows in blocks(len(held), batch):
+                    buffer, copied = free.get()
+                    if buffer is None:
+                        return
+                    if copied is not None:
+                        copied.synchronize()
+                    _read(file.fileno(), held, rows, buffer, pool)
+                    ready.put((buffer, rows.stop - rows.start))
+            ready.put((None, None))
+        except BaseException as error:  # goes on where it is waited for
+            ready.put((None, error))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        while True:
+            buffer, count = ready.get()
+            if buffer is None:
+                if count is not None:
+                    raise count
+                return
+            raw, copied = copies.send(buffer)
+            free.put((buffer, copied))
+            yield raw, count
+    finally:
+        free.put((None, None))
+        reader.join()
+
+
+def _read(file: int, held: Any, rows: slice, buffer: Tensor, pool: ThreadPoolExecutor) -> None:
+    """Rows of the array into the buffer. Reading is faster than touching a mapping page by page."""
+    width = int(np.prod(held.shape[1:]))
+    room = memoryview(buffer.numpy().reshape(-1))[: (rows.stop - rows.start) * width]  # type: ignore[arg-type]
+    start = held.offset + rows.start * width
+
+    def part(piece: slice) -> None:
+        at = piece.start
+        while at < piece.stop:
+            got = os.preadv(file, [room[at : piece.stop]], start + at)
+            if not got:
+                raise BadInput("The file of pixels is cut short: remove its folder and run again.")
+            at += got
+
+    list(pool.map(part, blocks(len(room), -(-len(room) // READERS))))

@@ -1,0 +1,300 @@
+"""Image sets: a description that decides pixels completely, and so is part of the key of every prediction.
+
+ImageSet("cifar10")                                             its test images
+ImageSet("cifar10", change=Rotation(40))                        … turned by 40 degrees
+ImageSet("digits", split="out", classes=(0, 1, 2), seed=1)      test images of classes that a network never saw
+ImageSet("imagenet:/data/imagenet", limit=5000, view=view)      … as a pretrained network sees them
+ImageSet("images:/data/photos")                                 every image below a folder, without labels
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.datasets.base import Dataset, Images, Joined, load, registry, splits
+from nescio.datasets.changes import Change
+from nescio.datasets.view import View
+from nescio.errors import BadInput
+from nescio.identity import Checked, seed_for, tag
+from nescio.work.store import Store
+
+Array = NDArray[Any]
+IMAGENET = 1000  # classes
+Split = Literal["train", "val", "test", "out", "learnt", "given", "outside"]
+
+
+@tag("image-set")
+@dataclass(frozen=True)
+class ImageSet(Checked):
+    """Everything that decides which pixels are shown, in which order, under which labels.
+
+    split  train    the training images but for the tenth that is held out
+           val      that tenth
+           learnt   both together; of a set without training images, all of it
+           test     the test images
+           out      test images of the classes that are not in-distribution
+           given    the test images; of a set that nobody has divided, all of it: for networks trained elsewhere
+           outside  every labelled image of a set whose classes are all out-of-distribution
+    """
+
+    data: str  # a dataset: digits, cifar10, folder:PATH, npz:PATH@32, images:PATH …
+    split: Split = "test"
+    classes: tuple[int, ...] | None = None  # in-distribution classes in their new order; None: all, as they are
+    outside: tuple[int, ...] | None = None  # out-of-distribution classes; None: all others
+    seed: int = 0  # of the division into train and val
+    only: tuple[int, ...] | None = None  # only rows of these labels
+    limit: int | None = None  # at most so many rows, evenly spaced over the classes
+    sample: int | None = None  # at most so many rows, drawn …
+    sample_seed: int = 0  # … by this seed, the same for all networks
+    readable: bool = False  # only images that can be read
+    view: View | None = None  # how a pretrained network sees an image; None: as the dataset has it
+    change: Change | None = None  # a corruption, a rotation, a crop
+
+    def check(self) -> None:
+        for name in ("limit", "sample"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BadInput(f"--{name} is a number of images from 1 on, not {value}.")
+
+    def load(self, root: str | Path | None = None, store: Store | None = None) -> LoadedImages:
+        """The rows; no image is decoded, but to find those that can be read, which a store remembers."""
+        where = None if root is None else str(root)
+        loaded = _loaded(replace(self, readable=False), where, os.environ.get("NESCIO_DATA"), os.getcwd())
+        if self.readable:
+            from nescio.datasets.views import readable
+
+            if store is None:
+                raise BadInput("Which images can be read is kept in a store: name one.")
+            loaded, _ = readable(loaded, store)
+        return replace(loaded, set=self)
+
+    def load_revision(self, root: str | Path | None = None) -> str:
+        """The checksum of the data that the set is taken from."""
+        return replace(self, readable=False).load(root).revision
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedImages:
+    """The rows of an image set, their images in the original encoding."""
+
+    set: ImageSet
+    dataset: Dataset
+    images: Images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def name(self) -> str:
+        return self.dataset.name
+
+    @property
+    def revision(self) -> str:
+        return self.dataset.revision
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.dataset.classes
+
+    @property
+    def labels(self) -> Array:
+        return self.images.labels
+
+    @property
+    def index(self) -> Array:
+        return self.images.index
+
+    @property
+    def rows(self) -> str:
+        """A digest of which images these are, whatever description led to them."""
+        word = f"{self.images.index.tolist()}".encode()
+        return hashlib.sha256(word).hexdigest()[:16]
+
+    def source(self, row: int) -> Any:
+        """One image as it came: a path, encoded bytes, or an array (h, w, ch)."""
+        return self.images.source(row)
+
+    def take(self, rows: Array) -> LoadedImages:
+        return replace(self, images=self.images.take(rows))
+
+
+@lru_cache(maxsize=16)
+def _loaded(images: ImageSet, root: str | None, named: str | None, here: str) -> LoadedImages:
+    """`named` and `here` are not used, but what is found depends on them: they belong into the key of the cache."""
+    dataset, rows = _rows_of_split(images, root)
+    if images.only is not None:
+        rows = _only(rows, images.only, dataset)
+    if images.limit is not None and images.limit < len(rows):
+        order = np.argsort(rows.labels, kind="stable")
+        places = (2 * np.arange(images.limit) + 1) * len(rows) // (2 * images.limit)
+        rows = rows.take(np.sort(order[places]))
+    if images.sample is not None and images.sample < len(rows):
+        chosen = draw(len(rows), images.sample, seed_for("references", dataset.revision, images.sample_seed))
+        rows = rows.take(chosen)
+    if not len(rows):
+        why = ": every class is in-distribution" if images.split == "out" else ""
+        raise BadInput(f"The split {images.split!r} of {dataset.name} is empty{why}.")
+    return LoadedImages(images, dataset, rows)
+
+
+def _rows_of_split(images: ImageSet, root: str | None) -> tuple[Dataset, Images]:
+    if images.split == "outside":
+        dataset = load(images.data, root, "all")
+        rows = _joined([part for part in (dataset.train, dataset.test) if len(part)])
+        return dataset, replace(rows, taught=np.zeros(len(rows), bool))
+    if images.split == "given":
+        dataset = load(images.data, root, "test")
+        return dataset, dataset.test
+    try:
+        dataset = load(images.data, root)
+    except BadInput:
+        if images.split in ("val", "out"):
+            raise
+        dataset = load(images.data, root, "test")  # without training images
+        return dataset, dataset.test
+    if images.split == "learnt" and images.classes is None:
+        return dataset, dataset.train
+    divided = splits(dataset, images.classes, images.seed, images.outside)
+    if images.split == "learnt":
+        return dataset, _joined([divided.train, divided.val])
+    rows = getattr(divided, images.split)
+    return dataset, rows
+
+
+def _joined(parts: Sequence[Images]) -> Images:
+    if len(parts) == 1:
+        return parts[0]
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "index")}
+    return Images(**columns, held=Joined(parts), rows=np.arange(len(columns["labels"])))
+
+
+def _only(images: Images, labels: Iterable[int], dataset: Dataset) -> Images:
+    for label in labels:
+        if not 0 <= label < len(dataset.classes):
+            raise BadInput(f"{dataset.name} has no class {label}: they run from 0 to {len(dataset.classes) - 1}.")
+    return images.take(np.flatnonzero(np.isin(images.labels, list(labels))))
+
+
+def draw(rows: int, count: int, seed: int) -> Array:
+    """(count,) of the rows, rising. By raw bits of PCG64, because NumPy may change its permutations."""
+    return np.sort(np.argsort(np.random.PCG64(seed).random_raw(rows), kind="stable")[:count])
+
+
+# ---- names of sets
+
+
+def is_set(spec: str) -> bool:
+    """digits, folder:PATH … and not a folder on the disk."""
+    return spec.partition(":")[0].partition("@")[0] in registry
+
+
+def set_name(spec: str) -> str:
+    """The dataset that a person means: a name with its path made absolute; a plain folder is a set without labels."""
+    if not is_set(spec) and Path(spec).expanduser().is_dir():
+        return f"images:{Path(spec).expanduser().resolve()}"
+    return absolute(spec)
+
+
+def absolute(data: str) -> str:
+    """A dataset's name with its path made absolute, so that one set has one name wherever it is named from."""
+    match = re.fullmatch(r"([^:@]*):(.*?)((?:@\d+)?)", data, re.DOTALL)
+    if match is None:
+        return data
+    name, path, size = match.groups()
+    place = Path(path).expanduser()
+    return f"{name}:{place.resolve()}{size}" if place.exists() else data
+
+
+# ---- labels in the numbering of a network
+
+
+def numbered(images: LoadedImages, classes: int, names: Sequence[str] | None = None) -> LoadedImages:
+    """The images with labels in the numbering of a network of so many classes; rows of other classes are left out.
+
+    By the names of the network's classes, where they are known and the set's are among them; by ImageNet's WordNet ids;
+    by the numbers that are the set's names; else the set must have as many classes as the network, in its order.
+    """
+    number = _numbers(images.classes, classes, names)
+    if number is None:
+        raise BadInput(
+            f"{images.name} has {len(images.classes)} classes and the model {classes}: give it a set of its own "
+            "classes, or give the set with --out."
+        )
+    kept = images.take(np.flatnonzero(number[images.labels] >= 0))
+    if not len(kept):
+        raise BadInput(f"No image of {images.name} is of a class that the model knows.")
+    return replace(kept, images=replace(kept.images, labels=number[kept.labels]))
+
+
+def _numbers(names: Sequence[str], classes: int, known: Sequence[str] | None) -> Array | None:
+    """(c,) the network's label of every class of the set, −1 where it has none; None if they do not fit together."""
+    if known is not None and set(known) <= set(names):
+        return _places(names, known)
+    if len(names) == classes and set(names) == set(map(str, range(classes))):
+        return np.array([int(name) for name in names])  # folders named by numbers are sorted as texts
+    if classes == IMAGENET and all(len(name) == 9 and name[0] == "n" and name[1:].isdigit() for name in names):
+        found = _places(names, _imagenet())
+        return found if (found >= 0).all() else None
+    return np.arange(classes) if len(names) == classes else None
+
+
+def _imagenet() -> Sequence[str]:
+    """The WordNet ids of ImageNet-1k, in order."""
+    from timm.data.imagenet_info import ImageNetInfo
+
+    names: Callable[[], Sequence[str]] = ImageNetInfo("imagenet-1k").label_names
+    return names()
+
+
+def _places(names: Sequence[str], among: Sequence[str]) -> Array:
+    at = {name: place for place, name in enumerate(among)}
+    return np.array([at.get(name, -1) for name in names])
+
+
+# ---- rows of dumps and their images
+
+
+def rows_by_key(index: Array, images: LoadedImages, every: int) -> Array:
+    """(n,) which of the images each row of a dump is, by its key; `every` rows had the file that they come from.
+
+    Keys are the set's own index, or names of image files where they are texts. Where keys do not meet, as many images
+    as rows are taken in order: the file then numbers its rows from 0.
+    """
+    if index.dtype.kind == "U":
+        return _rows_by_name(index, images)
+    own = images.index
+    order = np.argsort(own, kind="stable")
+    found = order[np.searchsorted(own, index, sorter=order).clip(max=len(own) - 1)]
+    if np.array_equal(own[found], index):
+        return np.asarray(found)
+    if len(images) == every and index.min() >= 0 and index.max() < every:
+        return index
+    missing = index[own[found] != index]
+    raise BadInput(
+        f"{images.name} has no image of index {missing[0]}, and {len(images)} images for {every} rows: give the "
+        "images that the embeddings are of."
+    )
+
+
+def _rows_by_name(index: Array, images: LoadedImages) -> Array:
+    rows: dict[str, int] = {}
+    for row in range(len(images)):
+        source = images.source(row)
+        if not isinstance(source, str):
+            raise BadInput(f"The rows are called by names such as {index[0]!r}, and {images.name} has no files.")
+        for word in (source, Path(source).name, Path(source).stem):
+            rows.setdefault(word, row)
+    for name in index.tolist():
+        if name not in rows:
+            raise BadInput(f"{images.name} has no image called {name!r}.")
+    return np.array([rows[name] for name in index.tolist()])

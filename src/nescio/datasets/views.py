@@ -1,0 +1,273 @@
+"""Images to pixels, once for all models that look at them alike: a memory-mapped uint8 array in the store.
+
+store/pixels/<key>/pixels.npy   (n, size, size, channels), one row an image
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.parallel import blocks, threads
+from nescio.datasets import decode
+from nescio.datasets.images import LoadedImages
+from nescio.datasets.view import View
+from nescio.errors import BadInput
+from nescio.work.progress import track
+from nescio.work.store import WORK, Part, Store, StoreError
+
+STAGE, FILE, VERSION = "pixels", "pixels.npy", 2
+DAMAGED = "damaged"  # the stage that notes which images of a set cannot be read, and its one file
+BLOCK = 64  # images that one worker decodes at a time
+PROCESSES = 1024  # images from which the start of processes pays; fewer are decoded on threads
+SAVE_SECONDS = 10.0  # between two notes of which images are done
+NAMED = 5  # images that cannot be read, at most, that a sentence names
+Say = Callable[[str], None]
+
+
+class UnreadableImages(BadInput):
+    """Some images of a set cannot be read."""
+
+
+SMALLEST = View(1, 1, "trained")  # of which nothing is kept
+
+
+def pixels_of(source: Any, view: View) -> NDArray[np.uint8]:
+    """One image, a path, encoded bytes or an array (h, w, ch), as (size, size, channels)."""
+    from PIL import Image
+
+    if view.mode == "trained":
+        found = Image.fromarray(decode.decode(source, view.size, view.crop))
+    else:
+        image = decode.rgb(source)
+        found = _middle(_resized(image, view), view)
+    if view.channels == 1:
+        return np.asarray(found.convert("L"))[..., None]
+    return np.asarray(found)
+
+
+def _resized(image: Any, view: View) -> Any:
+    """By the rounding of torchvision (a shorter side) and timm (a longer side), which the weights were tested with."""
+    from PIL import Image
+
+    w, h = image.size
+    if view.mode == "squash":
+        goal = view.resize, view.resize
+    elif view.mode == "border":
+        goal = round(w / (max(w, h) / view.resize)), round(h / (max(w, h) / view.resize))
+    else:
+        longer = int(view.resize * max(w, h) / min(w, h))
+        goal = (view.resize, longer) if w <= h else (longer, view.resize)
+    return image if goal == (w, h) else image.resize(goal, Image.Resampling[view.interpolation.upper()])
+
+
+def _middle(image: Any, view: View) -> Any:
+    """The central square; what lies outside the image is filled."""
+    from PIL import Image
+
+    w, h = image.size
+    if w < view.size or h < view.size:
+        room = Image.new("RGB", (max(w, view.size), max(h, view.size)), view.fill)
+        room.paste(image, (max(0, view.size - w) // 2, max(0, view.size - h) // 2))
+        image, (w, h) = room, room.size
+    left, top = round((w - view.size) / 2), round((h - view.size) / 2)
+    return image.crop((left, top, left + view.size, top + view.size))
+
+
+# ---- the cache
+
+
+def cache_key(images: LoadedImages, view: View, store: Store) -> str:
+    return store.key(STAGE, _recipe(images, view), parents=(images.revision,), version=VERSION)
+
+
+def cache(images: LoadedImages, view: View, store: Store, say: Say | None = None) -> Path:
+    """The pixels of these images under a view, decoded once; where they lie."""
+    say = say or _silent
+    with store.work(STAGE, _recipe(images, view), parents=(images.revision,), version=VERSION) as part:
+        if part is not None:
+            size = _size(len(images) * view.bytes)
+            say(f"{images.name}: {len(images):,} images at {view}, {size}, are decoded into {part.goal.parent}.")
+            if unreadable := _fill(part, images, view, say):
+                raise UnreadableImages(_sentence(images, unreadable))
+            os.replace(part.folder / WORK / FILE, part.folder / FILE)
+    return store.path(STAGE, cache_key(images, view, store)) / FILE
+
+
+def readable(images: LoadedImages, store: Store, say: Say | None = None) -> tuple[LoadedImages, str]:
+    """The images that can be read, and a sentence on the others, empty if there are none.
+
+    Every image is decoded once for it, before any network sees one: all networks get the same rows. Which rows are
+    damaged is kept in the store for as long as the set's revision stays.
+    """
+    say = say or _silent
+    with store.work(DAMAGED, {"rows": images.rows}, parents=(images.revision,), version=VERSION) as part:
+        if part is not None:
+            say(f"{images.name}: {len(images):,} images are looked at once for damage.")
+            found = _fill(part, images, SMALLEST, say)
+            part.write(DAMAGED, json.dumps(sorted(row for row, _ in found)).encode())
+    key = store.key(DAMAGED, {"rows": images.rows}, parents=(images.revision,), version=VERSION)
+    rows = json.loads((store.path(DAMAGED, key) / DAMAGED).read_text("utf-8"))
+    if not rows:
+        return images, ""
+    if len(rows) == len(images):
+        raise BadInput(f"No image of {images.name} can be read.")
+    kept = images.take(np.setdiff1d(np.arange(len(images)), rows))
+    lost = f"{len(rows):,} of {len(images):,} images of {images.name} cannot be read and are left out"
+    return kept, f"{lost}: {_names(images, rows)}."
+
+
+def forget(images: LoadedImages, view: View, store: Store) -> None:
+    """Removes the pixels; whoever needs them decodes again."""
+    shutil.rmtree(store.path(STAGE, cache_key(images, view, store)), ignore_errors=True)
+
+
+def _recipe(images: LoadedImages, view: View) -> dict[str, Any]:
+    return {"view": view, "rows": images.rows}
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+def _fill(part: Part, images: LoadedImages, view: View, say: Say) -> list[tuple[int, str]]:
+    """Decodes what is not done yet; a killed process's work is gone on with. Returns what cannot be read, and why."""
+    n, draft = len(images), part.folder / WORK / FILE
+    done = _done(part, draft, n, view)
+    left = blocks_of(np.flatnonzero(~done))
+    if not done.any():
+        _make_room(draft, (n, view.size, view.size, view.channels), part.goal.parent.parent)
+    started = saved = time.monotonic()
+    unreadable: list[tuple[int, str]] = []
+    many = sum(map(len, left)) >= PROCESSES and not multiprocessing.current_process().daemon
+    for rows, bad in track(decoded(draft, images.source, left, view, processes=many), "decoding images", len(left)):
+        done[rows] = True
+        done[[row for row, _ in bad]] = False
+        unreadable += bad
+        if time.monotonic() - saved >= SAVE_SECONDS:
+            _save(part, draft, done)
+            saved = time.monotonic()
+    if unreadable:
+        _save(part, draft, done)
+        return unreadable
+    count, seconds = sum(map(len, left)), time.monotonic() - started
+    say(f"{images.name}: decoded {count:,} images in {seconds:.1f} s, {count / max(seconds, 1e-9):,.0f} images/s.")
+    return []
+
+
+def _done(part: Part, draft: Path, n: int, view: View) -> NDArray[np.bool_]:
+    """Which images a former process decoded."""
+    held = part.load_checkpoint()
+    if held is None or not draft.is_file() or draft.stat().st_size < n * view.bytes:
+        return np.zeros(n, bool)
+    return np.array(held.tensors["done"], bool)
+
+
+def _save(part: Part, draft: Path, done: NDArray[np.bool_]) -> None:
+    """The pixels reach the disk before the note that says so."""
+    with draft.open("rb") as file:
+        os.fsync(file.fileno())
+    part.save_checkpoint({"done": done}, {})
+
+
+def _make_room(draft: Path, shape: tuple[int, ...], root: Path) -> None:
+    """An empty array of this shape whose bytes the disk has promised: writing to a hole of a full disk kills."""
+    need, free = int(np.prod(shape)), shutil.disk_usage(root).free
+    lacking = f"The pixels of {shape[0]:,} images need {_size(need)}, and {root} has {_size(free)} left"
+    if need > free:
+        raise StoreError(f"{lacking}: make room, name another --store, or ask fewer images with --limit.")
+    np.lib.format.open_memmap(draft, mode="w+", dtype=np.uint8, shape=shape).flush()
+    with draft.open("r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):  # some file systems promise nothing
+                raise
+
+
+def blocks_of(rows: NDArray[Any]) -> list[NDArray[Any]]:
+    return [rows[each] for each in blocks(len(rows), BLOCK)]
+
+
+def decoded(
+    file: Path,
+    source: Callable[[int], Any],
+    left: Sequence[NDArray[Any]],
+    view: View,
+    processes: bool = False,
+    workers: int | None = None,
+) -> Iterator[tuple[NDArray[Any], list[tuple[int, str]]]]:
+    """Decodes blocks of rows into the file; yields (rows, those that cannot be read and why), as they are done."""
+    workers = workers or threads()
+    with _pool(processes, workers) as pool:
+        todo, going = iter(left), dict[Future[list[tuple[int, str]]], NDArray[Any]]()
+        try:
+            while True:
+                while len(going) < 4 * workers and (rows := next(todo, None)) is not None:
+                    sources = [source(row) for row in rows.tolist()]
+                    going[pool.submit(_decode_block, str(file), rows, sources, view)] = rows
+                if not going:
+                    return
+                for each in wait(going, return_when=FIRST_COMPLETED).done:
+                    yield going.pop(each), each.result()
+        except BrokenProcessPool:
+            raise StoreError("A process that decodes images was killed; most often no memory was left.") from None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _pool(processes: bool, workers: int) -> Executor:
+    if processes:
+        # forked where that is usual: they need nothing of the parent's threads or GPU, and are there at once
+        kind = "fork" if sys.platform == "linux" else "spawn"
+        return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(kind))
+    return ThreadPoolExecutor(workers)
+
+
+def _decode_block(file: str, rows: NDArray[Any], sources: Sequence[Any], view: View) -> list[tuple[int, str]]:
+    """Writes the pixels of these images to their rows; returns those that cannot be read, with the reason."""
+    held, bad = np.load(file, mmap_mode="r+"), []
+    for row, source in zip(rows.tolist(), sources, strict=True):
+        try:
+            held[row] = pixels_of(source, view)
+        except BadInput as error:
+            bad.append((row, str(error)))
+    return bad
+
+
+def _sentence(images: LoadedImages, unreadable: list[tuple[int, str]]) -> str:
+    row, reason = min(unreadable)
+    if not isinstance(images.source(row), str):
+        reason = f"Image {images.index[row]} of {images.name} cannot be read: it is damaged, cut short, or no image."
+    if len(unreadable) == 1:
+        return reason
+    return f"{reason.rstrip('.')}; nor can {_names(images, [row for row, _ in sorted(unreadable)[1:]])}."
+
+
+def _names(images: LoadedImages, rows: Sequence[int]) -> str:
+    names = [
+        each if isinstance(each := images.source(row), str) else f"image {images.index[row]}" for row in rows[:NAMED]
+    ]
+    more = f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else ""
+    return f"{', '.join(names)}{more}"
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

@@ -1,0 +1,216 @@
+"""Identity: what makes two pieces of work the same. Plain JSON of settings, and the seeds that follow from it.
+
+Settings are frozen dataclasses. Each has a stable tag, so that moving or renaming its class changes no key. A field
+that came after the class was first used is left out of the key while it holds the value that it was introduced with:
+
+    @tag("training")
+    @dataclass(frozen=True)
+    class Training(Checked):
+        rate: float = 0.1
+        flat: float = added(0.0)                  # came later: work that was done before keeps its key
+        border: str = added("reflect", introduced="black")   # its default changed since: new work has a new key
+
+The introduced value is what old work was done with. It stands beside the field and never changes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields, is_dataclass
+from functools import cache
+from numbers import Integral, Real
+from typing import Any, Literal, TypeVar
+
+from nescio.errors import BadInput
+
+INTRODUCED = "introduced"  # name in a field's metadata
+KIND = "kind"  # name under which plain JSON holds a dataclass's tag
+C = TypeVar("C", bound=type)
+_tags: dict[str, str] = {}  # tag → the class that has it, as module and name
+
+
+# ---- tags and fields
+
+
+def tag(name: str) -> Callable[[C], C]:
+    """Gives a dataclass the name under which keys know it."""
+
+    def mark(cls: C) -> C:
+        owner = f"{cls.__module__}.{cls.__qualname__}"
+        if _tags.setdefault(name, owner) != owner:
+            raise BadInput(f"Two classes have the tag {name!r}: {_tags[name]} and {owner}. Give one of them another.")
+        cls.__tag__ = name  # type: ignore[attr-defined]
+        return cls
+
+    return mark
+
+
+def tag_of(cls: type) -> str:
+    """The tag of a dataclass; a subclass does not inherit it."""
+    if "__tag__" not in vars(cls):
+        raise BadInput(f'{cls.__module__}.{cls.__qualname__} has no tag: put @tag("…") above it, a name for good.')
+    return str(vars(cls)["__tag__"])
+
+
+def has_tag(cls: type) -> bool:
+    return "__tag__" in vars(cls)
+
+
+def added(default: Any, *, introduced: Any = dataclasses.MISSING, **metadata: Any) -> Any:
+    """A field that came after its class was first used: absent from keys while it holds its introduced value.
+
+    introduced  the default when the field was added; name it when the default changes later
+    """
+    was = default if introduced is dataclasses.MISSING else introduced
+    return field(default=default, metadata={INTRODUCED: was, **metadata})
+
+
+# ---- plain JSON and seeds
+
+
+def canonical(value: Any) -> Any:
+    """The value as plain JSON; a dataclass becomes {"kind": its tag, its fields}."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        if not math.isfinite(value):
+            raise BadInput(f"{float(value)} cannot stand in a recipe: it must be a finite number.")
+        return float(value)
+    if isinstance(value, (tuple, list)):
+        return [canonical(item) for item in value]
+    if isinstance(value, Mapping):
+        if not all(isinstance(name, str) for name in value):
+            raise BadInput("A mapping in a recipe must have texts as names.")
+        return {name: canonical(item) for name, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain_fields(value)
+    cls = type(value)
+    raise BadInput(
+        f"A recipe cannot hold {cls.__module__}.{cls.__qualname__}: "
+        "use numbers, texts, True, False, None, tuples and dataclasses."
+    )
+
+
+def _plain_fields(value: Any) -> dict[str, Any]:
+    cls = type(value)
+    plain: dict[str, Any] = {KIND: tag_of(cls)}
+    for each in fields(cls):
+        if each.name == KIND:
+            raise BadInput(f"{cls.__qualname__} has a field named 'kind', which names the class: rename the field.")
+        own = canonical(getattr(value, each.name))
+        if INTRODUCED not in each.metadata or own != canonical(each.metadata[INTRODUCED]):
+            plain[each.name] = own
+    return plain
+
+
+def to_json(value: Any) -> str:
+    """Canonical JSON: sorted names, no spaces, floats by their shortest exact decimal."""
+    return json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def seed_for(*parts: Any) -> int:
+    """A 63-bit seed that is a function of the parts only: the top bits of sha256 of their canonical JSON."""
+    digest = hashlib.sha256(to_json(parts).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def values_of(cls: type, plain: Any) -> dict[str, Any]:
+    """The fields of a dataclass's plain form. Absent ones have the value they were introduced with, not the default.
+
+    A field too many, or one that is missing without an introduced value, would silently be another recipe: refused.
+    """
+    if not isinstance(plain, dict) or plain.get(KIND) != tag_of(cls):
+        found = plain.get(KIND) if isinstance(plain, dict) else plain
+        raise BadInput(f"A {tag_of(cls)} was expected, and {found!r} was found.")
+    known = {each.name: each for each in fields(cls)}
+    values = {name: value for name, value in plain.items() if name != KIND}
+    if strange := sorted(values.keys() - known):
+        raise BadInput(
+            f"This {cls.__name__} has {', '.join(strange)}, which this version of nescio does not know: "
+            "read it with the version that wrote it, or a newer one."
+        )
+    for name in known.keys() - values.keys():
+        if INTRODUCED not in known[name].metadata:
+            raise BadInput(f"This {cls.__name__} lacks {name}: it was not written by nescio, or was changed since.")
+        values[name] = known[name].metadata[INTRODUCED]
+    return values
+
+
+# ---- dataclasses that check themselves
+
+
+class Checked:
+    """A frozen dataclass whose values fit its annotations: 1 becomes 1.0 in a float field, a list a tuple."""
+
+    def __post_init__(self) -> None:
+        cls: type = type(self)
+        if inspect.get_annotations(cls) and "__dataclass_fields__" not in vars(cls):
+            name = f"{cls.__module__}.{cls.__qualname__}"
+            raise BadInput(f"{name} has fields but is no dataclass: put @dataclass(frozen=True) above it.")
+        for name, hint in _hints(cls).items():
+            value = getattr(self, name)
+            try:
+                object.__setattr__(self, name, fit(value, hint))
+            except TypeError:
+                wanted = str(getattr(hint, "__name__", hint) if isinstance(hint, type) else hint)
+                raise BadInput(
+                    f"{cls.__name__}.{name} is {value!r}: it must be {wanted.replace('typing.', '')}."
+                ) from None
+        self.check()
+
+    def check(self) -> None:
+        """Raises BadInput when the values do not make sense together."""
+
+    def need(self, least: float, *names: str, above: bool = False) -> None:
+        """Raises BadInput when one of the fields is given and is below `least` (or, with `above`, equal to it)."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and (value < least or (above and value == least)):
+                bound = f"above {least:g}" if above else f"at least {least:g}"
+                raise BadInput(f"{type(self).__name__}.{name} is {value}: it must be {bound}.")
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    return {each.name: hints[each.name] for each in fields(cls)}
+
+
+def fit(value: Any, hint: Any) -> Any:
+    """The value in the form that the annotation asks for; TypeError if it does not fit."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (types.UnionType, typing.Union):
+        for kind in sorted(arguments, key=lambda kind: kind is not type(value)):  # its own type first
+            try:
+                return fit(value, kind)
+            except TypeError:
+                continue
+    elif origin is Literal:
+        if any(value == option and type(value) is type(option) for option in arguments):
+            return value
+    elif hint is float:
+        if isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    elif hint is int:
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            return int(value)
+    elif hint is tuple or origin is tuple:
+        if isinstance(value, (tuple, list)):
+            kinds = arguments or (Any, ...)
+            kinds = kinds[:1] * len(value) if kinds[-1] is ... else kinds
+            if len(kinds) == len(value):
+                return tuple(fit(item, kind) for item, kind in zip(value, kinds, strict=True))
+    elif isinstance(value, origin or hint):
+        return value
+    raise TypeError

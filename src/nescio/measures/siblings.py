@@ -1,0 +1,231 @@
+"""How far a representation can be trusted, without labels: the scores of one candidate, which is M sibling networks.
+
+Siblings are networks of one algorithm and other seeds. Each gives embeddings of the same reference rows, r of them, and
+of the same n test rows. What every member says of the test rows is taken once (`spaces_of`): its neighbour lists,
+distances, lengths and densities. Every k, every ensemble size and every single member is then read off without another
+search. Source: Park, Wang, Ardeshir and Azizan 2024, §3.3, §4.1 and §4.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio import measures
+from nescio.arrays.nearest import distances, nearest, points
+from nescio.errors import BadInput, Undefined
+from nescio.measures._neighbours import _aligned, _embeddings, _sizes, consistency
+from nescio.predictions import Predictions
+from nescio.work.progress import track
+
+Array = NDArray[Any]
+Similarity = Literal["jaccard", "overlap"]
+SCORES = ("nc", "dist", "norm", "ll", "fv")  # in the paper's order
+ALONE = "A lone model has no neighbours to agree with: give two or more siblings."
+NO_VARIANCE = "A lone model does not vary: give two or more siblings."
+COLLAPSED = 0.01  # of the references differ, or fewer
+MIXTURE = {"cosine": measures.vmf_mixture, "euclidean": measures.gaussian_mixture}
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """u (n,) by the names of the scores, ALWAYS higher = less reliable, and the reason for every one that is missing.
+
+    nc@K is 1 − NC_K, dist@K the mean distance to the K nearest references, norm −‖e‖, ll minus the log-density of a
+    mixture, fv the variance between members; dist, norm and ll are means over members.
+    """
+
+    index: Array  # (n,) keys of the test rows
+    u: Mapping[str, Array]
+    reasons: Mapping[str, str]
+    members: int
+
+    def __getitem__(self, name: str) -> Array:
+        """u by a score's name; Undefined, with the reason, where it is missing."""
+        if name in self.reasons:
+            raise Undefined(self.reasons[name])
+        return self.u[name]
+
+    def reliability(self, name: str) -> Array:
+        """The score as the paper has it, higher = more reliable: NC_K from 0 to 1, and −u of the others."""
+        return 1 - self[name] if kind(name) == "nc" else -self[name]
+
+
+def kind(name: str) -> str:
+    """nc@100 → nc."""
+    return name.partition("@")[0]
+
+
+def scores_of(
+    refs: Sequence[Predictions],
+    tests: Sequence[Predictions],
+    *,
+    metric: str = "cosine",
+    k_nc: Sequence[int] = (100,),
+    k_dist: Sequence[int] = (1,),
+    components: int = 20,
+    similarity: Similarity = "jaccard",
+    seed: int = 0,
+) -> Scores:
+    """The scores of a candidate from the embeddings of its members, in the order of tests[0].
+
+    refs and tests hold one dump a member, of the same rows. Cosine: unit vectors and a von Mises–Fisher mixture;
+    Euclidean: raw vectors and a Gaussian mixture. The norm is that of the raw vectors in both. `components` = 0 leaves
+    the mixture out, which takes most of the time; `seed` is that of its start.
+    """
+    return spaces_of(
+        refs,
+        tests,
+        metric=metric,
+        k_nc=k_nc,
+        k_dist=k_dist,
+        components=components,
+        similarity=similarity,
+        seed=seed,
+    ).scores()
+
+
+@dataclass(frozen=True, eq=False)
+class Spaces:
+    """What every member says of the test rows, before anything is averaged: m members, n test rows, r references."""
+
+    metric: str
+    similarity: str
+    references: int
+    tests: Sequence[Predictions]  # in the order of the first
+    k_nc: tuple[int, ...]  # rising
+    k_dist: tuple[int, ...]  # rising
+    neighbours: Array  # (m, n, k) references; for every k the first k of a row are its k nearest, as a set
+    dist: Array  # (m, len(k_dist), n)
+    norm: Array  # (m, n)
+    ll: Array | None  # (m, n)
+    reasons: Mapping[str, str]
+    collapsed: str | None = None  # why no score means anything
+
+    def scores(self, members: Sequence[int] | None = None, k_nc: Sequence[int] | None = None) -> Scores:
+        """The scores of some members, all by default. The first m: range(m). One alone: [i], without NC and FV.
+
+        `k_nc` asks for some of the k only.
+        """
+        who = list(range(len(self.tests)) if members is None else members)
+        ks = [k for k in self.k_nc if k_nc is None or k in k_nc]
+        if self.collapsed is not None:
+            names = (*(f"nc@{k}" for k in ks), *(f"dist@{k}" for k in self.k_dist), "norm", "ll", "fv")
+            return Scores(self.tests[0].index, {}, dict.fromkeys(names, self.collapsed), len(who))
+        u: dict[str, Array] = {}
+        reasons = dict(self.reasons)
+        try:
+            u |= {f"nc@{k}": own for k, own in zip(ks, self._inconsistency(who, ks), strict=True)}
+        except Undefined as reason:
+            reasons |= dict.fromkeys((f"nc@{k}" for k in ks), str(reason))
+        u |= {f"dist@{k}": own for k, own in zip(self.k_dist, self.dist[who].mean(0), strict=True)}
+        u["norm"] = self.norm[who].mean(0)
+        if self.ll is not None:
+            u["ll"] = self.ll[who].mean(0)
+        try:
+            u["fv"] = self._variance(who)
+        except Undefined as reason:
+            reasons["fv"] = str(reason)
+        return Scores(self.tests[0].index, u, reasons, len(who))
+
+    def _inconsistency(self, who: Sequence[int], ks: Sequence[int]) -> Array:
+        if len(who) < 2:
+            raise Undefined(ALONE)
+        return 1 - consistency(self.neighbours[who], ks, self.references, self.similarity)
+
+    def _variance(self, who: Sequence[int]) -> Array:
+        if len(who) < 2:
+            raise Undefined(NO_VARIANCE)
+        held = [self.tests[member] for member in who]
+        widths = sorted({each.embeddings.shape[1] for each in held if each.embeddings is not None})
+        if len(widths) > 1:
+            raise Undefined(f"The members have {widths} features: a variance needs the same number in each.")
+        return measures.feature_variance(held, self.metric)
+
+
+def spaces_of(
+    refs: Sequence[Predictions],
+    tests: Sequence[Predictions],
+    *,
+    metric: str = "cosine",
+    k_nc: Sequence[int] = (100,),
+    k_dist: Sequence[int] = (1,),
+    components: int = 20,
+    similarity: Similarity = "jaccard",
+    seed: int = 0,
+) -> Spaces:
+    """One neighbour search and one mixture for every member; see `scores_of`."""
+    if not refs or len(refs) != len(tests):
+        raise BadInput(
+            f"There are {len(refs)} reference dumps and {len(tests)} test dumps: give one of each per member."
+        )
+    if similarity not in ("jaccard", "overlap"):
+        raise BadInput(f"There is no similarity named {similarity!r}. There are: jaccard, overlap.")
+    known, asked = aligned(refs, "reference"), aligned(tests, "test")
+    m, n, r = len(refs), len(tests[0]), len(refs[0])
+    near, far = (tuple(sorted(set(_sizes(list(k), r)))) for k in (k_nc, k_dist))
+    cuts = sorted({*near, *far})
+    held = np.empty((m, n, near[-1]), np.min_scalar_type(r - 1))
+    dist, norm, ll = np.empty((m, len(far), n)), np.empty((m, n)), np.empty((m, n))
+    reasons, collapsed = _no_mixture(components, r), None
+    for member in track(range(m), "members"):
+        there = points(known[member], metric, f"the reference embeddings of member {member}")
+        here = points(asked[member], metric, f"the test embeddings of member {member}", there)
+        different = np.count_nonzero(there.twin == np.arange(r))
+        if r > 1 and different <= max(1, COLLAPSED * r):
+            collapsed = (
+                f"Member {member} gives {r:,} references {different} different "
+                f"embedding{'s' if different > 1 else ''}: it has collapsed, and being near means nothing."
+            )
+            break
+        found = nearest(there, here, cuts)
+        held[member] = found[:, : near[-1]]
+        away = distances(there, here, found[:, : far[-1]])
+        dist[member] = [away[:, :k].mean(1) for k in far]
+        test = Predictions(embeddings=asked[member])
+        norm[member] = measures.norm(test)
+        if not reasons:
+            ll[member] = MIXTURE[metric](Predictions(embeddings=known[member]), components, seed)(test)
+    same = [Predictions(index=tests[0].index, embeddings=each) for each in asked]
+    return Spaces(metric, similarity, r, same, near, far, held, dist, norm, None if reasons else ll, reasons, collapsed)
+
+
+def aligned(members: Sequence[Predictions], what: str) -> list[Array]:
+    """The embeddings of every member in the order of the first one's rows, which all of them must hold."""
+    return _aligned(members, what) if len(members) > 1 else [_embeddings(members[0], f"the {what} dump")]
+
+
+def _no_mixture(components: int, r: int) -> dict[str, str]:
+    """Why there is no density, if there is none."""
+    if components == 0:
+        return {"ll": "The mixture was left out."}
+    if components > r:
+        return {"ll": f"A mixture of {components} components needs as many references, and there are {r}."}
+    return {}
+
+
+# ---- candidates against each other
+
+
+def rankings_agree(u: Any, loss: Any) -> Array:
+    """For every test row Kendall's τ-b over candidates between a score and a downstream loss, both (c, n).
+
+    1 where the score ranks the candidates as their downstream performance does. Rows in which either of the two is the
+    same for all candidates hold no ranking and are left out. Source: Park et al. 2024, §4.3 (Table 3).
+    """
+    a, b = np.asarray(u, np.float64), np.asarray(loss, np.float64)
+    if a.ndim != 2 or a.shape != b.shape:
+        raise BadInput(f"u has shape {a.shape}, loss {b.shape}: both must be (candidates, rows).")
+    if len(a) < 2:
+        raise Undefined("One candidate alone has no rank: give two or more.")
+    one, other = np.triu_indices(len(a), 1)
+    x, y = np.sign(a[one] - a[other]), np.sign(b[one] - b[other])
+    pairs = np.abs(x).sum(0) * np.abs(y).sum(0)
+    ranked = pairs > 0
+    if not ranked.any():
+        raise Undefined("In every row all candidates have the same value: there is no ranking.")
+    return np.asarray((x * y).sum(0)[ranked] / np.sqrt(pairs[ranked]))

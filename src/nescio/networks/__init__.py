@@ -1,0 +1,1 @@
+"""Networks by name: trials of a store, timm, torchvision, checkpoints; facts about pretrained names."""

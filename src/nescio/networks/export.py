@@ -1,0 +1,371 @@
+"""A classifier that can abstain, as one file: images in; class, calibrated probability, uncertainty and abstain out.
+
+The file takes uint8 images (n, channels, size, size), values 0 to 255, any n. Everything after that is inside it: the
+normalisation, the network, the temperature, the measure and the threshold. How an image is resized and cropped to that
+size is told by its metadata (key `nescio`, JSON).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nescio import __version__
+from nescio.errors import BadInput
+from nescio.predictions.files import _beside
+from nescio.runtime import Runtime
+from nescio.work.store import Store
+
+MEASURES = ("largest", "entropy")
+OUTPUTS = ("class", "probability", "uncertainty", "abstain")
+META = "nescio"  # the key of the metadata, in both kinds of file
+MOST_BYTES = 2**31 - 2**20  # of the weights: one ONNX file holds two gigabytes
+TINY = float(np.finfo(np.float32).tiny)
+ROUNDING = 1e-6  # by which a measure may be above its largest value
+AGREES = 1e-4  # how far the file's probabilities may be from the network's
+
+
+class NotExportable(RuntimeError):
+    """The network cannot be written as a file, or the file does not answer as the network does."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When to abstain: where the measure of the calibrated answer is above the threshold."""
+
+    threshold: float
+    temperature: float = 1.0
+    measure: str = "largest"
+
+    def __post_init__(self) -> None:
+        if self.measure not in MEASURES:
+            raise BadInput(
+                f"An exported file measures {' or '.join(MEASURES)}, not {self.measure}: it has one answer an image, "
+                "no draws, no reference rows and no scores of a method."
+            )
+        if not (0 < self.temperature < math.inf):
+            raise BadInput(f"The temperature is {self.temperature}; it must be a number above 0.")
+        if not math.isfinite(self.threshold):
+            raise BadInput(f"The threshold is {self.threshold}; it must be a finite number.")
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A network with what it wants of its images: normalised (b, ch, size, size) in, logits (b, c) or (b, s, c) out."""
+
+    network: nn.Module
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    size: int
+    classes: int
+    about: Mapping[str, Any] = field(default_factory=dict)  # joins the metadata
+
+    @property
+    def channels(self) -> int:
+        return len(self.mean)
+
+
+# ---- the network that abstains
+
+
+class Abstaining(nn.Module):
+    """uint8 images (n, ch, size, size) to (class (n,), probability (n,), uncertainty (n,), abstain (n,))."""
+
+    def __init__(self, classifier: Classifier, rule: Rule) -> None:
+        super().__init__()
+        self.network, self.rule = classifier.network, rule
+        mean, std = torch.tensor([classifier.mean, classifier.std])[:, None, :, None, None]
+        self.register_buffer("shift", -mean / std)
+        self.register_buffer("scale", 1 / (255 * std))
+        # The threshold is one of the u that it was set on, in float64: rounded down, that row would be abstained from.
+        self.threshold = _not_below(rule.threshold)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        # Images are often held as (n, h, w, ch) and turned; a traced network knows one order in memory only.
+        images = images.clone(memory_format=torch.contiguous_format)
+        logits = self.network(torch.addcmul(self.shift, images, self.scale))  # type: ignore[arg-type]
+        top, probability, doubt, entropy = answers(logits, self.rule.temperature)
+        u = doubt if self.rule.measure == "largest" else entropy
+        return top, probability, u, ~(u <= self.threshold)  # what is not a number abstains
+
+
+def answers(logits: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(class, probability, one minus it, entropy), each (n,), of the mean over draws of softmax(z/T).
+
+    In float32, and still exact to about 1e-6 of its own size for a probability of almost one: the largest is never
+    subtracted from 1, the others are summed; log(1 + x) is a series where x is small.
+    """
+    z = logits.float()
+    z = z[:, None] if z.dim() == 2 else z
+    probs = torch.softmax((z - z.amax(-1, keepdim=True)) / temperature, -1).mean(1)
+    # of one draw by its logits: rounding must not change the answer
+    top = z[:, 0].argmax(-1) if z.shape[1] == 1 else probs.argmax(-1)
+    first = torch.arange(probs.shape[1], device=probs.device) == top[:, None]
+    others = torch.where(first, 0.0, probs)
+    doubt = others.sum(1)
+    probability = torch.where(first, probs, 0.0).sum(1)
+    entropy = -(others * others.clamp_min(TINY).log()).sum(1) - probability * _log_one_minus(doubt)
+    return top, probability, doubt, entropy
+
+
+def _log_one_minus(x: Tensor) -> Tensor:
+    """log(1 − x); not log1p, which ONNX has not and which would become log(1 + x) with x rounded away."""
+    small = -x * (1 + x * (1 / 2 + x * (1 / 3 + x / 4)))
+    return torch.where(x < 0.01, small, (1 - x).clamp_min(TINY).log())
+
+
+def _not_below(value: float) -> float:
+    """The nearest float32 that is not below a number."""
+    near = np.float32(value)
+    return float(near if near >= value else np.nextafter(near, np.float32(np.inf)))
+
+
+# ---- writing
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A written file, its metadata, and whether its answers were compared with the network's."""
+
+    path: Path
+    metadata: Mapping[str, Any]
+    checked: bool
+
+
+def export(classifier: Classifier, rule: Rule, path: str | Path) -> Exported:
+    """Writes .onnx or .pt2, by the ending; then reads it again and compares its answers with the network's.
+
+    The network is left on the CPU, in float32 and in evaluation mode. Without onnxruntime an ONNX file is not checked.
+    """
+    goal = Path(path)
+    if goal.suffix not in WRITERS:
+        raise BadInput(f"{goal} ends in {goal.suffix or 'nothing'}; an exported file ends in {' or '.join(WRITERS)}.")
+    _check_threshold(rule, classifier.classes)
+    module = Abstaining(classifier, rule).float().cpu().eval()
+    about = metadata(classifier, rule)
+    images = _noise(2, classifier)
+    _check_answers(module, images, classifier.classes)
+    # Gradients stay on, though nothing needs them: methods then leave out the scores that only a dump has room for.
+    with torch.enable_grad(), _quietly(), _beside(goal) as part:
+        file = part.with_suffix(goal.suffix)  # the ending decides how it is written and read
+        try:
+            WRITERS[goal.suffix](module, images, file, json.dumps(about, ensure_ascii=False))
+            checked = _check_file(file, module, _noise(3, classifier))
+            file.replace(part)
+        finally:
+            file.unlink(missing_ok=True)
+    return Exported(goal, about, checked)
+
+
+def _check_threshold(rule: Rule, classes: int) -> None:
+    most = 1 - 1 / classes if rule.measure == "largest" else math.log(classes)
+    if not 0 <= rule.threshold <= most + ROUNDING:
+        always = "always" if rule.threshold < 0 else "never"
+        raise BadInput(
+            f"The threshold is {rule.threshold:g}, and {rule.measure} of {classes} classes lies between 0 and "
+            f"{most:.4g}: the file would {always} abstain."
+        )
+
+
+def metadata(classifier: Classifier, rule: Rule) -> dict[str, Any]:
+    """What a person who finds the file must know to use it."""
+    size, channels = classifier.size, classifier.channels
+    return {
+        "nescio": __version__,
+        **classifier.about,
+        "classes": classifier.classes,
+        "input": f"images: uint8, shape (n, {channels}, {size}, {size}), values 0 to 255; normalised inside the file",
+        "mean": list(classifier.mean),
+        "std": list(classifier.std),
+        **asdict(rule),
+        "outputs": {
+            "class": "int64 (n,), the most probable class",
+            "probability": "float32 (n,), its calibrated probability",
+            "uncertainty": f"float32 (n,), {rule.measure}, higher is less sure",
+            "abstain": f"bool (n,), true where uncertainty is above {rule.threshold!r}",
+        },
+    }
+
+
+def _noise(rows: int, classifier: Classifier) -> Tensor:
+    generator = torch.Generator().manual_seed(rows)
+    shape = (rows, classifier.channels, classifier.size, classifier.size)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+
+
+@torch.no_grad()
+def _check_answers(module: Abstaining, images: Tensor, classes: int) -> None:
+    """One logit for every class, and the same at every call: draws that are made anew cannot be in a file."""
+    said = []
+    for seed in (0, 1):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            said.append(module.network(images.float() / 255))
+    if not isinstance(said[0], Tensor) or said[0].dim() not in (2, 3) or said[0].shape[-1] != classes:
+        raise BadInput(f"This network does not answer with a logit for each of {classes} classes: export a classifier.")
+    if not torch.equal(*said):
+        raise BadInput(
+            "This network answers the same image differently at every call (MC-dropout and other draws): an exported "
+            "file has one answer an image. Export a network without draws."
+        )
+
+
+def _write_onnx(module: Abstaining, images: Tensor, file: Path, about: str) -> None:
+    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
+    if missing:
+        raise BadInput(
+            f"An ONNX file needs the package {' and '.join(missing)}: pip install 'nescio[export]', or write .pt2."
+        )
+    if sum(each.numel() * each.element_size() for each in module.state_dict().values()) > MOST_BYTES:
+        raise BadInput("The weights are larger than the two gigabytes that one ONNX file holds: write .pt2.")
+    for each in module.modules():
+        if getattr(each, "fused_attn", False):  # timm's switch: written out, because ONNX's has four dimensions at most
+            each.fused_attn = False  # type: ignore[assignment]
+    names: dict[str, Any] = {"input_names": ["images"], "output_names": list(OUTPUTS), "dynamic_shapes": _any_number()}
+    try:
+        made = torch.onnx.export(module, (images,), dynamo=True, verbose=False, **names)
+    except Exception as error:  # the exporters raise what the network's own code stumbles over
+        raise NotExportable(f"ONNX cannot say what this network does: {_reason(error)}") from error
+    assert made is not None
+    made.model.metadata_props[META] = about
+    made.save(file, external_data=False)
+
+
+def _write_pt2(module: Abstaining, images: Tensor, file: Path, about: str) -> None:
+    try:
+        program = torch.export.export(module, (images,), dynamic_shapes=_any_number())
+        program = program.run_decompositions({})  # a switched-off autocast is a node that cannot be saved
+    except Exception as error:
+        raise NotExportable(f"torch.export cannot take this network: {_reason(error)}") from error
+    torch.export.save(program, file, extra_files={META: about})
+
+
+def _any_number() -> dict[str, Any]:
+    return {"images": {0: torch.export.Dim("n")}}
+
+
+WRITERS: dict[str, Callable[[Abstaining, Tensor, Path, str], None]] = {".onnx": _write_onnx, ".pt2": _write_pt2}
+
+
+# ---- reading
+
+
+def load(path: str | Path) -> tuple[Callable[[Any], dict[str, Any]], dict[str, Any]]:
+    """(images → arrays by output name, metadata) of an exported file; .onnx needs onnxruntime."""
+    file = Path(path)
+    if not file.is_file():
+        raise BadInput(f"There is no file {file}.")
+    if file.suffix == ".pt2":
+        extra = {META: ""}
+        module = torch.export.load(file, extra_files=extra).module()
+
+        def run(images: Any) -> dict[str, Any]:
+            with torch.no_grad():
+                found = module(torch.as_tensor(images))
+            return {name: each.numpy() for name, each in zip(OUTPUTS, found, strict=True)}
+
+        return run, json.loads(extra[META])
+    if find_spec("onnxruntime") is None:
+        raise BadInput("Reading an ONNX file needs the package onnxruntime: pip install 'nescio[export]'.")
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+
+    def ask(images: Any) -> dict[str, Any]:
+        return dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"images": np.asarray(images)}), strict=True))
+
+    return ask, json.loads(session.get_modelmeta().custom_metadata_map[META])
+
+
+def _check_file(file: Path, module: Abstaining, images: Tensor) -> bool:
+    """Asks file and network about a batch of another size than the one that was traced; False where nothing can read
+    the file here."""
+    if file.suffix == ".onnx" and find_spec("onnxruntime") is None:
+        return False
+    with torch.no_grad():
+        said, wanted = load(file)[0](images), module(images)
+    far = float((torch.from_numpy(said["probability"]) - wanted[1]).abs().max())
+    if not far <= AGREES:
+        raise NotExportable(f"The file's probabilities are up to {far:.2g} away from the network's: it is not kept.")
+    return True
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """The exporters tell their own steps and warn of their own futures; a person asked for a file."""
+    was = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(was)
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what was at the bottom of it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return f"{line[:200].rstrip('.')}."
+
+
+# ---- models by name
+
+
+def classifier_of(
+    name: str, store: Store, *, weights: Path | None = None, root: str | Path | None = None
+) -> Classifier:
+    """A timm name, torchvision:NAME, or store:KEY for a network of `nescio train`, with its weights, on the CPU."""
+    from nescio.networks import models
+
+    asked = models.model(name, store, root)
+    here = Runtime(torch.device("cpu"), "float32")
+    file = models.find_weights(asked, weights, store)
+    network, found = models.build(asked, file, store, here, root)
+    about = {"model": found.name, "weights": file.name, "view": asdict(found.view)}
+    if found.taught is not None:
+        about["names"] = list(found.taught)
+    return Classifier(network, found.mean, found.std, found.view.size, found.classes, about)
+
+
+def rule_of(
+    threshold: str, temperature: float | None = None, measure: str | None = None
+) -> tuple[Rule, dict[str, Any]]:
+    """The rule that a number, or a file of `nescio threshold --json`, asks for; with what that file promises."""
+    try:
+        value = float(threshold)
+    except ValueError:
+        return _rule_of_file(Path(threshold), temperature, measure)
+    return Rule(value, 1.0 if temperature is None else temperature, measure or "largest"), {}
+
+
+def _rule_of_file(file: Path, temperature: float | None, measure: str | None) -> tuple[Rule, dict[str, Any]]:
+    if not file.is_file():
+        raise BadInput(f"The threshold is {str(file)!r}: neither a number nor a file of `nescio threshold --json`.")
+    try:
+        promise = json.loads(file.read_text("utf-8"))
+        found = {key: promise[key] for key in ("threshold", "temperature", "measure")}
+    except (ValueError, KeyError, TypeError):
+        raise BadInput(f"{file} is not what `nescio threshold --json` writes.") from None
+    if found["threshold"] is None:
+        raise BadInput(f"{file} says that its risk is not attainable: there is no threshold to export.")
+    for key, other in (("temperature", temperature), ("measure", measure)):
+        if other is not None and other != found[key]:
+            raise BadInput(f"{file} has the {key} {found[key]}, and {other} is given: its promise holds for its own.")
+    kept = ("risk", "delta", "bound", "coverage", "method", "n", "classes")
+    return Rule(**found), {key: promise[key] for key in kept if promise.get(key) is not None}

@@ -1,0 +1,360 @@
+"""Networks by name: timm's, torchvision's, trials of a store, and checkpoints; how each sees an image."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from nescio import datasets
+from nescio.checkpoints import read_weights
+from nescio.datasets.base import Pixels
+from nescio.datasets.view import View
+from nescio.errors import BadInput
+from nescio.methods import registry as methods
+from nescio.networks import weights
+from nescio.networks.forward import Classifier
+from nescio.runtime import Runtime
+from nescio.training import load_method, train_step
+from nescio.trials import Trial, from_plain
+from nescio.work.steps import Step
+from nescio.work.store import Store
+
+TORCHVISION, STORE = "torchvision:", "store:"
+NOWHERE = weights.Remote()
+
+
+@dataclass(frozen=True)
+class Network:
+    """One network that can predict: its name, how it sees an image, where its weights are."""
+
+    name: str  # a timm name, torchvision:NAME, or store:KEY
+    view: View
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: int
+    class_names: tuple[str, ...] | None = None  # where they are known
+    remote: weights.Remote = NOWHERE  # where its weights are published
+    called: tuple[str, ...] = ()  # what a file with its weights may be called; last the architecture's name
+    trial: Trial | None = None  # what it was trained by, or is to be
+    file: Path | None = None  # its weights, once they are found …
+    checksum: str = ""  # … and their checksum
+
+    @property
+    def arch(self) -> str:
+        return self.name.removeprefix(TORCHVISION).removeprefix(STORE)
+
+    def parent(self, root: str | Path | None = None) -> Step | str:
+        """What the key of its predictions follows from: the step that trains it, or the checksum of its weights."""
+        if self.trial is not None:
+            return train_step(self.trial, root)
+        if not self.checksum:
+            raise BadInput(f"The weights of {self.name} have not been looked for: use with_weights first.")
+        return self.checksum
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What else its predictions depend on, as plain values."""
+        return {} if self.trial is not None else {"model": self.name, "mean": self.mean, "std": self.std}
+
+
+# ---- names
+
+
+def pick(
+    patterns: Sequence[str],
+    store: Store,
+    *,
+    root: str | Path | None = None,
+    family: str | None = None,
+    everything: bool = False,
+    folder: Path | None = None,
+) -> list[Network]:
+    """The models that names, globs, a family or `everything` ask for, each once, in order.
+
+    Globs, families and `everything` mean pretrained classifiers; where a `folder` of weights is given, those whose
+    weights lie in it.
+    """
+    names = [name for pattern in patterns for name in _matching(pattern, folder)]
+    if everything:
+        names += (found := _all(folder))
+        if not found:
+            raise BadInput(
+                f"No pretrained model has its weights in {folder}: a file there is called MODEL.pth or alike."
+            )
+    if family is not None:
+        names += _of_family(family, folder)
+    if not names:
+        raise BadInput("There is no model to ask: name some, such as resnet50 or 'vit_*', or say --family or --all.")
+    return [network(name, store, root) for name in dict.fromkeys(names)]
+
+
+def _of_family(family: str, folder: Path | None) -> list[str]:
+    from nescio.networks.families import belongs
+    from nescio.networks.families import family as family_of
+
+    found = [name for name in _all(folder) if belongs(name, family)]
+    if found:
+        return found
+    if folder and any(belongs(name, family) for name in _all(None)):
+        raise BadInput(f"No model of the family {family!r} has its weights in {folder}.")
+    known = sorted({family_of(name) for name in _all(None)})
+    raise BadInput(f"No model is of the family {family!r}. The families are: {', '.join(known)}.")
+
+
+def _matching(pattern: str, folder: Path | None) -> list[str]:
+    if not any(letter in pattern for letter in "*?["):
+        return [pattern]
+    found = fnmatch.filter(_all(folder), pattern)
+    if not found:
+        where = f" with weights in {folder}" if folder else ""
+        raise BadInput(f"No pretrained model{where} has a name like {pattern!r}.{_meant(pattern.strip('*?'))}")
+    return found
+
+
+def _all(folder: Path | None) -> list[str]:
+    """Every pretrained classifier; with a folder of weights, those whose weights are there by a name of their own."""
+    if folder is None:
+        return [*_timm_pretrained(), *_torchvision()]
+    files = weights.index(folder)
+    found = [name for name in _timm_architectures() if name in files and _timm(name) is not None]
+    for name in (*_timm_pretrained(), *_torchvision()):
+        each = _torchvision_model(name) if name.startswith(TORCHVISION) else _timm(name)
+        if each is not None and any(called in files for called in each.called[:-1]):
+            found.append(name)
+    return found
+
+
+@cache
+def _timm_pretrained() -> tuple[str, ...]:
+    import timm
+
+    return tuple(name for name in timm.list_models(pretrained=True) if _timm(name) is not None)
+
+
+@cache
+def _timm_architectures() -> tuple[str, ...]:
+    import timm
+
+    return tuple(timm.list_models())
+
+
+@cache
+def _torchvision() -> tuple[str, ...]:
+    import torchvision
+
+    return tuple(f"{TORCHVISION}{name}" for name in torchvision.models.list_models(module=torchvision.models))
+
+
+def _meant(name: str) -> str:
+    known = [*_timm_architectures(), *_timm_pretrained(), *_torchvision()]
+    close = difflib.get_close_matches(name, known, n=3) or difflib.get_close_matches(f"{TORCHVISION}{name}", known, n=1)
+    return f" Did you mean {' or '.join(close)}?" if close else ""
+
+
+def network(name: str, store: Store, root: str | Path | None = None) -> Network:
+    """The network of a name: a timm name, torchvision:NAME, or store:KEY."""
+    if name.startswith(STORE):
+        return trained(trial_of(store.find("train", name.removeprefix(STORE)), store), root)
+    found = _torchvision_model(name) if name.startswith(TORCHVISION) else _timm(name)
+    if found is None:
+        raise BadInput(
+            f"There is no classifier named {name!r}.{_meant(name)} There are timm's names, torchvision:NAME, and "
+            "store:KEY for a network of `nescio train`."
+        )
+    return found
+
+
+# ---- timm
+
+
+@cache
+def _timm(name: str) -> Network | None:
+    """None where timm has no such model, or where it does not classify."""
+    import timm
+    from timm.data.config import resolve_data_config
+
+    if not timm.is_model(name):
+        return None
+    try:
+        cfg = timm.get_pretrained_cfg(name)
+    except (RuntimeError, ValueError):  # no such tag
+        return None
+    if cfg is None or not cfg.num_classes:
+        return None
+    seen = resolve_data_config(pretrained_cfg=cfg.to_dict(), use_test_size=not cfg.fixed_input_size)
+    channels, height, width = seen["input_size"]
+    if channels != 3 or height != width:
+        return None
+    mean, std = (tuple(float(value) for value in seen[each]) for each in ("mean", "std"))
+    mode = seen["crop_mode"]
+    red, green, blue = (round(255 * value) if mode == "border" else 0 for value in mean)
+    view = View(height, math.floor(height / seen["crop_pct"]), mode, seen["interpolation"], (red, green, blue))
+    url = str(cfg.url) if cfg.url else None
+    arch = str(cfg.architecture)
+    called = [f"{arch}.{cfg.tag}"] if cfg.tag else []
+    called += [_stem(url)] if url else []
+    called += [arch.removeprefix("tf_").replace("_", "-")] if arch.startswith(LITE) else []  # as first published
+    remote = weights.Remote(cfg.hf_hub_id or None, cfg.hf_hub_filename or None, url)
+    return Network(name, view, mean, std, int(cfg.num_classes), None, remote, (*called, arch))
+
+
+LITE = "tf_efficientnet_lite"
+
+
+def _stem(url: str) -> str:
+    name = Path(url).name
+    return next((name.removesuffix(ending) for ending in weights.ENDINGS if name.endswith(ending)), name)
+
+
+def _build_timm(wanted: Network, file: Path, drop: float | None) -> tuple[nn.Module, Network]:
+    import timm
+
+    options: dict[str, Any] = {} if drop is None else {"drop_rate": drop}
+    module = timm.create_model(wanted.arch, **options)
+    state = read_weights(file)
+    if wanted.arch.startswith(LITE) and weights.is_lite_port(state):
+        state = weights.lite_names(state, module.state_dict())
+        if odd := weights.differences(module.state_dict(), state):
+            size = "it is an EfficientNet-Lite of another size, or with other classes"
+            raise BadInput(f"{file} does not fit {wanted.name}: {size} ({odd}).")
+        weights.pad_as_the_port(module, wanted.view.size)
+        wanted = replace(wanted, mean=weights.LITE_MEAN, std=weights.LITE_STD)
+    odd = weights.differences(module.state_dict(), state)
+    if not odd:
+        weights.load(module, state, file, wanted.name)
+        return module, wanted
+    try:  # timm knows the names that its models' authors used
+        with weights.strictly():
+            overlay = {"state_dict": state, "custom_load": False}
+            return timm.create_model(wanted.arch, pretrained=True, pretrained_cfg_overlay=overlay, **options), wanted
+    except Exception:  # whatever a conversion of foreign names stumbles over: the names tell why
+        raise BadInput(f"{file} does not fit {wanted.name}: {odd}.") from None
+
+
+# ---- torchvision
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    # torchvision builds these two so when it loads weights: their input is scaled again, and the file has more heads
+    "googlenet": {"transform_input": True, "aux_logits": True, "init_weights": False},
+    "inception_v3": {"transform_input": True, "aux_logits": True, "init_weights": False},
+}
+
+
+@cache
+def _torchvision_model(name: str) -> Network | None:
+    """torchvision:NAME, or torchvision:NAME.WEIGHTS for other weights than its best."""
+    import torchvision
+
+    arch, _, tag = name.removeprefix(TORCHVISION).partition(".")
+    if f"{TORCHVISION}{arch}" not in _torchvision():
+        return None
+    kinds = torchvision.models.get_model_weights(arch)
+    found = kinds.DEFAULT if not tag else next((each for each in kinds if each.name.lower() == tag.lower()), None)
+    if found is None:
+        raise BadInput(f"torchvision's {arch} has no weights {tag!r}. There are: {', '.join(w.name for w in kinds)}.")
+    seen = found.transforms()
+    (size,), (resize,) = seen.crop_size, seen.resize_size
+    view = View(size, resize, "center", seen.interpolation.value)
+    called = (f"torchvision-{arch}.{found.name}", f"torchvision-{arch}", _stem(found.url), arch)
+    remote = weights.Remote(url=found.url)
+    classes = len(found.meta["categories"])
+    return Network(name, view, tuple(seen.mean), tuple(seen.std), classes, None, remote, called)
+
+
+def _build_torchvision(wanted: Network, file: Path) -> nn.Module:
+    import torchvision
+
+    arch = wanted.arch.partition(".")[0]
+    module = torchvision.models.get_model(arch, weights=None, **OPTIONS.get(arch, {}))
+    weights.load(module, weights.dense_names(read_weights(file)), file, wanted.name)
+    for head in ("aux1", "aux2", "AuxLogits"):  # they only help to train
+        if hasattr(module, head):
+            setattr(module, head, None)
+            module.aux_logits = False  # type: ignore[assignment]
+    return module
+
+
+# ---- trials
+
+
+def trained(trial: Trial, root: str | Path | None = None) -> Network:
+    """The network that a trial trains, whether it is trained already or not."""
+    data = datasets.load(trial.data, root)
+    view = View(data.size, data.size, "trained", "bilinear", crop=_crop(data), channels=data.channels)
+    inside = trial.classes if trial.classes is not None else range(len(data.classes))
+    names = tuple(data.classes[label] for label in inside)
+    name = f"{STORE}{train_step(trial, root).key}"
+    return Network(name, view, data.mean, data.std, len(names), names, trial=trial)
+
+
+def _crop(data: datasets.Dataset) -> float:
+    """Of a large image, the part that training looked at."""
+    held = data.train.held
+    encoded = held.encoded if isinstance(held, Pixels) else held
+    return 1.0 if encoded is None else float(encoded.crop)
+
+
+def trial_of(key: str, store: Store) -> Trial:
+    """The trial of a trained network."""
+    return from_plain(store.recipe("train", key)["recipe"], lambda name: methods[name].recipe_class)
+
+
+# ---- weights
+
+
+def weights_folder(weights_path: Path | None = None) -> Path | None:
+    """Where weights are looked for before the hubs: the path that is given, else $NESCIO_WEIGHTS."""
+    named = os.environ.get("NESCIO_WEIGHTS")
+    return weights_path or (Path(named).expanduser() if named else None)
+
+
+def with_weights(wanted: Network, place: Path | None = None) -> Network:
+    """The network with its weights found: a named file, one of its name in a named folder, or published ones."""
+    if wanted.trial is not None:
+        return wanted
+    file = _weights_of(wanted, weights_folder(place))
+    return replace(wanted, file=file, checksum=weights.checksum(file))
+
+
+def _weights_of(wanted: Network, place: Path | None) -> Path:
+    if place is not None and place.is_file():
+        return place
+    looked = []
+    if place is not None:
+        files = weights.index(place)
+        found = next((files[name] for name in wanted.called if name in files), None)
+        if found is not None:
+            return found
+        looked = [f"{' or '.join(wanted.called)} ({', '.join(weights.ENDINGS)}) in {place}"]
+    return weights.published(wanted.name, wanted.remote, wanted.called[0], looked)
+
+
+def build(
+    wanted: Network, store: Store, here: Runtime, root: str | Path | None = None, drop: float | None = None
+) -> tuple[Any, Network]:
+    """The module with its weights, ready to predict (images to Output), and the network as those weights want it."""
+    if wanted.trial is not None:
+        return load_method(train_step(wanted.trial, root).key, wanted.trial, store, here, root), wanted
+    module, wanted = build_classifier(wanted, drop)
+    return Classifier(here.place(module).eval(), wanted.classes, here), wanted
+
+
+def build_classifier(wanted: Network, drop: float | None = None) -> tuple[nn.Module, Network]:
+    """A pretrained network as its library has it, images to logits."""
+    assert wanted.file is not None
+    if wanted.name.startswith(TORCHVISION):
+        return _build_torchvision(wanted, wanted.file), wanted
+    return _build_timm(wanted, wanted.file, drop)
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(tensor.numel() for tensor in module.parameters())

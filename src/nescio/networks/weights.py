@@ -1,0 +1,285 @@
+"""Weights from disk: found by a model's name, read without running code, loaded by name with every shape checked."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import textwrap
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nescio.checkpoints import State
+from nescio.errors import BadInput
+
+ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
+HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+SHOWN = 4  # names in a sentence
+
+
+class WeightsNotFound(BadInput):
+    """A network's weights are nowhere to be had."""
+
+
+class Remote(NamedTuple):
+    """Where a model's published weights can be had."""
+
+    repository: str | None = None  # on the Hugging Face hub
+    file: str | None = None  # in it; None: the usual names
+    url: str | None = None
+
+
+# ---- finding
+
+
+@lru_cache(maxsize=4)
+def index(folder: Path) -> dict[str, Path]:
+    """The checkpoints of a folder by the names of the models they may belong to: NAME.pth, NAME-0a1b2c3d.pth (as hubs
+    write), or NAME/model.safetensors."""
+    if not folder.is_dir():
+        raise BadInput(f"There is no folder and no file of weights at {folder}.")
+    exact: dict[str, Path] = {}
+    hashed: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()):
+        inside = next((file / each for each in HUB_FILES if (file / each).is_file()), None)
+        if inside is not None:
+            exact.setdefault(file.name, inside)
+    for ending in ENDINGS:  # the safest kind first
+        for file in sorted(folder.glob(f"*{ending}")):
+            stem = file.name.removesuffix(ending)
+            exact.setdefault(stem, file)
+            hashed.setdefault(re.sub(r"-[0-9a-f]{6,64}$", "", stem), file)
+    return {**hashed, **exact}
+
+
+_unreachable: list[str] = []  # why the network did not answer: hundreds of models need not ask it again
+
+
+class _NotTried(ConnectionError):
+    """The network is not asked, and why."""
+
+
+def published(name: str, remote: Remote, called: str, looked: Sequence[str] = ()) -> Path:
+    """The published weights, from the hubs' caches on this machine, else fetched into them.
+
+    `looked` says, in words, where else they were looked for."""
+    for found in _cached(remote):
+        return found
+    why = "nothing is published for it" if remote == Remote() else "there is no file of a known name"
+    for fetch in (_fetch_hub, _fetch_url):
+        try:
+            if (file := fetch(remote)) is not None:
+                return file
+        except _NotTried as error:
+            why = str(error)
+        except Exception as error:  # every library under the hub has its own; a sentence says what to do
+            why = textwrap.shorten(f"{type(error).__name__}: {error}", 200, placeholder=" …").rstrip(". ")
+            if not _missing(error):
+                _unreachable.append(why)
+    raise WeightsNotFound(
+        f"The weights of {name} are not on this machine and could not be fetched ({why}). "
+        f"Looked for {'; '.join([*looked, *_places(remote)])}. "
+        f"Put {called}.safetensors or .pth into a folder and name it with --weights or NESCIO_WEIGHTS."
+    )
+
+
+def _cached(remote: Remote) -> Iterator[Path]:
+    if remote.repository:
+        from huggingface_hub import try_to_load_from_cache
+
+        repository, _, revision = remote.repository.partition("@")
+        for file in _files(remote):
+            found = try_to_load_from_cache(repository, file, revision=revision or None)
+            if isinstance(found, str):
+                yield Path(found)
+    if remote.url and (beside := _beside_torch(remote.url)).is_file():
+        yield beside
+
+
+def _files(remote: Remote) -> tuple[str, ...]:
+    return (remote.file,) if remote.file else HUB_FILES
+
+
+def _beside_torch(url: str) -> Path:
+    return Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
+
+
+def _fetch_hub(remote: Remote) -> Path | None:
+    if not remote.repository:
+        return None
+    _online()
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+
+    repository, _, revision = remote.repository.partition("@")
+    last: Exception | None = None
+    for file in _files(remote):
+        try:
+            get_hf_file_metadata(hf_hub_url(repository, file, revision=revision or None))  # asks once; the next, again
+            return Path(hf_hub_download(repository, file, revision=revision or None))
+        except Exception as error:
+            if not _missing(error):
+                raise
+            last = error
+    raise last or FileNotFoundError(remote.repository)
+
+
+def _fetch_url(remote: Remote) -> Path | None:
+    if not remote.url:
+        return None
+    _online()
+    goal = _beside_torch(remote.url)
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    torch.hub.download_url_to_file(remote.url, str(goal), progress=False)
+    return goal
+
+
+def _online() -> None:
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        raise _NotTried("HF_HUB_OFFLINE forbids it")
+    if _unreachable:
+        raise _NotTried(_unreachable[0])
+
+
+def _missing(error: Exception) -> bool:
+    """Whether the hub answered, and has no such file."""
+    return type(error).__name__ in ("EntryNotFoundError", "RemoteEntryNotFoundError", "RepositoryNotFoundError")
+
+
+def _places(remote: Remote) -> Iterator[str]:
+    if remote.repository:
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        yield f"{' or '.join(_files(remote))} of {remote.repository} in {HF_HUB_CACHE}"
+    if remote.url:
+        yield str(_beside_torch(remote.url))
+
+
+def checksum(file: Path) -> str:
+    """sha256 of a file; the hub's cache has it as the name of what its links lead to."""
+    real = file.resolve()
+    if real.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", real.name):
+        return real.name
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+# ---- reading
+
+
+# ---- loading
+
+
+def load(network: nn.Module, state: State, file: Path, name: str) -> None:
+    """Puts the tensors into the network by name; every name and every shape must fit."""
+    own = network.state_dict()
+    if odd := differences(own, state):
+        raise BadInput(f"{file} does not fit {name}: {odd}.")
+    state = OrderedDict(state)
+    state._metadata = own._metadata  # type: ignore[attr-defined]  # some networks ask of which version a state is
+    network.load_state_dict(state, strict=False)  # counters of batch-norm may be missing in old files
+
+
+def differences(wanted: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
+    """What does not fit, in words; empty if all does."""
+    missing = [name for name in wanted if name not in state and not name.endswith("num_batches_tracked")]
+    unexpected = [name for name in state if name not in wanted]
+    other = [
+        f"{name} has shape {tuple(state[name].shape)} where {tuple(value.shape)} is needed"
+        for name, value in wanted.items()
+        if name in state and state[name].shape != value.shape
+    ]
+    words = [f"{_few(missing)} missing"] if missing else []
+    words += [f"{_few(unexpected)} unexpected"] if unexpected else []
+    return "; ".join([*words, *([_few(other)] if other else [])])
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
+
+
+@contextmanager
+def strictly() -> Iterator[None]:
+    """Inside, every load_state_dict is strict: some builders allow missing names and leave those layers random."""
+    loose = nn.Module.load_state_dict
+
+    def strict(self: nn.Module, state: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        if odd := differences(self.state_dict(), state):
+            raise BadInput(odd)
+        return loose(self, state, False, assign)
+
+    nn.Module.load_state_dict = strict  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module.load_state_dict = loose  # type: ignore[method-assign]
+
+
+# ---- names of other programs
+
+LITE_MEAN, LITE_STD = (127 / 255,) * 3, (128 / 255,) * 3  # their input is (x − 127) / 128, x from 0 to 255
+LITE_ENDS = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+LITE_PLAIN = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+LITE_EXPANDED = {
+    **{"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2"},
+    **{"_project_conv": "conv_pwl", "_bn2": "bn3"},
+}
+
+
+def is_lite_port(state: Mapping[str, Any]) -> bool:
+    """Whether the names are those of the PyTorch port in which EfficientNet-Lite was first published."""
+    return {"_conv_stem.weight", "_fc.weight", "_blocks.0._depthwise_conv.weight"} <= state.keys()
+
+
+def lite_names(state: State, wanted: Mapping[str, Any]) -> State:
+    """The port's tensors under timm's names: its blocks are counted through, timm's are counted stage by stage."""
+    places = {tuple(map(int, name.split(".")[1:3])) for name in wanted if name.startswith("blocks.")}
+    at = {str(number): f"blocks.{stage}.{block}" for number, (stage, block) in enumerate(sorted(places))}
+    renamed: State = {}
+    for name, value in state.items():
+        layer, _, rest = name.partition(".")
+        if layer == "_blocks":
+            number, layer, rest = rest.split(".", 2)
+            inside = LITE_EXPANDED if f"_blocks.{number}._expand_conv.weight" in state else LITE_PLAIN
+            block = at.get(number, f"_blocks.{number}")  # a number too many keeps its name
+            renamed[f"{block}.{inside.get(layer, layer)}.{rest}"] = value
+        else:
+            renamed[f"{LITE_ENDS.get(layer, layer)}.{rest}"] = value
+    return renamed
+
+
+class PortConv2d(nn.Conv2d):
+    """A convolution that pads as TensorFlow would for the image's size, whatever size its own map has."""
+
+    edges: tuple[int, int, int, int]
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.pad(x, self.edges)
+        return nn.functional.conv2d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+
+
+def pad_as_the_port(network: nn.Module, size: int) -> None:
+    """The port's networks were trained with padding for the image's size in every layer. timm pads for each map's own:
+    the same for Lite0 (224), but in Lite1 and Lite2 an odd map is halved to one pixel more, and the answers, though as
+    often right, are far less sure (mean confidence 0.50 instead of 0.68 in Lite1)."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d) and type(module).__name__ == "Conv2dSame":
+            step, k = module.stride[0], module.kernel_size[0]
+            pad = max((-(-size // step) - 1) * step + k - size, 0)
+            module.__class__ = PortConv2d
+            module.edges = (pad // 2, pad - pad // 2) * 2  # type: ignore[assignment]
+
+
+DENSE = re.compile(r"^(.*denselayer\d+\.(?:norm|relu|conv))\.((?:[12])\.(?:weight|bias|running_mean|running_var))$")
+
+
+def dense_names(state: State) -> State:
+    """DenseNet's old files write norm.1 where the layers are called norm1."""
+    return {DENSE.sub(r"\1\2", name): value for name, value in state.items()}

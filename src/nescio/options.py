@@ -1,0 +1,406 @@
+"""Command-line options that are the fields of a dataclass: name, type, default, help and check are declared once.
+
+    @dataclass(frozen=True)
+    class Plan(Checked):
+        epochs: int = option(20, "passes over the training rows")              # --epochs 30
+        measures: tuple[str, ...] = option(("entropy",), "of uncertainty")     # --measures entropy,gap
+        inside: tuple[int, ...] | None = option(None, "in-distribution classes", name="in", parse=ranges)
+        training: Training = Training()                                        # its fields are options as well
+
+    add_options(parser, Plan, presets)
+    plan = options_of(parser.parse_args(), Plan, presets)
+    command_of(plan, ("nescio", "run", "mine"), presets)       # the command that gives this plan again
+
+The option is the field's name with hyphens. The annotation is its type: int, float, str, bool (a flag, `--no-x` where
+the default is True), Literal (choices), T | None (the word none is None), tuple[T, ...] (separated by commas).
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import shlex
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from nescio.errors import BadInput
+from nescio.identity import INTRODUCED
+
+REQUIRED = MISSING  # the default of an option that must be given
+PRESET = "preset"
+Style = Literal["commas", "words", "repeats"]  # --x a,b | --x a b | --x a --x b
+T = TypeVar("T")
+_SPEC = "option"  # name in a field's metadata
+_OMIT = "omit"
+
+
+# ---- declaring
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What an option's field says beyond its name, type and default."""
+
+    help: str
+    name: str | None = None
+    metavar: str | None = None
+    choices: Sequence[str] | None = None
+    parse: Callable[[str], Any] | None = None
+    write: Callable[[Any], str] | None = None
+    group: str | None = None
+    unset: str | None = None
+    style: Style = "commas"
+    switches: Mapping[str, str] | None = None
+    positional: bool = False
+
+
+def option(default: Any, help: str = "", *, introduced: Any = MISSING, **how: Any) -> Any:
+    """A field that is an option; REQUIRED as the default for one that must be given.
+
+    name        of the option (default: the field's)
+    metavar     what --help writes for the value
+    choices     the allowed texts (of each element of a tuple)
+    parse       text → value, where the annotation does not tell; raises ValueError, or BadInput with its own sentence
+    write       value → text, its inverse
+    group       heading under which --help lists it (default: the name of the nested field it belongs to)
+    unset       what --help names as the default where that is None or empty, such as "all"
+    style       of a tuple: "commas" (one word), "words" (several after one option), "repeats" (the option repeated)
+    switches    value → help: every value is a flag of its own, such as --json and --csv for a field `format`
+    introduced  see nescio.identity.added
+    """
+    metadata = {_SPEC: Spec(help, **how)}
+    if introduced is not MISSING:
+        return field(default=default, metadata={**metadata, INTRODUCED: introduced})
+    return field(default=default, metadata=metadata)
+
+
+def argument(help: str, *, default: Any = REQUIRED, metavar: str | None = None, unset: str | None = None) -> Any:
+    """A field that is a positional argument; a tuple takes one or more, or any number where it has a default."""
+    return field(default=default, metadata={_SPEC: Spec(help, metavar=metavar, unset=unset, positional=True)})
+
+
+def nested(default: Any, *, omit: Sequence[str] = ()) -> Any:
+    """A field that holds a dataclass whose fields are options, but for those to omit."""
+    return field(default=default, metadata={_OMIT: tuple(omit)})
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """One option: where its value lies in the dataclass, its type and what was declared."""
+
+    path: tuple[str, ...]
+    hint: Any
+    default: Any
+    spec: Spec
+
+    @property
+    def dest(self) -> str:
+        return ".".join(self.path)
+
+    @property
+    def flag(self) -> str:
+        """What people type; of a positional argument, what --help calls it."""
+        if self.spec.positional:
+            return self.spec.metavar or self.path[-1].upper()
+        return f"--{self.spec.name or self.path[-1].replace('_', '-')}"
+
+    @property
+    def inverse(self) -> str:
+        return f"--no-{self.flag[2:]}"
+
+    @property
+    def many(self) -> bool:
+        """Whether it takes several words of the command line."""
+        return _is_tuple(self.hint) and (self.spec.positional or self.spec.style != "commas")
+
+    def value(self, holder: Any) -> Any:
+        for name in self.path:
+            holder = getattr(holder, name)
+        return holder
+
+
+def _leaves(cls: type, holder: Any = None, path: tuple[str, ...] = (), group: str | None = None) -> Iterator[_Leaf]:
+    """The options of a class, the nested ones included; `holder` is an instance that has their defaults."""
+    hints = typing.get_type_hints(cls)
+    for entry in fields(cls):
+        here, hint = (*path, entry.name), hints[entry.name]
+        default = _default(entry) if holder is None else getattr(holder, entry.name)
+        if spec := entry.metadata.get(_SPEC):
+            yield _Leaf(here, hint, default, spec if spec.group else replace(spec, group=group))
+        elif isinstance(hint, type) and is_dataclass(hint):
+            omit = entry.metadata.get(_OMIT, ())
+            inner = _leaves(hint, None if default is MISSING else default, here, entry.name)
+            yield from (leaf for leaf in inner if leaf.path[len(here)] not in omit)
+
+
+def _default(entry: Field[Any]) -> Any:
+    return entry.default if entry.default_factory is MISSING else entry.default_factory()
+
+
+# ---- the parser
+
+
+def add_options(
+    parser: argparse.ArgumentParser, cls: type[T], presets: Mapping[str, T] | None = None, *, start: T | None = None
+) -> None:
+    """Adds the options of a dataclass; --help names every default, or that of each preset where they differ.
+
+    presets  name → instance; the first is where a command without --preset starts
+    start    an instance whose values are the defaults, in place of the fields' own
+    """
+    if presets:
+        first, *others = presets
+        names = ", ".join([f"{first} (default)", *others])
+        parser.add_argument(
+            f"--{PRESET}", default=first, metavar="NAME", help=f"where the other options start from: {names}"
+        )
+    groups: dict[str | None, Any] = {None: parser}
+    for leaf in _leaves(cls, start):
+        if leaf.spec.group not in groups:
+            groups[leaf.spec.group] = parser.add_argument_group(leaf.spec.group)
+        _add(groups[leaf.spec.group], leaf, presets or {})
+
+
+def _add(group: Any, leaf: _Leaf, presets: Mapping[str, Any]) -> None:
+    starts = {name: leaf.value(plan) for name, plan in presets.items()} or {"default": leaf.default}
+    how: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(leaf, starts)}
+    if leaf.spec.switches:
+        exclusive = group.add_mutually_exclusive_group()
+        for value, help in leaf.spec.switches.items():
+            how["help"] = help.replace("%", "%%")
+            exclusive.add_argument(f"--{value}", dest=leaf.dest, action="store_const", const=value, **how)
+    elif leaf.hint is bool:
+        for flag, start in ((leaf.flag, False), (leaf.inverse, True)):
+            if start in starts.values():
+                group.add_argument(flag, dest=leaf.dest, action="store_const", const=not start, **how)
+    elif leaf.spec.positional:
+        required = leaf.default is REQUIRED
+        nargs = ("+" if required else "*") if leaf.many else (None if required else "?")
+        group.add_argument(leaf.dest, metavar=leaf.flag, nargs=nargs, **how)
+    else:
+        how |= {"metavar": _metavar(leaf), "required": leaf.default is REQUIRED and not presets}
+        how |= {"commas": {}, "words": {"nargs": "*"}, "repeats": {"action": "append"}}[leaf.spec.style]
+        group.add_argument(leaf.flag, dest=leaf.dest, **how)
+
+
+def _metavar(leaf: _Leaf) -> str:
+    if leaf.spec.metavar:
+        return leaf.spec.metavar
+    choices = _choices(leaf)
+    return f"{{{','.join(choices)}}}" if choices else leaf.path[-1].replace("_", "-").upper()
+
+
+def _help(leaf: _Leaf, starts: Mapping[str, Any]) -> str:
+    words = {name: _shown(leaf, value) for name, value in starts.items() if value is not REQUIRED}
+    if len(set(words.values())) == 1:
+        words = {"default": next(iter(words.values()))}
+    default = ", ".join(f"{name}: {word}" for name, word in words.items())
+    return (f"{leaf.spec.help} ({default})" if default else leaf.spec.help).strip().replace("%", "%%")
+
+
+def _shown(leaf: _Leaf, value: Any) -> str:
+    """A value as --help names it."""
+    if value is None or value == ():
+        return leaf.spec.unset or "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float) and not leaf.spec.write:
+        return f"{value:g}"
+    return _text(leaf, value)
+
+
+# ---- from words to an instance
+
+
+def options_of(
+    args: argparse.Namespace, cls: type[T], presets: Mapping[str, T] | None = None, *, start: T | None = None
+) -> T:
+    """The instance that was given on the command line; what was not given keeps the preset's value, or the default."""
+    given = {leaf.path: _read(leaf, getattr(args, leaf.dest)) for leaf in _leaves(cls) if hasattr(args, leaf.dest)}
+    return _built(cls, preset_of(args, presets) if presets else start, given)
+
+
+def preset_of(args: argparse.Namespace, presets: Mapping[str, T]) -> T:
+    if args.preset not in presets:
+        raise BadInput(
+            f"There is no preset named {args.preset!r}.{near(args.preset, presets)} There are: {', '.join(presets)}."
+        )
+    return presets[args.preset]
+
+
+def _built(cls: type[T], start: T | None, given: Mapping[tuple[str, ...], Any]) -> T:
+    """An instance with the given values, by their paths; the others are those of `start`, or the defaults."""
+    values: dict[str, Any] = {path[0]: value for path, value in given.items() if len(path) == 1}
+    inner = {path[0] for path in given if len(path) > 1}
+    hints = typing.get_type_hints(cls)
+    for entry in fields(cls):  # type: ignore[arg-type]
+        if entry.name in inner:
+            below = {path[1:]: value for path, value in given.items() if path[0] == entry.name}
+            held = _default(entry) if start is None else getattr(start, entry.name)
+            values[entry.name] = _built(hints[entry.name], None if held is MISSING else held, below)
+    return cls(**values) if start is None else replace(start, **values)  # type: ignore[type-var]
+
+
+def _read(leaf: _Leaf, given: Any) -> Any:
+    """The value of what argparse found: a text, a list of texts, or the constant of a flag."""
+    if isinstance(given, list):
+        item = typing.get_args(_without_none(leaf.hint))[0]
+        return tuple(_parsed(leaf, text, item) for text in given)
+    return given if leaf.spec.switches or isinstance(given, bool) else _parsed(leaf, given, leaf.hint)
+
+
+def _parsed(leaf: _Leaf, text: str, hint: Any) -> Any:
+    choices = _choices(leaf)
+    try:
+        if leaf.spec.parse and not _means_none(text, hint, choices):
+            return leaf.spec.parse(text)
+        return _value(text, hint, choices)
+    except BadInput:
+        raise
+    except ValueError:
+        wanted = _alternatives(choices) if choices else _kind(hint)
+        raise BadInput(f"{leaf.flag} is {wanted}, not {text!r}.{near(text, choices)}") from None
+
+
+def _value(text: str, hint: Any, choices: Sequence[str]) -> Any:
+    """The text as a value of the annotated type; ValueError where it cannot be."""
+    if _means_none(text, hint, choices):
+        return None
+    hint = _without_none(hint)
+    if _is_tuple(hint):
+        item = typing.get_args(hint)[0]
+        return tuple(_value(word, item, choices) for word in text.split(",")) if text else ()
+    if typing.get_origin(hint) is Literal:
+        return {str(value): value for value in typing.get_args(hint)}[_chosen(text, choices)]
+    if hint in (int, float):
+        return hint(text)
+    return _chosen(text, choices) if choices else text
+
+
+def _means_none(text: str, hint: Any, choices: Sequence[str]) -> bool:
+    return text in ("none", "off") and text not in choices and types.NoneType in typing.get_args(hint)
+
+
+def _chosen(text: str, choices: Sequence[str]) -> str:
+    if text not in choices:
+        raise ValueError(text)
+    return text
+
+
+def _choices(leaf: _Leaf) -> Sequence[str]:
+    """The texts that are allowed, of an element where it is a tuple; empty: any."""
+    hint = _without_none(leaf.hint)
+    hint = _without_none(typing.get_args(hint)[0]) if _is_tuple(hint) else hint
+    if leaf.spec.choices is not None:
+        return leaf.spec.choices
+    return [str(value) for value in typing.get_args(hint)] if typing.get_origin(hint) is Literal else []
+
+
+def _without_none(hint: Any) -> Any:
+    """T of T | None."""
+    if typing.get_origin(hint) not in (types.UnionType, typing.Union):
+        return hint
+    (kind,) = (each for each in typing.get_args(hint) if each is not types.NoneType)
+    return kind
+
+
+def _is_tuple(hint: Any) -> bool:
+    return typing.get_origin(_without_none(hint)) is tuple
+
+
+def _kind(hint: Any) -> str:
+    """What a value of this type is called in a sentence."""
+    kind = _without_none(hint)
+    if _is_tuple(kind):
+        lists = {int: "a list of whole numbers such as 1,5", float: "a list of numbers such as 0.5,1"}
+        words = lists.get(_without_none(typing.get_args(kind)[0]), "a list")
+    else:
+        words = {int: "a whole number", float: "a number"}.get(kind, "a text")
+    return f"{words}, or none" if types.NoneType in typing.get_args(hint) else words
+
+
+def _alternatives(choices: Sequence[str]) -> str:
+    *others, last = choices
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def near(text: str, known: Iterable[str]) -> str:
+    """A question that names the nearest of the known words, or nothing."""
+    close = difflib.get_close_matches(text, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def ranges(text: str, what: str = "class numbers") -> tuple[int, ...]:
+    """0-5,7 → (0, 1, 2, 3, 4, 5, 7)."""
+    numbers: list[int] = []
+    try:
+        for word in text.split(",") if text else []:
+            first, dash, last = word.partition("-")
+            numbers += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError:
+        raise BadInput(f"{text!r} is not a list of {what} such as 0-5,7.") from None
+    return tuple(numbers)
+
+
+# ---- from an instance to words
+
+
+def command_of(plan: Any, words: Sequence[str], presets: Mapping[str, Any] | None = None) -> str:
+    """The shell command that gives this instance again: what differs from the defaults, or from the nearest preset."""
+    if not presets:
+        return shlex.join([*words, *_words(plan, None)])
+    first = next(iter(presets))
+    ways = [([] if name == first else [f"--{PRESET}", name]) + _words(plan, preset) for name, preset in presets.items()]
+    return shlex.join([*words, *min(ways, key=len)])
+
+
+def _words(plan: Any, start: Any) -> list[str]:
+    positional: list[str] = []
+    named: list[str] = []
+    for leaf in _leaves(type(plan)):
+        value = leaf.value(plan)
+        if value != (leaf.default if start is None else leaf.value(start)):
+            words = positional if leaf.spec.positional else named
+            words += _written(leaf, value)
+    return positional + named
+
+
+def _written(leaf: _Leaf, value: Any) -> list[str]:
+    if leaf.spec.switches:
+        return [f"--{value}"]
+    if isinstance(value, bool):
+        return [leaf.flag if value else leaf.inverse]
+    texts = [_text(leaf, item) for item in value] if leaf.many else [_text(leaf, value)]
+    if leaf.spec.positional:
+        return texts
+    if leaf.many and leaf.spec.style == "words":
+        return [leaf.flag, *texts]
+    return [word for text in texts for word in ([f"{leaf.flag}={text}"] if text[:1] == "-" else [leaf.flag, text])]
+
+
+def _text(leaf: _Leaf, value: Any) -> str:
+    if value is None:
+        return "none"
+    if leaf.spec.write:
+        return leaf.spec.write(value)
+    if isinstance(value, tuple):
+        return ",".join(_text(leaf, item) for item in value)
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def instance_of(cls: type[T], plain: Mapping[str, Any]) -> T:
+    """The instance whose `dataclasses.asdict`, perhaps written as JSON and read again, this is.
+
+    A field that it lacks has the value it was introduced with, or the default; one that the class lacks is refused.
+    """
+    hints, known = typing.get_type_hints(cls), {entry.name: entry for entry in fields(cls)}  # type: ignore[arg-type]
+    if strange := sorted(plain.keys() - known):
+        raise BadInput(f"A {cls.__name__} has no {', '.join(strange)}: it was written by another version of nescio.")
+    values = {name: entry.metadata[INTRODUCED] for name, entry in known.items() if INTRODUCED in entry.metadata}
+    for name, value in plain.items():
+        inner = is_dataclass(hints[name]) and isinstance(value, Mapping)
+        values[name] = instance_of(hints[name], value) if inner else tuple(value) if isinstance(value, list) else value
+    return cls(**values)

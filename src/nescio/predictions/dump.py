@@ -1,0 +1,463 @@
+"""What one model says about one split: the only thing that training and evaluation share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.checks import (
+    CACHE_VALUES,
+    as_array,
+    check_finite,
+    cube,
+    forget,
+    integers,
+    kind_of,
+    matrix,
+    numbers,
+    vector,
+)
+from nescio.arrays.parallel import blocks, share
+from nescio.errors import BadInput
+
+Array = NDArray[Any]
+CHECK_BYTES = 1 << 24  # a dump is read in blocks of about this size
+NOT_ROWS = ("members", "normalized")  # the fields without an entry per row
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class Predictions:
+    """What one model says about one split, row by row.
+
+    Letters: n rows, s draws, c classes, d features. Every field but `index` may be missing.
+
+    index        (n,)       join key across models; the row number unless given
+    labels       (n,)       true class ids of the split's own dataset
+    taught       (n,)       False where that class was not in training (out-domain, downstream); or one value for all
+    logits       (n, s, c)  unnormalised scores of s draws; (n, c) is taken as one draw
+    members      (s,)       which network a draw came from
+    variants     (n, c)     other predictive log-probabilities by name, e.g. "tta"
+    embeddings   (n, d)
+    scores       (n,)       native and probe uncertainties by name, higher = less sure
+    annotations  (n, c)     human votes
+    groups       (n,)       domain, corruption, severity, twin of a crop … by name
+    normalized              True when `logits` are log-probabilities: given as `probs`, or said so
+
+    `probs` may be given instead of `logits`: rows that sum to one, kept as log-probabilities.
+    Arrays are kept as they are, memory-mapped ones too, and are not copied; whole numbers become floats where a field
+    needs floats, and foreign byte orders become the machine's own.
+    """
+
+    index: Array
+    labels: Array | None
+    taught: Array | None
+    logits: Array | None
+    members: Array | None
+    variants: Mapping[str, Array]
+    embeddings: Array | None
+    scores: Mapping[str, Array]
+    annotations: Array | None
+    groups: Mapping[str, Array]
+    normalized: bool
+
+    def __init__(
+        self,
+        *,
+        index: Any = None,
+        labels: Any = None,
+        taught: Any = None,
+        logits: Any = None,
+        probs: Any = None,
+        members: Any = None,
+        variants: Mapping[str, Any] | None = None,
+        embeddings: Any = None,
+        scores: Mapping[str, Any] | None = None,
+        annotations: Any = None,
+        groups: Mapping[str, Any] | None = None,
+        normalized: bool = False,
+    ) -> None:
+        if probs is not None and logits is not None:
+            raise BadInput("Both logits and probs are given: give one of them.")
+        whole = isinstance(taught, (bool, np.bool_))
+        values: dict[str, Any] = {
+            "index": None if index is None else _keys(index),
+            "labels": None if labels is None else integers("labels", labels),
+            "taught": None if taught is None or whole else _booleans("taught", taught),
+            "logits": None if logits is None else cube("logits", logits),
+            "members": None if members is None else integers("members", members),
+            "variants": {name: matrix(f"variants/{name}", v) for name, v in _named("variants", variants)},
+            "embeddings": None if embeddings is None else matrix("embeddings", embeddings),
+            "scores": {name: vector(f"scores/{name}", v) for name, v in _named("scores", scores)},
+            "annotations": None if annotations is None else _votes(annotations),
+            "groups": {name: _tags(f"groups/{name}", v) for name, v in _named("groups", groups)},
+            "normalized": _yes_or_no("normalized", normalized),
+        }
+        if probs is not None:
+            values["logits"], values["normalized"] = _log_of_probs(probs), True
+        self._hold(values)
+        n = self._common_length()
+        if index is None:
+            object.__setattr__(self, "index", np.arange(n))
+        if whole:
+            object.__setattr__(self, "taught", np.full(n, bool(taught)))
+        if index is not None:
+            self._check_unique()
+        self._check_classes()
+
+    def _hold(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _common_length(self) -> int:
+        columns = dict(self.columns())
+        if not columns:
+            raise BadInput("There is nothing here: give at least labels, logits or probs, embeddings or scores.")
+        # The sentence names the odd field beside the one that people think of as the rows.
+        anchor = "logits" if "logits" in columns else next(iter(columns))
+        n = len(columns[anchor])
+        for name, array in columns.items():
+            if len(array) != n:
+                raise BadInput(f"{name} has {len(array)} rows, {anchor} has {n}: they must describe the same rows.")
+        if n == 0:
+            raise BadInput("There are no rows: at least one is needed.")
+        return n
+
+    def _check_unique(self) -> None:
+        ordered = self.index
+        if not (ordered[1:] > ordered[:-1]).all():
+            ordered = np.sort(self.index)
+        twice = ordered[1:] == ordered[:-1]
+        if twice.any():
+            first = ordered[1:][twice][0]
+            raise BadInput(f"index holds {first} more than once: every row needs its own key.")
+
+    def _check_classes(self) -> None:
+        c = self.classes
+        if self.logits is None:
+            if self.members is not None:
+                raise BadInput("members says which network a draw came from, but there are no logits.")
+            return
+        if self.members is not None and len(self.members) != self.draws:
+            raise BadInput(
+                f"members has {len(self.members)} entries, logits has {self.draws} draws: one each is needed."
+            )
+        if c < 2:
+            raise BadInput("There is one class only: an answer needs at least two to choose from.")
+        for name, array in self.columns():
+            if name.startswith(("variants/", "annotations")) and array.shape[1] != c:
+                raise BadInput(f"{name} has {array.shape[1]} classes, logits has {c}: they must have the same classes.")
+        if self.labels is not None:
+            bad = (self.labels < 0) | (self.labels >= c)
+            if self.taught is not None:
+                bad &= self.taught
+            if bad.any():
+                row = int(np.argmax(bad))
+                raise BadInput(
+                    f"labels holds {self.labels[row]} in row {row}, but the classes are 0 to {c - 1}: correct it, "
+                    "or mark rows of classes that were not in training with taught = False."
+                )
+
+    def columns(self) -> Iterator[tuple[str, Array]]:
+        """(name, array) of everything that has one entry per row; mappings as `scores/NAME`."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Mapping):
+                for key, array in value.items():
+                    yield f"{field.name}/{key}", array
+            elif value is not None and field.name not in NOT_ROWS:
+                yield field.name, value
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name} {'×'.join(map(str, array.shape))}" for name, array in self.columns())
+        return f"Predictions({inside}{', log-probabilities' if self.normalized else ''})"
+
+    @property
+    def draws(self) -> int:
+        return 0 if self.logits is None else int(self.logits.shape[1])
+
+    @property
+    def classes(self) -> int:
+        return 0 if self.logits is None else int(self.logits.shape[2])
+
+    def blocks(self, size: int | None = None) -> list[slice]:
+        """Row slices small enough to work on at once."""
+        width = max(1, self.draws * self.classes)
+        return blocks(len(self), size or max(1, CHECK_BYTES // (4 * width)))
+
+    def replace(self, **changes: Any) -> Predictions:
+        """The same with other fields; new `probs` take the place of the logits."""
+        kept = {field.name: getattr(self, field.name) for field in fields(self)}
+        if changes.get("probs") is not None:
+            kept["logits"] = None
+        return Predictions(**{**kept, **changes})
+
+    def take(self, rows: Any) -> Predictions:
+        """The rows at these positions (numbers, a mask or a slice), in this order."""
+        if not isinstance(rows, slice):
+            rows = np.asarray(rows)
+            if rows.dtype != bool and rows.dtype.kind not in "iu" and rows.size:
+                raise BadInput(f"rows holds {kind_of(rows)}: give positions, a mask or a slice.")
+            if rows.dtype == bool and rows.shape != (len(self),):
+                raise BadInput(f"The mask has shape {rows.shape}, there are {len(self)} rows: they must fit.")
+            rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.intp, copy=False).reshape(-1)
+            off = (rows < -len(self)) | (rows >= len(self))
+            if off.any():
+                raise BadInput(f"There is no row {rows[off][0]}: there are {len(self)} rows, counted from 0.")
+
+        def cut(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {key: array[rows] for key, array in value.items()}
+            return None if value is None else value[rows]
+
+        # Rows of checked fields need no second check of every number: only the keys can go wrong.
+        part = object.__new__(Predictions)
+        part._hold({f.name: cut(getattr(self, f.name)) for f in fields(self) if f.name not in NOT_ROWS})
+        part._hold({name: getattr(self, name) for name in NOT_ROWS})
+        part._common_length()
+        part._check_unique()
+        return part
+
+    def select(self, index: Any) -> Predictions:
+        """The rows with these keys, in this order."""
+        wanted = _keys(np.atleast_1d(index))
+        if not len(wanted):
+            raise BadInput("No keys are given: name at least one row.")
+        _check_same_keys(self.index, wanted)
+        order = np.argsort(self.index, kind="stable")
+        at = np.searchsorted(self.index, wanted, sorter=order)
+        rows = order[np.minimum(at, len(order) - 1)]
+        missing = self.index[rows] != wanted
+        if missing.any():
+            raise BadInput(
+                f"index has no row {wanted[missing][0]}: {int(missing.sum())} of the {len(wanted)} wanted are missing."
+            )
+        return self.take(rows)
+
+    def join(self, *others: Predictions) -> tuple[Predictions, ...]:
+        """The rows that all of them hold: see `nescio.join`."""
+        return join(self, *others)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes a folder, .npz, .safetensors, .parquet or .csv, by the ending of the name."""
+        from nescio.predictions.files import save
+
+        return save(self, path)
+
+    @staticmethod
+    def load(source: str | Path | Mapping[str, Any], *, outside: bool = False) -> Predictions:
+        """Reads what `save` writes, or a plain dict of arrays.
+
+        `outside`: every row is of a class that was not in training, unless the file's `taught` says otherwise.
+        """
+        from nescio.predictions.files import load
+
+        return load(source, outside=outside)
+
+    @staticmethod
+    def stack(members: Sequence[Predictions]) -> Predictions:
+        """A deep ensemble: see `nescio.stack`."""
+        return stack(members)
+
+
+def stack(*members: Predictions | Iterable[Predictions]) -> Predictions:
+    """A deep ensemble of networks: their draws side by side, each draw knowing its member, joined on index.
+
+    Members come one by one, stack(a, b), or together, stack([a, b]).
+
+    The members must hold the same rows and labels. Logits are concatenated along draws; variants are averaged as
+    probabilities; embeddings and scores belong to single networks and are left out.
+    """
+    members = _several(members, "stack")
+    first = members[0]
+    for number, member in enumerate(members):
+        if member.logits is None:
+            raise BadInput(f"Member {number} has no logits: only logits can be stacked.")
+        if member.classes != first.classes:
+            raise BadInput(
+                f"Member {number} has {member.classes} classes, member 0 has {first.classes}: make them equal."
+            )
+        if member.normalized != first.normalized:
+            raise BadInput(
+                "Some members hold logits and others log-probabilities: give all as probs, or all as logits."
+            )
+    aligned = [first]
+    for number, member in enumerate(members[1:], start=1):
+        _check_same_keys(first.index, member.index)
+        if not np.array_equal(member.index, first.index):
+            if not np.array_equal(np.sort(member.index), np.sort(first.index)):
+                raise BadInput(f"Member {number} holds other rows than member 0: their index sets must be equal.")
+            member = member.select(first.index)
+        for field in ("labels", "taught"):
+            ours, theirs = getattr(first, field), getattr(member, field)
+            if (ours is None) != (theirs is None) or (ours is not None and not np.array_equal(ours, theirs)):
+                raise BadInput(f"Member {number} has other {field} than member 0: they must be equal.")
+        aligned.append(member)
+    names: list[Array] = []
+    offset = 0
+    for member in aligned:
+        own = np.zeros(member.draws, np.int64) if member.members is None else member.members
+        known, own = np.unique(own, return_inverse=True)
+        names.append(own + offset)
+        offset += len(known)
+    shared = sorted(set.intersection(*(set(member.variants) for member in aligned)))
+    return Predictions(
+        index=first.index,
+        labels=first.labels,
+        taught=first.taught,
+        logits=np.concatenate([np.asarray(member.logits) for member in aligned], axis=1),
+        members=np.concatenate(names),
+        variants={name: _log_mean([member.variants[name] for member in aligned]) for name in shared},
+        annotations=first.annotations,
+        groups=first.groups,
+        normalized=first.normalized,
+    )
+
+
+def _several(given: Sequence[Any], what: str) -> tuple[Predictions, ...]:
+    """Predictions that were given one by one, or as one list."""
+    if len(given) == 1 and isinstance(given[0], Iterable) and not isinstance(given[0], Predictions):
+        given = tuple(given[0])
+    if not given:
+        raise BadInput(f"There is nothing to {what}: give at least one Predictions.")
+    for each in given:
+        if not isinstance(each, Predictions):
+            raise BadInput(f"Only Predictions can be given to {what}, not {type(each).__name__}.")
+    return tuple(given)
+
+
+def join(*predictions: Predictions | Iterable[Predictions]) -> tuple[Predictions, ...]:
+    """The rows that all of them hold, in the order of the first; join(a, b) or join([a, b])."""
+    predictions = _several(predictions, "join")
+    first, *others = predictions
+    if all(np.array_equal(other.index, first.index) for other in others):
+        return predictions
+    common = first.index
+    for other in others:
+        _check_same_keys(first.index, other.index)
+        common = common[np.isin(common, other.index)]
+    if not len(common):
+        raise BadInput("The files have no row in common: their index fields never meet.")
+    return tuple(each.select(common) for each in predictions)
+
+
+def _log_mean(logs: Sequence[Array]) -> Array:
+    """log of the mean of the probabilities whose logs are given."""
+    total = np.asarray(logs[0], np.float64)
+    for other in logs[1:]:
+        total = np.logaddexp(total, other)
+    return np.asarray(total - np.log(len(logs)))
+
+
+# ---- checks: one field each, a sentence when it fails
+
+
+def _booleans(name: str, value: Any) -> Array:
+    array = numbers(name, value)
+    if array.ndim != 1:
+        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one True or False a row.")
+    if array.dtype != bool and not ((array == 0) | (array == 1)).all():
+        raise BadInput(f"{name} must hold True and False, or 1 and 0.")
+    return array.astype(bool, copy=False)
+
+
+def _yes_or_no(name: str, value: Any) -> bool:
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
+        raise BadInput(f"{name} must be True or False.")
+    return bool(array.item())
+
+
+def _votes(value: Any) -> Array:
+    array = numbers("annotations", value)
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise BadInput(f"annotations has shape {array.shape}: it must be (n, classes), the votes for each class.")
+    check_finite("annotations", array)
+    negative = (array < 0).any(1)
+    if negative.any():
+        raise BadInput(f"annotations has a negative number of votes in row {int(np.argmax(negative))}.")
+    empty = ~array.any(1)
+    if empty.any():
+        raise BadInput(f"annotations has no votes in row {int(np.argmax(empty))}: leave such rows out.")
+    return array
+
+
+def _text(array: Array) -> Array:
+    """Bytes and Python strings as NumPy text; anything else unchanged."""
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8")
+    if array.dtype.kind == "T" or (array.dtype.kind == "O" and all(isinstance(item, str) for item in array.flat)):
+        return array.astype(str)
+    return array
+
+
+def _tags(name: str, value: Any) -> Array:
+    array = _text(as_array(name, value))
+    if array.ndim != 1 or array.dtype.kind not in "fiubU":
+        raise BadInput(
+            f"{name} has shape {array.shape} of {kind_of(array)}: it must be (n,), one number or one text a row."
+        )
+    check_finite(name, array)
+    return array
+
+
+def _keys(value: Any) -> Array:
+    array = _text(as_array("index", value))
+    if array.ndim != 1 or array.dtype.kind not in "iufU":
+        raise BadInput(
+            f"index has shape {array.shape} of {kind_of(array)}: it must be (n,), a whole number or a text a row."
+        )
+    return array if array.dtype.kind == "U" else integers("index", array)
+
+
+def _check_same_keys(one: Array, other: Array) -> None:
+    if (one.dtype.kind == "U") != (other.dtype.kind == "U"):
+        raise BadInput("One index holds text and the other numbers: rows can only be joined on keys of one kind.")
+
+
+def _named(field: str, mapping: Any) -> Iterator[tuple[str, Any]]:
+    """(name, value) of a mapping field whose names every file format can hold."""
+    if mapping is None:
+        return
+    if not isinstance(mapping, Mapping):
+        raise BadInput(f"{field} must be a mapping from a name to an array.")
+    for name, value in mapping.items():
+        if not (isinstance(name, str) and name.strip() and name.isprintable()):
+            raise BadInput(f"{field} has the name {name!r}: a name must be a text that can be printed.")
+        yield name, value
+
+
+def _log_of_probs(value: Any) -> Array:
+    """log p as (n, s, c), with zeros as the log of the dtype's smallest normal number; float32 for half precision."""
+    probs = cube("probs", value)
+    tiny, half = np.finfo(probs.dtype).tiny, probs.dtype == np.float16
+    slack = 1e-2 if half else 1e-3
+    logs = np.empty(probs.shape, np.float32 if half else probs.dtype)
+    parts = blocks(len(probs), max(1, CACHE_VALUES // (probs.shape[1] * probs.shape[2])))
+
+    def work(worker: int, workers: int) -> None:
+        for part in parts[worker::workers]:
+            p = probs[part]
+            low = p.min()
+            if low < 0:
+                row = part.start + int(np.argwhere(p < 0)[0][0])
+                raise BadInput(f"probs has a negative probability in row {row}: name unnormalised scores logits.")
+            off = np.abs(p.sum(-1, dtype=logs.dtype) - 1).max(-1)
+            if off.max() > slack:
+                row = int(np.argmax(off > slack))
+                raise BadInput(
+                    f"probs must sum to one in every row, and row {part.start + row} is off by {off[row]:.3g}: "
+                    "name unnormalised scores logits."
+                )
+            np.log(p if low > 0 else np.where(p == 0, tiny, p), out=logs[part], dtype=logs.dtype)
+            forget(p)
+
+    share(work, None if len(parts) > 8 else 1)
+    return logs

@@ -1,0 +1,146 @@
+"""What a protocol is: a plan, a function that runs its steps, and reports on its rows; and where protocols are found.
+
+    @protocol("shift", version=1, plan=Plan, presets={"small": Plan()}, reports="nescio.protocols.shift.reports")
+    def shift(plan: Plan, work: Work) -> None:
+        \"""One sentence for `nescio run --help`.
+
+        The rest is what `nescio run shift --help` says, with examples.
+        \"""
+        networks = work.do("train", [train_step(trial, work.context.root) for trial in plan.trials()])
+        work.evaluate("evaluate", [evaluation("shift", 1, …) for network in networks])
+
+Outside packages bring protocols by the entry-point group `nescio.protocols`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from importlib import import_module
+from typing import Any
+
+from nescio.identity import has_tag, tag
+from nescio.registry import Registry
+from nescio.report.blocks import Story
+from nescio.report.studies import Study, files
+from nescio.report.tables import Table
+from nescio.rows import Row
+from nescio.work.launchers import Failure
+from nescio.work.steps import Work
+from nescio.work.store import Store, StoreError, environment
+
+BUILT_IN = ("uimnet", "selective", "cood", "reliability")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A named question with a plan, the steps that answer it, and reports of what came out."""
+
+    name: str
+    version: int  # a change that moves numbers raises it; rows carry it
+    plan: type  # a dataclass whose fields are options
+    run: Callable[[Any, Work], None]
+    presets: Mapping[str, Any]
+    sentence: str  # one line for lists
+    doc: str  # help text with examples
+    reports: str  # module with `story(study)` and `first_look(study)`; importing it registers its named reports
+    upgrade: Callable[[list[Row]], list[Row]] | None = None  # rows of older versions in today's columns
+    workers: int | None = None  # processes unless --workers says; None: one per core, one on a GPU
+
+    def story(self, study: Study) -> Story:
+        """What the page of a study tells."""
+        story: Story = self._module.story(study)
+        return story
+
+    def first_look(self, study: Study) -> Sequence[Table]:
+        """The tables for the terminal."""
+        tables: Sequence[Table] = self._module.first_look(study)
+        return tables
+
+    @property
+    def _module(self) -> Any:
+        return import_module(self.reports)
+
+
+class _Protocols(Registry[Protocol]):
+    """The built-in ones are imported when one of them is named: listing them should not import a dozen modules."""
+
+    def __init__(self) -> None:
+        super().__init__("protocol")
+
+    def plug_in(self) -> None:
+        for name in BUILT_IN:
+            import_module(f"nescio.protocols.{name}")
+        super().plug_in()
+
+
+registry = _Protocols()
+Run = Callable[[Any, Work], None]
+
+
+def protocol(
+    name: str,
+    *,
+    version: int,
+    plan: type,
+    presets: Mapping[str, Any] | None = None,
+    reports: str | None = None,
+    upgrade: Callable[[list[Row]], list[Row]] | None = None,
+    workers: int | None = None,
+) -> Callable[[Run], Run]:
+    """Registers a function of (plan, work) as a protocol; its docstring is the help, `reports` defaults to its module."""
+
+    def register(run: Run) -> Run:
+        doc = inspect.getdoc(run) or ""
+        sentence = doc.partition("\n")[0].rstrip(".")
+        if not has_tag(plan):
+            tag(f"plan:{name}")(plan)
+        module = reports or run.__module__
+        registry.add(name, Protocol(name, version, plan, run, presets or {}, sentence, doc, module, upgrade, workers))
+        return run
+
+    return register
+
+
+def run(protocol: Protocol, plan: Any, work: Work) -> Study:
+    """Does what is missing in the store, keeps the study there and returns it."""
+    protocol.run(plan, work)
+    study = Study(
+        protocol=protocol.name,
+        version=protocol.version,
+        rows=work.rows,
+        plan=asdict(plan),
+        reasons=work.reasons,
+        failures=work.failures,
+        notes=work.notes,
+        packages=environment()["packages"],
+    )
+    if study.rows:
+        keep(study, work.store)
+    return study
+
+
+def keep(study: Study, store: Store) -> None:
+    """Keeps a study in the store, so that it can be reported again without its networks."""
+    content = files(study)
+    digests = [sha256(each).hexdigest() for each in content.values()]
+    recipe = {"protocol": study.protocol, "plan": study.plan, "content": digests}
+    try:
+        with store.work("study", recipe, version=study.version or 0) as part:
+            if part is not None:
+                for name, data in content.items():
+                    part.write(name, data)
+    except StoreError as error:  # the tables can still be shown
+        study.failures.append(Failure("keeping the study", str(error)))
+
+
+def upgraded(study: Study) -> Study:
+    """A study of older rows with its rows in today's columns."""
+    known = registry[study.protocol]
+    return replace(study, rows=known.upgrade(study.rows)) if known.upgrade else study
+
+
+def story_of(study: Study) -> Story:
+    return registry[study.protocol].story(study)

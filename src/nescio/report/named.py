@@ -1,0 +1,124 @@
+"""Reports by name: single tables and figures of a protocol, such as uimnet/table2.
+
+    @report("uimnet/table2", needs="rows of the test split")
+    def table_2(frame: Frame) -> Made:
+        return table(frame.where(split="test", measure=None), "In-distribution results", …)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from nescio.errors import BadInput
+from nescio.registry import Registry
+from nescio.report.blocks import Block, Made, figures_of, flat, tables_of
+from nescio.report.frame import Frame
+from nescio.report.pages import drawn
+from nescio.report.studies import Study
+from nescio.report.text import latex, markdown, tables_csv
+
+F = TypeVar("F", bound=Callable[..., Made])
+
+
+@dataclass(frozen=True)
+class Report:
+    """A function from rows to blocks (none where the rows do not hold what it shows), under its protocol's name."""
+
+    name: str
+    function: Callable[[Frame], Made]
+    needs: str = ""  # what the rows must hold, after the words "it needs"
+
+    @property
+    def protocol(self) -> str:
+        return self.name.partition("/")[0]
+
+    @property
+    def bare(self) -> str:
+        return self.name.partition("/")[2]
+
+    @property
+    def lacking(self) -> str:
+        """Why it is empty, in one sentence."""
+        return f"{self.name} is empty: it needs {self.needs or 'rows that these are not'}."
+
+    def blocks(self, frame: Frame) -> list[Block]:
+        return flat([self.function(frame)])
+
+
+registry: Registry[Report] = Registry("report")
+
+
+def report(name: str, *, needs: str = "") -> Callable[[F], F]:
+    """Registers a function of a Frame as the report PROTOCOL/NAME and returns it unchanged."""
+
+    def register(function: F) -> F:
+        registry.add(name, Report(name, function, needs))
+        return function
+
+    return register
+
+
+def names_of(protocol: str) -> list[str]:
+    """The bare names of a protocol's reports."""
+    return [part.bare for part in registry.parts() if part.protocol == protocol]
+
+
+def find(name: str, protocols: Sequence[str] | None = None) -> Report:
+    """A report by its full name, or by its bare name where only one of the protocols has one (default: of all)."""
+    wanted = [part for part in registry.parts() if protocols is None or part.protocol in protocols]
+    if "/" in name:
+        report = registry[name]
+        if report not in wanted:
+            raise BadInput(
+                f"{name} needs a study of protocol {report.protocol}; these are of {', '.join(protocols or ())}."
+            )
+        return report
+    candidates = [part for part in wanted if part.bare == name]
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        raise BadInput(f"There are several reports named {name}: say {' or '.join(part.name for part in candidates)}.")
+    if not wanted:
+        raise BadInput(f"The tables of protocol {', '.join(protocols or ())} have no names of their own; omit --only.")
+    other = next((part.protocol for part in registry.parts() if part.bare == name), None)
+    hint = f" Protocol {other} has one: `nescio run {other}` makes a study of it." if other else ""
+    known = ", ".join(dict.fromkeys(part.bare for part in wanted))
+    raise BadInput(f"There is no report named {name!r}.{hint} There are: {known}.")
+
+
+def named(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[Block]]:
+    """What the named reports show of these studies, at most one study per protocol."""
+    of = {study.protocol: study for study in reversed(studies)}
+    reports = dict.fromkeys(find(name, list(of)) for name in names)
+    return {report: report.blocks(of[report.protocol].frame) for report in reports}
+
+
+def write_named(made: Mapping[Report, Sequence[Block]], folder: str | Path) -> list[Path]:
+    """Writes tables as NAME.md, .tex and .csv, figures as NAME.svg with their points in NAME-points.csv; which files.
+
+    Of several figures, each has a number: NAME-1.svg, NAME-1-points.csv. Reports of two protocols that share a bare
+    name are written as PROTOCOL-NAME.
+    """
+    folder, written = Path(folder), []
+    folder.mkdir(parents=True, exist_ok=True)
+    shared = Counter(report.bare for report in made)
+    for report, blocks in made.items():
+        name = report.bare if shared[report.bare] == 1 else f"{report.protocol}-{report.bare}"
+        for file, text in _texts(name, blocks).items():
+            (folder / file).write_text(text, encoding="utf-8")
+            written.append(folder / file)
+    return written
+
+
+def _texts(name: str, blocks: Sequence[Block]) -> dict[str, str]:
+    tables, figures, texts = tables_of(blocks), figures_of(blocks), dict[str, str]()
+    if tables:
+        texts = {f"{name}.md": markdown(tables), f"{name}.tex": latex(tables), f"{name}.csv": tables_csv(tables)}
+    for number, figure in enumerate(figures, start=1):
+        own = f"{name}-{number}" if len(figures) > 1 else name
+        texts[f"{own}.svg"], texts[f"{own}-points.csv"] = drawn(figure)
+    return texts

@@ -1,0 +1,226 @@
+"""One HTML file that opens from a disk without a network, and the folder of files around it."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from nescio.errors import BadInput
+from nescio.report.blocks import (
+    Choice,
+    Figure,
+    Fold,
+    Gallery,
+    Panel,
+    Prose,
+    Section,
+    Story,
+    Terms,
+    figures_of,
+    tables_of,
+    without_figures,
+)
+from nescio.report.charts import CHOSEN, DARK, PAPER, on_page, on_paper
+from nescio.report.tables import Table
+from nescio.report.text import grid, latex, markdown, plain, rows_csv, tables_csv, with_code
+from nescio.rows import Row
+
+HERE = Path(__file__).parent
+WORDY = 48  # letters of a cell above which its column breaks into lines
+BESIDE = 4  # columns of a table that leaves room for a figure beside it
+KINDS = {Table: "table", Figure: "figure", Panel: "panel", Choice: "choice", Fold: "fold", Terms: "terms"}
+KINDS |= {Prose: "prose", Gallery: "gallery"}
+UNDRAWN = (
+    "The figures are left out: Altair and vl-convert are not installed where this page was written. "
+    "`nescio report rows.parquet` draws them on a machine that has them."
+)
+
+
+# ---- the folder
+
+
+def write(
+    story: Story,
+    folder: str | Path,
+    *,
+    rows: Sequence[Row] | None = None,
+    files: Mapping[str, bytes] | None = None,
+    others: Mapping[str, str] | None = None,
+) -> Path:
+    """Writes index.html, tables.md, tables.tex, tables.csv, and rows.csv of `rows`; returns where the page is.
+
+    files   further files: name → content
+    others  pages that this one links to: address → name
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in (files or {}).items():
+        (folder / name).write_bytes(content)
+    texts = {"tables.md": markdown(story), "tables.tex": latex(story), "tables.csv": tables_csv(tables_of(story))}
+    texts |= {} if rows is None else {"rows.csv": rows_csv(rows)}
+    texts["index.html"] = page(story if drawable() else without_figures(story, UNDRAWN), others)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder / "index.html"
+
+
+def drawable() -> bool:
+    """Whether charts can be made here: machines that train may lack what draws."""
+    return all(find_spec(name) is not None for name in ("altair", "vl_convert"))
+
+
+def drawn(figure: Figure) -> tuple[str, str]:
+    """The chart as SVG in the colours of paper, and its points as CSV."""
+    if not drawable():
+        raise BadInput("Figures need Altair and vl-convert, which are not installed here: pip install nescio.")
+    import vl_convert
+
+    spec = on_paper(figure.chart())
+    points = grid(figure.points, "csv") if figure.points else max(data_of(spec), key=len, default="")
+    return str(vl_convert.vegalite_to_svg(spec)), points
+
+
+def data_of(spec: Any) -> list[str]:
+    """Every table that a chart holds, as CSV: shared ones stand apart, others where they are used."""
+    if isinstance(spec, list):
+        return [text for part in spec for text in data_of(part)]
+    if not isinstance(spec, dict):
+        return []
+    shared, own = spec.get("datasets") or {}, spec.get("data") or {}
+    texts = [text for text in (*shared.values(), own.get("values")) if isinstance(text, str)]
+    return texts + [text for part in spec.values() for text in data_of(part)]
+
+
+# ---- the page
+
+
+def page(story: Story, others: Mapping[str, str] | None = None) -> str:
+    """The story as one self-contained HTML file; `others` are pages that it links to: address → name."""
+    figures = {figure.key: on_page(figure.chart()) for figure in figures_of(story)}
+    sections = list(zip(_anchors(story.sections), story.sections, strict=True))
+    links = {f"#{anchor}": section.link for anchor, section in sections if anchor}
+    return str(
+        _environment(figures)
+        .get_template("page.html")
+        .render(
+            story=story,
+            sections=sections,
+            links={**links, **(others or {})},
+            figures=figures,
+            light=PAPER,
+            dark=DARK,
+            css=(HERE / "page.css").read_text("utf-8"),
+            js=(HERE / "page.js").read_text("utf-8"),
+            bundle=_bundle() if figures else "",
+        )
+    )
+
+
+def _anchors(sections: Sequence[Section]) -> list[str]:
+    """The address of each section within the page; none for those without a link."""
+    anchors: list[str] = []
+    for section in sections:
+        word = re.sub(r"[^a-z0-9]+", "-", section.link.lower()).strip("-") or "section"
+        if section.model:
+            word = f"model-{sum(anchor.startswith('model-') for anchor in anchors)}"
+        elif word in anchors:
+            word = f"{word}-{len(anchors)}"
+        anchors.append(word if section.link else "")
+    return anchors
+
+
+def _environment(figures: Mapping[str, Any]) -> Any:
+    """Jinja with what the template uses; every text is escaped unless it comes from here as markup."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    env = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    env.filters |= {
+        "kind": lambda block: KINDS[type(block)],
+        "head": _head,
+        "line": _line,
+        "code": _code,
+        "strong": _strong,
+        "script": _script,
+        "base64": lambda content: b64encode(content).decode(),
+        "colours": lambda palette: _markup("".join(f"--{name}:{colour};" for name, colour in palette.items())),
+    }
+    env.tests |= {
+        "follows": lambda figure: any(part.get("name") == CHOSEN for part in figures[figure.key].get("params", ())),
+        "beside": _beside,
+    }
+    env.globals |= {"wordy": _wordy, "legend": lambda table: dict(table.legend)}
+    return env
+
+
+def _beside(section: Section) -> bool:
+    match list(section.blocks):
+        case [Table() as table, Figure()]:
+            return len(table.heads) <= BESIDE
+    return False
+
+
+def _wordy(table: Table) -> set[str]:
+    """Heads of columns with long words."""
+    return {head for (_, head), cell in table.cells().items() if len(cell.text or "") > WORDY}
+
+
+def _markup(text: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def _escape(text: str) -> str:
+    from markupsafe import escape
+
+    return str(escape(text))
+
+
+def _code(text: str) -> Any:
+    """What stands between backticks is code."""
+    return _markup(with_code(text, _escape, "<code>{}</code>"))
+
+
+def _strong(text: str) -> Any:
+    """Shares stand out."""
+    return _markup(re.sub(r"(?<!the )\b[\d.]+ %|\d+ of 100", r"<strong>\g<0></strong>", _escape(text)))
+
+
+def _nowrap(text: str) -> str:
+    """Arrows stay with the word before them."""
+    return _escape(text).replace(" ↑", "\u00a0↑").replace(" ↓", "\u00a0↓")
+
+
+def _line(text: str) -> Any:
+    """The label of a line may break after its joints."""
+    return _markup(re.sub(r"([_./·])(?=.)", r"\1<wbr>", _nowrap(text)))
+
+
+def _head(text: str) -> Any:
+    """A head may break before its parameter, and nowhere inside a name."""
+    return _markup(_nowrap(text).replace("-", "\u2011").replace("@", "<wbr>@"))
+
+
+def _script(value: Any) -> Any:
+    """JSON that may stand inside a script element whatever texts it holds."""
+    text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+@cache
+def _bundle() -> str:
+    """Vega, Vega-Lite and vega-embed as one script, of the version that Altair's charts are written for."""
+    import altair
+    import vl_convert
+
+    version = ".".join(altair.SCHEMA_VERSION.split(".")[:2])
+    code = str(vl_convert.javascript_bundle(vl_version=version))  # type: ignore[call-arg]
+    return code.replace("</script", "<\\/script")

@@ -1,0 +1,200 @@
+"""A study: its rows and what is known of how they were made; kept in files, read again, joined, printed, written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nescio.errors import BadInput
+from nescio.report.blocks import Made, SectionParts, Story, Terms, sections_of
+from nescio.report.frame import SEEN, Frame
+from nescio.report.pages import write
+from nescio.report.tables import Table, explained_once
+from nescio.report.text import json_text, terminal
+from nescio.report.words import data_name, grouped, plural
+from nescio.rows import Row, from_parquet, to_parquet
+from nescio.work.launchers import Failure
+
+ROWS, PLAN = "rows.parquet", "plan.json"
+Command = Callable[[dict[str, Any]], str]  # plan → the command that runs it again
+
+
+@dataclass(kw_only=True)
+class Study:
+    """The rows of one run of a protocol, with its plan as plain values and everything that went wrong."""
+
+    protocol: str
+    version: int | None
+    rows: list[Row]
+    plan: dict[str, Any] = field(default_factory=dict)  # empty: not known
+    reasons: list[Row] = field(default_factory=list)  # why rows are missing
+    failures: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    packages: dict[str, str] = field(default_factory=dict)  # versions with which the rows were made
+    parts: list[dict[str, Any]] = field(default_factory=list)  # the plans of studies that were joined
+
+    @property
+    def frame(self) -> Frame:
+        return Frame(self.rows)
+
+    @property
+    def data(self) -> str:
+        """The name of the data, for titles."""
+        return data_name(next((str(row["dataset"]) for row in self.rows), str(self.plan.get("data", ""))))
+
+
+# ---- files
+
+
+def files(study: Study) -> dict[str, bytes]:
+    """All that a study is read from again: its rows, and its plan with versions, failures, reasons and notes."""
+    about = {name: getattr(study, name) for name in ("plan", "packages", "notes", "reasons")}
+    about["failures"] = [asdict(failure) for failure in study.failures]
+    about |= {"parts": study.parts} if study.parts else {}
+    return {ROWS: to_parquet(study.rows), PLAN: json_text(about).encode()}
+
+
+def read_study(path: str | Path) -> Study:
+    """A study from its Parquet file of rows, or the folder that holds it; plan.json beside it holds the rest."""
+    path = Path(path)
+    path = path / ROWS if path.is_dir() else path
+    rows, beside = from_parquet(path), path.parent / PLAN
+    if not rows:
+        raise BadInput(f"{path} holds no rows: nothing was measured.")
+    study = Study(protocol=str(rows[0]["protocol"]), version=rows[0]["version"], rows=rows)
+    if beside.is_file():
+        try:
+            about = json.loads(beside.read_text("utf-8"))
+            study.plan, study.reasons, study.notes = (dict(about["plan"]), list(about["reasons"]), list(about["notes"]))
+            study.failures = [_failure(entry) for entry in about["failures"]]
+            study.packages, study.parts = dict(about["packages"]), list(about.get("parts", []))
+        except (ValueError, KeyError, TypeError):
+            raise BadInput(f"{beside} is not a plan that nescio wrote; move it away to report without it.") from None
+    return study
+
+
+def _failure(entry: Any) -> Failure:
+    """Older files hold pairs of name and reason."""
+    return Failure(**entry) if isinstance(entry, dict) else Failure(*map(str, entry))
+
+
+# ---- several studies as one
+
+
+def joined(studies: Sequence[Study]) -> Study:
+    """Several studies of one protocol as one. Its plan is what all of them have in common."""
+    first, *others = studies
+    if not others:
+        return first
+    for other in others:
+        if (other.protocol, other.version) != (first.protocol, first.version):
+            raise BadInput(
+                f"A study of {other.protocol}, version {other.version}, cannot be joined to one of {first.protocol}, "
+                f"version {first.version}: their numbers do not mean the same."
+            )
+    return Study(
+        protocol=first.protocol,
+        version=first.version,
+        rows=_compatible([study.rows for study in studies]),
+        plan=_common([study.plan for study in studies]),
+        reasons=_once(reason for study in studies for reason in study.reasons),
+        failures=list(dict.fromkeys(failure for study in studies for failure in study.failures)),
+        notes=list(dict.fromkeys(note for study in studies for note in study.notes)),
+        packages=_common([study.packages for study in studies]),
+        parts=[plan for study in studies for plan in study.parts or [study.plan]],
+    )
+
+
+def _compatible(studies: Iterable[Sequence[Row]]) -> list[Row]:
+    """The rows of all, each once; refuses two values of the same thing, which tables would average."""
+    known: dict[Any, Row] = {}
+    for rows in studies:
+        for row in rows:
+            what = tuple(value for name, value in row.items() if name not in SEEN)
+            if known.setdefault(what, row)["value"] != row["value"]:
+                about = [row[name] for name in ("method", "backbone", "dataset", "split", "measure", "metric")]
+                raise BadInput(
+                    f"Two studies differ in {', '.join(str(word) for word in about if word is not None)}: "
+                    f"{known[what]['value']:.6g} and {row['value']:.6g}. Join studies of other methods or other "
+                    "data, or report them one by one."
+                )
+    return list(known.values())
+
+
+def _once(rows: Iterable[Row]) -> list[Row]:
+    return list({tuple(sorted((key, repr(value)) for key, value in row.items())): row for row in rows}.values())
+
+
+def _common(plans: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first, *others = plans
+    return {key: value for key, value in first.items() if all(key in o and o[key] == value for o in others)}
+
+
+# ---- the story of a study
+
+
+def story_of(
+    study: Study,
+    title: str,
+    lead: Sequence[str],
+    sections: Iterable[SectionParts],
+    *,
+    command: Command | None = None,
+    gaps: Sequence[tuple[str, str]] | None = None,
+    footer: Sequence[str] = (),
+) -> Story:
+    """A protocol's story: its sections, then what failed, what could not be said, and how it was made.
+
+    sections  (link, title, what reports returned, words); empty blocks and sections are left out
+    command   makes the command of a plan
+    gaps      (what, reason) of missing rows (default: all reasons of the study)
+    """
+    failures = [(failure.name, failure.reason) for failure in study.failures]
+    gaps = grouped(study.reasons) if gaps is None else gaps
+    notes = " ".join(study.notes)
+    failed: list[Made] = [Terms(failures) if failures else None]
+    last = sections_of([*sections, ("Failures", "What failed", failed)])
+    if gaps or notes:
+        from nescio.report.blocks import Section
+
+        last.append(Section("Gaps", "What could not be said", [Terms(gaps)] if gaps else [], notes))
+    words = [f"{plural(len(failures), 'piece')} of work failed: see below."] if failures else []
+    return Story(title, [*lead, *words], last, [*_made_by(study, command), *footer])
+
+
+def _made_by(study: Study, command: Command | None) -> list[str]:
+    """By what the rows and the page were made."""
+    from nescio import __version__
+
+    by = " and ".join(f"{name} {study.packages[name]}" for name in ("nescio", "torch") if name in study.packages)
+    about = f"Protocol {study.protocol}, version {study.version}. Page by nescio {__version__}."
+    plans = [plan for plan in study.parts or [study.plan] if plan]
+    made = [f"Made by `{command(plan)}`" for plan in plans] if command else []
+    return [f"{about}{f' Rows made with {by}.' if by else ''}", *made]
+
+
+def print_story(study: Study, story: Story, first_look: Sequence[Table]) -> None:
+    """The first look on the terminal: what was done, a few tables, and notes."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    tables = explained_once(table for table in first_look if table)
+    if not tables:
+        console.print(Text("There is nothing to show: nothing was finished."))
+        return
+    console.print(Text(" ".join(story.lead)), end="\n\n")
+    terminal(tables, console)
+    for note in study.notes:
+        console.print(Text(f"{note}\n", "dim"))
+
+
+def write_story(study: Study, story: Story, folder: str | Path, others: Mapping[str, str] | None = None) -> Path:
+    """Writes the page, rows, tables and plan of a study into a folder, and returns where the page is.
+
+    others  pages that this one links to: address → name
+    """
+    return write(story, folder, rows=study.rows, files=files(study), others=others)

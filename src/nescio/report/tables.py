@@ -1,0 +1,316 @@
+"""Tables: cells that keep their numbers, and one builder from rows to lines of cells.
+
+    table(frame.where(split="test").summarise(over=["data_seed"]), "Results",
+          lines=(Column("method", keep=True), Column("members", "k"), "calibrated"),
+          heads=metrics("accuracy", "nll", "ece"))
+
+Texts are made when a table is written: a cell says how its number is written (`form`), and cells that are compared with
+each other share their decimals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from nescio.errors import BadInput
+from nescio.report.frame import Frame
+from nescio.report.words import better, label, legend, stage
+from nescio.rows import Row
+
+TIED = "*"  # after the rank of a model that cannot be told from the best: plain text has no bold
+NOTHING = "–"  # in place of a label or a cell that there is not
+Writer = Callable[[float], str]
+
+
+# ---- how numbers are written
+
+
+@dataclass(frozen=True)
+class Form:
+    """A format specification, after a scale and before a unit; a zero has no sign."""
+
+    spec: str = ".4f"
+    scale: float = 1.0
+    unit: str = ""
+
+    def __call__(self, value: float) -> str:
+        text = f"{self.scale * value:{self.spec}}"
+        return (text.lstrip("+-") if not text.strip("+-0.,") else text) + self.unit
+
+
+COUNT = Form(",.0f")
+
+
+def decimals(digits: int, *, sign: bool = False) -> Form:
+    """0.123; with `sign` a change: +0.123."""
+    return Form(f"{'+' if sign else ''}.{digits}f")
+
+
+def percents(digits: int = 1, *, sign: bool = False) -> Form:
+    """12.3 % of a share; with `sign` a change: +12.3 %."""
+    return Form(f"{'+' if sign else ''}.{digits}f", 100, " %")
+
+
+def fitting(values: Iterable[float]) -> Form:
+    """Decimals that show three or four significant digits of the largest value."""
+    top = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    if top == 0 or 0.01 <= top < 10:
+        return decimals(4)
+    power = math.floor(math.log10(top))
+    return decimals(max(0, 4 - power) if power > 0 else min(10, 2 - power))
+
+
+# ---- the model
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number and what surrounds it; or words, as `text`. Bold when it is the best of those it is compared with."""
+
+    value: float | None = None
+    spread: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int | None = None
+    best: bool = False
+    rank: int | None = None
+    text: str | None = None
+    form: Writer = Form()
+
+    @property
+    def head(self) -> str:
+        """The number (or the words) alone, with its rank if it has one."""
+        text = self.text if self.text is not None else NOTHING if self.value is None else self.form(self.value)
+        return text if self.rank is None else f"#{self.rank}{TIED if self.best else ''} {text}"
+
+    @property
+    def around(self) -> str:
+        """± spread, or nothing."""
+        return "" if self.spread is None else f"± {self.form(self.spread).lstrip('+')}"
+
+    @property
+    def interval(self) -> str:
+        """[low, high], or nothing."""
+        return "" if self.low is None or self.high is None else f"[{self.form(self.low)}, {self.form(self.high)}]"
+
+    def __str__(self) -> str:
+        return " ".join(part for part in (self.head, self.around, self.interval) if part)
+
+
+Line = tuple[tuple[str, ...], tuple[Cell | None, ...]]  # labels, cells
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines of cells under heads; a cell that is None was not measured."""
+
+    title: str
+    corner: tuple[str, ...]  # what the label columns are called
+    heads: tuple[str, ...]
+    lines: tuple[Line, ...]
+    note: str = ""
+    legend: tuple[tuple[str, str], ...] = ()  # (name of a metric, its sentence)
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+    def only(self, *heads: str) -> Table:
+        """The table with these columns, as far as it has them."""
+        kept = [self.heads.index(head) for head in heads if head in self.heads]
+        lines = tuple((labels, tuple(cells[at] for at in kept)) for labels, cells in self.lines)
+        return replace(self, heads=tuple(self.heads[at] for at in kept), lines=lines)
+
+    def top(self, most: int) -> Table:
+        """The first lines of the table."""
+        return replace(self, lines=self.lines[:most])
+
+    def cells(self) -> dict[tuple[tuple[str, ...], str], Cell]:
+        """(labels of a line, head) → cell, for every cell that there is."""
+        return {
+            (labels, head): cell
+            for labels, cells in self.lines
+            for head, cell in zip(self.heads, cells, strict=True)
+            if cell is not None
+        }
+
+
+# ---- the builder
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the rows that labels lines: what it is called, how a value is written, whether it always stands."""
+
+    name: str
+    title: str = ""
+    word: Callable[[Any], str] | None = None
+    keep: bool = False  # even where all lines share one value
+
+    def label(self, value: Any) -> str:
+        return self.word(value) if self.word else word(self.name, value)
+
+
+@dataclass(frozen=True)
+class Head:
+    """One column of cells: which rows it shows, and which of their columns; a text there makes cells of words."""
+
+    title: str
+    of: str = "value"
+    where: Mapping[str, Any] = field(default_factory=dict)  # conditions of Frame.where
+    better: str | None = None  # higher, lower or neither (default: that of the rows' metric)
+    form: Writer | None = None
+    metric: str | None = None  # explained in the legend
+
+
+def metrics(*names: str, titles: Mapping[str, str] | None = None, form: Writer | None = None) -> list[Head]:
+    """Heads of registered metrics, with their arrows, directions and sentences; `titles` are other names."""
+    named = titles or {}
+    return [Head(named.get(name, label(name)), where={"metric": name}, form=form, metric=name) for name in names]
+
+
+def word(column: str, value: Any) -> str:
+    """A value of a column of rows as a label."""
+    if column == "metric":
+        return label(str(value))
+    if column == "calibrated":
+        return stage(value)
+    return NOTHING if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def table(
+    rows: Iterable[Row],
+    title: str = "",
+    *,
+    lines: Sequence[str | Column] = ("measure",),
+    heads: str | Sequence[Head] = "metric",
+    note: str = "",
+    form: Writer | None = None,
+    mark: Literal["best", "change", "none"] = "best",
+    ranked: Callable[[Row], bool] | None = None,
+    within: Sequence[str] = (),
+) -> Table:
+    """A table with one line for each value of `lines` and one column for each of `heads`, in order of the rows.
+
+    lines   columns that label a line; those in which no two lines differ are left out, except the first
+    heads   a column, each of whose values is a head; or heads. A head without any cell is left out
+    form    how numbers are written (default: decimals that fit the cells compared with each other)
+    mark    bold: the best of the cells that are compared; or every change for the better; or none
+    ranked  rows that take part in the comparison (default: all)
+    within  columns: only cells of equal values there are compared with each other
+    Rows may hold spread, low, high, n, and rank with best (then that is bold).
+    """
+    frame = Frame(rows)
+    columns = [Column(each) if isinstance(each, str) else each for each in lines]
+    by_head = heads == "metric" or not isinstance(heads, str)
+    shown = _heads(frame, heads) if isinstance(heads, str) else heads
+    names = [column.name for column in columns]
+    places: dict[tuple[Any, ...], dict[str, Row]] = {key: {} for key, _ in frame.by(*names)}
+    groups: dict[Any, list[tuple[Head, Row]]] = {}
+    for head in shown:
+        for row in frame.where(**head.where):
+            if row.get(head.of) is None:
+                continue
+            key = tuple(row.get(name) for name in names)
+            if head.title in places[key]:
+                about = ", ".join(f"{name} {value}" for name, value in zip(names, key, strict=True))
+                raise BadInput(f"Two rows are both {about} with {head.title}; name a column that tells them apart.")
+            places[key][head.title] = row
+            groups.setdefault(_group(head, row, by_head, within), []).append((head, row))
+    cells: dict[tuple[str, int], Cell] = {}
+    for members in groups.values():
+        for (head, row), cell in zip(members, _cells(members, form, mark, ranked), strict=True):
+            cells[head.title, id(row)] = cell
+    counted = frame if ranked is None else Frame(row for row in frame if ranked(row))
+    kept = [c for at, c in enumerate(columns) if at == 0 or c.keep or len(counted.values(c.name)) > 1]
+    used = tuple(head.title for head in shown if any(head.title in place for place in places.values()))
+    return Table(
+        title,
+        tuple(column.title or column.name for column in kept),
+        used,
+        tuple(
+            (
+                tuple(column.label(key[names.index(column.name)]) for column in kept),
+                tuple(cells[name, id(place[name])] if name in place else None for name in used),
+            )
+            for key, place in places.items()
+            if place
+        ),
+        note,
+        _legend(frame, shown, used),
+    )
+
+
+def _heads(frame: Frame, column: str) -> list[Head]:
+    """One head for each value of a column."""
+    return [
+        Head(word(column, value), where={column: value}, metric=value if column == "metric" else None)
+        for value in frame.values(column)
+    ]
+
+
+def _group(head: Head, row: Row, by_head: bool, within: Sequence[str]) -> tuple[Any, ...]:
+    """Cells with one of these are compared with each other."""
+    return head.title if by_head else None, row.get("metric"), *(row.get(name) for name in within)
+
+
+def _legend(frame: Frame, heads: Sequence[Head], used: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    named = {head.metric: head.title for head in heads if head.metric and head.title in used}
+    if not named and any(head.of == "value" for head in heads):
+        return legend(metric for metric in frame.values("metric") if metric)
+    return legend(named, {metric: title for metric, title in named.items() if title != label(metric)})
+
+
+def _cells(
+    members: Sequence[tuple[Head, Row]], form: Writer | None, mark: str, ranked: Callable[[Row], bool] | None
+) -> list[Cell]:
+    """The cells of rows that are compared with each other."""
+    first, row = members[0]
+    numbers = [row[head.of] for head, row in members if not isinstance(row[head.of], str)]
+    write = first.form or form or fitting(numbers)
+    direction = first.better or (better(row["metric"]) if row.get("metric") else "neither")
+    taking_part = [row[head.of] for head, row in members if ranked is None or ranked(row)]
+    best = _best(taking_part, write, direction) if mark == "best" and len(numbers) == len(members) else None
+    made = []
+    for head, row in members:
+        cell = _cell(row, head, write)
+        if mark == "change":
+            sign = {"higher": 1, "lower": -1}.get(direction, 0)
+            cell = replace(cell, best=row[head.of] * sign > 0 and bool(cell.head.strip("+-0. %")))
+        elif "best" not in row and best is not None:
+            cell = replace(cell, best=cell.head == best and (ranked is None or ranked(row)))
+        made.append(cell)
+    return made
+
+
+def _cell(row: Row, head: Head, write: Writer) -> Cell:
+    value = row[head.of]
+    if isinstance(value, str):
+        return Cell(text=value)
+    if head.of != "value":
+        return Cell(value, form=write)
+    around = {name: row.get(name) for name in ("spread", "low", "high", "n")}
+    if "best" in row:
+        around |= {"best": bool(row["best"]), "rank": row.get("rank")}
+    return Cell(value, form=write, **around)  # type: ignore[arg-type]
+
+
+def _best(values: Sequence[Any], write: Writer, direction: str) -> str | None:
+    """The best value as it is written, so that equal texts are equally bold; None when there is nothing to choose."""
+    texts = {write(value): value for value in values}
+    if direction not in ("higher", "lower") or len(texts) < 2:
+        return None
+    return (max if direction == "higher" else min)(texts, key=lambda text: texts[text])
+
+
+def explained_once(tables: Iterable[Table], known: set[str] | None = None) -> list[Table]:
+    """The tables with every metric explained where it is first seen; `known` are those explained before."""
+    known = set() if known is None else known
+    result = []
+    for each in tables:
+        fresh = tuple(entry for entry in each.legend if entry[0] not in known)
+        known.update(name for name, _ in fresh)
+        result.append(replace(each, legend=fresh))
+    return result

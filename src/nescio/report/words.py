@@ -1,0 +1,182 @@
+"""What metrics, numbers and gaps are called where people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nescio.metrics import Metric
+
+LABELS = {
+    "nll": "NLL",
+    "brier": "Brier",
+    "ece": "ECE",
+    "classwise_ece": "class-wise ECE",
+    "auroc": "AUROC",
+    "aupr": "AUPR",
+    "fpr_at_tpr": "FPR",
+    "gamma": "γ",
+    "aurc": "AURC",
+    "e_aurc": "E-AURC",
+    "augrc": "AUGRC",
+    "aurc_over": "AURC over",
+    "selective_risk": "risk",
+    "sac": "SAC",
+    "aulc": "AULC",
+    "raulc": "rAULC",
+    "in_as_in": "in as in",
+    "out_as_out": "out as out",
+    "recall_at_1": "R@1",
+    "r_auroc": "R-AUROC",
+    "kendall": "Kendall τ",
+    "spearman": "Spearman ρ",
+    "miou": "mIoU",
+}
+ARROWS = {"higher": "↑", "lower": "↓"}
+COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+DEFAULT_MEASURE = "largest"  # represents a model unless another one is named: every classifier has it
+IN_DISTRIBUTION = frozenset({None, "", "test"})  # names of splits that need no mention
+
+
+# ---- metrics
+
+
+def known(metric: str) -> Metric | None:
+    """The registered metric behind a row's `metric` (`sac@0.95` is `sac`), or None."""
+    from nescio.metrics import registry
+
+    name = metric.partition("@")[0]
+    return registry[name] if name in registry else None  # noqa: SIM401 (a registry is no dict)
+
+
+def better(metric: str) -> str:
+    """Which way a metric is better: higher, lower or neither."""
+    part = known(metric)
+    return part.better if part else "neither"
+
+
+def bare(metric: str) -> str:
+    """The name of a metric in a table without its arrow."""
+    name, at, parameter = metric.partition("@")
+    return f"{LABELS.get(name, name.replace('_', ' '))}{at}{parameter}"
+
+
+def label(metric: str) -> str:
+    """The name of a metric in a table, with its arrow: ↑ better when higher, ↓ better when lower."""
+    return f"{bare(metric)} {ARROWS.get(better(metric), '')}".strip()
+
+
+def legend(metrics: Iterable[str], names: Mapping[str, str] | None = None) -> tuple[tuple[str, str], ...]:
+    """(name, sentence) of every metric once, whatever its parameters; `names` are other names than the labels."""
+    sentences: dict[str, tuple[str, str]] = {}
+    for metric in metrics:
+        part = known(metric)
+        if part is not None and part.sentence:
+            sentences.setdefault(part.name, ((names or {}).get(metric, label(part.name)), part.sentence))
+    return tuple(sentences.values())
+
+
+def stage(calibrated: Any) -> str:
+    """The `calibrated` column in words: raw, calibrated, or the name of the calibration."""
+    if not calibrated:
+        return "raw"
+    return calibrated if isinstance(calibrated, str) else "calibrated"
+
+
+def by_fame(measure: str | None) -> tuple[bool, bool]:
+    """Sorts the default measure first, then those of the logits, then the others."""
+    from nescio.measures import registry
+
+    logits = measure in registry and "logits" in registry[str(measure)].needs
+    return measure != DEFAULT_MEASURE, not logits
+
+
+# ---- numbers
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number with fixed decimals, and no minus before a zero."""
+    text = f"{value:.{digits}f}"
+    return text.removeprefix("-") if not text.strip("-0.") else text
+
+
+def percent(share: float) -> str:
+    """93.1 %; never 100 % of what is not all, nor 0 % of what is not nothing."""
+    if share in (0, 1):
+        return f"{100 * share:.0f} %"
+    for digits in (1, 2, 3, 4):
+        text = f"{100 * share:.{digits}f}"
+        if float(text) not in (0, 100):
+            return f"{text} %"
+    return "nearly 100 %" if share > 0.5 else "nearly 0 %"
+
+
+def of_hundred(share: float) -> str:
+    """91 of 100, and neither all nor none of them where that is not so."""
+    whole = round(100 * share)
+    if whole == 100 and share < 1:
+        return "more than 99 of 100"
+    if whole == 0 and share > 0:
+        return "less than 1 of 100"
+    return f"{whole} of 100"
+
+
+def count(n: int) -> str:
+    """Small numbers in words."""
+    return COUNTS[n] if n < len(COUNTS) else f"{n:,}"
+
+
+def plural(n: int, word: str) -> str:
+    """Three methods, one method: the number in words, capitalised."""
+    return f"{count(n).capitalize()} {word}{'' if n == 1 else 's'}"
+
+
+def millions(params: float | None) -> str:
+    """25.6 M."""
+    return f"{number(params / 1e6, 1 if params >= 1e6 else 2)} M" if params else "unknown"
+
+
+def listed(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+# ---- data and gaps
+
+
+def data_name(spec: str) -> str:
+    """npz:PATH/tiny.npz@32 → tiny at 32 pixels."""
+    place, _, size = spec.partition("@")
+    name = PurePath(place.partition(":")[2] or place).stem
+    return f"{name} at {size} pixels" if size else name
+
+
+def out_name(split: Any) -> str:
+    """The name of an out-of-distribution set: the split without its prefix."""
+    return str(split).removeprefix("ood:").removeprefix("ood/")
+
+
+def grouped(reasons: Iterable[Mapping[str, Any]], most: int = 6) -> list[tuple[str, str]]:
+    """(what, reason) with every reason once."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in reasons:
+        reason, name = str(entry["reason"]), str(entry.get("measure") or "")
+        if name and reason.startswith(f"{name} "):  # one reason for several measures, each by its own name
+            reason = f"It {reason.removeprefix(name).lstrip()}"
+        groups.setdefault(reason, []).append(entry)
+    result = []
+    for reason, entries in groups.items():
+        metrics = _some((bare(entry["metric"]) for entry in entries if entry.get("metric")), most)
+        measures = _some((entry["measure"] for entry in entries if entry.get("measure")), most)
+        splits = _some((out_name(e["split"]) for e in entries if e.get("split") not in IN_DISTRIBUTION), most)
+        what = " of ".join(part for part in (metrics, measures) if part) or "everything"
+        result.append((f"{what} on {splits}" if splits else what, reason))
+    return result
+
+
+def _some(names: Iterable[Any], most: int) -> str:
+    unique = [str(name) for name in dict.fromkeys(names)]
+    shown = ", ".join(unique[:most])
+    return f"{shown} and {len(unique) - most} more" if len(unique) > most else shown

@@ -1,0 +1,142 @@
+"""Hyper-parameters: recipes whose fields carry their default and their search range, and how trials draw them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol, TypeVar
+
+from nescio.errors import BadInput
+from nescio.identity import Checked, seed_for, tag
+
+# ---- search ranges
+
+
+class Search(Protocol):
+    """A range of one field; `rng` needs random() only, `trial` is an Optuna trial."""
+
+    def draw(self, rng: random.Random) -> Any: ...
+
+    def suggest(self, trial: Any, name: str) -> Any: ...
+
+
+def _short(x: float) -> float:
+    """Six digits: readable in tables, and the last bit of this machine's exp() does not move the store's key."""
+    return float(f"{x:.6g}")
+
+
+@tag("uniform")
+@dataclass(frozen=True)
+class Uniform:
+    """A number between low and high, every one as likely."""
+
+    low: float
+    high: float
+
+    def draw(self, rng: random.Random) -> float:
+        return _short(self.low + (self.high - self.low) * rng.random())
+
+    def suggest(self, trial: Any, name: str) -> float:
+        return float(trial.suggest_float(name, self.low, self.high))
+
+
+@tag("log-uniform")
+@dataclass(frozen=True)
+class LogUniform:
+    """A positive number between low and high whose logarithm is uniform."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low < self.high:
+            raise BadInput(f"log_uniform({self.low}, {self.high}): the range needs 0 < low < high.")
+
+    def draw(self, rng: random.Random) -> float:
+        return _short(self.low * (self.high / self.low) ** rng.random())
+
+    def suggest(self, trial: Any, name: str) -> float:
+        return float(trial.suggest_float(name, self.low, self.high, log=True))
+
+
+@tag("integers")
+@dataclass(frozen=True)
+class Integers:
+    """A whole number from low to high, both included."""
+
+    low: int
+    high: int
+
+    def draw(self, rng: random.Random) -> int:
+        return self.low + int(rng.random() * (self.high - self.low + 1))
+
+    def suggest(self, trial: Any, name: str) -> int:
+        return int(trial.suggest_int(name, self.low, self.high))
+
+
+@tag("choice")
+@dataclass(frozen=True)
+class Choice:
+    """One of the values, every one as likely."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, rng: random.Random) -> Any:
+        return self.values[int(rng.random() * len(self.values))]
+
+    def suggest(self, trial: Any, name: str) -> Any:
+        named = {str(value): value for value in self.values}  # Optuna keeps texts and numbers, not tuples
+        return named[trial.suggest_categorical(name, list(named))]
+
+
+uniform, log_uniform, integers = Uniform, LogUniform, Integers
+
+
+def choice(*values: Any) -> Choice:
+    return Choice(values)
+
+
+# ---- recipes
+
+
+def hparam(default: Any, search: Search | None = None, help: str = "", **later: Any) -> Any:
+    """A field of a recipe: its default, where a search may look, and one sentence for people.
+
+    A field that came after its recipe was first used names the value it was introduced with: `introduced=…`.
+    """
+    return field(default=default, metadata={"search": search, "help": help, **later})
+
+
+@tag("recipe")
+@dataclass(frozen=True)
+class Recipe(Checked):
+    """The hyper-parameters of one method: a frozen dataclass beside it, every field with a default."""
+
+
+R = TypeVar("R")
+
+
+def searched(recipe: type) -> dict[str, Search]:
+    """The fields that a search may move, with their ranges."""
+    return {each.name: each.metadata["search"] for each in fields(recipe) if each.metadata.get("search") is not None}
+
+
+def draw(recipe: type[R], trial: int, seed: int = 0) -> R:
+    """Trial 0 is the defaults; any other draws each searched field from a stream of its own.
+
+    A new field therefore does not move the draws of the others. random.Random is used because its random() is
+    promised to stay the same in later versions, which NumPy's generators are not.
+    """
+    default = recipe()
+    if trial == 0:
+        return default
+    drawn = {
+        name: search.draw(random.Random(seed_for("hparam", recipe.__qualname__, name, trial, seed)))
+        for name, search in searched(recipe).items()
+    }
+    return replace(default, **drawn)  # type: ignore[type-var]
+
+
+def suggest(recipe: type[R], trial: Any) -> R:
+    """The searched fields as an Optuna trial suggests them."""
+    return recipe(**{name: search.suggest(trial, name) for name, search in searched(recipe).items()})

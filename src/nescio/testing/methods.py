@@ -1,0 +1,187 @@
+"""What every method promises, seen on trained weights: `nescio verify` shows it, `testing.check_method` asks it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from nescio import datasets
+from nescio.arrays.nearest import nearest, points
+from nescio.datasets import Batches, Dataset
+from nescio.errors import BadInput
+from nescio.layers.spectral import Stretching, operator_norms, stretches
+from nescio.methods.base import Evidence, Method, accuracy_of, first_batch, noise_like, registry
+from nescio.metrics import auroc
+from nescio.predict import dump_of, split_of
+from nescio.runtime import Runtime, runtime, seed_everything
+from nescio.search import Recipe
+from nescio.training import fit, load_method, start_of, train
+from nescio.trials import Training, Trial
+from nescio.work.store import Store
+
+ROWS = 64  # of a batch, and images that the cheap checks look at
+NEIGHBOURS = 2000  # training images, at most, among which neighbours are looked for
+SLACK = 1.02  # of the spectral norm's target
+
+
+def trial_of(
+    name: str,
+    *,
+    data: str = "digits",
+    backbone: str = "conv",
+    epochs: int = 6,
+    recipe: Recipe | None = None,
+    root: str | Path | None = None,
+) -> Trial:
+    """The small task on which a method is looked at."""
+    cls = registry[name]
+    if epochs < 2:
+        raise BadInput(f"{epochs} epochs are too few to see a loss fall: at least 2 are needed.")
+    rows = len(datasets.splits(datasets.load(data, root)).train)
+    augment: Any = cls.augment or "none"
+    plan = Training(epochs=epochs, batch=min(ROWS, rows), augment=augment, schedule="cosine", precision="float32")
+    return Trial(method=name, recipe=recipe or cls.recipe_class(), data=data, backbone=backbone, training=plan)
+
+
+def observe(trial: Trial, *, spectral: float = 1.0, root: str | Path | None = None) -> Iterator[tuple[str, Evidence]]:
+    """Trains a trial on the CPU and yields what was seen, one observation after the other."""
+    dataset, here = datasets.load(trial.data, root), runtime("cpu", trial.training.precision)
+    losses: dict[int, list[float]] = {}
+
+    def watch(seen: dict[str, Any]) -> None:
+        losses.setdefault(int(seen["epoch"] - 1e-9), []).append(seen["loss"])
+
+    method, _ = fit(trial, dataset, here, None, float("inf"), watch)
+    first, last = (sum(losses[epoch]) / len(losses[epoch]) for epoch in (min(losses), max(losses)))
+    yield "loss falls", Evidence(f"{first:.3g} in the first epoch, {last:.3g} in the last", last < first)
+    with torch.no_grad():
+        yield from _general(method, trial, dataset, here)
+    yield from special(method, trial, dataset, here).items()
+    yield from _kept(trial, dataset, here, root)
+    yield "spectral norm", _bounded(replace(trial, spectral=spectral), dataset, here)
+
+
+def special(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> dict[str, Evidence]:
+    """What the method itself shows of its special part, compared with how it was before training."""
+    start = start_of(trial, dataset, here)
+    shown = _shown(trial, dataset, here)
+    if method.views > 1:
+        shown = replace(shown, views=method.views, augment=trial.training.augment)
+    with torch.no_grad():
+        return method.eval().evidence(shown, start)
+
+
+def _shown(trial: Trial, dataset: Dataset, here: Runtime, rows: int = 256) -> Batches:
+    """Training images in random order."""
+    return Batches(split_of(dataset, trial, "train"), dataset, here.device, batch=rows, shuffle=True)
+
+
+def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Iterator[tuple[str, Evidence]]:
+    yield "learns", (_answers_well if method.classifies else _groups_well)(method, trial, dataset, here)
+    x, _ = first_batch(_shown(trial, dataset, here), ROWS)
+    noise = noise_like(x)
+    beside_images, beside_noise = _answers(method, torch.cat([x, x.flip(0)])), _answers(method, torch.cat([x, noise]))
+    apart = max(
+        float((a[: len(x)] - b[: len(x)]).abs().max()) for a, b in zip(beside_images, beside_noise, strict=True)
+    )
+    seen = f"beside other images, or beside noise, an answer moves by {apart:.1g}"
+    yield "rows stand alone", Evidence(seen, apart < 1e-4)
+    said = method(x)
+    if said.logits is not None and said.logits.shape[1] > 1:
+        p = said.logits.float().softmax(-1)
+        spread = float((p - p.mean(1, keepdim=True)).abs().max())
+        yield "draws differ", Evidence(f"{p.shape[1]} draws, p moves by up to {spread:.3f}", spread > 1e-3)
+    native = said.scores.get("native")
+    if native is not None and method.far:
+        far = method(noise).scores["native"]
+        area = auroc(torch.cat([native, far]).double().numpy(), torch.arange(2 * len(x)).ge(len(x)).numpy())
+        seen = f"in {area:.0%} of pairs noise gets a higher native score than a training image"
+        yield "noise above data", Evidence(seen, area > 0.9)
+
+
+def _answers_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
+    accuracy, chance = accuracy_of(method, _shown(trial, dataset, here)), 1 / method.setting.classes
+    return Evidence(f"right on {accuracy:.0%} of training images, by chance {chance:.0%}", accuracy > 2 * chance)
+
+
+def _groups_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
+    """Without answers: a changed image lies among images of its class, though nobody said which they are."""
+    images = split_of(dataset, trial, "train")
+    images = images.take(np.arange(len(images))[:: -(-len(images) // NEIGHBOURS)])
+
+    def found(each: Method) -> float:
+        plain, changed = (
+            _embeddings(each, Batches(images, dataset, here.device, augment=augment, seed=1))
+            for augment in ("none", trial.training.augment)
+        )
+        known = points(plain, "euclidean")
+        first = nearest(known, points(changed, "euclidean", like=known), (1,), others=True)[:, 0]
+        return float(np.mean(images.labels[first] == images.labels))
+
+    before, after = found(start_of(trial, dataset, here)), found(method)
+    seen = f"the image nearest to a changed one is of its class in {after:.0%}, before training in {before:.0%}"
+    return Evidence(seen, after > 1.1 * before and after > 2 / method.setting.classes)
+
+
+def _embeddings(method: Method, batches: Batches) -> Any:
+    said = [method(x).embeddings for x, _, _ in batches]
+    return torch.cat([each for each in said if each is not None]).numpy()
+
+
+def _answers(method: Method, x: Tensor) -> list[Tensor]:
+    """Everything that is said, with the same random numbers whatever the images are."""
+    seed_everything(0)
+    said = method(torch.zeros(x.shape).copy_(x))  # one memory layout: dropout draws along the memory
+    return [each.float() for each in (said.logits, said.embeddings, *said.scores.values()) if each is not None]
+
+
+def _kept(trial: Trial, dataset: Dataset, here: Runtime, root: str | Path | None) -> Iterator[tuple[str, Evidence]]:
+    """One epoch in memory and the same through a store: equal weights, and nothing is lost on the way to the disk."""
+    short = replace(trial, training=replace(trial.training, epochs=1))
+    held, _ = fit(short, dataset, here, None, float("inf"), None)
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(folder)
+        loaded = load_method(train(short, store, here, root=root), short, store, here, root)
+    ours, theirs = held.state_dict(), loaded.state_dict()
+    differ = [name for name in ours if not torch.equal(ours[name], theirs[name])]
+    seen = (
+        f"{len(differ)} of {len(ours)} tensors differ between two runs"
+        if differ
+        else f"{len(ours)} tensors, bit for bit"
+    )
+    yield "same seed, same weights", Evidence(seen, not differ)
+    images = split_of(dataset, trial, "val")
+    a, b = (dump_of(each, images, dataset, here, seed=1) for each in (held, loaded))
+    pairs = {"logits": (a.logits, b.logits), "embeddings": (a.embeddings, b.embeddings)}
+    pairs |= {name: (a.scores[name], b.scores.get(name)) for name in a.scores}
+    lost = [name for name, (u, v) in pairs.items() if u is not None and (v is None or (u != v).any())]
+    seen = f"{' and '.join(lost)} differ" if lost else f"the same answers to {len(images)} images"
+    yield "saved and reloaded", Evidence(seen, not lost)
+
+
+def _bounded(trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
+    """The largest stretch of any layer of the features, by singular values of the weights that are really used."""
+    assert trial.spectral is not None
+    method, _ = fit(replace(trial, training=replace(trial.training, epochs=2)), dataset, here, None, float("inf"), None)
+    found = stretches(method.features)
+    if not found:
+        return Evidence("the features have no layer that it bounds", False)
+    x, _ = first_batch(_shown(trial, dataset, here), 1)
+    x = x.repeat(1, method.setting.channels // x.shape[1], 1, 1)
+    layers = [
+        each for each in method.features.modules() if isinstance(each, (*Stretching, nn.modules.batchnorm._BatchNorm))
+    ]
+    bound = sum(parametrize.is_parametrized(each, "weight") for each in layers)
+    largest = max(found.values())
+    maps = operator_norms(method.features, x)
+    beside = f"; as maps of images convolutions reach {max(maps.values()):.2f}" if maps else ""
+    seen = f"largest singular value {largest:.3f}, target {trial.spectral:g}, {bound} of {len(found)} layers{beside}"
+    return Evidence(seen, bound == len(found) and largest <= SLACK * trial.spectral)

@@ -1,0 +1,345 @@
+"""Contracts that every registered part, built in or plugged in, can be held to.
+
+`check_metric("auroc")`, `check_measure("entropy")` and `check_method("erm")` raise AssertionError with a sentence when
+a promise is broken, and return the evidence as sentences otherwise. A plug-in's own tests need one line each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.errors import BadInput, Undefined
+from nescio.measures import registry as measures
+from nescio.metrics import Ranking, answers
+from nescio.metrics import registry as metrics
+from nescio.predictions import Predictions
+
+Array = NDArray[Any]
+
+
+def check_metric(name: str | Callable[..., Any]) -> list[str]:
+    """Holds one registered metric, given by its name or its function, to the promises of its kinds."""
+    name = _name(name, metrics)
+    part = metrics[name]
+    promise(bool(part.sentence), f"{name} has no docstring: one sentence must say what it means.")
+    evidence = ["it says what it means"]
+    for kind in part.kinds:
+        promise(kind in METRIC_CHECKS, f"{name} is of the kind {kind!r}, which nothing checks.")
+        for check in METRIC_CHECKS[kind]:
+            for options in _options(part.at):
+                check(name, lambda *args, options=options: part.function(*args, **options))
+            evidence.append(f"{kind}: {(check.__doc__ or '').strip()}")
+    return evidence
+
+
+def check_measure(name: str | Callable[..., Any]) -> list[str]:
+    """Holds one registered measure, given by its name or its function, to the promises of its kind."""
+    name = _name(name, measures)
+    part = measures[name]
+    promise(bool(part.sentence), f"{name} has no docstring: one sentence must say what it means.")
+    evidence = []
+    for check in MEASURE_CHECKS[part.kind]:
+        check(name, part.function, part.needs)
+        evidence.append((check.__doc__ or "").strip())
+    return evidence
+
+
+def check_method(name: str, *, spectral: float = 1.0, root: str | None = None, **task: Any) -> list[str]:
+    """Trains a registered method on a small task (`data`, `backbone`, `epochs`, `recipe`) and looks if it is alive.
+
+    Its loss falls; saved and reloaded it answers the same; the same seed gives the same weights; draws differ; no
+    answer depends on the rows beside it; with spectral normalisation no layer stretches beyond the target; its native
+    score ranks noise above data where the method claims so; and the method's own evidence holds.
+    """
+    from nescio.testing.methods import observe, trial_of  # torch stays out until it is needed
+
+    seen = dict(observe(trial_of(name, root=root, **task), spectral=spectral, root=root))
+    dead = [f"{what}: {each.seen}" for what, each in seen.items() if not each.alive]
+    promise(not dead, f"{name} is not alive. {'; '.join(dead)}.")
+    return [f"{what}: {each.seen}" for what, each in seen.items()]
+
+
+def _name(part: Any, registry: Any) -> str:
+    """The name under which a function, or a part itself, is registered."""
+    if isinstance(part, str):
+        return part
+    for name, held in registry.items():
+        if part is held or part is held.function:
+            return str(name)
+    raise BadInput(f"{getattr(part, '__name__', part)} is not registered as a {registry.kind}: decorate it first.")
+
+
+def promise(kept: bool, sentence: str) -> None:
+    """An assertion that python -O does not remove."""
+    if not kept:
+        raise AssertionError(sentence)
+
+
+# ---- metrics
+
+
+def _options(at: Any) -> list[dict[str, float]]:
+    return [{option: value} for option, values in at.items() for value in values] or [{}]
+
+
+def _tied_case(seed: int, n: int = 200) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    u = np.round(rng.normal(size=n), 1)
+    return u, rng.random(n) < 1 / (1 + np.exp(-u))
+
+
+def _same(a: Any, b: Any) -> bool:
+    return bool(np.allclose(a, b, rtol=1e-12, atol=1e-12))
+
+
+def order_of_rows(name: str, f: Callable[..., Any]) -> None:
+    """the order of the rows does not matter, tied rows included."""
+    for seed in range(5):
+        u, positive = _tied_case(seed)
+        rows = np.random.default_rng(seed).permutation(len(u))
+        promise(_same(f(u, positive), f(u[rows], positive[rows])), f"{name} changes when the rows are shuffled.")
+
+
+def monotone_maps(name: str, f: Callable[..., Any]) -> None:
+    """a strictly increasing map of u changes nothing; nothing is guessed from the range of u."""
+    for seed in range(5):
+        u, positive = _tied_case(seed)
+        for mapped in (40 * u - 400, np.exp(u), u**3):
+            promise(_same(f(u, positive), f(mapped, positive)), f"{name} changes under a monotone map of u.")
+
+
+def better_direction(name: str, f: Callable[..., Any]) -> None:
+    """a perfect ranking beats a random one, which beats the worst, in the direction the metric claims."""
+    positive = np.random.default_rng(0).random(300) < 0.3
+    noise = np.random.default_rng(1).normal(size=300)
+    perfect, random, worst = (f(u, positive) for u in (positive + 0.0, noise, -(positive + 0.0)))
+    sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
+    if sign:
+        promise(sign * perfect >= sign * random >= sign * worst, f"{name} does not prefer the better ranking.")
+        promise(sign * perfect > sign * worst, f"{name} cannot tell the best ranking from the worst.")
+
+
+def edges(name: str, f: Callable[..., Any]) -> None:
+    """all right, all wrong, one row and constant scores give a finite number or a sentence."""
+    cases = [(np.arange(5.0), np.zeros(5, bool)), (np.arange(5.0), np.ones(5, bool))]
+    cases += [(np.zeros(1), np.zeros(1, bool)), (np.zeros(1), np.ones(1, bool)), (np.zeros(6), np.arange(6) < 2)]
+    for u, positive in cases:
+        _finite_or_said(name, lambda u=u, positive=positive: f(u, positive))  # type: ignore[misc]
+    for bad in (np.array([0.0, np.nan]), np.array([0.0, np.inf])):
+        _refuses(name, lambda bad=bad: f(bad, np.array([True, False])))  # type: ignore[misc]
+    _refuses(name, lambda: f(np.arange(3.0), np.array([True, False])))
+
+
+def prepared(name: str, f: Callable[..., Any]) -> None:
+    """one sort serves all: a prepared Ranking gives the same number as the arrays."""
+    if metrics[name].prepared:
+        u, positive = _tied_case(7)
+        promise(_same(f(u, positive), f(Ranking(u, positive))), f"{name} of a prepared Ranking differs.")
+
+
+def _answer_case(seed: int = 0, n: int = 240, c: int = 5) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.normal(size=(n, c))
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    return p, np.array([rng.choice(c, p=row) for row in p])
+
+
+def answer_promises(name: str, f: Callable[..., Any]) -> None:
+    """row order does not matter, the truth beats uniform guesses, a prepared Answers gives the same number."""
+    p, y = _answer_case()
+    rows = np.random.default_rng(0).permutation(len(y))
+    promise(_same(f(p, y), f(p[rows], y[rows])), f"{name} changes when the rows are shuffled.")
+    truth, wrong = np.eye(5)[y], np.eye(5)[(y + 1) % 5]
+    sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
+    promise(sign * f(truth, y) >= sign * f(wrong, y), f"{name} does not prefer right answers.")
+    if metrics[name].prepared:
+        promise(_same(f(p, y), f(answers(p, y))), f"{name} of prepared Answers differs.")
+    _finite_or_said(name, lambda: f(p[:1], y[:1]))
+    _refuses(name, lambda: f(p, y[1:]))
+    _refuses(name, lambda: f(p * 2, y))
+    _refuses(name, lambda: f(p, y + 5))
+
+
+def threshold_promises(name: str, f: Callable[..., Any]) -> None:
+    """a share between 0 and 1 that moves one way with the threshold."""
+    u = np.random.default_rng(0).normal(size=101)
+    shares = np.array([f(u, t) for t in np.sort(u)])
+    promise(bool(((shares >= 0) & (shares <= 1)).all()), f"{name} leaves 0 to 1.")
+    steps = np.diff(shares)
+    promise(bool((steps >= 0).all() or (steps <= 0).all()), f"{name} is not monotone in the threshold.")
+
+
+def retrieval_promises(name: str, f: Callable[..., Any]) -> None:
+    """separate classes are found, row order does not matter, a twin of another class is never the row itself."""
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(4), 30)
+    far = np.eye(8)[y] * 10 + rng.normal(size=(120, 8))
+    near = np.eye(8)[y] + rng.normal(size=(120, 8))
+    u = (rng.random(120),) if "retrieval-ranking" in metrics[name].kinds else ()
+    rows = rng.permutation(120)
+    _finite_or_said(name, lambda: f(far, y, *u))
+    promise(_same(f(near, y, *u), f(near[rows], y[rows], *(v[rows] for v in u))), f"{name} changes under a shuffle.")
+    if not u:
+        promise(f(far, y) >= f(near, y), f"{name} does not prefer separate classes.")
+        twins, labels = np.repeat(near[:20], 2, 0), np.arange(40)
+        promise(f(twins, labels) == 0, f"{name} lets a row find itself.")
+
+
+def pair_promises(name: str, f: Callable[..., Any]) -> None:
+    """shuffling both sides together changes nothing; agreement beats disagreement."""
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=80)
+    b = a + rng.normal(size=80)
+    if "votes" in metrics[name].kinds:
+        b = rng.dirichlet(np.ones(4) * 0.5, size=80) * 50
+        a = -(b / b.sum(1, keepdims=True) * np.log(b / b.sum(1, keepdims=True))).sum(1) + 0.01 * a
+    rows = rng.permutation(80)
+    promise(_same(f(a, b), f(a[rows], b[rows])), f"{name} changes when the rows are shuffled.")
+    promise(f(a, b) > f(a[::-1].copy(), b) - 1, f"{name} is out of its range.")
+    _refuses(name, lambda: f(a[1:], b))
+
+
+def segmentation_promises(name: str, f: Callable[..., Any]) -> None:
+    """a perfect map scores best and void pixels do not count."""
+    labels = np.random.default_rng(0).integers(0, 3, size=(4, 8, 8))
+    other = (labels + 1) % 3
+    promise(f(labels, labels, 3) > f(other, labels, 3), f"{name} does not prefer the perfect map.")
+
+
+def curve_promises(name: str, f: Callable[..., Any]) -> None:
+    """one point a row, coverage rising to 1, row order irrelevant."""
+    u, positive = _tied_case(3)
+    coverage, risk = f(u, positive)
+    promise(coverage.shape == risk.shape == u.shape, f"{name} is not one point a row.")
+    promise(coverage[-1] == 1 and bool((np.diff(coverage) > 0).all()), f"{name} does not rise to full coverage.")
+    rows = np.random.default_rng(0).permutation(len(u))
+    promise(_same(f(u, positive)[1], f(u[rows], positive[rows])[1]), f"{name} changes when the rows are shuffled.")
+
+
+def _finite_or_said(name: str, ask: Callable[[], Any]) -> None:
+    try:
+        value = ask()
+    except Undefined as reason:
+        promise(bool(str(reason)), f"{name} is undefined without a sentence.")
+        return
+    promise(isinstance(value, float) and math.isfinite(value), f"{name} gives {value!r} instead of a finite float.")
+
+
+def _refuses(name: str, ask: Callable[[], Any]) -> None:
+    try:
+        value = ask()
+    except ValueError as reason:
+        promise(bool(str(reason)) and "\n" not in str(reason), f"{name} refuses without a sentence.")
+        return
+    raise AssertionError(f"{name} took malformed input and gave {value!r}.")
+
+
+_RANKED = (order_of_rows, monotone_maps, better_direction, edges, prepared)
+METRIC_CHECKS: dict[str, tuple[Callable[[str, Callable[..., Any]], None], ...]] = {
+    "ranking": _RANKED,
+    "detection": _RANKED,
+    "answers": (answer_promises,),
+    "threshold": (threshold_promises,),
+    "retrieval": (retrieval_promises,),
+    "retrieval-ranking": (retrieval_promises,),
+    "votes": (pair_promises,),
+    "pairs": (pair_promises,),
+    "segmentation": (segmentation_promises,),
+    "curve": (curve_promises,),
+    "other": (),  # its own tests hold it to its meaning
+}
+
+
+# ---- measures
+
+
+def _model(seed: int = 0, n: int = 120, draws: int = 3, scale: float = 3.0) -> Predictions:
+    """A small world of four classes: logits, embeddings that carry the class, a native score."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 4
+    logits = scale * np.eye(4)[labels][:, None] + rng.normal(size=(n, draws, 4))
+    embeddings = 6 * np.eye(6)[labels] + rng.normal(size=(n, 6))
+    scores = {"native": rng.random(n), "jacobian": rng.random(n)}
+    tta = np.log(rng.dirichlet(np.ones(4), size=n))
+    return Predictions(labels=labels, logits=logits, embeddings=embeddings, scores=scores, variants={"tta": tta})
+
+
+def shape_and_order(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
+    """one finite number a row, and shuffled rows give shuffled numbers."""
+    world = _model()
+    rows = np.random.default_rng(1).permutation(len(world))
+    u, v = f(world), f(world.take(rows))
+    promise(u.shape == (len(world),) and bool(np.isfinite(u).all()), f"{name} is not one finite number a row.")
+    promise(_same(u[rows], v), f"{name} depends on the order of the rows.")
+
+
+def says_what_it_lacks(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
+    """without the fields it needs it says so."""
+    unknown = set(needs) - {"logits", "embeddings", "scores", "variants", "labels", "annotations", "groups", "members"}
+    promise(not unknown, f"{name} needs {', '.join(sorted(unknown))}, which no Predictions has.")
+    try:
+        f(Predictions(labels=[0, 1]))
+    except Undefined as reason:
+        promise(bool(str(reason)), f"{name} is undefined without a sentence.")
+        return
+    raise AssertionError(f"{name} answers without {' or '.join(needs)}.")
+
+
+def saturated(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
+    """finite on saturated float32 and on half-precision logits."""
+    if "logits" in needs:
+        for logits in (
+            np.array([[90, -90, 0], [200, -200, 0]], np.float32),
+            np.array([[60000, -60000, 0], [1, 0, 0]], np.float16),
+        ):
+            promise(bool(np.isfinite(f(Predictions(logits=logits))).all()), f"{name} is not finite on {logits.dtype}.")
+
+
+def sign(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
+    """higher = less sure: blurred answers get higher values than sharp ones."""
+    if "logits" in needs and "draws" not in name:
+        sharp, blurred = _model(scale=9.0), _model(scale=0.5)
+        promise(f(blurred).mean() > f(sharp).mean(), f"{name} is lower where the model is less sure.")
+    if needs == ("embeddings",):
+        short = _model()
+        assert short.embeddings is not None
+        shrunk = short.replace(embeddings=short.embeddings * 0.1)
+        promise(f(shrunk).mean() >= f(short).mean(), f"{name} is lower for fading embeddings.")
+
+
+def far_noise(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
+    """rows far from the reference get higher values than rows like it; shuffled rows give shuffled numbers."""
+    options = {"k": 5} if name == "knn_distance" else {"components": 4} if "mixture" in name else {}
+    train, test = _model(0), _model(1)
+    assert test.embeddings is not None
+    noise = -10 * np.abs(np.random.default_rng(2).normal(size=test.embeddings.shape))
+    of = f(train, **options)
+    u = of(test)
+    promise(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number a row.")
+    promise(of(test.replace(embeddings=noise)).min() > np.median(u), f"{name} does not rise away from its reference.")
+    rows = np.random.default_rng(1).permutation(len(test))
+    promise(np.allclose(u[rows], of(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
+
+
+def disagreement(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
+    """members that agree get lower values than members that do not."""
+    alike = [_model(0), _model(0)]
+    unlike = [_model(0), _model(0).replace(embeddings=np.random.default_rng(5).normal(size=(120, 6)))]
+    if name == "neighborhood_inconsistency":
+        agree, differ = f(alike, alike, k=10), f(unlike, unlike, k=10)
+    else:
+        agree, differ = f(alike), f(unlike)
+    promise(agree.shape == (120,) and bool((agree <= 1e-12).all()), f"{name} of equal members is not 0.")
+    promise(differ.mean() > 0.1, f"{name} does not notice that members disagree.")
+
+
+MEASURE_CHECKS: dict[str, tuple[Callable[[str, Callable[..., Any], tuple[str, ...]], None], ...]] = {
+    "plain": (shape_and_order, says_what_it_lacks, saturated, sign),
+    "fitted": (far_noise,),
+    "ensemble": (disagreement,),
+}

@@ -1,0 +1,98 @@
+"""One network to train: method, hyper-parameters, data, backbone, budget and seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nescio.errors import BadInput
+from nescio.identity import Checked, added, tag, values_of
+from nescio.options import option
+from nescio.search import Recipe
+
+BUDGET, SPEED = "budget", "speed and memory"  # groups of options
+
+
+@tag("training")
+@dataclass(frozen=True)
+class Training(Checked):
+    """The budget; the defaults are those of UIMNET, "Optimization": SGD, 100 epochs, batch 256, rate ÷ 10 every 30."""
+
+    optimizer: Literal["sgd", "adamw", "lamb"] = option("sgd", "what moves the weights", group=BUDGET)
+    rate: float = option(0.1, "learning rate", group=BUDGET)
+    momentum: float = option(0.9, "of SGD", group=BUDGET)
+    nesterov: bool = option(False, "Nesterov's momentum", group=BUDGET)
+    decay: float = option(1e-4, "weight decay", group=BUDGET)
+    epochs: int = option(100, "times that every training row is seen", group=BUDGET)
+    batch: int = option(256, "rows of a step", group=BUDGET)
+    schedule: Literal["step", "cosine", "constant"] = option("step", "of the rate", group=BUDGET)
+    every: int = option(30, "step: the rate falls after every so many epochs", metavar="E", group=BUDGET)
+    factor: float = option(0.1, "step: by what the rate is multiplied then", group=BUDGET)
+    warmup: float = option(0.0, "epochs over which the rate rises from 0", metavar="E", group=BUDGET)
+    accumulate: int = option(1, "parts of a batch, one after the other, to need less memory", metavar="A", group=SPEED)
+    clip: float | None = option(None, "largest norm of the gradient", group=BUDGET)
+    augment: Literal["none", "shift", "crop-flip", "full"] = option(
+        "crop-flip", "what is done to training images", group=BUDGET
+    )
+    precision: Literal["auto", "float32", "bf16"] = option(
+        "auto", "auto: bf16 on a GPU, float32 elsewhere", group=SPEED
+    )
+    compile: bool = option(False, "compile the network with torch.compile", group=SPEED)
+
+    def check(self) -> None:
+        self.need(0, "rate", "factor", "clip", above=True)
+        self.need(1, "epochs", "batch", "every", "accumulate")
+        self.need(0, "momentum", "decay", "warmup")
+
+
+@tag("trial")
+@dataclass(frozen=True, kw_only=True)
+class Trial(Checked):
+    """One network to train: method, data, backbone, budget and seeds."""
+
+    method: str
+    recipe: Recipe
+    data: str
+    backbone: str
+    training: Training = Training()
+    classes: tuple[int, ...] | None = None  # labels that are in-domain, in their new order; None: all
+    spectral: float | None = None  # target norm of spectral normalisation; None: off
+    trial: int = 0
+    data_seed: int = 0
+    init_seed: int = 0
+    start: str | None = added(None)  # what its weights start from: store:KEY of a trial, or file:PATH of a checkpoint
+    task: Literal["classification", "segmentation"] = added("classification")
+
+    def check(self) -> None:
+        self.need(0, "spectral", above=True)
+        self.need(0, "trial", "data_seed", "init_seed")
+        if self.classes is not None and len(set(self.classes)) != max(1, len(self.classes)):
+            raise BadInput("Trial.classes must name at least one class, and none twice.")
+
+    def describe(self) -> dict[str, Any]:
+        """The columns of a row that say which network this is."""
+        return {
+            "dataset": self.data,
+            "backbone": self.backbone,
+            "spectral": self.spectral,
+            "method": self.method,
+            "trial": self.trial,
+            "data_seed": self.data_seed,
+            "init_seed": self.init_seed,
+        }
+
+
+def from_json(text: str, recipe_of: Callable[[str], type[Recipe]]) -> Trial:
+    """The trial that `to_json` wrote; recipe_of(method name) is that method's recipe class."""
+    return from_plain(json.loads(text), recipe_of)
+
+
+def from_plain(plain: Any, recipe_of: Callable[[str], type[Recipe]]) -> Trial:
+    """The trial whose `canonical` form this is."""
+    values = values_of(Trial, plain)
+    recipe = recipe_of(values["method"])
+    values["recipe"] = recipe(**values_of(recipe, values["recipe"]))
+    values["training"] = Training(**values_of(Training, values["training"]))
+    return Trial(**values)

@@ -1,0 +1,216 @@
+"""Steps: pieces of work with a key, parents and a function that makes their files; and the thing that runs them.
+
+A step's key follows from its stage, recipe, parents and version. Whether it is finished, failed, damaged or being made
+elsewhere follows from the store. A protocol yields steps; a launcher runs them; neither knows the other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nescio.rows import Row, from_parquet, to_parquet
+from nescio.work.launchers import Failure, Launcher, Task
+from nescio.work.store import Damaged, Part, Store, StoreError, key_of, reason_of
+
+ROWS, REASONS = "rows.parquet", "reasons.json"
+Files = Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where steps work: the store, the folder of datasets, the device."""
+
+    store: Store
+    root: str | None = None
+    device: str = "auto"
+    checkpoint_seconds: float = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Files that are a function of a recipe and of finished work.
+
+    make(part, context) writes into `part`, or returns the files to write; it must be a function of a module, or a
+    partial of one, because a worker imports it.
+    """
+
+    title: str  # what progress and failures call it
+    stage: str  # the folder of the store: train, predict, evaluate …
+    recipe: Any
+    make: Callable[[Part, Context], Files | None] = field(repr=False)
+    parents: tuple[Step | str, ...] = ()  # steps, which are made first, and revisions of data
+    version: int = 1
+    summary: Callable[[Step, Context], dict[str, Any]] | None = None  # of finished work, for those who watch
+
+    @cached_property
+    def key(self) -> str:
+        return key_of(self.stage, self.recipe, self._parent_keys, self.version)
+
+    @property
+    def _parent_keys(self) -> tuple[str, ...]:
+        return tuple(parent if isinstance(parent, str) else parent.key for parent in self.parents)
+
+    def folder(self, store: Store) -> Path:
+        return store.path(self.stage, self.key)
+
+    def finished(self, store: Store) -> bool:
+        return store.finished(self.stage, self.key)
+
+    def verified(self, store: Store) -> Path:
+        """The folder of finished work, byte for byte as it was written; Damaged if it is not."""
+        store.verify(self.stage, self.key)
+        return self.folder(store)
+
+    def run(self, context: Context, *, wait: bool = False) -> None:
+        """Makes what is missing, the parents first. Raises Busy while another process makes it, unless it waits."""
+        if self.finished(context.store):
+            return
+        for parent in self._steps():
+            parent.run(context, wait=wait)
+        try:
+            with context.store.work(self.stage, self.recipe, self._parent_keys, self.version, wait=wait) as part:
+                if part is not None:
+                    for name, content in (self.make(part, context) or {}).items():
+                        part.write(name, content)
+        except Damaged as error:  # finished work that turns out to be damaged has no note of its own
+            with suppress(StoreError):  # the first error is the one to raise
+                self.fail(context.store, str(error))
+            raise
+
+    def fail(self, store: Store, reason: str) -> None:
+        """Notes why this is not there, unless it is finished or going on."""
+        store.fail(self.stage, self.recipe, reason, self._parent_keys, self.version)
+
+    def died(self, store: Store, reason: str) -> None:
+        """Notes the death of a worker where it happened: at the first step of the chain that is not finished."""
+        for parent in self._steps():
+            if not parent.finished(store):
+                return parent.died(store, reason)
+        self.fail(store, reason)
+
+    def why_missing(self, store: Store) -> str | None:
+        """The reason that the store has for this or for what it needs; None if it has none."""
+        for parent in self._steps():
+            if reason := parent.why_missing(store):
+                return reason
+        return None if self.finished(store) else store.failure(self.stage, self.key)
+
+    def _steps(self) -> list[Step]:
+        return [parent for parent in self.parents if isinstance(parent, Step)]
+
+    def rows(self, store: Store) -> tuple[list[Row], list[Row]]:
+        """Rows and reasons of a finished evaluation, checked byte for byte."""
+        folder = self.verified(store)
+        return from_parquet(folder / ROWS), json.loads((folder / REASONS).read_text("utf-8"))
+
+
+def table(rows: Sequence[Row], reasons: Sequence[Row] = ()) -> dict[str, bytes]:
+    """The files of an evaluation: its rows, and the reasons for what is not among them."""
+    return {ROWS: to_parquet(rows), REASONS: json.dumps(list(reasons)).encode()}
+
+
+def evaluation(
+    protocol: str,
+    version: int,
+    title: str,
+    recipe: Mapping[str, Any],
+    parents: Sequence[Step | str],
+    make: Callable[[Part, Context], Files],
+    summary: Callable[[Step, Context], dict[str, Any]] | None = None,
+) -> Step:
+    """A step of a protocol that turns finished work into rows and other small files."""
+    return Step(title, "evaluate", {"protocol": protocol, **recipe}, make, tuple(parents), version, summary)
+
+
+# ---- running
+
+
+Watch = Callable[[str, int, int, int, Any], None]  # stage, done, failed, all; the summary of the step done just now
+
+
+@dataclass
+class Work:
+    """Runs a protocol's steps, and gathers its rows, reasons, failures and notes."""
+
+    context: Context
+    launcher: Launcher
+    watch: Watch | None = None
+    rows: list[Row] = field(default_factory=list)
+    reasons: list[Row] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def store(self) -> Store:
+        return self.context.store
+
+    def do(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
+        """Runs the steps that are not finished, each once, and returns those that are finished then.
+
+        before  called if anything is missing, before any work: it refuses what could not be done
+        """
+        steps = list({step.key: step for step in steps}.values())
+        missing = [step for step in steps if not step.finished(self.store)]
+        if missing:
+            if before is not None:
+                before()
+            check_writable(self.store)
+            watch = self.watch
+            say = (lambda *counts: watch(stage, *counts)) if watch else None
+            tasks = [Task(step.title, _run, (step, self.context), _died) for step in missing]
+            self.failures += self.launcher.run(tasks, say)
+        return [step for step in steps if step.finished(self.store)]
+
+    def take(self, steps: Iterable[Step]) -> list[Step]:
+        """Takes the rows and reasons of finished evaluations; returns those that could be read."""
+        taken = []
+        for step in steps:
+            if not step.finished(self.store):
+                continue
+            try:
+                rows, reasons = step.rows(self.store)
+            except StoreError as error:
+                self.failures.append(Failure(step.title, str(error)))
+                continue
+            self.rows += rows
+            self.reasons += [reason for reason in reasons if reason not in self.reasons]
+            taken.append(step)
+        return taken
+
+    def evaluate(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
+        """Runs evaluations and takes their rows; returns those that could be read."""
+        return self.take(self.do(stage, steps, before))
+
+    def note(self, *sentences: str) -> None:
+        """Keeps what to know beside the numbers, each sentence once."""
+        self.notes += [text for text in dict.fromkeys(sentences) if text not in self.notes]
+
+
+def _run(step: Step, context: Context) -> dict[str, Any] | None:
+    """What a worker does with one step."""
+    step.run(context)
+    return step.summary(step, context) if step.summary else None
+
+
+def _died(reason: str, step: Step, context: Context) -> None:
+    step.died(context.store, reason)
+
+
+def check_writable(store: Store) -> None:
+    """Raises StoreError before hours of work that could not be kept."""
+    try:
+        store.root.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=store.root) as file:
+            file.write(b"room for a sentence")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StoreError(reason_of(OSError(error.errno, error.strerror), store.root)) from error

@@ -1,0 +1,565 @@
+"""Finished work by the content of its recipe: resumable, shared by many processes, never half-written.
+
+    store/train/<key>/          recipe.json, env.json, payload: finished, and never touched again
+    store/train/<key>.part/     in progress, stopped or failed: payload so far, failure.json, traceback.txt
+    store/train/<key>.part/.work/   lock.N, checkpoint.safetensors
+
+Work happens in `.part`; everything is flushed to the disk, then one atomic rename: finished = the folder exists.
+
+A lock is the file `lock.N` with the largest N. It appears, with its content, by a hard link, which exactly one process
+can make. A dead owner's lock is never removed by others: the next owner makes lock.N+1, and so two that take over at
+once cannot both win. An owner that was held for dead (a machine that slept) finds the larger number and gives up.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import platform
+import re
+import shutil
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from nescio.errors import BadInput
+from nescio.identity import canonical, to_json
+
+BEAT, SILENCE = 5.0, 60.0  # seconds between heartbeats; after so many without one, an owner elsewhere is dead
+WORK, RECIPE, ENV, FAILURE, CHECKPOINT = ".work", "recipe.json", "env.json", "failure.json", "checkpoint.safetensors"
+PACKAGES = ("nescio", "numpy", "scipy", "scikit-learn", "safetensors", "torch", "torchvision", "timm", "gpytorch")
+log = logging.getLogger(__name__)
+
+
+class StoreError(RuntimeError):
+    """The store cannot do its work: one sentence says what is wrong, where, and what to do."""
+
+
+class Damaged(StoreError):
+    """Finished work is not byte for byte what was written."""
+
+
+class Lost(StoreError):
+    """Another process took this work over, because this one gave no sign of life."""
+
+
+class Busy(RuntimeError):
+    """Another live process is doing this work."""
+
+
+class Checkpoint(NamedTuple):
+    tensors: dict[str, Any]  # arrays and bytes, as they were saved
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the store knows about one piece of work."""
+
+    stage: str
+    key: str
+    state: Literal["finished", "running", "failed", "stopped"]
+    folder: Path
+    recipe: dict[str, Any]  # plain JSON; empty if it cannot be read
+    reason: str = ""  # of a failure
+    owner: str = ""  # of running work
+
+
+class Store:
+    """The folder `root`; it is made when the first work starts, and may be read-only if nothing is left to do."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root).expanduser()
+
+    def key(self, stage: str, recipe: Any, parents: Sequence[str] = (), version: int = 1) -> str:
+        """sha256(canonical JSON of stage, recipe, parents' keys, version of the stage)[:16]."""
+        return key_of(stage, recipe, parents, version)
+
+    def path(self, stage: str, key: str) -> Path:
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", stage):
+            raise BadInput(f"{stage!r} is not the name of a stage: use small letters, digits and hyphens.")
+        return self.root / stage / key
+
+    def finished(self, stage: str, key: str) -> bool:
+        return self.path(stage, key).is_dir()
+
+    @contextmanager
+    def work(
+        self, stage: str, recipe: Any, parents: Sequence[str] = (), version: int = 1, wait: bool = True
+    ) -> Iterator[Part | None]:
+        """A part to fill, or None if the work is finished already; leaving the block without an error finishes it.
+
+        While another live process does the work this waits, or raises Busy if `wait` is False. An exception is noted
+        in failure.json and goes on; the checkpoint stays, and the next one to ask for the work tries again.
+        """
+        document = _document(stage, recipe, parents, version)
+        goal = self.path(stage, _key(document))
+        with _sentences(self.root):
+            lock = _acquire(goal, wait)
+        if lock is None:
+            yield None
+            return
+        part = Part(goal, lock.folder.parent, lock, document)
+        try:
+            part._begin()
+            yield part
+            part._finish()
+        except (Lost, Busy):  # Busy: something that this work needs is still being done; nothing failed
+            raise
+        except Exception as error:
+            part._fail(error)
+            raise
+        finally:
+            lock.release()
+
+    def fail(self, stage: str, recipe: Any, reason: str, parents: Sequence[str] = (), version: int = 1) -> None:
+        """Notes why work failed whose process could not (killed for memory, say), unless it is finished or going on."""
+        with suppress(Busy, _Reported), self.work(stage, recipe, parents, version, wait=False) as part:
+            if part is not None:
+                raise _Reported(reason)
+
+    def recipe(self, stage: str, key: str) -> dict[str, Any]:
+        """recipe.json of finished work: stage, version, parents, recipe, and size and checksum of every file."""
+        path = self.path(stage, key) / RECIPE
+        try:
+            with _sentences(path):
+                return dict(json.loads(path.read_text("utf-8")))
+        except (ValueError, TypeError):
+            raise Damaged(f"{path} is damaged: {_again(path.parent)}") from None
+
+    def verify(self, stage: str, key: str) -> None:
+        """Raises StoreError if finished work is not byte for byte what was written."""
+        folder, recipe = self.path(stage, key), self.recipe(stage, key)
+        document = {name: recipe.get(name) for name in ("stage", "version", "parents", "recipe")}
+        if _key(document) != key or not isinstance(recipe.get("files"), dict):
+            raise Damaged(f"{folder / RECIPE} does not belong to the key {key}: {_again(folder)}")
+        with _sentences(folder):
+            found = {name: _summary(path) for name, path in _payload(folder).items() if name != ENV}
+        wrong = sorted(name for name in found.keys() | recipe["files"] if found.get(name) != recipe["files"].get(name))
+        if wrong:
+            raise Damaged(f"{folder}: {', '.join(wrong)} changed, went missing or came in later: {_again(folder)}")
+
+    def find(self, stage: str, start: str) -> str:
+        """The key of the one finished piece of work of a stage that begins with these letters."""
+        runs = [run for run in self.runs() if run.stage == stage and run.key.startswith(start)]
+        finished = [run.key for run in runs if run.state == "finished"]
+        what = {"train": "trained network"}.get(stage, stage)
+        if len(finished) > 1:
+            raise BadInput(f"Several {what}s begin with {start}: {', '.join(finished)}.")
+        if not finished:
+            state = f"it is {runs[0].state}" if runs else "`nescio runs` lists what there is"
+            raise BadInput(f"There is no {what} {start} in {self.root}: {state}.")
+        return finished[0]
+
+    def failure(self, stage: str, key: str) -> str | None:
+        """Why work failed, if it did and nobody has finished it since."""
+        note = self.path(stage, key).with_name(f"{key}.part") / FAILURE
+        return str(_read_json(note).get("reason", "")) or None
+
+    def runs(self) -> list[Run]:
+        """Everything in the store: finished, running, failed with its reason, and stopped half-way."""
+        with _sentences(self.root):
+            folders = [each for each in sorted(self.root.glob("*/*")) if each.is_dir()]
+            return [run for each in folders if (run := self._run(each)) is not None]
+
+    def _run(self, folder: Path) -> Run | None:
+        stage, key = folder.parent.name, folder.name.removesuffix(".part")
+        if not re.fullmatch("[0-9a-f]{16}", key):
+            return None
+        recipe = _read_json(folder / RECIPE).get("recipe", {})
+        if folder.name == key:
+            return Run(stage, key, "finished", folder, recipe)
+        number, owner = _last(folder / WORK)
+        if number and _alive(folder / WORK / f"lock.{number}", owner):
+            return Run(stage, key, "running", folder, recipe, owner=_who(owner))
+        if (folder / FAILURE).is_file():
+            return Run(stage, key, "failed", folder, recipe, str(_read_json(folder / FAILURE).get("reason", "")))
+        return Run(stage, key, "stopped", folder, recipe) if folder.is_dir() else None  # it may have finished just now
+
+
+class _Reported(Exception):
+    """The failure of a process that could not speak for itself."""
+
+
+@dataclass
+class Part:
+    """Work in progress: files written to `folder` are its payload, `env` is added to env.json."""
+
+    goal: Path
+    folder: Path
+    lock: _Lock
+    document: dict[str, Any]
+    env: dict[str, Any] = field(default_factory=dict)
+    started: float = field(default_factory=time.time)
+
+    @property
+    def key(self) -> str:
+        return self.goal.name
+
+    def write(self, name: str, content: bytes) -> Path:
+        """Writes one file of the payload."""
+        parts = Path(name).parts
+        if not parts or parts[0] in RESERVED or ".." in parts or Path(name).is_absolute():
+            raise BadInput(f"A payload file cannot be named {name!r}.")
+        self.lock.check()
+        path = self.folder / name
+        with _sentences(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        return path
+
+    def save_checkpoint(self, tensors: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
+        """Replaces the checkpoint by these arrays and bytes, and by `meta`, which JSON can hold."""
+        from safetensors.numpy import save
+
+        arrays = {
+            name: np.frombuffer(value, np.uint8) if isinstance(value, bytes) else np.asarray(value, order="C")
+            for name, value in tensors.items()
+        }
+        about = {"meta": json.dumps(meta), "bytes": json.dumps([n for n in tensors if isinstance(tensors[n], bytes)])}
+        content = save(arrays, {**about, "sha256": _fingerprint(arrays, about)})
+        self.lock.check()
+        with _sentences(self.folder / WORK / CHECKPOINT):
+            _write(self.folder / WORK / CHECKPOINT, content)
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The last checkpoint, or None if there is none. A damaged one is never used: a warning, and None."""
+        path = self.folder / WORK / CHECKPOINT
+        with _sentences(path):
+            return read_checkpoint(path) if path.exists() else None
+
+    def _begin(self) -> None:
+        with _sentences(self.folder):
+            self._clear()
+            _write(self.folder / RECIPE, _json(self.document))
+
+    def _clear(self) -> None:
+        """Removes all but the checkpoint and the lock: a previous owner may have left it half-written."""
+        for each in self.folder.iterdir():
+            if each.name != WORK:
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+    def _finish(self) -> None:
+        with _sentences(self.folder):
+            payload = _payload(self.folder)
+            files = {name: _summary(path) for name, path in payload.items()}
+            for place in {self.folder, *payload.values(), *(path.parent for path in payload.values())}:
+                _flush(place)
+            times = {"started": _iso(self.started), "seconds": round(time.time() - self.started, 3)}
+            _write(self.folder / ENV, _json({**environment(), **times, **self.env}))
+            _write(self.folder / RECIPE, _json({**self.document, "files": files}))
+            self.lock.check()
+            try:
+                os.rename(self.folder, self.goal)
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise Lost(f"{self.goal} was finished by another process.") from None
+                raise
+            self.lock.gone = True
+            _flush(self.goal.parent)
+            shutil.rmtree(self.goal / WORK, ignore_errors=True)  # only now: a kill before the rename needs it
+
+    def _fail(self, error: Exception) -> None:
+        note = {"reason": reason_of(error, self.folder), "kind": type(error).__name__, "when": _iso(time.time())}
+        try:
+            self.lock.check()
+            try:
+                self._note(error, note)
+            except OSError:  # a full disk: half a payload took the last byte
+                self._begin()
+                self._note(error, note)
+        except (OSError, StoreError) as second:  # the first error is the one to raise
+            log.warning("%s: the failure could not be noted (%s).", self.folder, second)
+
+    def _note(self, error: Exception, note: dict[str, Any]) -> None:
+        (self.folder / "traceback.txt").write_text("".join(traceback.format_exception(error)), "utf-8")
+        _write(self.folder / FAILURE, _json(note))
+
+
+RESERVED = (WORK, RECIPE, ENV, FAILURE, "traceback.txt")
+
+
+def read_checkpoint(path: Path) -> Checkpoint | None:
+    """What save_checkpoint wrote; None, with a warning, if a single bit of it is not as it was."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            about = dict(file.metadata())
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if about.pop("sha256") != _fingerprint(arrays, about):
+            raise ValueError("checksum")
+        texts = set(json.loads(about["bytes"]))
+        meta = json.loads(about["meta"])
+    except (SafetensorError, ValueError, KeyError, TypeError):
+        log.warning("%s is damaged and is not used: the work starts again from the beginning.", path)
+        return None
+    return Checkpoint({name: array.tobytes() if name in texts else array for name, array in arrays.items()}, meta)
+
+
+# ---- locks
+
+
+@dataclass
+class _Lock:
+    folder: Path
+    number: int
+    owner: dict[str, Any]
+    gone: bool = False  # it went away with the finished folder
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        while not self.stop.wait(BEAT):
+            with suppress(OSError):  # a hiccup of the file system: check() tells whether the lock is still ours
+                os.utime(self.folder / f"lock.{self.number}")
+
+    def ours(self) -> bool:
+        return not self.gone and _last(self.folder) == (self.number, self.owner)
+
+    def check(self) -> None:
+        if not self.ours():
+            raise Lost(f"{self.folder.parent} was taken over by another process, or was removed: this one stops.")
+
+    def release(self) -> None:
+        self.stop.set()
+        if self.ours():
+            (self.folder / f"lock.{self.number}").unlink(missing_ok=True)
+
+
+def _acquire(goal: Path, wait: bool) -> _Lock | None:
+    """The lock of the goal's .part, or None once the goal is finished."""
+    folder = goal.with_name(f"{goal.name}.part") / WORK
+    pause = 0.05
+    while not goal.is_dir():
+        number, owner = _last(folder)
+        if number and _alive(folder / f"lock.{number}", owner):
+            if not wait:
+                raise Busy(f"{goal.parent.name}/{goal.name} is being done by {_who(owner)}.")
+            time.sleep(pause)
+            pause = min(2 * pause, 1.0)
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        owner = {**_machine(), "pid": os.getpid(), "start": _start_time(os.getpid()), "token": os.urandom(8).hex()}
+        draft = folder / f"draft.{owner['token']}"
+        try:
+            draft.write_bytes(_json(owner))
+            os.link(draft, folder / f"lock.{number + 1}")
+        except (FileExistsError, FileNotFoundError):  # another was faster, or finished and took the folder along
+            continue
+        finally:
+            draft.unlink(missing_ok=True)
+        if goal.is_dir():  # finished between the first look and the lock
+            shutil.rmtree(folder.parent, ignore_errors=True)
+            return None
+        return _Lock(folder, number + 1, owner)
+    shutil.rmtree(goal / WORK, ignore_errors=True)  # left if the last owner was killed just after the rename
+    return None
+
+
+def _last(folder: Path) -> tuple[int, dict[str, Any]]:
+    """Number and owner of the lock that counts; 0 if there is none."""
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0, {}
+    numbers = [int(name[5:]) for name in names if re.fullmatch(r"lock\.\d+", name)]
+    return (max(numbers), _read_json(folder / f"lock.{max(numbers)}")) if numbers else (0, {})
+
+
+def _alive(lock: Path, owner: dict[str, Any]) -> bool:
+    """On this machine: does the process still run? Elsewhere: has the heartbeat been silent for SILENCE seconds?"""
+    if {name: owner.get(name) for name in _machine()} == _machine():
+        return _start_time(owner["pid"]) in (owner["start"], 0)
+    try:
+        with lock.open("rb") as file:  # opening makes a network file system ask its server
+            beat = os.fstat(file.fileno()).st_mtime
+        return bool(_now(lock.parent) - beat < SILENCE)
+    except FileNotFoundError:  # released, or the folder took its final name
+        return False
+
+
+def _now(folder: Path) -> float:
+    """The time by the file system's own clock, which no machine's clock has to agree with."""
+    probe = folder / f"clock.{os.urandom(8).hex()}"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+@cache
+def _machine() -> dict[str, str]:
+    """Processes see each other's numbers only under one boot of one host, in one namespace (containers have theirs)."""
+    about = {"host": platform.node(), "boot": "", "space": ""}
+    with suppress(OSError):
+        about["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        about["space"] = os.readlink("/proc/self/ns/pid")
+    return about
+
+
+def _start_time(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot: tells it from a later one of the same number.
+
+    None if there is no such process, or only its remains (a zombie); 0 if it runs and cannot be looked into.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return None if words[0] in "ZX" else int(words[19])
+
+
+def _who(owner: dict[str, Any]) -> str:
+    return f"process {owner.get('pid', '?')} on {owner.get('host', 'another machine')}"
+
+
+# ---- keys and files
+
+
+def key_of(stage: str, recipe: Any, parents: Sequence[str] = (), version: int = 1) -> str:
+    """The key of work: a function of its stage, recipe, parents and version, wherever the store lies."""
+    return _key(_document(stage, recipe, parents, version))
+
+
+def _document(stage: str, recipe: Any, parents: Sequence[str], version: int) -> dict[str, Any]:
+    return {"stage": stage, "version": version, "parents": list(parents), "recipe": canonical(recipe)}
+
+
+def _key(document: dict[str, Any]) -> str:
+    return hashlib.sha256(to_json(document).encode()).hexdigest()[:16]
+
+
+def _payload(folder: Path) -> dict[str, Path]:
+    """Name -> path of every file but the store's own."""
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: path for name, path in files.items() if name != RECIPE and name.split("/")[0] != WORK}
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    """Size and checksum of a file."""
+    with path.open("rb") as file:
+        return {"bytes": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _fingerprint(arrays: Mapping[str, Any], about: Mapping[str, str]) -> str:
+    shapes = {name: [str(array.dtype), list(array.shape)] for name, array in arrays.items()}
+    digest = hashlib.sha256(to_json([shapes, about]).encode())
+    for name in sorted(arrays):
+        digest.update(arrays[name].reshape(-1).view(np.uint8))
+    return digest.hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """The whole file or the old one: written beside, flushed, renamed."""
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        with fresh.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+        _flush(path.parent)
+    except OSError:
+        with suppress(OSError):
+            fresh.unlink()  # on a full disk this makes room to say so
+        raise
+
+
+def _flush(place: Path) -> None:
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, indent=1, ensure_ascii=False).encode()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text("utf-8")))
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
+        return {}
+
+
+def _iso(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
+
+
+@cache
+def environment() -> dict[str, Any]:
+    """Versions of Python and of the packages that matter, and the machine."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "packages": versions,
+    }
+
+
+# ---- sentences
+
+ADVICE = {
+    errno.ENOSPC: "the disk is full: make room and run again",
+    errno.EDQUOT: "your quota on this disk is used up: make room and run again",
+    errno.EROFS: "the file system is read-only: choose another place for the store",
+    errno.EACCES: "you may not write there: choose another place for the store, or change its permissions",
+    errno.EPERM: "you may not write there, or the file system has no hard links: choose another place for the store",
+    errno.ENOTDIR: "a file stands where a folder should be: choose another place for the store",
+    errno.EEXIST: "a file stands where a folder should be: choose another place for the store",
+}
+
+
+@contextmanager
+def _sentences(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(reason_of(error, path)) from error
+
+
+def reason_of(error: Exception, path: Path | None = None) -> str:
+    """Why, in one line; `path` is where it happened, if the error does not say."""
+    if isinstance(error, OSError) and (error.filename or path):
+        advice = ADVICE.get(error.errno or 0, f"{error.strerror or error}".rstrip("."))
+        return f"{error.filename or path}: {advice}."
+    text = " ".join(str(error).split("\n")[0].split())
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which goes on for a page
+        return "The device has no memory left: use fewer workers, a smaller batch or a smaller network."
+    if type(error).__module__.partition(".")[0] == "nescio" and text:  # a sentence for people
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _again(folder: Path) -> str:
+    return f"remove the folder {folder.name} and run again."

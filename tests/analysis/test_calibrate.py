@@ -1,0 +1,386 @@
+"""Temperature and vector scaling of dumps."""
+
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.special import log_softmax, logsumexp, softmax
+
+from nescio import BadInput, Predictions, Undefined
+from nescio.analysis import calibrate
+from nescio.analysis.calibrate import REACH, Scaled, Temperature, Vector, _Rows, temperature, vector
+from nescio.measures import energy, largest
+from nescio.measures._softmax import summary
+
+
+def sampled(n=4000, c=6, s=1, seed=0, spread=2.0):
+    """Labels drawn from the model's own probabilities: the true temperature is 1."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, s, c)) * spread
+    probs = softmax(logits, axis=2).mean(1)
+    labels = (probs.cumsum(1) < rng.random((n, 1))).sum(1)
+    return logits, np.minimum(labels, c - 1)
+
+
+def counted():
+    """Rows repeated with their labels in exact proportion to their probabilities: the best temperature *is* 1."""
+    shares = np.array([[5, 3, 2], [1, 8, 1], [7, 2, 1], [3, 3, 4]])
+    logits = np.log(shares / 10).repeat(10, axis=0)
+    return logits, np.concatenate([np.repeat(np.arange(3), share) for share in shares])
+
+
+@pytest.mark.parametrize("factor", [3.0, 1.0, 0.2, 1e3, 1e-3])
+def test_recovers_the_factor_that_logits_were_scaled_by(factor):
+    logits, labels = counted()
+    found = temperature(Predictions(logits=logits * factor, labels=labels)).temperature
+    assert found == pytest.approx(factor, rel=1e-6)
+
+
+def test_recovers_three_from_sampled_labels():
+    logits, labels = sampled(n=300_000, c=4)
+    alone = temperature(Predictions(logits=logits, labels=labels)).temperature
+    found = temperature(Predictions(logits=logits * 3, labels=labels)).temperature
+    assert found == pytest.approx(3 * alone, rel=1e-6)
+    assert found == pytest.approx(3, rel=1e-2)  # five standard errors of the sample
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_any_float_dtype(dtype):
+    logits, labels = counted()
+    found = temperature(Predictions(logits=(logits * 3).astype(dtype), labels=labels)).temperature
+    assert found == pytest.approx(3, rel=1e-3)
+
+
+@pytest.mark.parametrize("s", [1, 4])
+def test_it_is_the_minimum_of_the_likelihood_of_the_mean(s):
+    logits, labels = sampled(s=s)
+    logits = logits * 2
+    found = temperature(Predictions(logits=logits, labels=labels)).temperature
+
+    def nll(t):
+        own = log_softmax(logits / t, axis=2)[np.arange(len(labels)), :, labels]
+        return -(logsumexp(own, axis=1) - np.log(s)).mean()
+
+    grid = found * np.exp(np.linspace(-0.5, 0.5, 41))
+    assert min(grid, key=nll) == pytest.approx(found)
+    calibrated = Temperature(found)(Predictions(logits=logits, labels=labels))
+    assert summary(calibrated).answers().log_loss.mean() == pytest.approx(nll(found), rel=1e-12)
+
+
+@pytest.mark.parametrize("s", [1, 3])
+def test_gradients_are_exact(s):
+    logits, labels = sampled(n=50, c=4, s=s)
+    rows = _Rows(Predictions(logits=logits, labels=labels))
+    rng = np.random.default_rng(0)
+    scale, bias, step = rng.uniform(0.5, 1.5, 4), rng.normal(size=4), 1e-6
+    _, by_scale, by_bias = rows.loss(scale, bias)
+    for j in range(4):
+        e = np.eye(4)[j] * step
+        assert (rows.loss(scale + e, bias)[0] - rows.loss(scale - e, bias)[0]) / (2 * step) == pytest.approx(
+            by_scale[j], abs=1e-8
+        )
+        assert (rows.loss(scale, bias + e)[0] - rows.loss(scale, bias - e)[0]) / (2 * step) == pytest.approx(
+            by_bias[j], abs=1e-8
+        )
+
+
+@given(
+    hnp.arrays(np.float64, (4, 5), elements=st.floats(-4, 4) | st.sampled_from([1.0, np.nextafter(1.0, 2), 0.0])),
+    st.floats(0.05, 20),
+    st.booleans(),
+)
+def test_a_temperature_never_changes_an_answer(logits, t, normalized):
+    if normalized:
+        logits = log_softmax(logits, axis=1)
+    dump = Predictions(logits=logits, normalized=normalized)
+    scaled = Temperature(t)(dump)
+    np.testing.assert_array_equal(summary(scaled).predicted, summary(dump).predicted)
+
+
+def test_probabilities_stay_probabilities():
+    logits, labels = counted()
+    sharp = softmax(logits * 3, axis=1)
+    dump = Predictions(probs=sharp, labels=labels)
+    found = temperature(dump)
+    assert found.temperature == pytest.approx(3, rel=1e-6)
+    calibrated = found(dump)
+    assert calibrated.normalized
+    np.testing.assert_allclose(np.exp(np.asarray(calibrated.logits))[:, 0], softmax(logits, axis=1), rtol=1e-6)
+    with pytest.raises(Undefined, match="holds probabilities"):
+        energy(calibrated)
+
+
+def test_zeros_of_half_precision_probabilities():
+    logits, labels = sampled(n=2000, c=300, spread=5.0)
+    half = softmax(logits[:, 0], axis=1).astype(np.float16)
+    kept = half[np.arange(2000), labels] > 0
+    found = temperature(Predictions(probs=half[kept], labels=labels[kept])).temperature
+    assert found == pytest.approx(1, rel=0.03)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "held"), [(np.float16, np.float32), (np.float32, np.float32), (np.float64, np.float64)]
+)
+def test_calibrated_logits_are_an_array(dtype, held, normalized):
+    logits, labels = sampled(n=50, c=4, s=2)
+    logits = log_softmax(logits, axis=2) if normalized else logits
+    dump = Predictions(logits=logits.astype(dtype), labels=labels, normalized=normalized)
+    calibrated = Temperature(3.0)(dump)
+    assert type(calibrated.logits) is np.ndarray
+    assert calibrated.logits.dtype == held
+    expected = dump.logits.astype(np.float64) / 3
+    expected = log_softmax(expected, axis=2) if normalized else expected
+    np.testing.assert_allclose(calibrated.logits, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(calibrated.logits.argmax(2), dump.logits.argmax(2))
+
+
+def test_scaled_logits_stay_finite():
+    dump = Predictions(logits=np.array([[3e38, 2e38, -3e38], [1.0, 2.0, 3.0]], np.float32))
+    logits = Temperature(1e-3)(dump).logits
+    assert np.isfinite(logits).all()
+    np.testing.assert_array_equal(logits.argmax(2), dump.logits.argmax(2))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("name", ["folder", "a.npz", "a.safetensors", "a.parquet", "a.csv"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_calibrated_dump_is_saved(tmp_path, monkeypatch, lazy, name, dtype):
+    monkeypatch.setattr(calibrate, "HELD_BYTES", 0 if lazy else 1 << 20)
+    logits, labels = sampled(n=300, c=4)
+    calibrated = Temperature(3.0)(Predictions(logits=logits.astype(dtype), labels=labels))
+    assert isinstance(calibrated.logits, Scaled if lazy else np.ndarray)
+    again = Predictions.load(calibrated.save(tmp_path / name))
+    assert again.logits.dtype == (np.float64 if name == "a.csv" else dtype)
+    np.testing.assert_array_equal(again.logits, np.asarray(calibrated.logits))
+    np.testing.assert_array_equal(again.labels, labels)
+
+
+def test_lazy_logits_are_calculated_with():
+    logits, _ = sampled(n=20, c=4, s=3)
+    lazy, whole = Scaled(logits, np.float64(0.5), np.float64(0.0), False), logits / 2
+    for work in (
+        lambda z: z / 2,
+        lambda z: 2 - z,
+        lambda z: z + z,
+        lambda z: -z,
+        np.exp,
+        np.mean,
+        lambda z: z > 0,
+        lambda z: z.max(),
+        lambda z: z.mean(1),
+        lambda z: z.astype(np.float32),
+        lambda z: np.add.reduce(z, axis=2),
+    ):
+        np.testing.assert_array_equal(work(lazy), work(whole))
+    assert (lazy.size, lazy.nbytes) == (whole.size, whole.nbytes)
+    assert not hasattr(lazy, "detach")
+
+
+def test_the_scaled_logits_are_read_lazily(monkeypatch):
+    monkeypatch.setattr(calibrate, "HELD_BYTES", 0)
+    logits, labels = sampled(n=20, c=4, s=3)
+    dump = Predictions(logits=logits.astype(np.float32), labels=labels)
+    lazy = Temperature(2.0)(dump).logits
+    whole = logits.astype(np.float32) / 2
+    assert (lazy.shape, lazy.ndim, lazy.dtype, len(lazy)) == ((20, 3, 4), 3, np.float32, 20)
+    np.testing.assert_array_equal(np.asarray(lazy), whole)
+    np.testing.assert_array_equal(np.asarray(lazy, np.float64), whole.astype(np.float64))
+    for key in (
+        slice(3, 7),
+        5,
+        -1,
+        np.array([4, 1]),
+        np.arange(20) % 2 == 0,
+        (slice(None), 0),
+        (2, 1),
+        (slice(0, 9), slice(None), 2),
+        (np.arange(20), 0, labels),
+        ...,
+    ):
+        np.testing.assert_array_equal(lazy[key], whole[key])
+
+
+def test_what_is_not_logits_stays():
+    logits, labels = counted()
+    n = len(labels)
+    dump = Predictions(
+        logits=logits,
+        labels=labels,
+        variants={"tta": log_softmax(logits, axis=1)},
+        scores={"native": np.arange(n)},
+        groups={"domain": np.arange(n) % 2},
+        index=np.arange(n)[::-1],
+        members=[3],
+    )
+    scaled = Temperature(2.0)(dump)
+    assert scaled.variants["tta"] is dump.variants["tta"]
+    for name, column in dump.columns():
+        if name != "logits":
+            np.testing.assert_array_equal(dict(scaled.columns())[name], column)
+    np.testing.assert_array_equal(scaled.members, [3])
+    assert scaled.take(slice(0, 5)).logits.shape == (5, 1, 3)
+
+
+def test_a_large_dump_is_calibrated_without_a_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr(calibrate, "HELD_BYTES", 0)
+    shape = (3000, 5, 500)
+    file = np.lib.format.open_memmap(tmp_path / "logits.npy", "w+", np.float16, shape)
+    file[:] = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    labels = np.arange(3000) % 500
+    labels[:1500] = np.asarray(file[:1500, 0], np.float32).argmax(1)
+    dump = Predictions(logits=np.load(tmp_path / "logits.npy", mmap_mode="r"), labels=labels)
+    temperature(Predictions(logits=counted()[0], labels=counted()[1]))  # imports the optimiser
+    tracemalloc.start()
+    calibrated = temperature(dump)(dump)
+    assert summary(calibrated).answers().log_loss.mean() < summary(dump).answers().log_loss.mean()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 30e6 < 8 * file.size
+
+
+def test_vector_scaling_undoes_a_bent_model():
+    logits, labels = sampled(n=60_000, c=4)
+    bend, offset = np.array([3.0, 2.0, 4.0, 1.0]), np.array([1.0, -2.0, 0.5, 0.5])
+    dump = Predictions(logits=logits * bend + offset, labels=labels)
+    found = vector(dump)
+    np.testing.assert_allclose(found.scale, 1 / bend, rtol=0.05)
+    bias = -offset / bend
+    np.testing.assert_allclose(found.bias - found.bias.mean(), bias - bias.mean(), atol=0.05)
+    by_vector = summary(found(dump)).answers().log_loss.mean()
+    by_temperature = summary(temperature(dump)(dump)).answers().log_loss.mean()
+    assert by_vector < by_temperature - 0.05
+    assert by_vector == pytest.approx(
+        summary(Predictions(logits=logits, labels=labels)).answers().log_loss.mean(), abs=1e-3
+    )
+
+
+def test_vector_scaling_of_several_draws_and_of_probabilities():
+    logits, labels = sampled(n=20_000, c=3, s=2)
+    for dump in (Predictions(logits=logits, labels=labels), Predictions(probs=softmax(logits, axis=2), labels=labels)):
+        found = vector(dump)
+        np.testing.assert_allclose(found.scale, 1, rtol=0.1)
+        assert summary(found(dump)).answers().log_loss.mean() <= summary(dump).answers().log_loss.mean()
+
+
+def test_rows_of_other_classes_do_not_teach():
+    logits, labels = counted()
+    n = len(labels)
+    strange = np.concatenate([labels, np.full(n, 77)])
+    dump = Predictions(logits=np.concatenate([logits, logits]) * 3, labels=strange, taught=np.arange(2 * n) < n)
+    assert temperature(dump).temperature == pytest.approx(3, rel=1e-6)
+    assert len(largest(temperature(dump)(dump))) == 2 * n
+
+
+@pytest.mark.parametrize("fit", [temperature, vector])
+@pytest.mark.parametrize(
+    ("fields", "error", "sentence"),
+    [
+        ({"logits": np.eye(3)}, BadInput, "no labels"),
+        ({"labels": [0, 1]}, BadInput, "no logits"),
+        ({"logits": [[1.0, 2.0]], "labels": [0]}, BadInput, "has 1 labelled rows"),
+        ({"logits": np.eye(3), "labels": [0, 1, 9], "taught": [1, 0, 0]}, BadInput, "has 1 labelled rows"),
+        ({"logits": np.ones((3, 3)), "labels": [0, 1, 2]}, Undefined, "same logit"),
+    ],
+)
+def test_nothing_to_fit(fit, fields, error, sentence):
+    with pytest.raises(error, match=sentence):
+        fit(Predictions(**fields))
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize(
+    ("labels", "edge", "sentence"),
+    [
+        ([0, 1, 2], 1 / REACH, "Every validation answer is right"),
+        ([1, 2, 0], REACH, "no better than chance"),
+    ],
+)
+def test_the_edge_of_the_box(factor, labels, edge, sentence):
+    val = Predictions(logits=np.eye(3) * factor, labels=labels)
+    found = temperature(val)
+    assert found.at_edge
+    assert found.temperature == pytest.approx(edge * factor * np.eye(3)[0].std())
+    assert np.isfinite(summary(found(val)).answers().log_loss).all()
+    with pytest.raises(Undefined, match=sentence):
+        vector(val)
+
+
+def test_inside_the_box():
+    logits, labels = counted()
+    assert not temperature(Predictions(logits=logits, labels=labels)).at_edge
+
+
+def test_calibration_that_the_protocol_leaves_out():
+    from nescio.protocols.uimnet import calibration
+
+    logits, labels = counted()
+    assert calibration(Predictions(logits=np.eye(3), labels=[0, 1, 2])) is None
+    assert calibration(Predictions(logits=np.eye(3), labels=[1, 2, 0])) is None
+    assert calibration(Predictions(logits=np.ones((3, 3)), labels=[0, 1, 2])) is None
+    assert calibration(Predictions(logits=logits * 3, labels=labels)) == pytest.approx(3, rel=1e-6)
+
+
+GROWTH = """
+import re, sys
+from pathlib import Path
+import scipy.optimize
+from nescio import Predictions, calibrate
+from nescio.measures._softmax import prob_blocks, summary
+
+def peak():  # of this program alone: ru_maxrss also counts the one that started it
+    return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) // 1024
+
+def whole_pass(dump):
+    summary(dump)
+
+def probabilities(dump):
+    for _ in prob_blocks(dump):
+        pass
+
+def calibration(dump):
+    calibrate._Rows(dump).loss(1.0, 0.0)
+
+def scaled(dump):
+    calibrate.HELD_BYTES = 0
+    summary(calibrate.Temperature(2.0)(dump))
+
+dump = Predictions.load(sys.argv[1])
+before = peak()
+globals()[sys.argv[2]](dump)
+print(before, peak() - before)
+"""
+
+
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory):
+    """A folder of 200 MB."""
+    folder = tmp_path_factory.mktemp("mapped") / "dump"
+    logits = np.random.default_rng(0).standard_normal((50_000, 1000), np.float32)
+    return Predictions(logits=logits, labels=np.arange(50_000) % 1000).save(folder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+@pytest.mark.parametrize("work", ["whole_pass", "probabilities", "calibration", "scaled"])
+def test_a_memory_mapped_dump_is_not_kept_in_memory(mapped, work):
+    run = subprocess.run([sys.executable, "-c", GROWTH, mapped, work], capture_output=True, text=True, check=True)
+    before, growth = map(int, run.stdout.split())
+    assert before < 150 and growth < 80
+
+
+def test_vector_needs_every_class():
+    logits, labels = counted()
+    with pytest.raises(Undefined, match="no label 2"):
+        vector(Predictions(logits=logits, labels=np.minimum(labels, 1)))
+
+
+def test_nothing_to_scale():
+    with pytest.raises(BadInput, match="no logits"):
+        Temperature(2.0)(Predictions(labels=[0, 1]))
+    with pytest.raises(BadInput, match="fitted on 2 classes"):
+        Vector(np.ones(2), np.zeros(2))(Predictions(logits=np.eye(3)))

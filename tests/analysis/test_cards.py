@@ -1,0 +1,206 @@
+"""The scorecard says everything that can be said, on the same rows, with a reason for the rest."""
+
+import numpy as np
+import pytest
+
+from nescio import BadInput, Predictions, Undefined, measures, metrics, stack
+from nescio.analysis.calibrate import temperature
+from nescio.analysis.cards import scorecard
+from nescio.rows import COLUMNS
+
+RNG = np.random.default_rng(0)
+
+
+def model(n=400, c=6, seed=0, scale=3.0, **more):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, c, n)
+    logits = 2 * np.eye(c)[labels] + rng.normal(size=(n, c))
+    embeddings = np.eye(8)[labels] * 3 + rng.normal(size=(n, 8))
+    return Predictions(labels=labels, logits=scale * logits, embeddings=embeddings, **more)
+
+
+@pytest.fixture(scope="module")
+def full():
+    out = model(150, seed=3, scale=1.0).replace(labels=None)
+    return scorecard(model(), model(seed=1), model(seed=2), {"far": out}, name="m", facts={"method": "erm"})
+
+
+def test_rows_have_the_designs_columns_and_finite_numbers(full):
+    for row in full.rows:
+        assert tuple(row) == COLUMNS
+        assert np.isfinite(row["value"]) and row["n"] > 0 and row["method"] == "erm"
+
+
+def test_every_number_is_the_metric_of_the_measure(full):
+    p, out = model(), model(150, seed=3, scale=1.0)
+    wrong = p.logits[:, 0].argmax(1) != p.labels
+    for name in ("largest", "gap", "entropy", "max_logit", "energy", "norm"):
+        u, far = getattr(measures, name)(p), getattr(measures, name)(out)
+        assert full.value("auroc", name, "test") == metrics.auroc(u, wrong)
+        assert full.value("aurc", name) == metrics.aurc(u, wrong)
+        assert full.value("sac@0.95", name) == metrics.sac(u, wrong, 0.95)
+        both, is_out = np.concatenate([u, far]), np.repeat([False, True], [len(u), len(far)])
+        assert full.value("auroc", name, "far") == metrics.auroc(both, is_out)
+        cut = metrics.threshold(getattr(measures, name)(model(seed=2)))
+        assert full.value("in_as_in", name) == metrics.in_as_in(u, cut)
+        assert full.value("out_as_out", name) == metrics.out_as_out(far, cut)
+    u = measures.gmm(model(seed=1))(p)
+    assert full.value("auroc", "gmm", "test") == metrics.auroc(u, wrong)
+    assert full.value("recall_at_1") == metrics.recall_at_1(p.embeddings, p.labels)
+    assert full.value("r_auroc", "entropy") == metrics.r_auroc(p.embeddings, p.labels, measures.entropy(p))
+
+
+def test_calibrated_rows_stand_beside_raw_ones_on_the_same_rows(full):
+    scaled = temperature(model(seed=2))(model())
+    wrong = model().logits[:, 0].argmax(1) != model().labels
+    assert full.value("nll", calibrated=True) < full.value("nll")
+    assert full.value("auroc", "entropy", "test", calibrated=True) == metrics.auroc(measures.entropy(scaled), wrong)
+    assert full.value("temperature", split="val", calibrated=True) == pytest.approx(1.5, rel=0.1)
+    raw = {(r["measure"], r["metric"], r["split"]): r["n"] for r in full.rows if not r["calibrated"]}
+    for row in full.rows:
+        if row["calibrated"] and row["metric"] != "temperature":
+            assert raw[row["measure"], row["metric"], row["split"]] == row["n"]
+
+
+def test_what_cannot_be_said_has_a_reason():
+    card = scorecard(Predictions(logits=RNG.normal(size=(5, 3))))
+    assert {r["metric"] for r in card.reasons} >= {"answers", "recall_at_1", "detection", "calibrated"}
+    assert all(r["reason"].endswith(".") and set(r) == {"measure", "metric", "split", "reason"} for r in card.reasons)
+    with pytest.raises(Undefined, match="no labels"):
+        card.value("answers")
+
+
+def test_all_right_is_a_reason_and_not_a_number():
+    labels = np.arange(6) % 3
+    card = scorecard(Predictions(labels=labels, logits=5 * np.eye(3)[labels]))
+    with pytest.raises(Undefined):
+        card.value("auroc", "entropy")
+    assert card.value("accuracy") == 1 and card.value("sac@0.99", "entropy") == 1
+
+
+def test_untaught_rows_are_out_domain():
+    p = model()
+    mixed = p.replace(taught=np.arange(len(p)) % 4 > 0)
+    card = scorecard(mixed)
+    assert card.value("accuracy") == metrics.accuracy(_probs(p)[mixed.taught], p.labels[mixed.taught])
+    u = measures.entropy(p)
+    known, new = u[mixed.taught], u[~mixed.taught]
+    is_out = np.repeat([False, True], [len(known), len(new)])
+    assert card.value("auroc", "entropy", "untaught") == metrics.auroc(np.concatenate([known, new]), is_out)
+
+
+def _probs(p):
+    z = np.asarray(p.logits[:, 0], float)
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def test_zero_probability_rows_are_counted():
+    probs = np.array([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]])
+    card = scorecard(Predictions(labels=[0, 0, 1], probs=probs))
+    assert any(note.startswith("1 of 3 rows") for note in card.notes)
+    with pytest.raises(Undefined, match="probabilities"):
+        card.value("auroc", "energy")
+
+
+def test_an_ensemble_disagrees_and_one_draw_cannot():
+    one, two = model(), model().replace(logits=model(seed=9).logits)
+    card = scorecard(stack([one, two]))
+    assert card.rows[0]["members"] == 2
+    assert np.isfinite(card.value("auroc", "mutual_information"))
+    with pytest.raises(Undefined, match="one draw"):
+        scorecard(one).value("auroc", "mutual_information")
+
+
+def test_groups_get_rows_of_their_own():
+    p = model(groups={"severity": np.arange(400) % 3})
+    card = scorecard(p, by=("severity",))
+    rows = [r for r in card.rows if r["group"] == "severity=1" and r["metric"] == "accuracy"]
+    part = p.groups["severity"] == 1
+    assert [r["value"] for r in rows] == [metrics.accuracy(_probs(p)[part], p.labels[part])]
+    with pytest.raises(BadInput, match="no group named 'weather'"):
+        scorecard(p, by=("weather",))
+
+
+def test_human_votes_and_crops():
+    rng = np.random.default_rng(5)
+    p = model(annotations=rng.integers(1, 9, size=(400, 6)))
+    card = scorecard(p)
+    assert card.value("human_alignment", "entropy") == metrics.human_alignment(measures.entropy(p), p.annotations)
+    twins = np.where(np.arange(400) < 200, np.arange(400), np.arange(400) - 200)
+    card = scorecard(model(groups={"twin": twins}))
+    u = measures.entropy(p)
+    assert card.value("crop_agreement", "entropy") == metrics.crop_agreement(u[:200], u[200:])
+
+
+def test_native_and_other_scores_are_measures():
+    rng = np.random.default_rng(6)
+    p = model(scores={"native": rng.random(400), "depth": rng.random(400)})
+    wrong = p.logits[:, 0].argmax(1) != p.labels
+    card = scorecard(p)
+    assert card.value("auroc", "native") == metrics.auroc(p.scores["native"], wrong)
+    assert card.value("auroc", "scores/depth") == metrics.auroc(p.scores["depth"], wrong)
+
+
+def test_bad_wishes():
+    with pytest.raises(BadInput, match="no calibration named 'platt'"):
+        scorecard(model(), calibration="platt")
+    with pytest.raises(BadInput, match="classes"):
+        scorecard(model(), val=model(c=5))
+    with pytest.raises(BadInput, match="no measure named 'entropi'"):
+        scorecard(model(), only=("entropi",))
+    with pytest.raises(BadInput, match="out-domain"):
+        scorecard(model(taught=np.zeros(400, bool)))
+
+
+def test_a_density_fitted_on_validation_sets_its_threshold_on_rows_it_has_not_seen():
+    val, test = model(60, seed=2), model(400)
+    card = scorecard(test, val=val, ood=model(50, seed=4).replace(labels=None), only=("gmm",))
+    seen = metrics.threshold(measures.gmm(val)(val))
+    assert metrics.in_as_in(measures.gmm(val)(test), seen) < 0.6  # the trap: it refuses what it should know
+    assert card.value("in_as_in", "gmm") > 0.8
+    halves = np.empty(60)
+    halves[::2] = measures.gmm(val.take(np.arange(1, 60, 2)))(val.take(np.arange(0, 60, 2)))
+    halves[1::2] = measures.gmm(val.take(np.arange(0, 60, 2)))(val.take(np.arange(1, 60, 2)))
+    cut = metrics.threshold(halves)
+    assert card.value("in_as_in", "gmm") == metrics.in_as_in(measures.gmm(val)(test), cut)
+
+
+def test_zero_probability_rows_are_in_the_reasons_too():
+    card = scorecard(Predictions(labels=[0, 0, 1], probs=np.array([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]])))
+    assert any(r["metric"] == "nll" and r["reason"].startswith("1 of 3 rows") for r in card.reasons)
+    assert np.isfinite(card.value("nll"))
+
+
+@pytest.mark.parametrize("name", ["test", "val", "untaught"])
+def test_out_domain_data_cannot_take_the_name_of_other_rows(name):
+    with pytest.raises(BadInput, match="another name"):
+        scorecard(model(), ood={name: model()})
+
+
+def test_paths_and_dicts_are_welcome(tmp_path):
+    p = model()
+    p.save(tmp_path / "p.npz")
+    raw = {"labels": p.labels, "logits": p.logits}
+    assert scorecard(tmp_path / "p.npz").value("nll") == scorecard(raw).value("nll") == scorecard(p).value("nll")
+    assert np.isfinite(scorecard(raw, ood={"far": raw}).value("auroc", "entropy", "far"))
+
+
+def test_a_plug_in_that_gives_nan_becomes_a_reason(monkeypatch):
+    from nescio.metrics._spec import Metric
+
+    broken = Metric("broken", lambda u, wrong: float("nan"), ("ranking",), "higher", False)
+    monkeypatch.setitem(metrics.registry._parts, "broken", broken)
+    card = scorecard(model())
+    assert all(np.isfinite(r["value"]) for r in card.rows)
+    assert any(r["metric"] == "broken" and "no number" in r["reason"] for r in card.reasons)
+
+
+def test_a_small_validation_dump_serves_as_reference():
+    card = scorecard(model(), val=model(12, seed=2), only=("knn_distance",))
+    assert np.isfinite(card.value("in_as_in", "knn_distance"))
+
+
+def test_a_validation_dump_that_cannot_calibrate_costs_only_the_calibration():
+    card = scorecard(model(), val=model(1, seed=2))
+    assert np.isfinite(card.value("accuracy"))

@@ -1,0 +1,489 @@
+"""A resample's value is the metric of the rows written out as often as they were drawn; the rest is what follows."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nescio import BadInput, Predictions, Undefined, metrics
+from nescio.analysis import bootstrap as boot
+from nescio.analysis.comparison import add_intervals, bootstrap, compare, interval, two_sided
+
+RANKING = [each for each in boot.applicable() if each.ranks]
+ANSWERS = [each for each in boot.applicable() if not each.ranks]
+MASS = boot.Asked("ece mass", metrics.registry["ece"], {"scheme": "mass"})
+
+
+def or_nan(function, *arrays, **options):
+    try:
+        return function(*arrays, **options)
+    except Undefined:
+        return np.nan
+
+
+@st.composite
+def ranked(draw):
+    n = draw(st.integers(1, 30))
+    u = draw(st.lists(st.sampled_from([-1.5, -0.0, 0.0, 0.1, 0.25, 0.5, 2.0, 120.0]), min_size=n, max_size=n))
+    wrong = draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    drawn = draw(st.lists(st.integers(0, n - 1), min_size=n, max_size=n))
+    return np.array(u), np.array(wrong), np.bincount(drawn, minlength=n)
+
+
+@settings(max_examples=150)
+@given(ranked())
+@pytest.mark.parametrize("numba", [False, True])
+def test_a_resampled_ranking_is_the_ranking_of_the_copied_rows(numba, case):
+    u, wrong, counts = case
+    part = boot.RankPart(u, wrong, RANKING)
+    if numba:
+        pytest.importorskip("numba")
+        part.accelerate()
+    copied = np.repeat(np.arange(len(counts)), counts)
+    for each, value in zip(RANKING, part.values(counts), strict=True):
+        truth = or_nan(each.metric.function, u[copied], wrong[copied], **each.options)
+        assert value == pytest.approx(truth, rel=1e-12, abs=1e-14, nan_ok=True), each.label
+
+
+def test_every_ranking_metric_of_the_issue_is_resampled():
+    names = {each.metric.name for each in RANKING}
+    assert names >= {"auroc", "aupr", "fpr_at_tpr", "gamma", "aurc", "e_aurc", "augrc", "aulc", "raulc", "sac"}
+    assert {each.label for each in ANSWERS} >= {"accuracy", "accuracy@5", "nll", "brier", "ece"}
+    assert {"sac@0.95", "selective_risk@0.8"} <= {each.label for each in RANKING}
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(2, 7))
+def test_resampled_answers_are_the_answers_of_the_copied_rows(seed, n, c):
+    rng = np.random.default_rng(seed)
+    probs = rng.dirichlet(np.full(c, 0.3), n).round(1)  # tied confidences, some exactly 0, 1 or on an edge
+    probs[:, -1] = np.abs(1 - probs[:, :-1].sum(1))
+    probs = np.clip(probs, 0, 1)
+    probs /= probs.sum(1, keepdims=True)
+    labels = rng.integers(c, size=n)
+    counts = boot.draw(n, seed, 0)
+    copied = np.repeat(np.arange(n), counts)
+    wanted = [*ANSWERS, MASS, boot.asked("ece@7"), boot.asked("accuracy@2")]
+    values = boot.AnswerPart(metrics.answers(probs, labels), wanted).values(counts)
+    for each, value in zip(wanted, values, strict=True):
+        truth = or_nan(each.metric.function, probs[copied], labels[copied], **each.options)
+        assert value == pytest.approx(truth, rel=1e-12, abs=1e-14, nan_ok=True), each.label
+
+
+def test_numba_and_numpy_agree_on_many_rows_and_ties():
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(5)
+    n = 3000
+    wrong = rng.random(n) < 0.3
+    u = np.where(rng.random(n) < 0.5, (rng.normal(size=n) + wrong).round(1), rng.normal(size=n) + wrong)
+    parts = [boot.RankPart(u, wrong, RANKING)]
+    (slow,) = boot.resample(parts, n, 20, 1, numba=False)
+    assert parts[0].fast is None
+    (fast,) = boot.resample(parts, n, 20, 1, numba=True)
+    np.testing.assert_allclose(fast, slow, rtol=1e-11, atol=1e-14)
+    whole = [each(metrics.Ranking(u, wrong)) for each in RANKING]
+    np.testing.assert_allclose(parts[0].values(np.ones(n, int)), whole, rtol=1e-11)
+
+
+def test_auroc_of_resamples_is_scikit_learns():
+    from sklearn.metrics import roc_auc_score
+
+    rng = np.random.default_rng(2)
+    wrong = rng.random(400) < 0.3
+    u = (rng.normal(size=400) + wrong).round(1)
+    (values,) = boot.resample([boot.RankPart(u, wrong, [boot.asked("auroc")])], 400, 8, 3)
+    for number, (value,) in enumerate(values):
+        weights = boot.draw(400, 3, number)
+        assert value == pytest.approx(roc_auc_score(wrong, u, sample_weight=weights), abs=1e-12)
+
+
+# ---- drawing
+
+
+def test_a_resample_draws_n_rows_with_replacement():
+    counts = np.array([boot.draw(50, 0, number) for number in range(4000)])
+    assert (counts.sum(1) == 50).all()
+    assert np.abs(counts.mean(0) - 1).max() < 0.08  # every row once on average
+    assert counts.var() == pytest.approx(1 - 1 / 50, rel=0.02)  # of a multinomial
+    assert np.cov(counts[:, 0], counts[:, 1])[0, 1] == pytest.approx(-1 / 50, abs=0.05)
+
+
+def test_streams_depend_on_seed_and_number_alone():
+    assert (boot.draw(99, 4, 2) == boot.draw(99, 4, 2)).all()
+    assert (boot.draw(99, 4, 2) != boot.draw(99, 4, 3)).any()
+    assert (boot.draw(99, 4, 2) != boot.draw(99, 5, 2)).any()
+    rng = np.random.default_rng(0)
+    u, wrong = rng.normal(size=99), rng.random(99) < 0.4
+    parts = [boot.RankPart(u, wrong, RANKING)]
+    (one,) = boot.resample(parts, 99, 25, 4, workers=1)
+    for workers in (2, 3, 7):
+        (many,) = boot.resample(parts, 99, 25, 4, workers=workers)
+        assert np.array_equal(one, many, equal_nan=True)
+    (fewer,) = boot.resample(parts, 99, 10, 4)
+    assert np.array_equal(one[:10], fewer, equal_nan=True)
+
+
+def test_the_interval_is_the_middle_of_the_defined_resamples():
+    values = np.append(np.arange(101.0), [np.nan] * 7)
+    assert interval(values, 0.9) == pytest.approx((5, 95))
+    with pytest.raises(Undefined, match="every resample"):
+        interval(np.full(3, np.nan))
+
+
+# ---- models
+
+
+def model(seed, n=400, quality=2.0, index=None, labels=None, c=4, sharp=1.0, rows=0):
+    rng = np.random.default_rng(100 + rows)
+    truth = rng.integers(c, size=n) if labels is None else labels
+    own = np.random.default_rng(seed)
+    logits = sharp * (own.normal(size=(n, c)) + quality * np.eye(c)[truth])
+    return Predictions(logits=logits, labels=truth, index=index)
+
+
+def cell(result, method, metric):
+    (row,) = (row for row in result.rows if (row["method"], row["metric"]) == (method, metric))
+    return row
+
+
+def test_values_are_those_of_the_metrics_and_lie_inside_their_intervals():
+    a = model(0)
+    result = compare({"a": a, "b": model(1, quality=1)}, resamples=200)
+    probs = np.exp(a.logits[:, 0]) / np.exp(a.logits[:, 0]).sum(1, keepdims=True)
+    wrong = probs.argmax(1) != a.labels
+    assert cell(result, "a", "accuracy")["value"] == 1 - wrong.mean()
+    assert cell(result, "a", "nll")["value"] == pytest.approx(metrics.nll(probs, a.labels), rel=1e-6)
+    assert cell(result, "a", "ece")["value"] == pytest.approx(metrics.ece(probs, a.labels), abs=1e-6)
+    assert cell(result, "a", "auroc")["value"] == pytest.approx(metrics.auroc(1 - probs.max(1), wrong), abs=1e-9)
+    for row in result.rows:
+        assert row["n"] == 400
+        if row["metric"] != "ece":  # ECE is biased upwards on resamples
+            assert row["low"] <= row["value"] <= row["high"], row["metric"]
+    assert cell(result, "a", "auroc")["measure"] == "largest"
+    assert cell(result, "a", "nll")["measure"] is None
+
+
+def test_the_interval_of_accuracy_is_as_wide_as_theory_says():
+    result = compare({"a": model(0, n=2000)}, metrics=["accuracy"], resamples=2000)
+    (row,) = result.rows
+    width = 2 * 1.96 * np.sqrt(row["value"] * (1 - row["value"]) / 2000)
+    assert row["high"] - row["low"] == pytest.approx(width, rel=0.08)
+    assert (row["rank"], row["best"], result.differences) == (1, True, [])
+
+
+def test_same_seed_same_comparison_and_other_seed_another():
+    models = {"a": model(0), "b": model(1)}
+    one, two = compare(models, resamples=50), compare(models, resamples=50)
+    assert (one.rows, one.differences, one.reasons) == (two.rows, two.differences, two.reasons)
+    assert compare(models, resamples=50, seed=1).rows != one.rows
+
+
+def test_a_model_with_more_right_answers_is_told_from_a_worse_one_but_not_from_its_twin():
+    good, poor = model(0, n=800), model(1, n=800, quality=0.5)
+    result = compare({"poor": poor, "good": good, "twin": good}, metrics=["accuracy", "nll"], resamples=300)
+    for metric in ("accuracy", "nll"):
+        assert [cell(result, name, metric)["rank"] for name in ("poor", "good", "twin")] == [3, 1, 1]
+        assert [cell(result, name, metric)["best"] for name in ("poor", "good", "twin")] == [False, True, True]
+    twin = next(d for d in result.differences if d["model"] == "twin")
+    assert (twin["best"], twin["difference"], twin["low"], twin["high"], twin["p"]) == ("good", 0, 0, 0, 1)
+    far = next(d for d in result.differences if d["model"] == "poor")
+    assert far["p"] == 2 / 301 and far["adjusted"] == 4 / 301
+    assert far["low"] <= far["difference"] <= far["high"] < 0
+
+
+def test_pairing_tells_apart_what_separate_intervals_cannot():
+    rng = np.random.default_rng(0)
+    a = model(0, n=1500, quality=1.0)
+    worse = np.array(a.logits[:, 0])
+    spoiled = rng.choice(1500, 30, replace=False)
+    worse[spoiled] = 5 * np.eye(4)[(np.asarray(a.labels)[spoiled] + 1) % 4]
+    result = compare({"a": a, "spoiled": a.replace(logits=worse)}, metrics=["accuracy"], resamples=400)
+    first, second = result.rows
+    assert second["high"] > first["low"]  # the intervals overlap
+    assert not second["best"]
+
+
+def test_the_p_value_is_about_uniform_when_models_are_equally_good():
+    rng = np.random.default_rng(0)
+    small = 0
+    for _ in range(120):
+        a, b = rng.random((2, 150)) < 0.7
+        right = [boot.AnswerPart(_answers_of(each), [boot.asked("accuracy")]) for each in (a, b)]
+        one, two = boot.resample(right, 150, 199, 0, workers=1)
+        small += two_sided((one - two).ravel()) <= 0.1
+    assert 3 <= small <= 24  # 12 expected
+
+
+def _answers_of(right):
+    probs = np.where(right[:, None], [0.9, 0.1], [0.1, 0.9])
+    return metrics.answers(probs, np.zeros(len(right), int))
+
+
+def test_holm_adjusts_over_the_comparisons_with_the_best():
+    from nescio.analysis.comparison import _holm
+
+    found = [{"model": name, "p": p, "adjusted": None} for name, p in zip("abcd", (0.03, 0.01, None, 0.5), strict=True)]
+    kept = _holm(found, 0.05)
+    assert [each["adjusted"] for each in found] == [pytest.approx(0.09), pytest.approx(0.04), None, 1.0]
+    assert [each["model"] for each in kept] == ["a", "c", "d"]
+
+
+def test_rounding_is_no_difference():
+    assert two_sided(np.array([1e-17, 2e-17, -1e-18])) == 1
+    assert two_sided(np.full(99, 0.1)) == 2 / 100
+
+
+def test_two_perfect_rankings_are_the_same_to_every_resample():
+    labels = np.repeat([0, 1], [30, 30])
+    predicted = np.where(np.arange(60) % 5 == 0, 1 - labels, labels)
+    wrong = predicted != labels
+    rng = np.random.default_rng(0)
+    models = {}
+    for name in "ab":
+        margin = np.where(wrong, 1, 3) + rng.random(60).round(1)  # its own ties
+        models[name] = Predictions(logits=np.eye(2)[predicted] * margin[:, None], labels=labels)
+    result = compare(models, metrics=["auroc", "aurc", "e_aurc", "raulc"], resamples=100)
+    assert all(each["p"] == 1 and each["difference"] == pytest.approx(0, abs=1e-12) for each in result.differences)
+    assert all(row["best"] for row in result.rows)
+
+
+def test_direction_decides_who_is_best():
+    result = compare({"a": model(0, quality=3), "b": model(1, quality=0.2)}, resamples=20)
+    for row in result.rows:
+        if row["metric"] in ("accuracy", "nll", "brier", "aurc"):
+            assert row["rank"] == (1 if row["method"] == "a" else 2), row["metric"]
+
+
+# ---- joining
+
+
+def test_rows_are_joined_on_index_whatever_their_order():
+    a, b = model(0), model(1)
+    whole = compare({"a": a, "b": b}, resamples=30)
+    mixed = np.random.default_rng(0).permutation(400)
+    shuffled = compare({"a": a, "b": b.take(mixed)}, resamples=30)
+    assert [r["value"] for r in whole.rows] == pytest.approx([r["value"] for r in shuffled.rows])
+    assert [r["low"] for r in whole.rows] == pytest.approx([r["low"] for r in shuffled.rows])
+    part = compare({"a": a, "b": b.take(np.arange(100, 300))}, resamples=30)
+    assert part.n == 200 and part.rows[0]["n"] == 200
+    same = compare({"a": a.take(np.arange(100, 300)), "b": b.take(np.arange(100, 300))}, resamples=30)
+    assert [r["value"] for r in part.rows] == [r["value"] for r in same.rows]
+
+
+def test_rows_that_were_not_taught_are_left_out():
+    a, b = model(0), model(1)
+    taught = np.arange(400) < 350
+    strange = np.where(taught, a.labels, 9)
+    marked = {name: each.replace(taught=taught, labels=strange) for name, each in {"a": a, "b": b}.items()}
+    known = {name: each.take(taught) for name, each in {"a": a, "b": b}.items()}
+    one, two = compare(marked, resamples=30), compare(known, resamples=30)
+    assert one.n == 350
+    assert one.rows == two.rows
+    with pytest.raises(BadInput, match="taught"):
+        compare({"a": a.replace(taught=np.zeros(400, bool))})
+
+
+def test_a_measure_that_one_model_lacks_is_named_with_the_model():
+    a, b = model(0), model(1)
+    probs = np.exp(b.logits[:, 0]) / np.exp(b.logits[:, 0]).sum(1, keepdims=True)
+    from_probs = Predictions(probs=probs, labels=b.labels)
+    result = compare({"a": a, "b": from_probs}, measure="energy", metrics=["accuracy", "auroc"], resamples=50)
+    assert [(row["method"], row["metric"]) for row in result.rows] == [
+        ("a", "accuracy"),
+        ("b", "accuracy"),
+        ("a", "auroc"),
+    ]
+    (reason,) = result.reasons
+    assert "'b'" in reason["reason"] and (reason["metric"], reason["measure"]) == ("auroc", "energy")
+
+
+def test_undefined_resamples_are_counted():
+    labels = np.zeros(40, int)
+    logits = np.tile([2.0, 0.0], (40, 1)) + np.random.default_rng(0).normal(scale=0.1, size=(40, 2))
+    logits[3] = [0.0, 0.1]  # the only error: a resample misses it with probability about e^-1
+    dump = Predictions(logits=logits, labels=labels)
+    result = compare({"a": dump}, metrics=["auroc", "aurc"], resamples=400)
+    (reason,) = result.reasons
+    missed = sum(boot.draw(40, 0, number)[3] == 0 for number in range(400))
+    assert f"undefined on {missed} of 400" in reason["reason"] and 100 < missed < 200
+    assert cell(result, "a", "auroc")["low"] is not None and cell(result, "a", "auroc")["n"] == 40
+
+    right = Predictions(logits=np.delete(logits, 3, 0), labels=labels[1:])
+    result = compare({"a": right}, metrics=["auroc", "accuracy"], resamples=20)
+    assert [row["metric"] for row in result.rows] == ["accuracy"]
+    (reason,) = result.reasons
+    assert "'a'" in reason["reason"] and reason["metric"] == "auroc"
+
+
+def test_undefined_on_most_resamples_means_no_interval():
+    dump = Predictions(logits=np.array([[1.0, 0], [0, 3.0]]), labels=np.array([0, 0]))
+    result = compare({"a": dump, "b": dump}, metrics=["gamma"], resamples=300)
+    # both rows must be drawn: half of the resamples
+    undefined = sum(boot.draw(2, 0, number).min() == 0 for number in range(300))
+    for row in result.rows:
+        assert (row["low"] is None) == (undefined > 150)
+        assert row["value"] == -1
+    assert all(f"{undefined} of 300" in reason["reason"] for reason in result.reasons)
+    from nescio.analysis.comparison import Comparison, _judge
+
+    rare = np.array([np.nan] * 6 + [0.5] * 4)
+    made = Comparison(("a", "b"), 9, 10, 0.95, 0)
+    _judge(made, boot.asked("gamma"), "largest", {"a": (0.5, rare), "b": (0.4, rare)})
+    assert [row["low"] for row in made.rows] == [None, None]
+    assert made.differences[0]["p"] is None and all(row["best"] for row in made.rows)
+    assert any("no interval" in reason["reason"] for reason in made.reasons)
+
+
+def test_too_few_resamples_for_many_models_is_said():
+    models = {str(i): model(i, n=60) for i in range(6)}
+    result = compare(models, metrics=["accuracy"], resamples=100)
+    assert any("take at least 199" in reason["reason"] for reason in result.reasons)
+    assert not compare(models, metrics=["accuracy"], resamples=199).reasons
+
+
+def test_a_metric_of_all_class_probabilities_is_refused_with_a_reason():
+    result = compare({"a": model(0)}, metrics=["accuracy", "classwise_ece"], resamples=5)
+    assert [row["metric"] for row in result.rows] == ["accuracy"]
+    assert [reason["metric"] for reason in result.reasons] == ["classwise_ece"]
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "sentence"),
+    [
+        (lambda a: {}, {}, "at least one model"),
+        (lambda a: {"a": a, "b": a.replace(labels=None)}, {}, "'b' has no labels"),
+        (lambda a: {"a": a, "b": Predictions(labels=a.labels)}, {}, "'b' has neither logits nor probs"),
+        (lambda a: {"a": a, "b": a.replace(labels=1 - np.asarray(a.labels) % 2)}, {}, "different labels"),
+        (lambda a: {"a": a, "b": a.replace(index=np.arange(400) + 1000)}, {}, "no row in common"),
+        (lambda a: {"a": a}, {"metrics": ["aurocc"]}, "Did you mean 'auroc'"),
+        (lambda a: {"a": a}, {"metrics": ["sac@most"]}, "a number, such as sac@0.95"),
+        (lambda a: {"a": a}, {"metrics": ["auroc@0.5"]}, "takes no parameter"),
+        (lambda a: {"a": a}, {"metrics": []}, "No metric is asked for"),
+        (lambda a: {"a": a}, {"metrics": ["kendall"]}, "not one of answers or of their ranking"),
+        (lambda a: {"a": a}, {"measure": "larges"}, "Did you mean 'largest'"),
+        (lambda a: {"a": a}, {"measure": "gmm"}, "must be fitted first"),
+        (lambda a: {"a": a}, {"resamples": 0}, "resamples is 0"),
+        (lambda a: {"a": a}, {"level": 95}, "between 0 and 1"),
+        (lambda a: {"a": a}, {"seed": -1}, "seed is -1"),
+    ],
+)
+def test_bad_input_is_a_sentence(change, options, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        compare(change(model(0)), **{"resamples": 5, **options})
+
+
+# ---- one model
+
+
+def test_bootstrap_gives_the_intervals_of_compare():
+    a = model(0)
+    found = bootstrap(a, measures=["largest", "entropy"], resamples=60)
+    for row in compare({"a": a}, resamples=60, measure="entropy").rows:
+        of = found[row["measure"], row["metric"]]
+        assert (of.low, of.high) == (row["low"], row["high"])
+    assert ("largest", "auroc") in found and (None, "accuracy") in found
+
+
+def test_bootstrap_leaves_out_what_the_dump_cannot_give():
+    a = model(0)
+    found = bootstrap(a, measures=["native", "largest"], metrics=["auroc"], resamples=10)
+    assert list(found) == [("largest", "auroc")]
+
+
+def test_a_scorecard_says_what_its_intervals_leave_out():
+    from nescio.analysis.cards import scorecard
+
+    logits = np.tile([2.0, 0.0], (40, 1)) + np.random.default_rng(0).normal(scale=0.1, size=(40, 2))
+    logits[3] = [0.0, 0.1]  # the only error
+    card = scorecard(Predictions(logits=logits, labels=np.zeros(40, int)))
+    add_intervals(card, resamples=50)
+    missed = sum(boot.draw(40, 0, number)[3] == 0 for number in range(50))
+    said = [each for each in card.reasons if f"{missed} of 50 resamples" in each["reason"]]
+    assert ("largest", "auroc") in {(each["measure"], each["metric"]) for each in said}
+
+
+def test_a_scorecard_gets_its_intervals():
+    from nescio.analysis.cards import scorecard
+
+    a, val = model(0), model(3)
+    out = Predictions(logits=np.random.default_rng(0).normal(size=(50, 4)))
+    card = scorecard(a, val=val, ood={"noise": out})
+    before = [(row["measure"], row["metric"], row["value"]) for row in card.rows]
+    add_intervals(card, resamples=60)
+    assert before == [(row["measure"], row["metric"], row["value"]) for row in card.rows]
+    found = bootstrap(a, measures=["largest"], resamples=60)
+    checked = 0
+    for row in card.rows:
+        if row["split"] == "noise":
+            assert row["low"] is None
+        elif not row["calibrated"] and row["measure"] in (None, "largest") and (row["measure"], row["metric"]) in found:
+            of = found[row["measure"], row["metric"]]
+            assert (row["low"], row["high"]) == (pytest.approx(of.low), pytest.approx(of.high))
+            checked += 1
+    assert checked >= 15
+    assert any(row["calibrated"] and row["metric"] == "nll" and row["low"] is not None for row in card.rows)
+
+
+# ---- cost
+
+
+def test_small_work_imports_neither_numba_nor_scikit_learn():
+    code = (
+        "import sys, numpy as np; from nescio import Predictions; from nescio.analysis.comparison import compare;"
+        "r = np.random.default_rng(0); a = Predictions(logits=r.normal(size=(50, 3)), labels=r.integers(3, size=50));"
+        "compare({'a': a, 'b': a}, resamples=20);"
+        "bad = {'numba', 'torch', 'sklearn', 'pandas', 'altair', 'scipy.stats'} & set(sys.modules); assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_numba_is_used_only_above_its_stated_size(monkeypatch):
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(0)
+    u, wrong = rng.normal(size=200), rng.random(200) < 0.4
+    few, many = (boot.RankPart(u, wrong, RANKING) for _ in range(2))
+    boot.resample([few], 200, 10, 0)
+    monkeypatch.setattr(boot, "NUMBA_WORK", 1000)
+    boot.resample([many], 200, 10, 0)
+    assert few.fast is None and many.fast is not None
+    monkeypatch.setattr(boot, "have_numba", lambda: False)
+    without = boot.RankPart(u, wrong, RANKING)
+    boot.resample([without], 200, 10, 0)
+    assert without.fast is None
+
+
+def _small(seed):
+    rng = np.random.default_rng(seed)
+    return Predictions(logits=rng.normal(size=(40, 3)), labels=np.arange(40) % 3)
+
+
+def test_a_sequence_of_models_is_named_by_place():
+    a, b = _small(0), _small(1)
+    found = compare([a, b], metrics=["accuracy"], resamples=50)
+    assert found.models == ("0", "1") and [row["method"] for row in found.rows] == ["0", "1"]
+    assert found.rows == compare({"0": a, "1": b}, metrics=["accuracy"], resamples=50).rows
+
+
+@pytest.mark.parametrize(
+    ("models", "sentence"),
+    [
+        ([], "nothing to compare"),
+        ({"a": [1, 2]}, "Model 'a' is of type list; give Predictions"),
+        (["a.npz"], "Model '0' is of type str"),
+        ("a.npz", "models is one str; give several"),
+        (7, "models is one int"),
+        (_small(0), "models is one Predictions"),
+    ],
+)
+def test_what_is_no_model_is_one_sentence(models, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        compare(models)
+
+
+def test_metrics_that_cannot_be_compared_are_named_by_default():
+    found = compare([_small(0), _small(1)], resamples=50)
+    assert "classwise_ece" in {reason["metric"] for reason in found.reasons if "not resampled" in reason["reason"]}
+    assert "classwise_ece" not in {row["metric"] for row in found.rows}

@@ -1,0 +1,687 @@
+"""`nescio rank`: the right order on made candidates, every number by brute force, networks, lone models, bad inputs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from itertools import combinations
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from scipy.stats import kendalltau, rankdata
+
+from nescio import measures
+from nescio.analysis import ranking as candidates
+from nescio.analysis.bootstrap import draw
+from nescio.analysis.ranking import Candidate, How, divide, division, rank, scored, shared
+from nescio.cli import main
+from nescio.commands.rank import _sides, named
+from nescio.errors import BadInput
+from nescio.measures.siblings import ALONE
+from nescio.predictions import Predictions
+from nescio.protocols.reliability import truth_of
+from nescio.report.representations import ranking_sentences, ranking_tables
+
+R, N, C, D = 150, 90, 3, 6
+QUICK = How(components=3)
+
+
+def ask(capsys, *words):
+    code = main([str(word) for word in words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def made(seed, noise, members=3, d=D, index=None, scale=1.0):
+    """(references, tests) of a candidate: one scene of C classes, through each member's own turn and noise.
+
+    noise None: members that see nothing.
+    """
+    shared, own = np.random.default_rng(0), np.random.default_rng(100 + seed)
+    labels = shared.integers(C, size=R + N)
+    scene = 2 * shared.normal(size=(C, D))[labels] + shared.normal(size=(R + N, D))
+    sides = [], []
+    for _ in range(members):
+        q, _ = np.linalg.qr(own.normal(size=(max(d, D),) * 2))
+        seen = own.normal(size=(R + N, d)) if noise is None else scene @ q[:D, :d]
+        seen = scale * (seen + (noise or 0) * own.normal(size=seen.shape))
+        for side, rows in zip(sides, (slice(R), slice(R, None)), strict=True):
+            keys = None if index is None else index[: len(seen[rows])]
+            side.append(Predictions(embeddings=seen[rows], labels=labels[rows], index=keys))
+    return sides
+
+
+def candidate(name, *args, whole=False, train=True, **options):
+    """References apart, which also teach heads; whole: all rows in one."""
+    refs, tests = made(*args, **options)
+    if whole:
+        return Candidate(
+            name,
+            [
+                Predictions(
+                    embeddings=np.vstack([r.embeddings, t.embeddings]), labels=np.concatenate([r.labels, t.labels])
+                )
+                for r, t in zip(refs, tests, strict=True)
+            ],
+        )
+    return Candidate(name, tests, refs, refs if train else None)
+
+
+@pytest.fixture(scope="module")
+def three():
+    return [candidate("noise", 0, None), candidate("good", 1, 0.1, d=9), candidate("fair", 2, 0.8)]
+
+
+@pytest.fixture(scope="module")
+def found(three):
+    return rank(three, QUICK, resamples=200)
+
+
+# ---- the order
+
+
+def test_the_good_candidate_comes_first_and_noise_last(found):
+    assert found.names == ["good", "fair", "noise"] and found.group == ["good"]
+    assert [found.row(name, found.nc)["rank"] for name in found.names] == [1, 2, 3]
+    noise = found.row("noise", found.nc)
+    assert noise["value"] == pytest.approx(candidates.chance(found.k, R, "jaccard"), abs=0.02)
+    words = " ".join(ranking_sentences(found))
+    assert words.startswith("good is the most reliable of 3 candidates") and "behind it beyond chance" in words
+    assert "do best on the same one" in words
+
+
+def test_every_mean_is_that_of_the_measure(found, three):
+    assert found.k == candidates.usual_k(R) == 8
+    for each in three:
+        nc = 1 - measures.neighborhood_inconsistency(each.refs, each.tests, found.k)
+        assert found.row(each.name, "nc@8")["value"] == pytest.approx(nc.mean())
+        pairs = list(zip(each.refs, each.tests, strict=True))
+        right = {
+            "dist@1": np.mean([measures.knn_distance(r)(t) for r, t in pairs]),
+            "norm": np.mean([np.linalg.norm(t.embeddings, axis=1) for t in each.tests]),
+            "ll": -np.mean([measures.vmf_mixture(r, 3, 0)(t) for r, t in pairs]),
+            "fv": np.mean(measures.feature_variance(each.tests)),
+        }
+        for name, value in right.items():
+            assert found.row(each.name, name)["value"] == pytest.approx(value), name
+
+
+def test_intervals_and_differences_are_those_of_one_paired_bootstrap(found, three):
+    nc = {each.name: 1 - measures.neighborhood_inconsistency(each.refs, each.tests, 8) for each in three}
+    counts = np.array([draw(N, 0, number) for number in range(200)])
+    means = {name: counts @ values / N for name, values in nc.items()}
+    for name, sample in means.items():
+        row = found.row(name, "nc@8")
+        assert (row["low"], row["high"]) == pytest.approx(tuple(np.quantile(sample, [0.025, 0.975])))
+        if name != "good":
+            away, paired = found.difference(name), sample - means["good"]
+            assert away["difference"] == pytest.approx(nc[name].mean() - nc["good"].mean())
+            assert (away["low"], away["high"]) == pytest.approx(tuple(np.quantile(paired, [0.025, 0.975])))
+    assert found.difference("good") is None
+
+
+def test_equals_cannot_be_told_apart():
+    two = rank([candidate("a", 1, 0.5), candidate("b", 2, 0.5), candidate("c", 3, None)], QUICK, labels=False)
+    assert set(two.group) == {"a", "b"}
+    assert "cannot be told from" in " ".join(ranking_sentences(two))
+    bold = {name for name, cells in ranking_tables(two)[0].lines if cells[0] and cells[0].best}
+    assert bold == {"a", "b"}
+
+
+def test_places_row_by_row_by_brute_force(found, three):
+    nc = np.array([found.scores[each.name].u["nc@8"] for each in three])
+    places = np.apply_along_axis(rankdata, 0, nc)
+    first = np.array([[(u[c] == u.min()) / (u == u.min()).sum() for c in range(3)] for u in nc.T]).T
+    for at, each in enumerate(three):
+        assert found.row(each.name, "place")["value"] == pytest.approx(places[at].mean())
+        assert found.row(each.name, "first")["value"] == pytest.approx(first[at].mean())
+    tied = candidates._places(np.array([[0.5, 0.2], [0.5, 0.1], [0.7, 0.1]]))
+    np.testing.assert_array_equal(tied[0], [[1.5, 3], [1.5, 1.5], [3, 1.5]])
+    np.testing.assert_array_equal(tied[1], [[0.5, 0], [0.5, 0.5], [0, 0.5]])
+
+
+def test_nc_does_not_see_the_scale_of_a_space_and_the_norm_does():
+    one, large = candidate("a", 1, 0.5), candidate("a", 1, 0.5, scale=50.0)
+    how = How(components=0)
+    a, b = (rank([each], how, labels=False) for each in (one, large))
+    np.testing.assert_allclose(a.scores["a"].u["nc@8"], b.scores["a"].u["nc@8"])
+    assert b.row("a", "norm")["value"] == pytest.approx(50 * a.row("a", "norm")["value"])
+    assert "say little about which candidate is better" not in str(ranking_tables(a)[0].legend)  # one alone
+    legend = dict(ranking_tables(rank([one, candidate("b", 2, 0.5)], how, labels=False))[0].legend)
+    assert "depend on the scale" in legend["between candidates"]
+
+
+# ---- a lone model
+
+
+def test_a_lone_model_has_distance_norm_and_density_and_the_table_says_why_not_more(three):
+    alone = rank([*three, candidate("alone", 5, 0.1, members=1)], QUICK, resamples=50)
+    assert alone.names[-1] == "alone" and alone.row("alone", alone.nc) is None
+    assert alone.scores["alone"].reasons[alone.nc] == ALONE
+    assert {name for name in ("dist@1", "norm", "ll", "fv") if alone.row("alone", name)} == {"dist@1", "norm", "ll"}
+    table = ranking_tables(alone)[0]
+    (line,) = [cells for name, cells in table.lines if name == "alone"]
+    assert line[0] is None and dict(table.legend)["no NC of alone"] == ALONE
+    assert "alone has no NC: a lone model has no siblings to agree with." in " ".join(ranking_sentences(alone))
+    # Table 3 ranks the same candidates by every score: those with siblings
+    assert {tuple(each["candidates"]) for each in alone.agreement} == {("noise", "good", "fair")}
+
+
+def test_lone_models_only_are_not_ranked():
+    both = rank([candidate("a", 1, 0.1, members=1), candidate("b", 2, None, members=1)], QUICK, resamples=50)
+    assert both.group == [] and both.names == ["a", "b"]
+    assert "a, b have no NC" in " ".join(ranking_sentences(both))
+    assert {each["score"] for each in both.agreement} == {"dist@1", "norm", "ll"}
+
+
+# ---- labels
+
+
+def test_table_3_by_brute_force(found, three):
+    losses = {each.name: truth_of(each.train, each.tests).losses for each in three}
+    for own in found.agreement:
+        u = np.array([found.scores[each.name].u[own["score"]] for each in three])
+        loss = np.array([losses[each.name][own["loss"]] for each in three])
+        taus = [kendalltau(a, b).statistic for a, b in zip(u.T, loss.T, strict=True)]
+        taus = [tau for tau in taus if np.isfinite(tau)]
+        assert own["tau"] == pytest.approx(np.mean(taus)) and own["n"] == len(taus)
+        assert own["low"] <= own["tau"] <= own["high"]
+        assert own["average"] == pytest.approx(kendalltau(u.mean(1), loss.mean(1)).statistic)
+    held = {(each["score"], each["loss"]): each["tau"] for each in found.agreement}
+    assert len(held) == 15 and held["nc@8", "brier"] > 0.3
+    for loss in ("brier", "entropy", "variance"):
+        for each in three:
+            assert found.row(each.name, loss)["value"] == pytest.approx(losses[each.name][loss].mean())
+
+
+def test_labels_are_not_looked_at_where_nobody_says_that_they_fit(three):
+    """References of another set may have labels of their own."""
+    apart = [Candidate(each.name, each.tests, each.refs) for each in three]
+    assert not rank(apart, QUICK, resamples=20).truths
+    assert not rank(three, QUICK, labels=False, resamples=20).truths
+    blind = [candidate("a", 1, 0.1, whole=True), candidate("b", 2, 0.5, whole=True)]
+    assert rank(blind, QUICK, resamples=20).truths.keys() == {"a", "b"}  # halves of one file are of one set
+
+
+def test_halves_teach_the_heads_that_judge_the_other():
+    one = candidate("a", 1, 0.3, whole=True)
+    rows = division([one], QUICK)
+    found = candidates.truth(one, rows, "one-vs-one")
+    for refs, asked in rows.parts:
+        right = truth_of([t.select(refs) for t in one.tests], [t.select(asked) for t in one.tests])
+        at = np.searchsorted(rows.keys, asked)  # the keys rise
+        np.testing.assert_allclose(found.losses["brier"][at], right.losses["brier"])
+        np.testing.assert_allclose(found.own["entropy"][:, at], right.own["entropy"])
+
+
+def test_labels_that_differ_are_refused():
+    one, other = candidate("a", 1, 0.3, whole=True), candidate("b", 2, 0.3, whole=True)
+    wrong = [t.replace(labels=(np.asarray(t.labels) + (np.arange(R + N) == 5)) % C) for t in other.tests]
+    with pytest.raises(BadInput, match="different labels in 1 shared rows, first at index 5"):
+        rank([one, Candidate("b", wrong)], QUICK, resamples=20)
+
+
+def test_heads_that_cannot_be_taught_cost_the_comparison_only():
+    lonely = candidate("a", 1, 0.3, whole=True)
+    tests = [t.replace(labels=np.where(np.arange(R + N) == 5, 99, t.labels)) for t in lonely.tests]
+    found = rank([Candidate("a", tests)], QUICK, resamples=20)
+    assert not found.truths and "no comparison with downstream heads" in found.notes[0]
+
+
+# ---- rows
+
+
+def test_halves_cover_every_row_once_and_never_judge_a_row_by_itself(monkeypatch):
+    keys = np.random.default_rng(0).permutation(101) * 3
+    parts = divide(keys, None, 0)
+    assert [len(refs) for refs, _ in parts] == [50, 50]  # the same number of references for all
+    np.testing.assert_array_equal(np.sort(np.concatenate([tests for _, tests in parts])), np.sort(keys))
+    for refs, tests in parts:
+        assert not set(refs) & set(tests)
+    for (a, b), (c, d) in zip(parts, divide(np.sort(keys), None, 0), strict=True):  # the order of rows says nothing
+        np.testing.assert_array_equal(a, c)
+        np.testing.assert_array_equal(b, d)
+    assert not np.array_equal(parts[0][0], divide(keys, None, 1)[0][0])
+    monkeypatch.setattr(candidates, "MOST", 20)
+    assert [len(refs) for refs, _ in divide(keys, None, 0)] == [20, 20]
+
+
+def test_halves_score_rows_against_the_other_half():
+    one = candidate("a", 1, 0.3, whole=True)
+    rows = division([one], QUICK)
+    found = scored(one, rows, 5, QUICK)
+    np.testing.assert_array_equal(found.index, one.tests[0].index)
+    for refs, asked in rows.parts:
+        right = measures.neighborhood_inconsistency(
+            [t.select(refs) for t in one.tests], [t.select(asked) for t in one.tests], 5
+        )
+        np.testing.assert_allclose(found.u["nc@5"][np.searchsorted(found.index, asked)], right)
+
+
+def test_candidates_are_joined_on_index():
+    one, other = candidate("a", 1, 0.3, train=False), candidate("b", 2, 0.3, train=False)
+    order = np.random.default_rng(1).permutation(N)
+    moved = Candidate("b", [t.take(order) for t in other.tests], other.refs)
+    plain, turned = (rank([one, each], QUICK, resamples=20) for each in (other, moved))
+    assert plain.comparison.rows == turned.comparison.rows
+    fewer = Candidate("b", [t.take(order[:50]) for t in other.tests], other.refs)
+    some = rank([one, fewer], QUICK, resamples=20)
+    assert len(some.rows.keys) == 50 and "50 rows are judged" in some.notes[0]
+    np.testing.assert_array_equal(some.rows.keys, np.sort(order[:50]))  # in the order of the first
+    np.testing.assert_array_equal(shared([one, fewer]), some.rows.keys)
+    text = [Predictions(embeddings=t.embeddings, index=[f"r{i}" for i in range(N)]) for t in other.tests]
+    with pytest.raises(BadInput, match="of two kinds"):
+        rank([one, Candidate("b", text, other.refs)], QUICK)
+    away = [Predictions(embeddings=t.embeddings, index=1000 + np.arange(N)) for t in other.tests]
+    with pytest.raises(BadInput, match="no row in common"):
+        rank([one, Candidate("b", away, other.refs)], QUICK)
+
+
+def test_other_references_and_own_references_are_noted():
+    one, other = candidate("a", 1, 0.3, train=False), candidate("b", 2, 0.3, train=False)
+    fewer = Candidate("b", other.tests, [r.take(np.arange(100)) for r in other.refs])
+    found = rank([one, fewer], QUICK, resamples=20)
+    assert any("different references" in note for note in found.notes) and found.rows.references == 100
+    itself = rank([Candidate("a", one.tests, one.tests)], QUICK, resamples=20)
+    assert any(f"{N} rows lie on a reference" in note for note in itself.notes)
+
+
+def test_many_candidates_get_the_resamples_that_holm_needs():
+    many = [candidate(f"c{at}", at, 0.3, members=2, train=False) for at in range(30)]
+    found = rank(many, How(components=0))
+    assert found.comparison.resamples == 1200 and not found.notes
+
+
+# ---- the command
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """good0.npz …: all rows; good0r.npz and good0t.npz …: references and tests apart."""
+    folder = tmp_path_factory.mktemp("files")
+    for name, args in (("good", (1, 0.1)), ("fair", (2, 0.8)), ("noise", (0, None))):
+        sides = made(*args)
+        for member, (refs, tests) in enumerate(zip(*sides, strict=True)):
+            refs.save(folder / f"{name}{member}r.npz")
+            tests.save(folder / f"{name}{member}t.npz")
+            both = {field: [getattr(refs, field), getattr(tests, field)] for field in ("embeddings", "labels")}
+            whole = {field: np.concatenate(parts) for field, parts in both.items()}
+            np.savez(folder / f"{name}{member}.npz", **whole)
+    return folder
+
+
+def pairs(files, name, members=3):
+    return f"{name}=" + ",".join(f"{files}/{name}{m}r.npz:{files}/{name}{m}t.npz" for m in range(members))
+
+
+def wholes(files, name, members=3):
+    return f"{name}=" + ",".join(f"{files}/{name}{m}.npz" for m in range(members))
+
+
+def plain(capsys, *words):
+    code, out, err = ask(capsys, "rank", *words, "--json")
+    assert code == 0, err
+    return json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+def test_pairs_of_files_are_what_python_gets(capsys, files, found):
+    held = plain(
+        capsys,
+        *(pairs(files, name) for name in ("noise", "good", "fair")),
+        *("--train", "references", "--components", 3, "--resamples", 200),
+    )
+    assert held["choice"] == "good" and held["group"] == ["good"] and held["by"] == "nc@8"
+    assert (held["n"], held["references"], held["halves"]) == (N, R, False)
+    noise, right = held["candidates"][-1], found.row("noise", "nc@8")
+    assert noise["candidate"] == "noise" and noise["members"] == 3 and noise["features"] == [D]
+    assert {name: noise["scores"]["nc@8"][name] for name in ("value", "low", "high", "rank", "best")} == pytest.approx(
+        {name: right[name] for name in ("value", "low", "high", "rank", "best")}
+    )
+    assert noise["scores"]["nc@8"]["better"] == "higher" and noise["scores"]["dist@1"]["better"] == "lower"
+    assert len(held["agreement"]) == 15
+
+
+def test_without_train_the_labels_of_references_are_left_alone_and_it_is_said(capsys, files):
+    words = [pairs(files, "good"), pairs(files, "fair"), "--components", 0, "--resamples", 50]
+    held = plain(capsys, *words)
+    assert held["agreement"] == [] and "--train" in held["notes"][0] and len(held["notes"]) == 1
+    assert plain(capsys, *words, "--unlabelled")["notes"] == []
+
+
+def test_labelled_files_that_teach_by_candidate(capsys, files):
+    train = [f"{name}=" + ",".join(f"{files}/{name}{m}r.npz" for m in range(3)) for name in ("good", "fair")]
+    words = [pairs(files, "good"), pairs(files, "fair"), "--components", 0, "--resamples", 20]
+    one = plain(capsys, *words, "--train", train[0], "--train", train[1])
+    assert one["agreement"] and one["agreement"] == plain(capsys, *words, "--train", "references")["agreement"]
+
+
+def test_one_file_a_member_is_halved_or_split(capsys, files):
+    held = plain(capsys, wholes(files, "fair"), wholes(files, "good"), "--components", 0, "--resamples", 20)
+    assert held["choice"] == "good" and held["halves"] and (held["n"], held["references"]) == (R + N, (R + N) // 2)
+    assert held["agreement"]  # halves of one file are of one set
+    held = plain(
+        capsys,
+        *(wholes(files, "fair"), wholes(files, "good"), "--split-references", 140),
+        *("--components", 0, "--resamples", 20, "--unlabelled"),
+    )
+    assert (held["n"], held["references"], held["halves"]) == (R + N - 140, 140, False) and not held["agreement"]
+
+
+def test_what_people_read(capsys, files):
+    words = [wholes(files, "fair"), wholes(files, "good"), files / "noise0.npz", "--components", 0, "--resamples", 100]
+    code, out, err = ask(capsys, "rank", *words)
+    said = re.sub(r"\s+", " ", out)
+    assert code == 0 and err == ""
+    for sentence in (
+        "good is the most reliable of 2 candidates",
+        "noise0 has no NC: a lone model has no siblings to agree with.",
+        "no NC of noise0",
+        "each of the two halves of the rows judged against 120 of the other",
+        "k = 6 neighbours",
+        "Does each score rank the candidates as labels do",
+    ):
+        assert sentence in said, sentence
+    assert "| good |" in ask(capsys, "rank", *words, "--markdown")[1]
+    assert "\\toprule" in ask(capsys, "rank", *words, "--latex")[1]
+    lines = list(csv.DictReader(ask(capsys, "rank", *words, "--csv")[1].splitlines()))
+    assert {line["metric"] for line in lines} >= {"nc@6", "dist@1", "norm", "fv", "first", "place", "brier"}
+
+
+def test_the_page_stands_alone(capsys, files, tmp_path):
+    code, out, _ = ask(
+        capsys,
+        *("rank", wholes(files, "fair"), wholes(files, "good"), files / "noise0.npz"),
+        *("--report", tmp_path / "out", "--resamples", 20, "--components", 0),
+    )
+    page = (tmp_path / "out" / "index.html").read_text("utf-8")
+    assert code == 0 and "index.html" in out
+    assert {"index.html", "rows.csv", "tables.md", "tables.tex", "tables.csv"} == {
+        each.name for each in (tmp_path / "out").iterdir()
+    }
+    body = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL).partition("<main>")[2]
+    assert "http" not in body and ALONE in body and "Table 3" in body and '"ranking":' in page
+
+
+def test_the_file_of_rows(capsys, files, tmp_path):
+    words = [wholes(files, "fair"), wholes(files, "good"), files / "noise0.npz", "--components", 0, "--resamples", 20]
+    for ending in ("csv", "parquet", "npz"):
+        assert ask(capsys, "rank", *words, "--to", tmp_path / f"s.{ending}")[0] == 0
+    with open(tmp_path / "s.csv") as file:
+        lines = list(csv.DictReader(file))
+    held = pq.ParquetFile(tmp_path / "s.parquet").read().to_pylist()
+    n = R + N
+    assert len(lines) == len(held) == 3 * n
+    assert list(lines[0])[:6] == ["candidate", "index", "nc", "u_nc", "u_dist", "u_norm"]
+    with np.load(tmp_path / "s.npz") as arrays:
+        assert "noise0/nc" not in arrays.files and arrays["index"].shape == (n,)
+        for line, row in zip(lines, held, strict=True):
+            name, at = line["candidate"], int(line["index"])
+            for column in ("nc", "u_nc", "u_dist", "u_norm", "u_fv", "place", "loss_brier", "loss_entropy"):
+                key = f"{name}/{column}"
+                if key in arrays.files:
+                    assert float(line[column]) == row[column] == arrays[key][at]
+                else:
+                    assert line[column] == "" and row[column] is None
+        places = arrays["good/place"] + arrays["fair/place"]
+        np.testing.assert_array_equal(places, 3)
+        np.testing.assert_array_equal(
+            arrays["good/place"] < arrays["fair/place"], arrays["good/nc"] > arrays["fair/nc"]
+        )
+
+
+def test_how_candidates_are_typed(files, monkeypatch):
+    assert named("a=x.npz,y.npz").members == ("x.npz", "y.npz") and not named("a=x.npz,y.npz").networks
+    assert (named("resnet50.a1_in1k").name, named("resnet50.a1_in1k").networks) == ("resnet50.a1_in1k", True)
+    assert named("torchvision:vgg16").networks and named("siblings:3f2a").networks
+    assert named(f"{files}/good0.npz").name == "good0"
+    assert named("a=r.npz:t.npz").members == ("r.npz:t.npz",)
+    assert _sides("r.npz:t.npz") == ("r.npz", "t.npz")
+    monkeypatch.chdir(files)
+    (files / "odd:name.npz").write_bytes((files / "good0.npz").read_bytes())
+    assert _sides("odd:name.npz") == (None, "odd:name.npz")
+    assert _sides("odd:name.npz:good0.npz") == ("odd:name.npz", "good0.npz")
+    (files / "odd:name.npz").unlink()
+
+
+def test_bad_inputs_are_one_sentence(capsys, files, tmp_path):
+    good, fair = pairs(files, "good"), pairs(files, "fair")
+    cases = [
+        (["a,b.npz"], "has several members and no name"),
+        (["a="], "is not a candidate"),
+        (["=x.npz"], "is not a candidate"),
+        (["a=x.npz,,y.npz"], "is not a candidate"),
+        (["a=x.npz,resnet50"], "mixes files and networks"),
+        ([good, good], "Two candidates are called 'good'"),
+        (["a=nowhere.npz,other.npz"], "nowhere.npz: there is no such file"),
+        (["a=:x.npz"], "neither a file nor two files"),
+        ([f"a={files}/good0.npz,{files}/good1r.npz:{files}/good1t.npz"], "write all alike"),
+        ([f"a={files}/good0.npz,{files}/good0.npz"], "is given twice"),
+        ([f"a={files}/good0.npz,{files}/good1t.npz"], "holds other rows than"),
+        (["resnet50"], "must be shown images: name them with --images"),
+        ([good, "--images", "digits"], "all candidates are files"),
+        ([good, "--references", "digits"], "all candidates are files"),
+        ([good, "--split-references", 10], "references are given apart"),
+        ([good, fair, "--k", R + 1], f"there are only {R} references"),
+        ([good, "--train", "digits"], "the candidates are files"),
+        ([good, "--train", "x=a.npz"], "with one of good"),
+        ([good, "--train", f"good={files}/good0r.npz"], "1 files for 3 members"),
+        ([good, "--resamples", 0], "resamples is 0"),
+        ([good, "--level", 2], "level is 2"),
+        ([good, "--components", -1], "--components is -1"),
+        ([good, "--to", tmp_path / "x.txt"], "use .csv, .parquet or .npz"),
+        (["store:3f2a", "--images", "digits", "--store", tmp_path], "There is no trained network 3f2a"),
+        (["siblings:3f2a", "--images", "digits", "--store", tmp_path], "There is no trained network 3f2a"),
+    ]
+    for words, sentence in cases:
+        code, out, err = ask(capsys, "rank", *words)
+        assert (code, out) == (2, ""), words
+        assert sentence in err and err.count("\n") == 1, (words, err)
+
+
+def test_dumps_alone_never_import_torch(files, tmp_path):
+    words = [
+        "rank",
+        wholes(files, "good"),
+        wholes(files, "fair"),
+        "--report",
+        str(tmp_path / "out"),
+        "--resamples",
+        "20",
+    ]
+    code = f"import sys\nfrom nescio.cli import main\nassert main({words!r}) == 0\nassert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# ---- networks
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Two seeds of SimCLR on digits, and one network of another recipe."""
+    torch = pytest.importorskip("torch")
+    from nescio.methods import registry
+    from nescio.runtime import runtime
+    from nescio.training import train
+    from nescio.trials import Training, Trial
+    from nescio.work.store import Store
+
+    torch.set_num_threads(1)
+    held, keys = Store(tmp_path_factory.mktemp("store")), []
+    for epochs, seed in ((2, 0), (2, 1), (1, 0)):
+        trial = Trial(
+            method="simclr",
+            recipe=registry["simclr"].recipe_class(),
+            data="digits",
+            backbone="mlp",
+            training=Training(epochs=epochs, batch=64, augment="full"),
+            init_seed=seed,
+        )
+        keys.append(train(trial, held, runtime("cpu")))
+    return held, keys
+
+
+def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
+    """Real images: untrained labels play no part, work is done once, and the embeddings are those of `predict`."""
+    from nescio import embedding
+    from nescio.methods import registry
+    from nescio.predict import load_dump, predict
+    from nescio.runtime import runtime
+    from nescio.trials import from_plain
+    from nescio.work.store import Store
+
+    held, keys = store
+    assert embedding.members_of([f"siblings:{keys[0]}"], held) == [f"store:{key}" for key in keys[:2]]
+    assert embedding.members_of([f"siblings:{keys[2]}"], held) == [f"store:{keys[2]}"]
+    words = [f"simclr=siblings:{keys[0]}", f"alone=store:{keys[2][:8]}", "--store", held.root]
+    words += ["--images", "digits", "--references", "digits", "--draw", 600, "--components", 3, "--resamples", 50]
+    found = plain(capsys, *words)
+    first, alone = found["candidates"]
+    assert (first["candidate"], first["members"]) == ("simclr", 2)
+    assert (found["references"], found["k"]) == (600, 30)
+    nc = first["scores"]["nc@30"]["value"]
+    assert 5 * candidates.chance(30, 600, "jaccard") < nc < 1
+    assert alone["reasons"]["nc@30"] == ALONE and set(alone["scores"]) >= {"dist@1", "norm", "ll"}
+    assert "nc@30" not in alone["scores"] and found["n"] == 599
+    assert alone["scores"]["brier"]["value"] < 0.3  # the labels of digits judge, because both sets are digits
+    trial = from_plain(held.recipe("train", keys[0])["recipe"], lambda name: registry[name].recipe_class)
+    right = load_dump(predict(keys[0], trial, "test", held, runtime("cpu")), held)
+    dumps = [Predictions.load(place / "dump") for place in (held.root / "embed").iterdir() if place.is_dir()]
+    tests = [each for each in dumps if len(each) == 599]
+    assert len(dumps) == 6 and any(np.allclose(each.embeddings, right.embeddings, atol=1e-5) for each in tests)
+    refs = [each for each in dumps if len(each) == 600]
+    assert all(not set(each.index) & set(right.index) for each in refs)  # no image is its own reference
+    assert all(np.array_equal(each.index, refs[0].index) for each in refs)  # the same for all members
+
+    def never(*_, **__):
+        raise AssertionError("the work is done already")
+
+    monkeypatch.setattr(embedding, "build", never)
+    assert plain(capsys, *words) == found
+    assert isinstance(held, Store)
+
+
+def test_images_that_are_references_are_refused(capsys, store, tmp_path):
+    held, keys = store
+    images = tmp_path / "images"
+    images.mkdir()
+    from PIL import Image
+
+    for number in range(6):
+        Image.new("L", (8, 8), 40 * number).save(images / f"{number}.png")
+    words = [f"a=siblings:{keys[0]}", "--store", held.root, "--images", images, "--references", images]
+    code, _, err = ask(capsys, "rank", *words)
+    assert code == 2 and "6 of the images" in err and "leave --references away" in err
+
+
+def test_a_folder_without_labels_and_a_pretrained_model(capsys, tmp_path, monkeypatch, store):
+    """A timm name alone: Dist, Norm and LL, the embeddings are the input of its last layer, and no NC."""
+    timm = pytest.importorskip("timm")
+    import torch
+
+    from nescio.networks import weights
+    from zoo_help import checkpoint, folder
+
+    held, keys = store
+    monkeypatch.delenv("NESCIO_WEIGHTS", raising=False)
+    weights.index.cache_clear()
+    checkpoint(tmp_path / "w" / "test_resnet.safetensors", "test_resnet")
+    photos = folder(tmp_path / "photos", ("a", "b"), each=6)
+    place = tmp_path / "store"
+    found = plain(
+        capsys,
+        *("test_resnet", "--weights", tmp_path / "w", "--images", photos, "--store", place, "--k", 2),
+        *("--components", 2, "--resamples", 20, "--device", "cpu"),
+    )
+    (only,) = found["candidates"]
+    assert found["choice"] is None and found["n"] == 12 and only["reasons"]["nc@2"] == ALONE
+    assert set(only["scores"]) == {"dist@1", "norm", "ll"} and found["agreement"] == []
+    (dump,) = [Predictions.load(each / "dump") for each in (place / "embed").iterdir() if each.is_dir()]
+    assert dump.labels is None
+    network = timm.create_model("test_resnet", checkpoint_path=str(tmp_path / "w" / "test_resnet.safetensors")).eval()
+    cfg = timm.data.resolve_data_config(model=network, use_test_size=True)
+    look = timm.data.create_transform(**cfg)
+    from PIL import Image
+
+    x = torch.stack([look(Image.open(each).convert("RGB")) for each in sorted(photos.rglob("*.jpg"))])
+    with torch.inference_mode():
+        right = network.forward_head(network.forward_features(x), pre_logits=True)
+    np.testing.assert_allclose(dump.embeddings, right.numpy(), atol=2e-3, rtol=1e-3)
+    # networks of digits look at the same colour photographs in their own way, and siblings have NC there too
+    both = plain(
+        capsys,
+        *(f"simclr=siblings:{keys[0]}", "--images", photos, "--store", held.root, "--k", 2),
+        *("--components", 0, "--resamples", 20),
+    )
+    assert both["choice"] == "simclr" and both["agreement"] == []
+
+
+def test_labels_of_another_set_never_teach_by_accident(capsys, store, tmp_path):
+    """References of one set, images of another: the labels of the references mean something else."""
+    held, keys = store
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8), np.arange(40) % 2
+    np.savez(tmp_path / "other.npz", x_train=x[:20], y_train=y[:20], x_test=x[20:], y_test=y[20:])
+    words = [f"a=siblings:{keys[0]}", f"b=siblings:{keys[2]}", "--store", held.root, "--components", 0]
+    words += ["--references", "digits", "--draw", 100, "--images", f"npz:{tmp_path}/other.npz", "--resamples", 20]
+    found = plain(capsys, *words)
+    assert "brier" not in found["candidates"][0]["scores"] and any("--train" in note for note in found["notes"])
+    found = plain(capsys, *words, "--train", f"npz:{tmp_path}/other.npz")
+    assert found["candidates"][0]["scores"]["brier"]["value"] > 0.2  # noise cannot be told apart
+
+
+def test_pairs_of_members_are_the_ensemble(three):
+    """NC of three members is the mean over their pairs."""
+    each = three[1]
+    whole = rank([each], How(components=0), labels=False, resamples=20).row("good", "nc@8")["value"]
+    parts = []
+    for who in combinations(range(3), 2):
+        pair = Candidate("p", [each.tests[m] for m in who], [each.refs[m] for m in who])
+        parts.append(rank([pair], How(components=0), labels=False, resamples=20).row("p", "nc@8")["value"])
+    assert whole == pytest.approx(np.mean(parts))
+
+
+def test_a_collapsed_candidate_wins_nothing():
+    """Where all references are one point, ties by index would look like perfect agreement."""
+    still = [[Predictions(embeddings=np.ones((rows, 4)) * (m + 1)) for m in range(3)] for rows in (R, N)]
+    found = rank([candidate("good", 1, 0.3), Candidate("still", still[1], still[0])], QUICK, labels=False)
+    assert found.names[0] == "good" and found.group == ["good"] and found.row("still", found.nc) is None
+    assert any(
+        note.startswith("still is not ranked. Member 0 gives 150 references 1 different") for note in found.notes
+    )
+    assert any("still" in line for line in str(ranking_tables(found)[0].lines).splitlines())
+    with pytest.raises(BadInput, match=r"nothing to rank\. Member 0 gives"):
+        rank([Candidate("still", still[1], still[0])], QUICK)
+
+
+def test_plain_arrays_are_embeddings(tmp_path, capsys):
+    whole = candidate("a", 1, 0.3, whole=True)
+    for number, each in enumerate(whole.tests):
+        np.save(tmp_path / f"{number}.npy", each.embeddings)
+    files = [tmp_path / f"{number}.npy" for number in range(3)]
+    code, out, _ = ask(capsys, "reliability", *files, "--components", 0, "--json")
+    assert code == 0 and json.loads(out)["models"] == 3
+    code, out, _ = ask(capsys, "rank", "a=" + ",".join(map(str, files)), "--components", 0, "--json")
+    assert code == 0 and json.loads(out)["choice"] == "a"
+    np.save(tmp_path / "flat.npy", np.arange(5.0))
+    (tmp_path / "bad.npy").write_bytes(b"not an array")
+    for name in ("flat", "bad"):
+        code, _, said = ask(capsys, "reliability", files[0], tmp_path / f"{name}.npy")
+        assert code == 2 and name in said and "Traceback" not in said
+
+
+def test_every_reference_as_a_neighbour_is_told():
+    found = rank([candidate("a", 1, 0.3), candidate("b", 2, 0.5)], How(k=R, components=0), labels=False)
+    assert any("NC is 1 whatever the models say" in note for note in found.notes)
+
+
+def test_candidates_of_the_same_members_are_refused(tmp_path, capsys):
+    for number, each in enumerate(candidate("a", 1, 0.3, whole=True).tests[:2]):
+        each.save(tmp_path / f"{number}.npz")
+    both = f"{tmp_path / '0.npz'},{tmp_path / '1.npz'}"
+    code, _, said = ask(capsys, "rank", f"a={both}", f"b={both}")
+    assert code == 2 and "a and b are the same members" in said

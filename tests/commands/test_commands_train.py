@@ -1,0 +1,263 @@
+"""train, predict, runs and methods: what they print, what they keep, and what they say when something is wrong."""
+
+import argparse
+import importlib
+import json
+import re
+import time
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+
+from nescio.cli import main
+from nescio.commands.train import usual_batch
+from nescio.methods import registry
+from nescio.predictions import Predictions
+from nescio.protocols.uimnet import PRESETS
+from nescio.trials import Training, from_plain
+from nescio.work.store import Store
+
+torch.set_num_threads(1)
+TRAIN = ["train", "--backbone", "mlp", "--epochs", "2"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A store with one network that learnt the digits 0 to 5."""
+    root = str(tmp_path_factory.mktemp("store"))
+    assert main([*TRAIN, "--method", "rnd", "--classes", "0-5", "--recipe", "width=32", "--store", root]) == 0
+    return root
+
+
+def key_in(root):
+    return next(run.key for run in Store(root).runs() if run.stage == "train" and run.state == "finished")
+
+
+def test_train_says_the_key_and_the_place(store, capsys):
+    key = key_in(store)
+    assert main([*TRAIN, "--method", "rnd", "--classes", "0-5", "--recipe", "width=32", "--store", store]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{key} was finished before, in {Store(store).path('train', key)}\n" and said.err == ""
+
+
+def test_options_reach_the_trial(tmp_path):
+    words = (
+        "--method mc-dropout --recipe drop=0.2 passes=3 --spectral 5 --data-seed 1 --init-seed 2 --batch 64 --rate 0.05"
+    )
+    more = "--optimizer adamw --schedule cosine --warmup 1 --accumulate 2 --clip 1 --augment none --precision float32"
+    assert main([*TRAIN, *words.split(), *more.split(), "--store", str(tmp_path)]) == 0
+    plain = Store(tmp_path).recipe("train", key_in(tmp_path))["recipe"]
+    trial = from_plain(plain, lambda name: registry[name].recipe_class)
+    assert (trial.recipe.drop, trial.recipe.passes) == (0.2, 3)
+    assert (trial.spectral, trial.data_seed, trial.init_seed, trial.classes) == (5.0, 1, 2, None)
+    plan = trial.training
+    assert (plan.optimizer, plan.schedule, plan.warmup, plan.accumulate) == ("adamw", "cosine", 1.0, 2)
+    assert (plan.batch, plan.rate, plan.clip, plan.augment, plan.epochs) == (64, 0.05, 1.0, "none", 2)
+
+
+def helped(name):
+    """Option -> help of a command."""
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"nescio.commands.{name}").configure(parser)
+    return {action.dest: action.help for action in parser._actions}
+
+
+def test_train_and_run_have_one_budget_and_name_where_it_starts():
+    budget = {each.name for each in fields(Training)} - {"nesterov", "factor"}
+    train, run = helped("train"), helped("_run_uimnet")
+    assert budget <= train.keys() & run.keys()
+    for name in budget:
+        assert train[name].split(" (")[0] == run[name].split(" (")[0]
+        assert "(default: " in run[name] or all(
+            f"{preset}: {getattr(plan.training, name)}" in run[name] for preset, plan in PRESETS.items()
+        )
+    starts = {"epochs": 100, "rate": 0.1, "decay": 0.0001, "optimizer": "sgd", "warmup": 0, "clip": "none", "every": 30}
+    for name, value in {**starts, "compile": "off", "precision": "auto", "accumulate": 1}.items():
+        assert train[name].endswith(f"(default: {value})")
+    assert run["epochs"].endswith("(demo: 15, small: 20, paper: 100)") and run["rate"] == train["rate"]
+
+
+def test_due_has_its_own_spectral_norm_unless_told_otherwise(tmp_path):
+    for words, target in (([], 3.0), (["--spectral", "none"], None), (["--spectral", "5"], 5.0)):
+        place = tmp_path / str(target)
+        assert (
+            main(["train", "--method", "due", "--backbone", "mlp", "--epochs", "1", *words, "--store", str(place)]) == 0
+        )
+        assert Store(place).recipe("train", key_in(place))["recipe"]["spectral"] == target
+
+
+def test_the_usual_batch():
+    assert [usual_batch(rows) for rows in (1_000_000, 4096, 4000, 1078, 100, 5)] == [256, 256, 128, 64, 8, 8]
+
+
+def test_predict_writes_a_file_to_evaluate(store, tmp_path, capsys):
+    key = key_in(store)
+    for split, rows in (("test", 361), ("val", 72), ("train", 650), ("out", 238)):
+        file = tmp_path / f"{split}.npz"
+        assert main(["predict", key[:6], "--split", split, "--store", store, "--to", str(file)]) == 0
+        dump = Predictions.load(file)
+        assert abs(len(dump) - rows) < 5 and dump.logits.shape[1:] == (1, 6)
+        assert dump.taught.all() if split != "out" else not dump.taught.any()
+        assert set(dump.scores) == {"native"}
+    file = tmp_path / "probed.npz"
+    assert main(["predict", key, "--probes", "--store", store, "--to", str(file)]) == 0
+    dump = Predictions.load(file)
+    assert set(dump.scores) == {"native", "jacobian"} and set(dump.variants) == {"tta"}
+    assert np.allclose(np.exp(dump.variants["tta"]).sum(1), 1, atol=1e-4)
+    capsys.readouterr()
+    assert main(["evaluate", str(file), "--ood", f"out={tmp_path / 'out.npz'}", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["files"][0]["rows"]
+    assert any(row["measure"] == "jacobian" for row in rows)
+
+
+def test_runs_lists_what_there_is_and_why_it_failed(tmp_path, capsys):
+    place = ["--store", str(tmp_path)]
+    assert main([*TRAIN, "--epochs", "1", *place]) == 0
+    assert main([*TRAIN, "--rate", "1e12", *place]) == 1
+    said = capsys.readouterr().err
+    assert "The loss became" in said and len(said.strip().splitlines()) == 1
+    assert main(["runs", *place, "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)
+    assert sorted(run["state"] for run in runs) == ["failed", "finished"]
+    assert all(run["method"] == "erm" and run["recipe"]["training"]["batch"] == 64 for run in runs)
+    assert main(["runs", *place, "--failed", "--json"]) == 0
+    (failed,) = json.loads(capsys.readouterr().out)
+    assert "The loss became" in failed["reason"]
+    assert main(["runs", *place]) == 0
+    said = capsys.readouterr().out
+    assert failed["key"] in said and "1 finished, 1 failed" in said
+
+
+def test_methods_lists_recipes_and_ranges(capsys):
+    assert main(["methods"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name in registry)
+    assert main(["methods", "mixup"]) == 0
+    said = capsys.readouterr().out
+    assert "Zhang et al." in said and "Beta(α, α)" in said and "0.1 to 1" in said
+    assert main(["methods", "--json"]) == 0
+    found = {each["method"]: each for each in json.loads(capsys.readouterr().out)}
+    settings = {each["setting"]: each for each in found["mc-dropout"]["recipe"]}
+    assert settings["drop"]["default"] == 0.1 and settings["drop"]["search"] == "0.05 to 0.25, uniform"
+    assert all(each["meaning"] and each["paper"] for each in found.values())
+    assert all(setting["meaning"] for each in found.values() for setting in each["recipe"])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["train", "--method", "mimmo"], "Did you mean 'mimo'"),
+        (["train", "--method", "mimo", "--recipe", "drop=1"], "no setting 'drop'"),
+        (["train", "--method", "mimo", "--recipe", "inputs"], "FIELD=VALUE"),
+        (["train", "--method", "mimo", "--recipe", "inputs=two"], "must be int"),
+        (["train", "--method", "mimo", "--recipe", "inputs=1"], "at least 2"),
+        (["train", "--recipe", "rate=1", "rate=2"], "twice"),
+        (["train", "--rate", "0"], "above 0"),
+        (["train", "--epochs", "0"], "at least 1"),
+        (["train", "--spectral", "much"], "--spectral is a number"),
+        (["train", "--spectral", "-1"], "above 0"),
+        (["train", "--classes", "0-x"], "list of class numbers"),
+        (["train", "--classes", "0-12"], "no class 10"),
+        (["train", "--classes", "3"], "two classes"),
+        (["train", "--data", "nowhere"], "no dataset named"),
+        (["train", "--backbone", "nonet"], "no backbone named"),
+        (["train", "--device", "abacus"], "no device"),
+        (["train", "--log", "paper"], "tensorboard:DIR or wandb:PROJECT"),
+        (["train", "--trial", "-1"], "from 0 on"),
+        (["methods", "nothing"], "no method named"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path, capsys, words, sentence):
+    place = [] if words[0] == "methods" else ["--store", str(tmp_path)]
+    assert main([*words, *place]) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err and len(said.err.strip().splitlines()) == 1 and said.out == ""
+
+
+def test_predict_and_runs_say_what_is_missing(store, tmp_path, capsys):
+    assert main(["predict", "ffff", "--store", store, "--to", str(tmp_path / "x.npz")]) == 2
+    assert "no trained network ffff" in capsys.readouterr().err
+    assert main(["runs", "--store", str(tmp_path / "nowhere")]) == 2
+    assert "There is no store" in capsys.readouterr().err
+    assert main([*TRAIN, "--epochs", "1", "--store", str(tmp_path)]) == 0
+    words = ["predict", key_in(tmp_path), "--split", "out", "--store", str(tmp_path), "--to", str(tmp_path / "x.npz")]
+    assert main(words) == 2
+    assert "every class is in-domain" in capsys.readouterr().err
+    assert not [run for run in Store(tmp_path).runs() if run.state == "failed"]
+
+
+def test_a_logger_hears_loss_rate_and_pace(tmp_path, monkeypatch):
+    from nescio.commands import _watch
+
+    heard = []
+
+    class Ear:
+        def __init__(self, place, about):
+            heard.append((place, about["method"]))
+
+        def __enter__(self):
+            return lambda seen: heard.append(seen)
+
+        def __exit__(self, *_):
+            heard.append("closed")
+
+    monkeypatch.setitem(_watch.LOGGERS, "tensorboard", Ear)
+    assert main([*TRAIN, "--log", "tensorboard:here", "--store", str(tmp_path)]) == 0
+    assert heard[0] == ("here", "erm") and heard[-1] == "closed"
+    assert [each["epoch"] for each in heard[1:-1]] == pytest.approx([1, 2])
+    assert all(each["images/s"] > 0 and each["left"] >= 0 and each["rate"] == 0.1 for each in heard[1:-1])
+    assert [each["step"] for each in heard[1:-1]] == [16, 32]
+
+
+def scalars(folder):
+    """Name -> [(step, value)] of the event files in a folder."""
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator", reason="no tensorboard here")
+    events = reader.EventAccumulator(str(folder)).Reload()
+    return {name: [(each.step, each.value) for each in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+
+def test_tensorboard_files_hold_the_loss(tmp_path):
+    pytest.importorskip("tensorboard", reason="no tensorboard here")
+    logs = tmp_path / "logs"
+    assert main([*TRAIN, "--log", f"tensorboard:{logs}", "--store", str(tmp_path / "store")]) == 0
+    held = scalars(logs)
+    assert {name: [step for step, _ in each] for name, each in held.items()} == {
+        "loss": [16, 32],
+        "rate": [16, 32],
+        "images/s": [16, 32],
+    }
+    (_, first), (_, last) = held["loss"]
+    assert 0 < last < first and [value for _, value in held["rate"]] == pytest.approx([0.1, 0.1])
+
+
+def test_tensorboard_files_of_a_study_hold_every_trial(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard", reason="no tensorboard here")
+    monkeypatch.setattr("nescio.commands._run_uimnet.show", lambda *_: 0)  # no page: it takes seconds
+    words = "run uimnet --methods erm --backbones mlp --spectral none --trials 2 --seeds 1 --epochs 1 --measures gap"
+    place = ["--workers", "0", "--store", str(tmp_path / "store"), "--log", f"tensorboard:{tmp_path / 'logs'}"]
+    assert main([*words.split(), *place]) == 0
+    held = scalars(tmp_path / "logs")
+    assert {name: [step for step, _ in each] for name, each in held.items()} == {
+        "nll": [1, 2],
+        "seconds": [1, 2],
+        "images/s": [1, 2],
+    }
+    assert all(value > 0 for each in held.values() for _, value in each)
+
+
+def test_wandb_files_hold_the_loss(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="no wandb here")
+    for name, value in {"MODE": "offline", "SILENT": "true"}.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    for name in ("DIR", "CONFIG_DIR", "CACHE_DIR", "DATA_DIR"):
+        monkeypatch.setenv(f"WANDB_{name}", str(tmp_path))
+    assert main([*TRAIN, "--log", "wandb:digits", "--store", str(tmp_path / "store")]) == 0
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    losses: list[float] = []
+    end = time.monotonic() + 30
+    while len(set(losses)) < 2 and time.monotonic() < end:  # its own process writes, a little later
+        losses = [float(each) for each in re.findall(rb"loss\x82\x01.([0-9.]+)", file.read_bytes())]
+        time.sleep(0.1)
+    assert losses[0] > losses[-1] > 0 and len(set(losses)) == 2  # two epochs

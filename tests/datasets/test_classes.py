@@ -1,0 +1,148 @@
+"""Which images a model is asked about, under which labels."""
+
+import numpy as np
+import pytest
+
+from nescio.datasets.classes import chosen, labelled, numbered
+from nescio.errors import BadInput
+from nescio.predictions.entries import spec_of
+from zoo_help import encoded, folder, pack, picture
+
+
+def arrays(path, classes=10, n=40, size=8):
+    rng = np.random.default_rng(0)
+    parts = {}
+    for name in ("train", "test"):
+        parts[f"x_{name}"] = rng.integers(0, 256, (n, size, size, 3), dtype=np.uint8)
+        parts[f"y_{name}"] = np.arange(n) % classes
+    np.savez(path, **parts)
+    return path
+
+
+def test_a_pack_of_validation_images_alone_can_be_asked_about_and_not_trained_on(tmp_path):
+    from nescio.datasets import load
+
+    spec = f"npz:{pack(tmp_path / 'val.npz')}"
+    found = labelled(spec)
+    assert len(found) == 24 and len(found.classes) == 1000
+    assert isinstance(found.source(3), bytes)
+    with pytest.raises(BadInput, match="has no training images"):
+        load(spec)
+
+
+def test_outside_means_every_labelled_image(tmp_path):
+    spec = f"npz:{arrays(tmp_path / 'set.npz')}"
+    inside, outside = labelled(spec), labelled(spec, outside=True)
+    assert (len(inside), len(outside)) == (40, 80)
+    assert len(set(outside.index.tolist())) == 80
+    held = np.load(tmp_path / "set.npz")
+    np.testing.assert_array_equal(outside.source(0), held["x_train"][0])
+    np.testing.assert_array_equal(outside.source(40), held["x_test"][0])
+    np.testing.assert_array_equal(inside.source(7), held["x_test"][7])
+    words = tmp_path / "words.npz"
+    held = dict(np.load(pack(tmp_path / "a.npz", n=9)))
+    held["split"] = np.array(["train", "val", "test"] * 3)
+    np.savez(words, **held)
+    assert len(labelled(f"npz:{words}")) == 3
+    assert len(labelled(f"npz:{words}", outside=True)) == 9
+
+
+def test_folders(tmp_path):
+    whole = folder(tmp_path / "plain", ("ant", "bee"), each=10)
+    assert len(labelled(f"folder:{whole}")) == 20, "nothing was trained on it"
+    assert len(labelled(f"folder:{whole}", divided=True)) == 4, "what `nescio train` leaves for testing"
+    folder(tmp_path / "both/train", ("ant", "bee"), each=5)
+    folder(tmp_path / "both/val", ("ant", "bee"), each=2)
+    assert len(labelled(f"folder:{tmp_path / 'both'}")) == 4
+    assert len(labelled(f"folder:{tmp_path / 'both'}", outside=True)) == 14
+    only = folder(tmp_path / "only/test", ("ant", "bee"), each=3).parent
+    assert len(labelled(f"folder:{only}")) == 6
+
+
+WNIDS = ("n01440764", "n01443537", "n15075141")  # ImageNet-1k's classes 0, 1 and 999
+
+
+def test_imagenet_by_its_path(tmp_path, monkeypatch):
+    folder(tmp_path / "in/val", WNIDS)
+    for spec in (f"imagenet:{tmp_path / 'in'}", f"imagenet:{tmp_path / 'in/val'}"):
+        found = labelled(spec)
+        assert len(found) == 6 and found.classes == WNIDS
+        assert numbered(found, 1000).labels.tolist() == [0, 0, 1, 1, 999, 999]
+    monkeypatch.setenv("NESCIO_DATA", str(tmp_path / "in"))
+    assert len(labelled("imagenet")) == 6
+    with pytest.raises(BadInput, match="holds neither the folder val nor folders named by WordNet ids"):
+        labelled(f"imagenet:{folder(tmp_path / 'other', ('ant', 'bee'))}")
+    with pytest.raises(BadInput, match="has no training images"):
+        from nescio.datasets import load
+
+        load(f"imagenet:{tmp_path / 'in'}")
+
+
+def test_imagenet_as_kaggle_packs_it(tmp_path):
+    val = tmp_path / "ILSVRC/Data/CLS-LOC/val"
+    val.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    lines = ["ImageId,PredictionString"]
+    for number, wnid in enumerate((WNIDS[2], WNIDS[0], WNIDS[1])):
+        (val / f"ILSVRC2012_val_{number:08}.JPEG").write_bytes(encoded(picture(rng, (40, 50))))
+        lines.append(f"ILSVRC2012_val_{number:08},{wnid} 85 1 499 272")
+    (tmp_path / "LOC_val_solution.csv").write_text("\n".join(lines))
+    found = numbered(labelled(f"imagenet:{tmp_path}"), 1000)
+    assert found.labels.tolist() == [999, 0, 1]
+    assert found.source(0).endswith("val_00000000.JPEG")
+
+
+def test_labels_in_the_numbering_of_the_model(tmp_path):
+    texts = labelled(f"folder:{folder(tmp_path / 'numbers', tuple(map(str, range(12))))}")
+    assert texts.classes[:3] == ("0", "1", "10"), "folders are sorted as texts"
+    found = numbered(texts, 12)
+    assert sorted(set(found.labels.tolist())) == list(range(12))
+    assert all(found.source(row).split("/")[-2] == str(found.labels[row]) for row in range(len(found)))
+    with pytest.raises(BadInput, match="numbers has 12 classes and the model 1000"):
+        numbered(texts, 1000)
+    animals = labelled(f"folder:{folder(tmp_path / 'animals', ('ant', 'bee', 'cat'))}")
+    assert numbered(animals, 3).labels.tolist() == [0, 0, 1, 1, 2, 2]
+    taught = numbered(animals, 2, ("cat", "ant"))
+    assert taught.labels.tolist() == [1, 1, 0, 0] and taught.rows != "all"
+    some = folder(tmp_path / "some", (WNIDS[0], "n00000001"))
+    with pytest.raises(BadInput, match="has 2 classes and the model 1000"):
+        numbered(labelled(f"folder:{some}"), 1000)
+    outside = labelled(f"folder:{tmp_path / 'animals'}", outside=True)
+    assert numbered(outside, 1000) is outside
+
+
+def test_a_few_rows_stand_for_all(tmp_path):
+    images = labelled(f"npz:{arrays(tmp_path / 'set.npz', classes=10, n=100)}")
+    few = chosen(images, limit=30)
+    assert np.bincount(few.labels).tolist() == [3] * 10
+    assert (np.diff(few.index) > 0).all()
+    assert np.array_equal(few.index, chosen(images, limit=30).index)
+    assert sorted(set(chosen(images, limit=4).labels.tolist())) == [1, 3, 6, 8]
+    assert chosen(images, limit=100) is images and chosen(images, limit=999) is images
+    some = chosen(images, classes=(3, 7))
+    assert set(some.labels.tolist()) == {3, 7} and len(some) == 20
+    assert {few.rows, some.rows, chosen(images, limit=31).rows} & {"all"} == set()
+    assert len({few.rows, some.rows, chosen(images, limit=31).rows}) == 3
+    for row in range(len(few)):
+        np.testing.assert_array_equal(few.source(row), images.source(int(few.at[row])))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"limit": 0}, "--limit is a number of images from 1 on, not 0"),
+        ({"classes": (10,)}, "has no class 10: they run from 0 to 9"),
+        ({"classes": (-1,)}, "has no class -1"),
+    ],
+)
+def test_bad_choices(tmp_path, options, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        chosen(labelled(f"npz:{arrays(tmp_path / 'set.npz')}"), **options)
+
+
+def test_one_set_has_one_name(tmp_path, monkeypatch):
+    pack(tmp_path / "val.npz")
+    monkeypatch.chdir(tmp_path)
+    assert spec_of("npz:val.npz") == spec_of("npz:./val.npz") == f"npz:{tmp_path.resolve() / 'val.npz'}"
+    assert spec_of("digits") == "digits" and spec_of("npz:nowhere.npz@32") == "npz:nowhere.npz@32"
+    assert spec_of("npz:val.npz@32") == f"npz:{tmp_path.resolve() / 'val.npz'}@32"

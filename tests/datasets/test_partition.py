@@ -1,0 +1,467 @@
+"""The ImageNot rule: class means in, in-domain and out-domain classes out; its file, its picture, its command."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nescio.cli import main
+from nescio.datasets import partition as imagenot
+from nescio.datasets.partition import Partition, class_means, draw, partition
+from nescio.errors import BadInput
+from nescio.predictions import Predictions
+from paths import TESTS
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def gaussian(seed, most=12):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((rng.integers(2, most + 1), rng.integers(1, 5)))
+
+
+def test_leaves_torch_out():
+    code = "import sys, nescio.datasets.partition; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---- the rule, against its definition
+
+
+def scatter(points):
+    return ((points - points.mean(0)) ** 2).sum()
+
+
+def ward(means):
+    """Merge the two sets that add least to the scatter within sets; a node is (what it added, leaves in order)."""
+    nodes = [(-1.0, (number,)) for number in range(len(means))]
+    while len(nodes) > 2:
+        pairs = [(a, b) for a in range(len(nodes)) for b in range(a)]
+        added = [scatter(means[[*nodes[a][1], *nodes[b][1]]]) - sum(scatter(means[list(nodes[i][1])]) for i in (a, b))
+                 for a, b in pairs]  # fmt: skip
+        best = int(np.argmin(added))
+        children = sorted(nodes[i] for i in pairs[best])  # lower first, single classes before all, by their number
+        nodes = [node for i, node in enumerate(nodes) if i not in pairs[best]]
+        nodes.append((added[best], children[0][1] + children[1][1]))
+    small, large = sorted((leaves for _, leaves in nodes), key=lambda leaves: (len(leaves), min(leaves)))
+    return sorted(small), sorted(large[: len(small)])
+
+
+@given(SEEDS)
+def test_equals_ward_by_brute_force(seed):
+    means = gaussian(seed)
+    made = partition(means)
+    assert (list(made.inside), list(made.outside)) == ward(means)
+
+
+@given(SEEDS)
+def test_sides_are_equal_apart_and_divided_by_the_root(seed):
+    made = partition(gaussian(seed, most=30))
+    n = len(made.order)
+    assert sorted(made.order) == list(range(n))
+    assert 1 <= len(made.inside) == len(made.outside) <= n // 2
+    assert not set(made.inside) & set(made.outside)
+    # The in-domain classes are one end of the order; the out-domain ones are the first of the rest.
+    places = {label: place for place, label in enumerate(made.order)}
+    inside = sorted(places[label] for label in made.inside)
+    start = 0 if inside[0] else len(inside)
+    assert inside == list(range(inside[0], inside[0] + len(inside))) and (inside[0] == 0 or inside[-1] == n - 1)
+    assert sorted(places[label] for label in made.outside) == list(range(start, start + len(inside)))
+
+
+def planted(sizes, seed=0, spread=0.1, d=5):
+    """Clusters that lie on a line, 10 apart; the class numbers are shuffled."""
+    rng = np.random.default_rng(seed)
+    group = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    means = spread * rng.standard_normal((len(group), d))
+    means[:, 0] += 10.0 * group
+    return means, group
+
+
+@pytest.mark.parametrize(("sizes", "inside"), [((5, 9), 0), ((9, 5), 1), ((2, 20), 0)])
+def test_planted_clusters_are_found_and_the_smaller_one_is_in(sizes, inside):
+    means, group = planted(sizes)
+    made = partition(means)
+    assert made.inside == tuple(np.flatnonzero(group == inside))
+    assert set(group[list(made.outside)]) == {1 - inside}
+
+
+def test_planted_clusters_vanish_when_labels_are_shuffled():
+    means, group = planted((6, 9))
+    rng = np.random.default_rng(1)
+    shuffled = np.array([rng.permutation(column) for column in means.T]).T + rng.standard_normal(means.shape) * 30
+    assert partition(shuffled).inside != tuple(np.flatnonzero(group == 0))
+
+
+def test_a_thousand_saved_class_means():
+    """266 classes far from the rest, of which 266 lie closer together than the others: the shape of the paper's case.
+
+    ImageNet itself was not run: these means are synthetic.
+    """
+    held = np.load(TESTS / "data" / "class_means_1000.npz")
+    made = partition(held["means"])
+    assert len(made.inside) == len(made.outside) == 266
+    assert made.inside == tuple(np.flatnonzero(held["group"] == 0))
+    assert made.outside == tuple(np.flatnonzero(held["group"] == 1))
+
+
+@given(SEEDS)
+def test_rotation_shift_and_scale_change_nothing(seed):
+    means = gaussian(seed, most=20)
+    rng = np.random.default_rng(seed)
+    rotation, _ = np.linalg.qr(rng.standard_normal((means.shape[1],) * 2))
+    made, moved = partition(means), partition(7 * means @ rotation + 3)
+    assert (moved.inside, moved.outside, moved.order) == (made.inside, made.outside, made.order)
+    assert np.allclose(moved.linkage[:, 2], 7 * made.linkage[:, 2])
+    if means.shape[1] > 1:  # the comparison can tell: stretching one feature is no rotation
+        stretched = partition(means * np.r_[1e3, np.ones(means.shape[1] - 1)])
+        assert not np.allclose(stretched.linkage[:, 2], made.linkage[:, 2])
+
+
+@given(SEEDS)
+def test_renumbering_the_classes_moves_nothing_but_ties(seed):
+    means = gaussian(seed, most=20)
+    new = np.random.default_rng(seed).permutation(len(means))  # class new[i] becomes class i
+    made, other = partition(means), partition(means[new])
+    inside, outside = ({int(new[label]) for label in side} for side in (other.inside, other.outside))
+    if 2 * len(made.inside) == len(means):
+        assert inside in (set(made.inside), set(made.outside))  # equally large children: the smallest number decides
+        return
+    assert inside == set(made.inside)
+    moved = outside ^ set(made.outside)
+    sisters = [{int(a), int(b)} for a, b, _, _ in made.linkage if max(a, b) < len(means)]
+    assert not moved or moved in sisters  # a cut between two single sisters takes the smaller number
+
+
+def test_renumbering_planted_clusters_gives_the_same_sets():
+    means, group = planted((4, 5, 6), spread=0.5)
+    means[group == 1, 0] += 5  # clusters 1 and 2 are one side of the root
+    made = partition(means)
+    for seed in range(5):
+        new = np.random.default_rng(seed).permutation(len(means))
+        other = partition(means[new])
+        assert {int(new[label]) for label in other.inside} == set(made.inside) == set(np.flatnonzero(group == 0))
+        assert len(set(group[list(made.outside)])) == 1
+        assert {group[new[label]] for label in other.outside} == {group[made.outside[0]]}
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 3), (1, 3, 0, 2), (3, 1, 2, 0)])
+def test_of_equal_children_the_one_with_the_smallest_class_is_in(order):
+    line = np.empty((4, 1))
+    line[list(order), 0] = [0.0, 1.0, 10.0, 11.5]
+    made = partition(line)
+    assert made.inside == (0, 2) and made.outside == (1, 3)
+
+
+def test_the_smallest_cases():
+    assert partition([[0.0], [1.0]]).inside == (0,) and partition([[5.0], [1.0]]).outside == (1,)
+    made = partition([[0.0], [10.0], [1.0]])
+    assert made.inside == (1,) and made.outside == (0,)
+    same = partition(np.zeros((5, 3)))  # nothing tells the classes apart: still an answer, and always the same
+    assert len(same.inside) == len(same.outside) and partition(np.zeros((5, 3))) == same
+
+
+@pytest.mark.parametrize(
+    ("means", "classes", "sentence"),
+    [
+        (np.zeros((1, 3)), None, "at least two classes, and means has 1"),
+        (np.zeros((0, 3)), None, "at least two classes"),
+        (np.zeros(3), None, r"shape \(3,\)"),
+        (np.zeros((3, 0)), None, r"shape \(3, 0\)"),
+        ([["a"], ["b"]], None, "must hold numbers"),
+        ([[0.0], [np.nan]], None, "mean of class 1 is not finite"),
+        (np.zeros((3, 1)), ["a", "b"], "2 names and 3 class means"),
+    ],
+)
+def test_what_cannot_be_divided_is_a_sentence(means, classes, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        partition(means, classes)
+
+
+# ---- class means
+
+
+@given(SEEDS)
+def test_class_means_are_the_means_of_the_classes(seed):
+    rng = np.random.default_rng(seed)
+    c = int(rng.integers(1, 5))
+    labels = rng.permutation(np.r_[np.arange(c), rng.integers(0, c, rng.integers(0, 20))])
+    features = rng.standard_normal((len(labels), 2, 3)).astype(np.float32) + 1e4
+    expected = [features[labels == label].reshape(-1, 6).mean(0, dtype=np.float64) for label in range(c)]
+    assert np.allclose(class_means(features, labels), expected, rtol=1e-12)
+
+
+def test_blocks_do_not_change_the_means(monkeypatch):
+    rng = np.random.default_rng(0)
+    features, labels = rng.integers(0, 256, (500, 8), np.uint8), rng.integers(0, 7, 500)
+    whole = class_means(features, labels)
+    monkeypatch.setattr(imagenot, "BLOCK_VALUES", 64)
+    assert np.array_equal(class_means(features, labels), whole)  # whole numbers add up exactly in any order
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "classes", "sentence"),
+    [
+        (np.zeros((3, 2)), [0, 1], None, "features has 3 rows, labels has 2"),
+        (np.zeros((2, 2)), [0, 2], None, "Class 1 has no row"),
+        (np.zeros((2, 2)), [0, 1], 3, "Class 2 has no row"),
+        (np.zeros((2, 2)), [0, 5], 3, "A label is 5: classes run from 0 to 2"),
+        (np.zeros((2, 2)), [-1, 0], None, "A label is -1"),
+        (np.zeros((2, 2)), [0.0, 1.0], None, "one class number a row"),
+        (np.zeros((0, 2)), np.zeros(0, int), None, "one class number a row"),
+    ],
+)
+def test_bad_rows_are_a_sentence(features, labels, classes, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        class_means(features, labels, classes)
+
+
+# ---- the file
+
+
+def saved(tmp_path, **changes):
+    means, _ = planted((2, 4))
+    made = replace(
+        partition(means, ["a", "ä", "<b>", "d", "e", "猫"]), dataset="toys", revision="12ab", features="pixels"
+    )
+    path = made.save(tmp_path / "deep" / "imagenot.json")
+    if changes:
+        path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **changes}), "utf-8")
+    return made, path
+
+
+def test_a_saved_partition_comes_back_whole(tmp_path):
+    made, path = saved(tmp_path)
+    back = Partition.load(path)
+    assert back == made and back.classes[5] == "猫"
+    assert np.array_equal(back.linkage, made.linkage)
+    assert json.loads(path.read_text("utf-8"))["rule"] == imagenot.RULE
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"kind": "other"}, "not a partition"),
+        ({"rule": 99}, "rule 99"),
+        ({"inside": [0, 1]}, "not those that the rule makes"),
+        ({"outside": []}, "not those that the rule makes"),
+        ({"order": [0, 1, 2, 3, 4, 5]}, "not those that the rule makes"),
+        ({"linkage": [[0, 99, 1.0, 2]]}, "tree in .* is damaged"),
+        ({"linkage": [[0, 1, 1.0, 2], [2, 4, 2.0, 3], [0, 1, 3.0, 5]]}, "tree in .* is damaged"),
+        ({"linkage": [[0, 1, 1.0, 2], [2, 3, 2.0, 9]]}, "tree in .* is damaged"),
+        ({"linkage": "x"}, "tree in .* is damaged"),
+        ({"linkage": []}, "tree in .* is damaged"),
+        ({"classes": ["a"]}, "names 1 classes and its tree has 6"),
+    ],
+)
+def test_a_changed_file_is_not_believed(tmp_path, changes, sentence):
+    _, path = saved(tmp_path, **changes)
+    with pytest.raises(BadInput, match=sentence):
+        Partition.load(path)
+
+
+def test_what_is_no_partition_is_a_sentence(tmp_path):
+    with pytest.raises(BadInput, match="There is no partition"):
+        Partition.load(tmp_path / "none.json")
+    (tmp_path / "text.json").write_text("hello")
+    with pytest.raises(BadInput, match="is not JSON"):
+        Partition.load(tmp_path / "text.json")
+    (tmp_path / "short.json").write_text(json.dumps({"kind": imagenot.KIND, "rule": imagenot.RULE}))
+    with pytest.raises(BadInput, match="has no inside"):
+        Partition.load(tmp_path / "short.json")
+
+
+# ---- the picture
+
+
+def test_the_picture_shows_every_class_on_its_side():
+    means, _ = planted((3, 7))
+    made = partition(means, [f"class <{number}> & more" for number in range(9)] + ["a long name " * 9])
+    root = ElementTree.fromstring(draw(made))
+    space = "{http://www.w3.org/2000/svg}"
+    leaves = {
+        text.find(f"{space}title").text: text
+        for text in root.iter(f"{space}text")
+        if text.find(f"{space}title") is not None
+    }
+    assert set(leaves) == set(made.classes)
+    assert len(leaves[made.classes[9]].text) <= imagenot.NAME
+    colours = {
+        name: leaves[made.classes[label]].get("fill")
+        for name, label in (("in", made.inside[0]), ("out", made.outside[0]))
+    }
+    by_colour = {
+        name: {n for n, leaf in leaves.items() if leaf.get("fill") == colour} for name, colour in colours.items()
+    }
+    assert by_colour["in"] == {made.classes[label] for label in made.inside}
+    assert by_colour["out"] == {made.classes[label] for label in made.outside}
+    shown = sorted(leaves, key=lambda name: float(leaves[name].get("y")))
+    assert shown == [made.classes[label] for label in made.order]  # no branches cross
+    branches = [path for path in root.iter(f"{space}path") if "H" in path.get("d")]
+    assert len(branches) == 2 * 9
+    assert draw(made) == draw(made)
+
+
+def test_lines_of_a_large_picture_do_not_touch():
+    held = np.load(TESTS / "data" / "class_means_1000.npz")
+    root = ElementTree.fromstring(draw(partition(held["means"])))
+    assert float(root.get("height")) > 1000 * 14
+
+
+# ---- real data and reference models
+
+
+@pytest.fixture(scope="module")
+def digits():
+    pytest.importorskip("torch")
+    from nescio import datasets
+
+    return datasets.load("digits")
+
+
+def test_digits_by_their_pixels(digits):
+    means = imagenot.pixel_means(digits)
+    pixels = digits.train.pixels.reshape(len(digits.train.labels), -1) / 255
+    assert np.allclose(means, [pixels[digits.train.labels == label].mean(0) for label in range(10)])
+    made = imagenot.imagenot(digits, means, "pixels")
+    assert made.inside == (0, 4, 6) and made.outside == (3, 5, 9)
+    assert (made.dataset, made.revision, made.classes) == (digits.name, digits.revision, digits.classes)
+    made.check(digits)
+    with pytest.raises(BadInput, match="revision other"):
+        made.check(replace(digits, revision="other"))
+
+
+def test_a_dump_gives_the_means_of_its_embeddings(digits, tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.arange(100) % 10)
+    embeddings = rng.standard_normal((100, 4))
+    path = Predictions(labels=labels, embeddings=embeddings).save(tmp_path / "dump.npz")
+    assert np.allclose(imagenot.dump_means(path, digits), class_means(embeddings, labels))
+    for name, held, sentence in (
+        ("bare", {"labels": labels, "logits": rng.standard_normal((100, 10))}, "no embeddings"),
+        ("blind", {"embeddings": embeddings}, "no labels"),
+        ("other", {"labels": labels + 5, "embeddings": embeddings}, "label 14, and digits has 10 classes"),
+    ):
+        path = Predictions(**held).save(tmp_path / f"{name}.npz")
+        with pytest.raises(BadInput, match=sentence):
+            imagenot.dump_means(path, digits)
+
+
+def test_a_trained_trial_is_a_reference(digits, tmp_path):
+    from nescio.methods import registry as methods
+    from nescio.predict import dump_of
+    from nescio.runtime import runtime
+    from nescio.training import load_method, train
+    from nescio.trials import Training, Trial
+    from nescio.work.store import Store
+
+    store, place = Store(tmp_path), runtime("cpu")
+    plan = Training(epochs=1, batch=64, augment="none")
+    trial = Trial(method="erm", recipe=methods["erm"].recipe_class(), data="digits", backbone="mlp", training=plan)
+    key = train(trial, store, place)
+    means = imagenot.trial_means(key, store, digits, place)
+    dump = dump_of(load_method(key, trial, store, place), digits.train, digits, place)
+    assert np.allclose(means, class_means(dump.embeddings, digits.train.labels), atol=1e-5)
+    assert np.ptp(means, axis=0).max() > 0.1  # it tells the classes apart
+    with pytest.raises(BadInput, match="no finished training 'ffff'"):
+        imagenot.trial_means("ffff", store, digits, place)
+    with pytest.raises(BadInput, match="knows images of 8 pixels and 1 channels"):
+        imagenot.trial_means(key, store, replace(digits, size=32), place)
+
+
+@pytest.fixture(scope="module")
+def weights(digits, tmp_path_factory):
+    """A small timm model's weights, head included, as a file of torch and as safetensors."""
+    timm, torch = pytest.importorskip("timm"), pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    torch.manual_seed(0)
+    network = timm.create_model("test_resnet", num_classes=7).eval()
+    folder = tmp_path_factory.mktemp("weights")
+    save_file(network.state_dict(), folder / "net.safetensors")
+    torch.save({"state_dict": {f"module.{k}": v for k, v in network.state_dict().items()}}, folder / "net.pth")
+    return network, folder
+
+
+@pytest.mark.parametrize("name", ["net.safetensors", "net.pth"])
+def test_a_timm_model_reads_its_weights_by_name(digits, weights, name):
+    import torch
+
+    from nescio.runtime import runtime
+
+    network, folder = weights
+    few = replace(digits, train=digits.train.take(np.arange(200)))
+    means = imagenot.timm_means("test_resnet", folder / name, few, runtime("cpu"))
+    config = network.pretrained_cfg
+    x = torch.from_numpy(few.train.pixels).permute(0, 3, 1, 2).float().expand(-1, 3, -1, -1) / 255
+    x = (x - torch.tensor(config["mean"]).view(3, 1, 1)) / torch.tensor(config["std"]).view(3, 1, 1)
+    with torch.no_grad():
+        features = network.forward_head(network.forward_features(x), pre_logits=True).numpy()
+    assert np.allclose(means, class_means(features, few.train.labels), atol=1e-4)
+
+
+def test_wrong_weights_are_a_sentence(digits, weights, tmp_path):
+    import torch
+
+    from nescio.runtime import runtime
+
+    network, folder = weights
+    for model, path, sentence in (
+        ("test_resnet", folder / "none.pth", "There is no file"),
+        ("test_vit", folder / "net.pth", "is it of another model"),
+        ("no_such_net", folder / "net.pth", "timm has no model named 'no_such_net'"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            imagenot.timm_means(model, path, digits, runtime("cpu"))
+    state = network.state_dict()
+    first = next(iter(state))
+    torch.save({**state, first: torch.zeros(1, 1, 3, 3)}, tmp_path / "odd.pth")
+    with pytest.raises(BadInput, match="has shape"):
+        imagenot.timm_means("test_resnet", tmp_path / "odd.pth", digits, runtime("cpu"))
+
+
+# ---- the command
+
+
+def test_the_command_writes_draws_and_prints(digits, tmp_path, capsys):
+    to, tree = tmp_path / "imagenot.json", tmp_path / "pictures" / "tree.svg"
+    assert main(["imagenot", "--data", "digits", "--to", str(to), "--draw", str(tree)]) == 0
+    out = capsys.readouterr().out
+    assert "in-domain (3)" in out and "out-domain (3)" in out and "4 of 10 classes are neither" in out
+    made = Partition.load(to)
+    made.check(digits)
+    assert made.inside == (0, 4, 6) and made.features == "pixels"
+    assert tree.read_text("utf-8") == draw(made)
+    assert main(["imagenot", "--data", "digits", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(to.read_text("utf-8"))
+
+
+def test_the_command_takes_every_kind_of_features(digits, weights, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    path = Predictions(labels=np.arange(50) % 10, embeddings=rng.standard_normal((50, 3))).save(tmp_path / "d.npz")
+    assert main(["imagenot", "--data", "digits", "--features", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["features"] == "predictions d.npz"
+    model = ["--features", "test_resnet", "--weights", str(weights[1] / "net.pth"), "--device", "cpu"]
+    assert main(["imagenot", "--data", "digits", *model, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["features"] == "timm model test_resnet"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--features", "resnet18"], "name its weights with --weights"),
+        (["--features", "x", "--weights", "a", "--store", "b"], "Both --weights and --store"),
+        (["--draw", "tree.png"], "must end in .svg"),
+        (["--features", "0123456789abcdef", "--store", "nowhere"], "no finished training"),
+    ],
+)
+def test_the_command_says_what_is_missing(words, sentence, capsys):
+    pytest.importorskip("torch")
+    assert main(["imagenot", "--data", "digits", *words]) == 2
+    assert sentence in capsys.readouterr().err

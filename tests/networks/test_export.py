@@ -1,0 +1,507 @@
+"""One file that abstains: what it answers is what the network, the measures and the threshold say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from nescio import Predictions, datasets, measures
+from nescio.analysis.calibrate import Temperature
+from nescio.cli import main
+from nescio.errors import BadInput
+from nescio.networks.export import WRITERS, Abstaining, Classifier, NotExportable, Rule, answers, export, load, rule_of
+from nescio.work.store import Store
+
+torch.set_num_threads(1)
+try:
+    import onnx  # noqa: F401
+    import onnxruntime
+    import onnxscript  # noqa: F401
+
+    missing = False
+except ImportError:
+    missing = True
+needs_onnx = pytest.mark.skipif(missing, reason="onnx, onnxscript and onnxruntime are not installed: nescio[export]")
+ENDINGS = [pytest.param("onnx", marks=needs_onnx), "pt2"]
+
+
+class Pixels(nn.Module):
+    """Logits are the pixels themselves, times a number: what comes out is known."""
+
+    def __init__(self, times=1.0, draws=0):
+        super().__init__()
+        self.times, self.draws = times, draws
+
+    def forward(self, x):
+        z = x.flatten(1) * self.times
+        return torch.stack([z * (1 + 0.5 * draw) for draw in range(self.draws)], 1) if self.draws else z
+
+
+def pixels(times=1.0, draws=0, classes=9):
+    """A classifier of 3 × 3 images whose nine pixels, 0 to 255, are the logits."""
+    return Classifier(Pixels(times, draws), mean=(0.0,), std=(1 / 255,), size=3, classes=classes)
+
+
+def images_of(n, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (n, 1, 3, 3), dtype=np.uint8)
+
+
+def sure_images(n):
+    """One bright pixel before others that are far below it: logits from unsure to saturated."""
+    rng = np.random.default_rng(0)
+    dark = (rng.random((n, 9)) * rng.integers(15, 250, (n, 1))).astype(np.uint8)
+    dark[np.arange(n), rng.integers(0, 9, n)] = 255
+    return dark.reshape(n, 1, 3, 3)
+
+
+def wanted(images, rule, times=1.0, draws=0):
+    """u (n,), probability and class by nescio's own measures, in float64."""
+    z = images.reshape(len(images), -1).astype(np.float64) * times
+    if draws:
+        z = np.stack([z * (1 + 0.5 * draw) for draw in range(draws)], 1)
+    dump = Temperature(rule.temperature)(Predictions(logits=z))
+    summary = measures._softmax.summary(dump)
+    return summary.u[rule.measure], summary.confidence, summary.predicted
+
+
+# ---- the arithmetic
+
+
+@pytest.mark.parametrize("measure", ["largest", "entropy"])
+@pytest.mark.parametrize("draws", [0, 3])
+def test_saturated_answers_keep_their_order(measure, draws):
+    """Plain float32 gives a probability of one and an uncertainty of zero to most of these rows."""
+    images = sure_images(500)
+    z = images.reshape(500, -1) * 0.35
+    logits = torch.from_numpy(z).float()
+    stacked = torch.stack([logits * (1 + 0.5 * draw) for draw in range(draws)], 1) if draws else logits
+    _, _, doubt, entropy = answers(stacked, 1.3)
+    plain = 1 - torch.softmax(logits / 1.3, -1).amax(-1)
+    u, _, _ = wanted(images, Rule(0.5, 1.3, measure), 0.35, draws)
+    found = (doubt if measure == "largest" else entropy).double().numpy()
+    assert (plain == 0).sum() > 50 and u.min() < 1e-20
+    np.testing.assert_allclose(found, u, rtol=3e-5)
+    order = np.argsort(u)
+    apart = np.diff(u[order]) > 1e-4 * u[order][1:]
+    assert (np.diff(found[order])[apart] > 0).all()
+
+
+def test_the_answer_of_two_equal_logits_and_of_two_that_rounding_would_tie():
+    top, probability, doubt, _ = answers(torch.tensor([[1.0, 1.0, 0.0]]), 1.0)
+    assert (
+        top == 0
+        and probability[0] == pytest.approx(np.e / (2 * np.e + 1))
+        and doubt[0] == pytest.approx((np.e + 1) / (2 * np.e + 1))
+    )
+    close = torch.tensor([[1000.0, 1000.0001, 0.0]])
+    assert answers(close, 50.0)[0] == 1
+
+
+def test_uniform_answers_and_one_class_of_certainty():
+    _, probability, doubt, entropy = answers(torch.zeros(1, 1000))
+    assert probability[0] == pytest.approx(0.001) and doubt[0] == pytest.approx(0.999)
+    assert entropy[0] == pytest.approx(np.log(1000), rel=1e-6)
+    _, probability, doubt, entropy = answers(torch.tensor([[500.0, 0.0]]))
+    assert probability[0] == 1 and doubt[0] == 0 and entropy[0] == 0  # e^-500 is below every float32
+
+
+def test_the_threshold_itself_is_answered():
+    """A threshold is the u of a row; it must not be rounded to below that row."""
+    for value in (0.1, 0.3, 1e-7, 0.123456789012345):
+        assert np.float32(Abstaining(pixels(), Rule(value)).threshold) >= value
+        assert Abstaining(pixels(), Rule(value)).threshold == pytest.approx(value, rel=2e-7)
+
+
+# ---- files
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(("measure", "draws"), [("entropy", 0), ("largest", 2)])
+def test_the_file_says_what_the_measures_say(tmp_path, ending, measure, draws):
+    images = images_of(300)
+    rule = Rule(0.0, 2.0, measure)
+    u, probability, predicted = wanted(images, rule, 0.05, draws)
+    rule = Rule(float(np.sort(u)[200]), 2.0, measure)  # one of the rows lies on it
+    made = export(pixels(0.05, draws), rule, tmp_path / f"file.{ending}")
+    assert made.checked
+    run, about = load(made.path)
+    assert about == made.metadata and about["threshold"] == rule.threshold and about["measure"] == measure
+    for rows in (1, 2, 7, 300):
+        said = run(images[:rows])
+        assert [said[name].shape for name in ("class", "probability", "uncertainty", "abstain")] == [(rows,)] * 4
+        np.testing.assert_array_equal(said["class"], predicted[:rows])
+        np.testing.assert_allclose(said["probability"], probability[:rows], atol=1e-6)
+        np.testing.assert_allclose(said["uncertainty"], u[:rows], rtol=1e-5)
+        sure = np.abs(u[:rows] / rule.threshold - 1) > 1e-5  # float32 cannot tell the others
+        np.testing.assert_array_equal(said["abstain"][sure], (u[:rows] > rule.threshold)[sure])
+    assert said["abstain"].sum() == pytest.approx(99, abs=1)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_saturation_survives_the_file(tmp_path, ending):
+    images = sure_images(200)
+    rule = Rule(1e-20, 1.0, "entropy")
+    run, _ = load(export(pixels(0.3), rule, tmp_path / f"file.{ending}").path)
+    u, _, _ = wanted(images, rule, 0.3)
+    said = run(images)
+    np.testing.assert_allclose(said["uncertainty"], u, rtol=3e-5)
+    assert (said["probability"] == 1).sum() > 20 and u.min() < 1e-20 < u.max()
+    np.testing.assert_array_equal(said["abstain"], u > 1e-20)
+
+
+class Broken(nn.Module):
+    def forward(self, x):
+        return x.flatten(1) / x.mean((1, 2, 3), keepdim=True)[:, :, 0, 0]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_is_no_number_abstains(tmp_path, ending):
+    broken = Classifier(Broken(), (0.0,), (1 / 255,), 3, 9)
+    run, _ = load(export(broken, Rule(0.88), tmp_path / f"file.{ending}").path)
+    images = images_of(3)
+    images[1] = 0  # 0/0
+    assert run(images)["abstain"].tolist() == [False, True, False]
+
+
+@needs_onnx
+def test_one_file_with_names_and_metadata_that_refuses_other_images(tmp_path):
+    made = export(pixels(), Rule(0.5), tmp_path / "deep" / "file.onnx")
+    assert [each.name for each in made.path.parent.iterdir()] == ["file.onnx"]
+    session = onnxruntime.InferenceSession(str(made.path))
+    (given,) = session.get_inputs()
+    assert (given.name, given.type, given.shape) == ("images", "tensor(uint8)", ["n", 1, 3, 3])
+    assert [each.name for each in session.get_outputs()] == ["class", "probability", "uncertainty", "abstain"]
+    held = json.loads(session.get_modelmeta().custom_metadata_map["nescio"])
+    assert "uint8" in held["input"] and "0 to 255" in held["input"] and held["classes"] == 9
+    run, _ = load(made.path)
+    with pytest.raises(Exception, match="uint8"):
+        run(images_of(2).astype(np.float32) / 255)
+    with pytest.raises(Exception, match="dimension"):
+        run(np.zeros((2, 1, 4, 4), np.uint8))
+
+
+class Attention(nn.Module):
+    """Attention over five dimensions, by timm's switch fused or written out."""
+
+    fused_attn = True
+
+    def forward(self, x):
+        q = x.flatten(2)[:, None, None].transpose(3, 4)  # (n, 1, 1, 9, 1)
+        if self.fused_attn:
+            return nn.functional.scaled_dot_product_attention(q, q, q).flatten(1)
+        return ((q @ q.transpose(3, 4)).softmax(-1) @ q).flatten(1)
+
+
+@needs_onnx
+def test_attention_of_five_dimensions_is_written_out(tmp_path):
+    network = Attention()
+    classifier = Classifier(network, mean=(0.0,), std=(1.0,), size=3, classes=9)
+    images = torch.from_numpy(images_of(5))
+    with torch.no_grad():
+        said = network(images / 255).softmax(-1).amax(1)
+    run, _ = load(export(classifier, Rule(0.5), tmp_path / "file.onnx").path)
+    assert np.allclose(run(images.numpy())["probability"], said, atol=1e-5)
+
+
+class Drawing(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x.flatten(1), 0.5, training=True)
+
+
+class Branching(nn.Module):
+    def forward(self, x):
+        return x.flatten(1) if x.sum().item() > 3.7 else -x.flatten(1)
+
+
+def test_draws_cannot_be_exported(tmp_path):
+    drawing = Classifier(Drawing(), (0.0,), (1.0,), 3, 9)
+    with pytest.raises(BadInput, match="differently at every call"):
+        export(drawing, Rule(0.5), tmp_path / "file.pt2")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_network_that_cannot_be_traced_is_a_sentence_and_leaves_no_file(tmp_path, capfd, ending):
+    with pytest.raises(NotExportable, match="data-dependent") as said:
+        export(Classifier(Branching(), (0.0,), (1.0,), 3, 9), Rule(0.5), tmp_path / f"file.{ending}")
+    assert "\n" not in str(said.value) and not list(tmp_path.iterdir())
+    assert capfd.readouterr() == ("", "")
+
+
+class Silent(nn.Module):
+    def forward(self, x):
+        return None
+
+
+@pytest.mark.parametrize(("network", "classes"), [(Silent(), 9), (Pixels(), 10)])
+def test_what_does_not_answer_with_classes_is_refused(tmp_path, network, classes):
+    with pytest.raises(BadInput, match=f"each of {classes} classes"):
+        export(Classifier(network, (0.0,), (1.0,), 3, classes), Rule(0.5), tmp_path / "file.pt2")
+
+
+@pytest.mark.parametrize("name", ["mimo", "mixup", "oc"])
+def test_methods_with_draws_or_scores_of_their_own(tmp_path, name):
+    """Several fixed draws are averaged; scores that only a dump has room for do not stand in the way."""
+    from nescio.methods import registry
+    from nescio.search import draw
+    from nescio.training import build
+    from nescio.trials import Trial
+
+    class Logits(nn.Module):
+        def __init__(self, method):
+            super().__init__()
+            self.method = method
+
+        def forward(self, x):
+            return self.method(x).logits
+
+    digits = datasets.load("digits")
+    trial = Trial(method=name, recipe=draw(registry[name].recipe_class, 0), data="digits", backbone="mlp")
+    method = build(trial, digits, rows=100).eval()
+    classifier = Classifier(Logits(method), digits.mean, digits.std, 8, 10)
+    run, _ = load(export(classifier, Rule(0.88, 1.5), tmp_path / "file.pt2").path)
+    pixels = digits.test.pixels[:20].transpose(0, 3, 1, 2)
+    with torch.no_grad():
+        x = (torch.from_numpy(pixels).float() / 255 - digits.mean[0]) / digits.std[0]
+        probs = torch.softmax(method(x).logits / 1.5, -1).mean(1).numpy()
+    said = run(pixels)
+    np.testing.assert_allclose(said["probability"], probs.max(1), atol=1e-6)
+    np.testing.assert_array_equal(said["class"], probs.argmax(1))
+    np.testing.assert_array_equal(said["abstain"], 1 - probs.max(1) > 0.88)
+
+
+def test_a_file_that_answers_otherwise_is_not_kept(tmp_path, monkeypatch):
+    real = WRITERS[".pt2"]
+
+    def spoil(module, images, file, about):
+        real(Abstaining(pixels(0.05), module.rule), images, file, about)
+
+    monkeypatch.setitem(WRITERS, ".pt2", spoil)
+    with pytest.raises(NotExportable, match="away from the network"):
+        export(pixels(0.02), Rule(0.5), tmp_path / "file.pt2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_packages_a_sentence_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr("nescio.networks.export.find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=r"nescio\[export\].*pt2"):
+        export(pixels(), Rule(0.5), tmp_path / "file.onnx")
+    with pytest.raises(BadInput, match="no file"):
+        load(tmp_path / "file.onnx")
+
+
+@pytest.mark.parametrize("measure", ["mutual_information", "native", "energy", "mc-dropout", "nonsense"])
+def test_measures_that_need_more_than_one_answer_are_refused(measure):
+    with pytest.raises(BadInput, match="no draws"):
+        Rule(0.5, 1.0, measure)
+
+
+@pytest.mark.parametrize(("threshold", "temperature"), [(np.nan, 1.0), (np.inf, 1.0), (0.5, 0.0), (0.5, np.nan)])
+def test_bad_rules(threshold, temperature):
+    with pytest.raises(BadInput):
+        Rule(threshold, temperature)
+
+
+def test_rules_from_files(tmp_path):
+    promise = {"threshold": 0.25, "temperature": 1.5, "measure": "entropy", "risk": 0.05, "delta": 0.05, "classes": 4}
+    file = tmp_path / "promise.json"
+    file.write_text(json.dumps(promise))
+    rule, held = rule_of(str(file))
+    assert rule == Rule(0.25, 1.5, "entropy") and held == {"risk": 0.05, "delta": 0.05, "classes": 4}
+    assert rule_of("0.2") == (Rule(0.2), {}) and rule_of("0.2", 3.0, "entropy")[0] == Rule(0.2, 3.0, "entropy")
+    assert rule_of(str(file), 1.5, "entropy")[0] == rule
+    for options, word in (({"temperature": 2.0}, "temperature"), ({"measure": "largest"}, "measure")):
+        with pytest.raises(BadInput, match=word):
+            rule_of(str(file), **options)
+    for text, word in (
+        ("{", "not what"),
+        ("[1]", "not what"),
+        (json.dumps(promise | {"threshold": None}), "attainable"),
+    ):
+        file.write_text(text)
+        with pytest.raises(BadInput, match=word):
+            rule_of(str(file))
+    with pytest.raises(BadInput, match="neither a number nor a file"):
+        rule_of("missing.json")
+
+
+# ---- real networks, by the command
+
+
+def say(capsys, *words):
+    try:
+        code = main([str(word) for word in words])
+    except SystemExit as stop:
+        code = stop.code
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A store with a network that learnt the digits 0 to 5, and what it says about the test images."""
+    folder = tmp_path_factory.mktemp("trained")
+    words = ["--backbone", "conv", "--epochs", "3", "--classes", "0-5", "--store", str(folder / "store")]
+    assert main(["train", "--method", "erm", *words]) == 0
+    key = next(run.key for run in Store(folder / "store").runs() if run.state == "finished")
+    for split in ("test", "val"):
+        to = str(folder / f"{split}.npz")
+        assert main(["predict", key, "--split", split, "--to", to, "--store", str(folder / "store")]) == 0
+    return folder, key
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_from_the_promise_to_the_file(trained, capsys, tmp_path, ending):
+    folder, key = trained
+    promise, file = tmp_path / "promise.json", tmp_path / f"digits.{ending}"
+    asked = ["--coverage", 0.6, "--measure", "entropy", "--val", folder / "val.npz", "--json"]
+    code, out, _ = say(capsys, "threshold", folder / "test.npz", *asked)
+    promise.write_text(out)
+    code, out, err = say(
+        capsys, "export", f"store:{key[:6]}", "--threshold", promise, "--to", file, "--store", folder / "store"
+    )
+    assert code == 0 and err == "" and "Its answers are the network's." in out and "entropy >" in out
+    run, about = load(file)
+    held = json.loads(promise.read_text())
+    assert about["promise"]["bound"] == held["bound"] and about["names"] == list("012345")
+    dump = Predictions.load(folder / "test.npz")
+    u = measures.entropy(Temperature(held["temperature"])(dump))
+    test = datasets.splits(datasets.load("digits"), (0, 1, 2, 3, 4, 5)).test
+    said = run(test.pixels.transpose(0, 3, 1, 2))
+    np.testing.assert_array_equal(test.index, dump.index)
+    np.testing.assert_array_equal(said["class"], dump.logits[:, 0].argmax(1))
+    np.testing.assert_allclose(said["uncertainty"], u, rtol=1e-3, atol=1e-6)
+    sure = np.abs(u - held["threshold"]) > 1e-4
+    np.testing.assert_array_equal(said["abstain"][sure], (u > held["threshold"])[sure])
+    assert 1 - said["abstain"].mean() == pytest.approx(held["coverage"], abs=0.01)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    """Small timm networks with random weights, as files that a person might have."""
+    import timm
+    from safetensors.torch import save_file
+
+    folder = tmp_path_factory.mktemp("weights")
+    for name in ("test_resnet", "test_vit"):
+        torch.manual_seed(0)
+        network = timm.create_model(name)
+        save_file(network.state_dict(), folder / f"{name}.safetensors")
+    return folder
+
+
+@needs_onnx
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
+def test_timm_in_onnxruntime_equals_timm_in_torch(checkpoints, capsys, tmp_path, monkeypatch, name):
+    import timm
+
+    monkeypatch.chdir(tmp_path)
+    words = ["--threshold", 0.9985, "--temperature", 0.7, "--weights", checkpoints, "--json"]
+    code, out, _ = say(capsys, "export", name, *words)
+    about = json.loads(out)
+    assert code == 0 and about["checked"] and about["file"] == f"{name}.onnx" and about["view"]["size"] == 160
+    network = timm.create_model(name, checkpoint_path=str(checkpoints / f"{name}.safetensors")).eval()
+    cfg = network.pretrained_cfg
+    mean, std = (torch.tensor(cfg[each])[:, None, None] for each in ("mean", "std"))
+    run, _ = load(f"{name}.onnx")
+    rng = np.random.default_rng(0)
+    for rows in (1, 2, 5):
+        images = rng.integers(0, 256, (rows, 3, 160, 160), dtype=np.uint8)
+        with torch.no_grad():
+            probs = torch.softmax(network((torch.from_numpy(images).float() / 255 - mean) / std) / 0.7, 1).numpy()
+        said = run(images)
+        np.testing.assert_array_equal(said["class"], probs.argmax(1))
+        np.testing.assert_allclose(said["probability"], probs.max(1), atol=1e-5)
+        np.testing.assert_allclose(said["uncertainty"], 1 - probs.max(1), atol=1e-5)
+        np.testing.assert_array_equal(said["abstain"], 1 - probs.max(1) > 0.9985)
+
+
+def test_sampling_methods_of_the_store_are_refused(tmp_path, capsys):
+    words = ["--backbone", "mlp", "--epochs", "1", "--recipe", "passes=2", "--store", str(tmp_path)]
+    assert main(["train", "--method", "mc-dropout", *words]) == 0
+    key = next(run.key for run in Store(tmp_path).runs() if run.state == "finished")
+    capsys.readouterr()
+    code, _, err = say(
+        capsys, "export", f"store:{key}", "--threshold", 0.3, "--to", tmp_path / "a.pt2", "--store", tmp_path
+    )
+    assert code == 2 and "differently at every call" in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("test_resnet",), "--threshold"),
+        (("test_resnot", "--threshold", "0.3"), "test_resnot"),
+        (("test_resnet", "--threshold", "0.3", "--to", "x.onnx", "--format", "pt2"), "leave one of them out"),
+        (("test_resnet", "--threshold", "0.3", "--to", "x.tflite"), "--to ends in .tflite"),
+        (("test_resnet", "--threshold=-0.5"), "between 0 and 0.999: the file would always abstain"),
+        (("test_resnet", "--threshold", "1"), "between 0 and 0.999: the file would never abstain"),
+        (
+            ("test_resnet", "--threshold", "7", "--measure", "entropy"),
+            "between 0 and 6.908: the file would never abstain",
+        ),
+        (("test_resnet", "--threshold", "high"), "neither a number"),
+        (("test_resnet", "--threshold", "0.3", "--measure", "energy"), "energy"),
+        (("test_resnet", "--threshold", "0.3", "--temperature", "-1"), "temperature"),
+        (("test_resnet", "--threshold", "0.3", "--weights", "nowhere"), "nowhere"),
+        (("test_resnet", "--threshold", "other.json"), "another model"),
+        (("store:abc", "--threshold", "0.3"), "abc"),
+    ],
+)
+def test_bad_input_is_one_sentence(checkpoints, capsys, tmp_path, monkeypatch, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.json").write_text(
+        json.dumps({"threshold": 0.1, "temperature": 1.0, "measure": "largest", "classes": 10})
+    )
+    if "--weights" not in words:
+        monkeypatch.setenv("NESCIO_WEIGHTS", str(checkpoints))
+    code, out, err = say(capsys, "export", *words)
+    assert code == 2 and out == "" and sentence in err and len(err.strip().splitlines()) == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["other.json"]
+
+
+def test_help_comes_without_torch():
+    code = (
+        "import sys; from nescio.cli import main\n"
+        "try: main(['export', '--help'])\nfinally: print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "False" and "uint8" in done.stdout
+
+
+@pytest.mark.slow
+@needs_onnx
+def test_a_published_network_on_real_images(tmp_path):
+    """EfficientNet-Lite0: the file abstains where the measures on the zoo's dump of the same images do."""
+    from nescio.datasets import classes as data
+    from nescio.datasets import views as pixels
+    from nescio.networks import ask, models
+    from nescio.networks.export import classifier_of
+    from nescio.runtime import Runtime
+
+    images = Path(os.environ.get("NESCIO_DATA", "")) / "imagenet_val_2k.npz"
+    weights = Path(os.environ.get("NESCIO_WEIGHTS", ""))
+    if not images.is_file() or not list(weights.glob("*efficientnet*lite0*")):
+        pytest.skip("NESCIO_DATA has no imagenet_val_2k.npz, or NESCIO_WEIGHTS no efficientnet-lite0")
+    store, here = Store(tmp_path / "store"), Runtime(torch.device("cpu"), "float32")
+    model = models.model("tf_efficientnet_lite0", store)
+    few = data.chosen(data.labelled(f"npz:{images}"), limit=40)
+    settings = ask.Settings(weights=weights, passes=0)
+    (entry,) = ask.ask_all([(model, few)], store, here, settings).entries
+    dump = Temperature(1.2)(entry.dump())
+    u = measures.largest(dump)
+    rule = Rule(float(np.median(u)), 1.2)
+    made = export(classifier_of(model.name, store, weights=weights), rule, tmp_path / "lite0.onnx")
+    held = np.load(pixels.cache(ask.question(model, few, store, here, settings).images, model.view, store))
+    said = load(made.path)[0](np.ascontiguousarray(held.transpose(0, 3, 1, 2)))
+    np.testing.assert_array_equal(said["class"], np.asarray(dump.logits)[:, 0].argmax(1))
+    np.testing.assert_allclose(said["uncertainty"], u, rtol=0.02)  # the dump is in half precision
+    sure = np.abs(u / rule.threshold - 1) > 0.02
+    np.testing.assert_array_equal(said["abstain"][sure], (u > rule.threshold)[sure])
+    assert np.mean(said["class"] == entry.dump().labels) > 0.5

@@ -1,0 +1,384 @@
+"""Weights are found by name, read without pickle, and loaded by name with every shape checked."""
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from nescio.errors import BadInput
+from nescio.networks import weights
+from nescio.networks.models import build, find_weights, model, pick
+from nescio.runtime import runtime
+from nescio.work.store import Store
+from zoo_help import checkpoint
+
+torch = pytest.importorskip("torch")
+timm = pytest.importorskip("timm")
+STORE = Store("no-store")
+SMALL = "test_resnet"
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    """No test asks the network, nor finds what this machine has fetched before."""
+    import huggingface_hub.constants
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.file_download.HF_HUB_CACHE", str(tmp_path / "hub"), raising=False)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.delenv("NESCIO_WEIGHTS", raising=False)
+    weights.index.cache_clear()
+    weights._unreachable.clear()
+
+
+def loaded(name, file):
+    return build(model(name, STORE), Path(file), STORE, runtime("cpu"))[0]
+
+
+def same(network, state):
+    held = network.state_dict()
+    return all(torch.equal(held[name], value) for name, value in state.items())
+
+
+# ---- reading
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".pth", ".pt", ".bin", ".ckpt"])
+def test_every_kind_of_file(tmp_path, ending):
+    file = checkpoint(tmp_path / f"w{ending}", SMALL)
+    assert same(loaded(SMALL, file), weights.read(file))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: {"state_dict": state, "epoch": 3},
+        lambda state: {"model": {f"module.{name}": value for name, value in state.items()}, "optimizer": {"lr": 0.1}},
+        lambda state: {f"module.model.{name}": value for name, value in state.items()},
+        lambda state: {"state_dict": {f"_orig_mod.{name}": value for name, value in state.items()}},
+        lambda state: {"state_dict": {"x": torch.zeros(1)}, "state_dict_ema": state},
+    ],
+)
+def test_wrappings_come_off(tmp_path, wrap):
+    state = weights.read(checkpoint(tmp_path / "plain.pth", SMALL))
+    torch.save(wrap(state), tmp_path / "wrapped.pth")
+    found = weights.read(tmp_path / "wrapped.pth")
+    assert found.keys() == state.keys() and all(torch.equal(found[name], state[name]) for name in state)
+
+
+class Evil:
+    def __reduce__(self):
+        return os.mkdir, ("was-run",)
+
+
+def test_nothing_in_a_checkpoint_is_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"state_dict": {"w": torch.zeros(2)}, "args": Evil()}, "evil.pth", pickle_protocol=2)
+    (tmp_path / "evil.bin").write_bytes(pickle.dumps(Evil()))
+    for name in ("evil.pth", "evil.bin"):
+        with pytest.raises(BadInput, match=f"{name} is no"):
+            weights.read(Path(name))
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_bad_files(tmp_path):
+    whole = checkpoint(tmp_path / "whole.pth", SMALL).read_bytes()
+    (tmp_path / "half.pth").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "half.safetensors").write_bytes(b"12345678901")
+    torch.save([1, 2, 3], tmp_path / "list.pth")
+    (tmp_path / "garbage.pth").write_bytes(b"garbage")
+    for name, sentence in (
+        ("half.pth", "is not a whole checkpoint"),
+        ("half.safetensors", "is not a whole checkpoint"),
+        ("garbage.pth", "is no checkpoint: neither"),
+        ("list.pth", "holds no tensors by name"),
+        ("nowhere.pth", "cannot be read: No such file"),
+    ):
+        with pytest.raises(BadInput, match=f"{name} {sentence}"):
+            weights.read(tmp_path / name)
+
+
+# ---- loading by name
+
+
+def test_what_does_not_fit_is_said_by_name(tmp_path):
+    state = weights.read(checkpoint(tmp_path / "w.pth", SMALL))
+    state["fc.other"] = state.pop("fc.bias")
+    state["fc.weight"] = state["fc.weight"][:10]
+    torch.save(state, tmp_path / "odd.pth")
+    with pytest.raises(BadInput) as no:
+        loaded(SMALL, tmp_path / "odd.pth")
+    for words in ("odd.pth does not fit test_resnet", "fc.bias missing", "fc.other unexpected"):
+        assert words in str(no.value)
+    assert "fc.weight has shape (10, " in str(no.value) and "where (1000, " in str(no.value)
+
+
+def test_the_order_of_names_does_not_matter(tmp_path):
+    state = weights.read(checkpoint(tmp_path / "w.pth", SMALL))
+    torch.save(dict(reversed(state.items())), tmp_path / "reversed.pth")
+    assert same(loaded(SMALL, tmp_path / "reversed.pth"), state)
+
+
+def test_another_models_weights_are_refused(tmp_path):
+    file = checkpoint(tmp_path / "vit.safetensors", "test_vit")
+    with pytest.raises(BadInput, match=r"vit\.safetensors does not fit test_resnet: .* missing; .* unexpected"):
+        loaded(SMALL, file)
+
+
+def test_a_head_that_is_missing_is_never_left_random(tmp_path):
+    """timm allows missing names for some models (DLA): here they are told."""
+    file = checkpoint(tmp_path / "dla.pth", "dla46_c")
+    state = weights.read(file)
+    del state["fc.weight"]
+    torch.save(state, file)
+    with pytest.raises(BadInput, match=r"fc\.weight missing"):
+        loaded("dla46_c", file)
+
+
+def test_names_of_a_models_authors_are_turned_by_timm(tmp_path):
+    """ConvNeXt's first files name its blocks otherwise; timm knows how."""
+    state = weights.read(checkpoint(tmp_path / "w.pth", "test_convnext"))
+    theirs = {}
+    for name, value in state.items():
+        name = name.replace("stages.0.downsample", "downsample_layers.0").replace("stem.", "downsample_layers.0.")
+        for stage in range(1, 4):
+            name = name.replace(f"stages.{stage}.downsample.", f"downsample_layers.{stage}.")
+        name = name.replace(".blocks.", ".").replace("conv_dw.", "dwconv.")
+        name = name.replace("mlp.fc1.", "pwconv1.").replace("mlp.fc2.", "pwconv2.")
+        name = name.replace("head.norm.", "norm.").replace("head.fc.", "head.")
+        theirs[name] = value
+    assert theirs.keys() != state.keys()
+    torch.save(theirs, tmp_path / "theirs.pth")
+    assert same(loaded("test_convnext", tmp_path / "theirs.pth"), state)
+
+
+@pytest.mark.parametrize("arch", ["googlenet", "inception_v3", "densenet121", "mobilenet_v3_small", "mnasnet0_5"])
+def test_torchvision_builds_the_same_network(tmp_path, arch):
+    """As torchvision's own loading of a file in its cache: inputs scaled again, heads for training left out."""
+    import torchvision
+
+    kind = torchvision.models.get_model_weights(arch).DEFAULT
+    torch.manual_seed(0)
+    options = {"aux_logits": True, "init_weights": False} if arch in ("googlenet", "inception_v3") else {}
+    state = torchvision.models.get_model(arch, weights=None, **options).state_dict()
+    if arch == "densenet121":  # its published file has the old names
+        state = {name.replace("norm1", "norm.1").replace("conv1", "conv.1"): value for name, value in state.items()}
+        state = {name.replace("norm2", "norm.2").replace("conv2", "conv.2"): value for name, value in state.items()}
+        state = {name: value for name, value in state.items() if "num_batches" not in name}
+    cached = tmp_path / "torch/hub/checkpoints" / Path(kind.url).name
+    cached.parent.mkdir(parents=True)
+    torch.save(state, cached)
+    asked = model(f"torchvision:{arch}", STORE)
+    assert find_weights(asked, None, STORE) == cached
+    ours = build(asked, cached, STORE, runtime("cpu"))[0]
+    theirs = torchvision.models.get_model(arch, weights=kind).eval()
+    x = torch.rand(2, 3, 96, 96)
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(x), theirs(x))
+    if arch == "googlenet":
+        assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
+
+
+# ---- EfficientNet-Lite in its first PyTorch port
+
+
+def port_names(state):
+    """timm's names to the port's, written the other way round than the package does."""
+    blocks = sorted({tuple(map(int, name.split(".")[1:3])) for name in state if name.startswith("blocks.")})
+    ends = {"conv_stem": "_conv_stem", "bn1": "_bn0", "conv_head": "_conv_head", "bn2": "_bn1", "classifier": "_fc"}
+    found = {}
+    for name, value in state.items():
+        words = name.split(".")
+        if words[0] != "blocks":
+            found[".".join([ends[words[0]], *words[1:]])] = value
+            continue
+        number = blocks.index((int(words[1]), int(words[2])))
+        wide = f"blocks.{words[1]}.{words[2]}.conv_pwl.weight" in state
+        layer = (
+            {"conv_pw": "_expand_conv", "bn1": "_bn0", "conv_dw": "_depthwise_conv", "bn2": "_bn1"}
+            | {"conv_pwl": "_project_conv", "bn3": "_bn2"}
+            if wide
+            else {"conv_dw": "_depthwise_conv", "bn1": "_bn1", "conv_pw": "_project_conv", "bn2": "_bn2"}
+        )[words[3]]
+        found[".".join(["_blocks", str(number), layer, *words[4:]])] = value
+    return found
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_efficientnet_lite_by_its_names(tmp_path, number):
+    name = f"tf_efficientnet_lite{number}"
+    state = weights.read(checkpoint(tmp_path / "w.pth", name))
+    theirs = port_names(state)
+    assert theirs.keys().isdisjoint(state)
+    torch.save(theirs, tmp_path / f"efficientnet-lite{number}-57934424.pth")
+    asked = model(name, STORE)
+    file = find_weights(asked, tmp_path, STORE)
+    network, fitted = build(asked, file, STORE, runtime("cpu"))
+    assert file.name.startswith("efficientnet-lite") and same(network, state)
+    x = torch.arange(256.0)  # its input is (x − 127) / 128
+    torch.testing.assert_close((x / 255 - fitted.mean[0]) / fitted.std[0], (x - 127) / 128)
+    assert (asked.mean[0], asked.std[0]) == (0.5, 0.5), "timm's own weights want other numbers"
+    size = asked.view.size
+    own = timm.create_model(name).eval()
+    own.load_state_dict(state)
+    with torch.inference_mode():
+        image = torch.randn(1, 3, size, size)
+        ours, plain = network.forward_features(image), own.forward_features(image)
+    side = {0: (7, 7), 1: (7, 8), 2: (8, 9)}[number]  # the port pads for the image, timm for every map
+    assert (ours.shape[-1], plain.shape[-1]) == side
+    if number == 0:
+        torch.testing.assert_close(ours, plain)
+    theirs["_fc.weight"] = theirs["_fc.weight"][:999]
+    torch.save(theirs, file)
+    with pytest.raises(BadInput, match=r"classifier\.weight has shape \(999, 1280\) where \(1000, 1280\)"):
+        build(asked, file, STORE, runtime("cpu"))
+
+
+def test_lite_of_another_size_is_refused(tmp_path):
+    state = port_names(weights.read(checkpoint(tmp_path / "w.pth", "tf_efficientnet_lite1")))
+    torch.save(state, tmp_path / "port.pth")
+    with pytest.raises(BadInput, match="it is an EfficientNet-Lite of another size") as no:
+        loaded("tf_efficientnet_lite0", tmp_path / "port.pth")
+    assert "_blocks.16.conv_pw.weight" in str(no.value) and "blocks.-1" not in str(no.value)
+
+
+# ---- finding
+
+
+def test_names_of_files(tmp_path):
+    for file in (
+        "resnet18.pth",
+        "resnet18.a1_in1k.safetensors",
+        "resnet34-43635321.pth",
+        "b/x.pth",
+        "c/model.safetensors",
+    ):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_bytes(b"")
+    found = weights.index(tmp_path)
+    assert found["resnet18"].name == "resnet18.pth" and found["resnet18.a1_in1k"].suffix == ".safetensors"
+    assert found["resnet34"] == found["resnet34-43635321"]
+    assert found["c"].name == "model.safetensors" and "b" not in found
+    assert find_weights(model("resnet18", STORE), tmp_path, STORE).name == "resnet18.a1_in1k.safetensors"
+    assert find_weights(model("resnet18.tv_in1k", STORE), tmp_path, STORE).name == "resnet18.pth"
+
+
+def test_the_hubs_caches_are_used(tmp_path):
+    snapshot = tmp_path / "hub/models--timm--test_resnet.r160_in1k/snapshots/abc"
+    snapshot.mkdir(parents=True)
+    refs = tmp_path / "hub/models--timm--test_resnet.r160_in1k/refs"
+    refs.mkdir()
+    (refs / "main").write_text("abc")
+    blob = snapshot.parents[1] / "blobs" / ("0" * 63 + "a")
+    checkpoint(blob.with_suffix(".safetensors"), SMALL).rename(blob)
+    (snapshot / "model.safetensors").symlink_to(blob)
+    found = find_weights(model(SMALL, STORE), None, STORE)
+    assert found.samefile(blob)
+    assert weights.checksum(found) == blob.name, "the hub names it by its checksum"
+
+
+def test_a_clear_sentence_when_weights_are_not_to_be_had(tmp_path):
+    with pytest.raises(BadInput) as no:
+        find_weights(model(SMALL, STORE), tmp_path, STORE)
+    for words in (
+        "weights of test_resnet are not on this machine and could not be fetched",
+        "HF_HUB_OFFLINE forbids it",
+        f"in {tmp_path};",
+        "model.safetensors or pytorch_model.bin of timm/test_resnet.r160_in1k in",
+        "Put test_resnet.r160_in1k.safetensors or .pth into a folder and name it with --weights or NESCIO_WEIGHTS.",
+    ):
+        assert words in str(no.value)
+    with pytest.raises(BadInput, match=r"Looked for .*torch/hub/checkpoints/vgg11-8a719046\.pth"):
+        find_weights(model("torchvision:vgg11", STORE), None, STORE)
+
+
+def test_a_network_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    asked = []
+
+    def dead(*_, **__):
+        asked.append(1)
+        raise ConnectionError("no route to host " + "and so on " * 30)
+
+    def patient(*_, **__):
+        raise AssertionError("hf_hub_download tries again for half a minute, and says so each time")
+
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", dead)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", patient)
+    monkeypatch.setattr(torch.hub, "download_url_to_file", dead)
+    for name in ("test_resnet", "test_vit", "torchvision:vgg11"):
+        with pytest.raises(BadInput, match=r"\(ConnectionError: no route to host .* (and|so|on) …\)\. Looked for"):
+            find_weights(model(name, STORE), None, STORE)
+    assert len(asked) == 1
+
+
+# ---- names of models
+
+
+def test_every_classifier_is_known():
+    models = pick((), STORE, everything=True)
+    names = [each.name for each in models]
+    assert len(names) == len(set(names)) > 1300
+    assert "resnet50.a1_in1k" in names and "torchvision:vgg16" in names
+    assert all(each.classes > 0 and each.view.size > 0 and each.view.resize > 0 for each in models)
+    assert all(each.remote != weights.Remote() for each in models)
+
+
+def test_each_model_sees_images_in_its_own_way():
+    a1 = model("resnet50.a1_in1k", STORE)
+    assert (a1.view.size, a1.view.resize) == (288, 288), "the size it is tested with, not the one it was trained with"
+    tv = model("torchvision:resnet50", STORE)
+    assert (tv.view.size, tv.view.resize, tv.view.interpolation) == (224, 232, "bilinear")
+    assert model("torchvision:resnet50.imagenet1k_v1", STORE).view.resize == 256
+    wide = model("convnext_base.fb_in22k_ft_in1k_384", STORE)
+    assert (wide.view.size, wide.view.mode) == (384, "squash")
+    assert model("volo_d4_448.sail_in1k", STORE).view.resize == 389, "smaller than what is cut out: timm adds a border"
+    assert model("test_vit", STORE).mean == (0.5, 0.5, 0.5)
+
+
+def test_globs_and_families(tmp_path):
+    names = [each.name for each in pick(("resnet18*", "torchvision:vgg1?"), STORE)]
+    assert "resnet18.a1_in1k" in names and "torchvision:vgg16" in names and not any("resnet50" in n for n in names)
+    vits = [each.name for each in pick((), STORE, family="vit")]
+    assert len(vits) > 20 and all("vit" in name for name in vits)
+    for file in ("resnet18.a1_in1k.pth", "test_vit.pth", "efficientnet-lite0-57934424.pth", "torchvision-vgg11.pth"):
+        (tmp_path / file).write_bytes(b"")
+    found = [each.name for each in pick((), STORE, everything=True, folder=tmp_path)]
+    assert sorted(found) == ["resnet18.a1_in1k", "test_vit", "tf_efficientnet_lite0.in1k", "torchvision:vgg11"]
+    assert [each.name for each in pick(("*resnet*",), STORE, folder=tmp_path)] == ["resnet18.a1_in1k"]
+    (tmp_path / "none").mkdir()
+    with pytest.raises(BadInput, match="No pretrained model has its weights in"):
+        pick((), STORE, everything=True, folder=tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "sentence"),
+    [
+        (("resnet51",), "no classifier named 'resnet51'. Did you mean resnet"),
+        (("torchvision:vgg17",), "Did you mean torchvision:vgg1"),
+        (("vgg16_bn_",), "Did you mean vgg16_bn"),
+        (("resnet50.no_such_tag",), "no classifier named 'resnet50.no_such_tag'"),
+        (("zzz*",), "No pretrained model has a name like 'zzz\\*'"),
+        (("torchvision:vgg16.best",), "has no weights 'best'. There are: IMAGENET1K_V1"),
+        ((), "There is no model to ask"),
+    ],
+)
+def test_unknown_names(patterns, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        pick(patterns, STORE)
+
+
+def test_a_family_has_its_distilled_models_with_it(tmp_path):
+    every, taught = ({each.name for each in pick((), STORE, family=word)} for word in ("xcit", "XCiT-distilled"))
+    assert taught < every and all("dist" in name for name in taught)
+    with pytest.raises(BadInput, match=r"No model of the family 'xcit' has its weights in "):
+        pick((), STORE, family="xcit", folder=tmp_path)
+
+
+def test_an_unknown_family_lists_the_known_ones():
+    with pytest.raises(BadInput, match=r"No model is of the family 'bert'. The families are: .*vit"):
+        pick((), STORE, family="bert")

@@ -1,0 +1,652 @@
+"""Graded out-of-distribution detection: every step against its plain definition, and the whole on dumps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nescio import Predictions, measures, metrics
+from nescio.errors import BadInput, Undefined
+from nescio.protocols import cood
+from nescio.protocols.cood import Pair, Plan, divide, grade, levels, pair_of_files, window_of, window_severities
+from nescio.rows import COLUMNS
+from nescio.work.store import Store
+
+SMALL = Plan(estimation=6, test=4)
+
+
+# ---- the division
+
+
+def keyed(division: Any, index: Any) -> dict[int, tuple[set[Any], set[Any]]]:
+    """Class id → the keys that estimate, and those that test."""
+    index = np.asarray(index)
+    return {
+        int(label): (set(index[e].tolist()), set(index[t].tolist()))
+        for label, e, t in zip(division.classes, division.estimation, division.test, strict=True)
+    }
+
+
+def labelled(classes: int = 7, images: int = 20) -> tuple[Any, Any]:
+    labels = np.repeat(np.arange(classes) * 3, images)
+    return labels, np.random.default_rng(1).permutation(10 * len(labels))[: len(labels)]
+
+
+def test_every_class_gives_so_many_of_its_own_images_to_each_side() -> None:
+    labels, index = labelled()
+    division = divide(labels, index, 6, 4)
+    assert division.classes.tolist() == [0, 3, 6, 9, 12, 15, 18] and division.scarce == 0
+    assert division.estimation.shape == (7, 6) and division.test.shape == (7, 4)
+    for label, e, t in zip(division.classes, division.estimation, division.test, strict=True):
+        assert set(labels[e]) == set(labels[t]) == {label}
+        assert len({*e, *t}) == 10  # no image estimates and tests
+
+
+def test_the_default_is_150_and_50_of_200() -> None:
+    labels = np.repeat([0, 1], [200, 199])
+    division = divide(labels, np.arange(399))
+    assert division.classes.tolist() == [0] and division.scarce == 1
+    assert division.estimation.shape == (1, 150) and division.test.shape == (1, 50)
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_the_division_is_a_function_of_keys_and_seed(text: bool) -> None:
+    labels, index = labelled()
+    if text:
+        index = np.array([f"class/{key}.jpg" for key in index])
+    whole = keyed(divide(labels, index, 6, 4), index)
+    turned = np.random.default_rng(2).permutation(len(labels))
+    assert keyed(divide(labels[turned], index[turned], 6, 4), index[turned]) == whole  # not of the order of rows
+    some = labels > 5
+    fewer = keyed(divide(labels[some], index[some], 6, 4), index[some])
+    assert fewer == {label: sides for label, sides in whole.items() if label > 5}  # not of other classes
+    assert keyed(divide(labels, index, 6, 4, refused=[3]), index) == {k: v for k, v in whole.items() if k != 3}
+    other = keyed(divide(labels, index, 6, 4, seed=1), index)
+    assert all(other[label] != whole[label] for label in whole)
+    if text:  # a longer text elsewhere widens the array, and must not move the others
+        wide = index.astype("<U40")
+        assert keyed(divide(labels, wide, 6, 4), wide) == whole
+
+
+def test_more_estimation_images_only_add() -> None:
+    labels, index = labelled()
+    few, many = (keyed(divide(labels, index, n, 3), index) for n in (5, 9))
+    assert all(few[label][0] < many[label][0] for label in few)
+
+
+def test_images_are_drawn_evenly() -> None:
+    """Over many seeds every image estimates as often as every other: neighbours in the keys are not drawn together."""
+    labels, index = np.zeros(20, int), np.arange(20)
+    times, together = np.zeros(20), 0
+    for seed in range(2000):
+        taken = divide(labels, index, 10, 5, seed).estimation[0]
+        times[taken] += 1
+        together += len({0, 1} & set(taken.tolist())) == 2
+    assert np.abs(times / 2000 - 0.5).max() < 0.05  # 4.5 standard errors
+    assert abs(together / 2000 - 10 / 20 * 9 / 19) < 0.045
+
+
+def test_class_ids_may_be_any_whole_numbers() -> None:
+    labels, index = labelled()
+    far = np.array([-5, 10**15, 7, 8, 9, 10, 11])[labels // 3]
+    division = divide(far, index, 6, 4)
+    assert division.classes.tolist() == [-5, 7, 8, 9, 10, 11, 10**15]
+    near = keyed(divide(labels, index, 6, 4), index)
+    assert keyed(division, index)[10**15] == near[3] and keyed(division, index)[-5] == near[0]
+
+
+def test_too_few_images_is_a_sentence_with_an_offer() -> None:
+    labels = np.repeat([0, 1, 2], [30, 80, 40])
+    with pytest.raises(BadInput, match=r"No out-class has 200 images .* the largest has 80.*--estimation 60 --test 20"):
+        divide(labels, np.arange(150))
+    assert len(divide(labels, np.arange(150), 60, 20).classes) == 1
+    with pytest.raises(BadInput, match="none has two"):
+        divide([0, 1, 2], [0, 1, 2])
+    with pytest.raises(BadInput, match="No out-class is left"):
+        divide(labels, np.arange(150), 6, 4, refused=[0, 1, 2])
+    with pytest.raises(BadInput, match="--estimation 1 --test 1"):
+        divide([0, 0], [0, 1])
+
+
+# ---- severities, windows, levels
+
+
+def test_severity_divides_by_the_number_of_estimation_images() -> None:
+    """The paper prints |c^y|, all 200 images of the class; the mean over the 150 that are summed is meant."""
+    u = np.arange(12.0)
+    rows = np.array([[0, 1, 2], [9, 10, 11]])
+    assert cood.class_severities(u, rows).tolist() == [-1.0, -10.0]
+
+
+@pytest.mark.parametrize(("k", "window"), [(1, 1), (7, 3), (50, 50), (40, 1), (127, 10)])
+def test_window_severities_are_re_summations(k: int, window: int) -> None:
+    severity = np.sort(np.random.default_rng(k).normal(size=k))
+    plain = [fmean(severity[at : at + window]) for at in range(k - window + 1)]
+    assert np.allclose(window_severities(severity, window), plain, rtol=0, atol=1e-12)
+
+
+def test_levels_are_the_percentiles_of_the_paper() -> None:
+    """12,697 classes in windows of 1,000: 11,698 groups, of which eleven are taken, 10 % apart."""
+    assert levels(12_697 - 1_000 + 1) == [round(i * 11_697 / 10) for i in range(11)]
+    assert levels(11_698)[0] == 0 and levels(11_698)[-1] == 11_697 and len(set(levels(11_698))) == 11
+    assert levels(91) == list(range(0, 91, 9))
+    assert levels(1) == [0] * 11 and levels(3) == [0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2]
+    assert levels(5, severities=3) == [0, 2, 4]
+
+
+def test_the_window_is_the_in_data_or_half_of_out_classes_that_are_no_more() -> None:
+    assert window_of(Plan(), 1000, 12_697) == 1000
+    assert window_of(Plan(), 10, 100) == window_of(Plan(), 10, 15) == window_of(Plan(), 10, 11) == 10
+    assert window_of(Plan(), 100, 100) == 50 and window_of(Plan(), 100, 7) == 3 and window_of(Plan(), 9, 2) == 1
+    assert window_of(Plan(window=70), 10, 100) == 70
+    with pytest.raises(BadInput, match="--window 101 is more than the 100"):
+        window_of(Plan(window=101), 10, 100)
+    with pytest.raises(BadInput, match="One out-class is left"):
+        window_of(Plan(), 10, 1)
+
+
+# ---- grades
+
+
+def brute_auroc(inside: Any, outside: Any) -> Fraction:
+    won = sum(Fraction(2 * (o > i) + (o == i), 2) for o in outside for i in inside)
+    return won / (len(inside) * len(outside))
+
+
+def brute_grades(u_in: Any, u_out: Any, division: Any, window: int, severities: int) -> list[tuple[set[int], float]]:
+    """Appendix L.2, word by word: (class ids, AUROC) of every severity."""
+    score = {
+        int(label): fmean(-float(u_out[row]) for row in rows)
+        for label, rows in zip(division.classes, division.estimation, strict=True)
+    }
+    test = dict(zip(division.classes.tolist(), division.test, strict=True))
+    ranked = sorted(score, key=lambda label: (score[label], label))
+    groups = [ranked[at : at + window] for at in range(len(ranked) - window + 1)]
+    groups.sort(key=lambda group: fmean(score[label] for label in group))
+    found = []
+    for level in range(severities):
+        group = groups[round(level * (len(groups) - 1) / (severities - 1))]
+        rows = [row for label in group for row in test[label]]
+        found.append((set(group), float(brute_auroc(u_in, u_out[rows]))))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("steps", [0, 5])  # 5: scores on a grid, so that there are ties between rows and classes
+def test_grades_equal_the_plain_definition(seed: int, steps: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels, index = labelled(int(rng.integers(5, 14)), 14)
+    u_out = rng.normal(size=len(labels)) + rng.normal(size=60)[labels]
+    u_in = rng.normal(size=33) - 1
+    if steps:
+        u_in, u_out = (np.round(u * steps) / 8 for u in (u_in, u_out))
+    division = divide(labels, index, 8, 4, seed)
+    window, severities = int(rng.integers(1, 5)), int(rng.integers(2, 12))
+    grades = grade(u_in, u_out, division, window, severities)
+    plain = brute_grades(u_in, u_out, division, window, severities)
+    assert [set(division.classes[grades.group(i)].tolist()) for i in range(severities)] == [group for group, _ in plain]
+    assert list(grades.aurocs) == [auroc for _, auroc in plain]  # to the last bit
+    for level in range(severities):
+        rows = division.test[grades.group(level)].ravel()
+        both, out = np.concatenate([u_in, u_out[rows]]), np.repeat([False, True], [len(u_in), len(rows)])
+        assert grades.aurocs[level] == metrics.auroc(both, out)
+
+
+def test_severities_never_fall() -> None:
+    labels, index = labelled(40, 10)
+    u = np.random.default_rng(3).normal(size=len(labels))
+    division = divide(labels, index, 6, 4)
+    assert (np.diff(grade(u[:50], u, division, 9).severities) >= -1e-12).all()
+
+
+def test_ties_in_severity_go_by_class_id_and_constant_scores_are_chance() -> None:
+    labels, index = labelled(12, 10)
+    division = divide(labels, index, 6, 4)
+    grades = grade(np.zeros(5), np.zeros(len(labels)), division, 2)
+    assert grades.order.tolist() == list(range(12)) and set(grades.aurocs) == {0.5}
+
+
+def test_only_estimation_images_choose_and_only_test_images_count() -> None:
+    """Estimation images say that class 0 is easy; its test images say the opposite. The AUROC believes the latter."""
+    labels, index = labelled(4, 10)
+    division = divide(labels, index, 6, 4)
+    u = np.zeros(len(labels))
+    for at, high in enumerate((9.0, 5.0, 4.0, 1.0)):
+        u[division.estimation[at]] = high
+        u[division.test[at]] = -high
+    grades = grade(np.zeros(3), u, division, 1)
+    assert grades.order.tolist() == [0, 1, 2, 3] and set(grades.aurocs) == {0.0}
+
+
+def test_scores_must_be_finite() -> None:
+    labels, index = labelled(4, 10)
+    division, u = divide(labels, index, 6, 4), np.zeros(40)
+    with pytest.raises(BadInput, match="u_in is nan"):
+        grade(np.array([np.nan]), u, division, 1)
+    u[7] = np.inf
+    with pytest.raises(BadInput, match="u_out is inf in row 7"):
+        grade(np.zeros(3), u, division, 1)
+
+
+# ---- one model's dumps, with known severities
+
+CLASSES, SEEN, IMAGES = 24, 4, 12
+
+
+def sure(margin: Any, c: int = SEEN) -> Any:
+    """Logits whose largest probability is 1/(1 + (c − 1)·exp(−margin))."""
+    margin = np.asarray(margin, float)
+    logits = np.zeros((len(margin), c))
+    logits[:, 1] = margin
+    return logits
+
+
+def dumps(seed: int = 0, spread: float = 0.3, flip: bool = False) -> tuple[Predictions, Predictions]:
+    """In-data of 4 classes, and 24 out-classes of which class y has the mean margin y/6 (or the reverse)."""
+    rng = np.random.default_rng(seed)
+    margin = np.abs(rng.normal(3, 1, 80))
+    labels = np.where(rng.random(80) < 0.85, 1, rng.integers(0, SEEN, 80))
+    labels[:SEEN] = range(SEEN)
+    inside = Predictions(logits=sure(margin), labels=labels, taught=True, index=np.arange(80))
+    kinds = np.repeat(np.arange(CLASSES), IMAGES)
+    order = np.random.default_rng(9).permutation(len(kinds))
+    kinds = kinds[order]
+    level = (CLASSES - 1 - kinds if flip else kinds) / 6
+    outside = Predictions(
+        logits=sure(level + spread * rng.normal(size=len(kinds))), labels=kinds, taught=False, index=1000 + order
+    )
+    return inside, outside
+
+
+def saved(folder: Path, name: str, *sides: Predictions, **others: Predictions) -> Pair:
+    paths = [folder / f"{name}-{side}.npz" for side in ("in", "out", *others)]
+    for dump, path in zip((*sides, *others.values()), paths, strict=True):
+        dump.save(path)
+    pair = pair_of_files(name, str(paths[0]), str(paths[1]), dict(zip(others, map(str, paths[2:]), strict=True)))
+    assert pair.model == pair.inside.model == name
+    return pair
+
+
+def values(rows: Any, **facts: Any) -> dict[str | None, float]:
+    """Group → value of the rows with these facts."""
+    return {row["group"]: row["value"] for row in rows if all(row[name] == value for name, value in facts.items())}
+
+
+def severities(rows: Any, model: str = "a", measure: str = "largest", metric: str = "auroc") -> list[float]:
+    found = values(rows, backbone=model, measure=measure, metric=metric, split="out")
+    return [found[f"severity {level}"] for level in range(11)]
+
+
+def test_known_severities_give_known_groups_and_exact_aurocs(tmp_path: Path) -> None:
+    inside, outside = dumps(spread=0.01)
+    study = cood.run(SMALL, [saved(tmp_path, "a", inside, outside)], Store(tmp_path / "store"))
+    assert study.failures == [] and all(row.keys() == set(COLUMNS) for row in study.rows)
+    found = severities(study.rows)
+    assert found == sorted(found, reverse=True) and found[0] > 0.99 and found[-1] < found[0] - 0.2
+    u_in, u_out = measures.largest(inside), measures.largest(outside)
+    division = divide(outside.labels, outside.index, 6, 4)
+    plain = brute_grades(u_in, u_out, division, 4, 11)
+    assert [group for group, _ in plain] == [set(range(at, at + 4)) for at in levels(21)]
+    assert found == [auroc for _, auroc in plain]
+    graded = severities(study.rows, metric="severity")
+    for level, (group, _) in enumerate(plain):
+        rows = [row for y in group for row in division.estimation[division.classes.tolist().index(y)]]
+        assert graded[level] == pytest.approx(-u_out[rows].mean(), abs=1e-12)
+    assert graded == sorted(graded)
+    row = next(row for row in study.rows if row["group"] == "severity 3" and row["metric"] == "auroc")
+    assert row["n"] == 80 + 4 * 4 and row["protocol"] == "cood" and row["method"] == "pretrained"
+
+
+def test_groups_are_rebuilt_for_every_measure(tmp_path: Path) -> None:
+    """Classes whose rest is spread are unsure by entropy and sure by softmax; each κ gets its own hard classes."""
+    inside, _ = dumps()
+    kinds = np.repeat(np.arange(20), 10)
+    peak = np.where(kinds < 10, 0.70 + 0.002 * kinds, 0.60 + 0.002 * kinds)
+    probs = np.zeros((200, SEEN))
+    probs[:, 0] = peak
+    probs[kinds < 10, 1:] = ((1 - peak[kinds < 10]) / 3)[:, None]  # sure, the rest spread: entropy 0.94
+    probs[kinds >= 10, 1] = 1 - peak[kinds >= 10]  # less sure, one other class: entropy 0.66
+    outside = Predictions(probs=probs, labels=kinds, taught=False)
+    inside = Predictions(probs=measures_probs(inside), labels=inside.labels, taught=True)
+    pair = saved(tmp_path, "a", inside, outside)
+    store = Store(tmp_path / "store")
+    study = cood.run(SMALL, [pair], store)
+    folder = cood._evaluation(SMALL, pair, ()).folder(store)
+    with np.load(folder / cood.CLASSES) as held:
+        hard = {κ: set(held[f"order.{κ}"][-4:].tolist()) for κ in ("largest", "entropy")}
+    assert hard["largest"] <= set(range(10)) and hard["entropy"] <= set(range(10, 20))
+    for κ in ("largest", "entropy"):
+        u_in, u_out = (getattr(measures, κ)(each) for each in (inside, outside))
+        plain = brute_grades(u_in, u_out, divide(kinds, np.arange(200), 6, 4), 4, 11)
+        assert severities(study.rows, measure=κ) == [auroc for _, auroc in plain]
+
+
+def measures_probs(dump: Predictions) -> Any:
+    z = np.exp(np.asarray(dump.logits)[:, 0])
+    return z / z.sum(1, keepdims=True)
+
+
+def test_mc_dropout_is_the_entropy_of_the_mean_softmax(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    inside, outside = dumps()
+
+    def with_passes(dump: Predictions) -> tuple[Predictions, Any]:
+        noisy = np.asarray(dump.logits) + rng.normal(size=(len(dump), 30, SEEN))
+        p = np.exp(noisy)
+        mean = (p / p.sum(-1, keepdims=True)).mean(1)
+        return dump.replace(variants={"mc-dropout": np.log(mean)}), -(mean * np.log(mean)).sum(1)
+
+    (inside, h_in), (outside, h_out) = with_passes(inside), with_passes(outside)
+    assert np.allclose(cood.uncertainty(inside, "mc-dropout"), h_in, rtol=1e-9)
+    study = cood.run(SMALL, [saved(tmp_path, "a", inside, outside)], Store(tmp_path / "store"))
+    u_in, u_out = (cood.uncertainty(each, "mc-dropout") for each in (inside, outside))
+    plain = brute_grades(u_in, u_out, divide(outside.labels, outside.index, 6, 4), 4, 11)
+    assert severities(study.rows, measure="mc-dropout") == [auroc for _, auroc in plain]
+    mean = np.asarray(inside.variants["mc-dropout"])  # its κ judges its own answers, as protocol `selective` does
+    own = metrics.auroc(u_in, mean.argmax(1) != inside.labels)
+    assert values(study.rows, split="test", measure="mc-dropout", metric="auroc")[None] == own
+    assert np.allclose(u_out, h_out) and severities(study.rows, measure="mc-dropout") != severities(study.rows)
+
+
+def test_without_dropout_there_is_a_reason(tmp_path: Path) -> None:
+    with pytest.raises(Undefined, match="no answers under dropout"):
+        cood.uncertainty(dumps()[0], "mc-dropout")
+    study = cood.run(SMALL, [saved(tmp_path, "a", *dumps())], Store(tmp_path / "store"))
+    assert {row["measure"] for row in study.rows} == {None, "largest", "entropy"}
+    (reason,) = study.reasons
+    assert (reason["backbone"], reason["measure"], reason["split"]) == ("a", "mc-dropout", "out")
+
+
+def test_facts_and_in_domain_rows(tmp_path: Path) -> None:
+    inside, outside = dumps()
+    pair = saved(tmp_path, "a", inside, outside)
+    facts = {"params": 25_557_032, "input_size": [3, 224, 288], "embedding_size": 2048, "dropout": True}
+    pair = replace(pair, inside=replace(pair.inside, facts=facts, data="imagenet:x"))
+    study = cood.run(SMALL, [pair], Store(tmp_path / "store"))
+    own = {row["metric"]: row for row in study.rows if row["split"] == "test" and row["measure"] is None}
+    wrong = np.asarray(inside.labels) != 1
+    assert own["accuracy"]["value"] == pytest.approx(1 - wrong.mean()) and own["accuracy"]["n"] == 80
+    assert own["input_size"]["value"] == 288 and own["embedding_size"]["value"] == 2048
+    assert {row["params"] for row in study.rows} == {25_557_032} and own["accuracy"]["dataset"] == "imagenet:x"
+    found = values(study.rows, split="test", measure="entropy", metric="auroc")[None]
+    assert found == metrics.auroc(measures.entropy(inside), wrong)
+    assert values(study.rows, metric="out_classes") == {None: 24} and values(study.rows, metric="window") == {None: 4}
+
+
+def test_a_fixed_set_stands_beside_the_severities(tmp_path: Path) -> None:
+    inside, outside = dumps()
+    fixed = dumps(seed=7)[1].take(slice(0, 31))
+    pair = saved(tmp_path, "a", inside, outside, **{"imagenet-o": fixed})
+    study = cood.run(SMALL, [pair], Store(tmp_path / "store"))
+    u_in, u = measures.largest(inside), measures.largest(fixed)
+    found = values(study.rows, measure="largest", metric="auroc", split="out")["imagenet-o"]
+    assert found == float(brute_auroc(u_in, u))
+    with pytest.raises(BadInput, match="cannot be named 'severity 3'"):
+        cood.run(SMALL, [replace(pair, others={"severity 3": pair.outside})], Store(tmp_path / "store"))
+
+
+def test_rows_of_the_other_side_are_left_aside(tmp_path: Path) -> None:
+    """One dump of both kinds of rows may be given twice: `taught` says which are which."""
+    inside, outside = dumps()
+    both = Predictions(
+        logits=np.concatenate([inside.logits, outside.logits]),
+        labels=np.concatenate([inside.labels, outside.labels]),
+        taught=np.concatenate([inside.taught, outside.taught]),
+        index=np.concatenate([inside.index, outside.index]),
+    )
+    store = Store(tmp_path / "store")
+    apart = cood.run(SMALL, [saved(tmp_path, "a", inside, outside)], store)
+    mixed = cood.run(SMALL, [saved(tmp_path, "b", both, both)], store)
+    assert severities(apart.rows, "a") == severities(mixed.rows, "b")
+
+
+def test_out_labels_are_class_ids_of_their_own(tmp_path: Path) -> None:
+    """A file that does not say `taught` may hold labels that no answer of the model has."""
+    inside, outside = dumps()
+    paths = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(paths[0], logits=inside.logits[:, 0], labels=inside.labels)
+    np.savez(paths[1], logits=outside.logits[:, 0], labels=outside.labels, index=outside.index)
+    study = cood.run(SMALL, [pair_of_files("a", *map(str, paths))], Store(tmp_path / "store"))
+    whole = cood.run(SMALL, [saved(tmp_path, "a", inside, outside)], Store(tmp_path / "other"))
+    assert study.failures == [] and severities(study.rows) == severities(whole.rows)
+
+
+def test_without_in_labels_the_severities_are_still_there(tmp_path: Path) -> None:
+    inside, outside = dumps()
+    bare = Predictions(logits=inside.logits)
+    study = cood.run(SMALL, [saved(tmp_path, "a", bare, outside)], Store(tmp_path / "store"))
+    whole = cood.run(SMALL, [saved(tmp_path, "b", inside, outside)], Store(tmp_path / "store"))
+    assert severities(study.rows, "a") == severities(whole.rows, "b")  # 4 answers, 4 in-classes
+    assert not values(study.rows, metric="accuracy") and "accuracy" in {row["metric"] for row in study.reasons}
+
+
+# ---- the study
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def test_a_second_run_reads_what_is_there(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [saved(tmp_path, name, *dumps(seed)) for seed, name in enumerate("ab")]
+    first = cood.run(SMALL, pairs, store)
+    monkeypatch.setattr(cood, "divide", None)  # any work would call it
+    second = cood.run(SMALL, pairs, store)
+    assert second.rows == first.rows and second.failures == [] and second.notes == first.notes
+    third = cood.run(SMALL, [*pairs, saved(tmp_path, "c", *dumps(3))], store)
+    assert [failure.task.name for failure in third.failures] == ["c"]
+
+
+def test_a_failure_costs_one_model(tmp_path: Path, store: Store) -> None:
+    inside, outside = dumps()
+    few = saved(tmp_path, "few", inside, outside.take(slice(0, 60)))
+    bare = saved(tmp_path, "bare", inside, Predictions(logits=outside.logits))
+    five = Predictions(logits=sure(np.ones(240), 5), labels=np.arange(240) % 24, taught=False)
+    other = saved(tmp_path, "other", inside, five)
+    study = cood.run(SMALL, [few, bare, saved(tmp_path, "good", inside, outside), other], store)
+    assert {row["backbone"] for row in study.rows} == {"good"}
+    reasons = {failure.task.name: failure.reason for failure in study.failures}
+    assert "No out-class has 10 images" in reasons["few"]
+    assert "graded by their labels" in reasons["bare"]
+    assert "answers with 5 classes" in reasons["other"]
+    assert {each.reason for each in store.runs() if each.state == "failed"} == set(reasons.values())
+
+
+def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
+    """A key that leaves out one field serves stale results."""
+    pair = saved(tmp_path, "a", *dumps(), fixed=dumps(2)[1])
+    facts = {"params": 3, "input_size": 224, "embedding_size": 7}
+    pair = replace(pair, inside=replace(pair.inside, facts=facts))
+
+    def key(plan: Plan = SMALL, pair: Pair = pair, refused: tuple[int, ...] = ()) -> str:
+        return cood._evaluation(plan, pair, refused).key(store)
+
+    plans = [replace(SMALL, **{name: value}) for name, value in CHANGED.items()]
+    keys = [key(), *(key(plan) for plan in plans), key(refused=(1,)), key(refused=(2,))]
+    keys += [key(pair=replace(pair, model="b")), key(pair=replace(pair, others={}))]
+    keys += [key(pair=replace(pair, others={"renamed": pair.others["fixed"]}))]
+    for side in ("inside", "outside"):
+        entry = getattr(pair, side)
+        keys += [
+            key(pair=replace(pair, **{side: replace(entry, **change)})) for change in ({"key": "x"}, {"data": "y"})
+        ]
+    for name in facts:
+        keys.append(key(pair=replace(pair, inside=replace(pair.inside, facts=facts | {name: 9}))))
+    assert len(set(keys)) == len(keys)
+    left = {name for name in Plan.__dataclass_fields__ if name not in CHANGED}
+    assert left == {"hierarchy", "order"}  # what comes of them is `refused`
+
+
+CHANGED = {"estimation": 5, "test": 3, "severities": 5, "window": 3, "measures": ("entropy",), "seed": 1}
+
+
+def test_workers_give_the_same_rows(tmp_path: Path, store: Store) -> None:
+    pairs = [saved(tmp_path, name, *dumps(seed)) for seed, name in enumerate("ab")]
+    said: list[tuple[Any, ...]] = []
+    one = cood.run(SMALL, pairs, store, workers=0, say=lambda *what: said.append(what))
+    two = cood.run(SMALL, pairs, Store(tmp_path / "other"), workers=1)
+    assert one.rows == two.rows and said[-1][:4] == ("grading the out-classes", 2, 0, 2)
+
+
+def test_in_classes_and_their_kin_are_removed(tmp_path: Path, store: Store) -> None:
+    """Out-class 5 is an in-class, 6 is above one, 7 is below one, 8 is a sister; 23 is in a tree of its own."""
+    (tmp_path / "is_a.txt").write_text("o6 i0\ni0 o7\no6 o8\nx o23\n")
+    names = [f"i{y}" for y in range(SEEN)], [f"o{y}" if y != 5 else "i2" for y in range(CLASSES)]
+    pair = saved(tmp_path, "a", *dumps())
+    plan = replace(SMALL, hierarchy=str(tmp_path / "is_a.txt"))
+    study = cood.run(plan, [pair], store, names=names)
+    assert values(study.rows, metric="out_classes") == {None: 21}
+    with np.load(cood._evaluation(plan, pair, (5, 6, 7)).folder(store) / cood.CLASSES) as held:
+        assert held["classes"].tolist() == [y for y in range(CLASSES) if y not in (5, 6, 7)]
+    assert any(note.startswith("3 of 24 out-classes are in-classes, or above or below") for note in study.notes)
+    assert any("does not know 23 of the 28" in note for note in study.notes)  # it knows o6, i0, o7, o8, o23
+    bare = cood.run(SMALL, [pair], store, names=names)
+    assert values(bare.rows, metric="out_classes") == {None: 23}
+    assert cood.run(SMALL, [pair], store).notes == [] != bare.notes
+    with pytest.raises(BadInput, match="needs the names of the classes"):
+        cood.run(plan, [pair], store)
+
+
+def test_an_upside_down_hierarchy_is_told_and_changes_no_row(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "is_a.txt").write_text("o6 i0\no6 o7\no6 o8\n")
+    names = [f"i{y}" for y in range(SEEN)], [f"o{y}" for y in range(CLASSES)]
+    plan = replace(SMALL, hierarchy=str(tmp_path / "is_a.txt"))
+    pair = saved(tmp_path, "a", *dumps())
+    right, wrong = (cood.run(replace(plan, order=o), [pair], store, names=names) for o in cood.ORDERS)
+    assert right.rows == wrong.rows
+    assert any("more tops than leaves" in note for note in wrong.notes)
+    assert not any("more tops than leaves" in note for note in right.notes)
+
+
+def test_notes_say_what_was_left_out_and_what_shrank(tmp_path: Path, store: Store) -> None:
+    inside, outside = dumps()
+    labels = np.asarray(outside.labels)
+    four = np.flatnonzero(labels < 4)
+    short = np.concatenate([four, np.flatnonzero(labels == 20)[:5]])
+    study = cood.run(SMALL, [saved(tmp_path, "a", inside, outside.take(short))], store)
+    assert values(study.rows, metric="out_classes") == {None: 4} and values(study.rows, metric="window") == {None: 2}
+    text = " ".join(study.notes)
+    assert "1 of 5 out-classes have fewer than 10 images" in text
+    assert "a group has 2 classes, half of the out-classes" in text
+    assert "3 windows of 2, fewer than the 11 severities" in text
+    asked = cood.run(replace(SMALL, window=2, severities=3), [saved(tmp_path, "b", inside, outside)], store)
+    assert asked.notes == [] and values(asked.rows, metric="window") == {None: 2}
+
+
+def test_overlap_counts_classes_of_any_and_of_every_model(tmp_path: Path, store: Store) -> None:
+    """Two models that rank the classes alike and one that ranks them in reverse (appendix M.8)."""
+    sides = [dumps(0, 0.01), dumps(1, 0.01), dumps(2, 0.01, flip=True)]
+    pairs = [saved(tmp_path, name, *each) for name, each in zip("abc", sides, strict=True)]
+    study = cood.run(SMALL, pairs, store)
+    union = values(study.rows, metric="union", measure="largest")
+    shared = values(study.rows, metric="intersection", measure="largest")
+    for level, at in enumerate(levels(21)):
+        own, turned = set(range(at, at + 4)), {23 - y for y in range(at, at + 4)}
+        assert union[f"severity {level}"] == len(own | turned)
+        assert shared[f"severity {level}"] == len(own & turned)
+    assert all(row["n"] == 3 and row["backbone"] is None for row in study.rows if row["metric"] == "union")
+    alone = cood.run(SMALL, pairs[:1], store)
+    assert not values(alone.rows, metric="union")
+
+
+def test_images_that_fool_many_models_alike_are_listed(tmp_path: Path, store: Store) -> None:
+    """All models call image 5000 of the hardest class 2; every other hard image is answered in turn (Fig. 27)."""
+    inside, outside = dumps(0, 0.01)
+    division = divide(outside.labels, outside.index, 6, 4)
+    hard = division.test[-4:].ravel()  # classes 20 to 23
+    image = int(division.test[23][1])
+    pairs = []
+    for at, name in enumerate("abc"):
+        logits = np.asarray(outside.logits).copy()
+        for place, row in enumerate(hard):
+            logits[row, 0] = np.roll(logits[row, 0], (place + at) % 4 if row != image else 1)
+        turned = np.random.default_rng(at).permutation(len(outside))  # the order of rows must not matter
+        pairs.append(saved(tmp_path, name, inside, outside.replace(logits=logits).take(turned)))
+    names = ["cat", "dog", "fox squirrel", "cow"], [f"o{y}" for y in range(CLASSES)]
+    rows = [row for row in cood.run(SMALL, pairs, store, names=names).rows if row["metric"] == "same_answer"]
+    assert [(row["group"], row["value"], row["n"]) for row in rows] == [
+        (f"{outside.index[image]} · o23 · fox squirrel", 3.0, 3)
+    ]
+    plain = [row["group"] for row in cood.run(SMALL, pairs, store).rows if row["metric"] == "same_answer"]
+    assert plain == [f"{outside.index[image]} · 23 · 2"]
+
+
+def test_the_study_is_kept_in_the_store(tmp_path: Path, store: Store) -> None:
+    from nescio.rows import from_parquet
+
+    study = cood.run(SMALL, [saved(tmp_path, "a", *dumps())], store)
+    (kept,) = [each for each in store.runs() if each.stage == "study"]
+    assert from_parquet(kept.folder / "rows.parquet") == study.rows
+    assert json.loads((kept.folder / "plan.json").read_text())["plan"]["estimation"] == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"estimation": 0}, "--estimation must be at least 1"),
+        ({"test": -1}, "--test must be at least 1"),
+        ({"severities": 1}, "--severities must be at least 2"),
+        ({"window": 0}, "--window must be at least 1"),
+        ({"measures": ()}, "no measure"),
+        ({"measures": ("knn_distance",)}, "cannot grade one dump"),
+        ({"measures": ("entropi",)}, "entropy"),
+    ],
+)
+def test_bad_plans(change: dict[str, Any], sentence: str, store: Store) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        cood.run(replace(SMALL, **change), [], store)
+
+
+def test_bad_pairs(tmp_path: Path, store: Store) -> None:
+    pair = saved(tmp_path, "a", *dumps())
+    with pytest.raises(BadInput, match="no model to grade"):
+        cood.run(SMALL, [], store)
+    with pytest.raises(BadInput, match="Two pairs are named a"):
+        cood.run(SMALL, [pair, pair], store)
+    swapped = replace(pair, inside=pair.outside, outside=pair.inside)
+    reasons = [failure.reason for failure in cood.run(SMALL, [swapped], store).failures]
+    assert len(reasons) == 1 and "Every row of the in-data is of a class that was not in training" in reasons[0]
+    same = replace(pair, outside=pair.inside)
+    (failure,) = cood.run(SMALL, [same], store).failures
+    assert "every row is of a class that was in training" in failure.reason
+
+
+# ---- pairs of the store
+
+
+def zoo(store: Store, model: str, data: str, dump: Predictions, outside: bool, tmp_path: Path) -> None:
+    """Finished work of stage "zoo" as `nescio zoo` leaves it."""
+    from nescio.predictions.entries import DUMP, FACTS, STAGE
+
+    with store.work(STAGE, {"model": model, "data": data, "outside": outside}) as part:
+        assert part is not None
+        dump.save(part.folder / DUMP)
+        facts = {"model": model, "data": data, "outside": outside, "rows": len(dump), "params": 5}
+        part.write(FACTS, json.dumps(facts).encode())
+
+
+def test_pairs_of_a_store_are_the_models_that_answered_both(tmp_path: Path, store: Store) -> None:
+    for seed, model in enumerate(("b", "a", "lonely")):
+        inside, outside = dumps(seed)
+        zoo(store, model, "digits", inside, False, tmp_path)
+        if model != "lonely":
+            zoo(store, model, "cifar100", outside, True, tmp_path)
+        if model == "a":
+            zoo(store, model, "hard", outside.take(slice(0, 40)), True, tmp_path)
+    pairs, notes = cood.pairs_of(store, "digits", "cifar100", {"imagenet-o": "hard"})
+    assert [pair.model for pair in pairs] == ["a", "b"]
+    assert [set(pair.others) for pair in pairs] == [{"imagenet-o"}, set()]
+    assert len(notes) == 2 and "lonely" in notes[0] and "b, lonely" in notes[1]
+    study = cood.run(SMALL, pairs, store)
+    assert study.failures == [] and {row["params"] for row in study.rows if row["backbone"]} == {5}
+    assert severities(study.rows, "b") != severities(study.rows, "a")
+    with pytest.raises(BadInput, match="nescio zoo MODEL"):
+        cood.pairs_of(store, "digits", "nothing")

@@ -1,0 +1,368 @@
+"""`nescio reliability`: scores by definition, rows that models disagree about, the page's pictures, bad inputs."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from nescio import datasets, measures
+from nescio.analysis.ranking import chance, divide, usual_k
+from nescio.cli import main
+from nescio.datasets.pictures import pictures, places_of, thumbnail
+from nescio.predictions import Predictions
+
+N, ODD = 120, 12
+
+
+def ask(capsys, *words):
+    code = main([str(word) for word in words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def turned(rng, scene, noise=0.05):
+    """The scene as another member sees it: turned, stretched, and a little blurred."""
+    q, _ = np.linalg.qr(rng.normal(size=(scene.shape[1],) * 2))
+    return (scene @ q + noise * rng.normal(size=scene.shape)) * rng.uniform(0.5, 2)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Three models of one scene with 400 references; each sees the first ODD test rows somewhere else."""
+    folder = tmp_path_factory.mktemp("embeddings")
+    rng = np.random.default_rng(0)
+    scene, refs = rng.normal(size=(N, 6)), rng.normal(size=(400, 6))
+    for member in range(3):
+        both = turned(rng, np.vstack([refs, scene]))
+        both[400 : 400 + ODD] = rng.normal(size=(ODD, 6))
+        np.savez(folder / f"r{member}.npz", embeddings=both[:400])
+        np.savez(folder / f"t{member}.npz", embeddings=both[400:], index=1000 + np.arange(N))
+    return folder
+
+
+def files(place, letter, count=3):
+    return [place / f"{letter}{member}.npz" for member in range(count)]
+
+
+def loaded(place, letter, count=3):
+    return [Predictions.load(file) for file in files(place, letter, count)]
+
+
+def read_csv(path):
+    with open(path) as file:
+        lines = list(csv.DictReader(file))
+    return {name: np.array([float(line[name]) for line in lines]) for name in lines[0]}
+
+
+# ---- the scores
+
+
+def test_the_file_holds_the_measures_themselves(capsys, place, tmp_path):
+    to = tmp_path / "scores.csv"
+    references = ["--references", *files(place, "r")]
+    code, out, err = ask(capsys, "reliability", *files(place, "t"), *references, "--k", 30, "--to", to)
+    assert code == 0 and err == "" and f"{to} holds the scores of {N} rows." in out
+    held, refs, tests = read_csv(to), loaded(place, "r"), loaded(place, "t")
+    assert list(held) == ["index", "nc", "u_nc", "u_dist", "u_norm", "u_ll", "u_fv"]
+    np.testing.assert_array_equal(held["index"], tests[0].index)
+    np.testing.assert_allclose(held["u_nc"], measures.neighborhood_inconsistency(refs, tests, 30), atol=1e-12)
+    np.testing.assert_allclose(held["nc"], 1 - held["u_nc"])
+    far = [measures.knn_distance(r, 1)(t) for r, t in zip(refs, tests, strict=True)]
+    np.testing.assert_allclose(held["u_dist"], np.mean(far, 0))
+    np.testing.assert_allclose(held["u_norm"], np.mean([measures.norm(t) for t in tests], 0))
+    np.testing.assert_allclose(held["u_fv"], measures.feature_variance(tests))
+    dense = [measures.vmf_mixture(r, 20, 0)(t) for r, t in zip(refs, tests, strict=True)]
+    np.testing.assert_allclose(held["u_ll"], np.mean(dense, 0))
+
+
+@pytest.mark.parametrize("options", [("--distance", "euclidean"), ("--similarity", "overlap")])
+def test_distance_and_similarity_are_asked_for(capsys, place, tmp_path, options):
+    to, how = tmp_path / "s.csv", {"--distance": "metric", "--similarity": "similarity"}[options[0]]
+    words = ["--references", *files(place, "r"), *options, "--k", 30, "--components", 0, "--to", to]
+    assert ask(capsys, "reliability", *files(place, "t"), *words)[0] == 0
+    right = measures.neighborhood_inconsistency(loaded(place, "r"), loaded(place, "t"), 30, **{how: options[1]})
+    held = read_csv(to)
+    np.testing.assert_allclose(held["u_nc"], right, atol=1e-12)
+    assert "u_ll" not in held
+
+
+def test_rows_that_the_models_see_differently_are_the_least_reliable(capsys, place):
+    words = ["--references", *files(place, "r"), "--components", 3, "--least", ODD, "--json"]
+    code, out, err = ask(capsys, "reliability", *files(place, "t"), *words)
+    found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert code == 0 and err == ""
+    assert {row["index"] for row in found["least"]} == set(range(1000, 1000 + ODD))
+    values = [row["nc"] for row in found["least"]]
+    assert values == sorted(values) and found["quantiles"]["nc"]["median"] > 3 * values[-1]
+    assert (found["models"], found["n"], found["references"], found["k"]) == (3, N, 400, 20)
+    assert found["halves"] is False and found["features"] == [6]
+    # rows without anything in common are at the level that the command names, within the noise of ODD rows
+    assert np.mean(values) == pytest.approx(found["chance"], abs=0.02)
+
+
+def test_without_references_each_half_judges_the_other(capsys, place, tmp_path):
+    code, out, _ = ask(capsys, "reliability", *files(place, "t"), "--components", 0, "--to", tmp_path / "s.csv")
+    held, tests = read_csv(tmp_path / "s.csv"), loaded(place, "t")
+    assert code == 0 and "each of the two halves" in re.sub(r"\s+", " ", out)
+    parts = divide(tests[0].index, None, 0)
+    for refs, asked in parts:
+        sides = [[each.select(keys) for each in tests] for keys in (refs, asked)]
+        right = dict(zip(asked.tolist(), measures.neighborhood_inconsistency(*sides, usual_k(N // 2)), strict=True))
+        own = np.isin(held["index"], asked)
+        np.testing.assert_allclose(held["u_nc"][own], [right[int(key)] for key in held["index"][own]], atol=1e-12)
+    np.testing.assert_array_equal(held["index"], tests[0].index)
+    assert set(np.argsort(held["nc"])[:ODD]) & set(range(ODD))
+
+
+def test_a_part_of_the_rows_as_references_gets_no_score(capsys, place, tmp_path):
+    words = ["--split-references", 80, "--to", tmp_path / "s.npz", "--components", 5]
+    assert ask(capsys, "reliability", *files(place, "t"), *words)[0] == 0
+    with np.load(tmp_path / "s.npz") as held:
+        ((refs, asked),) = divide(1000 + np.arange(N), 80, 0)
+        assert len(refs) == 80 and set(held["index"]) == set(asked) and not set(asked) & set(refs)
+        assert held["nc"].shape == held["u_ll"].shape == (N - 80,)
+
+
+def test_members_may_have_other_orders_and_other_widths(capsys, place, tmp_path):
+    """NC does not mind; the variance between spaces of other widths does not exist, and that is said."""
+    first, second = loaded(place, "t", 2)
+    order = np.random.default_rng(1).permutation(N)
+    wide = np.hstack([second.embeddings, np.zeros((N, 2))])[order]
+    Predictions(embeddings=wide, index=second.index[order]).save(tmp_path / "wide.npz")
+    code, _, err = ask(
+        capsys, "reliability", place / "t0.npz", tmp_path / "wide.npz", "--k", 5, "--to", tmp_path / "a.csv"
+    )
+    assert code == 0 and "fv: The members have [6, 8] features" in err
+    ask(capsys, "reliability", place / "t0.npz", place / "t1.npz", "--k", 5, "--to", tmp_path / "b.csv")
+    a, b = read_csv(tmp_path / "a.csv"), read_csv(tmp_path / "b.csv")
+    np.testing.assert_allclose(a["nc"], b["nc"], atol=1e-12)
+    assert "u_fv" in b and "u_fv" not in a and len(first) == N
+
+
+def test_every_format_holds_the_same(capsys, place, tmp_path):
+    for ending in ("csv", "parquet", "npz"):
+        words = ["--references", *files(place, "r"), "--components", 3, "--to", tmp_path / f"s.{ending}"]
+        assert ask(capsys, "reliability", *files(place, "t"), *words)[0] == 0
+    table, held = read_csv(tmp_path / "s.csv"), pq.ParquetFile(tmp_path / "s.parquet").read()
+    with np.load(tmp_path / "s.npz") as arrays:
+        assert list(table) == held.column_names == arrays.files
+        for name in table:
+            np.testing.assert_array_equal(table[name], arrays[name])
+            np.testing.assert_array_equal(table[name], held.column(name).to_pylist())
+
+
+# ---- what is stated
+
+
+def test_usual_k_and_chance():
+    assert [usual_k(r) for r in (1, 20, 21, 500, 1999, 2000, 5000, 60_000)] == [1, 1, 2, 25, 100, 100, 100, 100]
+    rng = np.random.default_rng(0)
+    for k, r in ((5, 100), (50, 200), (100, 5000)):
+        shared = [len(np.intersect1d(rng.permutation(r)[:k], rng.permutation(r)[:k])) for _ in range(1000)]
+        assert np.mean(np.array(shared) / k) == pytest.approx(chance(k, r, "overlap"), abs=0.01)
+        jaccard = np.array(shared) / (2 * k - np.array(shared))
+        assert jaccard.mean() == pytest.approx(chance(k, r, "jaccard"), abs=0.01)
+
+
+def test_the_terminal_states_k_and_references(capsys, place):
+    code, out, _ = ask(capsys, "reliability", *files(place, "t"), "--references", *files(place, "r"), "--least", 3)
+    words = re.sub(r"\s+", " ", out)
+    assert code == 0 and "k = 20 neighbours (Jaccard similarity), 400 references" in words
+    assert "NC@20 ↑" in words and "median" in words
+    least = words.partition("The least reliable rows")[2]
+    assert len(re.findall(r"\b10(?:0\d|1[01])\b", least)) == 3  # the first ODD rows
+    assert main(["reliability", "a.npz"]) == 2
+
+
+def test_rows_on_a_reference_are_noted(capsys, place):
+    code, _, err = ask(capsys, "reliability", *files(place, "t"), "--references", *files(place, "t"), "--k", 5)
+    assert code == 0 and f"{N} rows lie on a reference" in err
+
+
+# ---- the page
+
+
+def shown(page):
+    """(name, picture) in the order of the page, by gallery."""
+    galleries = re.findall(r'<ul class="gallery".*?</ul>', page, re.DOTALL)
+    found = []
+    for each in galleries:
+        cells = re.findall(r'alt="([^"]*)" src="data:image/png;base64,([^"]*)"', each)
+        found.append([(name, Image.open(io.BytesIO(base64.b64decode(data, validate=True)))) for name, data in cells])
+    return found
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """Embeddings of the test images of digits: their pixels, seen twice; a few are seen differently."""
+    folder, images = tmp_path_factory.mktemp("digits"), datasets.load("digits").test
+    rng, pixels = np.random.default_rng(3), images.pixels.reshape(len(images), -1).astype(float)
+    odd = rng.permutation(len(images))[:8]
+    for member in range(2):
+        seen = pixels + 20 * rng.normal(size=pixels.shape)
+        seen[odd] = 100 * rng.normal(size=(8, 64))
+        np.savez(folder / f"{member}.npz", embeddings=seen, index=images.index)
+        np.savez(folder / f"plain{member}.npz", embeddings=seen)
+    return folder, images, set(images.index[odd].tolist())
+
+
+@pytest.mark.parametrize("kind", ["", "plain"])
+def test_the_page_shows_the_least_reliable_images(capsys, digits, tmp_path, kind):
+    folder, images, odd = digits
+    pair = [folder / f"{kind}{member}.npz" for member in range(2)]
+    words = ["--images", "digits", "--report", tmp_path / "out", "--least", 8, "--components", 0, "--json"]
+    code, out, _ = ask(capsys, "reliability", *pair, *words)
+    assert code == 0
+    least = [row["index"] for row in json.loads(out)["least"]]
+    page = (tmp_path / "out" / "index.html").read_text("utf-8")
+    galleries = shown(page)
+    assert [len(each) for each in galleries] == [8, 8]
+    at = {int(key): row for row, key in enumerate(images.index if not kind else range(len(images)))}
+    for key, (name, picture) in zip(least, galleries[0], strict=True):
+        assert name.startswith(f"{key}, NC ")
+        np.testing.assert_array_equal(np.asarray(picture.convert("L")), images.pixels[at[key]][..., 0])
+    if not kind:
+        assert set(least) == odd
+    assert (
+        'id="spread"' in page and '"spread":' in page and "http://" not in re.sub(r"<script>.*", "", page, flags=re.S)
+    )
+    assert {"tables.md", "tables.tex", "tables.csv"} <= {each.name for each in (tmp_path / "out").iterdir()}
+
+
+def test_a_page_without_images_tells_the_rows_by_index(capsys, place, tmp_path):
+    words = ["--references", *files(place, "r"), "--report", tmp_path / "out", "--least", 5]
+    code, out, _ = ask(capsys, "reliability", *files(place, "t"), *words)
+    page = (tmp_path / "out" / "index.html").read_text("utf-8")
+    assert code == 0 and "index.html" in out and not shown(page)
+    section = page.partition('<section id="least">')[2].partition("</section>")[0]
+    assert len(re.findall(r'<th scope="row">10\d\d</th>', section)) == 5
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Twelve pictures, each of one colour, in two folders."""
+    folder = tmp_path_factory.mktemp("photos")
+    (folder / "b").mkdir()
+    for number in range(12):
+        name = f"b/{number:02}.png" if number > 5 else f"{number:02}.png"
+        Image.new("RGB", (300, 150), (20 * number, 0, 255 - 20 * number)).save(folder / name)
+    (folder / "notes.txt").write_text("no image")
+    return folder
+
+
+def test_a_folder_of_images_by_order_and_by_name(capsys, photos, tmp_path):
+    rng = np.random.default_rng(0)
+    names = np.array([f"{number:02}.png" for number in range(12)])
+    for member in range(2):
+        held = rng.normal(size=(12, 4))
+        np.savez(tmp_path / f"by-order{member}.npz", embeddings=held)
+        np.savez(tmp_path / f"by-name{member}.npz", embeddings=held[::-1], index=names[::-1])
+    for kind in ("by-order", "by-name"):
+        pair = [tmp_path / f"{kind}{member}.npz" for member in range(2)]
+        words = ["--images", photos, "--report", tmp_path / kind, "--least", 4, "--k", 2, "--components", 0]
+        assert ask(capsys, "reliability", *pair, *words)[0] == 0
+        galleries = shown((tmp_path / kind / "index.html").read_text("utf-8"))
+        for name, picture in galleries[0] + galleries[1]:
+            number = int(name[:2])
+            assert picture.size == (96, 48) and picture.convert("RGB").getpixel((5, 5)) == (
+                20 * number,
+                0,
+                255 - 20 * number,
+            )
+
+
+def test_images_must_be_those_of_the_rows(photos):
+    held = pictures(str(photos))
+    assert not held.labelled and held.labels is None and len(held) == 12
+    np.testing.assert_array_equal(places_of(np.array([3, 0, 11]), held, 12), [3, 0, 11])
+    from nescio.errors import BadInput
+
+    with pytest.raises(BadInput, match=r"no image of index 12, and 12 images for 20 rows"):
+        places_of(np.arange(20), held, 20)
+    with pytest.raises(BadInput, match=r"no image called 'x\.png'"):
+        places_of(np.array(["x.png"]), held, 1)
+    digits = pictures("digits")
+    with pytest.raises(BadInput, match="has no files"):
+        places_of(np.array(["x.png"]), digits, 1)
+    # keys that meet by accident are no keys: the file numbers its rows from 0, the set's test images start later
+    first = int(digits.images.index[0])
+    assert 0 < first < len(digits) * 3
+    every = np.arange(len(digits))
+    np.testing.assert_array_equal(places_of(every, digits, len(digits)), every)
+
+
+def test_a_thumbnail_is_a_small_png():
+    assert Image.open(io.BytesIO(thumbnail(np.zeros((8, 8, 1), np.uint8)))).size == (8, 8)
+    assert Image.open(io.BytesIO(thumbnail(np.zeros((500, 250, 3), np.uint8)))).size == (48, 96)
+
+
+# ---- bad inputs
+
+
+def saved(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def test_bad_inputs_are_one_sentence(capsys, place, tmp_path):
+    one, two = files(place, "t", 2)
+    rows = np.load(one)["embeddings"]
+    other = saved(tmp_path / "other.npz", embeddings=rows + 1, index=np.arange(N) + 1001)
+    short = saved(tmp_path / "short.npz", embeddings=rows[:-1] + 1)
+    text = saved(tmp_path / "text.npz", embeddings=rows + 1, index=np.array([f"r{i}" for i in range(N)]))
+    none = saved(tmp_path / "none.npz", labels=np.zeros(N, int), logits=np.ones((N, 3)))
+    seventh = np.arange(N)[:, None] == 7
+    broken = saved(tmp_path / "broken.npz", embeddings=np.where(seventh, np.nan, rows))
+    zero = saved(tmp_path / "zero.npz", embeddings=np.where(seventh, 0, rows), index=1000 + np.arange(N))
+    twin = saved(tmp_path / "twin.npz", embeddings=rows, index=1000 + np.arange(N))
+    narrow = saved(tmp_path / "narrow.npz", embeddings=np.load(place / "r0.npz")["embeddings"][:, :5])
+    cases = [
+        ([one], "One model has no neighbourhood consistency"),
+        ([one], "gives what one model has: Dist, Norm and LL"),
+        ([one, other], "holds other rows than"),
+        ([one, other], "2 are in one of them only, index 1000 first"),
+        ([one, short], "holds other rows than"),
+        ([one, text], "One index holds text and the other numbers"),
+        ([one, none], "holds no embeddings (n, d), only labels, logits"),
+        ([one, broken], "not finite in row 7"),
+        ([one, zero], "index 1007 by member 1 of the models has length zero"),
+        ([one, one], "is given twice: a model always agrees with itself"),
+        ([one, twin], "hold the same embeddings: a model always agrees with itself"),
+        ([one, tmp_path / "missing.npz"], "there is no such file or folder"),
+        ([one, two, "--k", 61], "--k is 61, but there are only 60 references"),
+        ([one, two, "--k", 0], "--k is 0"),
+        ([one, two, "--k-dist", 61], "--k-dist is 61, but there are only 60 references"),
+        ([one, two, "--split-references", N], "must leave some of them to be judged"),
+        ([one, two, "--split-references", 0], "must leave some of them to be judged"),
+        ([one, two, "--references", place / "r0.npz"], "2 files of embeddings and 1 of references"),
+        ([one, two, "--references", place / "r0.npz", place / "r1.npz", "--split-references", 5], "drop one"),
+        ([one, two, "--references", narrow, place / "r1.npz"], "they must come from the same network"),
+        ([one, two, "--to", tmp_path / "s.xlsx"], "use .csv, .parquet or .npz"),
+        ([one, two, "--least", 0], "--least is a number of rows from 1 on"),
+        ([one, two, "--images", tmp_path / "nowhere", "--report", tmp_path / "o"], "nowhere"),
+    ]
+    for words, sentence in cases:
+        code, out, err = ask(capsys, "reliability", *words)
+        assert (code, out) == (2, ""), words
+        assert sentence in err and err.count("\n") == 1 and "Traceback" not in err, (words, err)
+
+
+def test_dumps_alone_never_import_torch(place, tmp_path):
+    words = ["reliability", *map(str, files(place, "t")), "--report", str(tmp_path / "out"), "--images", "digits"]
+    words += ["--to", str(tmp_path / "s.parquet"), "--json"]
+    Predictions(embeddings=np.random.default_rng(0).normal(size=(599, 3))).save(tmp_path / "a.npz")
+    Predictions(embeddings=np.random.default_rng(1).normal(size=(599, 3))).save(tmp_path / "b.npz")
+    words[1:4] = [str(tmp_path / "a.npz"), str(tmp_path / "b.npz")]
+    code = f"import sys\nfrom nescio.cli import main\nassert main({words!r}) == 0\nassert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

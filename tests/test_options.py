@@ -1,0 +1,248 @@
+"""Options from dataclasses: one declaration gives the option, its help, its check and the command that repeats it."""
+
+import argparse
+import json
+import shlex
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nescio.errors import BadInput
+from nescio.identity import Checked, canonical, tag
+from nescio.options import (
+    REQUIRED,
+    add_options,
+    argument,
+    command_of,
+    instance_of,
+    nested,
+    option,
+    options_of,
+    ranges,
+)
+from nescio.trials import Training
+
+WORDS = ("nescio", "run", "mine")
+
+
+@dataclass(frozen=True)
+class Budget(Checked):
+    epochs: int = option(10, "passes over the rows", group="budget")
+    rate: float = option(0.1, "learning rate", group="budget")
+    kind: Literal["sgd", "lamb"] = option("sgd", "what moves the weights", group="budget")
+    speed: int = option(1, "not offered")
+
+
+@dataclass(frozen=True)
+class Plan(Checked):
+    data: str = option("digits", "dataset")
+    methods: tuple[str, ...] = option((), "comma-separated", unset="all")
+    spectral: tuple[float | None, ...] = option((None, 5.0), "targets")
+    inside: tuple[int, ...] | None = option(None, "classes, as 0-5,7", name="in", parse=ranges, metavar="CLASSES")
+    oracle: bool = option(True, "omit the oracle row")
+    whole_rows: bool = option(False, "keep 100 % of the rows")
+    clip: float | None = option(None, "largest norm")
+    names: tuple[str, ...] = option((), "of models", style="words")
+    pair: tuple[str, ...] = option((), "NAME=FILE", style="repeats")
+    format: str = option("table", switches={"json": "as JSON", "csv": "as CSV"})
+    hidden: int = 3  # not an option
+    budget: Budget = nested(Budget(epochs=20), omit=("speed",))
+
+
+PRESETS = {
+    "small": Plan(),
+    "paper": Plan(data="imagenet", budget=Budget(epochs=100), oracle=False, hidden=4),
+}
+
+
+def parsed(words, cls=Plan, presets=None):
+    parser = argparse.ArgumentParser(prog="nescio")
+    add_options(parser, cls, presets)
+    return options_of(parser.parse_args(words), cls, presets)
+
+
+def helped(cls=Plan, presets=None):
+    parser = argparse.ArgumentParser(prog="nescio")
+    add_options(parser, cls, presets)
+    return {action.option_strings[-1]: action.help % {} for action in parser._actions if action.option_strings}
+
+
+def test_nothing_given_is_the_default_or_the_first_preset():
+    assert parsed([]) == Plan()
+    assert parsed([], presets=PRESETS) == PRESETS["small"]
+    assert parsed(["--preset", "paper", "--rate", "1"], presets=PRESETS) == replace(
+        PRESETS["paper"], budget=Budget(epochs=100, rate=1.0)
+    )
+
+
+def test_every_kind_of_value():
+    words = (
+        "--data cifar10 --methods erm,due --spectral none,3 --in 0-2,7 --no-oracle --whole-rows --clip 2 "
+        "--names a b --pair x=1 --pair y=2 --csv --epochs 3 --kind lamb"
+    )
+    plan = parsed(words.split())
+    assert plan == Plan(
+        data="cifar10",
+        methods=("erm", "due"),
+        spectral=(None, 3.0),
+        inside=(0, 1, 2, 7),
+        oracle=False,
+        whole_rows=True,
+        clip=2.0,
+        names=("a", "b"),
+        pair=("x=1", "y=2"),
+        format="csv",
+        budget=Budget(epochs=3, kind="lamb"),
+    )
+    assert parsed(["--clip", "none", "--in", "none"]) == Plan()
+
+
+def test_help_ends_with_the_default_which_is_written_once():
+    words = helped()
+    assert words["--epochs"] == "passes over the rows (default: 20)"  # of the plan that holds the budget
+    assert words["--methods"] == "comma-separated (default: all)"
+    assert words["--spectral"] == "targets (default: none,5.0)"
+    assert words["--in"].endswith("(default: none)") and words["--rate"].endswith("(default: 0.1)")
+    assert words["--whole-rows"] == "keep 100 % of the rows (default: off)"
+    assert words["--no-oracle"] == "omit the oracle row (default: on)" and "--oracle" not in words
+    assert "--speed" not in words and "--hidden" not in words
+
+
+def test_help_names_what_presets_start_from_where_they_differ():
+    words = helped(presets=PRESETS)
+    assert words["--epochs"] == "passes over the rows (small: 20, paper: 100)"
+    assert words["--rate"] == "learning rate (default: 0.1)"
+    assert {"--oracle", "--no-oracle"} <= words.keys()  # a preset has each
+    assert words["--preset"] == "where the other options start from: small (default), paper"
+
+
+def test_options_stand_in_their_groups():
+    parser = argparse.ArgumentParser()
+    add_options(parser, Plan)
+    groups = {group.title: [action.dest for action in group._group_actions] for group in parser._action_groups}
+    assert groups["budget"] == ["budget.epochs", "budget.rate", "budget.kind"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--epochs many", "--epochs is a whole number, not 'many'."),
+        ("--rate fast", "--rate is a number, not 'fast'."),
+        ("--clip much", "--clip is a number, or none, not 'much'."),
+        ("--spectral 1,x", "--spectral is a list of numbers such as 0.5,1, not '1,x'."),
+        ("--in 0-x", "'0-x' is not a list of class numbers such as 0-5,7."),
+        ("--kind lam", "--kind is sgd or lamb, not 'lam'. Did you mean 'lamb'?"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(words, sentence):
+    with pytest.raises(BadInput) as error:
+        parsed(words.split())
+    assert str(error.value) == sentence
+
+
+def test_an_unknown_preset_names_those_there_are():
+    with pytest.raises(BadInput, match=r"no preset named 'papr'\. Did you mean 'paper'\? There are: small, paper"):
+        parsed(["--preset", "papr"], presets=PRESETS)
+
+
+def test_arguments_and_required_options(capsys):
+    @dataclass(frozen=True, kw_only=True)
+    class Needs:
+        files: tuple[str, ...] = argument("predictions", metavar="FILE")
+        to: str = option(REQUIRED, "where to write")
+
+    assert parsed(["a", "b", "--to", "c"], Needs) == Needs(files=("a", "b"), to="c")
+    for words in (["--to", "c"], ["a"]):
+        with pytest.raises(SystemExit):
+            parsed(words, Needs)
+        assert "required" in capsys.readouterr().err
+    needs = Needs(files=("a b", "c"), to="-")
+    assert command_of(needs, ("nescio",)) == "nescio 'a b' c --to=-"
+    assert parsed(shlex.split(command_of(needs, ("nescio",)))[1:], Needs) == needs
+
+
+def test_an_argument_that_may_be_missing():
+    @dataclass(frozen=True)
+    class May:
+        name: str | None = argument("one of them", default=None)
+        more: tuple[str, ...] = argument("others", default=())
+
+    assert parsed([], May) == May()
+    assert parsed(["a", "b", "c"], May) == May("a", ("b", "c"))
+
+
+def test_an_option_changes_no_key():
+    @tag("options-test")
+    @dataclass(frozen=True)
+    class Bare:
+        epochs: int = 3
+
+    @dataclass(frozen=True)
+    class Declared:
+        epochs: int = option(3, "passes")
+        later: int = option(5, "came later", introduced=4)
+
+    Declared.__tag__ = "options-test"
+    assert canonical(Declared(later=4)) == canonical(Bare())
+    assert canonical(Declared()) == {**canonical(Bare()), "later": 5}
+
+
+def test_a_command_names_what_differs_only():
+    assert command_of(Plan(), WORDS) == "nescio run mine"
+    plan = replace(Plan(), data="my set", budget=Budget(epochs=20, rate=-1.0), oracle=False)
+    assert command_of(plan, WORDS) == "nescio run mine --data 'my set' --no-oracle --rate=-1.0"
+    assert command_of(PRESETS["paper"], WORDS, PRESETS) == "nescio run mine --preset paper"
+
+
+names = st.text(st.characters(blacklist_characters=",", blacklist_categories=("Cs",)), min_size=1).filter(
+    lambda text: text not in ("none", "off")
+)
+plain_names = names.filter(lambda text: not text.startswith("-"))
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+budgets = st.builds(Budget, epochs=st.integers(), rate=numbers, kind=st.sampled_from(["sgd", "lamb"]))
+plans = st.builds(
+    Plan,
+    data=names,
+    methods=st.lists(names).map(tuple),
+    spectral=st.lists(st.none() | numbers).map(tuple),
+    inside=st.none() | st.lists(st.integers(0, 99)).map(tuple),
+    oracle=st.booleans(),
+    whole_rows=st.booleans(),
+    clip=st.none() | numbers,
+    names=st.lists(plain_names).map(tuple),
+    pair=st.lists(names).map(tuple),
+    format=st.sampled_from(["table", "json", "csv"]),
+    budget=budgets,
+)
+
+
+@given(plans)
+def test_the_command_of_any_plan_gives_it_again(plan):
+    assert parsed(shlex.split(command_of(plan, ()))) == plan
+    again = parsed(shlex.split(command_of(plan, (), PRESETS)), presets=PRESETS)
+    assert replace(again, hidden=3) == plan  # what is not an option comes with the preset
+
+
+@given(st.builds(Training, rate=st.floats(1e-9, 10), epochs=st.integers(1, 999), clip=st.none() | st.floats(0.1, 9)))
+def test_a_training_is_the_command_that_it_writes(training):
+    assert parsed(shlex.split(command_of(training, ())), Training) == training
+
+
+@given(plans)
+def test_a_plan_comes_back_from_a_file(plan):
+    assert instance_of(Plan, json.loads(json.dumps(asdict(plan)))) == plan
+
+
+def test_a_plan_of_an_older_file_has_the_values_of_its_time():
+    @dataclass(frozen=True)
+    class Grown:
+        first: int = option(1, "")
+        later: str = option("new", "", introduced="old")
+        inner: Budget = field(default_factory=Budget)
+
+    assert instance_of(Grown, {"first": 2}) == Grown(2, "old")
+    with pytest.raises(BadInput, match="A Grown has no gone"):
+        instance_of(Grown, {"gone": 2})

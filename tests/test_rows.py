@@ -1,0 +1,42 @@
+"""Rows: every column named, older files read, newer ones refused in a sentence."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nescio.errors import BadInput
+from nescio.rows import COLUMNS, from_parquet, to_parquet
+from paths import ROOT
+
+NEW = ("task", "target", "condition", "level", "sample")
+
+
+def test_rows_come_back_with_every_column(tmp_path):
+    file = tmp_path / "rows.parquet"
+    file.write_bytes(to_parquet([{"metric": "auroc", "value": 0.5, "condition": "fog", "level": 3.0, "sample": 2}]))
+    (row,) = from_parquet(file)
+    assert row == dict.fromkeys(COLUMNS) | {
+        "metric": "auroc", "value": 0.5, "condition": "fog", "level": 3.0, "sample": 2,
+    }  # fmt: skip
+
+
+def test_rows_of_the_first_schema_are_read_with_new_columns_empty(tmp_path):
+    old = [name for name in COLUMNS if name not in NEW]
+    row = dict.fromkeys(old) | {"metric": "nll", "value": 1.5, "group": "trial", "split": "val", "n": 7}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    (read,) = from_parquet(tmp_path / "rows.parquet")
+    assert read == row | dict.fromkeys(NEW)
+
+
+@pytest.mark.parametrize("study", ["uimnet", "reliability"])
+def test_published_rows_are_read(study):
+    rows = from_parquet(ROOT / "results" / study / "rows.parquet")
+    assert len(rows) > 1000 and all(tuple(row) == COLUMNS for row in rows)
+
+
+def test_a_file_of_something_else_and_a_newer_one_are_refused(tmp_path):
+    for column, sentence in (("shine", "has the column shine, which this version"), (None, "has no column metric")):
+        row = {"metric": "nll", "value": 1.0, column: 2} if column else {"x": 1}
+        pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
+        with pytest.raises(BadInput, match=sentence):
+            from_parquet(tmp_path / "rows.parquet")

@@ -1,0 +1,621 @@
+"""The store under real faults: killed processes, races, dead owners, full and read-only disks, flipped bits."""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nescio.work.store
+from nescio.errors import BadInput
+from nescio.search import Recipe, hparam, uniform
+from nescio.trials import Training, Trial
+from nescio.work.store import Busy, Lost, Store, StoreError, read_checkpoint
+
+
+@dataclasses.dataclass(frozen=True)
+class Toy(Recipe):
+    rate: float = hparam(0.1, uniform(0, 1))
+
+
+TRIAL = Trial(method="toy", recipe=Toy(), data="digits", backbone="mlp", training=Training(epochs=3))
+# Another value for every field of a trial: a field without one here fails the test.
+OTHER = {
+    "method": "erm", "recipe": Toy(rate=0.2), "data": "cifar10", "backbone": "conv",
+    "training": Training(epochs=4), "classes": (0, 1), "spectral": 5.0, "trial": 1, "data_seed": 1, "init_seed": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+def do(store, recipe="r", content=b"payload", **more):
+    """Finishes one piece of work; False if it was finished already."""
+    with store.work("train", recipe, **more) as part:
+        if part is not None:
+            part.write("sub/weights", content)
+    return part is not None
+
+
+def files(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file())
+
+
+def child(body, store, **more):
+    """A process that runs `body` with a store, stops at stop() until it is killed, and says so on stdout."""
+    code = """
+        import os, sys, time
+        sys.path.insert(0, {here!r})
+        import numpy as np
+        import nescio.work.store
+        from nescio.work.store import Store, Busy
+        store = Store({root!r})
+        def stop(*_, **__):
+            print("here", flush=True)
+            time.sleep(60)
+            os._exit(3)
+    """
+    code = textwrap.dedent(code).format(here=str(Path(nescio.work.store.__file__).parents[1]), root=str(store.root))
+    return subprocess.Popen(
+        [sys.executable, "-c", code + textwrap.dedent(body)], stdout=subprocess.PIPE, text=True, **more
+    )
+
+
+def kill_at_stop(process):
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+# ---- keys
+
+
+def test_every_field_of_a_trial_and_of_its_budget_changes_the_key(store):
+    assert OTHER.keys() == {each.name for each in dataclasses.fields(Trial)}
+    keys = {store.key("train", TRIAL)}
+    for name, value in OTHER.items():
+        keys.add(store.key("train", dataclasses.replace(TRIAL, **{name: value})))
+    assert len(keys) == 1 + len(OTHER)
+
+    keys = {store.key("train", TRIAL)}
+    words = {"optimizer": "lamb", "schedule": "cosine", "augment": "none", "precision": "bf16", "clip": 2.0}
+    for each in dataclasses.fields(Training):
+        value = getattr(TRIAL.training, each.name)
+        other = words[each.name] if each.name in words else not value if isinstance(value, bool) else value + 1
+        training = dataclasses.replace(TRIAL.training, **{each.name: other})
+        keys.add(store.key("train", dataclasses.replace(TRIAL, training=training)))
+    assert len(keys) == 1 + len(dataclasses.fields(Training))
+
+
+def test_stage_parents_and_version_change_the_key_and_the_environment_does_not(store, monkeypatch):
+    key = store.key("train", TRIAL)
+    others = [
+        store.key("predict", TRIAL),
+        store.key("train", TRIAL, parents=[key]),
+        store.key("train", TRIAL, version=2),
+    ]
+    assert len({key, *others}) == 4 and all(len(each) == 16 for each in others)
+    assert store.key("x", 1, parents=("a", "b")) != store.key("x", 1, parents=("b", "a"))
+    monkeypatch.setattr(nescio.work.store, "_environment", lambda: {"packages": {"torch": "99"}})
+    assert store.key("train", TRIAL) == key
+    with store.work("train", TRIAL) as part:
+        part.env["device"] = "abacus"
+    env = json.loads((store.path("train", key) / "env.json").read_text())
+    assert env["packages"] == {"torch": "99"} and env["device"] == "abacus" and env["seconds"] >= 0
+
+
+def test_a_stage_is_a_plain_name(store):
+    with pytest.raises(BadInput, match="stage"):
+        store.path("../train", "0" * 16)
+
+
+# ---- finishing
+
+
+def test_finished_work_is_done_once(store):
+    assert do(store, TRIAL) is True
+    assert do(store, TRIAL) is False
+    folder = store.path("train", store.key("train", TRIAL))
+    assert files(folder) == ["env.json", "recipe.json", "sub/weights"]
+    assert not folder.with_name(f"{folder.name}.part").exists()
+    store.verify("train", folder.name)
+    recipe = store.recipe("train", folder.name)
+    assert recipe["recipe"]["training"]["epochs"] == 3 and recipe["files"]["sub/weights"]["bytes"] == 7
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "add", "recipe", "other recipe"])
+def test_verify_finds_damage(store, damage):
+    do(store)
+    key = store.key("train", "r")
+    weights, recipe = store.path("train", key) / "sub/weights", store.path("train", key) / "recipe.json"
+    if damage == "flip":
+        weights.write_bytes(b"paylobd")
+    elif damage == "cut":
+        weights.write_bytes(b"payloa")
+    elif damage == "remove":
+        weights.unlink()
+    elif damage == "add":
+        (weights.parent / "more").write_bytes(b"")
+    elif damage == "recipe":
+        recipe.write_bytes(recipe.read_bytes()[:-9])
+    else:
+        recipe.write_text(recipe.read_text().replace('"r"', '"s"'))
+    with pytest.raises(StoreError, match="run again"):
+        store.verify("train", key)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "recipe.json", ".work/lock.9", "env.json", "", "a/../../x"])
+def test_payload_names_stay_inside(store, name):
+    with pytest.raises(BadInput, match="named"), store.work("train", 1) as part:
+        part.write(name, b"")
+
+
+# ---- failures
+
+
+def test_a_failure_is_remembered_and_tried_again(store):
+    with pytest.raises(ZeroDivisionError), store.work("train", "r") as part:
+        part.write("half", b"x")
+        part.save_checkpoint({"w": np.arange(3)}, {"epoch": 1})
+        _ = 1 / 0
+    (run,) = store.runs()
+    assert (run.state, run.reason, run.recipe) == ("failed", "ZeroDivisionError: division by zero", "r")
+    assert "1 / 0" in (run.folder / "traceback.txt").read_text()
+    with store.work("train", "r", wait=False) as part:
+        assert "half" not in files(part.folder)
+        assert part.load_checkpoint().meta == {"epoch": 1}
+        assert store.runs()[0].state == "running"
+        part.write("whole", b"x")
+    (run,) = store.runs()
+    assert (run.state, run.reason, files(run.folder)) == (
+        "finished", "", ["env.json", "recipe.json", "whole"],
+    )  # fmt: skip
+
+
+def test_waiting_for_other_work_is_no_failure(store):
+    plant(store)
+    with pytest.raises(Busy), store.work("predict", "p"), store.work("train", "r", wait=False):
+        pass
+    assert [(run.stage, run.state) for run in store.runs()] == [("predict", "stopped"), ("train", "running")]
+
+
+def test_an_interruption_is_no_failure(store):
+    with pytest.raises(KeyboardInterrupt), store.work("train", "r"):
+        raise KeyboardInterrupt
+    assert store.runs()[0].state == "stopped"
+    assert do(store, wait=False)
+
+
+def test_a_launcher_notes_the_failure_of_a_killed_worker(store):
+    process = child('with store.work("train", "r") as part: stop()', store)
+    assert process.stdout.readline() == "here\n"
+    store.fail("train", "r", "it still runs: nothing is noted.")
+    assert store.runs()[0].state == "running"
+    process.kill()
+    process.communicate()
+    assert store.runs()[0].state == "stopped"
+    store.fail("train", "r", "The worker was killed: too little memory.")
+    assert (store.runs()[0].state, store.runs()[0].reason) == ("failed", "The worker was killed: too little memory.")
+    assert do(store)
+    store.fail("train", "r", "too late")
+    assert store.runs()[0].state == "finished"
+
+
+# ---- SIGKILL
+
+TRAIN = """
+def train(store, save=lambda step: None, steps=6):
+    with store.work("train", "r") as part:
+        if part is None:
+            return
+        state = part.load_checkpoint()
+        w, step = (state.tensors["w"], state.meta["step"]) if state else (np.ones(20000), 0)
+        begun = step
+        while step < steps:
+            w, step = np.sqrt(w + step), step + 1
+            part.save_checkpoint({"w": w, "rng": b"state"}, {"step": step})
+            save(step)
+        part.write("weights", w.tobytes())
+        part.write("more/weights", w.tobytes())
+    return begun
+"""
+# Where a process is killed: the line that puts stop() there.
+PLACES = {
+    "inside the payload": (
+        "open_ = nescio.work.store.Path.write_bytes\n"
+        "def half(self, data):\n"
+        "    if self.name != 'weights': return open_(self, data)\n"
+        "    open_(self, data[:len(data) // 2]); stop()\n"
+        "nescio.work.store.Path.write_bytes = half"
+    ),
+    "inside a checkpoint": (
+        "fsync, seen = os.fsync, []\n"
+        "def half(fd):\n"
+        "    if os.readlink(f'/proc/self/fd/{fd}').endswith('safetensors.new'):\n"
+        "        seen.append(fd)\n"
+        "        if len(seen) == 3: os.ftruncate(fd, os.fstat(fd).st_size // 2); stop()\n"
+        "    fsync(fd)\n"
+        "os.fsync = half"
+    ),
+    "before a checkpoint takes its name": (
+        "move, seen = os.replace, []\n"
+        "def late(a, b):\n"
+        "    seen.append(a) if 'safetensors' in str(a) else None\n"
+        "    stop() if len(seen) == 3 else move(a, b)\n"
+        "os.replace = late"
+    ),
+    "after a checkpoint": "def save(step):\n    if step == 3: stop()",
+    "while recipe.json is written": (
+        "write = nescio.work.store._write\n"
+        "def half(path, content):\n"
+        "    if path.name == 'env.json': path.write_bytes(content[:9]); stop()\n"
+        "    write(path, content)\n"
+        "nescio.work.store._write = half"
+    ),
+    "between fsync and rename": "os.rename = stop",
+    "after the rename": "move = os.rename\nos.rename = lambda a, b: (move(a, b), stop())",
+}
+
+
+def undisturbed(tmp_path, steps=6):
+    space = {"np": np}
+    exec(TRAIN, space)
+    clean = Store(tmp_path / "clean")
+    assert space["train"](clean, steps=steps) == 0
+    return space["train"], (clean.path("train", clean.key("train", "r")) / "weights").read_bytes()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_kill_leaves_nothing_half_written_and_the_next_owner_finishes(store, tmp_path, place):
+    train, expected = undisturbed(tmp_path)
+    key = store.key("train", "r")
+    kill_at_stop(child(TRAIN + "save = lambda step: None\n" + PLACES[place] + "\ntrain(store, save)", store))
+    ended = place == "after the rename"
+    assert store.finished("train", key) == ended
+    assert store.runs()[0].state == ("finished" if ended else "stopped")
+    start = time.monotonic()
+    begun = train(store)
+    assert time.monotonic() - start < 5  # a dead owner on this machine needs no patience
+    at = {"inside a checkpoint": 2, "before a checkpoint takes its name": 2, "after a checkpoint": 3}
+    assert begun == (None if ended else at.get(place, 6))  # it went on from the last whole checkpoint
+    store.verify("train", key)
+    folder = store.path("train", key)
+    assert files(folder) == ["env.json", "more/weights", "recipe.json", "weights"]
+    assert (folder / "weights").read_bytes() == expected
+    assert [each.name for each in folder.parent.iterdir()] == [key]
+
+
+def test_ten_kills_at_random_moments(store, tmp_path):
+    _, expected = undisturbed(tmp_path, steps=30)
+    slow, rng = "\nprint('up', flush=True)\ntrain(store, lambda step: time.sleep(0.02), steps=30)", random.Random(0)
+    for _ in range(10):
+        process = child(TRAIN + slow, store)
+        assert process.stdout.readline() == "up\n"
+        time.sleep(rng.uniform(0, 0.1))
+        process.kill()
+        process.communicate()
+        assert [run.state for run in store.runs()] in ([], ["stopped"])
+    process = child(TRAIN + slow, store)
+    process.communicate()
+    key = store.key("train", "r")
+    store.verify("train", key)
+    assert process.returncode == 0 and (store.path("train", key) / "weights").read_bytes() == expected
+
+
+# ---- locks
+
+
+def test_many_processes_share_the_work_and_do_nothing_twice(store, tmp_path):
+    body = """
+        todo = list(range(12))
+        np.random.default_rng(os.getpid()).shuffle(todo)
+        while todo:
+            for i in list(todo):
+                try:
+                    with store.work("train", {"i": i}, wait=False) as part:
+                        if part is not None:
+                            with open(os.environ["LOG"], "a") as file: file.write(f"{i}\\n")
+                            time.sleep(0.02)
+                            part.write("x", b"%d" % i)
+                    todo.remove(i)
+                except Busy:
+                    pass
+    """
+    log = tmp_path / "log"
+    processes = [child(body, store, env={**os.environ, "LOG": str(log)}) for _ in range(4)]
+    assert [process.wait() for process in processes] == [0] * 4
+    for process in processes:
+        process.stdout.close()
+    assert sorted(map(int, log.read_text().split())) == list(range(12))
+    assert [run.state for run in store.runs()] == ["finished"] * 12
+
+
+def test_the_second_of_two_waits_and_gets_the_finished_work(store):
+    first = child('with store.work("train", "r") as part:\n    print("here", flush=True)\n    time.sleep(0.7)', store)
+    assert first.stdout.readline() == "here\n"
+    with pytest.raises(Busy, match=rf"process {first.pid} on"), store.work("train", "r", wait=False):
+        raise AssertionError("two owners")
+    assert store.runs()[0].owner.startswith(f"process {first.pid} ")
+    with store.work("train", "r") as part:
+        assert part is None
+    assert first.communicate() and first.returncode == 0
+
+
+def test_a_waiter_takes_over_when_the_owner_dies(store):
+    first = child('with store.work("train", "r") as part: stop()', store)
+    assert first.stdout.readline() == "here\n"
+    threading.Timer(0.3, lambda: (first.kill(), first.communicate())).start()
+    assert do(store) is True
+
+
+def test_a_zombie_is_dead(store):
+    first = child('with store.work("train", "r") as part: stop()', store)
+    assert first.stdout.readline() == "here\n"
+    first.kill()  # and not waited for: its number still exists
+    deadline = time.monotonic() + 5
+    while nescio.work.store._start_time(first.pid) is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(first.pid, 0)
+    assert do(store, wait=False)
+    first.communicate()
+
+
+def plant(store, **changes):
+    """A lock as another owner would leave it; by default of this very process."""
+    folder = store.path("train", store.key("train", "r")).with_suffix(".part") / ".work"
+    folder.mkdir(parents=True)
+    me = {
+        **nescio.work.store._machine(),
+        "pid": os.getpid(),
+        "start": nescio.work.store._start_time(os.getpid()),
+        "token": "x",
+    }
+    lock = folder / "lock.1"
+    lock.write_text(json.dumps({**me, **changes}))
+    return lock
+
+
+def busy(store):
+    try:
+        with store.work("train", "r", wait=False):
+            return False
+    except Busy:
+        return True
+
+
+def test_a_process_that_got_the_number_of_a_dead_owner_is_not_the_owner(store):
+    assert nescio.work.store._start_time(os.getpid()) > 0
+    lock = plant(store)
+    assert busy(store)
+    owner = json.loads(lock.read_text())
+    lock.write_text(json.dumps({**owner, "start": owner["start"] - 1}))
+    assert not busy(store)
+
+
+@pytest.mark.parametrize("where", [{"host": "elsewhere"}, {"space": "another container"}, {"boot": "before"}])
+def test_an_owner_elsewhere_lives_as_long_as_its_heart_beats(store, where, monkeypatch):
+    lock = plant(store, **where, pid=2**22 + 1)  # no such process here, which says nothing about there
+    monkeypatch.setattr(time, "time", lambda: 1e10)  # nor does this machine's clock
+    assert busy(store)
+    os.utime(lock, (0, lock.stat().st_mtime - 50))
+    assert busy(store)
+    os.utime(lock, (0, lock.stat().st_mtime - 20))
+    assert not busy(store)
+
+
+def test_the_heart_beats(store, monkeypatch):
+    monkeypatch.setattr(nescio.work.store, "BEAT", 0.02)
+    with store.work("train", "r") as part:
+        lock = part.folder / ".work" / "lock.1"
+        os.utime(lock, (0, 0))
+        deadline = time.monotonic() + 5
+        while lock.stat().st_mtime == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_one_of_many_takes_over(store):
+    plant(store, pid=2**22 + 1)
+    owners, gate = [], threading.Barrier(8)
+
+    def contend():
+        gate.wait()
+        with store.work("train", "r") as part:
+            if part is not None:
+                owners.append(part)
+                time.sleep(0.1)
+
+    threads = [threading.Thread(target=contend) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(owners) == 1
+
+
+def test_a_slow_one_does_not_take_over_from_a_fast_one(store, monkeypatch):
+    plant(store, pid=2**22 + 1)
+    write = Path.write_bytes
+
+    def overtaken(path, content):  # both have seen the dead owner's lock; the other one is faster
+        monkeypatch.setattr(Path, "write_bytes", write)
+        fast.enter_context(store.work("train", "r"))
+        return write(path, content)
+
+    with contextlib.ExitStack() as fast:
+        monkeypatch.setattr(Path, "write_bytes", overtaken)
+        assert busy(store)
+
+
+def test_an_owner_that_was_held_for_dead_gives_up(store):
+    key = store.key("train", "r")
+    with pytest.raises(Lost), store.work("train", "r") as late:
+        lock = late.folder / ".work" / "lock.1"
+        lock.write_text(json.dumps({**late.lock.owner, "host": "elsewhere"}))  # so that nobody can look at the process
+        os.utime(lock, (0, 0))
+        with store.work("train", "r", wait=False) as part:
+            part.write("x", b"new")
+            for attempt in (lambda: late.write("x", b"old"), lambda: late.save_checkpoint({}, {})):
+                with pytest.raises(Lost):
+                    attempt()
+        late.write("x", b"old")
+    assert (store.path("train", key) / "x").read_bytes() == b"new"
+    assert [run.state for run in store.runs()] == ["finished"]
+    store.verify("train", key)
+
+
+def test_work_that_finishes_while_the_lock_is_taken_is_not_done_again(store, monkeypatch):
+    link = os.link
+
+    def finish_first(*paths):
+        monkeypatch.setattr(os, "link", link)
+        assert do(store)
+        Path(paths[0]).parent.mkdir(parents=True, exist_ok=True)
+        Path(paths[0]).write_text("{}")
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", finish_first)
+    assert do(store) is False
+    assert len(store.runs()) == 1 and store.runs()[0].state == "finished"
+
+
+# ---- checkpoints
+
+
+def test_a_checkpoint_comes_back_as_it_was(store):
+    saved = {
+        "matrix": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        "one": np.array(2.5),
+        "none": np.zeros((0, 3), np.int64),
+        "flags": np.array([True, False]),
+        "half": np.ones(3, np.float16)[::-1],
+        "random state": b"\x00\xff\x80",
+        "empty": b"",
+    }
+    with store.work("train", "r") as part:
+        assert part.load_checkpoint() is None
+        part.save_checkpoint({"matrix": np.zeros(9)}, {"step": 0})
+        part.save_checkpoint(saved, {"step": 7, "name": "ü", "losses": [0.1, None]})
+        tensors, meta = part.load_checkpoint()
+    assert meta == {"step": 7, "name": "ü", "losses": [0.1, None]}
+    assert tensors.keys() == saved.keys()
+    for name, value in saved.items():
+        if isinstance(value, bytes):
+            assert tensors[name] == value
+        else:
+            np.testing.assert_array_equal(tensors[name], value, strict=True)
+
+
+def test_a_damaged_checkpoint_is_never_used(store, caplog):
+    with store.work("train", "r") as part:
+        part.save_checkpoint({"w": np.arange(40.0), "rng": b"abc"}, {"step": 1})
+        path = part.folder / ".work" / "checkpoint.safetensors"
+        whole = path.read_bytes()
+        for at in range(len(whole)):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            assert read_checkpoint(path) is None, f"a flipped bit in byte {at} went unseen"
+        for length in (0, 7, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:length])
+            assert read_checkpoint(path) is None
+        caplog.clear()
+        assert part.load_checkpoint() is None
+        assert len(caplog.messages) == 1 and "starts again from the beginning" in caplog.text
+        path.write_bytes(whole)
+        assert part.load_checkpoint().meta == {"step": 1}
+
+
+# ---- disks
+
+
+def test_a_file_in_place_of_the_store(tmp_path):
+    (tmp_path / "store").write_text("a file")
+    with (
+        pytest.raises(StoreError, match="a file stands where a folder should be"),
+        Store(tmp_path / "store").work("t", 1),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("code, words", [(errno.EROFS, "read-only"), (errno.EACCES, "may not write")])
+def test_a_read_only_store(store, monkeypatch, code, words):
+    do(store)
+
+    def refuse(path, *_, **__):
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(StoreError, match=words), store.work("train", "new"):
+        pass
+    assert do(store) is False  # what is finished can be read
+    assert [run.state for run in store.runs()] == ["finished"]
+    store.verify("train", store.key("train", "r"))
+
+
+@pytest.mark.parametrize("during", ["payload", "checkpoint", "finish"])
+def test_a_full_disk_fails_the_trial_and_keeps_the_last_checkpoint(store, monkeypatch, during):
+    fsync, full = os.fsync, []
+
+    def fill(handle):
+        if full:
+            full.clear()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", fill)
+    error = OSError if during == "payload" else StoreError
+    with pytest.raises(error, match=r"disk is full|No space"), store.work("train", "r") as part:
+        part.save_checkpoint({"w": np.zeros(3)}, {"step": 1})
+        full.append(True)
+        if during == "payload":
+            os.fsync(0)
+        elif during == "checkpoint":
+            part.save_checkpoint({"w": np.ones(3)}, {"step": 2})
+    (run,) = store.runs()
+    assert run.state == "failed" and "the disk is full: make room" in run.reason
+    with store.work("train", "r") as part:
+        assert part.load_checkpoint().meta == {"step": 1}
+    assert store.runs()[0].state == "finished"
+
+
+def test_a_disk_that_is_really_full(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = (
+        shutil.which("mount")
+        and not subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], capture_output=True
+        ).returncode
+    )
+    if not mounted:
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        store = Store(disk / "store")
+        with pytest.raises(StoreError, match="the disk is full"), store.work("train", "r") as part:
+            part.save_checkpoint({"w": np.zeros(1000)}, {"step": 1})
+            part.save_checkpoint({"w": np.zeros(100_000)}, {"step": 2})
+        assert "the disk is full" in store.runs()[0].reason
+        assert do(store, "small") is True
+        with pytest.raises(StoreError, match="the disk is full"):
+            do(store, "large", bytes(10**6))
+        with store.work("train", "r") as part:
+            assert part.load_checkpoint().meta == {"step": 1}
+        assert sorted(run.state for run in store.runs()) == ["failed", "finished", "finished"]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

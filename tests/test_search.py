@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nescio.identity import tag
-from nescio.search import Recipe, choice, draw, hparam, integers, log_uniform, suggest, uniform
+from nescio.search import Recipe, choice, draw, hparam, integers, log_uniform, searched, suggest, uniform
 
 
 @tag("recipe:toy-search")
@@ -71,3 +71,18 @@ def test_optuna_suggests_every_searched_field():
     assert {each.depth for each in seen} == {1, 2, 3, 4}
     assert {each.widths for each in seen} == {(8,), (8, 8)}
     assert all(1e-3 <= each.rate <= 1 for each in seen) and len({each.rate for each in seen}) == 40
+
+
+def test_fields_that_methods_share_are_drawn_alike():
+    """Trial n compares methods, not the learning rates that each happened to draw."""
+    from nescio.methods import registry
+
+    shared = {}
+    for cls in registry.parts():
+        for name, search in searched(cls.recipe_class).items():
+            shared.setdefault((name, search), []).append(cls.recipe_class)
+    assert len(shared["rate", searched(registry["erm"].recipe_class)["rate"]]) > 8
+    for (name, _), recipes in shared.items():
+        for trial in range(1, 6):
+            assert len({getattr(draw(recipe, trial), name) for recipe in recipes}) == 1
+    assert len({draw(registry["erm"].recipe_class, trial).rate for trial in range(6)}) == 6

@@ -41,8 +41,8 @@ from nescio.trials import Trial
 from nescio.work.progress import track
 from nescio.work.steps import Context, Files, Step
 from nescio.work.store import WORK, Part, Store
+from nescio.work.versions import PREDICT as VERSION
 
-VERSION = 2  # of what prediction does; a change that moves numbers raises it
 STAGE, COUNT = "predict", "count"
 DUMP, FACTS = "dump", "facts.json"
 PIXELS = {"cuda": 512 * 224 * 224, "cpu": 32 * 224 * 224}  # of a batch of a pretrained network
@@ -76,13 +76,17 @@ def predict_step(
     root: str | Path | None = None,
     keeping: Keeping = Keeping(),  # noqa: B008 (frozen)
     batch: int | None = None,
+    compile: bool = False,
 ) -> Step:
-    """The step that writes what a network says about images; one that is not trained yet is trained first."""
+    """The step that writes what a network says about images; one that is not trained yet is trained first.
+
+    compile  only saves time on large sets
+    """
     images = as_seen(images, network, root)
     recipe = {"images": images, "keeping": keeping, **network.identity}
     title = f"{network.name} on {images.data}" if network.trial is None else train_step(network.trial, root).title
     parents = (network.parent(root), images.load_revision(root))
-    make = partial(_predict, network=network, images=images, keeping=keeping, batch=batch)
+    make = partial(_predict, network=network, images=images, keeping=keeping, batch=batch, compile=compile)
     return Step(title, STAGE, recipe, make, parents, VERSION)
 
 
@@ -114,12 +118,20 @@ def as_seen(images: ImageSet, network: Network, root: str | Path | None = None) 
 
 
 def _predict(
-    part: Part, context: Context, network: Network, images: ImageSet, keeping: Keeping, batch: int | None
+    part: Part,
+    context: Context,
+    network: Network,
+    images: ImageSet,
+    keeping: Keeping,
+    batch: int | None,
+    compile: bool = False,
 ) -> Files:
     trial = network.trial
     here = runtime(context.device).at(keeping.precision or (trial.training.precision if trial else "auto"))
     shown = _numbered(images.load(context.root, context.store), network, keeping)
     module, network = build(network, context.store, here, context.root, keeping.drop)
+    if compile:
+        (module.features if isinstance(module, Method) else module).compile()
     dropout = isinstance(module, Classifier) and module.repeat(keeping.passes)
     seed = seed_for("predict", network.name if trial is None else network.arch, images)
     started = time.monotonic()

@@ -28,8 +28,8 @@ from nescio.runtime import Runtime, evaluating, random_state, restore_random_sta
 from nescio.trials import Training, Trial
 from nescio.work.steps import Context, Files, Step
 from nescio.work.store import Part, Store
+from nescio.work.versions import TRAIN as VERSION
 
-VERSION = 4  # of what training does; a change that moves weights raises it
 STAGE, WEIGHTS, FACTS = "train", "weights.safetensors", "facts.json"
 LOOK = 50  # optimiser steps between two looks at the loss: looking waits for the device
 Watch = Callable[[dict[str, Any]], None]

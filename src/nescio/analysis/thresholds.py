@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from nescio import measures
 from nescio.analysis import calibrate
+from nescio.analysis.answers import judged
 from nescio.errors import BadInput
-from nescio.measures._softmax import summary
-from nescio.metrics._ranking import Ranking, as_share, ranking, rows_for
+from nescio.measures import summary
+from nescio.metrics import Ranking, as_share, ranking, rows_for
 from nescio.predictions import Predictions
 
 Array = NDArray[Any]
@@ -280,10 +281,7 @@ def judged_rows(predictions: Predictions, measure: str, temperature: float = 1.0
     of_logits = measure in measures.registry and "logits" in measures.registry[measure].needs
     if temperature != 1 and not of_logits:
         raise BadInput(f"A temperature does not change the measure {measure}: leave it out.")
-    if measure == "mc-dropout":
-        from nescio.protocols.selective import under_dropout
-
-        predictions, measure = under_dropout(predictions), "entropy"
+    predictions, measure = judged(predictions, measure)
     scaled = predictions if temperature == 1 else calibrate.Temperature(temperature)(predictions)
     seen = summary(scaled)
     return uncertainty(scaled, measure)[seen.known], ~seen.answers().right

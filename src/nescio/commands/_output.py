@@ -34,14 +34,14 @@ def say(text: str) -> None:
 
 
 def json_of(value: Any) -> str:
-    from nescio.report import json_text
+    from nescio.report.text import json_text
 
     return json_text(value)
 
 
 def list_parts(registry: Any, facts: Callable[[str], dict[str, str]], name: str | None, format: str) -> int:
     """Prints what a registry holds, or one part of it whole."""
-    from nescio.report import grid
+    from nescio.report.text import grid
 
     if name:
         function = registry[name].function

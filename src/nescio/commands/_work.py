@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nescio.commands._loggers import logger
 from nescio.commands._output import json_of, say
 from nescio.options import option
-from nescio.work import local  # noqa: F401  (registers the launcher "local")
-from nescio.work.launchers import Launcher
-from nescio.work.launchers import registry as launchers
+from nescio.work import launchers
 from nescio.work.progress import Stages
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store, reason_of
@@ -59,8 +57,8 @@ class CrewOptions:
         gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
         return 1 if gpu else len(os.sched_getaffinity(0))
 
-    def launch(self, workers: int) -> Launcher:
-        return launchers[self.launcher](workers)
+    def launch(self, workers: int) -> launchers.Launcher:
+        return launchers.start(self.launcher, workers)
 
 
 @contextmanager

@@ -73,6 +73,7 @@ def _means(options: Options, dataset: Any) -> tuple[Any, str]:
     """Class means, and what they are means of."""
     from nescio.datasets import partition as imagenot
 
+    features = options.features
     if options.weights or options.store:
         from nescio.runtime import runtime
         from nescio.work.store import Store
@@ -86,10 +87,10 @@ def _means(options: Options, dataset: Any) -> tuple[Any, str]:
         return means, f"training {options.features}"
     if options.features == "pixels":
         return imagenot.pixel_means(dataset), "pixels"
-    if Path(options.features).exists():
-        return imagenot.dump_means(options.features, dataset), f"predictions {Path(options.features).name}"
+    if Path(features).exists():
+        return imagenot.dump_means(features, dataset), f"predictions {Path(features).name}"
     raise BadInput(
-        f"--features {options.features}: there is no such file. If it is a timm model, name its weights with --weights; "
+        f"--features {features}: there is no such file. If it is a timm model, name its weights with --weights; "
         "if it is the key of a training, name its store with --store; the images themselves are --features pixels."
     )
 

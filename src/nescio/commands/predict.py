@@ -1,4 +1,4 @@
-"""What a trained network says about a split of its data, as a file for `nescio evaluate`.
+"""Predictions of a trained network on a split of its data, as a file for `nescio evaluate`.
 
 KEY is what `nescio train` printed, or its first letters; `nescio runs` lists all. Methods that learn without labels
 give embeddings alone. --probes adds what only a classifier's network can tell: the norm of the Jacobian (score
@@ -12,15 +12,12 @@ examples:
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Literal
 
 from nescio.commands._output import say
 from nescio.commands._work import PlaceOptions
-from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option
-from nescio.work.store import Store, StoreError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,41 +33,24 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from nescio import datasets
-    from nescio.methods import registry
-    from nescio.predict import load_dump, predict, probe, split_of
-    from nescio.runtime import runtime
-    from nescio.trials import from_plain
+    from nescio.datasets.images import ImageSet
+    from nescio.networks.models import trained, trial_of
+    from nescio.predict import load_dump, predict_step, probe_step
 
-    try:
-        store = Store(options.store)
-        key = whole(options.key, store)
-        trial = from_plain(store.recipe("train", key)["recipe"], lambda name: registry[name].recipe_class)
-        split_of(datasets.load(trial.data, options.root), trial, options.split)  # an empty one is said before any work
-        here = runtime(options.device)
-        found = None
-        if options.probes:
-            found = load_dump(probe([(key, trial)], [1.0], options.split, store, here, root=options.root), store)
-        dump = load_dump(
-            predict(key, trial, options.split, store, here, root=options.root, compile=options.compile), store
-        )
-        if found is not None:
-            dump = dump.replace(scores={**dump.scores, **found.scores}, variants={**dump.variants, **found.variants})
-    except StoreError as error:
-        print(f"nescio predict: {error}", file=sys.stderr)
-        return 1
+    context = options.place.context()
+    store, root = context.store, context.root
+    key = store.find("train", options.key)
+    trial = trial_of(key, store)
+    images = ImageSet(trial.data, options.split, trial.classes, seed=trial.data_seed)
+    images.load(root)  # an empty split is refused before any work
+    steps = [predict_step(trained(trial, root), images, root=root, compile=options.compile)]
+    if options.probes:
+        steps.append(probe_step([trial], [1.0], images, root))
+    for step in steps:
+        step.run(context, wait=True)
+    dump, *probed = (load_dump(step, store) for step in steps)
+    for other in probed:
+        dump = dump.replace(scores={**dump.scores, **other.scores}, variants={**dump.variants, **other.variants})
     dump.save(options.to)
-    say(f"{options.to} holds what {key} says about {len(dump)} images ({options.split}).")
+    say(f"{options.to} holds the predictions of {key} for {len(dump)} images ({options.split}).")
     return 0
-
-
-def whole(start: str, store: Store) -> str:
-    """The key of the one finished network that begins with these letters."""
-    runs = [each for each in store.runs() if each.stage == "train" and each.key.startswith(start)]
-    found = [each.key for each in runs if each.state == "finished"]
-    if len(found) > 1:
-        raise BadInput(f"Several trained networks begin with {start}: {', '.join(found)}.")
-    if not found:
-        state = f"it is {runs[0].state}" if runs else "`nescio runs` lists what there is"
-        raise BadInput(f"There is no trained network {start} in {store.root}: {state}.")
-    return found[0]

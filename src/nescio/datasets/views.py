@@ -28,8 +28,9 @@ from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.work.progress import track
 from nescio.work.store import WORK, Part, Store, StoreError
+from nescio.work.versions import PIXELS as VERSION
 
-STAGE, FILE, VERSION = "pixels", "pixels.npy", 2
+STAGE, FILE = "pixels", "pixels.npy"
 DAMAGED = "damaged"  # the stage that notes which images of a set cannot be read, and its one file
 BLOCK = 64  # images that one worker decodes at a time
 PROCESSES = 1024  # images from which the start of processes pays; fewer are decoded on threads

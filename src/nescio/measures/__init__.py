@@ -13,6 +13,7 @@ from nescio.measures._softmax import (
     largest,
     max_logit,
     mutual_information,
+    summary,
 )
 from nescio.measures._spec import Measure, measure, registry
 
@@ -37,6 +38,7 @@ __all__ = [
     "neighborhood_inconsistency",
     "norm",
     "registry",
+    "summary",
     "tta",
     "vmf_mixture",
 ]

@@ -70,7 +70,7 @@ def gmm(train: Predictions, *, priors: bool = True, jitter: float = 0.0) -> Fit:
 
     whiteners = _whiteners(_each(covariance, range(len(groups))), jitter)
     shares = counts / counts.sum() if priors else np.full(len(counts), 1 / len(counts))
-    return GaussianDensity(means, whiteners, shares)
+    return ClassDensity(means, whiteners, shares, groups=groups, priors=priors)
 
 
 @measure("fitted", needs=("embeddings", "labels"))
@@ -84,7 +84,7 @@ def mahalanobis(train: Predictions, *, jitter: float = 0.0) -> Fit:
     embeddings, groups = _classes_of(train, "mahalanobis")
     means = np.stack(_each(partial(_mean, embeddings), groups))
     covariance = _scatter_within(embeddings, groups, means) / sum(len(rows) for rows in groups)
-    return NearestMean(means, _whiteners([covariance], jitter)[0])
+    return NearestMean(means, _whiteners([covariance], jitter)[0], groups)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +122,48 @@ class GaussianDensity:
         return np.asarray(_log(self.weights[k]) - 0.5 * (square + log_det + x.shape[1] * math.log(2 * math.pi)))
 
 
+@dataclass(frozen=True, eq=False)
+class ClassDensity(GaussianDensity):
+    """A Gaussian for every class, which remembers the rows that it was fitted on."""
+
+    groups: Sequence[Array] = ()  # the rows of every class
+    priors: bool = True
+
+    @one_blas_thread()
+    def leave_one_out(self, train: Predictions) -> Array:
+        """u of the rows that it was fitted on, each by the density of all others; of rows left out, as of new ones.
+
+        Without row i, class c of n rows has the mean μ − a/(n − 1), a = x_i − μ, and the scatter S − n/(n − 1)·aaᵀ. With
+        s = aᵀS⁻¹a, k = n/(n − 1), r = 1 − k·s, the square becomes (n − 2)·k²·s/r and log det Σ gains
+        log r + d·log((n − 1)/(n − 2)) (the matrix determinant lemma and Sherman and Morrison's identity).
+        """
+        embeddings, d = _embeddings(train, "a density", self.means.shape[1]), self.means.shape[1]
+        u = self(train)
+        total = sum(len(rows) for rows in self.groups)
+
+        def without_itself(c: int) -> None:
+            rows, n = self.groups[c], len(self.groups[c])
+            x = _doubles(embeddings, rows)
+            joint = np.stack([self.log_joint(x, other) for other in range(len(self.means))], axis=1)
+            if self.priors:  # one row less in all
+                joint += math.log(total / (total - 1))
+            if n < 3:  # nothing, or one row without a covariance, is left of its class
+                joint[:, c] = -np.inf
+            else:
+                square, log_det = _squares(x - self.means[c], self.whiteners[c])
+                s, k = square / (n - 1), n / (n - 1)
+                rest = np.maximum(1 - k * s, d * np.finfo(float).eps)
+                square = (n - 2) * k**2 * s / rest
+                log_det = log_det + np.log(rest) + d * math.log((n - 1) / (n - 2))
+                weight = (n - 1) / (total - 1) if self.priors else self.weights[c]
+                joint[:, c] = math.log(weight) - 0.5 * (square + log_det + d * math.log(2 * math.pi))
+            if len(self.means) > 1 or n > 2:
+                u[rows] = -_log_sum_exp(joint)
+
+        _each(without_itself, range(len(self.groups)))
+        return u
+
+
 def _squares(away: Array, whitener: Any) -> tuple[Array, float]:
     """aᵀ·Σ⁻¹·a of every row a, and log det Σ."""
     if not isinstance(whitener, Axes):
@@ -143,6 +185,33 @@ class NearestMean:
 
     means: Array
     whitener: Array
+    groups: Sequence[Array] = ()  # the rows of every class
+
+    @one_blas_thread()
+    def leave_one_out(self, train: Predictions) -> Array:
+        """u of the rows that it was fitted on, each by the mean and the covariance of all others.
+
+        Without row i, N·Σ loses k·aaᵀ, k = n/(n − 1), a = x_i − μ: a square q(b) = bᵀΣ⁻¹b becomes
+        (N − 1)/N·(q(b) + (bᵀΣ⁻¹a)²·k/N/r), r = 1 − k·q(a)/N, and its own class mean moves to μ − a/(n − 1).
+        """
+        embeddings = _embeddings(train, "mahalanobis", self.means.shape[1])
+        u, total = self(train), sum(len(rows) for rows in self.groups)
+        for c, rows in enumerate(self.groups):
+            if len(rows) < 2:
+                continue
+            k = len(rows) / (len(rows) - 1)
+            for part in blocks(len(rows), max(1, BLOCK_BYTES // (8 * self.means.shape[1]))):
+                x = _doubles(embeddings, rows[part])
+                own = (x - self.means[c]) @ self.whitener.T
+                rest = np.maximum(1 - k * (own**2).sum(1) / total, np.finfo(float).eps)
+                best = np.full(len(x), np.inf)
+                for other, mean in enumerate(self.means):
+                    away = own * k if other == c else (x - mean) @ self.whitener.T
+                    along = np.einsum("nd,nd->n", away, own)
+                    square = (away**2).sum(1) + along**2 * k / total / rest
+                    best = np.minimum(best, square * (total - 1) / total)
+                u[rows[part]] = best
+        return u
 
     @one_blas_thread()
     def __call__(self, predictions: Predictions) -> Array:

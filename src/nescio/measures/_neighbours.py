@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -28,16 +29,33 @@ def knn_distance(
     k may be a sequence, giving (len(k), n). Source: Park et al. 2024, §4.1 (Dist_k).
     """
     refs = points(_embeddings(ref, "the reference dump"), metric, "the reference embeddings")
-    ks = _sizes(k, len(refs))
-    cuts = sorted(set(ks))
+    return NeighbourDistance(refs, _sizes(k, len(refs)), metric, bool(np.ndim(k)))
 
-    def u(test: Predictions) -> Array:
-        queries = points(_embeddings(test, "the test dump"), metric, "the test embeddings", refs)
-        away = distances(refs, queries, nearest(refs, queries, cuts))
-        means = np.stack([away[:, :each].mean(1) for each in ks])
-        return means if np.ndim(k) else means[0]
 
-    return u
+@dataclass(frozen=True, eq=False)
+class NeighbourDistance:
+    """Mean distance to the k nearest references, for every k."""
+
+    refs: Any
+    ks: Sequence[int]
+    metric: str
+    several: bool  # k was a sequence
+
+    def __call__(self, test: Predictions) -> Array:
+        queries = points(_embeddings(test, "the test dump"), self.metric, "the test embeddings", self.refs)
+        return self._mean(distances(self.refs, queries, nearest(self.refs, queries, sorted(set(self.ks)))))
+
+    def leave_one_out(self, ref: Predictions) -> Array:
+        """The same of the references themselves, none of which is its own neighbour."""
+        if max(self.ks) >= len(self.refs):
+            raise Undefined(f"{len(self.refs)} references have fewer than {max(self.ks)} others.")
+        queries = points(_embeddings(ref, "the reference dump"), self.metric, "the reference embeddings", self.refs)
+        others = nearest(self.refs, queries, sorted(set(self.ks)), others=True)
+        return self._mean(distances(self.refs, queries, others))
+
+    def _mean(self, away: Array) -> Array:
+        means = np.stack([away[:, :k].mean(1) for k in self.ks])
+        return means if self.several else means[0]
 
 
 @measure("ensemble", needs=("embeddings",))

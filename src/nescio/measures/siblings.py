@@ -24,11 +24,28 @@ from nescio.work.progress import track
 
 Array = NDArray[Any]
 Similarity = Literal["jaccard", "overlap"]
-SCORES = ("nc", "dist", "norm", "ll", "fv")  # in the paper's order
 ALONE = "A lone model has no neighbours to agree with: give two or more siblings."
 NO_VARIANCE = "A lone model does not vary: give two or more siblings."
 COLLAPSED = 0.01  # of the references differ, or fewer
 MIXTURE = {"cosine": measures.vmf_mixture, "euclidean": measures.gaussian_mixture}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What people read of a number per row: its name, which way is more reliable, what it is."""
+
+    word: str
+    better: Literal["higher", "lower"]
+    meaning: str
+
+
+SCORES = {  # in the paper's order
+    "nc": Quantity("NC", "higher", "how far siblings agree on which references are nearest to a row, from 0 to 1"),
+    "dist": Quantity("Dist", "lower", "distance to the nearest references"),
+    "norm": Quantity("Norm", "higher", "length of the embedding"),
+    "ll": Quantity("LL", "higher", "log-likelihood under a mixture fitted to the references"),
+    "fv": Quantity("FV", "lower", "variance of the embedding between siblings"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +90,9 @@ def scores_of(
 ) -> Scores:
     """The scores of a candidate from the embeddings of its members, in the order of tests[0].
 
-    refs and tests hold one dump a member, of the same rows. Cosine: unit vectors and a von Mises–Fisher mixture;
-    Euclidean: raw vectors and a Gaussian mixture. The norm is that of the raw vectors in both. `components` = 0 leaves
-    the mixture out, which takes most of the time; `seed` is that of its start.
+    refs and tests hold one dump per member, of the same rows. Cosine: unit vectors and a von Mises–Fisher mixture;
+    Euclidean: raw vectors and a Gaussian mixture. The norm is that of the raw vectors in both. `components` = 0 omits
+    the mixture, which takes most of the time; `seed` is that of its start.
     """
     return spaces_of(
         refs,
@@ -109,7 +126,7 @@ class Spaces:
     def scores(self, members: Sequence[int] | None = None, k_nc: Sequence[int] | None = None) -> Scores:
         """The scores of some members, all by default. The first m: range(m). One alone: [i], without NC and FV.
 
-        `k_nc` asks for some of the k only.
+        k_nc  some of the k only
         """
         who = list(range(len(self.tests)) if members is None else members)
         ks = [k for k in self.k_nc if k_nc is None or k in k_nc]
@@ -119,10 +136,10 @@ class Spaces:
         u: dict[str, Array] = {}
         reasons = dict(self.reasons)
         try:
-            u |= {f"nc@{k}": own for k, own in zip(ks, self._inconsistency(who, ks), strict=True)}
+            u |= {f"nc@{k}": row for k, row in zip(ks, self._inconsistency(who, ks), strict=True)}
         except Undefined as reason:
             reasons |= dict.fromkeys((f"nc@{k}" for k in ks), str(reason))
-        u |= {f"dist@{k}": own for k, own in zip(self.k_dist, self.dist[who].mean(0), strict=True)}
+        u |= {f"dist@{k}": row for k, row in zip(self.k_dist, self.dist[who].mean(0), strict=True)}
         u["norm"] = self.norm[who].mean(0)
         if self.ll is not None:
             u["ll"] = self.ll[who].mean(0)
@@ -140,11 +157,11 @@ class Spaces:
     def _variance(self, who: Sequence[int]) -> Array:
         if len(who) < 2:
             raise Undefined(NO_VARIANCE)
-        held = [self.tests[member] for member in who]
-        widths = sorted({each.embeddings.shape[1] for each in held if each.embeddings is not None})
+        dumps = [self.tests[member] for member in who]
+        widths = sorted({dump.embeddings.shape[1] for dump in dumps if dump.embeddings is not None})
         if len(widths) > 1:
             raise Undefined(f"The members have {widths} features: a variance needs the same number in each.")
-        return measures.feature_variance(held, self.metric)
+        return measures.feature_variance(dumps, self.metric)
 
 
 def spaces_of(
@@ -165,16 +182,16 @@ def spaces_of(
         )
     if similarity not in ("jaccard", "overlap"):
         raise BadInput(f"There is no similarity named {similarity!r}. There are: jaccard, overlap.")
-    known, asked = aligned(refs, "reference"), aligned(tests, "test")
+    reference_rows, test_rows = aligned(refs, "reference"), aligned(tests, "test")
     m, n, r = len(refs), len(tests[0]), len(refs[0])
     near, far = (tuple(sorted(set(_sizes(list(k), r)))) for k in (k_nc, k_dist))
     cuts = sorted({*near, *far})
-    held = np.empty((m, n, near[-1]), np.min_scalar_type(r - 1))
+    neighbours = np.empty((m, n, near[-1]), np.min_scalar_type(r - 1))
     dist, norm, ll = np.empty((m, len(far), n)), np.empty((m, n)), np.empty((m, n))
     reasons, collapsed = _no_mixture(components, r), None
     for member in track(range(m), "members"):
-        there = points(known[member], metric, f"the reference embeddings of member {member}")
-        here = points(asked[member], metric, f"the test embeddings of member {member}", there)
+        there = points(reference_rows[member], metric, f"the reference embeddings of member {member}")
+        here = points(test_rows[member], metric, f"the test embeddings of member {member}", there)
         different = np.count_nonzero(there.twin == np.arange(r))
         if r > 1 and different <= max(1, COLLAPSED * r):
             collapsed = (
@@ -182,16 +199,17 @@ def spaces_of(
                 f"embedding{'s' if different > 1 else ''}: it has collapsed, and being near means nothing."
             )
             break
-        found = nearest(there, here, cuts)
-        held[member] = found[:, : near[-1]]
-        away = distances(there, here, found[:, : far[-1]])
+        lists = nearest(there, here, cuts)
+        neighbours[member] = lists[:, : near[-1]]
+        away = distances(there, here, lists[:, : far[-1]])
         dist[member] = [away[:, :k].mean(1) for k in far]
-        test = Predictions(embeddings=asked[member])
+        test = Predictions(embeddings=test_rows[member])
         norm[member] = measures.norm(test)
         if not reasons:
-            ll[member] = MIXTURE[metric](Predictions(embeddings=known[member]), components, seed)(test)
-    same = [Predictions(index=tests[0].index, embeddings=each) for each in asked]
-    return Spaces(metric, similarity, r, same, near, far, held, dist, norm, None if reasons else ll, reasons, collapsed)
+            ll[member] = MIXTURE[metric](Predictions(embeddings=reference_rows[member]), components, seed)(test)
+    in_order = [Predictions(index=tests[0].index, embeddings=rows) for rows in test_rows]
+    density = None if reasons else ll
+    return Spaces(metric, similarity, r, in_order, near, far, neighbours, dist, norm, density, reasons, collapsed)
 
 
 def aligned(members: Sequence[Predictions], what: str) -> list[Array]:
@@ -202,7 +220,7 @@ def aligned(members: Sequence[Predictions], what: str) -> list[Array]:
 def _no_mixture(components: int, r: int) -> dict[str, str]:
     """Why there is no density, if there is none."""
     if components == 0:
-        return {"ll": "The mixture was left out."}
+        return {"ll": "The mixture was omitted."}
     if components > r:
         return {"ll": f"A mixture of {components} components needs as many references, and there are {r}."}
     return {}
@@ -215,7 +233,7 @@ def rankings_agree(u: Any, loss: Any) -> Array:
     """For every test row Kendall's τ-b over candidates between a score and a downstream loss, both (c, n).
 
     1 where the score ranks the candidates as their downstream performance does. Rows in which either of the two is the
-    same for all candidates hold no ranking and are left out. Source: Park et al. 2024, §4.3 (Table 3).
+    same for all candidates hold no ranking and do not count. Source: Park et al. 2024, §4.3 (Table 3).
     """
     a, b = np.asarray(u, np.float64), np.asarray(loss, np.float64)
     if a.ndim != 2 or a.shape != b.shape:

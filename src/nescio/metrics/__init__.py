@@ -5,10 +5,11 @@ from nescio.metrics._answers import Answers, accuracy, answers, brier, nll
 from nescio.metrics._calibration import classwise_ece, ece, reliability_curve
 from nescio.metrics._counts import Counts
 from nescio.metrics._detection import in_as_in, out_as_out, threshold
-from nescio.metrics._ranking import Ranking, aupr, auroc, fpr_at_tpr, gamma, ranking
+from nescio.metrics._ranking import Ranking, as_scores, as_share, aupr, auroc, fpr_at_tpr, gamma, ranking, rows_for
 from nescio.metrics._retrieval import r_auroc, recall_at_1
 from nescio.metrics._segmentation import miou
 from nescio.metrics._selective import (
+    TENTHS,
     augrc,
     aulc,
     aurc,
@@ -22,12 +23,15 @@ from nescio.metrics._selective import (
 from nescio.metrics._spec import Metric, metric, registry
 
 __all__ = [
+    "TENTHS",
     "Answers",
     "Counts",
     "Metric",
     "Ranking",
     "accuracy",
     "answers",
+    "as_scores",
+    "as_share",
     "augrc",
     "aulc",
     "aupr",
@@ -55,6 +59,7 @@ __all__ = [
     "registry",
     "reliability_curve",
     "risk_coverage",
+    "rows_for",
     "sac",
     "selective_risk",
     "spearman",

@@ -1,4 +1,4 @@
-"""What pretrained models said about labelled sets: finished work of the store, or a person's own predictions."""
+"""Predictions with the name of their model and facts about it: finished work of a store, or a person's own files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,13 @@ from nescio.errors import BadInput
 from nescio.predictions import Predictions
 from nescio.work.store import Store
 
-STAGE = "zoo"
-DUMP, FACTS = "dump", "facts.json"  # the payload of one model's work
-OWN = "predictions"  # the dataset of a file that does not say which
+STAGE, DUMP, FACTS = "predict", "dump", "facts.json"
+OWN = "predictions"  # the dataset of a file that does not name one
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One model's answers to one labelled set."""
+class ModelDump:
+    """One model's predictions on one image set: where they lie, and what is known of the model."""
 
     model: str  # a timm name, torchvision:NAME, store:KEY, or a person's own name
     data: str  # dataset, e.g. imagenet:PATH, npz:PATH, folder:PATH
@@ -30,60 +30,93 @@ class Entry:
     place: Path  # the dump: any file or folder that Predictions.load reads
     key: str  # changes when the dump changes
 
-    def dump(self) -> Predictions:
-        return Predictions.load(self.place)
+    def load(self, outside: bool | None = None) -> Predictions:
+        return Predictions.load(self.place) if outside is None else Predictions.load(self.place, outside=outside)
+
+    def number(self, fact: str) -> float | None:
+        """A fact as a number; of the shape of an image (channels, height, width) its side."""
+        value = self.facts.get(fact)
+        if isinstance(value, (list, tuple)):
+            value = max(value, default=None)
+        return None if value is None else float(value)
 
 
-def entries(store: Store, data: str | None = None, outside: bool | None = None) -> list[Entry]:
-    """What the store's models said, sorted by model; of one model on one set, the answer to most rows.
+def stored_dumps(store: Store, data: str | None = None, outside: bool | None = None) -> list[ModelDump]:
+    """The predictions of a store that were made to compare models, sorted by model; of several on one set, the largest.
 
-    `data` asks for one set; `outside` for sets that were asked about as outside of training (True) or inside (False).
+    data     only of this dataset, by its absolute name
+    outside  only of out-of-distribution sets (True), or only of in-distribution ones (False)
     """
-    wanted = None if data is None else spec_of(data)
-    chosen: dict[tuple[str, str, bool], tuple[tuple[int, int], Entry]] = {}
-    for found, moment in _finished(store):
-        side = bool(found.facts.get("outside", False))
-        if (wanted is not None and found.data != wanted) or (outside is not None and side != outside):
+    chosen: dict[tuple[str, str, bool], tuple[tuple[int, int], ModelDump]] = {}
+    for dump, moment in _compared(store):
+        side = bool(dump.facts.get("outside", False))
+        if (data is not None and dump.data != data) or (outside is not None and side != outside):
             continue
-        name, rank = (found.model, found.data, side), (int(found.facts.get("rows", 0)), moment)
+        name, rank = (dump.model, dump.data, side), (int(dump.facts.get("rows", 0)), moment)
         if name not in chosen or rank > chosen[name][0]:
-            chosen[name] = rank, found
+            chosen[name] = rank, dump
     return [chosen[name][1] for name in sorted(chosen)]
 
 
-def entry(store: Store, key: str) -> Entry:
-    """The finished work under one key."""
+def stored_dump(store: Store, key: str) -> ModelDump:
+    """The finished predictions under one key."""
     folder = store.path(STAGE, key)
     try:
         facts = dict(json.loads((folder / FACTS).read_text("utf-8")))
-        return Entry(facts.pop("model"), facts.pop("data"), facts, folder / DUMP, key)
+        return ModelDump(facts.pop("model"), facts.pop("data"), facts, folder / DUMP, key)
     except (OSError, ValueError, TypeError, KeyError):
         raise BadInput(f"{folder} is damaged: remove this folder and run again.") from None
 
 
-def entry_of_file(path: str | os.PathLike[str], model: str | None = None, data: str = OWN) -> Entry:
-    """A person's own dump: .npz, .safetensors, .parquet, .csv or a folder; the model is named by the file."""
+def file_dump(path: str | os.PathLike[str], model: str | None = None, data: str = OWN) -> ModelDump:
+    """A person's own predictions: .npz, .safetensors, .parquet, .csv or a folder; the model is named by the file."""
     place = Path(path)
     if not place.exists():
         raise BadInput(f"There is no file or folder of predictions at {place}.")
-    return Entry(model or place.stem, data, {}, place, _checksum(place))
+    return ModelDump(model or place.stem, data, {}, place, _checksum(place))
 
 
-def spec_of(data: str) -> str:
-    """A dataset's name with its path made absolute, so that one set has one name wherever it is named from."""
-    match = re.fullmatch(r"([^:@]*):(.*?)((?:@\d+)?)", data, re.DOTALL)
-    if match is None:
-        return data
-    name, path, size = match.groups()
-    place = Path(path).expanduser()
-    return f"{name}:{place.resolve()}{size}" if place.exists() else data
+def dumps_of(files: Sequence[str], store: Store, data: str | None = None) -> list[ModelDump]:
+    """Files of predictions, FILE or NAME=FILE to name the model; without files, the in-distribution ones of a store.
+
+    data  only of this dataset of the store, by its absolute name
+    """
+    if files and data:
+        raise BadInput("--data names a set of a store, and files are given: omit one of them.")
+    if files:
+        return [_named_file(word) for word in files]
+    if not store.root.is_dir():
+        raise BadInput(f"There is no store at {store.root}: name files of predictions, or run `nescio zoo` first.")
+    dumps = stored_dumps(store, data, outside=False)
+    if not dumps:
+        on = f" on {data}" if data else ""
+        raise BadInput(f"The store {store.root} holds no predictions{on} to compare: `nescio zoo` makes them.")
+    return dumps
 
 
-def _finished(store: Store) -> Iterator[tuple[Entry, int]]:
-    """Entries, and when each was finished."""
+def _named_file(word: str) -> ModelDump:
+    name, equals, path = word.partition("=")
+    return file_dump(path, name) if equals and not Path(word).exists() else file_dump(word)
+
+
+def check_comparable(dumps: Sequence[ModelDump]) -> None:
+    """Raises BadInput unless there are models, all of one image set, each with a name of its own."""
+    if not dumps:
+        raise BadInput("There is no model to compare: predict with some first, or name files of predictions.")
+    if len(sets := sorted({dump.data for dump in dumps})) > 1:
+        raise BadInput(f"Models are compared on one set of images, and these are of {', '.join(sets)}: name one.")
+    twice = [name for name, times in Counter(dump.model for dump in dumps).items() if times > 1]
+    if twice:
+        raise BadInput(f"The model {twice[0]} is given twice; give each dump a name of its own.")
+
+
+def _compared(store: Store) -> Iterator[tuple[ModelDump, int]]:
+    """Predictions whose facts mark them as made to compare models, and when each was finished."""
     for folder in sorted((store.root / STAGE).glob("*")):
-        if re.fullmatch("[0-9a-f]{16}", folder.name) and folder.is_dir():
-            yield entry(store, folder.name), folder.stat().st_mtime_ns
+        if re.fullmatch("[0-9a-f]{16}", folder.name) and (folder / FACTS).is_file():
+            dump = stored_dump(store, folder.name)
+            if dump.facts.get("compared"):
+                yield dump, folder.stat().st_mtime_ns
 
 
 def _checksum(place: Path) -> str:

@@ -15,6 +15,7 @@ Outside packages bring protocols by the entry-point group `nescio.protocols`.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -23,13 +24,15 @@ from typing import Any
 
 from nescio.identity import has_tag, tag
 from nescio.registry import Registry
-from nescio.report.blocks import Story
+from nescio.report.blocks import Block, Story
+from nescio.report.named import Report, named
 from nescio.report.studies import Study, files
 from nescio.report.tables import Table
 from nescio.rows import Row
 from nescio.work.launchers import Failure
 from nescio.work.steps import Work
-from nescio.work.store import Store, StoreError, environment
+from nescio.work.store import ENV, Store, StoreError, environment
+from nescio.work.store import Run as KeptRun
 
 BUILT_IN = ("uimnet", "selective", "cood", "reliability")
 
@@ -134,6 +137,28 @@ def keep(study: Study, store: Store) -> None:
                     part.write(name, data)
     except StoreError as error:  # the tables can still be shown
         study.failures.append(Failure("keeping the study", str(error)))
+
+
+def kept(store: Store) -> list[KeptRun]:
+    """The finished studies of a store, the newest first."""
+    runs = [run for run in store.runs() if (run.stage, run.state) == ("study", "finished")]
+    return sorted(runs, key=_moment, reverse=True)
+
+
+def _moment(run: KeptRun) -> tuple[str, int]:
+    """When a study began, to the second as it is written down; of one second, the folder that was filled last."""
+    filled = run.folder.stat().st_mtime_ns
+    try:
+        return str(json.loads((run.folder / ENV).read_text("utf-8"))["started"]), filled
+    except (OSError, ValueError, KeyError):
+        return "", filled
+
+
+def named_reports(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[Block]]:
+    """What reports show of these studies, by their names; importing a protocol's reports registers them."""
+    for known in registry.parts():
+        import_module(known.reports)
+    return named(studies, names)
 
 
 def upgraded(study: Study) -> Study:

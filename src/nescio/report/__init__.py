@@ -1,38 +1,50 @@
-"""Rows in; tables, figures and one offline HTML page out."""
+"""Rows in; tables, figures and one offline page out: rows → Frame → table and figure specifications → files.
 
-from nescio.report.cells import Cell, Table, grouped, headline, overview, pivot, summary, tables
-from nescio.report.charts import (
-    curves_of,
-    histogram_figure,
-    intervals_figure,
-    models_figure,
-    reliability_figure,
-    risk_coverage_figure,
-)
+Nothing here imports Altair, Jinja2, pandas or torch before a page or a figure is written.
+"""
+
+from nescio.report.blocks import Block, Choice, Figure, Fold, Gallery, Made, Panel, Prose, Section, Story, Terms
+from nescio.report.frame import Frame
 from nescio.report.pages import page, write
-from nescio.report.text import csv_text, grid, json_text, latex, markdown, terminal
+from nescio.report.scorecards import card_story, card_tables, headline, overview, rows_of
+from nescio.report.tables import COUNT, Cell, Column, Form, Head, Table, decimals, metrics, percents, table
+from nescio.report.text import grid, json_text, latex, markdown, rows_csv, tables_csv, terminal
 
 __all__ = [
+    "COUNT",
+    "Block",
     "Cell",
+    "Choice",
+    "Column",
+    "Figure",
+    "Fold",
+    "Form",
+    "Frame",
+    "Gallery",
+    "Head",
+    "Made",
+    "Panel",
+    "Prose",
+    "Section",
+    "Story",
     "Table",
-    "csv_text",
-    "curves_of",
+    "Terms",
+    "card_story",
+    "card_tables",
+    "decimals",
     "grid",
-    "grouped",
     "headline",
-    "histogram_figure",
-    "intervals_figure",
     "json_text",
     "latex",
     "markdown",
-    "models_figure",
+    "metrics",
     "overview",
     "page",
-    "pivot",
-    "reliability_figure",
-    "risk_coverage_figure",
-    "summary",
-    "tables",
+    "percents",
+    "rows_csv",
+    "rows_of",
+    "table",
+    "tables_csv",
     "terminal",
     "write",
 ]

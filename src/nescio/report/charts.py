@@ -1,7 +1,7 @@
-"""Pure functions from curves to Altair charts.
+"""Altair charts, all made of a few marks with shared scales, axes, legends, guide lines and tooltips.
 
-A chart takes its colours from a palette: PAPER holds fixed colours for figures in files, PAGE names the custom
-properties of the HTML page, so that light, dark and print are a matter of its style sheet alone.
+A chart names the custom properties of the page's style sheet as its colours, so that light, dark and print are a matter
+of the style sheet alone; `on_paper` puts fixed colours in their place.
 """
 
 from __future__ import annotations
@@ -9,233 +9,319 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from nescio.report.cells import USUAL, Row, by_fame, model_name, number, question
+from nescio.analysis.curves import GUIDES, OPTIMAL, RANDOM
+from nescio.report.words import DEFAULT_MEASURE, millions, number
+from nescio.rows import Row
 
-PAPER = {
-    "ink": "#1c2230",
-    "soft": "#667085",
-    "faint": "#c9cfda",
-    "rule": "#e6e9ef",
-    "ground": "#ffffff",
-    "accent": "#2b5fd9",
-    **{
-        f"c{i}": colour
-        for i, colour in enumerate(
-            ("#2b5fd9", "#c2550a", "#1a7f64", "#a3307f", "#7a6400", "#5b3fc4", "#0f7c99", "#b3363b"), start=1
-        )
-    },
-}
-PAGE = {name: f"var(--{name})" for name in PAPER}
-MODEL_COLOURS = 8
-CHOSEN, OTHERS, OPTIMAL, RANDOM = "chosen", "other measures", "best possible order", "random order"
-KEPT, WRONG = "share of answers kept, the surest first", "wrong among them"  # axes of a risk–coverage curve
-GUIDES = ("optimal", "random")  # lines that stand beside the measures in curves["risk_coverage"]
-FIRST_SEEN = 0.05  # coverages below this do not set the height of the picture: few rows, wild shares
-POINTS = 400  # of a risk–coverage curve: more cannot be seen
-STRIPES = 200  # coverages at which several models are compared
-BINS = 30  # of a histogram
-TAILS = (0.005, 0.995)  # quantiles between which a histogram is drawn: densities have far outliers
+LINES_LIGHT = ("#2b5fd9", "#c2550a", "#1a7f64", "#a3307f", "#7a6400", "#5b3fc4", "#0f7c99", "#b3363b")
+LINES_DARK = ("#8ab0ff", "#f0a35e", "#5fcfaa", "#ec8fcb", "#d8c25a", "#b9a3ff", "#64c8e3", "#f28b8b")
+PAPER = {"ink": "#1c2230", "soft": "#667085", "faint": "#c9cfda", "rule": "#e6e9ef", "ground": "#ffffff"}
+PAPER |= {"accent": "#2b5fd9", **{f"c{at}": colour for at, colour in enumerate(LINES_LIGHT, start=1)}}
+DARK = {"ink": "#e8ebf1", "soft": "#a0a9ba", "faint": "#475063", "rule": "#262c38", "ground": "#11141b"}
+DARK |= {"accent": "#8ab0ff", **{f"c{at}": colour for at, colour in enumerate(LINES_DARK, start=1)}}
+COLOUR = {name: f"var(--{name})" for name in PAPER}
+SERIES = tuple(COLOUR[f"c{at}"] for at in range(1, len(LINES_LIGHT) + 1))
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross")
+SOLID, DASHED, DOTTED = [1, 0], [5, 3], [1, 3]
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+WIDTH = 620  # pixels of a figure that stands alone
+
+CHOSEN = "chosen"  # parameter of a chart that a menu of the page sets
+OTHERS = "others"  # name of what has no colour of its own
+KEPT, WRONG = "share of answers kept, the surest first", "wrong among them"  # axes of a risk–coverage curve
+FIRST_SEEN = 0.05  # coverages below this do not set the height of the picture: few rows, wild shares
+STRIPES = 200  # coverages at which several models are compared
+STEEP = 4  # power by which a heat map tells the upper values apart
+REACH = 1.5  # of a whisker, in heights of the box (Tukey 1977)
+SMALL, LARGE = 24, 420  # square pixels of the smallest and the largest model
+GOLDEN = 0.618034  # steps of this share spread points evenly, however many there are, and the same every time
+APART = 0.7  # share of a column's width over which its points are laid, so that they do not hide each other
+FEW_TICKS = "max(2, floor(width / 90))"  # as many as a narrow screen can label
 
 Curve = tuple[Sequence[float], Sequence[float]]
 
 
-def config(palette: Mapping[str, str] = PAPER) -> dict[str, Any]:
+# ---- where a chart stands
+
+
+def on_page(chart: Any) -> dict[str, Any]:
+    """The chart's specification for the page."""
+    spec: dict[str, Any] = chart.to_dict(validate=False)  # the tests check every kind of chart against the schema
+    spec.pop("$schema", None)  # an address that the page must not hold
+    return spec
+
+
+def on_paper(chart: Any) -> dict[str, Any]:
+    """The chart's specification as it stands alone: fixed colours, and a width of its own."""
+    spec = on_page(chart)
+    spec["config"]["background"] = PAPER["ground"]
+    text = re.sub(r"var\(--(\w+)\)", lambda mark: PAPER[mark[1]], json.dumps(spec))
+    return {**json.loads(text), "width": WIDTH}
+
+
+def _config() -> dict[str, Any]:
     """The look that all charts share: no frame, quiet grid, the page's letters."""
-    axis = {"labelColor": palette["soft"], "titleColor": palette["soft"], "gridColor": palette["rule"]}
+    axis = {"labelColor": COLOUR["soft"], "titleColor": COLOUR["soft"], "gridColor": COLOUR["rule"], "domain": False}
+    axis |= {"ticks": False, "labelPadding": 8, "titlePadding": 12, "labelFontSize": 12, "titleFontSize": 12}
+    legend = {"orient": "top", "direction": "horizontal", "title": None, "labelColor": COLOUR["ink"], "offset": 12}
+    legend |= {"labelFontSize": 12, "labelLimit": 260, "symbolStrokeWidth": 2, "columnPadding": 16, "padding": 0}
     return {
-        "background": "transparent" if palette is PAGE else palette["ground"],
+        "background": "transparent",
         "font": FONT,
         "view": {"stroke": None},
-        "axis": {
-            **axis,
-            "domain": False,
-            "ticks": False,
-            "labelPadding": 8,
-            "titlePadding": 12,
-            "labelFontSize": 12,
-            "titleFontSize": 12,
-            "titleFontWeight": "normal",
-            "tickCount": 5,
-        },
-        "legend": {
-            "orient": "top",
-            "direction": "horizontal",
-            "title": None,
-            "labelColor": palette["ink"],
-            "labelFontSize": 12,
-            "labelLimit": 260,
-            "symbolStrokeWidth": 2,
-            "columnPadding": 16,
-            "padding": 0,
-            "offset": 12,
-        },
+        "axis": axis | {"titleFontWeight": "normal", "tickCount": 5},
+        "legend": legend,
     }
 
 
-def curves_of(drawn: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The points of all figures, from what a scorecard keeps of its raw and calibrated versions.
+def _finished(layers: Sequence[Any], words: str, height: int = 300, chosen: str | None = None) -> Any:
+    """The layers as one chart; `words` are read to those who do not see it, `chosen` is what a menu starts with."""
+    import altair as alt
 
-    A version holds `wrong` (n,), `u` {measure: (n,)}, `out` {measure: {set: (n,)}} and `answers`.
-    """
-    from nescio.metrics import reliability_curve, risk_coverage
-
-    raw = drawn.get("raw", {})
-    wrong = raw.get("wrong")
-    curves: dict[str, Any] = {}
-    for version, held in drawn.items():
-        if held.get("answers") is not None:
-            bins = reliability_curve(held["answers"])
-            curves.setdefault("reliability", {})[version] = bins.count, bins.confidence, bins.accuracy
-    if wrong is None:
-        return curves
-    wrong = np.asarray(wrong, bool)
-    if raw.get("u"):
-        at = np.unique(np.linspace(0, len(wrong) - 1, POINTS).round().astype(int))
-        lines = {}
-        for measure, u in raw["u"].items():
-            coverage, risk = risk_coverage(u, wrong)
-            lines[measure] = coverage[at], risk[at]
-        kept, errors = at + 1, int(wrong.sum())
-        lines["optimal"] = kept / len(wrong), np.maximum(0, kept - (len(wrong) - errors)) / kept
-        lines["random"] = np.array([0.0, 1.0]), np.full(2, errors / len(wrong))
-        curves["risk_coverage"] = lines
-        curves["histogram"] = {
-            measure: _histogram(np.asarray(u), wrong, (raw.get("out") or {}).get(measure, {}))
-            for measure, u in raw["u"].items()
-        }
-    return curves
+    chart = alt.layer(*layers) if len(layers) > 1 else layers[0]
+    if chosen is not None:
+        chart = chart.add_params(alt.param(name=CHOSEN, value=chosen))
+    return chart.properties(width="container", height=height, description=words).configure(**_config())
 
 
-def _histogram(u: Any, wrong: Any, outside: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts of right, wrong and out-domain rows in shared bins; the outermost bins hold the far tails."""
-    pooled = np.concatenate([u, *outside.values()]).astype(np.float64)
-    low, high = np.quantile(pooled, TAILS)
-    if not high > low:
-        low, high = float(pooled.min()), float(pooled.max())
-    if not high > low:
-        low, high = low - 0.5, high + 0.5
-    edges = np.linspace(low, high, BINS + 1)
-
-    def count(values: Any) -> Any:
-        return np.histogram(np.clip(np.asarray(values, np.float64), low, high), edges)[0]
-
-    return {
-        "edges": edges,
-        "right": count(u[~wrong]),
-        "wrong": count(u[wrong]),
-        "out": {name: count(values) for name, values in outside.items()},
-    }
+# ---- parts that charts share
 
 
-def measures_of(curves: Mapping[str, Any]) -> list[str]:
-    """The measures that a card's curves can show, the best known first."""
-    names = dict.fromkeys([*curves.get("risk_coverage", {}), *curves.get("histogram", {})])
-    return sorted((name for name in names if name not in GUIDES), key=by_fame)
+def _data(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A chart of rows as CSV text: Altair copies and checks lists value by value, and texts not at all."""
+    import altair as alt
+
+    out = io.StringIO()
+    names = list(rows[0]) if rows else ["nothing"]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([f"{v:.5g}" if isinstance(v, float) else v for v in row.values()] for row in rows)
+    kinds = {name: "string" if rows and isinstance(rows[0][name], str) else "number" for name in names}
+    return alt.Chart(alt.InlineData(values=out.getvalue(), format=alt.CsvDataFormat(type="csv", parse=kinds)))
 
 
-def risk_coverage_figure(
-    curves: Mapping[str, Curve], chosen: str | None = None, palette: Mapping[str, str] = PAPER
+def _number_axis(
+    side: str, field: str, title: str | None = None, form: str = "~g", *, log: bool = False, pad: int = 14, **scale: Any
 ) -> Any:
+    """An axis of numbers that does not begin at zero; `scale` holds further properties of its scale."""
+    import altair as alt
+
+    scale = {"type": "log", "padding": pad, **scale} if log else {"zero": False, "padding": pad, **scale}
+    axis = alt.Axis(format=form, tickCount=alt.ExprRef(expr=FEW_TICKS)) if side == "x" else alt.Axis(format=form)
+    if side == "x":
+        scale.setdefault("nice", False)
+    return {"x": alt.X, "y": alt.Y}[side](f"{field}:Q", title=title, scale=alt.Scale(**scale), axis=axis)
+
+
+def _share_axis(side: str, field: str, title: str, top: float = 1.0, grid: bool = True) -> Any:
+    """An axis of shares from 0 to `top`."""
+    import altair as alt
+
+    axis = alt.Axis(format="%" if top == 1 else "~%", grid=grid)
+    scale = alt.Scale(domain=[0, top], nice=False)
+    return {"x": alt.X, "y": alt.Y}[side](f"{field}:Q", title=title, scale=scale, axis=axis)
+
+
+def _level_axis(names: Sequence[str], ticks: Mapping[str, str] | None = None) -> Any:
+    """An axis of named levels; `ticks` are shorter names."""
+    import altair as alt
+
+    axis = alt.Axis(
+        labelAngle=alt.ExprRef("width < 480 ? -50 : 0"),
+        labelAlign=alt.ExprRef("width < 480 ? 'right' : 'center'"),
+        labelExpr=f"{json.dumps(dict(ticks or {}))}[datum.label] || datum.label",
+    )
+    return alt.X("level:N", title=None, sort=list(names), axis=axis)
+
+
+def _legend(symbol: str, entry: int = 124, **more: Any) -> Any:
+    """A legend above the picture that breaks into lines on a narrow screen; an entry takes so many pixels."""
+    import altair as alt
+
+    return alt.Legend(symbolType=symbol, columns=alt.ExprRef(expr=f"max(1, floor((width + 60) / {entry}))"), **more)
+
+
+def _colours(field: str, names: Sequence[str], colours: Sequence[str], legend: Any = None) -> Any:
+    """The encoding of a field's names as colours."""
+    import altair as alt
+
+    scale = alt.Scale(domain=list(names), range=[colours[at % len(colours)] for at in range(len(names))])
+    return alt.Color(f"{field}:N", scale=scale, legend=legend)
+
+
+def _dashes(field: str, names: Sequence[str], dashes: Sequence[list[int]], legend: Any = None) -> Any:
+    import altair as alt
+
+    return alt.StrokeDash(f"{field}:N", scale=alt.Scale(domain=list(names), range=list(dashes)), legend=legend)
+
+
+def _rounds(names: Sequence[str]) -> list[list[int]]:
+    """Dashes of names that repeat the colours of the first ones."""
+    return [SOLID if at < len(SERIES) else DASHED for at in range(len(names))]
+
+
+def _tips(*fields: Sequence[str]) -> list[Any]:
+    """Tooltips of (field:type, title) or (field:type, title, format)."""
+    import altair as alt
+
+    return [alt.Tooltip(field, title=title, **({"format": form[0]} if form else {})) for field, title, *form in fields]
+
+
+def _guide(side: str, at: float, words: str = "", *, field: str | None = None, **look: Any) -> list[Any]:
+    """A line across the picture at a value, upright for side x; its words beside it."""
+    import altair as alt
+
+    name = field or side
+    look = {"color": COLOUR["ink"], "strokeWidth": 1, **look}
+    base = _data([{name: float(at), "text": words}])
+    place = {side: f"{name}:Q"}
+    layers = [base.mark_rule(**look).encode(**place)]
+    if words:
+        text = base.mark_text(align="left", baseline="top", dx=5, fontSize=12, color=COLOUR["ink"])
+        layers.append(text.encode(alt.Text("text:N"), y=alt.value(0), **place))
+    return layers
+
+
+def _first(names: Sequence[str]) -> str:
+    return DEFAULT_MEASURE if DEFAULT_MEASURE in names else names[0] if names else ""
+
+
+def _names(rows: Iterable[Mapping[str, Any]], key: str) -> list[str]:
+    return list(dict.fromkeys(str(row[key]) for row in rows))
+
+
+def _renamed(fields: Sequence[str], names: Sequence[str]) -> str:
+    """A legend's expression that shows people's names for fields, which have names of their own."""
+    return f"{json.dumps(list(names))}[indexof({json.dumps(list(fields))}, datum.label)]"
+
+
+def _stripes(base: Any, field: str, tooltip: Sequence[Any]) -> Any:
+    """Upright stripes, unseen until the pointer is over them, that show everything at their place."""
+    import altair as alt
+
+    over = alt.selection_point(on="pointerover", clear="pointerout", fields=[field], empty=False)
+    look = {"y": alt.value(0), "y2": alt.value("height"), "tooltip": list(tooltip)}
+    marks = base.mark_rect(color=COLOUR["soft"])
+    return marks.encode(opacity=alt.condition(over, alt.value(0.12), alt.value(0)), **look).add_params(over)
+
+
+# ---- risk and coverage
+
+
+def risk_coverage_figure(curves: Mapping[str, Curve], chosen: str | None = None) -> Any:
     """Share of wrong answers among the surest ones, against the share that is kept; one measure stands out."""
     import altair as alt
 
     measures = [name for name in curves if name not in GUIDES]
     chosen = chosen if chosen in measures else _first(measures)
-    choice = alt.param(name=CHOSEN, value=chosen)
-    total = max((float(risk[-1]) for _, risk in curves.values() if len(risk)), default=0.0)
-    keys = [CHOSEN, *([OTHERS] if len(measures) > 1 else [])]
-    keys += [key for key, name in ((OPTIMAL, "optimal"), (RANDOM, "random")) if name in curves]
-    look = {
-        CHOSEN: (palette["accent"], [1, 0]),
-        OTHERS: (palette["faint"], [1, 0]),
-        OPTIMAL: (palette["ink"], [5, 3]),
-        RANDOM: (palette["soft"], [1, 3]),
-    }
-    named = _legend("stroke", labelExpr=f"datum.label == '{CHOSEN}' ? {CHOSEN} : datum.label")
-    colour = alt.Scale(domain=keys, range=[look[key][0] for key in keys])
-    dash = alt.Scale(domain=keys, range=[look[key][1] for key in keys])
-    base = alt.Chart(_inline(_points(curves, "measure"))).encode(_kept("coverage"), _wrong(curves.values()))
-
-    def line(key: str, where: str, width: float) -> Any:
-        return (
-            base.transform_filter(where)
-            .transform_calculate(line=f"'{key}'")
-            .mark_line(strokeWidth=width, clip=True)
-            .encode(
-                alt.Detail("measure:N"),
-                alt.Color("line:N", scale=colour, legend=named),
-                alt.StrokeDash("line:N", scale=dash, legend=named),
-            )
-        )
-
     guide = " && ".join(f"datum.measure != '{name}'" for name in GUIDES)
-    layers = [line(OTHERS, f"{guide} && datum.measure != {CHOSEN}", 1)] if OTHERS in keys else []
-    layers += [line(RANDOM, "datum.measure == 'random'", 1.5)] if RANDOM in keys else []
-    layers += [line(OPTIMAL, "datum.measure == 'optimal'", 1.25)] if OPTIMAL in keys else []
-    layers.append(line(CHOSEN, f"datum.measure == {CHOSEN}", 2.5))
-    layers.append(_hover(base.transform_filter(f"datum.measure == {CHOSEN}"), palette))
-    return _dress(
-        alt.layer(*layers).add_params(choice),
-        palette,
+    looks = {  # line → colour, dash, width, which rows; drawn in this order
+        "other measures": (COLOUR["faint"], SOLID, 1, f"{guide} && datum.measure != {CHOSEN}"),
+        "random order": (COLOUR["soft"], DOTTED, 1.5, f"datum.measure == '{RANDOM}'"),
+        "best possible order": (COLOUR["ink"], DASHED, 1.25, f"datum.measure == '{OPTIMAL}'"),
+        CHOSEN: (COLOUR["accent"], SOLID, 2.5, f"datum.measure == {CHOSEN}"),
+    }
+    absent = {"random order": RANDOM not in curves, "best possible order": OPTIMAL not in curves}
+    absent["other measures"] = len(measures) < 2
+    looks = {line: look for line, look in looks.items() if not absent.get(line)}
+    order = [line for line in (CHOSEN, "other measures", "best possible order", "random order") if line in looks]
+    named = _legend("stroke", labelExpr=f"datum.label == '{CHOSEN}' ? {CHOSEN} : datum.label")
+    colour = _colours("line", order, [looks[line][0] for line in order], named)
+    dash = _dashes("line", order, [looks[line][1] for line in order], named)
+    rows = [
+        {"measure": name, "coverage": float(c), "risk": float(r)}
+        for name, (coverage, risk) in curves.items()
+        for c, r in zip(coverage, risk, strict=True)
+    ]
+    base = _data(rows).encode(_share_axis("x", "coverage", KEPT, grid=False), _risk_axis(curves.values()))
+    layers = [
+        base.transform_filter(where)
+        .transform_calculate(line=f"'{line}'")
+        .mark_line(strokeWidth=width, clip=True)
+        .encode(alt.Detail("measure:N"), colour, dash)
+        for line, (_, _, width, where) in looks.items()
+    ]
+    layers.append(_hover(base.transform_filter(f"datum.measure == {CHOSEN}")))
+    total = max((float(risk[-1]) for _, risk in curves.values() if len(risk)), default=0.0)
+    words = (
         f"Risk–coverage curve: of all answers {number(100 * total, 1)} percent are wrong; the line shows how many "
-        f"of the surest are wrong, by the chosen one of {len(measures)} measures.",
+        f"of the surest are wrong, by the chosen one of {len(measures)} measures."
     )
+    return _finished(layers, words, chosen=chosen)
 
 
-def models_figure(
-    models: Mapping[str, Mapping[str, Curve]], chosen: str | None = None, palette: Mapping[str, str] = PAPER
-) -> Any:
+def _risk_axis(curves: Iterable[Curve]) -> Any:
+    seen = [float(r) for c, risk in curves for at, r in zip(c, risk, strict=True) if at >= FIRST_SEEN]
+    return _share_axis("y", "risk", WRONG, min(1.0, 1.08 * max(seen, default=0.0)) or 1.0)
+
+
+def _hover(base: Any) -> Any:
+    """A dot that follows the pointer along the curve and shows its numbers.
+
+    Vega-Lite 6 loses texts in the tooltip of a nearest point, hence numbers alone.
+    """
+    import altair as alt
+
+    near = alt.selection_point(nearest=True, on="pointerover", clear="pointerout", fields=["coverage"], empty=False)
+    marks = base.mark_point(filled=True, size=90, color=COLOUR["accent"], clip=True)
+    tips = _tips(("coverage:Q", "kept", ".1%"), ("risk:Q", WRONG, ".2%"))
+    return marks.encode(opacity=alt.condition(near, alt.value(1), alt.value(0)), tooltip=tips).add_params(near)
+
+
+def models_figure(models: Mapping[str, Mapping[str, Curve]], chosen: str | None = None) -> Any:
     """Risk–coverage curves of several models over one another, by one measure."""
     import altair as alt
 
-    lines_of = {
-        model: {name: curve for name, curve in curves.items() if name not in GUIDES} for model, curves in models.items()
-    }
-    measures = list(dict.fromkeys(name for curves in lines_of.values() for name in curves))
-    chosen = chosen if chosen in measures else _first(measures)
+    curves = {model: {k: curve for k, curve in own.items() if k not in GUIDES} for model, own in models.items()}
+    measures = list(dict.fromkeys(name for own in curves.values() for name in own))
     fields: list[Any] = [f"risk{at}" for at in range(len(models))]  # models have people's names, fields their own
-    colours = [palette[f"c{at % MODEL_COLOURS + 1}"] for at in range(len(models))]
-    dashes = [[1, 0] if at < MODEL_COLOURS else [5, 3] for at in range(len(models))]
-    legend = _legend("stroke", labelExpr=f"{json.dumps(list(models))}[indexof({json.dumps(fields)}, datum.label)]")
-    base = alt.Chart(_inline(_side_by_side(lines_of, measures))).transform_filter(f"datum.measure == {CHOSEN}")
+    legend = _legend("stroke", labelExpr=_renamed(fields, list(models)))
+    base = _data(_side_by_side(curves, measures)).transform_filter(f"datum.measure == {CHOSEN}")
     lines = (
         base.transform_fold(fields, as_=["model", "risk"])
         .transform_filter("isValid(datum.risk)")
         .mark_line(strokeWidth=2, clip=True)
         .encode(
-            _kept("coverage"),
-            _wrong(curve for curves in lines_of.values() for curve in curves.values()),
-            alt.Color("model:N", scale=alt.Scale(domain=fields, range=colours), legend=legend),
-            alt.StrokeDash("model:N", scale=alt.Scale(domain=fields, range=dashes), legend=legend),
+            _share_axis("x", "coverage", KEPT, grid=False),
+            _risk_axis(curve for own in curves.values() for curve in own.values()),
+            _colours("model", fields, SERIES, legend),
+            _dashes("model", fields, _rounds(fields), legend),
         )
     )
-    said = {f"said{at}": f"isValid(datum.risk{at}) ? format(datum.risk{at}, '.2%') : '–'" for at in range(len(models))}
-    touch = _touch(
-        base.transform_calculate(**said).encode(_kept("from"), alt.X2("coverage:Q")),
-        "coverage",
-        [
-            alt.Tooltip("coverage:Q", title="kept", format=".1%"),
-            *(alt.Tooltip(f"{name}:N", title=f"wrong: {model}") for name, model in zip(said, models, strict=True)),
-        ],
-        palette,
+    shown = {f"shown{at}": f"isValid(datum.risk{at}) ? format(datum.risk{at}, '.2%') : '–'" for at in range(len(models))}
+    tips = [(f"{name}:N", f"wrong: {model}") for name, model in zip(shown, models, strict=True)]
+    stripes = base.transform_calculate(**shown).encode(
+        _share_axis("x", "from", KEPT, grid=False), alt.X2("coverage:Q")
     )
-    return _dress(
-        alt.layer(lines, touch).add_params(alt.param(name=CHOSEN, value=chosen)),
-        palette,
-        f"Risk–coverage curves of {', '.join(models)}: share of wrong answers among the surest.",
-    )
+    layers = [lines, _stripes(stripes, "coverage", _tips(("coverage:Q", "kept", ".1%"), *tips))]
+    words = f"Risk–coverage curves of {', '.join(models)}: share of wrong answers among the surest."
+    return _finished(layers, words, chosen=chosen if chosen in measures else _first(measures))
 
 
-def reliability_figure(
-    curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]], palette: Mapping[str, str] = PAPER
-) -> Any:
+def _side_by_side(models: Mapping[str, Mapping[str, Curve]], measures: Sequence[str]) -> list[Row]:
+    """One row per measure and coverage, with every model's risk there."""
+    places = np.arange(1, STRIPES + 1) / STRIPES
+    rows: list[Row] = []
+    for measure in measures:
+        risks = [
+            np.interp(places, *own[measure]).tolist() if measure in own else [None] * STRIPES for own in models.values()
+        ]
+        for at in range(STRIPES):
+            row: Row = {"measure": measure, "from": at / STRIPES, "coverage": (at + 1) / STRIPES}
+            rows.append(row | {f"risk{model}": own[at] for model, own in enumerate(risks)})
+    return rows
+
+
+def reliability_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]]) -> Any:
     """How often it is right, against how sure it claims to be; on the diagonal the two agree."""
     import altair as alt
 
@@ -246,435 +332,439 @@ def reliability_figure(
         if n > 0
     ]
     stages = list(curves)
-    looks = [(palette["accent"], [1, 0]), (palette["ink"], [5, 3]), (palette["soft"], [1, 3])]
-    domain = alt.Scale(domain=[0, 1], nice=False)
-    x = alt.X("confidence:Q", title="how sure it claims to be", scale=domain, axis=alt.Axis(format="%"))
-    y = alt.Y("accuracy:Q", title="how often it is right", scale=domain, axis=alt.Axis(format="%"))
+    x, y = _share_axis("x", "confidence", "how sure it claims to be"), _share_axis("y", "accuracy", "how often it is right")
     legend = _legend("stroke") if len(stages) > 1 else None
-    colour = alt.Color(
-        "stage:N", scale=alt.Scale(domain=stages, range=[looks[i % 3][0] for i in range(len(stages))]), legend=legend
-    )
-    dash = alt.StrokeDash(
-        "stage:N", scale=alt.Scale(domain=stages, range=[looks[i % 3][1] for i in range(len(stages))]), legend=legend
-    )
-    base = alt.Chart(_inline(rows)).encode(x, y)
-    diagonal = (
-        alt.Chart(_inline([{"confidence": 0, "accuracy": 0}, {"confidence": 1, "accuracy": 1}]))
-        .mark_line(strokeWidth=1, color=palette["faint"])
-        .encode(x, y)
-    )
-    lines = base.mark_line(strokeWidth=1.5, opacity=0.55).encode(colour, dash)
-    points = base.mark_point(filled=True, opacity=1).encode(
-        colour.copy(),
-        alt.Size("count:Q", scale=alt.Scale(type="sqrt", range=[25, 260]), legend=None),
-        tooltip=[
-            alt.Tooltip("stage:N", title="answers"),
-            alt.Tooltip("confidence:Q", title="claims", format=".1%"),
-            alt.Tooltip("accuracy:Q", title="right", format=".1%"),
-            alt.Tooltip("count:Q", title="how many", format=","),
-        ],
-    )
-    return _dress(
-        alt.layer(diagonal, lines, points),
-        palette,
+    colour = _colours("stage", stages, (COLOUR["accent"], COLOUR["ink"], COLOUR["soft"]), legend)
+    dash = _dashes("stage", stages, [(SOLID, DASHED, DOTTED)[at % 3] for at in range(len(stages))], legend)
+    base = _data(rows).encode(x, y)
+    diagonal = _data([{"confidence": 0, "accuracy": 0}, {"confidence": 1, "accuracy": 1}])
+    size = alt.Size("count:Q", scale=alt.Scale(type="sqrt", range=[25, 260]), legend=None)
+    tips = _tips(("stage:N", "answers"), ("confidence:Q", "claims", ".1%"), ("accuracy:Q", "right", ".1%"))
+    tips += _tips(("count:Q", "how many", ","))
+    layers = [
+        diagonal.mark_line(strokeWidth=1, color=COLOUR["faint"]).encode(x, y),
+        base.mark_line(strokeWidth=1.5, opacity=0.55).encode(colour, dash),
+        base.mark_point(filled=True, opacity=1).encode(colour.copy(), size, tooltip=tips),
+    ]
+    words = (
         f"Reliability diagram ({', '.join(stages)}): how often the model is right against how sure it claims to be; "
-        "on the diagonal the two agree. A larger dot stands for more answers.",
+        "on the diagonal the two agree. A larger dot stands for more answers."
     )
+    return _finished(layers, words)
 
 
-def histogram_figure(
-    curves: Mapping[str, Mapping[str, Any]], chosen: str | None = None, palette: Mapping[str, str] = PAPER
-) -> Any:
-    """How unsure the model is where it is right, where it is wrong, and on what it was never taught."""
+# ---- histograms
+
+
+def histogram_figure(curves: Mapping[str, Mapping[str, Any]], chosen: str | None = None) -> Any:
+    """How unsure the model is where it is right, where it is wrong, and out of distribution."""
     import altair as alt
 
-    outside = list(dict.fromkeys(name for held in curves.values() for name in held.get("out") or {}))
-    kinds = ["right", "wrong", *(f"never taught: {name}" for name in outside)]
-    shares: list[Any] = [
-        f"share{at}" for at in range(len(kinds))
-    ]  # kinds are people's words: fields have names of their own
-    bins = [step for measure, held in curves.items() for step in _steps(measure, held, outside)]
-    dashes = [[1, 0], [5, 3], [1, 3], [8, 3, 1, 3]]
-    colours = [palette["soft"], palette["accent"], *(palette["ink"] for _ in outside)]
-    legend = _legend("stroke", 180, labelExpr=f"{json.dumps(kinds)}[indexof({json.dumps(shares)}, datum.label)]")
-    colour = alt.Color("kind:N", scale=alt.Scale(domain=shares, range=colours), legend=legend)
-    dash = alt.StrokeDash(
-        "kind:N",
-        scale=alt.Scale(domain=shares, range=[[1, 0], [1, 0], *(dashes[at % 4] for at, _ in enumerate(outside))]),
-        legend=legend,
-    )
-    x = alt.X(
-        "u:Q",
-        title="less sure →",
-        scale=alt.Scale(zero=False, nice=False),
-        axis=alt.Axis(format="~g", grid=False, tickCount=_few_ticks()),
-    )
+    outside = list(dict.fromkeys(name for own in curves.values() for name in own.get("out") or {}))
+    kinds = ["right", "wrong", *(f"out-of-distribution: {name}" for name in outside)]
+    shares: list[Any] = [f"share{at}" for at in range(len(kinds))]  # kinds are people's words, fields have own names
+    bins = [step for measure, own in curves.items() for step in _steps(measure, own, outside)]
+    colours = [COLOUR["soft"], COLOUR["accent"], *(COLOUR["ink"] for _ in outside)]
+    dashes = [SOLID, SOLID, *((SOLID, DASHED, DOTTED, [8, 3, 1, 3])[at % 4] for at in range(len(outside)))]
+    legend = _legend("stroke", 180, labelExpr=_renamed(shares, kinds))
+    x = alt.X("u:Q", title="less sure →", scale=alt.Scale(zero=False, nice=False))
+    x = x.axis(format="~g", grid=False, tickCount=alt.ExprRef(expr=FEW_TICKS))
     y = alt.Y("share:Q", title="share of its kind", stack=None, axis=alt.Axis(format="~%"))
-    base = alt.Chart(_inline(bins)).transform_filter(f"datum.measure == {CHOSEN}").encode(x)
+    base = _data(bins).transform_filter(f"datum.measure == {CHOSEN}").encode(x)
     folded = base.transform_fold(shares, as_=["kind", "share"]).transform_filter("isValid(datum.share)").encode(y)
-    areas = [
+    layers = [
         folded.transform_filter(f"datum.kind == '{share}'").mark_area(
-            interpolate="step-after", opacity=0.16, color=shade
+            interpolate="step-after", opacity=0.16, color=colour
         )
-        for share, shade in zip(shares[:2], colours[:2], strict=True)
+        for share, colour in zip(shares[:2], colours[:2], strict=True)
     ]
-    lines = folded.mark_line(interpolate="step-after", strokeWidth=1.75).encode(colour, dash)
-    said = {
-        f"said{at}": f"isValid(datum.share{at}) ? format(datum.share{at}, '.1%') + ' (' + datum.count{at} + ')' : '–'"
+    lines = folded.mark_line(interpolate="step-after", strokeWidth=1.75)
+    layers.append(lines.encode(_colours("kind", shares, colours, legend), _dashes("kind", shares, dashes, legend)))
+    shown = {
+        f"shown{at}": f"isValid(datum.share{at}) ? format(datum.share{at}, '.1%') + ' (' + datum.count{at} + ')' : '–'"
         for at in range(len(kinds))
     }
-    touch = _touch(
-        base.transform_filter("datum.u < datum.to").transform_calculate(**said).encode(alt.X2("to:Q")),
-        "u",
-        [
-            alt.Tooltip("u:Q", title="from", format=".4~g"),
-            alt.Tooltip("to:Q", title="to", format=".4~g"),
-            *(alt.Tooltip(f"{name}:N", title=kind) for name, kind in zip(said, kinds, strict=True)),
-        ],
-        palette,
-    )
-    return _dress(
-        alt.layer(*areas, lines, touch).add_params(alt.param(name=CHOSEN, value=chosen or _first(list(curves)))),
-        palette,
+    tips = [(f"{name}:N", kind) for name, kind in zip(shown, kinds, strict=True)]
+    stripes = base.transform_filter("datum.u < datum.to").transform_calculate(**shown).encode(alt.X2("to:Q"))
+    layers.append(_stripes(stripes, "u", _tips(("u:Q", "from", ".4~g"), ("to:Q", "to", ".4~g"), *tips)))
+    words = (
         f"Histogram of uncertainty by the chosen measure: share of {', '.join(kinds)} in each range, less sure to the "
-        "right.",
+        "right."
     )
+    return _finished(layers, words, chosen=chosen or _first(list(curves)))
 
 
-def intervals_figure(rows: Iterable[Row], chosen: str | None = None, palette: Mapping[str, str] = PAPER) -> Any:
-    """Every model's value with its interval; accented dots cannot be told from the best."""
-    import altair as alt
-
-    groups = ["cannot be told from the best", "behind the best"]
-    rows = [row for row in rows if row.get("best") is not None]  # without a better direction there is no best
-    points = [
-        {
-            "question": question(row),
-            "model": model_name(row),
-            "rank": row.get("rank"),
-            "value": float(row["value"]),
-            "low": float(row["value"] if row.get("low") is None else row["low"]),
-            "high": float(row["value"] if row.get("high") is None else row["high"]),
-            "group": groups[0] if row.get("best") else groups[1],
-        }
-        for row in rows
-    ]
-    questions = list(dict.fromkeys(question(row) for row in rows))
-    chosen = chosen if chosen in questions else _first(questions)
-    colour = alt.Scale(domain=groups, range=[palette["accent"], palette["soft"]])
-    legend = _legend("circle", 200)
-    y = alt.Y("model:N", title=None, sort=alt.EncodingSortField("rank"), axis=alt.Axis(labelLimit=180, grid=False))
-    base = alt.Chart(_inline(points)).transform_filter(f"datum.question == {CHOSEN}").encode(y)
-    x = alt.X(
-        "low:Q", title=None, scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(format="~g", tickCount=_few_ticks())
-    )
-    bars = base.mark_rule(strokeWidth=2).encode(x, alt.X2("high:Q"), alt.Color("group:N", scale=colour, legend=legend))
-    dots = base.mark_point(filled=True, size=110, opacity=1).encode(
-        alt.X("value:Q"),
-        alt.Color("group:N", scale=colour, legend=legend),
-        tooltip=[
-            alt.Tooltip("model:N", title="model"),
-            alt.Tooltip("value:Q", title="value", format=".4f"),
-            alt.Tooltip("low:Q", title="from", format=".4f"),
-            alt.Tooltip("high:Q", title="to", format=".4f"),
-            alt.Tooltip("rank:Q", title="rank"),
-            alt.Tooltip("group:N", title="verdict"),
-        ],
-    )
-    height = 34 * max(2, len({point["model"] for point in points}))
-    return _dress(
-        alt.layer(bars, dots).add_params(alt.param(name=CHOSEN, value=chosen)),
-        palette,
-        "Values and intervals of each model; dots in the accent colour cannot be told from the best.",
-        height,
-    )
-
-
-def dots_figure(
-    points: Sequence[Row], title: str, guide: tuple[str, float] | None = None, palette: Mapping[str, str] = PAPER
-) -> Any:
-    """Values of names, one dot a kind and a line between them; `guide` is a named upright line.
-
-    A point holds `name`, `kind`, `value` and `spread`; names stand in the order of the points.
-    """
-    import altair as alt
-
-    names, kinds = (list(dict.fromkeys(str(point[key]) for point in points)) for key in ("name", "kind"))
-    looks = [palette["soft"], palette["accent"], *(palette[f"c{at}"] for at in range(2, MODEL_COLOURS))]
-    if len(kinds) == 1:
-        looks = looks[1:]
-    held = [
-        {"name": str(p["name"]), "kind": str(p["kind"]), "value": float(p["value"])}
-        | {"said": f"± {number(p['spread'], 3)}" if p.get("spread") is not None else "one seed"}
-        for p in points
-    ]
-    x = alt.X(
-        "value:Q",
-        title=title,
-        scale=alt.Scale(zero=False, padding=14, nice=False),
-        axis=alt.Axis(format="~%", tickCount=_few_ticks()),
-    )
-    y = alt.Y("name:N", title=None, sort=names, axis=alt.Axis(labelLimit=240, grid=False, labelColor=palette["ink"]))
-    base = alt.Chart(_inline(held)).encode(x, y)
-    between = (
-        alt.Chart(_inline(held))
-        .transform_aggregate(low="min(value)", high="max(value)", groupby=["name"])
-        .mark_rule(strokeWidth=2, color=palette["faint"])
-        .encode(alt.X("low:Q", title=title), alt.X2("high:Q"), y)
-    )
-    dots = base.mark_point(filled=True, size=120, opacity=1).encode(
-        alt.Color(
-            "kind:N",
-            scale=alt.Scale(domain=kinds, range=[looks[at % len(looks)] for at in range(len(kinds))]),
-            legend=_legend("circle", 170) if len(kinds) > 1 else None,
-        ),
-        tooltip=[
-            alt.Tooltip("name:N", title="method"),
-            alt.Tooltip("kind:N", title="as"),
-            alt.Tooltip("value:Q", title="mean", format=".2%"),
-            alt.Tooltip("said:N", title="over seeds"),
-        ],
-    )
-    layers = [between, dots]
-    if guide:
-        mark = alt.Chart(_inline([{"value": float(guide[1]), "text": guide[0]}]))
-        layers.insert(0, mark.mark_rule(strokeDash=[5, 3], color=palette["ink"]).encode(x))
-        text = mark.mark_text(align="right", baseline="bottom", dx=-5, dy=-4, fontSize=12, color=palette["ink"])
-        layers.append(text.encode(x, alt.Text("text:N"), y=alt.value("height")))
-    words = f"{title} of {', '.join(names)}" + (f"; {guide[0]} at {number(guide[1], 3)}" if guide else "")
-    return _dress(alt.layer(*layers), palette, f"{words}.", 30 * max(3, len(names)))
-
-
-def heat_figure(cells: Sequence[Row], title: str, floor: float, palette: Mapping[str, str] = PAPER) -> Any:
-    """A value for every line and column, with more colour where it is higher and none below `floor`.
-
-    A cell holds `line`, `column`, `value` and `n`; lines and columns stand in the order of the cells.
-    """
-    import altair as alt
-
-    lines, columns = (list(dict.fromkeys(str(cell[key]) for cell in cells)) for key in ("line", "column"))
-    held = [
-        {"line": str(c["line"]), "column": str(c["column"]), "value": float(c["value"]), "n": int(c["n"])}
-        for c in cells
-    ]
-    top = max((float(c["value"]) for c in cells if c["value"] > floor), default=floor + 1)
-    base = alt.Chart(_inline(held)).encode(
-        alt.X("column:N", title=None, sort=columns, axis=alt.Axis(orient="top", labelAngle=alt.ExprRef(_slant()))),
-        alt.Y("line:N", title=None, sort=lines, axis=alt.Axis(labelLimit=300)),
-        tooltip=[
-            alt.Tooltip("line:N", title="method"),
-            alt.Tooltip("column:N", title="measure"),
-            alt.Tooltip("value:Q", title=title, format=".4f"),
-            alt.Tooltip("n:Q", title="mean over lines"),
-        ],
-    )
-    # one colour, more of it where the value is higher: its ground may be light or dark; good values differ little
-    scale = alt.Scale(type="pow", exponent=STEEP, domain=[floor, top], range=[0.02, 0.6], clamp=True)
-    strength = alt.Opacity("value:Q", scale=scale, legend=None)
-    shades = base.mark_rect(color=palette["accent"], cornerRadius=3, stroke=palette["ground"]).encode(strength)
-    texts = base.mark_text(fontSize=alt.ExprRef("width < 480 ? 9.5 : 12"), color=palette["ink"]).encode(
-        alt.Text("value:Q", format=".2f")
-    )
-    words = f"Heat map of {title}: {', '.join(lines)} by {', '.join(columns)}; more colour is higher."
-    return _dress(alt.layer(shades, texts), palette, words, 28 * max(3, len(lines)))
-
-
-def _slant() -> str:
-    return "width < 620 ? -50 : 0"
-
-
-STEEP = 4  # power by which a heat map tells the upper values apart
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross")
-
-
-def scatter_figure(points: Sequence[Row], x: str, y: str, palette: Mapping[str, str] = PAPER) -> Any:
-    """Two numbers of many things, coloured and shaped by `name`; a click on a name in the legend shows it alone.
-
-    A point holds `name`, `about` (what else there is to say) and the numbers under the names x and y.
-    """
-    import altair as alt
-
-    names = list(dict.fromkeys(str(point["name"]) for point in points))
-    held = [
-        {"name": str(p["name"]), "about": str(p["about"]), "x": float(p[x]), "y": float(p[y])}
-        for p in sorted(points, key=lambda p: names.index(str(p["name"])))
-    ]
-    values = [float(point[x]) for point in points]
-    wide = min(values) > 0 and max(values) > 20 * min(values)
-    only = alt.selection_point(fields=["name"], bind="legend")
-    legend = _legend("circle", 124, symbolStrokeWidth=0, symbolSize=90)
-    colours = [palette[f"c{at % MODEL_COLOURS + 1}"] for at in range(len(names))]
-    shapes = [SHAPES[at // MODEL_COLOURS % len(SHAPES)] for at in range(len(names))]
-    chart = (
-        alt.Chart(_inline(held))
-        .mark_point(filled=True, size=80)
-        .encode(
-            alt.X(
-                "x:Q",
-                title=x,
-                scale=alt.Scale(type="log", padding=14, nice=False)
-                if wide
-                else alt.Scale(zero=False, padding=14, nice=False),
-                axis=alt.Axis(format="~g", tickCount=_few_ticks()),
-            ),
-            alt.Y("y:Q", title=y, scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(format="~g")),
-            alt.Color("name:N", scale=alt.Scale(domain=names, range=colours), legend=legend),
-            alt.Shape("name:N", scale=alt.Scale(domain=names, range=shapes), legend=legend),
-            opacity=alt.condition(only, alt.value(0.9), alt.value(0.08)),
-            tooltip=[
-                alt.Tooltip("name:N", title="method"),
-                alt.Tooltip("about:N", title="network"),
-                alt.Tooltip("x:Q", title=x, format=".4f"),
-                alt.Tooltip("y:Q", title=y, format=".4f"),
-            ],
-        )
-        .add_params(only)
-    )
-    return _dress(chart, palette, f"{len(held)} points of {', '.join(names)}: {y} against {x}.", 340)
-
-
-# ---- parts
-
-
-def _first(names: Sequence[str]) -> str:
-    return USUAL if USUAL in names else names[0] if names else ""
-
-
-def _inline(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Rows as CSV text: Altair copies and checks lists value by value, and texts not at all; and it is shorter."""
-    import altair as alt
-
-    out = io.StringIO()
-    names = list(rows[0]) if rows else ["nothing"]
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([f"{v:.5g}" if isinstance(v, float) else v for v in row.values()] for row in rows)
-    kinds = {name: "string" if rows and isinstance(rows[0][name], str) else "number" for name in names}
-    return alt.InlineData(values=out.getvalue(), format=alt.CsvDataFormat(type="csv", parse=kinds))
-
-
-def _legend(symbol: str, entry: int = 124, **more: Any) -> Any:
-    """A legend above the picture that breaks into lines on a narrow screen; an entry takes so many pixels."""
-    import altair as alt
-
-    return alt.Legend(symbolType=symbol, columns=alt.ExprRef(expr=f"max(1, floor((width + 60) / {entry}))"), **more)
-
-
-def _points(curves: Mapping[str, Curve], name: str) -> list[dict[str, Any]]:
-    return [
-        {name: key, "coverage": float(c), "risk": float(r)}
-        for key, (coverage, risk) in curves.items()
-        for c, r in zip(coverage, risk, strict=True)
-    ]
-
-
-def _few_ticks() -> Any:
-    """As many ticks as a narrow screen can label."""
-    import altair as alt
-
-    return alt.ExprRef(expr="max(2, floor(width / 90))")
-
-
-def _kept(field: str) -> Any:
-    import altair as alt
-
-    return alt.X(
-        f"{field}:Q",
-        title=KEPT,
-        scale=alt.Scale(domain=[0, 1], nice=False),
-        axis=alt.Axis(format="%", grid=False),
-    )
-
-
-def _wrong(curves: Iterable[Curve]) -> Any:
-    import altair as alt
-
-    seen = [float(r) for c, risk in curves for at, r in zip(c, risk, strict=True) if at >= FIRST_SEEN]
-    top = min(1.0, 1.08 * max(seen, default=0.0)) or 1.0
-    scale = alt.Scale(domain=[0, top], nice=False)
-    return alt.Y("risk:Q", title=WRONG, scale=scale, axis=alt.Axis(format="~%"))
-
-
-def _hover(base: Any, palette: Mapping[str, str]) -> Any:
-    """A dot that follows the pointer along the curve and tells its figures.
-
-    Vega-Lite 6 loses texts in the tooltip of a nearest point, so that only numbers are told.
-    """
-    import altair as alt
-
-    near = alt.selection_point(nearest=True, on="pointerover", clear="pointerout", fields=["coverage"], empty=False)
-    return (
-        base.mark_point(filled=True, size=90, color=palette["accent"], clip=True)
-        .encode(
-            opacity=alt.condition(near, alt.value(1), alt.value(0)),
-            tooltip=[
-                alt.Tooltip("coverage:Q", title="kept", format=".1%"),
-                alt.Tooltip("risk:Q", title=WRONG, format=".2%"),
-            ],
-        )
-        .add_params(near)
-    )
-
-
-def _touch(base: Any, field: str, tooltip: Sequence[Any], palette: Mapping[str, str]) -> Any:
-    """Upright stripes, unseen until the pointer is over them, that tell everything at their place."""
-    import altair as alt
-
-    over = alt.selection_point(on="pointerover", clear="pointerout", fields=[field], empty=False)
-    return (
-        base.mark_rect(color=palette["soft"])
-        .encode(
-            y=alt.value(0),
-            y2=alt.value("height"),
-            opacity=alt.condition(over, alt.value(0.12), alt.value(0)),
-            tooltip=list(tooltip),
-        )
-        .add_params(over)
-    )
-
-
-def _side_by_side(models: Mapping[str, Mapping[str, Curve]], measures: Sequence[str]) -> list[dict[str, Any]]:
-    """One row a measure and coverage, with every model's risk there."""
-    grid = np.arange(1, STRIPES + 1) / STRIPES
-    rows: list[dict[str, Any]] = [
-        {"measure": measure, "from": (at - 1) / STRIPES, "coverage": at / STRIPES}
-        for measure in measures
-        for at in range(1, STRIPES + 1)
-    ]
-    for at, curves in enumerate(models.values()):
-        for place, measure in enumerate(measures):
-            risks = np.interp(grid, *curves[measure]).tolist() if measure in curves else [None] * STRIPES
-            for step, risk in enumerate(risks):
-                rows[place * STRIPES + step][f"risk{at}"] = risk
-    return rows
-
-
-def _steps(measure: str, held: Mapping[str, Any], outside: Sequence[str]) -> list[dict[str, Any]]:
-    """One row a bin: its edges, and count and share of every kind; one more closes the last bin's step."""
-    edges = [float(edge) for edge in held["edges"]]
-    counts = [held.get("right"), held.get("wrong"), *((held.get("out") or {}).get(name) for name in outside)]
-    steps = [{"measure": measure, "u": low, "to": high} for low, high in pairwise(edges)]
-    for at, own in enumerate(counts):
-        total = float(sum(own)) if own is not None else 0.0
-        for bin_number, step in enumerate(steps):
-            n = own[bin_number] if own is not None and total else None
+def _steps(measure: str, own: Mapping[str, Any], outside: Sequence[str]) -> list[Row]:
+    """One row per bin: its edges, and count and share of every kind; one more closes the last bin's step."""
+    edges = [float(edge) for edge in own["edges"]]
+    counts = [own.get("right"), own.get("wrong"), *((own.get("out") or {}).get(name) for name in outside)]
+    steps: list[Row] = [{"measure": measure, "u": low, "to": high} for low, high in pairwise(edges)]
+    for at, kind in enumerate(counts):
+        total = float(sum(kind)) if kind is not None else 0.0
+        for place, step in enumerate(steps):
+            n = kind[place] if kind is not None and total else None
             step[f"count{at}"] = None if n is None else int(n)
             step[f"share{at}"] = None if n is None else float(n) / total
     return [*steps, {**steps[-1], "u": edges[-1]}] if steps else []
 
 
-def _dress(chart: Any, palette: Mapping[str, str], description: str, height: int = 300) -> Any:
-    width: Any = "container" if palette is PAGE else 460
-    return chart.properties(width=width, height=height, description=description).configure(**config(palette))
+def bars_figure(values: Sequence[float], edges: Sequence[float], title: str, guide: tuple[str, float], words: str) -> Any:
+    """How many values lie between every two edges; `guide` is a named upright line."""
+    import altair as alt
+
+    counts, _ = np.histogram(values, edges)
+    bars = [
+        {"low": float(low), "high": float(high), "rows": int(rows)}
+        for (low, high), rows in zip(pairwise(edges), counts, strict=True)
+    ]
+    x = alt.X("low:Q", title=title).axis(format="~g", tickCount=alt.ExprRef(expr=FEW_TICKS))
+    tips = _tips(("low:Q", "from", ".3f"), ("high:Q", "to", ".3f"), ("rows:Q", "rows"))
+    marks = _data(bars).mark_bar(color=COLOUR["accent"], binSpacing=1)
+    marks = marks.encode(x.bin("binned"), alt.X2("high:Q"), alt.Y("rows:Q", title="rows"), tooltip=tips)
+    return _finished([marks, *_guide("x", guide[1], guide[0], field="low", strokeDash=DASHED)], words)
 
 
-__all__ = [
-    "dots_figure",
-    "heat_figure",
-    "histogram_figure",
-    "intervals_figure",
-    "models_figure",
-    "reliability_figure",
-    "risk_coverage_figure",
-    "scatter_figure",
-]
+# ---- values of models
+
+
+def intervals_figure(points: Sequence[Row], chosen: str | None = None) -> Any:
+    """Every model's value with its interval; accented dots cannot be told from the best.
+
+    A point holds `question`, `model`, `rank`, `value`, `low`, `high` (or None) and `best`.
+    """
+    import altair as alt
+
+    verdicts = ["cannot be told from the best", "behind the best"]
+    rows = [
+        {"question": str(p["question"]), "model": str(p["model"]), "rank": p["rank"], "value": float(p["value"])}
+        | {end: float(p["value"] if p[end] is None else p[end]) for end in ("low", "high")}
+        | {"verdict": verdicts[not p["best"]]}
+        for p in points
+    ]
+    questions, models = _names(rows, "question"), _names(rows, "model")
+    colour = _colours("verdict", verdicts, (COLOUR["accent"], COLOUR["soft"]), _legend("circle", 200))
+    y = alt.Y("model:N", title=None, sort=alt.EncodingSortField("rank"), axis=alt.Axis(labelLimit=180, grid=False))
+    base = _data(rows).transform_filter(f"datum.question == {CHOSEN}").encode(y)
+    tips = _tips(("model:N", "model"), *((f"{name}:Q", word, ".4f") for name, word in _VALUE_TIPS))
+    tips += _tips(("rank:Q", "rank"), ("verdict:N", "verdict"))
+    bars = base.mark_rule(strokeWidth=2).encode(_number_axis("x", "low", nice=True), alt.X2("high:Q"), colour)
+    dots = base.mark_point(filled=True, size=110, opacity=1).encode(alt.X("value:Q"), colour.copy(), tooltip=tips)
+    words = "Values and intervals of each model; dots in the accent colour cannot be told from the best."
+    chosen = chosen if chosen in questions else questions[0] if questions else ""
+    return _finished([bars, dots], words, 34 * max(2, len(models)), chosen)
+
+
+_VALUE_TIPS = (("value", "value"), ("low", "from"), ("high", "to"))
+
+
+def dots_figure(points: Sequence[Row], title: str, guide: tuple[str, float] | None = None) -> Any:
+    """Values of names, one dot per kind and a line between them; `guide` is a named upright line.
+
+    A point holds `name`, `kind`, `value` and `spread`; names stand in the order of the points.
+    """
+    import altair as alt
+
+    names, kinds = _names(points, "name"), _names(points, "kind")
+    rows = [
+        {"name": str(p["name"]), "kind": str(p["kind"]), "value": float(p["value"])}
+        | {"spread": f"± {number(p['spread'], 3)}" if p.get("spread") is not None else "one seed"}
+        for p in points
+    ]
+    x = _number_axis("x", "value", title, "~%")
+    y = alt.Y("name:N", title=None, sort=names, axis=alt.Axis(labelLimit=240, grid=False, labelColor=COLOUR["ink"]))
+    ends = _data(rows).transform_aggregate(low="min(value)", high="max(value)", groupby=["name"])
+    between = ends.mark_rule(strokeWidth=2, color=COLOUR["faint"])
+    colours = (COLOUR["soft"], COLOUR["accent"], *SERIES[1:])[len(kinds) == 1 :]
+    tips = _tips(("name:N", "method"), ("kind:N", "as"), ("value:Q", "mean", ".2%"), ("spread:N", "over seeds"))
+    colour = _colours("kind", kinds, colours, _legend("circle", 170) if len(kinds) > 1 else None)
+    dots = _data(rows).mark_point(filled=True, size=120, opacity=1).encode(x, y, colour, tooltip=tips)
+    layers = [between.encode(alt.X("low:Q", title=title), alt.X2("high:Q"), y), dots]
+    if guide:
+        mark = _data([{"value": float(guide[1]), "text": guide[0]}])
+        layers.insert(0, mark.mark_rule(strokeDash=DASHED, color=COLOUR["ink"]).encode(x))
+        text = mark.mark_text(align="right", baseline="bottom", dx=-5, dy=-4, fontSize=12, color=COLOUR["ink"])
+        layers.append(text.encode(x, alt.Text("text:N"), y=alt.value("height")))
+    words = f"{title} of {', '.join(names)}" + (f"; {guide[0]} at {number(guide[1], 3)}" if guide else "")
+    return _finished(layers, f"{words}.", 30 * max(3, len(names)))
+
+
+def heat_figure(
+    cells: Sequence[Row], title: str, floor: float, names: tuple[str, str, str] = ("method", "measure", "mean over lines")
+) -> Any:
+    """A value for every line and column, with more colour where it is higher and none below `floor`.
+
+    A cell holds `line`, `column`, `value` and `n`; lines and columns stand in the order of the cells, and `names` are
+    what tooltips call line, column and n.
+    """
+    import altair as alt
+
+    lines, columns = _names(cells, "line"), _names(cells, "column")
+    rows = [
+        {"line": str(c["line"]), "column": str(c["column"]), "value": float(c["value"]), "n": int(c["n"])}
+        for c in cells
+    ]
+    line, column, n = names
+    base = _data(rows).encode(
+        alt.X("column:N", title=None, sort=columns).axis(
+            orient="top", labelAngle=alt.ExprRef("width < 620 ? -50 : 0")
+        ),
+        alt.Y("line:N", title=None, sort=lines, axis=alt.Axis(labelLimit=300)),
+        tooltip=_tips(("line:N", line), ("column:N", column), ("value:Q", title, ".4f"), ("n:Q", n)),
+    )
+    # one colour, more of it where the value is higher: its ground may be light or dark; good values differ little
+    top = max((float(c["value"]) for c in cells if c["value"] > floor), default=floor + 1)
+    scale = alt.Scale(type="pow", exponent=STEEP, domain=[floor, top], range=[0.02, 0.6], clamp=True)
+    shades = base.mark_rect(color=COLOUR["accent"], cornerRadius=3, stroke=COLOUR["ground"])
+    texts = base.mark_text(fontSize=alt.ExprRef("width < 480 ? 9.5 : 12"), color=COLOUR["ink"])
+    layers = [
+        shades.encode(alt.Opacity("value:Q", scale=scale, legend=None)),
+        texts.encode(alt.Text("value:Q", format=".2f")),
+    ]
+    words = f"Heat map of {title}: {', '.join(lines)} by {', '.join(columns)}; more colour is higher."
+    return _finished(layers, words, 28 * max(3, len(lines)))
+
+
+# ---- many models in one picture
+
+
+def cloud_figure(
+    points: Sequence[Row],
+    x: str,
+    y: str,
+    *,
+    tips: Mapping[str, str] | None = None,
+    log: bool = False,
+    front: Sequence[tuple[float, float]] = (),
+    links: Sequence[tuple[Row, Row]] = (),
+    guides: Sequence[tuple[str, float]] = (),
+) -> Any:
+    """Two numbers of many things, coloured and shaped by `name` (OTHERS is grey); a click on a name shows it alone.
+
+    points  each holds `name`, the numbers under the names x and y, what `tips` name; perhaps `size` and `dot`
+    tips    what else a tooltip shows: key of the points → title
+    front   a dashed line through these points
+    links   pairs of points with a line between them
+    guides  ("x", value) is an upright line, ("y", value) a level one
+    """
+    import altair as alt
+
+    names = sorted(_names(points, "name"), key=lambda name: name == OTHERS)
+    tips = tips or {}
+    only = alt.selection_point(fields=["name"], bind="legend")
+    legend = _legend("circle", 132, symbolStrokeWidth=0, symbolSize=90, symbolLimit=0)
+    colours = [COLOUR["faint"] if name == OTHERS else SERIES[at % len(SERIES)] for at, name in enumerate(names)]
+    shapes = alt.Scale(domain=names, range=[SHAPES[at // len(SERIES) % len(SHAPES)] for at in range(len(names))])
+    axes = _number_axis("x", "x", x, "~s" if log else "~g", log=log), _number_axis("y", "y", y)
+    base = _data(_cloud_rows(points, x, y, names, tips)).encode(*axes)
+    sized = any(point.get("size") for point in points)
+    looks: dict[str, Any] = {"opacity": alt.condition(only, alt.value(0.8), alt.value(0.07))}
+    if sized:
+        looks["size"] = alt.Size("size:Q", scale=alt.Scale(type="sqrt", range=[SMALL, LARGE]), legend=None)
+    shown = [(f"{key}:N", title) for key, title in tips.items()] + [("x:Q", x, ".4~g"), ("y:Q", y, ".4~g")]
+    shown += [("params:N", "parameters")] if sized else []
+    marks = base.mark_point(filled=True, **({} if sized else {"size": 80})).encode(
+        _colours("name", names, colours, legend), alt.Shape("name:N", scale=shapes, legend=legend), **looks
+    )
+    layers = [layer for side, at in guides for layer in _guide(side, at, color=COLOUR["soft"])]
+    layers += [_links(links, x, y, axes)] if links else []
+    layers.append(marks.encode(tooltip=_tips(*shown)).add_params(only))
+    if any(point.get("dot") for point in points):
+        dots = base.transform_filter("datum.dot == 1").mark_point(filled=True, size=10, color=COLOUR["ink"])
+        layers.append(dots.encode(opacity=alt.condition(only, alt.value(1), alt.value(0))))
+    if len(front) > 1:
+        line = _data([{"x": float(a), "y": float(b)} for a, b in front])
+        layers.append(line.mark_line(strokeDash=DASHED, strokeWidth=1.25, color=COLOUR["ink"]).encode(*axes))
+    return _finished(layers, f"{len(points)} points of {', '.join(names)}: {y} against {x}.", 420 if sized else 340)
+
+
+def _cloud_rows(
+    points: Sequence[Row], x: str, y: str, names: Sequence[str], tips: Mapping[str, str]
+) -> list[Row]:
+    """The points as the chart holds them, the grey ones first."""
+    usual = median([float(point["size"]) for point in points if point.get("size")] or [1.0])
+    order = sorted(points, key=lambda p: -1 if p["name"] == OTHERS else names.index(str(p["name"])))
+    return [
+        {"name": str(p["name"]), **{key: str(p[key]) for key in tips}, "x": float(p[x]), "y": float(p[y])}
+        | {"size": float(p.get("size") or usual), "dot": int(bool(p.get("dot"))), "params": millions(p.get("size"))}
+        for p in order
+    ]
+
+
+def _links(links: Sequence[tuple[Row, Row]], x: str, y: str, axes: Sequence[Any]) -> Any:
+    import altair as alt
+
+    ends = [{"x": float(a[x]), "y": float(a[y]), "x2": float(b[x]), "y2": float(b[y])} for a, b in links]
+    rules = _data(ends).mark_rule(strokeWidth=1, color=COLOUR["soft"], opacity=0.7)
+    return rules.encode(*axes, alt.X2("x2:Q"), alt.Y2("y2:Q"))
+
+
+def cloud_points(points: Sequence[Row], x: str, y: str) -> list[Row]:
+    """What a cloud of models shows, for a table; points also hold `model` and `family`, grey ones too."""
+    return [
+        {"model": p["model"], "family": p["family"], x: p[x], y: p[y], "parameters": p["size"], "distilled": p["dot"]}
+        for p in points
+    ]
+
+
+def changes_figure(points: Sequence[Row], title: str) -> Any:
+    """Relative changes of models, one column per kind, above the line for the better; a bar marks each median.
+
+    A point holds `kind`, `model`, `than` (what it is compared with) and `value` (0.01 is one percent).
+    """
+    import altair as alt
+
+    kinds = _names(points, "kind")
+    rows: list[Row] = []
+    middles: list[Row] = []
+    for column, kind in enumerate(kinds):
+        own = [point for point in points if str(point["kind"]) == kind]
+        for place, point in enumerate(own):
+            aside = APART * ((place * GOLDEN) % 1 - 0.5) if len(own) > 1 else 0.0
+            row = {"kind": kind, "model": str(point["model"]), "than": str(point["than"])}
+            rows.append(row | {"value": float(point["value"]), "x": column + aside})
+        middle = median(float(point["value"]) for point in own)
+        middles.append({"left": column - APART / 2, "right": column + APART / 2, "value": middle})
+    words = json.dumps([kind.split(" ") for kind in kinds])  # a label of several lines is a list
+    axis = alt.Axis(values=list(range(len(kinds))), labelExpr=f"{words}[datum.value]", labelOverlap=False, grid=False)
+    scale = alt.Scale(domain=[-0.5, len(kinds) - 0.5], nice=False)
+    y = alt.Y("value:Q", title=title, axis=alt.Axis(format="+.1~%"))
+    tips = _tips(("model:N", "model"), ("than:N", "compared with"), ("value:Q", title, "+.2%"))
+    marks = _data(rows).mark_point(filled=True, size=46, opacity=0.6, color=COLOUR["accent"])
+    bars = _data(middles).mark_rule(strokeWidth=2, color=COLOUR["ink"])
+    layers = [
+        *_guide("y", 0.0, field="value", color=COLOUR["soft"]),
+        marks.encode(alt.X("x:Q", title=None, scale=scale, axis=axis), y, tooltip=tips),
+        bars.encode(alt.X("left:Q", scale=scale, axis=axis, title=None), alt.X2("right:Q"), y),
+    ]
+    alike = f"{title} of {len(rows)} models by {', '.join(kinds)}; above the line is better."
+    return _finished(layers, alike, 340)
+
+
+# ---- levels
+
+
+@dataclass(frozen=True)
+class Box:
+    """Quartiles of values, whiskers to the furthest value within 1.5 heights of the box, and the values beyond."""
+
+    low: float
+    lower: float
+    middle: float
+    upper: float
+    high: float
+    beyond: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Box:
+        ordered = np.sort(np.asarray(values, np.float64))
+        lower, middle, upper = (float(q) for q in np.quantile(ordered, (0.25, 0.5, 0.75)))
+        reach = REACH * (upper - lower)
+        near = ordered[(ordered >= lower - reach) & (ordered <= upper + reach)]
+        # an interpolated quartile may lie beyond all values that are near: a whisker then ends at the box
+        low, high = min(float(near[0]), lower), max(float(near[-1]), upper)
+        return cls(low, lower, middle, upper, high, tuple(float(v) for v in ordered if v < low or v > high))
+
+
+def box_figure(
+    levels: Mapping[str, Mapping[str, float]],
+    title: str,
+    *,
+    lines: Mapping[str, Mapping[str, float]] | None = None,
+    apart: Sequence[str] = (),
+    guide: float | None = None,
+    form: str = ".3f",
+    ticks: Mapping[str, str] | None = None,
+) -> Any:
+    """One box per level over the values of all models there; `lines` single out some models, `guide` is a level line.
+
+    levels  level → {model: value}, in the order in which they stand
+    lines   name → {level: value}
+    apart   levels that are no step of the others: a line does not go there, its point does
+    form    how a tooltip prints a value
+    ticks   shorter names of levels on the axis
+    """
+    import altair as alt
+
+    names = [level for level, values in levels.items() if values]
+    boxes: list[Row] = []
+    beyond: list[Row] = []
+    for level in names:
+        box = Box.of(list(levels[level].values()))
+        ends = {"low": box.low, "lower": box.lower, "middle": box.middle, "upper": box.upper, "high": box.high}
+        boxes.append({"level": level, **ends, "n": len(levels[level])})
+        beyond += [
+            {"level": level, "model": model, "value": float(value)}
+            for model, value in levels[level].items()
+            if not box.low <= value <= box.high
+        ]
+    x = _level_axis(names, ticks)
+    base = _data(boxes).encode(x)
+    quartiles = (("middle:Q", "median", form), ("lower:Q", "lower quartile", form), ("upper:Q", "upper quartile", form))
+    bars = base.mark_bar(size=18, color=COLOUR["accent"], opacity=0.35)
+    middles = base.mark_tick(size=18, thickness=2, color=COLOUR["accent"], opacity=1)
+    layers = [] if guide is None else _guide("y", guide, field="value")
+    layers += [
+        base.mark_rule(color=COLOUR["soft"]).encode(_value_axis("low", title, form), alt.Y2("high:Q")),
+        bars.encode(
+            _value_axis("lower", title, form),
+            alt.Y2("upper:Q"),
+            tooltip=_tips(("level:N", "at"), *quartiles, ("n:Q", "models")),
+        ),
+        middles.encode(_value_axis("middle", title, form)),
+    ]
+    if beyond:
+        far = _data(beyond).mark_point(size=18, color=COLOUR["soft"], opacity=0.8)
+        tips = _tips(("model:N", "model"), ("value:Q", title, form))
+        layers.append(far.encode(x, _value_axis("value", title, form), tooltip=tips))
+    if lines:
+        layers += _level_lines(lines, names, x, _value_axis("value", title, form), form, apart)
+    most = max((len(values) for values in levels.values()), default=0)
+    return _finished(layers, f"{title} of up to {most} models: one box each at {', '.join(names)}.", 340)
+
+
+def levels_figure(
+    lines: Mapping[str, Mapping[str, float]],
+    title: str,
+    *,
+    guide: float | None = None,
+    form: str = ".3f",
+    ticks: Mapping[str, str] | None = None,
+) -> Any:
+    """One line per name over the levels, in the order in which they are first seen; `guide` is a level line."""
+    names = list(dict.fromkeys(level for line in lines.values() for level in line))
+    layers = [] if guide is None else _guide("y", guide, field="value")
+    layers += _level_lines(lines, names, _level_axis(names, ticks), _value_axis("value", title, form), form)
+    return _finished(layers, f"{title} of {', '.join(lines)} at {', '.join(names)}.", 320)
+
+
+def level_points(values: Mapping[str, Mapping[str, float]], outer: str, inner: str, title: str) -> list[Row]:
+    """What boxes or lines show, for a table: one row per value, `outer` and `inner` are called so."""
+    return [{outer: a, inner: b, title: float(value)} for a, own in values.items() for b, value in own.items()]
+
+
+def _value_axis(field: str, title: str, form: str) -> Any:
+    return _number_axis("y", field, title, "+.1~%" if form.endswith("%") else "~g", pad=8)
+
+
+def _level_lines(
+    lines: Mapping[str, Mapping[str, float]],
+    levels: Sequence[str],
+    x: Any,
+    y: Any,
+    form: str,
+    apart: Sequence[str] = (),
+) -> list[Any]:
+    rows = [
+        {"name": name, "level": level, "value": float(line[level]), "step": int(level not in apart)}
+        for name, line in lines.items()
+        for level in levels
+        if level in line
+    ]
+    names, legend = list(lines), _legend("stroke", 170)
+    base = _data(rows).encode(x, y, _colours("name", names, (*SERIES[1:], SERIES[0]), legend))
+    tips = _tips(("name:N", "of"), ("level:N", "at"), ("value:Q", "value", form))
+    drawn = base.transform_filter("datum.step == 1").mark_line(strokeWidth=1.75)
+    return [
+        drawn.encode(_dashes("name", names, _rounds(names), legend)),
+        base.mark_point(filled=True, size=48, opacity=1).encode(tooltip=tips),
+    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nescio.errors import BadInput
-from nescio.report.blocks import Made, SectionParts, Story, Terms, sections_of
+from nescio.report.blocks import Section, SectionParts, Story, Terms, sections_of
 from nescio.report.frame import SEEN, Frame
 from nescio.report.pages import write
 from nescio.report.tables import Table, explained_once
@@ -155,14 +155,11 @@ def story_of(
     failures = [(failure.name, failure.reason) for failure in study.failures]
     gaps = grouped(study.reasons) if gaps is None else gaps
     notes = " ".join(study.notes)
-    failed: list[Made] = [Terms(failures) if failures else None]
-    last = sections_of([*sections, ("Failures", "What failed", failed)])
+    made = sections_of([*sections, ("Failures", "What failed", [Terms(failures)])])
     if gaps or notes:
-        from nescio.report.blocks import Section
-
-        last.append(Section("Gaps", "What could not be said", [Terms(gaps)] if gaps else [], notes))
+        made.append(Section("Gaps", "What could not be said", [Terms(gaps)] if gaps else [], notes))
     words = [f"{plural(len(failures), 'piece')} of work failed: see below."] if failures else []
-    return Story(title, [*lead, *words], last, [*_made_by(study, command), *footer])
+    return Story(title, [*lead, *words], made, [*_made_by(study, command), *footer])
 
 
 def _made_by(study: Study, command: Command | None) -> list[str]:

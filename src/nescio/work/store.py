@@ -26,7 +26,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -39,6 +39,7 @@ from nescio.identity import canonical, to_json
 
 BEAT, SILENCE = 5.0, 60.0  # seconds between heartbeats; after so many without one, an owner elsewhere is dead
 WORK, RECIPE, ENV, FAILURE, CHECKPOINT = ".work", "recipe.json", "env.json", "failure.json", "checkpoint.safetensors"
+REMOVED = ".removed-"  # begins the name of work that is being removed
 PACKAGES = ("nescio", "numpy", "scipy", "scikit-learn", "safetensors", "torch", "torchvision", "timm", "gpytorch")
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Run:
     recipe: dict[str, Any]  # plain JSON; empty if it cannot be read
     reason: str = ""  # of a failure
     owner: str = ""  # of running work
+    version: int | None = None  # of the stage when the work was begun; None if it cannot be read
 
 
 class Store:
@@ -178,15 +180,32 @@ class Store:
         stage, key = folder.parent.name, folder.name.removesuffix(".part")
         if not re.fullmatch("[0-9a-f]{16}", key):
             return None
-        recipe = _read_json(folder / RECIPE).get("recipe", {})
+        document = _read_json(folder / RECIPE)
+        run = Run(stage, key, "finished", folder, document.get("recipe", {}), version=document.get("version"))
         if folder.name == key:
-            return Run(stage, key, "finished", folder, recipe)
+            return run
         number, owner = _last(folder / WORK)
         if number and _alive(folder / WORK / f"lock.{number}", owner):
-            return Run(stage, key, "running", folder, recipe, owner=_who(owner))
+            return replace(run, state="running", owner=_who(owner))
         if (folder / FAILURE).is_file():
-            return Run(stage, key, "failed", folder, recipe, str(_read_json(folder / FAILURE).get("reason", "")))
-        return Run(stage, key, "stopped", folder, recipe) if folder.is_dir() else None  # it may have finished just now
+            return replace(run, state="failed", reason=str(_read_json(folder / FAILURE).get("reason", "")))
+        return replace(run, state="stopped") if folder.is_dir() else None  # it may have finished just now
+
+    def remove(self, run: Run) -> None:
+        """Removes work, after it was moved out of sight at once; Busy while another process is doing it."""
+        goal = self.path(run.stage, run.key)
+        aside = goal.with_name(f"{REMOVED}{run.key}")
+        with _sentences(goal):
+            lock = None if run.state == "finished" else _acquire(goal, wait=False)
+            try:
+                shutil.rmtree(aside, ignore_errors=True)
+                with suppress(FileNotFoundError):  # another process removed it, or finished it just now
+                    os.rename(run.folder, aside)
+            finally:
+                if lock is not None:
+                    lock.gone = True
+                    lock.release()
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 class _Reported(Exception):

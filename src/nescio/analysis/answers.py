@@ -1,0 +1,46 @@
+"""Which answers of a dump are judged, and by which uncertainty: the plain softmax, or the mean under dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio import measures
+from nescio.errors import BadInput, Undefined
+from nescio.predictions import Predictions
+
+MC_DROPOUT = "mc-dropout"  # a variant of dumps, and the uncertainty that is the entropy of it
+NO_DROPOUT = "The dump holds no answers under dropout: the model has none, or it was omitted when predicting."
+
+
+def answerable(dump: Predictions) -> Predictions:
+    """The rows of classes that were in training; BadInput where answers cannot be judged."""
+    if dump.labels is None or dump.logits is None:
+        lacking = "labels" if dump.labels is None else "logits and no probs"
+        raise BadInput(f"The dump has no {lacking}: right and wrong answers cannot be told apart.")
+    if dump.taught is None or dump.taught.all():
+        return dump
+    if not dump.taught.any():
+        raise BadInput("Every row is of a class that was not in training: no answer can be right.")
+    return dump.take(dump.taught)
+
+
+def under_dropout(dump: Predictions) -> Predictions:
+    """The dump whose answers are the mean of the softmaxes under dropout."""
+    if MC_DROPOUT not in dump.variants:
+        raise Undefined(NO_DROPOUT)
+    logs = dump.variants[MC_DROPOUT][:, None]
+    return Predictions(index=dump.index, labels=dump.labels, taught=dump.taught, logits=logs, normalized=True)
+
+
+def judged(dump: Predictions, measure: str) -> tuple[Predictions, str]:
+    """The dump whose answers an uncertainty ranks, and the measure of it that is that uncertainty."""
+    return (under_dropout(dump), "entropy") if measure == MC_DROPOUT else (dump, measure)
+
+
+def uncertainty(dump: Predictions, measure: str) -> NDArray[Any]:
+    """u (n,) by the name of a measure that needs one dump only; mc-dropout is the entropy of the mean under dropout."""
+    dump, name = judged(dump, measure)
+    return np.asarray(measures.registry[name].function(dump))

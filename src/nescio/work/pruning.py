@@ -1,0 +1,58 @@
+"""Removing work of older versions from a store: nothing reads it any more, because today's keys are others."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nescio.work.store import REMOVED, Busy, Run, Store
+from nescio.work.versions import GONE, STAGES
+
+
+@dataclass(frozen=True)
+class OldWork:
+    """Finished, failed or stopped work of a version below today's, and the bytes it takes."""
+
+    run: Run
+    bytes: int
+
+
+def old_work(store: Store, protocols: Mapping[str, int]) -> list[OldWork]:
+    """The work of older versions; work that is going on is never among it, nor work whose stage is not known.
+
+    protocols  name → today's version
+    """
+    return [OldWork(run, _size(run.folder)) for run in store.runs() if _old(run, protocols)]
+
+
+def _old(run: Run, protocols: Mapping[str, int]) -> bool:
+    if run.state == "running" or run.version is None:
+        return False
+    today = STAGES.get(run.stage) or protocols.get(str(run.recipe.get("protocol")), 0)
+    return run.stage in GONE or run.version < today
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # it is being removed by another process
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
+def prune(store: Store, old: Iterable[OldWork]) -> list[OldWork]:
+    """Removes old work, and what an interrupted removal left behind; returns what was removed.
+
+    Work that another process has taken up in between stays.
+    """
+    removed = []
+    for work in old:
+        with suppress(Busy):
+            store.remove(work.run)
+            removed.append(work)
+    for rest in store.root.glob(f"*/{REMOVED}*"):
+        shutil.rmtree(rest, ignore_errors=True)
+    return removed

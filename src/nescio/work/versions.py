@@ -1,0 +1,14 @@
+"""Versions of the stages of a store, in one table: a change that moves what a stage writes raises its version.
+
+They stand here, away from the code that they are of, so that a store can be looked after without importing torch.
+Versions of the stages `evaluate` and `study` are those of the protocols.
+"""
+
+from __future__ import annotations
+
+TRAIN = 4
+PREDICT = 2
+PIXELS = 2
+
+STAGES = {"train": TRAIN, "predict": PREDICT, "count": PREDICT, "pixels": PIXELS, "damaged": PIXELS}
+GONE = ("zoo", "embed")  # stages that older versions had: nothing reads them any more

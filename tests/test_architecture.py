@@ -1,0 +1,127 @@
+"""The rooms of nescio and the arrows between them: imports, lazy ones included, only ever point to an earlier tier."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+from paths import ROOT
+
+SOURCE = ROOT / "src" / "nescio"
+# A room may import the rooms of earlier lines. Torch may be imported from `trials` on.
+TIERS = """
+errors
+registry identity
+rows options search
+work
+arrays
+predictions
+distributions metrics heads
+measures
+analysis
+report
+trials runtime layers backbones checkpoints
+datasets
+methods
+training probes
+networks
+predict
+testing
+protocols
+commands cli
+""".split("\n")
+TIER = {room: number for number, line in enumerate(TIERS) for room in line.split()}
+WITHOUT_TORCH = [room for room, tier in TIER.items() if tier < TIER["trials"]]
+
+
+def modules():
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        if parts[0] not in ("__init__", "__main__"):
+            yield path, parts
+
+
+def imports(path):
+    """(dotted module, name or None) of everything that a file imports from nescio."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "nescio":
+            for alias in node.names:
+                yield node.module, alias.name
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "nescio":
+                    yield alias.name, None
+
+
+def room_of(module, name):
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else name
+
+
+def test_every_module_stands_in_a_room():
+    assert {parts[0] for _, parts in modules()} == TIER.keys()
+
+
+def test_arrows_point_to_earlier_tiers_only():
+    wrong = []
+    for path, parts in modules():
+        for module, name in imports(path):
+            room = room_of(module, name)
+            if room in TIER and room != parts[0] and TIER[room] >= TIER[parts[0]]:
+                wrong.append(f"{'.'.join(parts)} imports {module}.{name or ''}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_private_crosses_a_wall():
+    wrong = []
+    for path, parts in modules():
+        for module, name in imports(path):
+            private = [part for part in (*module.split("."), name or "") if part.startswith("_") and part != "__version__"]
+            if private and room_of(module, name) != parts[0]:
+                wrong.append(f"{'.'.join(parts)} imports {module}.{name}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("room", WITHOUT_TORCH)
+def test_the_rooms_above_the_line_leave_torch_out(room):
+    code = (
+        "import importlib, pkgutil, sys\n"
+        f"room = importlib.import_module('nescio.{room}')\n"
+        "for each in pkgutil.walk_packages(getattr(room, '__path__', []), room.__name__ + '.'):\n"
+        "    importlib.import_module(each.name)\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_module_shares_the_name_of_what_its_package_exports():
+    for path in SOURCE.rglob("__init__.py"):
+        exported = next(
+            (
+                {element.value for element in node.value.elts}
+                for node in ast.parse(path.read_text()).body
+                if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"
+            ),
+            set(),
+        )
+        inside = {each.stem for each in path.parent.glob("*.py")} | {
+            each.name for each in path.parent.iterdir() if (each / "__init__.py").is_file()
+        }
+        assert not exported & inside, f"{path}: {exported & inside}"
+
+
+def test_no_class_name_has_two_meanings():
+    seen = {}
+    for path, parts in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                seen.setdefault(node.name, []).append(".".join(parts))
+    allowed = {"Options", "Plan"}  # of each command, of each protocol
+    twice = {name: places for name, places in seen.items() if len(places) > 1 and name not in allowed}
+    assert not twice, twice
+
+
+def test_tests_mirror_the_source():
+    folders = {path.parent.relative_to(ROOT / "tests").parts for path in (ROOT / "tests").rglob("test_*.py")}
+    for parts in folders:
+        assert SOURCE.joinpath(*parts).is_dir(), f"tests/{'/'.join(parts)} has no room of its name"

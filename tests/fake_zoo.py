@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from nescio.predictions import Predictions
-from nescio.predictions.entries import Entry, entry_of_file
+from nescio.predictions.entries import ModelDump, file_dump
 
 DATA = "npz:images"
 NAMES = (
@@ -43,13 +43,13 @@ def answers(seed: int, n: int = 400, c: int = 8, *, dropout: bool = False, scale
     return Predictions(labels=labels, logits=z.astype(np.float16), index=3 * np.arange(n) + 7, variants=variants)
 
 
-def entry(model: str, dump: Predictions, file: Path, **facts: object) -> Entry:
+def entry(model: str, dump: Predictions, file: Path, **facts: object) -> ModelDump:
     """The dump as a file, and the entry of it."""
     place = dump.save(file)
-    return Entry(model, DATA, facts, place, entry_of_file(place).key)
+    return ModelDump(model, DATA, facts, place, file_dump(place).key)
 
 
-def zoo(folder: Path, names: tuple[str, ...] = NAMES, n: int = 500) -> list[Entry]:
+def zoo(folder: Path, names: tuple[str, ...] = NAMES, n: int = 500) -> list[ModelDump]:
     """One entry a name; sizes differ, and one model of a family looks at larger images."""
     found = []
     for number, name in enumerate(names):

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -118,12 +119,9 @@ def test_listings(capsys, what):
         (("compare", "{test}", "{other}", "--level", "2"), "level"),
     ],
 )
-def test_bad_wishes_end_with_2_and_one_sentence(capsys, files, words, sentence):
+def test_bad_input_ends_with_2_and_one_sentence(capsys, files, words, sentence):
     names = {name: str(files / f"{name}.npz") for name in ("test", "other", "out")}
-    try:
-        code = main([word.format(**names) for word in words])
-    except SystemExit as stop:
-        code = stop.code
+    code = main([word.format(**names) for word in words])
     said = capsys.readouterr()
     assert code == 2
     assert sentence in said.err and "Traceback" not in said.err
@@ -138,6 +136,7 @@ def test_malformed_files_end_with_2_and_one_line(capsys, tmp_path, name, build, 
     said = capsys.readouterr()
     assert code == 2 and said.out == ""
     assert said.err.count("\n") == 1 and "Traceback" not in said.err
+    assert re.search(pattern, said.err)
 
 
 def test_out_domain_labels_need_no_marking(capsys, files, tmp_path):
@@ -155,7 +154,40 @@ def test_help_of_every_command(capsys):
         assert len(capsys.readouterr().out.splitlines()) > 4
 
 
-HEAVY = ("torch", "sklearn", "scipy.stats", "altair", "numba", "pandas")
+def test_the_first_help_fits_a_small_terminal_and_names_every_command(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert "start here:" in lines and "I have a model's outputs:" in lines
+    for name, sentence in COMMANDS.items():
+        assert f"  {name:<12} {sentence}" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["evaluate", "a.npz", "--calibraton", "vector"],
+            "no option --calibraton. Did you mean '--calibration'?",
+        ),
+        (["evaluat", "a.npz"], "There is no command 'evaluat'. Did you mean 'evaluate'?"),
+        (
+            ["evaluate", "a.npz", "--calibration", "vectr"],
+            "not 'vectr'. Did you mean 'vector'?",
+        ),
+        (["evaluate", "a.npz", "--bootstrap", "many"], "--bootstrap is a whole number, not 'many'."),
+        (["metrics", "auroc", "aurc"], "'aurc' is one word too many."),
+    ],
+)
+def test_near_misses_are_named(capsys, words, sentence):
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert sentence in err and err.count("\n") == 1
+
+
+HEAVY = ("torch", "sklearn", "scipy.stats", "altair", "jinja2", "numba", "pandas")
 
 
 def fresh(code, **env):

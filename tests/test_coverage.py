@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib
 import inspect
@@ -13,7 +12,8 @@ from dataclasses import fields
 
 import pytest
 
-from nescio.cli import COMMANDS, main
+from nescio.cli import COMMANDS, main, parser_for
+from nescio.errors import BadInput
 from paths import ROOT
 
 COVERAGE = ROOT / "docs" / "coverage.md"
@@ -161,16 +161,11 @@ def gaps(page):
 def _command(cell):
     words = shlex.split((code(cell) or [""])[0])
     if words[:1] != ["nescio"] or words[1] not in COMMANDS:
-        return f"{cell} is no command."
-    module, parser = (
-        importlib.import_module(f"nescio.commands.{words[1]}"),
-        argparse.ArgumentParser(exit_on_error=False),
-    )
-    module.configure(parser)
+        return f"{cell} is not a command."
     try:
-        _, unknown = parser.parse_known_args(words[2:])
-    except (argparse.ArgumentError, SystemExit) as error:
-        return f"{cell} does not parse: {error}."
+        _, unknown = parser_for(words[1]).parse_known_args(words[1:])
+    except BadInput as error:
+        return f"{cell} does not parse: {error}"
     return f"{cell} has unknown options {unknown}." if unknown else ""
 
 
@@ -197,7 +192,7 @@ def test_nothing_is_missing():
     [
         (r"^\| Table 3:.*\n", "", "UIMNET: Table 3: does not stand there once."),
         (r"^\| Oracle:.*\n", "", "UIMNET: Oracle: does not stand there once."),
-        (r"nescio imagenot --data", "nescio imagenet --data", "is no command"),
+        (r"nescio imagenot --data", "nescio imagenet --data", "is not a command"),
         (r"--members 1,5", "--member-count 1,5", "unknown options"),
         (r"nescio imagenot --data digits", "nescio imagenot", "does not parse"),
         (r"::test_the_oracle_is_told_what_is_outside", "::test_the_oracle", "has no test_the_oracle."),

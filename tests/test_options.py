@@ -3,8 +3,9 @@
 import argparse
 import json
 import shlex
-from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -23,6 +24,8 @@ from nescio.options import (
     options_of,
     ranges,
 )
+from nescio.protocols.base import BUILT_IN
+from nescio.protocols.base import registry as protocols
 from nescio.trials import Training
 
 WORDS = ("nescio", "run", "mine")
@@ -42,7 +45,7 @@ class Plan(Checked):
     methods: tuple[str, ...] = option((), "comma-separated", unset="all")
     spectral: tuple[float | None, ...] = option((None, 5.0), "targets")
     inside: tuple[int, ...] | None = option(None, "classes, as 0-5,7", name="in", parse=ranges, metavar="CLASSES")
-    oracle: bool = option(True, "omit the oracle row")
+    oracle: bool = option(True, "the oracle row")
     whole_rows: bool = option(False, "keep 100 % of the rows")
     clip: float | None = option(None, "largest norm")
     names: tuple[str, ...] = option((), "of models", style="words")
@@ -104,10 +107,10 @@ def test_help_ends_with_the_default_which_is_written_once():
     words = helped()
     assert words["--epochs"] == "passes over the rows (default: 20)"  # of the plan that holds the budget
     assert words["--methods"] == "comma-separated (default: all)"
-    assert words["--spectral"] == "targets (default: none,5.0)"
+    assert words["--spectral"] == "targets (default: none,5)"
     assert words["--in"].endswith("(default: none)") and words["--rate"].endswith("(default: 0.1)")
     assert words["--whole-rows"] == "keep 100 % of the rows (default: off)"
-    assert words["--no-oracle"] == "omit the oracle row (default: on)" and "--oracle" not in words
+    assert words["--no-oracle"] == "without the oracle row (default: on)" and "--oracle" not in words
     assert "--speed" not in words and "--hidden" not in words
 
 
@@ -234,6 +237,42 @@ def test_a_training_is_the_command_that_it_writes(training):
 @given(plans)
 def test_a_plan_comes_back_from_a_file(plan):
     assert instance_of(Plan, json.loads(json.dumps(asdict(plan)))) == plan
+
+
+def changed(value, hint):
+    """Another value of an option's type; the same where there is none."""
+    others = {bool: lambda: not value, int: lambda: value + 1, float: lambda: 2 * value + 0.1, str: lambda: value + "x"}
+    if get_origin(hint) is Literal:
+        return next((choice for choice in get_args(hint) if choice != value), value)
+    if isinstance(value, tuple):
+        return value[:-1] or (*value, *value)
+    return others[type(value)]() if type(value) in others else value
+
+
+def variants(plan):
+    """The plan with one option changed, where that makes a plan."""
+    hints = get_type_hints(type(plan))
+    for entry in fields(plan):
+        value = getattr(plan, entry.name)
+        if is_dataclass(value):
+            others = variants(value)
+        else:
+            others = [changed(value, hints[entry.name])] if "option" in entry.metadata else []
+        for other in others:
+            with suppress(BadInput):
+                yield replace(plan, **{entry.name: other})
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_protocol_is_run_again_by_the_command_of_its_plan(name):
+    protocol = protocols[name]
+    plans = list(protocol.presets.values()) or [protocol.plan()]
+    plans += [variant for plan in plans for variant in variants(plan)]
+    assert len(plans) > 5
+    for plan in plans:
+        words = shlex.split(command_of(plan, (), protocol.presets))
+        assert parsed(words, protocol.plan, protocol.presets) == plan
+        assert instance_of(protocol.plan, json.loads(json.dumps(asdict(plan)))) == plan
 
 
 def test_a_plan_of_an_older_file_has_the_values_of_its_time():

@@ -56,7 +56,7 @@ import json, os, signal, sys
 import torch
 torch.set_num_threads(1)
 from nescio import training
-from nescio.config import from_json
+from nescio.trials import from_json
 from nescio.methods import registry
 from nescio.runtime import runtime
 from nescio.work.store import Store

@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), 0.1)  # the first optimiser imports half of torch
 import pyarrow.parquet, rich.console, scipy.optimize
 import nescio.cli, nescio.commands.run, nescio.methods, nescio.predict, nescio.protocols.uimnet, nescio.training
-import nescio.report.studies, nescio.protocols.uimnet.reports
+import nescio.report.pages, nescio.report.studies, nescio.protocols.uimnet.reports
 import killing
 assert threading.active_count() == 1
 print("warm", flush=True)
@@ -39,7 +39,7 @@ for line in sys.stdin:
     signal.alarm(asked["seconds"])
     for name, handle in (("out", 1), ("err", 2)):
         os.dup2(os.open(asked[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), handle)
-    nescio.report.studies.drawable = lambda: False  # charts take seconds, and others test them
+    nescio.report.pages.drawable = lambda: False  # charts take seconds, and others test them
     killing.install(asked["kill"], asked["log"])
     try:
         code = nescio.cli.main(asked["words"])

@@ -88,6 +88,7 @@ def parser_for(command: str | None) -> Parser:
 
 def _configure(parser: Parser, module: Any) -> None:
     parser.description = module.__doc__
+    parser.set_defaults(_parser=parser)
     if hasattr(module, "configure"):  # it has commands of its own
         module.configure(parser)
         parser.set_defaults(_run=module.run)
@@ -107,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 fine, 1 when work failed, 2 for bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in words if not word.startswith("-")), None)
-    name = f"nescio {command}" if command else "nescio"
+    name = f"nescio {command}" if command in COMMANDS else "nescio"
     try:
         return _run(command, words)
     except (BadInput, Undefined) as error:
@@ -137,27 +138,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str | None, words: Sequence[str]) -> int:
+    if command is not None and command not in COMMANDS:
+        raise BadInput(f"There is no command {command!r}.{near(command, COMMANDS)} See `nescio --help`.")
     parser = parser_for(command)
     args, unknown = parser.parse_known_args(words)
     if unknown:
-        _refuse(parser, command, args, unknown)
+        _refuse(getattr(args, "_parser", parser), unknown[0])
     if not args._command:
         parser.print_help()
         return 2
     return int(args._run(args) or 0)
 
 
-def _refuse(parser: Parser, command: str | None, args: argparse.Namespace, unknown: Sequence[str]) -> NoReturn:
-    """Says which words mean nothing, and what may have been meant."""
-    inner = getattr(args, "_parser", None) or _sub_parsers(parser).get(command or "", parser)
-    options = [text for action in inner._actions for text in action.option_strings]
-    hint = near(unknown[0].partition("=")[0], options)
-    raise BadInput(f"{inner.prog} does not know {' '.join(unknown)}.{hint} See `{inner.prog} --help`.")
-
-
-def _sub_parsers(parser: argparse.ArgumentParser) -> dict[str, Parser]:
-    (action,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    return dict(action.choices)
+def _refuse(parser: argparse.ArgumentParser, word: str) -> NoReturn:
+    """Says which word means nothing, and what may have been meant."""
+    if not word.startswith("-"):
+        raise BadInput(f"{word!r} is one word too many. See `{parser.prog} --help`.")
+    option = word.partition("=")[0]
+    hint = near(option, [text for action in parser._actions for text in action.option_strings])
+    raise BadInput(f"There is no option {option}.{hint} See `{parser.prog} --help`.")
 
 
 if __name__ == "__main__":

@@ -173,9 +173,11 @@ def _add(group: Any, leaf: _Leaf, presets: Mapping[str, Any]) -> None:
             how["help"] = help.replace("%", "%%")
             exclusive.add_argument(f"--{value}", dest=leaf.dest, action="store_const", const=value, **how)
     elif leaf.hint is bool:
-        for flag, start in ((leaf.flag, False), (leaf.inverse, True)):
-            if start in starts.values():
-                group.add_argument(flag, dest=leaf.dest, action="store_const", const=not start, **how)
+        flag = {"dest": leaf.dest, "action": "store_const", **how}
+        if False in starts.values():
+            group.add_argument(leaf.flag, const=True, **flag)
+        if True in starts.values():
+            group.add_argument(leaf.inverse, const=False, **flag | {"help": f"without {how['help']}"})
     elif leaf.spec.positional:
         required = leaf.default is REQUIRED
         nargs = ("+" if required else "*") if leaf.many else (None if required else "?")
@@ -207,9 +209,9 @@ def _shown(leaf: _Leaf, value: Any) -> str:
         return leaf.spec.unset or "none"
     if isinstance(value, bool):
         return "on" if value else "off"
-    if isinstance(value, float) and not leaf.spec.write:
-        return f"{value:g}"
-    return _text(leaf, value)
+    if leaf.spec.write is None and isinstance(value, tuple):
+        return ",".join(_shown(leaf, item) for item in value)
+    return f"{value:g}" if isinstance(value, float) and leaf.spec.write is None else _text(leaf, value)
 
 
 # ---- from words to an instance

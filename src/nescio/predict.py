@@ -7,13 +7,12 @@ store/count/<key>/              dense prediction: pixel counts in place of a dum
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 
 from nescio import probes
+from nescio.arrays.npz import npz_bytes
 from nescio.arrays.parallel import blocks
 from nescio.datasets import Batches, views
 from nescio.datasets.base import Encoded, Joined, Pixels
@@ -33,11 +33,13 @@ from nescio.identity import Checked, seed_for, tag
 from nescio.methods.base import Method, Output
 from nescio.metrics import Counts
 from nescio.networks.forward import Classifier
-from nescio.networks.models import Network, build, parameters
+from nescio.networks.models import Network, build, parameters, with_weights
 from nescio.predictions import Predictions
+from nescio.report.words import data_name
 from nescio.runtime import Runtime, evaluating, runtime, seed_everything
 from nescio.training import load_method, train_step
 from nescio.trials import Trial
+from nescio.work.launchers import Failure, Task, start
 from nescio.work.progress import track
 from nescio.work.steps import Context, Files, Step
 from nescio.work.store import WORK, Part, Store
@@ -62,6 +64,7 @@ class Keeping(Checked):
     passes: int = 0  # with dropout on, for pretrained networks that have it
     drop: float | None = None  # dropout before the head of timm's networks, which are built without
     precision: Literal["auto", "float32", "bf16"] | None = None  # None: that of the trial
+    compared: bool = False  # made to compare models: `predictions.entries` lists it
 
     def check(self) -> None:
         self.need(0, "passes")
@@ -95,6 +98,19 @@ def predict(network: Network, images: ImageSet, context: Context, keeping: Keepi
     step = predict_step(network, images, root=context.root, keeping=keeping)
     step.run(context, wait=True)
     return load_dump(step, context.store)
+
+
+# float32: neighbours are told apart by digits that bf16 does not have
+EMBEDDINGS = Keeping(("embeddings",), precision="float32")
+
+
+def embed(networks: Sequence[Network], images: ImageSet, context: Context) -> list[Predictions]:
+    """The embeddings of the same images by several networks, one dump per network, made once and kept in the store."""
+    dumps = [predict(network, images, context, EMBEDDINGS) for network in networks]
+    for network, dump in zip(networks, dumps, strict=True):
+        if dump.embeddings is None:
+            raise BadInput(f"{network.name} gives no embeddings: it has no last layer whose input could be taken.")
+    return dumps
 
 
 def load_dump(step: Step, store: Store) -> Predictions:
@@ -143,6 +159,7 @@ def _predict(
         "model": network.name,
         "data": images.data,
         "outside": images.split == "outside",
+        "compared": keeping.compared or None,
         "rows": len(shown),
         "classes": network.classes,
         "params": parameters(module),
@@ -191,6 +208,76 @@ def _accuracy(dump: Predictions) -> float | None:
     return right / len(dump)
 
 
+# ---- many networks
+
+
+@dataclass
+class ManyPredictions:
+    """What came of many networks on many image sets: finished steps, in the order of the pairs, and what failed."""
+
+    steps: list[Step] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+
+def predict_all(
+    pairs: Sequence[tuple[Network, ImageSet]],
+    context: Context,
+    keeping: Keeping = Keeping(),  # noqa: B008 (frozen)
+    *,
+    weights: Path | None = None,
+    batch: int | None = None,
+    forget: bool = False,
+    say: Callable[[str], None] | None = None,
+    watch: Callable[[int, int, int], None] | None = None,
+) -> ManyPredictions:
+    """Every network on its images, in this process; one that fails does not stop the others.
+
+    Networks of one view follow each other, so that the pixels they share can be forgotten after the last of them.
+
+    weights  a file, or a folder of files named by networks (default: $NESCIO_WEIGHTS, then the hubs)
+    forget   removes decoded pixels when they are no longer needed
+    """
+    if batch is not None and batch < 1:
+        raise BadInput(f"--batch is a number of images from 1 on, not {batch}.")
+    made, done = ManyPredictions(), 0
+    finished: dict[int, Step] = {}
+    groups: dict[Any, list[int]] = {}
+    for number, (network, images) in enumerate(pairs):
+        groups.setdefault((images, network.view), []).append(number)
+
+    def one(number: int) -> None:
+        network, images = pairs[number]
+        step = predict_step(with_weights(network, weights), images, root=context.root, keeping=keeping, batch=batch)
+        fresh = not step.finished(context.store)
+        try:
+            step.run(context)
+        except views.UnreadableImages as error:
+            raise BadInput(f"{error} With --skip-damaged such images are left out.") from None
+        finished[number] = step
+        if fresh and say:
+            say(_sentence(network, step, context.store))
+
+    for (images, view), numbers in groups.items():
+        tasks = [Task(f"{pairs[number][0].name} on {data_name(images.data)}", one, (number,)) for number in numbers]
+        with start("local", 0) as launcher:
+            made.failures += launcher.run(tasks)
+        if forget and any(number in finished for number in numbers):
+            shown = _numbered(images.load(context.root, context.store), pairs[numbers[0]][0], keeping)
+            views.forget(shown, view, context.store)
+        done += len(numbers)
+        if watch:
+            watch(done, len(made.failures), len(pairs))
+    made.steps = [finished[number] for number in sorted(finished)]
+    return made
+
+
+def _sentence(network: Network, step: Step, store: Store) -> str:
+    facts = json.loads((step.folder(store) / FACTS).read_text("utf-8"))
+    right = f", top-1 {facts['accuracy']:.4f}" if "accuracy" in facts else ""
+    pace = f"{facts['images_per_second']:,.0f} images/s"
+    return f"{network.name}: {facts['rows']:,} images of {data_name(facts['data'])}{right}, {pace}."
+
+
 # ---- pixels
 
 
@@ -214,8 +301,10 @@ def inputs(
         return
     for rows in blocks(len(shown), batch):
         raw = np.array(cached[rows]) if shown.set.view is not None else images.held.read(images.rows[rows])
-        raw = raw if change is None else change.apply(raw, images.index[rows])
-        yield normal(torch.from_numpy(np.ascontiguousarray(raw)).to(here.device)), rows.stop - rows.start
+        shown_pixels = torch.from_numpy(np.ascontiguousarray(raw)).to(here.device)
+        if change is not None:
+            shown_pixels = change.apply(shown_pixels, torch.from_numpy(images.index[rows]).to(here.device))
+        yield normal(shown_pixels), rows.stop - rows.start
 
 
 def usual_batch(network: Network, here: Runtime) -> int:
@@ -456,9 +545,7 @@ class PixelCounts:
         arrays = {"confusion": self.confusion}
         for name, counts in self.scores.items():
             arrays |= {f"{name}/table": counts.table, f"{name}/half": np.array(counts.half)}
-        file = io.BytesIO()
-        np.savez_compressed(file, **arrays)
-        return file.getvalue()
+        return npz_bytes(arrays)
 
     @classmethod
     def load(cls, path: Path) -> PixelCounts:

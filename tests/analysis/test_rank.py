@@ -15,19 +15,20 @@ import pytest
 from scipy.stats import kendalltau, rankdata
 
 from nescio import measures
-from nescio.analysis import ranking as candidates
+from nescio.analysis import candidates, ranking
 from nescio.analysis.bootstrap import draw
-from nescio.analysis.ranking import Candidate, How, divide, division, rank, scored, shared
+from nescio.analysis.candidates import Candidate, divide, judged_rows, shared_keys
+from nescio.analysis.downstream import downstream_losses
+from nescio.analysis.ranking import Scoring, rank, scored
 from nescio.cli import main
-from nescio.commands.rank import _sides, named
+from nescio.commands.rank import named_members, sides
 from nescio.errors import BadInput
 from nescio.measures.siblings import ALONE
 from nescio.predictions import Predictions
-from nescio.protocols.reliability import truth_of
 from nescio.report.representations import ranking_sentences, ranking_tables
 
 R, N, C, D = 150, 90, 3, 6
-QUICK = How(components=3)
+QUICK = Scoring(components=3)
 
 
 def ask(capsys, *words):
@@ -88,14 +89,14 @@ def test_the_good_candidate_comes_first_and_noise_last(found):
     assert found.names == ["good", "fair", "noise"] and found.group == ["good"]
     assert [found.row(name, found.nc)["rank"] for name in found.names] == [1, 2, 3]
     noise = found.row("noise", found.nc)
-    assert noise["value"] == pytest.approx(candidates.chance(found.k, R, "jaccard"), abs=0.02)
+    assert noise["value"] == pytest.approx(ranking.chance(found.k, R, "jaccard"), abs=0.02)
     words = " ".join(ranking_sentences(found))
     assert words.startswith("good is the most reliable of 3 candidates") and "behind it beyond chance" in words
     assert "do best on the same one" in words
 
 
 def test_every_mean_is_that_of_the_measure(found, three):
-    assert found.k == candidates.usual_k(R) == 8
+    assert found.k == ranking.usual_k(R) == 8
     for each in three:
         nc = 1 - measures.neighborhood_inconsistency(each.refs, each.tests, found.k)
         assert found.row(each.name, "nc@8")["value"] == pytest.approx(nc.mean())
@@ -128,7 +129,7 @@ def test_equals_cannot_be_told_apart():
     two = rank([candidate("a", 1, 0.5), candidate("b", 2, 0.5), candidate("c", 3, None)], QUICK, labels=False)
     assert set(two.group) == {"a", "b"}
     assert "cannot be told from" in " ".join(ranking_sentences(two))
-    bold = {name for name, cells in ranking_tables(two)[0].lines if cells[0] and cells[0].best}
+    bold = {name for (name,), cells in ranking_tables(two)[0].lines if cells[0] and cells[0].best}
     assert bold == {"a", "b"}
 
 
@@ -139,19 +140,19 @@ def test_places_row_by_row_by_brute_force(found, three):
     for at, each in enumerate(three):
         assert found.row(each.name, "place")["value"] == pytest.approx(places[at].mean())
         assert found.row(each.name, "first")["value"] == pytest.approx(first[at].mean())
-    tied = candidates._places(np.array([[0.5, 0.2], [0.5, 0.1], [0.7, 0.1]]))
+    tied = ranking.places_of(np.array([[0.5, 0.2], [0.5, 0.1], [0.7, 0.1]]))
     np.testing.assert_array_equal(tied[0], [[1.5, 3], [1.5, 1.5], [3, 1.5]])
     np.testing.assert_array_equal(tied[1], [[0.5, 0], [0.5, 0.5], [0, 0.5]])
 
 
 def test_nc_does_not_see_the_scale_of_a_space_and_the_norm_does():
     one, large = candidate("a", 1, 0.5), candidate("a", 1, 0.5, scale=50.0)
-    how = How(components=0)
-    a, b = (rank([each], how, labels=False) for each in (one, large))
+    scoring = Scoring(components=0)
+    a, b = (rank([each], scoring, labels=False) for each in (one, large))
     np.testing.assert_allclose(a.scores["a"].u["nc@8"], b.scores["a"].u["nc@8"])
     assert b.row("a", "norm")["value"] == pytest.approx(50 * a.row("a", "norm")["value"])
     assert "say little about which candidate is better" not in str(ranking_tables(a)[0].legend)  # one alone
-    legend = dict(ranking_tables(rank([one, candidate("b", 2, 0.5)], how, labels=False))[0].legend)
+    legend = dict(ranking_tables(rank([one, candidate("b", 2, 0.5)], scoring, labels=False))[0].legend)
     assert "depend on the scale" in legend["between candidates"]
 
 
@@ -164,7 +165,7 @@ def test_a_lone_model_has_distance_norm_and_density_and_the_table_says_why_not_m
     assert alone.scores["alone"].reasons[alone.nc] == ALONE
     assert {name for name in ("dist@1", "norm", "ll", "fv") if alone.row("alone", name)} == {"dist@1", "norm", "ll"}
     table = ranking_tables(alone)[0]
-    (line,) = [cells for name, cells in table.lines if name == "alone"]
+    (line,) = [cells for (name,), cells in table.lines if name == "alone"]
     assert line[0] is None and dict(table.legend)["no NC of alone"] == ALONE
     assert "alone has no NC: a lone model has no siblings to agree with." in " ".join(ranking_sentences(alone))
     # Table 3 ranks the same candidates by every score: those with siblings
@@ -182,7 +183,7 @@ def test_lone_models_only_are_not_ranked():
 
 
 def test_table_3_by_brute_force(found, three):
-    losses = {each.name: truth_of(each.train, each.tests).losses for each in three}
+    losses = {each.name: downstream_losses(each.train, each.tests).together for each in three}
     for own in found.agreement:
         u = np.array([found.scores[each.name].u[own["score"]] for each in three])
         loss = np.array([losses[each.name][own["loss"]] for each in three])
@@ -201,21 +202,21 @@ def test_table_3_by_brute_force(found, three):
 def test_labels_are_not_looked_at_where_nobody_says_that_they_fit(three):
     """References of another set may have labels of their own."""
     apart = [Candidate(each.name, each.tests, each.refs) for each in three]
-    assert not rank(apart, QUICK, resamples=20).truths
-    assert not rank(three, QUICK, labels=False, resamples=20).truths
+    assert not rank(apart, QUICK, resamples=20).losses
+    assert not rank(three, QUICK, labels=False, resamples=20).losses
     blind = [candidate("a", 1, 0.1, whole=True), candidate("b", 2, 0.5, whole=True)]
-    assert rank(blind, QUICK, resamples=20).truths.keys() == {"a", "b"}  # halves of one file are of one set
+    assert rank(blind, QUICK, resamples=20).losses.keys() == {"a", "b"}  # halves of one file are of one set
 
 
 def test_halves_teach_the_heads_that_judge_the_other():
     one = candidate("a", 1, 0.3, whole=True)
-    rows = division([one], QUICK)
-    found = candidates.truth(one, rows, "one-vs-one")
+    rows = judged_rows([one])
+    found = ranking.downstream(one, rows, "one-vs-one")
     for refs, asked in rows.parts:
-        right = truth_of([t.select(refs) for t in one.tests], [t.select(asked) for t in one.tests])
+        right = downstream_losses([t.select(refs) for t in one.tests], [t.select(asked) for t in one.tests])
         at = np.searchsorted(rows.keys, asked)  # the keys rise
-        np.testing.assert_allclose(found.losses["brier"][at], right.losses["brier"])
-        np.testing.assert_allclose(found.own["entropy"][:, at], right.own["entropy"])
+        np.testing.assert_allclose(found.together["brier"][at], right.together["brier"])
+        np.testing.assert_allclose(found.alone["entropy"][:, at], right.alone["entropy"])
 
 
 def test_labels_that_differ_are_refused():
@@ -229,7 +230,7 @@ def test_heads_that_cannot_be_taught_cost_the_comparison_only():
     lonely = candidate("a", 1, 0.3, whole=True)
     tests = [t.replace(labels=np.where(np.arange(R + N) == 5, 99, t.labels)) for t in lonely.tests]
     found = rank([Candidate("a", tests)], QUICK, resamples=20)
-    assert not found.truths and "no comparison with downstream heads" in found.notes[0]
+    assert not found.losses and "no comparison with downstream heads" in found.notes[0]
 
 
 # ---- rows
@@ -252,7 +253,7 @@ def test_halves_cover_every_row_once_and_never_judge_a_row_by_itself(monkeypatch
 
 def test_halves_score_rows_against_the_other_half():
     one = candidate("a", 1, 0.3, whole=True)
-    rows = division([one], QUICK)
+    rows = judged_rows([one])
     found = scored(one, rows, 5, QUICK)
     np.testing.assert_array_equal(found.index, one.tests[0].index)
     for refs, asked in rows.parts:
@@ -272,7 +273,7 @@ def test_candidates_are_joined_on_index():
     some = rank([one, fewer], QUICK, resamples=20)
     assert len(some.rows.keys) == 50 and "50 rows are judged" in some.notes[0]
     np.testing.assert_array_equal(some.rows.keys, np.sort(order[:50]))  # in the order of the first
-    np.testing.assert_array_equal(shared([one, fewer]), some.rows.keys)
+    np.testing.assert_array_equal(shared_keys([one, fewer]), some.rows.keys)
     text = [Predictions(embeddings=t.embeddings, index=[f"r{i}" for i in range(N)]) for t in other.tests]
     with pytest.raises(BadInput, match="of two kinds"):
         rank([one, Candidate("b", text, other.refs)], QUICK)
@@ -292,7 +293,7 @@ def test_other_references_and_own_references_are_noted():
 
 def test_many_candidates_get_the_resamples_that_holm_needs():
     many = [candidate(f"c{at}", at, 0.3, members=2, train=False) for at in range(30)]
-    found = rank(many, How(components=0))
+    found = rank(many, Scoring(components=0))
     assert found.comparison.resamples == 1200 and not found.notes
 
 
@@ -434,16 +435,16 @@ def test_the_file_of_rows(capsys, files, tmp_path):
 
 
 def test_how_candidates_are_typed(files, monkeypatch):
-    assert named("a=x.npz,y.npz").members == ("x.npz", "y.npz") and not named("a=x.npz,y.npz").networks
-    assert (named("resnet50.a1_in1k").name, named("resnet50.a1_in1k").networks) == ("resnet50.a1_in1k", True)
-    assert named("torchvision:vgg16").networks and named("siblings:3f2a").networks
-    assert named(f"{files}/good0.npz").name == "good0"
-    assert named("a=r.npz:t.npz").members == ("r.npz:t.npz",)
-    assert _sides("r.npz:t.npz") == ("r.npz", "t.npz")
+    assert named_members("a=x.npz,y.npz").members == ("x.npz", "y.npz") and not named_members("a=x.npz,y.npz").networks
+    assert (named_members("resnet50.a1_in1k").name, named_members("resnet50.a1_in1k").networks) == ("resnet50.a1_in1k", True)
+    assert named_members("torchvision:vgg16").networks and named_members("siblings:3f2a").networks
+    assert named_members(f"{files}/good0.npz").name == "good0"
+    assert named_members("a=r.npz:t.npz").members == ("r.npz:t.npz",)
+    assert sides("r.npz:t.npz") == ("r.npz", "t.npz")
     monkeypatch.chdir(files)
     (files / "odd:name.npz").write_bytes((files / "good0.npz").read_bytes())
-    assert _sides("odd:name.npz") == (None, "odd:name.npz")
-    assert _sides("odd:name.npz:good0.npz") == ("odd:name.npz", "good0.npz")
+    assert sides("odd:name.npz") == (None, "odd:name.npz")
+    assert sides("odd:name.npz:good0.npz") == ("odd:name.npz", "good0.npz")
     (files / "odd:name.npz").unlink()
 
 
@@ -526,17 +527,18 @@ def store(tmp_path_factory):
 
 
 def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
-    """Real images: untrained labels play no part, work is done once, and the embeddings are those of `predict`."""
-    from nescio import embedding
-    from nescio.methods import registry
-    from nescio.predict import load_dump, predict
+    """Real images: untrained labels play no part, work is done once, and the embeddings are the network's own."""
+    import torch
+
+    from nescio import datasets, predict
+    from nescio.networks.models import trial_of
+    from nescio.networks.siblings import with_siblings
     from nescio.runtime import runtime
-    from nescio.trials import from_plain
-    from nescio.work.store import Store
+    from nescio.training import load_method
 
     held, keys = store
-    assert embedding.members_of([f"siblings:{keys[0]}"], held) == [f"store:{key}" for key in keys[:2]]
-    assert embedding.members_of([f"siblings:{keys[2]}"], held) == [f"store:{keys[2]}"]
+    assert with_siblings([f"siblings:{keys[0]}"], held) == [f"store:{key}" for key in keys[:2]]
+    assert with_siblings([f"siblings:{keys[2]}"], held) == [f"store:{keys[2]}"]
     words = [f"simclr=siblings:{keys[0]}", f"alone=store:{keys[2][:8]}", "--store", held.root]
     words += ["--images", "digits", "--references", "digits", "--draw", 600, "--components", 3, "--resamples", 50]
     found = plain(capsys, *words)
@@ -544,25 +546,27 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
     assert (first["candidate"], first["members"]) == ("simclr", 2)
     assert (found["references"], found["k"]) == (600, 30)
     nc = first["scores"]["nc@30"]["value"]
-    assert 5 * candidates.chance(30, 600, "jaccard") < nc < 1
+    assert 5 * ranking.chance(30, 600, "jaccard") < nc < 1
     assert alone["reasons"]["nc@30"] == ALONE and set(alone["scores"]) >= {"dist@1", "norm", "ll"}
     assert "nc@30" not in alone["scores"] and found["n"] == 599
     assert alone["scores"]["brier"]["value"] < 0.3  # the labels of digits judge, because both sets are digits
-    trial = from_plain(held.recipe("train", keys[0])["recipe"], lambda name: registry[name].recipe_class)
-    right = load_dump(predict(keys[0], trial, "test", held, runtime("cpu")), held)
-    dumps = [Predictions.load(place / "dump") for place in (held.root / "embed").iterdir() if place.is_dir()]
+    method = load_method(keys[0], trial_of(keys[0], held), held, runtime("cpu"))
+    digits = datasets.load("digits")
+    ((x, _, _),) = datasets.Batches(digits.test, digits, torch.device("cpu"), batch=599)
+    with torch.inference_mode():
+        right = method(x).embeddings.numpy()
+    dumps = [Predictions.load(place / "dump") for place in (held.root / "predict").iterdir() if place.is_dir()]
     tests = [each for each in dumps if len(each) == 599]
-    assert len(dumps) == 6 and any(np.allclose(each.embeddings, right.embeddings, atol=1e-5) for each in tests)
+    assert len(dumps) == 6 and any(np.allclose(each.embeddings, right, atol=1e-5) for each in tests)
     refs = [each for each in dumps if len(each) == 600]
-    assert all(not set(each.index) & set(right.index) for each in refs)  # no image is its own reference
+    assert all(not set(each.index) & set(digits.test.index) for each in refs)  # no image is its own reference
     assert all(np.array_equal(each.index, refs[0].index) for each in refs)  # the same for all members
 
     def never(*_, **__):
         raise AssertionError("the work is done already")
 
-    monkeypatch.setattr(embedding, "build", never)
+    monkeypatch.setattr(predict, "build", never)
     assert plain(capsys, *words) == found
-    assert isinstance(held, Store)
 
 
 def test_images_that_are_references_are_refused(capsys, store, tmp_path):
@@ -575,7 +579,7 @@ def test_images_that_are_references_are_refused(capsys, store, tmp_path):
         Image.new("L", (8, 8), 40 * number).save(images / f"{number}.png")
     words = [f"a=siblings:{keys[0]}", "--store", held.root, "--images", images, "--references", images]
     code, _, err = ask(capsys, "rank", *words)
-    assert code == 2 and "6 of the images" in err and "leave --references away" in err
+    assert code == 2 and "6 of the images" in err and "omit --references" in err
 
 
 def test_a_folder_without_labels_and_a_pretrained_model(capsys, tmp_path, monkeypatch, store):
@@ -600,7 +604,7 @@ def test_a_folder_without_labels_and_a_pretrained_model(capsys, tmp_path, monkey
     (only,) = found["candidates"]
     assert found["choice"] is None and found["n"] == 12 and only["reasons"]["nc@2"] == ALONE
     assert set(only["scores"]) == {"dist@1", "norm", "ll"} and found["agreement"] == []
-    (dump,) = [Predictions.load(each / "dump") for each in (place / "embed").iterdir() if each.is_dir()]
+    (dump,) = [Predictions.load(each / "dump") for each in (place / "predict").iterdir() if each.is_dir()]
     assert dump.labels is None
     network = timm.create_model("test_resnet", checkpoint_path=str(tmp_path / "w" / "test_resnet.safetensors")).eval()
     cfg = timm.data.resolve_data_config(model=network, use_test_size=True)
@@ -637,11 +641,11 @@ def test_labels_of_another_set_never_teach_by_accident(capsys, store, tmp_path):
 def test_pairs_of_members_are_the_ensemble(three):
     """NC of three members is the mean over their pairs."""
     each = three[1]
-    whole = rank([each], How(components=0), labels=False, resamples=20).row("good", "nc@8")["value"]
+    whole = rank([each], Scoring(components=0), labels=False, resamples=20).row("good", "nc@8")["value"]
     parts = []
     for who in combinations(range(3), 2):
         pair = Candidate("p", [each.tests[m] for m in who], [each.refs[m] for m in who])
-        parts.append(rank([pair], How(components=0), labels=False, resamples=20).row("p", "nc@8")["value"])
+        parts.append(rank([pair], Scoring(components=0), labels=False, resamples=20).row("p", "nc@8")["value"])
     assert whole == pytest.approx(np.mean(parts))
 
 
@@ -675,7 +679,7 @@ def test_plain_arrays_are_embeddings(tmp_path, capsys):
 
 
 def test_every_reference_as_a_neighbour_is_told():
-    found = rank([candidate("a", 1, 0.3), candidate("b", 2, 0.5)], How(k=R, components=0), labels=False)
+    found = rank([candidate("a", 1, 0.3), candidate("b", 2, 0.5)], Scoring(k=R, components=0), labels=False)
     assert any("NC is 1 whatever the models say" in note for note in found.notes)
 
 

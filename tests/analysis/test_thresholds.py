@@ -455,7 +455,7 @@ def test_judging_other_rows():
         ({"risk": 0.1, "coverage": 0.5}, "a risk or a coverage"),
         ({"risk": 0.1, "method": "hope"}, "hope"),
         ({"risk": 0.1, "measure": "entropi"}, "entropi"),
-        ({"risk": 0.1, "measure": "knn_distance"}, "more than one dump"),
+        ({"risk": 0.1, "measure": "knn_distance"}, "must be fitted first"),
         ({"risk": 0.1, "measure": "scores/none"}, "none"),
         ({"risk": 0.1, "temperature": -1}, "temperature"),
         ({"risk": 0.1, "temperature": "warm"}, "warm"),
@@ -553,7 +553,7 @@ def test_not_attainable_is_said_and_has_its_own_exit_code(capsys, files):
     ("words", "sentence"),
     [
         (("preds.npz",), "--risk"),
-        (("preds.npz", "--risk", "0.1", "--coverage", "0.5"), "not allowed"),
+        (("preds.npz", "--risk", "0.1", "--coverage", "0.5"), "not both"),
         (("preds.npz", "--risk", "2"), "risk is 2"),
         (("preds.npz", "--risk", "0.1", "--delta", "0"), "delta"),
         (("unlabelled.npz", "--risk", "0.1"), "no labels"),

@@ -203,7 +203,7 @@ def test_fewer_references_than_components_leave_the_density_out():
     refs, tests = (dumps(side) for side in siblings(r=12))
     found = scores_of(refs, tests, k_nc=(5,))
     assert found.reasons == {"ll": "A mixture of 20 components needs as many references, and there are 12."}
-    assert scores_of(refs, tests, k_nc=(5,), components=0).reasons == {"ll": "The mixture was left out."}
+    assert scores_of(refs, tests, k_nc=(5,), components=0).reasons == {"ll": "The mixture was omitted."}
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,8 @@ def test_a_finished_study_run_again_trains_nothing(warm, finished, tmp_path):
 
 # `nescio` without charts, as in the processes that are forked
 PLAIN = """
-import sys, nescio.cli, nescio.report.studies
-nescio.report.studies.drawable = lambda: False
+import sys, nescio.cli, nescio.report.pages
+nescio.report.pages.drawable = lambda: False
 sys.exit(nescio.cli.main(sys.argv[1:]))
 """
 

@@ -1,4 +1,4 @@
-"""A crew does every task once, whatever happens to its workers."""
+"""Local workers do every task once, whatever happens to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 
 import nescio.work.local
 from nescio.errors import BadInput
-from nescio.work.local import BLAS, Crew, Task, sweep
+from nescio.work.launchers import Task
+from nescio.work.local import BLAS, LocalWorkers
 from nescio.work.store import Busy, Store, StoreError
 
 
@@ -25,6 +26,11 @@ def light(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "torch.py").write_text("raise ImportError('not here')")
     monkeypatch.syspath_prepend(folder)
+
+
+def sweep(tasks, workers, watch=None):
+    with LocalWorkers(workers) as launcher:
+        return launcher.run(tasks, watch)
 
 
 def note(folder, name, text=""):
@@ -81,7 +87,7 @@ def test_every_task_is_done_once_and_a_failure_costs_its_own_task(tmp_path, work
     seen = []
     failures = sweep(tasks, workers, lambda *counts: seen.append(counts))
     assert [len(lines(tmp_path, f"t{i}")) for i in range(6)] == [1] * 6
-    found = {each.task.name: each.reason for each in failures}
+    found = {each.name: each.reason for each in failures}
     assert found == {"broken": "RuntimeError: it broke", "wrong": "The labels are wrong."}
     assert [done for done, *_ in seen] == list(range(9)) and seen[-1][:3] == (8, 2, 8)
 
@@ -101,7 +107,7 @@ def test_a_worker_that_dies_is_replaced_and_its_task_is_marked(tmp_path):
         *(Task(f"t{i}", note, (tmp_path, f"t{i}")) for i in range(3)),
     ]
     failures = sweep(tasks, 1)
-    assert {each.task.name: each.reason for each in failures} == {
+    assert {each.name: each.reason for each in failures} == {
         "killed": "The worker was killed; most often the machine had no memory left.",
         "left": "The worker ended with exit code 3.",
         "ended": "The worker was ended by SIGTERM.",
@@ -125,16 +131,16 @@ def test_what_another_sweep_does_is_asked_again_behind_the_others(tmp_path, work
     tasks = [Task("busy", occupied, (tmp_path, "busy", 3)), Task("free", note, (tmp_path, "free"))]
     order = []
     begun = time.monotonic()
-    with Crew(workers) as crew:
-        for task, state, _ in _follow(crew, tasks):
+    with LocalWorkers(workers) as launcher:
+        for task, state, _ in _follow(launcher, tasks):
             order.append((task.name, state))
     assert order == [("busy", "busy"), ("free", "done"), ("busy", "busy"), ("busy", "done")]
     assert time.monotonic() - begun > 0.2
 
 
-def _follow(crew, tasks):
+def _follow(launcher, tasks):
     queue = nescio.work.local._Queue(tasks)
-    for task, state, reason in crew._answers(queue):
+    for task, state, reason in launcher._answers(queue):
         yield task, state, reason
         if state == "busy":
             queue.later(task)
@@ -149,17 +155,17 @@ def test_a_free_worker_does_not_spin_while_work_is_done_elsewhere(tmp_path, monk
 
 
 def test_workers_stay_for_the_next_round_and_one_that_died_in_between_is_replaced(tmp_path):
-    with Crew(1) as crew:
-        crew.do([Task("a", note, (tmp_path, "a"))])
-        crew.do([Task("b", note, (tmp_path, "b"))])
+    with LocalWorkers(1) as launcher:
+        launcher.run([Task("a", note, (tmp_path, "a"))])
+        launcher.run([Task("b", note, (tmp_path, "b"))])
         (first,) = lines(tmp_path, "a")
         assert lines(tmp_path, "b") == [first]
-        process = crew.crew[0].process
+        process = launcher.processes[0].process
         process.kill()
         process.join()
-        assert crew.do([Task("c", note, (tmp_path, "c"))]) == []
+        assert launcher.run([Task("c", note, (tmp_path, "c"))]) == []
         assert lines(tmp_path, "c") != [first]
-    assert not crew.crew and not process.is_alive()
+    assert not launcher.processes and not process.is_alive()
 
 
 class Unknown:
@@ -170,17 +176,17 @@ class Unknown:
 def test_what_a_worker_cannot_read_is_a_failure_not_the_end(tmp_path):
     tasks = [Task("odd", note, (Unknown(), "x")), Task("next", note, (tmp_path, "next"))]
     (failure,) = sweep(tasks, 1)
-    assert failure.task.name == "odd" and "a_plug_in_that_is_not_there" in failure.reason
+    assert failure.name == "odd" and "a_plug_in_that_is_not_there" in failure.reason
     assert len(lines(tmp_path, "next")) == 1
 
 
 def test_no_more_workers_than_tasks_and_none_without_any(tmp_path):
-    with Crew(8) as crew:
-        assert crew.do([]) == [] and crew.crew == []
-        crew.do([Task("a", note, (tmp_path, "a"))])
-        assert len(crew.crew) == 1
+    with LocalWorkers(8) as launcher:
+        assert launcher.run([]) == [] and launcher.processes == []
+        launcher.run([Task("a", note, (tmp_path, "a"))])
+        assert len(launcher.processes) == 1
     with pytest.raises(BadInput, match="number of processes, not -1"):
-        Crew(-1)
+        LocalWorkers(-1)
 
 
 def test_workers_share_the_cores_unless_the_user_says_otherwise(tmp_path, monkeypatch):
@@ -229,10 +235,9 @@ def test_workers_end_with_their_sweep_however_it_ends(tmp_path):
     code = """
         import sys
         sys.path[:0] = {path!r}
-        from nescio.work.local import Task, sweep
         import test_local
         if __name__ == "__main__":
-            sweep([Task("t", test_local.hours, ({folder!r}, "pid"))] * 2, 2)
+            test_local.sweep([test_local.Task("t", test_local.hours, ({folder!r}, "pid"))] * 2, 2)
     """
     code = textwrap.dedent(code).format(path=[str(tmp_path / "no-torch"), *sys.path], folder=str(tmp_path))
     (tmp_path / "main.py").write_text(code)

@@ -20,11 +20,13 @@ import pytest
 
 import nescio.work.store
 from nescio.errors import BadInput
+from nescio.identity import tag
 from nescio.search import Recipe, hparam, uniform
 from nescio.trials import Training, Trial
 from nescio.work.store import Busy, Lost, Store, StoreError, read_checkpoint
 
 
+@tag("recipe:toy of the store")
 @dataclasses.dataclass(frozen=True)
 class Toy(Recipe):
     rate: float = hparam(0.1, uniform(0, 1))
@@ -35,6 +37,7 @@ TRIAL = Trial(method="toy", recipe=Toy(), data="digits", backbone="mlp", trainin
 OTHER = {
     "method": "erm", "recipe": Toy(rate=0.2), "data": "cifar10", "backbone": "conv",
     "training": Training(epochs=4), "classes": (0, 1), "spectral": 5.0, "trial": 1, "data_seed": 1, "init_seed": 1,
+    "start": "store:0123456789abcdef", "task": "segmentation",
 }  # fmt: skip
 
 
@@ -69,7 +72,7 @@ def child(body, store, **more):
             time.sleep(60)
             os._exit(3)
     """
-    code = textwrap.dedent(code).format(here=str(Path(nescio.work.store.__file__).parents[1]), root=str(store.root))
+    code = textwrap.dedent(code).format(here=str(Path(nescio.work.store.__file__).parents[2]), root=str(store.root))
     return subprocess.Popen(
         [sys.executable, "-c", code + textwrap.dedent(body)], stdout=subprocess.PIPE, text=True, **more
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from nescio import measures
@@ -43,4 +42,4 @@ def judged(dump: Predictions, measure: str) -> tuple[Predictions, str]:
 def uncertainty(dump: Predictions, measure: str) -> NDArray[Any]:
     """u (n,) by the name of a measure that needs one dump only; mc-dropout is the entropy of the mean under dropout."""
     dump, name = judged(dump, measure)
-    return np.asarray(measures.registry[name].function(dump))
+    return measures.uncertainty(name, dump)

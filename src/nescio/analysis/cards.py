@@ -115,7 +115,7 @@ def scorecard(
             raise BadInput(f"{label} has {other.classes} classes, the model has {known.classes}.")
     card = Scorecard(name)
     base = dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members_of(known), **(facts or {})}
-    maker = _Maker(card, base, split, train, val, classwise, only)
+    maker = _Maker(known, card, base, split, train, val, classwise, only)
     maker.whole(known, outside, everything=predictions)
     if calibration is not None:
         try:
@@ -172,6 +172,7 @@ class _Maker:
 
     def __init__(
         self,
+        known: Predictions,
         card: Scorecard,
         base: Row,
         split: str,
@@ -181,7 +182,7 @@ class _Maker:
         only: Sequence[str] | None,
     ) -> None:
         self.card, self.base, self.split, self.val, self.classwise = card, base, split, val, classwise
-        self.only = None if only is None else [measures.registry[name].name for name in only]
+        self.only = None if only is None else [measures.named(name, known).name for name in only]
         self.reference = train if train is not None else val
         self.fitted: dict[str, Callable[[Predictions], Array]] = {}
         self.on_val: dict[str, Callable[[Predictions], Array]] = {}  # for measures that were fitted on `val` itself
@@ -309,10 +310,9 @@ class _Maker:
                     yield each.name, fit
             elif raw:
                 self.because(each.name, None, self.split, "It compares several networks: one dump holds one of them.")
-        if raw and self.only is None:
-            for score in known.scores:
-                if score not in measures.registry:
-                    yield f"scores/{score}", partial(_score, score)
+        for score in known.scores if raw else ():
+            if score not in measures.registry and (self.only is None or score in self.only):
+                yield score, measures.named(score, known).function
 
     def fit(self, each: Any) -> Callable[[Predictions], Array] | None:
         if each.name not in self.fitted:
@@ -452,9 +452,3 @@ def _asked(kind: str) -> Iterator[tuple[metrics.Metric, str, dict[str, Any]]]:
             for value in values:
                 plain = each.name == "accuracy" and value == 1
                 yield each, each.name if plain else f"{each.name}@{value:g}", {option: value}
-
-
-def _score(name: str, predictions: Predictions) -> Array:
-    if name not in predictions.scores:
-        raise Undefined(f"There is no score named {name!r} in this dump.")
-    return predictions.scores[name]

@@ -100,7 +100,7 @@ def compare(
         if not ranking:
             continue
         try:
-            u = _uncertainty(measure, predictions)[rows[name]]
+            u = _measures.uncertainty(measure, predictions)[rows[name]]
         except Undefined as why:
             result.reasons += [_reason(name, metric, measure, f"Model {name!r}: {why}") for metric in ranking]
             continue
@@ -143,7 +143,7 @@ def bootstrap(
     held = {}
     for measure in measures:
         try:
-            held[measure] = _uncertainty(measure, predictions)[rows]
+            held[measure] = _measures.uncertainty(measure, predictions)[rows]
         except Undefined:
             continue
     return _intervals(summary(predictions).answers(rows), held, _wanted(metrics)[0], resamples, level, seed)
@@ -226,15 +226,6 @@ def _joined(models: Mapping[str, Predictions]) -> dict[str, Array]:
     if not taught.any():
         raise BadInput("No shared row is of a class that was taught; answers to the others cannot be right or wrong.")
     return {name: each.groups["row"][taught] for name, each in zip(models, shared, strict=True)}
-
-
-def _uncertainty(name: str, predictions: Predictions) -> Array:
-    """u (n,) of one plain measure by name."""
-    measure = _measures.registry[name]
-    if measure.kind != "plain":
-        plain = sorted(part.name for part in _measures.registry.parts() if part.kind == "plain")
-        raise BadInput(f"The measure {name!r} must be fitted first; compare takes one of {', '.join(plain)}.")
-    return np.asarray(measure.function(predictions))
 
 
 # ---- the judgement

@@ -44,7 +44,7 @@ class Guarantee:
     """
 
     method: str
-    risk: float | None  # what was asked for; None where a coverage was
+    risk: float | None  # what is to be kept; None where a coverage is
     delta: float
     level: float
     n: int
@@ -111,7 +111,7 @@ def sgr(u: Any, wrong: Any, risk: float, delta: float = 0.05) -> Guarantee:
     too small to be promised even without errors are never looked at, and full coverage is. `bound` is the limit of the
     chosen threshold. Source: Geifman and El-Yaniv 2017, §3.
     """
-    r = _asked(u, wrong, risk, delta)
+    r = _checked(u, wrong, risk, delta)
     looks = max(1, math.ceil(math.log2(r.n)))
     level = delta / looks
     nothing = low = int(np.searchsorted(r.ends, rows_needed(risk, level))) - 1
@@ -138,7 +138,7 @@ def ltt(
     next one (the fallback procedure): no wrong rejection with probability 1 − delta. What is tested, and so what is
     bounded, is the risk itself. Source: Angelopoulos et al. 2021; Wiens 2003.
     """
-    r = _asked(u, wrong, risk, delta)
+    r = _checked(u, wrong, risk, delta)
     if starts < 1 or thresholds < 1:
         raise BadInput(f"starts is {starts} and thresholds is {thresholds}; both must be at least 1.")
     level = delta / starts
@@ -148,20 +148,20 @@ def ltt(
     begin = np.searchsorted(r.ends, least * (r.n / least) ** (np.arange(starts) / starts))
     tested = np.union1d(begin, np.searchsorted(r.ends, np.linspace(least, r.n, thresholds)))
     fresh = np.bincount(begin, minlength=len(r.ends)) * level
-    chosen, held = None, 0.0
+    chosen, own = None, 0.0
     for group in tested:
-        held += fresh[group]
-        if held and upper_limit(r.hits[group], r.ends[group], held) <= risk:
+        own += fresh[group]
+        if own and upper_limit(r.hits[group], r.ends[group], own) <= risk:
             chosen = int(group)
         else:
-            held = 0.0
+            own = 0.0
     return _promise(r, chosen, "ltt", risk, delta, level)
 
 
 METHODS = {"sgr": sgr, "ltt": ltt}
 
 
-def _asked(u: Any, wrong: Any, risk: float, delta: float) -> Ranking:
+def _checked(u: Any, wrong: Any, risk: float, delta: float) -> Ranking:
     _probability(risk, "risk")
     _probability(delta, "delta")
     return ranking(u, wrong, "wrong")
@@ -253,7 +253,7 @@ def guard(
         raise BadInput("fit_rows counts rows of this dump that a temperature is fitted on, and none is.")
     if val is not None and temperature != "fit":
         raise BadInput("A temperature is given, and validation rows to fit one on: give one of them.")
-    known = predictions if predictions.taught is None else _taught(predictions)
+    known = predictions if predictions.taught is None else _known(predictions)
     rest, fitted, at_edge = np.arange(len(known)), 0, False
     if temperature == "fit":
         if val is None:
@@ -262,7 +262,7 @@ def guard(
         fit = calibrate.temperature(val)
         fitted, temperature, at_edge = len(val), fit.temperature, fit.at_edge
     t = _temperature(temperature)
-    u, wrong = (each[rest] for each in judged_rows(known, measure, t))
+    u, wrong = (array[rest] for array in judged_rows(known, measure, t))
     if risk is None:
         assert coverage is not None
         tried = [at_coverage(u, wrong, coverage, delta)]
@@ -284,22 +284,7 @@ def judged_rows(predictions: Predictions, measure: str, temperature: float = 1.0
     predictions, measure = judged(predictions, measure)
     scaled = predictions if temperature == 1 else calibrate.Temperature(temperature)(predictions)
     seen = summary(scaled)
-    return uncertainty(scaled, measure)[seen.known], ~seen.answers().right
-
-
-def uncertainty(predictions: Predictions, measure: str) -> Array:
-    """u (n,) by the name of a measure that needs one dump only, or scores/NAME for a score of the dump."""
-    kind, _, name = measure.partition("/")
-    if kind == "scores" and name:
-        if name not in predictions.scores:
-            there = ", ".join(f"scores/{each}" for each in predictions.scores) or "none"
-            raise BadInput(f"There is no score named {name!r} in this dump. There are: {there}.")
-        return np.asarray(predictions.scores[name], np.float64)
-    found = measures.registry[measure]
-    if found.kind != "plain":
-        plain = sorted(part.name for part in measures.registry.parts() if part.kind == "plain")
-        raise BadInput(f"The measure {measure!r} is made from more than one dump; take one of {', '.join(plain)}.")
-    return np.asarray(found.function(predictions))
+    return measures.uncertainty(measure, scaled)[seen.known], ~seen.answers().right
 
 
 def divided(predictions: Predictions, rows: int, seed: int = 0) -> tuple[Array, Array]:
@@ -318,7 +303,7 @@ def divided(predictions: Predictions, rows: int, seed: int = 0) -> tuple[Array, 
     return np.sort(order[chosen]), np.sort(order[~chosen])
 
 
-def _taught(predictions: Predictions) -> Predictions:
+def _known(predictions: Predictions) -> Predictions:
     assert predictions.taught is not None
     if not predictions.taught.any():
         raise BadInput("Every row is of a class that was not in training; a guarantee needs rows that can be right.")

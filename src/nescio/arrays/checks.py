@@ -55,21 +55,22 @@ def vector(name: str, value: Any) -> Array:
     return array
 
 
-def matrix(name: str, value: Any) -> Array:
+def matrix(name: str, value: Any, masks: bool = False) -> Array:
     array = floats(name, value)
     if array.ndim != 2 or array.shape[1] == 0:
         raise BadInput(f"{name} has shape {array.shape}: it must have two axes, rows first, and a column at least.")
-    check_finite(name, array)
+    check_finite(name, array, masks)
     return array
 
 
-def cube(name: str, value: Any) -> Array:
+def cube(name: str, value: Any, masks: bool = False) -> Array:
+    """(n, draws, classes); `masks`: a class may have the score -inf, as long as another has none."""
     array = floats(name, value)
     if array.ndim == 2:
         array = array[:, None, :]
     if array.ndim != 3 or 0 in array.shape[1:]:
         raise BadInput(f"{name} has shape {np.shape(value)}: it must be (n, classes) or (n, draws, classes).")
-    check_finite(name, array)
+    check_finite(name, array, masks)
     return array
 
 
@@ -78,7 +79,8 @@ def integers(name: str, value: Any) -> Array:
     if array.ndim != 1:
         raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one whole number for each.")
     if array.dtype.kind == "f":
-        whole = np.isfinite(array) & (array == np.rint(array)) & (np.abs(array) < 2.0**53)
+        wide = array.astype(np.float64)
+        whole = np.isfinite(wide) & (wide == np.rint(wide)) & (np.abs(wide) < 2.0**53)
     elif array.dtype == np.uint64:
         whole = array < 1 << 63
     else:
@@ -89,17 +91,38 @@ def integers(name: str, value: Any) -> Array:
     return array.astype(np.int64)
 
 
-def check_finite(name: str, array: Array) -> None:
+def check_finite(name: str, array: Array, masks: bool = False) -> None:
+    """Refuses NaN and infinities; with `masks`, -inf is allowed beside a finite value on the last axis."""
     if array.dtype.kind != "f":
         return
     width = max(1, int(np.prod(array.shape[1:])))
     parts = blocks(len(array), max(1, CACHE_VALUES // width))
     with np.errstate(over="ignore", invalid="ignore"):
         for part in parts:
-            if not _all_finite(array[part]):
-                row = part.start + int(np.argwhere(~np.isfinite(array[part]))[0][0])
-                raise BadInput(f"{name} has a value that is not finite in row {row}: mend that row or leave it out.")
-            forget(array[part])
+            check_whole(array)
+            rows = array[part]
+            if not _all_finite(rows):
+                _check_rows(name, rows, part.start, masks)
+            forget(rows)
+
+
+def _check_rows(name: str, rows: Array, first: int, masks: bool) -> None:
+    masked = np.isneginf(rows) if masks else np.zeros(rows.shape, bool)
+    bad = ~(np.isfinite(rows) | masked)
+    if bad.any():
+        row = first + int(np.argwhere(bad)[0][0])
+        raise BadInput(f"{name} has a value that is not finite in row {row}: mend that row or leave it out.")
+    empty = masked.all(-1)
+    if empty.any():
+        row = first + int(np.argwhere(empty)[0][0])
+        raise BadInput(f"{name} masks every class with -inf in row {row}: at least one needs a finite value.")
+
+
+def check_whole(rows: Array) -> None:
+    """Refuses rows of a memory map whose file was cut since it was mapped: to read them would end the process."""
+    mapped = _map_of(rows)
+    if mapped is not None and mapped.size() < len(mapped):
+        raise BadInput("The file was cut short while it was read: read it again when it is whole.")
 
 
 def forget(rows: Array) -> None:
@@ -109,19 +132,24 @@ def forget(rows: Array) -> None:
     """
     if not rows.flags.c_contiguous or not hasattr(mmap, "MADV_DONTNEED"):
         return
-    base: Any = rows
-    while isinstance(base, np.ndarray):
-        if base.flags.writeable:  # what was written into a private map is in no file
-            return
-        base = base.base
-    if not isinstance(base, mmap.mmap):
+    mapped = _map_of(rows, read_only=True)
+    if mapped is None:
         return
-    start = rows.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    start = rows.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
     # Whole pages only; a page that is shared with a neighbouring block is left to it.
     first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (start + rows.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if last > first:
-        base.madvise(mmap.MADV_DONTNEED, first, last - first)
+        mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+
+def _map_of(rows: Any, read_only: bool = False) -> mmap.mmap | None:
+    """The memory map behind an array; with `read_only` none that can be written: what was written is in no file."""
+    while isinstance(rows, np.ndarray):
+        if read_only and rows.flags.writeable:
+            return None
+        rows = rows.base
+    return rows if isinstance(rows, mmap.mmap) else None
 
 
 def _all_finite(block: Array) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -20,13 +19,6 @@ FORMATS = {
 def formats() -> Any:
     """The field `format` of a command that prints rows; "table" without a flag."""
     return option("table", switches=FORMATS, group="output")
-
-
-def add_format(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("output").add_mutually_exclusive_group()
-    for name, sentence in FORMATS.items():
-        group.add_argument(f"--{name}", dest="format", action="store_const", const=name, help=sentence)
-    parser.set_defaults(format="table")
 
 
 def say(text: str) -> None:

@@ -52,13 +52,19 @@ class CrewOptions:
         """How many processes work."""
         if self.workers is not None:
             return self.workers
-        import torch
-
-        gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+        gpu = device.startswith("cuda") or (device == "auto" and _has_gpu())
         return 1 if gpu else len(os.sched_getaffinity(0))
 
     def launch(self, workers: int) -> launchers.Launcher:
         return launchers.start(self.launcher, workers)
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+    except ImportError:  # work without networks needs none
+        return False
+    return torch.cuda.is_available()
 
 
 @contextmanager

@@ -46,17 +46,19 @@ def run(options: Options) -> int:
         level=options.level,
         seed=options.seed,
     )
+    story = report.card_story([], found)
     if options.report:
-        written = report.write(Path(options.report), [], comparison=found)
+        written = report.write(story, options.report, rows=found.rows)
     if options.format == "json":
         say(json_of({"rows": found.rows, "differences": found.differences, "reasons": found.reasons}))
     elif options.format == "table":
-        report.terminal([], comparison=found)
+        report.terminal(story)
         if options.report:
             say(f"\nThe page is {written}.")
+    elif options.format == "csv":
+        say(report.rows_csv(found.rows))
     else:
-        write = {"csv": report.csv_text, "markdown": report.markdown, "latex": report.latex}[options.format]
-        say(write([], comparison=found))
+        say((report.markdown if options.format == "markdown" else report.latex)(story))
     return 0
 
 

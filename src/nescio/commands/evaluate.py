@@ -14,7 +14,6 @@ examples:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from nescio.commands._output import formats, json_of, say
@@ -74,14 +73,17 @@ def run(options: Options) -> int:
 
             add_intervals(card, resamples=options.bootstrap, seed=options.seed)
         cards.append(card)
+    story = report.card_story(cards)
     if options.report:
-        written = report.write(Path(options.report), cards)
+        written = report.write(story, options.report, rows=report.rows_of(cards))
     if options.format == "json":
         say(json_of({"files": [{"file": card.name, "rows": card.rows, "reasons": card.reasons} for card in cards]}))
     elif options.format == "table":
-        report.terminal(cards)
+        report.terminal(story)
         if options.report:
             say(f"\nThe page is {written}.")
+    elif options.format == "csv":
+        say(report.rows_csv(report.rows_of(cards)))
     else:
-        say({"csv": report.csv_text, "markdown": report.markdown, "latex": report.latex}[options.format](cards))
+        say((report.markdown if options.format == "markdown" else report.latex)(story))
     return 0

@@ -1,7 +1,7 @@
-"""Divides the classes of a labelled dataset into in-domain and out-domain ones, by how alike they look.
+"""Divides the classes of a labelled dataset into in- and out-of-distribution ones, by how alike they look.
 
-Features of a reference model, the mean of every class, Ward's tree: in-domain is the smaller side of its root, and
-out-domain the first equally many classes of the other side (UIMNET §2, there on ImageNet: 266 and 266 classes).
+Features of a reference model, the mean of every class, Ward's tree: in-distribution is the smaller side of its root,
+out-of-distribution the first equally many classes of the other side (UIMNET §2, there on ImageNet: 266 and 266 classes).
 
 examples:
   nescio imagenot --data digits --to imagenot.json --draw tree.svg
@@ -14,7 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nescio.commands._output import say
 from nescio.commands._work import DATA
@@ -22,7 +25,9 @@ from nescio.errors import BadInput
 from nescio.options import REQUIRED, option
 
 if TYPE_CHECKING:
+    from nescio.datasets import Dataset
     from nescio.datasets.partition import Partition
+    from nescio.predictions import Predictions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,30 +74,40 @@ def run(options: Options) -> int:
     return 0
 
 
-def _means(options: Options, dataset: Any) -> tuple[Any, str]:
+def _means(options: Options, dataset: Dataset) -> tuple[Any, str]:
     """Class means, and what they are means of."""
-    from nescio.datasets import partition as imagenot
+    from nescio.datasets.partition import dump_means, pixel_means
+    from nescio.predictions import Predictions
 
     features = options.features
     if options.weights or options.store:
-        from nescio.runtime import runtime
-        from nescio.work.store import Store
-
-        place = runtime(options.device, "float32")
-        if options.weights:
-            return imagenot.timm_means(
-                options.features, options.weights, dataset, place
-            ), f"timm model {options.features}"
-        means = imagenot.trial_means(options.features, Store(options.store), dataset, place, options.root)
-        return means, f"training {options.features}"
-    if options.features == "pixels":
-        return imagenot.pixel_means(dataset), "pixels"
+        kind = "timm model" if options.weights else "training"
+        return dump_means(_embeddings(options), dataset), f"{kind} {features}"
+    if features == "pixels":
+        return pixel_means(dataset), "pixels"
     if Path(features).exists():
-        return imagenot.dump_means(features, dataset), f"predictions {Path(features).name}"
+        return dump_means(Predictions.load(features), dataset), f"predictions {Path(features).name}"
     raise BadInput(
         f"--features {features}: there is no such file. If it is a timm model, name its weights with --weights; "
         "if it is the key of a training, name its store with --store; the images themselves are --features pixels."
     )
+
+
+def _embeddings(options: Options) -> Predictions:
+    """What a network sees in the training images. A pretrained one leaves nothing behind."""
+    from nescio.datasets.images import ImageSet
+    from nescio.networks.models import STORE, network, with_weights
+    from nescio.predict import Keeping, predict
+    from nescio.work.steps import Context
+    from nescio.work.store import Store
+
+    with TemporaryDirectory() as folder:
+        context = Context(Store(options.store or folder), options.root, options.device)
+        name = f"{STORE}{options.features}" if options.store else options.features
+        wanted = network(name, context.store, options.root)
+        wanted = with_weights(wanted, Path(options.weights) if options.weights else None)
+        dump = predict(wanted, ImageSet(options.data, "learnt"), context, Keeping(("embeddings",)))
+        return dump.replace(embeddings=None if dump.embeddings is None else np.array(dump.embeddings))
 
 
 def _show(made: Partition) -> None:
@@ -102,8 +117,8 @@ def _show(made: Partition) -> None:
     from rich.table import Table
 
     table = Table(title=f"{made.dataset}: classes by the Ward tree of {made.features}", title_justify="left")
-    table.add_column(f"in-domain ({len(made.inside)})", overflow="fold")
-    table.add_column(f"out-domain ({len(made.outside)})", overflow="fold")
+    table.add_column(f"in-distribution ({len(made.inside)})", overflow="fold")
+    table.add_column(f"out-of-distribution ({len(made.outside)})", overflow="fold")
     words = ([_word(made, label) for label in side] for side in (made.inside, made.outside))
     for line in zip_longest(*words, fillvalue=""):
         table.add_row(*line)
@@ -115,7 +130,7 @@ def _show(made: Partition) -> None:
             f"{unused} of {len(made.order)} classes are neither: they stand aside, so that the sides are equal."
         )
     if len(made.inside) < 2:
-        console.print("One in-domain class leaves nothing to classify: other features may give a more even tree.")
+        console.print("One in-distribution class leaves nothing to classify: other features may give a more even tree.")
 
 
 def _word(made: Partition, label: int) -> str:

@@ -30,113 +30,107 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from nescio.commands._output import add_format, json_of, say
-from nescio.commands.reliability import add_scoring, how_of
+from nescio.analysis.candidates import Candidate, in_one_order, read
+from nescio.analysis.ranking import QUANTITIES, Ranked, Scoring, arrays_of, rank, table_of
+from nescio.commands._output import formats, json_of, say
 from nescio.errors import BadInput
+from nescio.measures.siblings import kind
+from nescio.options import argument, nested, option
 
 if TYPE_CHECKING:
-    from nescio.analysis.ranking import Candidate, Ranked
-    from nescio.datasets.pictures import Pictures
-    from nescio.embedding import Asking
-    from nescio.predictions import Predictions
+    from nescio.datasets.images import ImageSet
 
 ENDINGS = (".npz", ".safetensors", ".parquet", ".csv", ".npy")
 NETWORK = ("store:", "siblings:", "torchvision:")
 HINT = "The rows have labels: with --train, which names rows to learn from, downstream heads check this ranking."
 REFERENCES = "references"  # --train references: their labels are those of the images
+ROWS, LABELS, COMPARISON, PLACE = "rows", "labels", "comparison", "place"  # headings of options
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("candidates", nargs="+", metavar="CANDIDATE", help="NAME=MEMBER,MEMBER,… or one MEMBER")
-    images = parser.add_argument_group("rows")
-    images.add_argument(
-        "--images", metavar="SET", help="for networks: a dataset's test images, or a folder of images without labels"
-    )
-    images.add_argument(
-        "--references",
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    candidates: tuple[str, ...] = argument("NAME=MEMBER,MEMBER,… or one MEMBER", metavar="CANDIDATE")
+    images: str | None = option(
+        None,
+        "for networks: a dataset's test images, or a folder of images without labels",
         metavar="SET",
-        help="for networks: a dataset, or a folder of images (default: a part of --images, as for FILEs)",
+        unset="none",
+        group=ROWS,
     )
-    images.add_argument(
-        "--draw", type=int, default=5000, metavar="N", help="references drawn from --references (default: 5000)"
+    references: str | None = option(
+        None,
+        "for networks: a dataset, or a folder of images",
+        metavar="SET",
+        unset="a part of --images, as for FILEs",
+        group=ROWS,
     )
-    images.add_argument(
-        "--split-references",
-        type=int,
-        metavar="N",
-        help="take N of the rows as references and judge the rest (default: two halves, each judged against at most "
-        "5000 rows of the other, so that every row is judged)",
-    )
-    labels = parser.add_argument_group("labels")
-    labels.add_argument(
-        "--train",
-        action="append",
-        default=[],
+    draw: int = option(5000, "references drawn from --references", metavar="N", group=ROWS)
+    train: tuple[str, ...] = option(
+        (),
+        "labelled rows from which the downstream heads learn: for networks a dataset, whose training images are taken; "
+        "for files, a candidate's name and one file per member; `references`: the references, whose labels must be "
+        "those of the images",
+        style="repeats",
         metavar="SET|NAME=FILE,…",
-        help="labelled rows that teach the downstream heads: for networks a dataset, whose training images are taken; "
-        "for files, a candidate's name and a file for every member; `references`: the references, whose labels must "
-        "be those of the images (default: see above)",
+        unset="see above",
+        group=LABELS,
     )
-    labels.add_argument("--unlabelled", action="store_true", help="do not look at labels where there are some")
-    labels.add_argument(
-        "--tasks",
-        choices=("one-vs-one", "multiclass"),
-        default="one-vs-one",
-        help="of the downstream heads: every pair of classes, or all at once (default: one-vs-one)",
+    unlabelled: bool = option(False, "do not look at labels where there are some", group=LABELS)
+    tasks: Literal["one-vs-one", "multiclass"] = option(
+        "one-vs-one", "of the downstream heads: every pair of classes, or all at once", group=LABELS
     )
-    add_scoring(parser)
-    judged = parser.add_argument_group("comparison")
-    judged.add_argument(
-        "--resamples", type=int, help="of the bootstrap (default: 1000, or more where many candidates need them)"
+    scoring: Scoring = nested(Scoring())
+    resamples: int | None = option(
+        None, "of the bootstrap", unset="1000, or more where many candidates need them", group=COMPARISON
     )
-    judged.add_argument("--level", type=float, default=0.95, help="of the intervals (default: 0.95)")
-    place = parser.add_argument_group("place")
-    place.add_argument("--store", default="store", help="folder of networks and finished work (default: store)")
-    place.add_argument("--root", help="folder of datasets (default: $NESCIO_DATA, else ~/.cache/nescio/data)")
-    place.add_argument(
-        "--weights",
-        type=Path,
+    level: float = option(0.95, "of the intervals", group=COMPARISON)
+    store: str = option("store", "folder of networks and finished work", group=PLACE)
+    root: str | None = option(None, "folder of datasets", unset="$NESCIO_DATA, else ~/.cache/nescio/data", group=PLACE)
+    weights: str | None = option(
+        None,
+        "of pretrained models: a checkpoint, or a folder of files named by models",
         metavar="PATH",
-        help="of pretrained models: a checkpoint, or a folder of files named by models (default: $NESCIO_WEIGHTS, then "
-        "the hubs' caches, then the network)",
+        unset="$NESCIO_WEIGHTS, then the hubs' caches, then the network",
+        group=PLACE,
     )
-    place.add_argument("--device", default="auto", help="cpu, cuda, or auto: the GPU if there is one (default)")
-    parser.add_argument(
-        "--to", metavar="FILE", help="scores of every candidate and row: .csv, .parquet or .npz (default: none)"
+    device: str = option("auto", "cpu, cuda, or auto: the GPU if there is one", group=PLACE)
+    to: str | None = option(
+        None, "scores of every candidate and row: .csv, .parquet or .npz", metavar="FILE", unset="none"
     )
-    parser.add_argument("--report", metavar="DIR", help="write index.html, rows.csv and tables there (default: none)")
-    add_format(parser)
+    report: str | None = option(None, "write index.html, rows.csv and tables there", metavar="DIR", unset="none")
+    format: str = formats()
 
 
-def run(args: argparse.Namespace) -> int:
-    from nescio.analysis.ranking import arrays_of, rank, save_columns, table_of
-
-    found = rank(
-        candidates_of(args),
-        how_of(args),
-        labels=not args.unlabelled,
-        resamples=args.resamples,
-        level=args.level,
-        seed=args.seed,
+def run(options: Options) -> int:
+    ranked = rank(
+        candidates_of(options),
+        options.scoring,
+        labels=not options.unlabelled,
+        tasks=options.tasks,
+        resamples=options.resamples,
+        level=options.level,
     )
-    if not found.truths and not args.unlabelled and all(each.tests[0].labels is not None for each in found.candidates):
-        found.notes.append(HINT)
-    if args.to:
-        save_columns(args.to, table_of(found), arrays_of(found))
+    labelled = all(candidate.tests[0].labels is not None for candidate in ranked.candidates)
+    if labelled and not ranked.losses and not options.unlabelled:
+        ranked.notes.append(HINT)
+    if options.to:
+        from nescio.predictions.columns import save_columns
+
+        save_columns(options.to, table_of(ranked), arrays_of(ranked))
     page = None
-    if args.report:
-        from nescio.report.representations import ranking_story, write_story
+    if options.report:
+        from nescio.report.pages import write
+        from nescio.report.representations import ranking_story
 
-        page = write_story(ranking_story(found), args.report, found.comparison.rows)
-    _show(found, args, page)
+        page = write(ranking_story(ranked), options.report, rows=ranked.comparison.rows)
+    _print(ranked, options, page)
     return 0
 
 
@@ -144,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedMembers:
     """A candidate as it was typed."""
 
     name: str
@@ -155,7 +149,7 @@ class Named:
         return _is_network(self.members[0])
 
 
-def named(text: str) -> Named:
+def named_members(text: str) -> NamedMembers:
     """NAME=MEMBER,MEMBER,… or one MEMBER, which is then its own name."""
     name, equals, rest = text.partition("=")
     if not equals or Path(text).exists():
@@ -165,223 +159,220 @@ def named(text: str) -> Named:
         raise BadInput(f"{text!r} is not a candidate: write NAME=MEMBER,MEMBER,….")
     if not name and len(members) > 1:
         raise BadInput(f"{text!r} has several members and no name: write NAME={text}.")
-    kinds = {_is_network(each) for each in members}
-    if len(kinds) > 1:
+    if len({_is_network(member) for member in members}) > 1:
         raise BadInput(f"{text!r} mixes files and networks: members of one candidate must be of one kind.")
-    return Named(name or _own_name(members[0]), members)
+    first = members[0]
+    return NamedMembers(name or (first if _is_network(first) else Path(sides(first)[1]).stem), members)
 
 
 def _is_network(word: str) -> bool:
-    """Files are told by their ending, by a folder in their path, or because they are there."""
+    """Files are known by their ending, by a folder in their path, or because they are there."""
     if word.startswith(NETWORK):
         return True
-    files = word.lower().endswith(ENDINGS) or os.sep in word or Path(word).exists()
-    return not files and ":" not in word
+    is_file = word.lower().endswith(ENDINGS) or os.sep in word or Path(word).exists()
+    return not is_file and ":" not in word
 
 
-def _own_name(word: str) -> str:
-    if _is_network(word):
-        return word
-    return Path(_sides(word)[1]).stem
-
-
-def _sides(word: str) -> tuple[str | None, str]:
+def sides(word: str) -> tuple[str | None, str]:
     """REFERENCES:TESTS, or None and one file; a colon may also be part of a path that is there."""
     if Path(word).exists() or ":" not in word:
         return None, word
-    cuts = [at for at, letter in enumerate(word) if letter == ":"]
-    pairs = [(word[:at], word[at + 1 :]) for at in cuts]
-    there = [pair for pair in pairs if all(each and Path(each).exists() for each in pair)]
+    colons = [place for place, letter in enumerate(word) if letter == ":"]
+    pairs = [(word[:colon], word[colon + 1 :]) for colon in colons]
+    there = [pair for pair in pairs if all(file and Path(file).exists() for file in pair)]
     refs, tests = there[0] if there else pairs[-1]
     if not (refs and tests):
         raise BadInput(f"{word!r} is neither a file nor two files REFERENCES:TESTS.")
     return refs, tests
 
 
-def candidates_of(args: argparse.Namespace) -> list[Candidate]:
-    """The embeddings of every candidate, read or made."""
-    asked = [named(text) for text in args.candidates]
-    if twice := [each.name for each in asked if [other.name for other in asked].count(each.name) > 1]:
+def candidates_of(options: Options) -> list[Candidate]:
+    """The embeddings of every candidate, read or predicted."""
+    wanted = [named_members(text) for text in options.candidates]
+    names = [candidate.name for candidate in wanted]
+    if twice := [name for name in names if names.count(name) > 1]:
         raise BadInput(f"Two candidates are called {twice[0]!r}: name them, NAME=….")
-    for number, each in enumerate(asked):
-        if twin := next((other for other in asked[:number] if set(other.members) == set(each.members)), None):
-            raise BadInput(f"{twin.name} and {each.name} are the same members: they cannot be told apart.")
-    networks = [each for each in asked if each.networks]
-    taught = _taught(args.train, asked)
-    if networks and not args.images:
+    for number, one in enumerate(wanted):
+        if twin := next((other for other in wanted[:number] if set(other.members) == set(one.members)), None):
+            raise BadInput(f"{twin.name} and {one.name} are the same members: they cannot be told apart.")
+    networks = [candidate for candidate in wanted if candidate.networks]
+    train = _training_rows(options.train, wanted)
+    if networks and not options.images:
         raise BadInput(f"{networks[0].members[0]} is a network and must be shown images: name them with --images.")
-    if not networks and (args.images or args.references):
+    if not networks and (options.images or options.references):
         raise BadInput("--images and --references are what networks look at, and all candidates are files: drop them.")
-    shown = _Shown.of(args, taught.get(None), networks) if networks else None
+    sets = _image_sets(options, train.get(None), networks) if networks else {}
     return [
-        _embedded(each, args, shown) if shown and each.networks else _read(each, taught.get(each.name))
-        for each in asked
+        _predicted(candidate, options, sets) if candidate.networks else _read(candidate, train.get(candidate.name))
+        for candidate in wanted
     ]
 
 
-def _taught(texts: Sequence[str], asked: Sequence[Named]) -> dict[str | None, str]:
+def _training_rows(texts: Sequence[str], wanted: Sequence[NamedMembers]) -> dict[str | None, str]:
     """--train by candidate; None for networks, which learn from a set, and `references` for all."""
-    found: dict[str | None, str] = {}
-    names = [each.name for each in asked]
+    rows: dict[str | None, str] = {}
+    names = [candidate.name for candidate in wanted]
     for text in texts:
         name, equals, rest = text.partition("=")
         if text == REFERENCES:
-            found |= dict.fromkeys([None, *names], REFERENCES)
+            rows |= dict.fromkeys([None, *names], REFERENCES)
         elif equals and name in names and rest:
-            found[name] = rest
+            rows[name] = rest
         elif not equals:
-            found[None] = text
+            rows[None] = text
         else:
             raise BadInput(
                 f"--train {text}: write a dataset, `references`, or NAME=FILE,… with one of {', '.join(names)}."
             )
-    if None in found and found[None] != REFERENCES and not any(each.networks for each in asked):
+    if rows.get(None, REFERENCES) != REFERENCES and not any(candidate.networks for candidate in wanted):
         raise BadInput(
-            f"--train {found[None]}: the candidates are files; write NAME=FILE,… with a file for every member."
+            f"--train {rows[None]}: the candidates are files; write NAME=FILE,… with a file for every member."
         )
-    return found
+    return rows
 
 
-def _read(asked: Named, taught: str | None) -> Candidate:
+def _read(wanted: NamedMembers, train: str | None) -> Candidate:
     """A candidate of files."""
-    from nescio.analysis.ranking import Candidate, read
-
-    sides = [_sides(word) for word in asked.members]
-    refs = [side for side, _ in sides if side is not None]
-    if refs and len(refs) < len(sides):
-        raise BadInput(f"{asked.name}: some members are REFERENCES:TESTS and some are one file; write all alike.")
-    tests, known = read([side for _, side in sides]), read(refs) if refs else None
-    train: list[Predictions] | None = None
-    if taught == REFERENCES:
-        train = known  # a part of the rows teaches by itself
-    elif taught is not None:
-        files = taught.split(",")
-        if len(files) != len(sides):
-            raise BadInput(f"--train {asked.name}={taught}: {len(files)} files for {len(sides)} members.")
-        train = read(files)
-    if train is not None and train[0].labels is None:
-        raise BadInput(f"The rows that should teach heads on {asked.name} have no labels.")
-    return Candidate(asked.name, tests, known, train)
+    pairs = [sides(word) for word in wanted.members]
+    references = [file for file, _ in pairs if file is not None]
+    if references and len(references) < len(pairs):
+        raise BadInput(f"{wanted.name}: some members are REFERENCES:TESTS and some are one file; write all alike.")
+    tests, refs = read([file for _, file in pairs]), read(references) if references else None
+    labelled = None
+    if train == REFERENCES:
+        labelled = refs  # where they are a part of the rows, heads learn from them anyway
+    elif train is not None:
+        files = train.split(",")
+        if len(files) != len(pairs):
+            raise BadInput(f"--train {wanted.name}={train}: {len(files)} files for {len(pairs)} members.")
+        labelled = read(files)
+    if labelled is not None and labelled[0].labels is None:
+        raise BadInput(f"The rows that heads on {wanted.name} should learn from have no labels.")
+    return Candidate(wanted.name, tests, refs, labelled)
 
 
-# ---- networks and what they are shown
+# ---- networks
 
 
-@dataclass(frozen=True, eq=False)
-class _Shown:
-    """The images that all networks look at."""
+def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMembers]) -> dict[str, ImageSet]:
+    """What all networks look at: tests, refs and train, as far as they are given; no image is its own reference."""
+    from nescio.datasets.images import ImageSet, set_name
 
-    images: Pictures
-    references: Pictures | None
-    train: Pictures | None
-    train_is_references: bool
-    asking: Asking
-
-    @staticmethod
-    def of(args: argparse.Namespace, taught: str | None, networks: Sequence[Named]) -> _Shown:
-        from nescio.datasets.pictures import pictures, training
-        from nescio.embedding import Asking
-        from nescio.predictions.entries import spec_of
-        from nescio.work.store import Store
-
-        trained = any(word.startswith(("store:", "siblings:")) for each in networks for word in each.members)
-        images = pictures(args.images, args.root, divided=trained)
-        known = training(args.references, args.root, args.draw, args.seed) if args.references else None
-        same = bool(known and known.labelled and images.labelled and spec_of(args.references) == spec_of(args.images))
-        train = training(taught, args.root) if taught and taught != REFERENCES and not args.unlabelled else None
-        if known is not None and known.images.revision == images.images.revision:
-            _check_apart(images, known, args)
-        asking = Asking(Store(args.store), args.root, args.weights, args.device)
-        return _Shown(images, known, train, taught == REFERENCES or (same and not taught), asking)
+    if options.draw < 1:
+        raise BadInput(f"--draw is a number of references from 1 on, not {options.draw}.")
+    words = [word for candidate in networks for word in candidate.members]
+    ours = any(
+        word.startswith(("store:", "siblings:")) for word in words
+    )  # learnt from a part of the set
+    tests = ImageSet(set_name(str(options.images)), "test" if ours else "given")
+    sets = {"tests": tests}
+    if options.references:
+        sets["refs"] = refs = _learnt(options.references, options.root, options.draw, options.scoring.seed)
+        _check_apart(tests, refs, options)
+        labelled = all(images.load(options.root).dataset.labelled for images in (tests, refs))
+        if train == REFERENCES or (train is None and labelled and refs.data == tests.data):
+            sets["train"] = refs
+    if train is not None and train != REFERENCES and not options.unlabelled:
+        sets["train"] = _learnt(train, options.root)
+    return sets
 
 
-def _check_apart(images: Pictures, known: Pictures, args: argparse.Namespace) -> None:
-    """No image may be its own reference."""
+def _learnt(data: str, root: str | None, draw: int | None = None, seed: int = 0) -> ImageSet:
+    """What networks of `nescio train` learn from; of a set with a class too small to divide, all training images."""
+    from nescio.datasets.images import ImageSet, set_name
+
+    images = ImageSet(set_name(data), "train", sample=draw, sample_seed=seed)
+    try:
+        images.load(root)
+    except BadInput:
+        return replace(images, split="learnt")
+    return images
+
+
+def _check_apart(tests: ImageSet, refs: ImageSet, options: Options) -> None:
     import numpy as np
 
-    both = np.isin(images.images.index, known.images.index)
-    if both.any():
+    shown, known = tests.load(options.root), refs.load(options.root)
+    count = int(np.isin(shown.index, known.index).sum()) if shown.revision == known.revision else 0
+    if count:
         raise BadInput(
-            f"{int(both.sum())} of the images of {args.images} are among the references: name other references, or "
-            "leave --references away, and a part of the images is taken."
+            f"{count} of the images of {options.images} are among the references: name other references, or omit "
+            "--references, and a part of the images is taken."
         )
 
 
-def _embedded(asked: Named, args: argparse.Namespace, shown: _Shown) -> Candidate:
+def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]) -> Candidate:
     """A candidate of networks, which look at the images."""
-    from nescio.analysis.ranking import Candidate, in_one_order
-    from nescio.embedding import embed, members_of
-    from nescio.work.progress import track
+    from nescio.networks.models import network, with_weights
+    from nescio.networks.siblings import with_siblings
+    from nescio.predict import embed
+    from nescio.work.steps import Context
+    from nescio.work.store import Store
 
-    members = members_of(asked.members, shown.asking.store)
-    sets = {"tests": shown.images, "refs": shown.references, "train": shown.train}
-    held: dict[str, Any] = {}
-    for name, pictures in sets.items():
-        if pictures is not None:
-            dumps = [embed(each, pictures, shown.asking) for each in track(members, f"{asked.name}, {name}")]
-            held[name] = in_one_order(dumps, members)
-    found = Candidate(asked.name, held["tests"], held.get("refs"), held.get("train"), "networks")
-    return replace(found, train=found.refs) if shown.train_is_references and found.refs is not None else found
+    context = Context(Store(options.store), options.root, options.device)
+    place = Path(options.weights) if options.weights else None
+    names = with_siblings(wanted.members, context.store)
+    networks = [with_weights(network(name, context.store, options.root), place) for name in names]
+    dumps = {role: in_one_order(embed(networks, images, context), names) for role, images in sets.items()}
+    return Candidate(wanted.name, dumps["tests"], dumps.get("refs"), dumps.get("train"))
 
 
 # ---- what is printed
 
 
-def _show(found: Ranked, args: argparse.Namespace, page: Path | None) -> None:
-    from nescio import report
+def _print(ranked: Ranked, options: Options, page: Path | None) -> None:
+    from nescio.report import text
     from nescio.report.representations import ranking_sentences, ranking_tables
 
-    if args.format == "json":
-        say(json_of(_plain(found)))
+    if options.format == "json":
+        say(json_of(_plain(ranked)))
         return
-    tables = ranking_tables(found, brief=args.format == "table")
-    if args.format != "table":
-        write = {"markdown": report.markdown, "latex": report.latex}
-        say(report.csv_text(found.comparison.rows) if args.format == "csv" else write[args.format](tables))
+    tables = ranking_tables(ranked, brief=options.format == "table")
+    if options.format != "table":
+        write = {"markdown": text.markdown, "latex": text.latex}
+        say(text.rows_csv(ranked.comparison.rows) if options.format == "csv" else write[options.format](tables))
         return
     from rich.console import Console
     from rich.text import Text
 
     console = Console()
-    console.print(Text(" ".join(ranking_sentences(found))), end="\n\n")
-    report.terminal(tables, console)
-    for note in found.notes:
+    console.print(Text(" ".join(ranking_sentences(ranked))), end="\n\n")
+    text.terminal(tables, console)
+    for note in ranked.notes:
         print(note, file=sys.stderr)
-    if args.to:
-        say(f"{args.to} holds the scores of {len(found.rows.keys):,} rows.")
+    if options.to:
+        say(f"{options.to} holds the scores of {len(ranked.rows.keys):,} rows.")
     if page is not None:
         say(f"The page is {page}.")
 
 
-def _plain(found: Ranked) -> dict[str, Any]:
-    from nescio.analysis.ranking import TOLD
-    from nescio.measures.siblings import kind
-
-    def told(name: str) -> dict[str, Any]:
-        held = {}
-        for metric in found.metrics:
-            if (row := found.row(name, metric)) is not None:
-                fields = ("value", "low", "high", "rank", "best")
-                held[metric] = {"better": TOLD[kind(metric)][1]} | {field: row[field] for field in fields}
-        return held
+def _plain(ranked: Ranked) -> dict[str, Any]:
+    def scores(name: str) -> dict[str, Any]:
+        fields = ("value", "low", "high", "rank", "best")
+        rows = {metric: ranked.row(name, metric) for metric in ranked.metrics}
+        return {
+            metric: {"better": QUANTITIES[kind(metric)].better} | {field: row[field] for field in fields}
+            for metric, row in rows.items()
+            if row is not None
+        }
 
     return {
-        "choice": found.group[0] if found.group else None,
-        "group": found.group,
-        "by": found.nc,
-        "k": found.k,
-        "n": len(found.rows.keys),
-        "references": found.rows.references,
-        "halves": len(found.rows.parts) > 1,
-        "distance": found.how.metric,
-        "similarity": found.how.similarity,
-        "level": found.comparison.level,
-        "resamples": found.comparison.resamples,
+        "choice": ranked.group[0] if ranked.group else None,
+        "group": ranked.group,
+        "by": ranked.nc,
+        "k": ranked.k,
+        "n": len(ranked.rows.keys),
+        "references": ranked.rows.references,
+        "halves": len(ranked.rows.parts) > 1,
+        "distance": ranked.scoring.distance,
+        "similarity": ranked.scoring.similarity,
+        "level": ranked.comparison.level,
+        "resamples": ranked.comparison.resamples,
         "candidates": [
-            {"candidate": each.name, "members": each.members, "features": each.features, "scores": told(each.name)}
-            | {"difference": found.difference(each.name), "reasons": dict(found.scores[each.name].reasons)}
-            for each in found.candidates
+            {"candidate": each.name, "members": each.members, "features": each.features, "scores": scores(each.name)}
+            | {"difference": ranked.difference(each.name), "reasons": dict(ranked.scores[each.name].reasons)}
+            for each in ranked.candidates
         ],
-        "agreement": found.agreement,
-        "notes": found.notes,
+        "agreement": ranked.agreement,
+        "notes": ranked.notes,
     }

@@ -1,6 +1,6 @@
 """How far each row's representation can be trusted, without any label: from the embeddings of two or more models.
 
-EMBEDDINGS are files, one a model, with `embeddings` (n, d) of the same rows: .npz, .safetensors, .parquet, .csv (with
+EMBEDDINGS are files, one per model, with `embeddings` (n, d) of the same rows: .npz, .safetensors, .parquet, .csv (with
 columns emb_0 …), folders, or a plain array in a .npy file; `index` (n,) names the rows where they are not in one order.
 The models should be siblings: one algorithm, other seeds. d may differ between them.
 
@@ -9,9 +9,9 @@ A row is reliable where the models agree on which references are nearest to it (
 log-likelihood under a mixture fitted to the references (LL), each the mean over models, and the variance between models
 (FV).
 
-The references are other rows, best 5,000 of those that the models learnt from: --references, a file a model in the same
-order. Without them the rows are halved and each half is judged against (at most 5,000 rows of) the other, so that every
-row gets a score; or --split-references takes N rows as references, which then get none.
+The references are other rows, best 5,000 of those that the models learnt from: --references, one file per model in the
+same order. Without them the rows are halved and each half is judged against (at most 5,000 rows of) the other, so that
+every row gets a score; or --split-references takes N rows as references, which then get none.
 
 --to writes index, nc (higher = more reliable), and u_nc, u_dist, u_norm, u_ll, u_fv (all: higher = less reliable).
 
@@ -23,217 +23,160 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from nescio.analysis.candidates import Candidate, read
+from nescio.analysis.ranking import ScoredRows, Scoring, columns_of, score_rows
 from nescio.commands._output import json_of, say
 from nescio.errors import BadInput
-
-if TYPE_CHECKING:
-    from nescio.analysis.ranking import How
-    from nescio.report.representations import Judged
+from nescio.options import argument, nested, option
 
 ONE = (
-    "One model has no neighbourhood consistency: NC asks whether models agree on what is near to a row, so it needs "
-    "the embeddings of a second one, best of the same algorithm with another seed. `nescio rank {} --to FILE` gives "
-    "what one model has: Dist, Norm and LL."
+    "One model has no neighbourhood consistency: NC is how far models agree on what is near to a row, so it needs the "
+    "embeddings of a second one, best of the same algorithm with another seed. `nescio rank {} --to FILE` gives what "
+    "one model has: Dist, Norm and LL."
 )
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="EMBEDDINGS", help="a file of embeddings for every model")
-    which = parser.add_argument_group("references")
-    which.add_argument(
-        "--references",
-        nargs="+",
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    files: tuple[str, ...] = argument("embeddings, one file per model", metavar="EMBEDDINGS")
+    references: tuple[str, ...] = option(
+        (),
+        "embeddings of the references, one file per model in the same order",
+        style="words",
         metavar="FILE",
-        help="embeddings of the references, a file for every model in the same order (default: the other half of the "
-        "rows, at most 5000)",
+        unset="the other half of the rows, at most 5000",
+        group="references",
     )
-    which.add_argument(
-        "--split-references", type=int, metavar="N", help="N of the rows, the rest is judged (default: two halves)"
+    scoring: Scoring = nested(Scoring())
+    to: str | None = option(
+        None, "scores of every row: .csv, .parquet or .npz", metavar="FILE", unset="none", group="output"
     )
-    add_scoring(parser)
-    shown = parser.add_argument_group("output")
-    shown.add_argument("--to", metavar="FILE", help="a line for every row: .csv, .parquet or .npz (default: none)")
-    shown.add_argument("--report", metavar="DIR", help="write index.html and tables there (default: none)")
-    shown.add_argument(
-        "--images",
+    report: str | None = option(None, "write index.html and tables there", metavar="DIR", unset="none", group="output")
+    images: str | None = option(
+        None,
+        "the images of the rows, for the page: a folder of images, by name or in order of their names, or the test "
+        "images of a dataset",
         metavar="SET",
-        help="the images of the rows, for the page: a folder of images, by name or in order of their names, or the "
-        "test images of a dataset (default: rows are told by index)",
+        unset="rows are named by index",
+        group="output",
     )
-    shown.add_argument("--root", help="folder of datasets (default: $NESCIO_DATA, else ~/.cache/nescio/data)")
-    shown.add_argument(
-        "--least", type=int, default=24, metavar="N", help="least reliable rows that are told (default: 24)"
+    root: str | None = option(
+        None, "folder of datasets", unset="$NESCIO_DATA, else ~/.cache/nescio/data", group="output"
     )
-    shown.add_argument("--json", action="store_true", help="strict JSON, alone on stdout")
+    least: int = option(24, "least reliable rows to list", metavar="N", group="output")
+    format: str = option("table", switches={"json": "strict JSON, alone on stdout"}, group="output")
 
 
-def add_scoring(parser: argparse.ArgumentParser) -> None:
-    """How rows are scored; `nescio rank` takes the same."""
-    how = parser.add_argument_group("scores")
-    how.add_argument(
-        "--k",
-        type=int,
-        help="neighbours of NC (default: 100, or a twentieth of the references where they are fewer than 2000)",
-    )
-    how.add_argument("--k-dist", type=int, default=1, metavar="K", help="neighbours of Dist (default: 1)")
-    how.add_argument(
-        "--distance",
-        choices=("cosine", "euclidean"),
-        default="cosine",
-        help="between embeddings; cosine: at length one, and LL by a von Mises–Fisher mixture; euclidean: as they are, "
-        "and a Gaussian mixture (default: cosine)",
-    )
-    how.add_argument(
-        "--similarity",
-        choices=("jaccard", "overlap"),
-        default="jaccard",
-        help="of two sets of neighbours: shared of all, or shared of k (default: jaccard)",
-    )
-    how.add_argument(
-        "--components", type=int, default=20, metavar="C", help="of LL's mixture; 0: no LL, quicker (default: 20)"
-    )
-    how.add_argument("--seed", type=int, default=0, help="of the division into halves and of the mixture (default: 0)")
-
-
-def how_of(args: argparse.Namespace) -> How:
-    from nescio.analysis.ranking import How
-
-    return How(
-        k=args.k,
-        k_dist=args.k_dist,
-        metric=args.distance,
-        similarity=args.similarity,
-        components=args.components,
-        split=args.split_references,
-        seed=args.seed,
-        tasks=getattr(args, "tasks", "one-vs-one"),
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    from nescio.analysis.ranking import columns_of, save_columns
-
-    if args.least < 1:
-        raise BadInput(f"--least is a number of rows from 1 on, not {args.least}.")
-    if args.images and not args.report:
+def run(options: Options) -> int:
+    if options.least < 1:
+        raise BadInput(f"--least is a number of rows from 1 on, not {options.least}.")
+    if options.images and not options.report:
         raise BadInput("--images are shown on the page: name its folder with --report.")
-    judged = judge(args)
-    if args.to:
-        save_columns(args.to, columns_of(judged.scores))
-    page = _page(judged, args) if args.report else None
-    if args.json:
-        say(json_of(_plain(judged, args)))
+    scored = score_rows(candidate_of(options), options.scoring)
+    if options.to:
+        from nescio.predictions.columns import save_columns
+
+        save_columns(options.to, columns_of(scored.scores))
+    page = _write_page(scored, options) if options.report else None
+    if options.format == "json":
+        say(json_of(_plain(scored, options)))
     else:
-        _print(judged, args, page)
+        _print(scored, options, page)
     return 0
 
 
-def judge(args: argparse.Namespace) -> Judged:
-    """The rows of the files and their scores."""
-    from nescio.analysis.ranking import Candidate, division, neighbours, own_references, read, scored
-    from nescio.report.representations import Judged
-
-    if len(args.files) == 1:
-        raise BadInput(ONE.format(args.files[0]))
-    how, refs = how_of(args), None
-    if args.references:
-        if how.split is not None:
-            raise BadInput(
-                "--references gives the references and --split-references takes them from the rows: drop one."
-            )
-        if len(args.references) != len(args.files):
-            raise BadInput(
-                f"There are {len(args.files)} files of embeddings and {len(args.references)} of references: give one "
-                "of each a model, in the same order."
-            )
-        refs = read(args.references)
-    candidate = Candidate("", read(args.files), refs)
-    rows = division([candidate], how)
-    k = neighbours(rows, how)
-    scores = scored(candidate, rows, k, how)
-    if not scores.u:
-        raise BadInput(next(iter(scores.reasons.values())))
-    return Judged(candidate, scores, rows, k, how, tuple(own_references(scores)))
+def candidate_of(options: Options) -> Candidate:
+    """The embeddings in the files."""
+    files, references = options.files, options.references
+    if len(files) == 1:
+        raise BadInput(ONE.format(files[0]))
+    if references and options.scoring.split is not None:
+        raise BadInput("--references gives the references and --split-references takes them from the rows: drop one.")
+    if references and len(references) != len(files):
+        raise BadInput(
+            f"There are {len(files)} files of embeddings and {len(references)} of references: give one of each per "
+            "model, in the same order."
+        )
+    return Candidate("", read(files), read(references) if references else None)
 
 
-def _page(judged: Judged, args: argparse.Namespace) -> Path:
-    from nescio.report.representations import judged_story, write_story
+def _write_page(scored: ScoredRows, options: Options) -> Path:
+    from nescio.report.pages import write
+    from nescio.report.representations import scored_story
 
-    shown = _thumbnails(judged, args) if args.images else None
-    return write_story(judged_story(judged, args.least, shown), args.report)
+    assert options.report is not None
+    pictures = _thumbnails(scored, options.images, options) if options.images else None
+    return write(scored_story(scored, options.least, pictures), options.report)
 
 
-def _thumbnails(judged: Judged, args: argparse.Namespace) -> dict[int, tuple[bytes, str]]:
+def _thumbnails(scored: ScoredRows, data: str, options: Options) -> dict[int, tuple[bytes, str]]:
     """Row → small picture and name, of the rows that the page shows."""
-    from nescio.datasets.pictures import pictures, places_of, thumbnail
+    from nescio.datasets.decode import thumbnail
+    from nescio.datasets.images import ImageSet, rows_by_key, set_name
 
-    index, every = judged.scores.index, len(judged.candidate.tests[0])
-    shown = pictures(args.images, args.root, divided=True)
+    index, every = scored.scores.index, len(scored.candidate.tests[0])
+    images = ImageSet(set_name(data)).load(options.root)
     try:
-        at = places_of(index, shown, every)
+        places = rows_by_key(index, images, every)
     except BadInput:  # a set without test images of its own: the rows may be all of it
-        shown = pictures(args.images, args.root)
-        at = places_of(index, shown, every)
-    wanted = {int(row) for rows in (judged.least(args.least), judged.most(args.least)) for row in rows}
-    found = {}
+        images = ImageSet(set_name(data), split="given").load(options.root)
+        places = rows_by_key(index, images, every)
+    wanted = {int(row) for rows in (scored.least(options.least), scored.most(options.least)) for row in rows}
+    pictures = {}
     for row in sorted(wanted):
-        source = shown.images.source(int(at[row]))
-        name = Path(source).name if isinstance(source, str) else str(judged.scores.index[row])
-        found[row] = thumbnail(source), name
-    return found
+        source = images.source(int(places[row]))
+        name = Path(source).name if isinstance(source, str) else str(index[row])
+        pictures[row] = thumbnail(source), name
+    return pictures
 
 
-def _print(judged: Judged, args: argparse.Namespace, page: Path | None) -> None:
+def _print(scored: ScoredRows, options: Options, page: Path | None) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from nescio import report
-    from nescio.report.representations import judged_sentences, least_table, quantile_table
+    from nescio.report.representations import least_table, quantile_table, scored_sentences
+    from nescio.report.text import terminal
 
     console = Console()
-    console.print(Text(" ".join(judged_sentences(judged))), end="\n\n")
-    report.terminal([quantile_table(judged), least_table(judged, args.least)], console)
-    for name, reason in judged.scores.reasons.items():
+    console.print(Text(" ".join(scored_sentences(scored))), end="\n\n")
+    terminal([quantile_table(scored), least_table(scored, options.least)], console)
+    for name, reason in scored.scores.reasons.items():
         print(f"{name}: {reason}", file=sys.stderr)
-    for note in judged.notes:
+    for note in scored.notes:
         print(note, file=sys.stderr)
-    if args.to:
-        say(f"{args.to} holds the scores of {len(judged.nc):,} rows.")
+    if options.to:
+        say(f"{options.to} holds the scores of {len(scored.nc):,} rows.")
     if page is not None:
         say(f"The page is {page}.")
 
 
-def _plain(judged: Judged, args: argparse.Namespace) -> dict[str, Any]:
-    import numpy as np
+def _plain(scored: ScoredRows, options: Options) -> dict[str, Any]:
+    from nescio.measures.siblings import kind
+    from nescio.report.representations import quantiles
 
-    from nescio.analysis.ranking import chance, natural
-    from nescio.report.representations import QUANTILES
-
-    def quantiles(name: str) -> dict[str, float]:
-        values = np.quantile(natural(name, judged.scores.u[name]), list(QUANTILES.values()))
-        return dict(zip(QUANTILES, values.tolist(), strict=True))
-
-    how, rows = judged.how, judged.rows
+    rows, scoring = scored.rows, scored.scoring
     return {
-        "files": args.files,
-        "models": judged.candidate.members,
-        "features": judged.candidate.features,
-        "n": len(judged.nc),
+        "files": options.files,
+        "models": scored.candidate.members,
+        "features": scored.candidate.features,
+        "n": len(scored.nc),
         "references": rows.references,
         "halves": len(rows.parts) > 1,
-        "k": judged.k,
-        "k_dist": how.k_dist,
-        "distance": how.metric,
-        "similarity": how.similarity,
-        "chance": chance(judged.k, rows.references, how.similarity),
-        "quantiles": {name.partition("@")[0]: quantiles(name) for name in judged.names},
-        "least": [{"index": judged.scores.index[row], "nc": float(judged.nc[row])} for row in judged.least(args.least)],
-        "reasons": dict(judged.scores.reasons),
-        "notes": list(judged.notes),
-        "to": args.to,
+        "k": scored.k,
+        "k_dist": scoring.k_dist,
+        "distance": scoring.distance,
+        "similarity": scoring.similarity,
+        "chance": scored.chance,
+        "quantiles": {kind(name): quantiles(scored, name) for name in scored.names},
+        "least": [
+            {"index": scored.scores.index[row], "nc": float(scored.nc[row])} for row in scored.least(options.least)
+        ],
+        "reasons": dict(scored.scores.reasons),
+        "notes": scored.notes,
+        "to": options.to,
     }

@@ -19,6 +19,7 @@ from nescio.options import add_options, option, options_of
 from nescio.work.pruning import OldWork, old_work, prune
 from nescio.work.store import Store
 
+UNITS = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "KB": 10**3}
 PRUNE = """Removes work of older versions: finished, failed and stopped work that no command of today reads.
 
 Work that is going on is never touched. What is removed, and how much, is said first."""
@@ -80,12 +81,6 @@ def _lines(old: Sequence[OldWork]) -> list[str]:
 
 
 def _amount(old: Sequence[OldWork]) -> str:
-    size = float(sum(work.bytes for work in old))
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if size < 1000:
-            break
-        size /= 1000
-    else:
-        unit = "TB"
-    pieces = f"{len(old):,} piece{'s' * (len(old) != 1)} of work"
-    return f"{pieces}, {size:.0f} {unit}" if unit == "bytes" else f"{pieces}, {size:.1f} {unit}"
+    size = sum(work.bytes for work in old)
+    unit, scale = next((unit for unit in UNITS.items() if size >= unit[1]), ("bytes", 1))
+    return f"{len(old):,} piece{'s' * (len(old) != 1)} of work, {size / scale:.{int(scale > 1)}f} {unit}"

@@ -1,22 +1,21 @@
 """Changes of images: functions of the pixels and of each image's key alone, whatever the batch and the threads.
 
 A change is a frozen dataclass with `apply`; it is a field of an image set, and so enters the key of every prediction.
-A new kind of change is one class here, or in a file of its own, with a tag.
+A new kind of change is one class with a tag, here or in a file of its own.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from nescio.errors import BadInput
 from nescio.identity import Checked, seed_for, tag
 
-Array = NDArray[Any]
+if TYPE_CHECKING:  # processes that only decode images do without torch
+    from torch import Tensor
 
 
 @tag("change")
@@ -25,13 +24,13 @@ class Change(Checked, ABC):
     """What is done to images before a network sees them."""
 
     @abstractmethod
-    def apply(self, pixels: Array, index: Array) -> Array:
-        """The changed images (n, h, w, ch) uint8; `index` (n,) is the key of each, for changes that draw."""
+    def apply(self, pixels: Tensor, index: Tensor) -> Tensor:
+        """The changed images (n, h, w, ch) uint8; `index` (n,) int64 is the key of each, for changes that draw."""
 
     @property
+    @abstractmethod
     def condition(self) -> str:
         """What rows call it in their column `condition` …"""
-        return type(self).__name__.lower()
 
     @property
     @abstractmethod
@@ -46,56 +45,106 @@ class Rotation(Change):
 
     degrees: float = 0.0
 
-    def apply(self, pixels: Array, index: Array) -> Array:
-        from PIL import Image
-
-        if self.degrees % 360 == 0:
-            return pixels
-        turned = np.empty_like(pixels)
-        for row, image in enumerate(pixels):
-            for channel in range(image.shape[-1]):
-                plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))
-                turned[row, ..., channel] = np.asarray(plane.rotate(self.degrees, Image.Resampling.BILINEAR))
-        return turned
+    condition = "rotation"
 
     @property
     def level(self) -> float:
         return self.degrees
 
+    def apply(self, pixels: Tensor, index: Tensor) -> Tensor:
+        import torch
+
+        if self.degrees % 360 == 0:
+            return pixels
+        height, width = pixels.shape[1:3]
+        angle = math.radians(self.degrees)
+        cos, sin = math.cos(angle), math.sin(angle)
+        turn = torch.tensor([[cos, -sin * height / width, 0.0], [sin * width / height, cos, 0.0]])
+        return sampled(pixels, turn.expand(len(pixels), 2, 3), "zeros")
+
 
 @tag("crop")
 @dataclass(frozen=True)
 class Crop(Change):
-    """A random part of each image, of a share of its sides between `least` and `most`, at full size (url.txt §4.3).
+    """A random part of each image, whose sides have a share of the whole's between `least` and `most`, at full size.
 
-    The share and the place are drawn for each image from a stream keyed by its index and the seed.
+    The share and the place are drawn for each image from a stream keyed by its index and the seed (url.txt §4.3).
     """
 
     least: float = 0.1
     most: float = 0.75
     seed: int = 0
 
+    condition = "crop"
+
     def check(self) -> None:
         if not 0 < self.least <= self.most <= 1:
             raise BadInput(f"A crop keeps a share between 0 and 1, from {self.least:g} to {self.most:g} does not fit.")
 
-    def apply(self, pixels: Array, index: Array) -> Array:
-        from PIL import Image
-
-        height, width = pixels.shape[1:3]
-        cropped = np.empty_like(pixels)
-        for row, (image, key) in enumerate(zip(pixels, index.tolist(), strict=True)):
-            bits = np.random.PCG64(seed_for("crop", key, self.seed)).random_raw(3)
-            share, left, top = (bits >> np.uint64(11)) * 2.0**-53
-            side = self.least + (self.most - self.least) * share
-            box = (left * (1 - side) * width, top * (1 - side) * height)
-            box = (*box, box[0] + side * width, box[1] + side * height)
-            for channel in range(image.shape[-1]):
-                plane = Image.fromarray(np.ascontiguousarray(image[..., channel]))
-                part = plane.resize((width, height), Image.Resampling.BILINEAR, box=box)
-                cropped[row, ..., channel] = np.asarray(part)
-        return cropped
-
     @property
     def level(self) -> float:
         return self.most
+
+    def apply(self, pixels: Tensor, index: Tensor) -> Tensor:
+        import torch
+
+        share, across, down = uniforms(index, 3, seed_for("crop", self.seed)).unbind(1)
+        side = self.least + (self.most - self.least) * share
+        zero = torch.zeros_like(side)
+        shift = (1 - side)[:, None] * (2 * torch.stack([across, down], 1) - 1)
+        part = torch.stack([side, zero, shift[:, 0], zero, side, shift[:, 1]], 1).view(-1, 2, 3)
+        return sampled(pixels, part, "border")
+
+
+def sampled(pixels: Tensor, theta: Tensor, border: str) -> Tensor:
+    """The images (n, h, w, ch) uint8 under affine maps theta (n, 2, 3) of the square from −1 to 1, bilinearly."""
+    from torch.nn import functional as F
+
+    x = pixels.permute(0, 3, 1, 2).float()
+    grid = F.affine_grid(theta.to(x), list(x.shape), align_corners=False)
+    found = F.grid_sample(x, grid, padding_mode=border, align_corners=False)
+    return found.round().clamp(0, 255).byte().permute(0, 2, 3, 1)
+
+
+# ---- random numbers that are functions of (image, place, seed)
+
+
+def uniforms(index: Tensor, count: int, seed: int) -> Tensor:
+    """(n, count) numbers in (0, 1), a function of each image's key, the place and the seed alone, on any device.
+
+    The finaliser of SplitMix64 (Steele, Lea and Flood 2014) over key and place: integers wrap alike everywhere.
+    """
+    import torch
+
+    place = torch.arange(count, device=index.device, dtype=torch.int64)
+    z = _mixed(index.long() + _wrapped(seed))[:, None] + place * _wrapped(0x9E3779B97F4A7C15)
+    bits = _mixed(z) >> 40 & 0xFFFFFF  # 24 bits: every one is a float32
+    return (bits.float() + 0.5) * 2.0**-24
+
+
+def normals(index: Tensor, count: int, seed: int) -> Tensor:
+    """(n, count) standard normal numbers, by Box and Muller's formula."""
+    import torch
+
+    half = (count + 1) // 2
+    u = uniforms(index, 2 * half, seed)
+    radius = (-2 * u[:, :half].log()).sqrt()
+    angle = 2 * math.pi * u[:, half:]
+    return torch.cat([radius * angle.cos(), radius * angle.sin()], 1)[:, :count]
+
+
+def _mixed(z: Tensor) -> Tensor:
+    z = (z ^ _shifted(z, 30)) * _wrapped(0xBF58476D1CE4E5B9)
+    z = (z ^ _shifted(z, 27)) * _wrapped(0x94D049BB133111EB)
+    return z ^ _shifted(z, 31)
+
+
+def _shifted(z: Tensor, bits: int) -> Tensor:
+    """Shifted right without its sign."""
+    return z >> bits & (1 << 64 - bits) - 1
+
+
+def _wrapped(number: int) -> int:
+    """A 64-bit number as a signed one."""
+    number &= (1 << 64) - 1
+    return number - (1 << 64) if number >> 63 else number

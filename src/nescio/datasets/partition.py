@@ -1,4 +1,4 @@
-"""ImageNot: which classes of a labelled dataset are in-domain and which are out-domain, by how alike they look.
+"""ImageNot: which classes of a labelled dataset are in- and which out-of-distribution, by how alike they look.
 
 Features of a reference model → mean of every class → Ward tree → two equally large sets of classes (UIMNET §2). The
 paper takes the 266 classes to the left of the root of ImageNet's tree, and the first 266 to the right. Left and right
@@ -14,9 +14,8 @@ height comes first, a single class before a merged one, and of two single classe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +24,15 @@ from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput
+from nescio.predictions import Predictions
 from nescio.work.progress import track
 
 if TYPE_CHECKING:
     from nescio.datasets import Dataset
-    from nescio.runtime import Runtime
-    from nescio.work.store import Store
 
 Array = NDArray[Any]
 RULE = 1  # version of the rule above; a change that moves a class raises it
 KIND = "nescio.partition"  # what a saved partition calls itself
-BATCH = 256  # images that a network sees at once
 BLOCK_VALUES = 1 << 24  # features are summed in blocks of about this many numbers
 
 
@@ -248,202 +245,30 @@ def pixel_means(dataset: Dataset) -> Array:
     return _means(read(), len(dataset.classes)) / 255
 
 
-def dump_means(path: str | Path, dataset: Dataset) -> Array:
-    """Class means of the embeddings in a file of Predictions whose labels are those of the dataset."""
-    from nescio.predictions import Predictions
-
-    held = Predictions.load(path)
-    for name in ("embeddings", "labels"):
-        if getattr(held, name) is None:
-            raise BadInput(f"{path} has no {name}: class means need embeddings (n, d) and labels (n,).")
-    assert held.labels is not None
+def dump_means(dump: Predictions, dataset: Dataset) -> Array:
+    """Class means of the embeddings of a reference network, whose dump has the labels of the dataset."""
+    if dump.embeddings is None or dump.labels is None:
+        lacking = "embeddings" if dump.embeddings is None else "labels"
+        raise BadInput(f"The predictions have no {lacking}: class means need embeddings (n, d) and labels (n,).")
     classes = len(dataset.classes)
-    if int(held.labels.max()) >= classes:
+    if int(dump.labels.max()) >= classes:
         raise BadInput(
-            f"{path} has the label {held.labels.max()}, and {dataset.name} has {classes} classes: is it of other data?"
+            f"The predictions have the label {dump.labels.max()}, and {dataset.name} has {classes} classes: are they "
+            "of other data?"
         )
-    return class_means(held.embeddings, held.labels, classes)
-
-
-def trial_means(key: str, store: Store, dataset: Dataset, runtime: Runtime, root: str | Path | None = None) -> Array:
-    """Class means of the embeddings of a trained trial, which lies in a store under its key."""
-    from nescio import datasets
-    from nescio.methods import registry as methods
-    from nescio.training import load_method
-    from nescio.trials import from_plain
-
-    if not store.finished("train", key):
-        raise BadInput(f"There is no finished training {key!r} in {store.root}: `nescio runs` lists what there is.")
-    trial = from_plain(store.recipe("train", key)["recipe"], lambda name: methods[name].recipe_class)
-    taught = datasets.load(trial.data, root)
-    _check_shape(f"Training {key}", (taught.channels, taught.size), dataset)
-    method = load_method(key, trial, store, runtime, root)
-
-    def embed(x: Any) -> Any:
-        embeddings = method(x).embeddings
-        if embeddings is None:
-            raise BadInput(f"{trial.method} has no embeddings: take another method as the reference, erm for one.")
-        return embeddings
-
-    return network_means(embed, dataset, runtime, like=taught)
-
-
-def timm_means(name: str, weights: str | Path, dataset: Dataset, runtime: Runtime) -> Array:
-    """Class means of the features before the head of a timm model with the weights in a local file.
-
-    The paper's own reference is a ResNet-18 trained on ImageNet (§2). Nothing is downloaded. Images are normalised as
-    the model expects; grey ones are shown in three equal channels.
-    """
-    import timm
-    import torch
-
-    if not timm.is_model(name):
-        raise BadInput(f"timm has no model named {name!r}; `timm.list_models()` lists what there is.")
-    options: dict[str, Any] = {"num_classes": 0, "pretrained": False}
-    network: Any
-    try:
-        network = timm.create_model(name, img_size=dataset.size, **options)  # transformers are built for one size
-    except TypeError:
-        network = timm.create_model(name, **options)
-    _load_by_name(network, Path(weights))
-    network = runtime.place(network).eval()
-
-    def column(values: Sequence[float]) -> Any:
-        return torch.tensor(values, dtype=torch.float32, device=runtime.device).view(1, -1, 1, 1)
-
-    own_mean, own_std = column(dataset.mean), column(dataset.std)
-    mean, std = column(network.pretrained_cfg["mean"]), column(network.pretrained_cfg["std"])
-
-    def embed(x: Any) -> Any:
-        return network((x * own_std + own_mean - mean) / std)  # one channel becomes three here
-
-    return network_means(embed, dataset, runtime)
-
-
-def _load_by_name(network: Any, path: Path) -> None:
-    """The weights in a .safetensors file or a checkpoint of torch; those of the head are left out."""
-    import torch
-
-    if not path.is_file():
-        raise BadInput(f"There is no file {path}: --weights names a checkpoint on this machine.")
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load
-
-        held: Any = load(path.read_bytes())
-    else:
-        held = torch.load(path, map_location="cpu", weights_only=True)
-    for name in ("state_dict", "model"):
-        held = held[name] if isinstance(held.get(name), dict) else held
-    held = {name.removeprefix("module."): tensor for name, tensor in held.items()}
-    wanted = network.state_dict()
-    missing = [name for name in wanted if name not in held]
-    if missing:
-        raise BadInput(
-            f"{path} has no {missing[0]} ({len(missing)} of {len(wanted)} are missing): is it of another model?"
-        )
-    for name, tensor in wanted.items():
-        if held[name].shape != tensor.shape:
-            raise BadInput(
-                f"{name} has shape {tuple(held[name].shape)} in {path}, and the model wants {tuple(tensor.shape)}: "
-                "is it of another model, or for images of another size (say DATA@SIZE)?"
-            )
-    network.load_state_dict({name: held[name] for name in wanted})
-
-
-def network_means(
-    embed: Callable[[Any], Any], dataset: Dataset, runtime: Runtime, like: Dataset | None = None
-) -> Array:
-    """Class means of embed(images (b, ch, h, w)) -> (b, d) over the training images, held one batch at a time.
-
-    like  the data whose normalisation the network knows; the dataset's own unless given
-    """
-    import torch
-
-    from nescio.datasets import Batches
-
-    classes = len(dataset.classes)
-    known = like or dataset
-    batches = Batches(dataset.train, known, runtime.device, batch=BATCH, channels_last=runtime.channels_last)
-    sums: Any = 0
-    with torch.inference_mode():
-        for x, y, _ in track(batches, "features", total=len(batches)):
-            # A product with the one-hot labels: adding by index is not deterministic on a GPU.
-            belongs = torch.nn.functional.one_hot(y, classes).double()
-            sums = sums + belongs.T @ embed(x).flatten(1).double()
-    return _divided(sums.cpu().numpy(), np.bincount(dataset.train.labels, minlength=classes))
-
-
-def _check_shape(what: str, shape: tuple[int, int], dataset: Dataset) -> None:
-    if shape != (dataset.channels, dataset.size):
-        raise BadInput(
-            f"{what} knows images of {shape[1]} pixels and {shape[0]} channels; those of {dataset.name} have "
-            f"{dataset.size} and {dataset.channels}."
-        )
+    return class_means(dump.embeddings, dump.labels, classes)
 
 
 # ---- the tree as a picture
 
-ROW, LEVELS, NAME, CHARACTER, MARGIN = 18, 460, 48, 7.2, 16  # pixels, pixels, characters, pixels a character, pixels
-
 
 def draw(made: Partition) -> str:
-    """The dendrogram as SVG: classes in dendrogram order, in-domain and out-domain ones coloured and marked."""
-    from nescio.report.charts import FONT, PAPER
+    """The dendrogram as SVG: classes in dendrogram order, in- and out-of-distribution ones coloured and marked."""
+    from nescio.report.trees import tree_svg
 
-    colours = {"in": PAPER["c1"], "out": PAPER["c2"], "": PAPER["soft"]}
-    n, top = len(made.order), 84
-    inside, outside = set(made.inside), set(made.outside)
-    side = {label: "in" if label in inside else "out" if label in outside else "" for label in range(n)}
-    names = [name if len(name) <= NAME else name[: NAME - 1] + "…" for name in made.classes]
-    high = float(made.linkage[:, 2].max()) or 1.0
-    right = MARGIN + LEVELS
-    width = max(right + 24 + CHARACTER * max(map(len, names)), 640) + MARGIN
-    height = top + ROW * n + 44
-
-    def across(level: float) -> float:
-        return round(right - LEVELS * level / high, 2)
-
-    at = {label: top + ROW * (place + 0.5) for place, label in enumerate(made.order)}
-    level = dict.fromkeys(range(n), 0.0)
-    branches = []
-    for number, (a, b, merged, _) in enumerate(made.linkage.tolist(), start=n):
-        a, b = int(a), int(b)
-        at[number], level[number] = (at[a] + at[b]) / 2, merged
-        side[number] = side[a] if side[a] == side[b] else ""
-        for child in (a, b):  # each child's half of the bracket has the child's colour
-            path = f"M{across(level[child])} {at[child]:g}H{across(merged)}V{at[number]:g}"
-            branches.append(f'<path d="{path}" stroke="{colours[side[child]]}"/>')
-    leaves = []
-    for label in made.order:
-        colour, y = colours[side[label]], at[label]
-        mark = {  # not by colour alone
-            "in": f'<circle cx="{right + 8}" cy="{y:g}" r="4" fill="{colour}"/>',
-            "out": f'<circle cx="{right + 8}" cy="{y:g}" r="3.25" fill="none" stroke="{colour}" stroke-width="1.5"/>',
-            "": f'<circle cx="{right + 8}" cy="{y:g}" r="1.5" fill="{colour}"/>',
-        }[side[label]]
-        name = f'<text x="{right + 18}" y="{y + 4:g}" fill="{colour}">{escape(names[label])}'
-        leaves.append(f"{mark}{name}<title>{escape(made.classes[label])}</title></text>")
-    unused = n - len(inside) - len(outside)
-    title = f"{made.dataset or 'Classes'}: {len(inside)} in-domain, {len(outside)} out-domain"
-    key = [("in", "● in-domain"), ("out", "○ out-domain"), *([("", f"· neither ({unused})")] if unused else [])]
-    legend = "".join(
-        f'<tspan dx="{0 if not i else 18}" fill="{colours[s]}">{t}</tspan>' for i, (s, t) in enumerate(key)
-    )
-    ticks = "".join(
-        f'<path d="M{across(t)} {top - 6}V{top + ROW * n + 6}" stroke="{PAPER["rule"]}"/>'
-        f'<text x="{across(t)}" y="{top + ROW * n + 22}" text-anchor="{anchor}" fill="{PAPER["soft"]}">{t:.3g}</text>'
-        for t, anchor in ((0.0, "middle"), (high / 2, "middle"), (high, "start"))
-    )
-    note = f"Ward tree of the class means of {made.features or 'the features'}; height of a merge to the left"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" '
-        f'viewBox="0 0 {width:g} {height:g}" role="img" font-family="{escape(FONT)}" font-size="12">\n'
-        f"<title>{escape(title)}</title>\n"
-        f'<rect width="100%" height="100%" fill="{PAPER["ground"]}"/>\n'
-        f'<text x="{MARGIN}" y="26" font-size="15" font-weight="600" fill="{PAPER["ink"]}">{escape(title)}</text>\n'
-        f'<text x="{MARGIN}" y="45" fill="{PAPER["soft"]}">{escape(note)}</text>\n'
-        f'<text x="{MARGIN}" y="65">{legend}</text>\n'
-        f"{ticks}\n"
-        f'<g fill="none" stroke-width="1.5">{"".join(branches)}</g>\n'
-        f"<g>{''.join(leaves)}</g>\n</svg>\n"
-    )
+    sides = dict.fromkeys(made.order, "neither")
+    sides |= dict.fromkeys(made.inside, "in-distribution") | dict.fromkeys(made.outside, "out-of-distribution")
+    kinds = ("in-distribution", "out-of-distribution", "neither")
+    title = f"{made.dataset or 'Classes'}: {len(made.inside)} in-distribution, {len(made.outside)} out-of-distribution"
+    note = f"Ward tree of the class means of {made.features or 'the features'}"
+    return tree_svg(made.linkage, made.classes, [sides[label] for label in sorted(sides)], kinds, title, note)

@@ -105,7 +105,9 @@ def cache(images: LoadedImages, view: View, store: Store, say: Say | None = None
             if unreadable := _fill(part, images, view, say):
                 raise UnreadableImages(_sentence(images, unreadable))
             os.replace(part.folder / WORK / FILE, part.folder / FILE)
-    return store.path(STAGE, cache_key(images, view, store)) / FILE
+    key = cache_key(images, view, store)
+    store.verify(STAGE, key)
+    return store.path(STAGE, key) / FILE
 
 
 def readable(images: LoadedImages, store: Store, say: Say | None = None) -> tuple[LoadedImages, str]:

@@ -12,10 +12,11 @@ from nescio.measures._softmax import (
     gap,
     largest,
     max_logit,
+    mean_probs,
     mutual_information,
     summary,
 )
-from nescio.measures._spec import Measure, measure, registry
+from nescio.measures._spec import Measure, measure, named, registry, uncertainty
 
 __all__ = [
     "Measure",
@@ -32,13 +33,16 @@ __all__ = [
     "largest",
     "mahalanobis",
     "max_logit",
+    "mean_probs",
     "measure",
     "mutual_information",
+    "named",
     "native",
     "neighborhood_inconsistency",
     "norm",
     "registry",
     "summary",
     "tta",
+    "uncertainty",
     "vmf_mixture",
 ]

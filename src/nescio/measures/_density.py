@@ -232,7 +232,7 @@ class NearestMean:
 # ---- mixtures without labels
 
 
-@measure("fitted", needs=("embeddings",))
+@measure("fitted", needs=("embeddings",), example={"components": 4})
 @one_blas_thread()
 def gaussian_mixture(
     ref: Predictions, components: int = 20, seed: int = 0, *, iterations: int = 100, tolerance: float = 1e-4
@@ -263,7 +263,7 @@ def gaussian_mixture(
     return model
 
 
-@measure("fitted", needs=("embeddings",))
+@measure("fitted", needs=("embeddings",), example={"components": 4})
 @one_blas_thread()
 def vmf_mixture(
     ref: Predictions, components: int = 20, seed: int = 0, *, iterations: int = 200, tolerance: float = 1e-5

@@ -19,7 +19,7 @@ Array = NDArray[Any]
 MARKS = 1 << 21  # marks of neighbours that are held at once: they stay in the cache
 
 
-@measure("fitted", needs=("embeddings",))
+@measure("fitted", needs=("embeddings",), example={"k": 5})
 def knn_distance(
     ref: Predictions, k: int | Sequence[int] = 1, metric: str = "cosine"
 ) -> Callable[[Predictions], Array]:
@@ -58,7 +58,7 @@ class NeighbourDistance:
         return means if self.several else means[0]
 
 
-@measure("ensemble", needs=("embeddings",))
+@measure("ensemble", needs=("embeddings",), example={"k": 10})
 def neighborhood_inconsistency(
     refs: Sequence[Predictions],
     tests: Sequence[Predictions],

@@ -14,7 +14,7 @@ from nescio.search import hparam, uniform
 
 @dataclass(frozen=True)
 class DeepAERecipe(RNDRecipe):
-    bottleneck: float = hparam(0.125, uniform(0.05, 0.5), "width of the narrowest layer, as a share of the features")
+    bottleneck: float = hparam(0.25, uniform(0.1, 0.5), "width of the narrowest layer, as a share of its neighbours'")
 
     def check(self) -> None:
         super().check()
@@ -33,11 +33,13 @@ class DeepAE(RND):
     paper = "Vincent et al., Stacked denoising autoencoders, JMLR 2010"
 
     def pair(self, inputs: int) -> tuple[nn.Module, nn.Module]:
-        narrow = max(1, round(inputs * self.recipe.bottleneck))
-        return mlp(inputs, self.recipe.width, narrow, self.recipe.width, inputs), nn.Identity()
+        width = self.recipe.width
+        # features may be narrower than the hidden layers, and must pass through less than their own number too
+        narrow = max(1, round(min(inputs, width) * self.recipe.bottleneck))
+        return mlp(inputs, width, narrow, width, inputs), nn.Identity()
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Any]:
-        wide = self.features.num_features
-        narrow = min(len(weight) for weight in self.student.parameters())
-        seen = f"{narrow} of {wide} dimensions pass"
-        return {**super().evidence(batches, start), "bottleneck": Evidence(seen, narrow < wide)}
+        first, second, *_ = (layer for layer in self.student if isinstance(layer, nn.Linear))
+        narrow, neighbours = second.out_features, min(first.in_features, first.out_features)
+        seen = f"{narrow} dimensions pass between layers of {neighbours} or more"
+        return {**super().evidence(batches, start), "bottleneck": Evidence(seen, narrow < neighbours)}

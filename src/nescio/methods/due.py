@@ -22,7 +22,7 @@ from nescio.search import choice, hparam
 
 @dataclass(frozen=True)
 class DUERecipe(Learning):
-    inducing: int = hparam(20, choice(10, 20, 40), "inducing points")
+    inducing: int | None = hparam(None, choice(None, 20, 50), "inducing points; none: as many as classes")
     samples: int = hparam(8, None, "of the latent functions in the training loss")
     test_samples: int = hparam(32, None, "of the latent functions in a prediction")
     # The posterior starts at the prior, far from its place, and its gradient is that of a mean over rows: with the
@@ -79,7 +79,8 @@ class DUE(Method):
     def __init__(self, recipe: Any, setting: Setting) -> None:
         super().__init__(recipe, setting)
         del self.head
-        self.gp = ClassProcesses(torch.randn(recipe.inducing, self.features.num_features), setting.classes)
+        inducing = recipe.inducing or setting.classes  # as many as classes: the authors' choice
+        self.gp = ClassProcesses(torch.randn(inducing, self.features.num_features), setting.classes)
         self.likelihood = gpytorch.likelihoods.SoftmaxLikelihood(num_classes=setting.classes, mixing_weights=False)
         self.register_buffer("noise", torch.randn(recipe.test_samples, 1, setting.classes))
 
@@ -90,16 +91,16 @@ class DUE(Method):
         self.features.train()  # batch-norm must scale as it will in the first step, or no kernel reaches the features
         features = torch.cat([self.features(x).float() for x, _, _ in _up_to(batches, 2000)])
         self.features.eval()
-        if len(features) < self.recipe.inducing:
-            raise BadInput(f"There are {len(features)} training rows for {self.recipe.inducing} inducing points.")
+        count = len(self.gp.points)
+        if len(features) < count:
+            raise BadInput(f"There are {len(features)} training rows for {count} inducing points.")
         with threadpool_limits(1):  # with several threads the sums, and so the last bits, depend on luck
-            means = KMeans(self.recipe.inducing, n_init=1, random_state=0).fit(features.double().cpu().numpy())
+            means = KMeans(count, n_init=1, random_state=0).fit(features.double().cpu().numpy())
         self.gp.points.data.copy_(torch.from_numpy(means.cluster_centers_))
         self.gp.covar_module.base_kernel.lengthscale = torch.pdist(features[:1000]).mean()
         self.gp.train()
-        self.process(
-            features[:2]
-        )  # gpytorch draws its first posterior when first called: here, so that processes share it
+        # gpytorch draws its first posterior when first called: here, so that processes share it
+        self.process(features[:2])
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The prior's divergence already holds the GP's parameters back: weight decay is for the network alone."""

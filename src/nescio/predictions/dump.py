@@ -230,7 +230,7 @@ class Predictions:
         wanted = _keys(np.atleast_1d(index))
         if not len(wanted):
             raise BadInput("No keys are given: name at least one row.")
-        _check_same_keys(self.index, wanted)
+        check_same_keys(self.index, wanted)
         order = np.argsort(self.index, kind="stable")
         at = np.searchsorted(self.index, wanted, sorter=order)
         rows = order[np.minimum(at, len(order) - 1)]
@@ -290,7 +290,7 @@ def stack(*members: Predictions | Iterable[Predictions]) -> Predictions:
             )
     aligned = [first]
     for number, member in enumerate(members[1:], start=1):
-        _check_same_keys(first.index, member.index)
+        check_same_keys(first.index, member.index)
         if not np.array_equal(member.index, first.index):
             if not np.array_equal(np.sort(member.index), np.sort(first.index)):
                 raise BadInput(f"Member {number} holds other rows than member 0: their index sets must be equal.")
@@ -341,7 +341,7 @@ def join(*predictions: Predictions | Iterable[Predictions]) -> tuple[Predictions
         return predictions
     common = first.index
     for other in others:
-        _check_same_keys(first.index, other.index)
+        check_same_keys(first.index, other.index)
         common = common[np.isin(common, other.index)]
     if not len(common):
         raise BadInput("The files have no row in common: their index fields never meet.")
@@ -417,7 +417,8 @@ def _keys(value: Any) -> Array:
     return array if array.dtype.kind == "U" else integers("index", array)
 
 
-def _check_same_keys(one: Array, other: Array) -> None:
+def check_same_keys(one: Array, other: Array) -> None:
+    """Refuses keys of two kinds."""
     if (one.dtype.kind == "U") != (other.dtype.kind == "U"):
         raise BadInput("One index holds text and the other numbers: rows can only be joined on keys of one kind.")
 

@@ -44,7 +44,7 @@ class Protocol:
     name: str
     version: int  # a change that moves numbers raises it; rows carry it
     plan: type  # a dataclass whose fields are options
-    run: Callable[[Any, Work], None]
+    run: Callable[[Any, Work], Any]  # may return the plan with what was left open filled in
     presets: Mapping[str, Any]
     sentence: str  # one line for lists
     doc: str  # help text with examples
@@ -73,6 +73,11 @@ class _Protocols(Registry[Protocol]):
     def __init__(self) -> None:
         super().__init__("protocol")
 
+    def __getitem__(self, name: str) -> Protocol:
+        if name in BUILT_IN:
+            import_module(f"nescio.protocols.{name}")
+        return super().__getitem__(name)
+
     def plug_in(self) -> None:
         for name in BUILT_IN:
             import_module(f"nescio.protocols.{name}")
@@ -80,7 +85,7 @@ class _Protocols(Registry[Protocol]):
 
 
 registry = _Protocols()
-Run = Callable[[Any, Work], None]
+Run = Callable[[Any, Work], Any]
 
 
 def protocol(
@@ -109,7 +114,11 @@ def protocol(
 
 def run(protocol: Protocol, plan: Any, work: Work) -> Study:
     """Does what is missing in the store, keeps the study there and returns it."""
-    protocol.run(plan, work)
+    return study_of(protocol, protocol.run(plan, work) or plan, work)
+
+
+def study_of(protocol: Protocol, plan: Any, work: Work) -> Study:
+    """The study of what a work has gathered, which the store keeps."""
     study = Study(
         protocol=protocol.name,
         version=protocol.version,

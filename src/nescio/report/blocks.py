@@ -220,14 +220,16 @@ SectionParts = tuple[str, str, Sequence[Made]] | tuple[str, str, Sequence[Made],
 
 def sections_of(parts: Iterable[SectionParts]) -> list[Section]:
     """Sections without empty ones; long tables are folded, and every metric is explained where it is first seen."""
+    made = [Section(link, title, flat(blocks), "".join(words)) for link, title, blocks, *words in parts]
+    return [replace(each, blocks=[_folded(block) for block in each.blocks]) for each in explained(made)]
+
+
+def explained(sections: Iterable[Section]) -> list[Section]:
+    """The sections without empty ones, with every metric explained where it is first seen."""
     known: set[str] = set()
 
-    def explained(block: Block) -> Block:
+    def once(block: Block) -> Block:
         return explained_once([block], known)[0] if isinstance(block, Table) else block
 
-    sections = []
-    for link, title, made, *words in parts:
-        blocks = changed(flat(made), explained)
-        if blocks:
-            sections.append(Section(link, title, [_folded(block) for block in blocks], words[0] if words else ""))
-    return sections
+    made = [replace(section, blocks=changed(section.blocks, once)) for section in sections]
+    return [section for section in made if section.blocks]

@@ -173,7 +173,11 @@ def _tips(*fields: Sequence[str]) -> list[Any]:
     """Tooltips of (field:type, title) or (field:type, title, format)."""
     import altair as alt
 
-    return [alt.Tooltip(field, title=title, **({"format": form[0]} if form else {})) for field, title, *form in fields]
+    made = []
+    for field, title, *form in fields:
+        tip = alt.Tooltip(field, title=title)
+        made.append(tip.format(form[0]) if form else tip)
+    return made
 
 
 def _guide(side: str, at: float, words: str = "", *, field: str | None = None, **look: Any) -> list[Any]:
@@ -297,11 +301,11 @@ def models_figure(models: Mapping[str, Mapping[str, Curve]], chosen: str | None 
             _dashes("model", fields, _rounds(fields), legend),
         )
     )
-    shown = {f"shown{at}": f"isValid(datum.risk{at}) ? format(datum.risk{at}, '.2%') : '–'" for at in range(len(models))}
+    shown = {
+        f"shown{at}": f"isValid(datum.risk{at}) ? format(datum.risk{at}, '.2%') : '–'" for at in range(len(models))
+    }
     tips = [(f"{name}:N", f"wrong: {model}") for name, model in zip(shown, models, strict=True)]
-    stripes = base.transform_calculate(**shown).encode(
-        _share_axis("x", "from", KEPT, grid=False), alt.X2("coverage:Q")
-    )
+    stripes = base.transform_calculate(**shown).encode(_share_axis("x", "from", KEPT, grid=False), alt.X2("coverage:Q"))
     layers = [lines, _stripes(stripes, "coverage", _tips(("coverage:Q", "kept", ".1%"), *tips))]
     words = f"Risk–coverage curves of {', '.join(models)}: share of wrong answers among the surest."
     return _finished(layers, words, chosen=chosen if chosen in measures else _first(measures))
@@ -332,7 +336,10 @@ def reliability_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[floa
         if n > 0
     ]
     stages = list(curves)
-    x, y = _share_axis("x", "confidence", "how sure it claims to be"), _share_axis("y", "accuracy", "how often it is right")
+    x, y = (
+        _share_axis("x", "confidence", "how sure it claims to be"),
+        _share_axis("y", "accuracy", "how often it is right"),
+    )
     legend = _legend("stroke") if len(stages) > 1 else None
     colour = _colours("stage", stages, (COLOUR["accent"], COLOUR["ink"], COLOUR["soft"]), legend)
     dash = _dashes("stage", stages, [(SOLID, DASHED, DOTTED)[at % 3] for at in range(len(stages))], legend)
@@ -408,7 +415,9 @@ def _steps(measure: str, own: Mapping[str, Any], outside: Sequence[str]) -> list
     return [*steps, {**steps[-1], "u": edges[-1]}] if steps else []
 
 
-def bars_figure(values: Sequence[float], edges: Sequence[float], title: str, guide: tuple[str, float], words: str) -> Any:
+def bars_figure(
+    values: Sequence[float], edges: Sequence[float], title: str, guide: tuple[str, float], words: str
+) -> Any:
     """How many values lie between every two edges; `guide` is a named upright line."""
     import altair as alt
 
@@ -489,7 +498,10 @@ def dots_figure(points: Sequence[Row], title: str, guide: tuple[str, float] | No
 
 
 def heat_figure(
-    cells: Sequence[Row], title: str, floor: float, names: tuple[str, str, str] = ("method", "measure", "mean over lines")
+    cells: Sequence[Row],
+    title: str,
+    floor: float,
+    names: tuple[str, str, str] = ("method", "measure", "mean over lines"),
 ) -> Any:
     """A value for every line and column, with more colour where it is higher and none below `floor`.
 
@@ -505,9 +517,7 @@ def heat_figure(
     ]
     line, column, n = names
     base = _data(rows).encode(
-        alt.X("column:N", title=None, sort=columns).axis(
-            orient="top", labelAngle=alt.ExprRef("width < 620 ? -50 : 0")
-        ),
+        alt.X("column:N", title=None, sort=columns).axis(orient="top", labelAngle=alt.ExprRef("width < 620 ? -50 : 0")),
         alt.Y("line:N", title=None, sort=lines, axis=alt.Axis(labelLimit=300)),
         tooltip=_tips(("line:N", line), ("column:N", column), ("value:Q", title, ".4f"), ("n:Q", n)),
     )
@@ -577,9 +587,7 @@ def cloud_figure(
     return _finished(layers, f"{len(points)} points of {', '.join(names)}: {y} against {x}.", 420 if sized else 340)
 
 
-def _cloud_rows(
-    points: Sequence[Row], x: str, y: str, names: Sequence[str], tips: Mapping[str, str]
-) -> list[Row]:
+def _cloud_rows(points: Sequence[Row], x: str, y: str, names: Sequence[str], tips: Mapping[str, str]) -> list[Row]:
     """The points as the chart holds them, the grey ones first."""
     usual = median([float(point["size"]) for point in points if point.get("size")] or [1.0])
     order = sorted(points, key=lambda p: -1 if p["name"] == OTHERS else names.index(str(p["name"])))

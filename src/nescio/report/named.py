@@ -1,8 +1,8 @@
 """Reports by name: single tables and figures of a protocol, such as uimnet/table2.
 
-    @report("uimnet/table2", needs="rows of the test split")
-    def table_2(frame: Frame) -> Made:
-        return table(frame.where(split="test", measure=None), "In-distribution results", …)
+@report("uimnet/table2", needs="rows of the test split")
+def table_2(frame: Frame) -> Made:
+    return table(frame.where(split="test", measure=None), "In-distribution results", …)
 """
 
 from __future__ import annotations

@@ -78,7 +78,10 @@ def read_study(path: str | Path) -> Study:
 
 def _failure(entry: Any) -> Failure:
     """Older files hold pairs of name and reason."""
-    return Failure(**entry) if isinstance(entry, dict) else Failure(*map(str, entry))
+    if isinstance(entry, dict):
+        return Failure(**entry)
+    name, reason = entry
+    return Failure(str(name), str(reason))
 
 
 # ---- several studies as one

@@ -188,9 +188,10 @@ def table(
     heads: str | Sequence[Head] = "metric",
     note: str = "",
     form: Writer | None = None,
-    mark: Literal["best", "change", "none"] = "best",
-    ranked: Callable[[Row], bool] | None = None,
+    mark: Mark = "best",
+    ranked: Callable[[Row], bool] = lambda row: True,
     within: Sequence[str] = (),
+    around: bool = True,
 ) -> Table:
     """A table with one line for each value of `lines` and one column for each of `heads`, in order of the rows.
 
@@ -198,106 +199,127 @@ def table(
     heads   a column, each of whose values is a head; or heads. A head without any cell is left out
     form    how numbers are written (default: decimals that fit the cells compared with each other)
     mark    bold: the best of the cells that are compared; or every change for the better; or none
-    ranked  rows that take part in the comparison (default: all)
+    ranked  rows that take part in the comparison
     within  columns: only cells of equal values there are compared with each other
+    around  whether spreads and intervals are shown
     Rows may hold spread, low, high, n, and rank with best (then that is bold).
     """
     frame = Frame(rows)
     columns = [Column(each) if isinstance(each, str) else each for each in lines]
-    by_head = heads == "metric" or not isinstance(heads, str)
-    shown = _heads(frame, heads) if isinstance(heads, str) else heads
+    shown = _heads(frame, heads) if isinstance(heads, str) else list(heads)
     names = [column.name for column in columns]
-    places: dict[tuple[Any, ...], dict[str, Row]] = {key: {} for key, _ in frame.by(*names)}
-    groups: dict[Any, list[tuple[Head, Row]]] = {}
-    for head in shown:
-        for row in frame.where(**head.where):
-            if row.get(head.of) is None:
-                continue
-            key = tuple(row.get(name) for name in names)
-            if head.title in places[key]:
-                about = ", ".join(f"{name} {value}" for name, value in zip(names, key, strict=True))
-                raise BadInput(f"Two rows are both {about} with {head.title}; name a column that tells them apart.")
-            places[key][head.title] = row
-            groups.setdefault(_group(head, row, by_head, within), []).append((head, row))
-    cells: dict[tuple[str, int], Cell] = {}
-    for members in groups.values():
-        for (head, row), cell in zip(members, _cells(members, form, mark, ranked), strict=True):
-            cells[head.title, id(row)] = cell
-    counted = frame if ranked is None else Frame(row for row in frame if ranked(row))
-    kept = [c for at, c in enumerate(columns) if at == 0 or c.keep or len(counted.values(c.name)) > 1]
-    used = tuple(head.title for head in shown if any(head.title in place for place in places.values()))
+    places = _places(frame, names, shown)
+    by_head = heads == "metric" or not isinstance(heads, str)
+    cells = _compared(places, by_head, within, _Look(form, mark, ranked, around))
+    varying = Frame(row for row in frame if ranked(row))
+    kept = [c for at, c in enumerate(columns) if at == 0 or c.keep or len(varying.values(c.name)) > 1]
+    used = [head for head in shown if any((key, head.title) in cells for key in places)]
     return Table(
         title,
         tuple(column.title or column.name for column in kept),
-        used,
+        tuple(head.title for head in used),
         tuple(
             (
                 tuple(column.label(key[names.index(column.name)]) for column in kept),
-                tuple(cells[name, id(place[name])] if name in place else None for name in used),
+                tuple(cells.get((key, head.title)) for head in used),
             )
             for key, place in places.items()
             if place
         ),
         note,
-        _legend(frame, shown, used),
+        legend(m for m in frame.values("metric") if m) if isinstance(heads, str) else _legend(used),
     )
+
+
+Mark = Literal["best", "change", "none"]
+Place = dict[str, tuple[Head, Row]]  # title of a head → the row that stands there
+
+
+@dataclass(frozen=True)
+class _Look:
+    """How cells are written and marked."""
+
+    form: Writer | None
+    mark: Mark
+    ranked: Callable[[Row], bool]
+    around: bool
 
 
 def _heads(frame: Frame, column: str) -> list[Head]:
     """One head for each value of a column."""
-    return [
-        Head(word(column, value), where={column: value}, metric=value if column == "metric" else None)
-        for value in frame.values(column)
-    ]
+    return [Head(word(column, value), where={column: value}) for value in frame.values(column)]
 
 
-def _group(head: Head, row: Row, by_head: bool, within: Sequence[str]) -> tuple[Any, ...]:
-    """Cells with one of these are compared with each other."""
-    return head.title if by_head else None, row.get("metric"), *(row.get(name) for name in within)
-
-
-def _legend(frame: Frame, heads: Sequence[Head], used: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    named = {head.metric: head.title for head in heads if head.metric and head.title in used}
-    if not named and any(head.of == "value" for head in heads):
-        return legend(metric for metric in frame.values("metric") if metric)
+def _legend(heads: Iterable[Head]) -> tuple[tuple[str, str], ...]:
+    named = {head.metric: head.title for head in heads if head.metric}
     return legend(named, {metric: title for metric, title in named.items() if title != label(metric)})
 
 
-def _cells(
-    members: Sequence[tuple[Head, Row]], form: Writer | None, mark: str, ranked: Callable[[Row], bool] | None
-) -> list[Cell]:
+def _places(frame: Frame, names: Sequence[str], heads: Iterable[Head]) -> dict[tuple[Any, ...], Place]:
+    """Values of the label columns → what stands in that line; refuses two rows for one cell."""
+    places: dict[tuple[Any, ...], Place] = {key: {} for key, _ in frame.by(*names)}
+    for head in heads:
+        for row in frame.where(**head.where):
+            key = tuple(row.get(name) for name in names)
+            if head.title in places[key]:
+                about = ", ".join(f"{name} {value}" for name, value in zip(names, key, strict=True))
+                raise BadInput(f"Two rows are both {about} with {head.title}; name a column that tells them apart.")
+            if row.get(head.of) is not None:
+                places[key][head.title] = head, row
+    return places
+
+
+def _compared(
+    places: Mapping[tuple[Any, ...], Place], by_head: bool, within: Sequence[str], look: _Look
+) -> dict[tuple[tuple[Any, ...], str], Cell]:
+    """The cells, in groups that share their decimals and have one best."""
+    groups: dict[Any, list[tuple[tuple[Any, ...], Head, Row]]] = {}
+    for key, place in places.items():
+        for head, row in place.values():
+            alike = head.title if by_head else None, row.get("metric"), *(row.get(name) for name in within)
+            groups.setdefault(alike, []).append((key, head, row))
+    return {
+        (key, head.title): cell
+        for members in groups.values()
+        for (key, head, _), cell in zip(members, _cells([each[1:] for each in members], look), strict=True)
+    }
+
+
+def _cells(members: Sequence[tuple[Head, Row]], look: _Look) -> list[Cell]:
     """The cells of rows that are compared with each other."""
     first, row = members[0]
-    numbers = [row[head.of] for head, row in members if not isinstance(row[head.of], str)]
-    write = first.form or form or fitting(numbers)
+    if isinstance(row[first.of], str):
+        return [Cell(text=row[head.of]) for head, row in members]
+    write = first.form or look.form or fitting(row[head.of] for head, row in members)
     direction = first.better or (better(row["metric"]) if row.get("metric") else "neither")
-    taking_part = [row[head.of] for head, row in members if ranked is None or ranked(row)]
-    best = _best(taking_part, write, direction) if mark == "best" and len(numbers) == len(members) else None
+    best = _best([row[head.of] for head, row in members if look.ranked(row)], write, direction)
     made = []
     for head, row in members:
-        cell = _cell(row, head, write)
-        if mark == "change":
-            sign = {"higher": 1, "lower": -1}.get(direction, 0)
-            cell = replace(cell, best=row[head.of] * sign > 0 and bool(cell.head.strip("+-0. %")))
-        elif "best" not in row and best is not None:
-            cell = replace(cell, best=cell.head == best and (ranked is None or ranked(row)))
-        made.append(cell)
+        cell = _cell(row, head, write, look.around)
+        if look.mark == "change":
+            made.append(replace(cell, best=_improves(cell, direction)))
+        elif look.mark == "best" and "best" not in row:
+            made.append(replace(cell, best=cell.head == best and look.ranked(row)))
+        else:
+            made.append(cell)
     return made
 
 
-def _cell(row: Row, head: Head, write: Writer) -> Cell:
-    value = row[head.of]
-    if isinstance(value, str):
-        return Cell(text=value)
+def _cell(row: Row, head: Head, write: Writer, around: bool) -> Cell:
     if head.of != "value":
-        return Cell(value, form=write)
-    around = {name: row.get(name) for name in ("spread", "low", "high", "n")}
-    if "best" in row:
-        around |= {"best": bool(row["best"]), "rank": row.get("rank")}
-    return Cell(value, form=write, **around)  # type: ignore[arg-type]
+        return Cell(row[head.of], form=write)
+    facts: Row = {name: row.get(name) for name in ("spread", "low", "high")} if around else {}
+    ranks: Row = {"best": bool(row["best"]), "rank": row.get("rank")} if "best" in row else {}
+    return Cell(row["value"], n=row.get("n"), form=write, **facts, **ranks)
 
 
-def _best(values: Sequence[Any], write: Writer, direction: str) -> str | None:
+def _improves(cell: Cell, direction: str) -> bool:
+    """Whether a change is for the better, and can be seen as it is written."""
+    sign = {"higher": 1, "lower": -1}.get(direction, 0)
+    return sign * (cell.value or 0) > 0 and any(mark in "123456789" for mark in cell.head)
+
+
+def _best(values: Sequence[float], write: Writer, direction: str) -> str | None:
     """The best value as it is written, so that equal texts are equally bold; None when there is nothing to choose."""
     texts = {write(value): value for value in values}
     if direction not in ("higher", "lower") or len(texts) < 2:

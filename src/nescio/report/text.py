@@ -223,22 +223,25 @@ def _print_table(table: Table, heading: str, console: Console) -> None:
 
 def _pieces(table: Table, width: int) -> list[Table]:
     """The table cut into groups of columns that fit a width, each with the labels of the lines."""
-    lines = [(*labels, *(NOTHING if cell is None else str(cell) for cell in cells)) for labels, cells in table.lines]
-    widths = [max(map(len, column)) for column in zip(table.corner + table.heads, *lines, strict=True)]
-    labels = len(table.corner)
-    if sum(widths[:labels]) + 3 * labels + min(widths[labels:], default=0) > width:  # a narrow screen: one column
+    labels = _widths(table.corner, [labels for labels, _ in table.lines])
+    cells = _widths(table.heads, [[NOTHING if cell is None else str(cell) for cell in own] for _, own in table.lines])
+    if sum(labels) + 3 * len(labels) + max(cells, default=0) > width:  # a narrow screen: labels share a column
         table = _one_label(table)
-        labels, widths = 1, [max(len(text) for text, in (table.corner, *(own for own, _ in table.lines))), *widths[labels:]]
-    first = sum(widths[:labels]) + 3 * labels - 1
+        labels = _widths(table.corner, [labels for labels, _ in table.lines])
+    first = sum(labels) + 3 * len(labels) - 1
     groups: list[list[str]] = [[]]
     used = first
-    for head, own in zip(table.heads, widths[labels:], strict=True):
+    for head, own in zip(table.heads, cells, strict=True):
         if groups[-1] and used + own + 3 > width:
             groups.append([])
             used = first
         groups[-1].append(head)
         used += own + 3
     return [table.only(*group) for group in groups]
+
+
+def _widths(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
 
 
 def _one_label(table: Table) -> Table:

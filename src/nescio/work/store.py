@@ -142,8 +142,16 @@ class Store:
             raise Damaged(f"{path} is damaged: {_again(path.parent)}") from None
 
     def verify(self, stage: str, key: str) -> None:
-        """Raises StoreError if finished work is not byte for byte what was written."""
-        folder, recipe = self.path(stage, key), self.recipe(stage, key)
+        """Raises StoreError if finished work is not byte for byte what was written.
+
+        A process checks the same files once: again only when their sizes or times have changed.
+        """
+        folder = self.path(stage, key)
+        with _sentences(folder):
+            state = _state(folder)
+        if _verified.get(folder) == state:
+            return
+        recipe = self.recipe(stage, key)
         document = {name: recipe.get(name) for name in ("stage", "version", "parents", "recipe")}
         if _key(document) != key or not isinstance(recipe.get("files"), dict):
             raise Damaged(f"{folder / RECIPE} does not belong to the key {key}: {_again(folder)}")
@@ -152,6 +160,7 @@ class Store:
         wrong = sorted(name for name in found.keys() | recipe["files"] if found.get(name) != recipe["files"].get(name))
         if wrong:
             raise Damaged(f"{folder}: {', '.join(wrong)} changed, went missing or came in later: {_again(folder)}")
+        _verified[folder] = state
 
     def find(self, stage: str, start: str) -> str:
         """The key of the one finished piece of work of a stage that begins with these letters."""
@@ -474,6 +483,18 @@ def _payload(folder: Path) -> dict[str, Path]:
     """Name -> path of every file but the store's own."""
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {name: path for name, path in files.items() if name != RECIPE and name.split("/")[0] != WORK}
+
+
+_verified: dict[Path, Any] = {}  # folders whose files this process has checked, with their sizes and times then
+
+
+def _state(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every file of finished work, its recipe among them."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        about = path.stat()
+        found[path.relative_to(folder).as_posix()] = about.st_size, about.st_mtime_ns
+    return found
 
 
 def _summary(path: Path) -> dict[str, Any]:

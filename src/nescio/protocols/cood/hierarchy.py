@@ -4,7 +4,7 @@ The file that ImageNet publishes (wordnet.is_a.txt) has one pair of WordNet ids 
 
     n02131653 n02132136        a bear, and the brown bear, which is one
 
-That is the order taken here; files with the child first are read with order="child parent". The order is never guessed.
+That is the order taken here; files with the child first are read with order="child-parent". The order is never guessed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nescio.errors import BadInput
 
-ORDERS = ("parent child", "child parent")
+ORDERS = ("parent-child", "child-parent")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Hierarchy:
         for parent, child in pairs:
             up.setdefault(child, set()).add(parent)
             down.setdefault(parent, set()).add(child)
-        frozen = ({name: frozenset(held) for name, held in side.items()} for side in (up, down))
+        frozen = ({name: frozenset(names) for name, names in side.items()} for side in (up, down))
         return cls(*frozen)
 
     def __contains__(self, name: str) -> bool:
@@ -81,11 +81,11 @@ def read(path: str | Path, order: str = ORDERS[0]) -> Hierarchy:
         if not words:
             continue
         if len(words) != 2:
-            raise BadInput(f"{path}, line {number}: {line.strip()[:60]!r} is not two names; write {order!r} a line.")
+            raise BadInput(f"{path}, line {number}: {line.strip()[:60]!r} is not two names; write {order} a line.")
         first, second = words
         pairs.append((first, second) if order == ORDERS[0] else (second, first))
     if not pairs:
-        raise BadInput(f"{path} is empty: a hierarchy has at least one line {order!r}.")
+        raise BadInput(f"{path} is empty: a hierarchy has at least one line {order}.")
     return Hierarchy.of(pairs)
 
 
@@ -108,10 +108,10 @@ def overlapping(inside: Sequence[str], outside: Sequence[str], tree: Hierarchy |
     Source: Galil et al. 2023, appendix L.1: "bear" is no fair out-class for a model that knows the brown bear.
     """
     if tree is not None:
-        for words, held in (("in-classes", inside), ("out-classes", outside)):
-            if not any(name in tree for name in held):
+        for words, classes in (("in-classes", inside), ("out-classes", outside)):
+            if not any(name in tree for name in classes):
                 raise BadInput(
-                    f"The hierarchy knows none of the {words} ({', '.join(held[:3])} …): both must be named as it "
+                    f"The hierarchy knows none of the {words} ({', '.join(classes[:3])} …): both must be named as it "
                     "names them, by WordNet ids if it is WordNet's."
                 )
     refused = set(inside) if tree is None else tree.related(inside)

@@ -24,10 +24,11 @@ def _method_names(text: str) -> tuple[str, ...]:
 
 
 def _measure_names(text: str) -> tuple[str, ...]:
-    """Those of ensembles are taken by the protocol itself."""
     from nescio.measures import registry
 
-    return tuple(part.name for part in registry.parts() if part.kind != "ensemble") if text == ALL else tuple(text.split(","))
+    if text != ALL:
+        return tuple(text.split(","))
+    return tuple(part.name for part in registry.parts() if part.kind != "ensemble")
 
 
 @tag("plan:uimnet")
@@ -93,9 +94,7 @@ def upgrade(rows: list[Row]) -> list[Row]:
     return [row | {"condition": TRIAL, "group": None} if row["group"] == TRIAL else row for row in rows]
 
 
-@protocol(
-    NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.protocols.uimnet.reports", upgrade=upgrade
-)
+@protocol(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.protocols.uimnet.reports", upgrade=upgrade)
 def run(plan: Plan, work: Work) -> Any:
     """What classifiers know what they don't know (UIMNET): methods × measures, in- and out-of-distribution.
 

@@ -16,9 +16,12 @@ import pytest
 from PIL import Image
 
 from nescio import datasets, measures
-from nescio.analysis.ranking import chance, divide, usual_k
+from nescio.analysis.candidates import divide
+from nescio.analysis.ranking import chance, usual_k
 from nescio.cli import main
-from nescio.datasets.pictures import pictures, places_of, thumbnail
+from nescio.datasets.decode import thumbnail
+from nescio.datasets.images import ImageSet, rows_by_key, set_name
+from nescio.errors import BadInput
 from nescio.predictions import Predictions
 
 N, ODD = 120, 12
@@ -282,23 +285,21 @@ def test_a_folder_of_images_by_order_and_by_name(capsys, photos, tmp_path):
 
 
 def test_images_must_be_those_of_the_rows(photos):
-    held = pictures(str(photos))
-    assert not held.labelled and held.labels is None and len(held) == 12
-    np.testing.assert_array_equal(places_of(np.array([3, 0, 11]), held, 12), [3, 0, 11])
-    from nescio.errors import BadInput
-
+    held = ImageSet(set_name(str(photos))).load()
+    assert not held.dataset.labelled and len(held) == 12
+    np.testing.assert_array_equal(rows_by_key(np.array([3, 0, 11]), held, 12), [3, 0, 11])
     with pytest.raises(BadInput, match=r"no image of index 12, and 12 images for 20 rows"):
-        places_of(np.arange(20), held, 20)
+        rows_by_key(np.arange(20), held, 20)
     with pytest.raises(BadInput, match=r"no image called 'x\.png'"):
-        places_of(np.array(["x.png"]), held, 1)
-    digits = pictures("digits")
+        rows_by_key(np.array(["x.png"]), held, 1)
+    digits = ImageSet("digits").load()
     with pytest.raises(BadInput, match="has no files"):
-        places_of(np.array(["x.png"]), digits, 1)
+        rows_by_key(np.array(["x.png"]), digits, 1)
     # keys that meet by accident are no keys: the file numbers its rows from 0, the set's test images start later
-    first = int(digits.images.index[0])
+    first = int(digits.index[0])
     assert 0 < first < len(digits) * 3
     every = np.arange(len(digits))
-    np.testing.assert_array_equal(places_of(every, digits, len(digits)), every)
+    np.testing.assert_array_equal(rows_by_key(every, digits, len(digits)), every)
 
 
 def test_a_thumbnail_is_a_small_png():

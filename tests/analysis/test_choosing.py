@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from fake_zoo import NAMES, answers, entry, zoo
+from nescio.analysis.choosing import Requirement, choose, highest
 from nescio.analysis.comparison import compare
 from nescio.cli import main
-from nescio.commands.choose import Limits, Question, choose, count_of, highest, sentences, table
 from nescio.errors import BadInput
 from nescio.metrics import Ranking
+from nescio.networks.limits import Limits, parameter_count
+from nescio.networks.published import with_facts
 from nescio.predictions import Predictions
+from nescio.report.choices import choice_sentences, choice_table
 from nescio.work.store import Store
 
 RESAMPLES = 400  # as many as Holm needs to tell one of ten models from the best
@@ -44,41 +47,42 @@ def risk_of(dump, coverage):
     return 1 - right[: int(np.ceil(round(coverage * len(right), 6)))].mean()
 
 
-def quick(*args, **options):
-    return choose(*args, resamples=RESAMPLES, **options)
+def quick(models, requirement, limits=None, **options):
+    models = with_facts(models)
+    return choose(models, requirement, limits and limits.refused(models), resamples=RESAMPLES, **options)
 
 
 # ---- the choice
 
 
 def test_most_coverage_at_an_accuracy(held):
-    found = quick(held, Question(accuracy=0.95))
-    expected = {each.model: coverage_of(each.dump(), 0.95) for each in held}
+    found = quick(held, Requirement(accuracy=0.95))
+    expected = {each.model: coverage_of(each.load(), 0.95) for each in held}
     assert {line["model"]: line["value"] for line in found.models} == pytest.approx(expected)
     order = [line["model"] for line in found.models]
     assert order == sorted(expected, key=lambda name: -expected[name])
     assert found.models[0]["rank"] == 1 and found.models[0]["difference"] is None and found.attained
     assert all(line["low"] <= line["value"] <= line["high"] for line in found.models)
-    assert "it answers" in sentences(found)[0] and order[0] in sentences(found)[0]
+    assert "it answers" in choice_sentences(found)[0] and order[0] in choice_sentences(found)[0]
 
 
 def test_least_risk_at_a_coverage(held):
-    found = quick(held, Question(coverage=0.8))
-    expected = {each.model: risk_of(each.dump(), 0.8) for each in held}
+    found = quick(held, Requirement(coverage=0.8))
+    expected = {each.model: risk_of(each.load(), 0.8) for each in held}
     assert {line["model"]: line["value"] for line in found.models} == pytest.approx(expected)
     assert [line["value"] for line in found.models] == pytest.approx(sorted(expected.values()))
 
 
 def test_neither_asks_who_knows_best(held):
-    found = quick(held, Question())
+    found = quick(held, Requirement())
     values = [line["auroc"] for line in found.models]
     assert values == sorted(values, reverse=True) == [line["value"] for line in found.models]
-    assert found.question.metric == "auroc" and "AUROC ↑" in table(found).heads
+    assert found.requirement.metric == "auroc" and "AUROC ↑" in choice_table(found).heads
 
 
 def test_the_group_is_that_of_the_paired_bootstrap(held):
-    found = quick(held, Question(accuracy=0.95), seed=3)
-    dumps = {line["model"]: next(e for e in held if e.model == line["model"]).dump() for line in found.models}
+    found = quick(held, Requirement(accuracy=0.95), seed=3)
+    dumps = {line["model"]: next(e for e in held if e.model == line["model"]).load() for line in found.models}
     same = compare(dumps, metrics=["sac@0.95"], resamples=RESAMPLES, seed=3)
     assert found.group == [row["method"] for row in same.rows if row["best"]]
     assert 1 < len(found.group) < len(held)
@@ -90,9 +94,9 @@ def test_the_group_is_that_of_the_paired_bootstrap(held):
             each["low"],
             each["adjusted"],
         )
-    bold = {name for name, cells in table(found).lines if cells[0].best}
+    bold = {name for (name,), cells in choice_table(found).lines if cells[0].best}
     assert bold == set(found.group)
-    words = " ".join(sentences(found))
+    words = " ".join(choice_sentences(found))
     assert all(name in words for name in found.group) and "cannot be told from" in words
 
 
@@ -102,14 +106,14 @@ def test_rows_are_joined_on_index(tmp_path):
     rng = np.random.default_rng(0)
     mixed = [entry("a", a, tmp_path / "a.npz"), entry("b", b.take(rng.permutation(len(b))), tmp_path / "b.npz")]
     plain = [entry("a", a, tmp_path / "a2.npz"), entry("b", b, tmp_path / "b2.npz")]
-    for question in (Question(accuracy=0.9), Question(coverage=0.5), Question()):
+    for question in (Requirement(accuracy=0.9), Requirement(coverage=0.5), Requirement()):
         one, other = (
             [(line["model"], line["value"], line["accuracy"], line["auroc"]) for line in quick(each, question).models]
             for each in (mixed, plain)
         )
         assert one == other
     fewer = [plain[0], entry("b", b.take(np.arange(300)), tmp_path / "b3.npz")]
-    found = quick(fewer, Question(accuracy=0.9))
+    found = quick(fewer, Requirement(accuracy=0.9))
     assert found.n == 300
     value = next(line["value"] for line in found.models if line["model"] == "a")
     assert value == pytest.approx(coverage_of(a.take(np.arange(300)), 0.9))
@@ -122,7 +126,7 @@ def test_of_equal_models_the_smaller_one_is_chosen(tmp_path):
         entry("unknown", dump, tmp_path / "2.npz"),
         entry("small", dump, tmp_path / "3.npz", params=1_000_000),
     ]
-    found = quick(held, Question(accuracy=0.9))
+    found = quick(held, Requirement(accuracy=0.9))
     assert [line["model"] for line in found.models] == ["small", "large", "unknown"]
     assert [line["rank"] for line in found.models] == [1, 1, 1] and found.group == ["small", "large", "unknown"]
 
@@ -134,8 +138,8 @@ def test_the_smallest_that_is_as_good_is_named(tmp_path):
         entry("large", good, tmp_path / "1.npz", params=9_000_000),
         entry("small", near, tmp_path / "2.npz", params=1_000_000),
     ]
-    found = quick(held, Question())
-    words = " ".join(sentences(found))
+    found = quick(held, Requirement())
+    words = " ".join(choice_sentences(found))
     if found.models[0]["model"] == "large":
         assert "The smallest of them is small (1.0 M parameters)" in words
     else:
@@ -145,26 +149,26 @@ def test_the_smallest_that_is_as_good_is_named(tmp_path):
 
 def test_a_clear_winner_has_no_group(tmp_path):
     held = [entry("good", answers(0, scale=1.0), tmp_path / "1.npz")]
-    labels = held[0].dump().labels
+    labels = held[0].load().labels
     noise = Predictions(
-        labels=labels, index=held[0].dump().index, logits=np.random.default_rng(9).normal(size=(400, 8))
+        labels=labels, index=held[0].load().index, logits=np.random.default_rng(9).normal(size=(400, 8))
     )
     held.append(entry("noise", noise, tmp_path / "2.npz"))
-    found = quick(held, Question(coverage=0.5))
-    assert found.group == ["good"] and "behind it beyond chance" in " ".join(sentences(found))
+    found = quick(held, Requirement(coverage=0.5))
+    assert found.group == ["good"] and "behind it beyond chance" in " ".join(choice_sentences(found))
 
 
 def test_the_bootstrap_is_of_the_best_only(held):
-    found = quick(held, Question(accuracy=0.95), among=3)
-    every = quick(held, Question(accuracy=0.95))
+    found = quick(held, Requirement(accuracy=0.95), among=3)
+    every = quick(held, Requirement(accuracy=0.95))
     assert [line["model"] for line in found.models] == [line["model"] for line in every.models[:3]]
-    assert found.candidates == len(held) and "the 3 best of 9 models" in " ".join(sentences(found))
+    assert found.candidates == len(held) and "the 3 best of 9 models" in " ".join(choice_sentences(found))
 
 
 def test_few_resamples_say_so(held):
-    found = choose(held, Question(), resamples=20)
+    found = choose(held, Requirement(), resamples=20)
     assert any("can tell no model from the best" in note for note in found.notes)
-    assert choose(held, Question(), level=0.99).notes == []  # a thousand would be too few: more are drawn unasked
+    assert choose(held, Requirement(), level=0.99).notes == []  # a thousand would be too few: more are drawn unasked
 
 
 # ---- when nothing attains it
@@ -185,13 +189,13 @@ def hopeless(tmp_path_factory):
 
 
 def test_an_accuracy_that_no_model_attains_is_said(hopeless):
-    found = quick(hopeless, Question(accuracy=0.99))
+    found = quick(hopeless, Requirement(accuracy=0.99))
     assert not found.attained and found.group == []
     assert found.closest == {"model": "m1", "accuracy": pytest.approx(0.9), "coverage": 1.0}
-    words = " ".join(sentences(found))
+    words = " ".join(choice_sentences(found))
     assert words.startswith("No model keeps an accuracy of 99 % at any coverage. m1 is closest: 90.0 %")
-    assert not any(cells[0].best for _, cells in table(found).lines)
-    assert quick(hopeless, Question(accuracy=0.9)).models[0]["value"] == 1.0
+    assert not any(cells[0].best for _, cells in choice_table(found).lines)
+    assert quick(hopeless, Requirement(accuracy=0.9)).models[0]["value"] == 1.0
 
 
 def test_it_ends_with_one_and_json_has_no_choice(hopeless, capsys):
@@ -213,52 +217,52 @@ def test_the_highest_accuracy_is_at_a_threshold():
 
 def test_limits_leave_models_out_and_say_why(held):
     most = sorted(each.facts["params"] for each in held)[4]
-    found = quick(held, Question(), Limits(params=most))
+    found = quick(held, Requirement(), Limits(params=most))
     assert {line["model"] for line in found.models} == {e.model for e in held if e.facts["params"] <= most}
-    assert f"4 × parameters above {most / 1e6:.1f} M" in " ".join(sentences(found))
-    found = quick(held, Question(), Limits(size=224))
+    assert f"4 × parameters above {most / 1e6:.1f} M" in " ".join(choice_sentences(found))
+    found = quick(held, Requirement(), Limits(size=224))
     assert {model for model, _ in found.left_out} == {e.model for e in held if e.facts["input_size"] > 224} != set()
-    found = quick(held, Question(), Limits(families=("DeiT", "xcit")))
+    found = quick(held, Requirement(), Limits(families=("DeiT", "xcit")))
     assert {line["family"] for line in found.models} == {"deit", "deit distilled"}
-    assert quick(held, Question(), Limits(families=("deit-distilled",))).candidates == 1
+    assert quick(held, Requirement(), Limits(families=("deit-distilled",))).candidates == 1
 
 
 def test_a_limit_on_what_is_not_known_leaves_the_model_out(tmp_path, held):
     unknown = entry("unknown", answers(30), tmp_path / "u.npz")
-    found = quick([*held, unknown], Question(), Limits(params=10**12))
-    assert ("unknown", "parameters not known (--facts names a table that says it)") in found.left_out
+    found = quick([*held, unknown], Requirement(), Limits(params=10**12))
+    assert ("unknown", "parameters not known (--facts names a table that has them)") in found.left_out
     with pytest.raises(BadInput, match=r"No model is left to choose from: 9 × parameters above 0\.00 M"):
-        quick(held, Question(), Limits(params=1))
+        quick(held, Requirement(), Limits(params=1))
 
 
 @pytest.mark.parametrize(
     ("text", "count"), [("30M", 30_000_000), ("1.2B", 1_200_000_000), ("5g", 5 * 10**9), ("7k", 7000), ("1,000", 1000)]
 )
 def test_counts_of_parameters(text, count):
-    assert count_of(text) == count
+    assert parameter_count(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "M", "many", "-3M", "0", "nan", "infM"])
 def test_no_counts(text):
     with pytest.raises(BadInput, match="such as 30M"):
-        count_of(text)
+        parameter_count(text)
 
 
 # ---- other uncertainties
 
 
 def test_entropy_withholds_by_entropy(held):
-    found = quick(held, Question(), measure="entropy")
-    best = compare({each.model: each.dump() for each in held}, measure="entropy", metrics=["auroc"], resamples=50)
+    found = quick(held, Requirement(), measure="entropy")
+    best = compare({each.model: each.load() for each in held}, measure="entropy", metrics=["auroc"], resamples=50)
     assert {line["model"]: line["value"] for line in found.models} == {row["method"]: row["value"] for row in best.rows}
 
 
 def test_mc_dropout_answers_with_its_own_mean(tmp_path):
     held = [entry(f"m{k}", answers(k, dropout=True), tmp_path / f"{k}.npz") for k in range(3)]
     held.append(entry("plain", answers(7), tmp_path / "p.npz"))
-    found = quick(held, Question(coverage=0.8), measure="mc-dropout")
+    found = quick(held, Requirement(coverage=0.8), measure="mc-dropout")
     for each in held[:3]:
-        dump = each.dump()
+        dump = each.load()
         p = np.exp(dump.variants["mc-dropout"])
         wrong = (p.argmax(1) != dump.labels)[np.argsort((-p * np.log(p)).sum(1))]
         line = next(line for line in found.models if line["model"] == each.model)
@@ -269,15 +273,15 @@ def test_mc_dropout_answers_with_its_own_mean(tmp_path):
 
 
 def test_a_model_that_is_always_right_has_no_auroc(tmp_path, held):
-    labels = held[0].dump().labels
-    perfect = Predictions(labels=labels, index=held[0].dump().index, logits=9.0 * np.eye(8)[labels])
+    labels = held[0].load().labels
+    perfect = Predictions(labels=labels, index=held[0].load().index, logits=9.0 * np.eye(8)[labels])
     more = [*held, entry("perfect", perfect, tmp_path / "p.npz")]
-    found = quick(more, Question())
+    found = quick(more, Requirement())
     assert ("perfect" in dict(found.left_out)) and "all rows are negative" in dict(found.left_out)["perfect"]
-    found = quick(more, Question(accuracy=0.99))
+    found = quick(more, Requirement(accuracy=0.99))
     assert found.models[0]["model"] == "perfect" and found.models[0]["value"] == 1 and found.models[0]["auroc"] is None
     assert found.group == ["perfect"]
-    table(found)
+    choice_table(found)
 
 
 # ---- the command
@@ -289,9 +293,16 @@ def store(tmp_path_factory, held):
     found = Store(tmp_path_factory.mktemp("choose") / "store")
     for each in held[:5]:
         for outside in (False, True):
-            facts = {"model": each.model, "data": "npz:images", "outside": outside, "rows": 400, **each.facts}
-            with found.work("zoo", {"model": each.model, "outside": outside}) as part:
-                dump = each.dump().replace(taught=not outside)
+            facts = {
+                "model": each.model,
+                "data": "npz:images",
+                "outside": outside,
+                "compared": True,
+                "rows": 400,
+                **each.facts,
+            }
+            with found.work("predict", {"model": each.model, "outside": outside}) as part:
+                dump = each.load().replace(taught=not outside)
                 dump.save(part.folder / "dump")
                 part.write("facts.json", json.dumps(facts).encode())
     return found
@@ -301,7 +312,7 @@ def test_a_store_of_models(store, held, capsys):
     args = ["choose", "--store", str(store.root), "--accuracy", "0.95", "--resamples", "100", "--json"]
     assert main(args) == 0
     told = json.loads(capsys.readouterr().out)
-    expected = {each.model: coverage_of(each.dump(), 0.95) for each in held[:5]}
+    expected = {each.model: coverage_of(each.load(), 0.95) for each in held[:5]}
     assert told["choice"] == max(expected, key=expected.get) and told["value"] == max(expected.values())
     assert told["candidates"] == 5 and told["metric"] == "sac@0.95" and told["measure"] == "largest"
     assert told["low"] <= told["value"] <= told["high"] and told["choice"] in told["group"]
@@ -309,7 +320,7 @@ def test_a_store_of_models(store, held, capsys):
     small = json.loads(capsys.readouterr().out)
     assert all(line["params"] <= 20e6 for line in small["models"]) and small["left_out"]
     assert main([*args, "--data", "npz:others"]) == 2
-    assert "No model of the store" in capsys.readouterr().err
+    assert "holds no predictions on npz:others" in capsys.readouterr().err
 
 
 def test_the_table_for_people(held, capsys):
@@ -331,7 +342,7 @@ def test_facts_from_a_table_as_timm_publishes_it(held, tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["choice"] == "light" and told["models"][0]["params"] == pytest.approx(5.29e6)
     assert told["models"][0]["input_size"] == 224 and told["left_out"][0]["model"] == "heavy"
-    for text, said in (("a,b\n1,2\n", "no column named model"), ("model,param_count\nx,many\n", "is no number")):
+    for text, said in (("a,b\n1,2\n", "no column named model"), ("model,param_count\nx,many\n", "is not a number")):
         facts.write_text(text)
         assert main(args) == 2
         assert said in capsys.readouterr().err
@@ -342,13 +353,13 @@ def test_facts_from_a_table_as_timm_publishes_it(held, tmp_path, capsys):
     [
         (["--accuracy", "99"], "--accuracy is a share above 0 and up to 1"),
         (["--coverage", "0"], "--coverage is a share above 0"),
-        (["--accuracy", "0.9", "--coverage", "0.8"], "not allowed with"),
+        (["--accuracy", "0.9", "--coverage", "0.8"], "not both"),
         (["--max-params", "lots"], "such as 30M"),
         (["--measure", "knn_distance"], "must be fitted first"),
         (["--measure", "nothing"], "no measure named 'nothing'"),
         (["--among", "0"], "at least 1"),
         (["--family", "vit"], "not of the family vit"),
-        (["--data", "npz:x"], "leave one of them away"),
+        (["--data", "npz:x"], "omit one of them"),
         (["--resamples", "0"], "resamples is 0"),
     ],
 )

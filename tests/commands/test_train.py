@@ -1,7 +1,6 @@
-"""train, predict, runs and methods: what they print, what they keep, and what they say when something is wrong."""
+"""train, predict, runs and methods: what they print, what they keep, and their sentences when something is wrong."""
 
 import argparse
-import importlib
 import json
 import re
 import time
@@ -12,10 +11,12 @@ import pytest
 import torch
 
 from nescio.cli import main
-from nescio.commands.train import usual_batch
+from nescio.commands import train
 from nescio.methods import registry
+from nescio.options import add_options
 from nescio.predictions import Predictions
-from nescio.protocols.uimnet import PRESETS
+from nescio.protocols.base import registry as protocols
+from nescio.training import usual_batch
 from nescio.trials import Training, from_plain
 from nescio.work.store import Store
 
@@ -57,29 +58,30 @@ def test_options_reach_the_trial(tmp_path):
     assert (plan.batch, plan.rate, plan.clip, plan.augment, plan.epochs) == (64, 0.05, 1.0, "none", 2)
 
 
-def helped(name):
-    """Option -> help of a command."""
+def helped(cls, presets=None):
+    """Field → help of its option."""
     parser = argparse.ArgumentParser()
-    importlib.import_module(f"nescio.commands.{name}").configure(parser)
-    return {action.dest: action.help for action in parser._actions}
+    add_options(parser, cls, presets)
+    return {action.dest.rpartition(".")[2]: action.help for action in parser._actions}
 
 
 def test_train_and_run_have_one_budget_and_name_where_it_starts():
-    budget = {each.name for each in fields(Training)} - {"nesterov", "factor"}
-    train, run = helped("train"), helped("_run_uimnet")
-    assert budget <= train.keys() & run.keys()
+    budget = {entry.name for entry in fields(Training)}
+    uimnet = protocols["uimnet"]
+    trained, run = helped(train.Options), helped(uimnet.plan, uimnet.presets)
+    assert budget <= trained.keys() & run.keys()
     for name in budget:
-        assert train[name].split(" (")[0] == run[name].split(" (")[0]
+        assert trained[name].split(" (")[0] == run[name].split(" (")[0]
         assert "(default: " in run[name] or all(
-            f"{preset}: {getattr(plan.training, name)}" in run[name] for preset, plan in PRESETS.items()
+            f"{preset}: {getattr(plan.training, name)}" in run[name] for preset, plan in uimnet.presets.items()
         )
     starts = {"epochs": 100, "rate": 0.1, "decay": 0.0001, "optimizer": "sgd", "warmup": 0, "clip": "none", "every": 30}
     for name, value in {**starts, "compile": "off", "precision": "auto", "accumulate": 1}.items():
-        assert train[name].endswith(f"(default: {value})")
-    assert run["epochs"].endswith("(demo: 15, small: 20, paper: 100)") and run["rate"] == train["rate"]
+        assert trained[name].endswith(f"(default: {value})")
+    assert run["epochs"].endswith("(small: 20, demo: 15, paper: 100)") and run["rate"] == trained["rate"]
 
 
-def test_due_has_its_own_spectral_norm_unless_told_otherwise(tmp_path):
+def test_due_has_its_own_spectral_norm_unless_another_is_given(tmp_path):
     for words, target in (([], 3.0), (["--spectral", "none"], None), (["--spectral", "5"], 5.0)):
         place = tmp_path / str(target)
         assert (
@@ -184,12 +186,12 @@ def test_predict_and_runs_say_what_is_missing(store, tmp_path, capsys):
     assert main([*TRAIN, "--epochs", "1", "--store", str(tmp_path)]) == 0
     words = ["predict", key_in(tmp_path), "--split", "out", "--store", str(tmp_path), "--to", str(tmp_path / "x.npz")]
     assert main(words) == 2
-    assert "every class is in-domain" in capsys.readouterr().err
+    assert "every class is in-distribution" in capsys.readouterr().err
     assert not [run for run in Store(tmp_path).runs() if run.state == "failed"]
 
 
 def test_a_logger_hears_loss_rate_and_pace(tmp_path, monkeypatch):
-    from nescio.commands import _watch
+    from nescio.commands import _loggers
 
     heard = []
 
@@ -203,7 +205,7 @@ def test_a_logger_hears_loss_rate_and_pace(tmp_path, monkeypatch):
         def __exit__(self, *_):
             heard.append("closed")
 
-    monkeypatch.setitem(_watch.LOGGERS, "tensorboard", Ear)
+    monkeypatch.setitem(_loggers.LOGGERS, "tensorboard", Ear)
     assert main([*TRAIN, "--log", "tensorboard:here", "--store", str(tmp_path)]) == 0
     assert heard[0] == ("here", "erm") and heard[-1] == "closed"
     assert [each["epoch"] for each in heard[1:-1]] == pytest.approx([1, 2])
@@ -234,7 +236,7 @@ def test_tensorboard_files_hold_the_loss(tmp_path):
 
 def test_tensorboard_files_of_a_study_hold_every_trial(tmp_path, monkeypatch):
     pytest.importorskip("tensorboard", reason="no tensorboard here")
-    monkeypatch.setattr("nescio.commands._run_uimnet.show", lambda *_: 0)  # no page: it takes seconds
+    monkeypatch.setattr("nescio.commands.run.end", lambda *_: 0)  # no page: it takes seconds
     words = "run uimnet --methods erm --backbones mlp --spectral none --trials 2 --seeds 1 --epochs 1 --measures gap"
     place = ["--workers", "0", "--store", str(tmp_path / "store"), "--log", f"tensorboard:{tmp_path / 'logs'}"]
     assert main([*words.split(), *place]) == 0

@@ -1,0 +1,171 @@
+"""Candidates: the embeddings of sibling networks, read from files, and which rows are references of which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.errors import BadInput
+from nescio.identity import seed_for
+from nescio.predictions.dump import Predictions, check_same_keys, join
+from nescio.predictions.files import naming
+
+Array = NDArray[Any]
+MOST = 5000  # references, as in the paper, where they are a part of the rows
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A name and the embeddings of its members, one dump per member, of the same rows in the same order."""
+
+    name: str
+    tests: Sequence[Predictions]
+    refs: Sequence[Predictions] | None = None  # None: a part of the test rows
+    train: Sequence[Predictions] | None = None  # labelled rows for downstream heads
+
+    @property
+    def members(self) -> int:
+        return len(self.tests)
+
+    @property
+    def features(self) -> list[int]:
+        """d of the members, every number once."""
+        return sorted({int(np.asarray(dump.embeddings).shape[1]) for dump in self.tests})
+
+
+# ---- reading embeddings
+
+
+def read(files: Sequence[str | Path]) -> list[Predictions]:
+    """Embeddings of the same rows, one file per member; rows come in the order of the first."""
+    places = [Path(file).expanduser().resolve() for file in files]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise BadInput(f"{files[number]} is given twice: a model always agrees with itself.")
+    return in_one_order([embeddings_of(file) for file in files], [str(file) for file in files])
+
+
+def embeddings_of(file: str | Path) -> Predictions:
+    """Index, embeddings and labels of a file, without the rest."""
+    dump = _array(Path(file)) if str(file).lower().endswith(".npy") else Predictions.load(file)
+    if dump.embeddings is None:
+        fields = ", ".join(name for name, _ in dump.columns() if name != "index")
+        raise BadInput(f"{file} holds no embeddings (n, d), only {fields}: NC and its kin compare representations.")
+    return Predictions(index=dump.index, labels=dump.labels, embeddings=dump.embeddings)
+
+
+def _array(path: Path) -> Predictions:
+    """A .npy file holds one array without a name, which here can only be the embeddings."""
+    with naming(path, "read"):
+        try:
+            return Predictions(embeddings=np.load(path, allow_pickle=False))
+        except ValueError as error:
+            raise BadInput(f"it is not an array of numbers ({error}).") from None
+
+
+def in_one_order(dumps: Sequence[Predictions], names: Sequence[str]) -> list[Predictions]:
+    """The dumps with their rows in the order of the first; all must hold the same rows, and each its own numbers."""
+    first, ordered = dumps[0], [dumps[0]]
+    for dump, name in zip(dumps[1:], names[1:], strict=True):
+        dump = _in_order_of(first, dump, names[0], name)
+        for other, other_name in zip(ordered, names, strict=False):
+            if _same(dump, other):
+                raise BadInput(f"{name} and {other_name} hold the same embeddings: a model always agrees with itself.")
+        if dump.labels is not None and first.labels is not None and not np.array_equal(dump.labels, first.labels):
+            row = int(np.argmax(dump.labels != first.labels))
+            raise BadInput(f"{name} and {names[0]} have different labels at index {first.index[row]}.")
+        ordered.append(dump)
+    return ordered
+
+
+def _in_order_of(first: Predictions, dump: Predictions, first_name: str, name: str) -> Predictions:
+    check_same_keys(first.index, dump.index)
+    if np.array_equal(dump.index, first.index):
+        return dump
+    odd = np.setxor1d(dump.index, first.index)
+    if len(odd):
+        raise BadInput(
+            f"{name} holds other rows than {first_name}: {len(odd)} are in one of them only, index {odd[0]} first. "
+            "Members must describe the same images."
+        )
+    return dump.select(first.index)
+
+
+def _same(one: Predictions, other: Predictions) -> bool:
+    a, b = np.asarray(one.embeddings), np.asarray(other.embeddings)
+    return a.shape == b.shape and np.array_equal(a[:16], b[:16]) and np.array_equal(a, b)
+
+
+# ---- which rows are references, which are judged
+
+
+class ReferencePart(NamedTuple):
+    """Keys of some references, and of the rows that are judged against them."""
+
+    references: Array
+    judged: Array
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedRows:
+    """The rows that get a score, and against which references."""
+
+    keys: Array  # (n,)
+    parts: Sequence[ReferencePart]  # for candidates without references of their own
+    references: int  # the fewest that any row is judged against
+    notes: tuple[str, ...] = ()
+
+
+def divide(keys: Array, split: int | None, seed: int) -> list[ReferencePart]:
+    """Some of the rows as references of the others; or two halves, at most 5,000 of each the references of the other.
+
+    Which rows these are depends on their keys and the seed, not on their order. By raw bits of PCG64, because NumPy may
+    change its permutations.
+    """
+    n, keys = len(keys), np.sort(keys)
+    order = keys[np.argsort(np.random.PCG64(seed_for("references", seed)).random_raw(n), kind="stable")]
+    if split is not None:
+        if not 0 < split < n:
+            raise BadInput(
+                f"--split-references is {split}, and there are {n} rows: it must leave some of them to be judged."
+            )
+        return [ReferencePart(order[:split], order[split:])]
+    if n < 4:
+        raise BadInput(f"There are only {n} rows: give references apart, or more rows.")
+    count = min(MOST, n // 2)
+    first, second = order[: n // 2], order[n // 2 :]
+    return [ReferencePart(first[:count], second), ReferencePart(second[:count], first)]
+
+
+def shared_keys(candidates: Sequence[Candidate]) -> Array:
+    """Keys of the test rows that all candidates hold, in the order of the first."""
+    first = candidates[0]
+    for candidate in candidates[1:]:
+        if (candidate.tests[0].index.dtype.kind == "U") != (first.tests[0].index.dtype.kind == "U"):
+            raise BadInput(
+                f"The index of {candidate.name} and that of {first.name} are of two kinds, text and numbers."
+            )
+    return join([Predictions(index=candidate.tests[0].index, taught=True) for candidate in candidates])[0].index
+
+
+def judged_rows(candidates: Sequence[Candidate], split: int | None = None, seed: int = 0) -> JudgedRows:
+    """The rows of all candidates; where references are a part of them, the same part for all."""
+    keys, notes, parts = shared_keys(candidates), list[str](), list[ReferencePart]()
+    lost = max(len(candidate.tests[0]) for candidate in candidates) - len(keys)
+    if lost:
+        notes.append(f"{len(keys):,} rows are judged, which all candidates hold; up to {lost:,} rows of one are not.")
+    apart = [candidate.refs[0].index for candidate in candidates if candidate.refs is not None]
+    if len(apart) < len(candidates):
+        parts = divide(keys, split, seed)
+        keys = keys[np.isin(keys, np.concatenate([part.judged for part in parts]))]
+    elif split is not None:
+        raise BadInput("--split-references takes references from the rows, and references are given apart: drop one.")
+    if apart and (parts or any(not np.array_equal(np.sort(index), np.sort(apart[0])) for index in apart)):
+        notes.append("The candidates were judged against different references: compare their NC with care.")
+    counts = [len(index) for index in (*apart, *(part.references for part in parts))]
+    return JudgedRows(keys, parts, min(counts), tuple(notes))

@@ -1,0 +1,53 @@
+"""What a model may cost and of which families it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nescio.errors import BadInput
+from nescio.networks.families import belongs
+from nescio.predictions.entries import ModelDump
+from nescio.report.words import millions
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most parameters, the largest side of its input, the architecture families; None and (): any."""
+
+    params: int | None = None
+    size: int | None = None
+    families: tuple[str, ...] = ()
+
+    def refused(self, models: Sequence[ModelDump]) -> dict[str, str]:
+        """The models that are beyond the limits, and why."""
+        return {model.model: why for model in models if (why := self._why_not(model))}
+
+    def _why_not(self, model: ModelDump) -> str | None:
+        limits = (
+            (self.params, model.number("params"), "parameters", millions),
+            (self.size, model.number("input_size"), "input size", lambda n: f"{n:g} pixels"),
+        )
+        for most, fact, what, text in limits:
+            if most is not None and fact is None:
+                return f"{what} not known (--facts names a table that has them)"
+            if most is not None and fact is not None and fact > most:
+                return f"{what} above {text(most)}"
+        if self.families and not any(belongs(model.model, family) for family in self.families):
+            return f"not of the family {' or '.join(family.strip() for family in self.families)}"
+        return None
+
+
+def parameter_count(text: str) -> int:
+    """30M → 30,000,000."""
+    word = text.strip().upper().replace(",", "").replace("_", "")
+    unit = word[-1:] if word[-1:] in UNITS and not word[-1:].isdigit() else ""
+    try:
+        number = float(word.removesuffix(unit)) * UNITS[unit]
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise BadInput(f"--max-params is a number such as 30M or 1.2B, not {text!r}.")
+    return round(number)

@@ -1,0 +1,32 @@
+"""Siblings: networks of a store that differ in their init seed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nescio.networks.models import STORE
+from nescio.work.store import Run, Store
+
+SIBLINGS = "siblings:"
+
+
+def with_siblings(names: Sequence[str], store: Store) -> list[str]:
+    """Names of networks, each once; siblings:KEY is KEY and all finished ones that differ in their init seed alone."""
+    members: list[str] = []
+    for name in names:
+        members += siblings(name.removeprefix(SIBLINGS), store) if name.startswith(SIBLINGS) else [name]
+    return list(dict.fromkeys(members))
+
+
+def siblings(key: str, store: Store) -> list[str]:
+    """store:KEY of a trained network, which a key or its first letters name, and of its siblings, by init seed."""
+    whole = store.find("train", key)
+    runs = [run for run in store.runs() if run.stage == "train" and run.state == "finished"]
+    wanted = next(_but_seed(run) for run in runs if run.key == whole)
+    kin = sorted((run for run in runs if _but_seed(run) == wanted), key=lambda run: int(run.recipe["init_seed"]))
+    return [f"{STORE}{run.key}" for run in kin]
+
+
+def _but_seed(run: Run) -> tuple[Any, ...]:
+    return run.version, {name: value for name, value in run.recipe.items() if name != "init_seed"}

@@ -1,0 +1,64 @@
+"""Named columns and arrays in files, written whole or not at all: what `--to` writes, what evaluations keep."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.errors import BadInput
+from nescio.predictions.files import _beside, _flush, naming
+
+Array = NDArray[Any]
+
+
+def save_columns(path: str | Path, table: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> Path:
+    """Writes a table as .csv or .parquet, arrays (by default its columns) as .npz; None is an empty cell."""
+    goal = Path(path)
+    ending = goal.suffix.lower()
+    if ending not in WRITERS:
+        raise BadInput(f"{goal}: the ending {goal.suffix or '(none)'} is not known: use .csv, .parquet or .npz.")
+    content = WRITERS[ending]((arrays or table) if ending == ".npz" else table)
+    with naming(goal, "written"), _beside(goal) as part, part.open("xb") as file:
+        file.write(content)
+        _flush(file)
+    return goal
+
+
+def to_npz(arrays: Mapping[str, Any]) -> bytes:
+    """An .npz file of arrays."""
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **{name: np.asarray(values) for name, values in arrays.items()})
+    return file.getvalue()
+
+
+def from_npz(path: str | Path) -> dict[str, Array]:
+    """The arrays of an .npz file; no pickle is loaded."""
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _to_csv(table: Mapping[str, Any]) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    columns = [values.tolist() if isinstance(values, np.ndarray) else values for values in table.values()]
+    writer.writerows(["" if value is None else value for value in line] for line in zip(*columns, strict=True))
+    return text.getvalue().encode()
+
+
+def _to_parquet(table: Mapping[str, Any]) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = io.BytesIO()
+    pq.write_table(pa.table({name: pa.array(values) for name, values in table.items()}), file)
+    return file.getvalue()
+
+
+WRITERS = {".csv": _to_csv, ".parquet": _to_parquet, ".npz": to_npz}

@@ -1,0 +1,449 @@
+"""What UIMNET does, in the order of the paper (§2–7).
+
+Data seeds × trials × backbones × spectral norm → train → predict (validation, test, out-of-distribution) → calibrate on
+validation → the best k by mean validation NLL → every measure × every metric → rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nescio import backbones, datasets, measures, metrics
+from nescio.analysis import calibrate
+from nescio.analysis.cards import cross_fitted, scorecard
+from nescio.analysis.selection import best_trials
+from nescio.datasets.binary import binary_spec, parts_of
+from nescio.datasets.images import ImageSet
+from nescio.datasets.partition import RULE, Partition, dump_means, imagenot, pixel_means
+from nescio.errors import BadInput, Undefined
+from nescio.methods import classifiers
+from nescio.methods import registry as methods
+from nescio.networks.models import trained
+from nescio.predict import load_dump, predict_step, probe_step
+from nescio.predictions import Predictions, stack
+from nescio.protocols.uimnet import NAME, TRIAL, VERSION, Plan
+from nescio.rows import COLUMNS, Row
+from nescio.search import Recipe, draw, guided
+from nescio.training import check_batch, facts_of, pace, title_of, train_step
+from nescio.trials import Trial
+from nescio.work.steps import Context, Files, Step, Work, evaluation, table
+from nescio.work.store import Part, Store, StoreError
+
+# Ten classes are too few for a tree to divide: its smaller side has two or three. The digits are divided by hand.
+BY_HAND = {"digits": ((0, 1, 2, 3, 4, 5), (6, 7, 8, 9))}
+SPLITS = ("val", "test", "out")
+TRAIN, DIVIDE, SCORE = "train and predict", "divide the classes", "calibrate, probe and evaluate"  # stages
+CALIBRATION, PARTITION = "calibration.json", "partition.json"  # files of steps
+MEMBERS_GMM = "gmm of members"  # a score of ensembles
+
+
+def compare(plan: Plan, work: Work) -> Plan:
+    """Does what is missing in the store; returns the plan with its methods and classes named."""
+    plan = _divided(_named(plan), work)
+    root, before = work.context.root, partial(refuse_impossible, plan, work.context.root)
+    oracles = [oracle_step(trial, root) for trial in oracle_trials(plan)] if plan.oracle else []
+    if plan.search == "optuna":
+        work.do(TRAIN, oracles, before)
+        trials = guided_trials(plan, work, before)
+        steps = {trial: trial_step(trial, plan.outside, root) for trial in trials}
+    else:
+        steps = {trial: trial_step(trial, plan.outside, root) for trial in trials_of(plan)}
+        work.do(TRAIN, [*steps.values(), *oracles], before)
+    taken = set(work.take(steps.values()))
+    temperatures = {trial: _temperature(step, work.store) for trial, step in steps.items() if step in taken}
+    work.take(oracles)
+    ensembles = select(plan, temperatures, work)
+    lines = [line_step(ensemble, calibrated, plan, root) for ensemble in ensembles for calibrated in (False, True)]
+    work.evaluate(SCORE, lines, before)
+    return plan
+
+
+# ---- the plan, checked before any work
+
+
+def _named(plan: Plan) -> Plan:
+    """The plan with every method and measure by its own name, each once; unknown names are refused here."""
+    names = tuple(dict.fromkeys(methods[name].name for name in plan.methods or classifiers()))
+    if mute := [name for name in names if not methods[name].classifies]:
+        raise BadInput(f"uimnet compares classifiers, and {mute[0]} learns features without labels: omit it.")
+    scores = {score for name in names for score in methods[name].scores}
+    known = [name if name in scores else measures.registry[name].name for name in plan.measures]
+    return replace(plan, methods=names, measures=tuple(dict.fromkeys(known)))
+
+
+def refuse_impossible(plan: Plan, root: str | None) -> None:
+    """Refuses, before any work, what no trial could do."""
+    dataset = datasets.load(plan.data, root)
+    for name in plan.backbones:
+        backbones.build(name, dataset.channels, dataset.shape)
+    check_batch(plan.training, len(datasets.splits(dataset, plan.inside, 0, plan.outside).train))
+
+
+# ---- in- and out-of-distribution classes (§2)
+
+
+def _divided(plan: Plan, work: Work) -> Plan:
+    """The plan with its classes: those that it names, those of a file, or by the Ward tree of class means."""
+    if plan.partition is not None:
+        found = Partition.load(plan.partition)
+        found.check(datasets.load(plan.data, work.context.root))
+        return replace(plan, partition=None, inside=found.inside, outside=found.outside)
+    if plan.inside is not None:
+        return replace(plan, outside=_others(plan, work.context.root))
+    if plan.features is None and plan.data in BY_HAND:
+        inside, outside = BY_HAND[plan.data]
+        return replace(plan, inside=inside, outside=outside)
+    step = partition_step(plan, work.context.root)
+    if not work.do(DIVIDE, [step], partial(refuse_impossible, plan, work.context.root)):
+        raise StoreError(f"The classes could not be divided: {work.failures[-1].reason}")
+    found = Partition.load(step.verified(work.store) / PARTITION)
+    return replace(plan, inside=found.inside, outside=found.outside)
+
+
+def _others(plan: Plan, root: str | None) -> tuple[int, ...]:
+    """The out-of-distribution classes: those that the plan names, else all that are not in-distribution."""
+    dataset = datasets.load(plan.data, root)
+    datasets.splits(dataset, plan.inside, 0, plan.outside)  # refuses classes that there are not
+    others = plan.outside or tuple(sorted(set(range(len(dataset.classes))) - set(plan.inside or ())))
+    if not others:
+        raise BadInput(
+            f"All {len(dataset.classes)} classes of {plan.data} are in-distribution: no class is left to be outside."
+        )
+    return others
+
+
+def reference(plan: Plan) -> Trial:
+    """An ERM network of all classes, whose features decide which classes look alike."""
+    return _erm(plan, plan.data)
+
+
+def partition_step(plan: Plan, root: str | None) -> Step:
+    features, trial = plan.features or "reference", reference(plan)
+    if features == "pixels":
+        source: Step | str = datasets.load(plan.data, root).revision
+    else:
+        source = predict_step(trained(trial, root), images_of(trial, "train"), root=root)
+    recipe = {"step": "partition", "features": features, "rule": RULE}
+    make = partial(_partition, data=plan.data, features=features, source=source)
+    return evaluation(NAME, VERSION, "reference network", recipe, [source], make)
+
+
+def _partition(part: Part, context: Context, data: str, features: str, source: Step | str) -> Files:
+    dataset = datasets.load(data, context.root)
+    dump = None if isinstance(source, str) else load_dump(source, context.store)
+    means = pixel_means(dataset) if dump is None else dump_means(dump, dataset)
+    return {PARTITION: imagenot(dataset, means, features).to_json().encode()}
+
+
+# ---- trials (§3)
+
+
+Line = tuple[str, str, float | None]  # method, backbone, spectral norm: what is searched on its own
+
+
+def trials_of(plan: Plan) -> list[Trial]:
+    """Methods × backbones × spectral norm × trials × data seeds; trial 0 is the defaults, the others random draws."""
+
+    def recipes(number: int) -> dict[Line, Recipe]:
+        return {line: draw(recipe, number, plan.search_seed) for line, recipe in _searched(plan).items()}
+
+    # first every method's defaults: a stopped sweep has a fair table
+    return [trial for number in range(plan.trials) for trial in _round(plan, number, recipes(number))]
+
+
+def guided_trials(plan: Plan, work: Work, before: Callable[[], None]) -> list[Trial]:
+    """Trials that Optuna suggests from the mean validation NLL of those before, which are trained on the way.
+
+    Everything is seeded and results do not change, so a second run suggests the same trials and finds them finished.
+    """
+    trials: list[Trial] = []
+
+    def mean_nll(number: int, recipes: Mapping[Line, Recipe]) -> dict[Line, float | None]:
+        steps = {t: trial_step(t, plan.outside, work.context.root) for t in _round(plan, number, recipes)}
+        work.do(TRAIN, steps.values(), before)
+        trials.extend(steps)
+        return {line: _mean([_nll(steps[t], work.store) for t in steps if _line_of(t) == line]) for line in recipes}
+
+    guided(_searched(plan), plan.trials, mean_nll, plan.search_seed)
+    return trials
+
+
+def _searched(plan: Plan) -> dict[Line, type[Recipe]]:
+    return {
+        (name, backbone, spectral): methods[name].recipe_class
+        for backbone in plan.backbones
+        for spectral in plan.spectral
+        for name in plan.methods
+    }
+
+
+def _line_of(trial: Trial) -> Line:
+    return trial.method, trial.backbone, trial.spectral
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where one of the values is missing."""
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if len(numbers) == len(values) else None
+
+
+def _round(plan: Plan, number: int, recipes: Mapping[Line, Recipe]) -> list[Trial]:
+    """The trials of one number: every line × every data seed."""
+    return [
+        Trial(
+            method=method,
+            recipe=recipe,
+            data=plan.data,
+            classes=plan.inside,
+            backbone=backbone,
+            spectral=spectral,
+            training=plan.training,
+            trial=number,
+            data_seed=seed,
+            init_seed=number,
+        )
+        for seed in range(plan.seeds)
+        for (method, backbone, spectral), recipe in recipes.items()
+    ]
+
+
+def _erm(plan: Plan, data: str, data_seed: int = 0) -> Trial:
+    recipe, backbone = methods["erm"].recipe_class(), plan.backbones[0]
+    return Trial(method="erm", recipe=recipe, data=data, backbone=backbone, training=plan.training, data_seed=data_seed)
+
+
+def images_of(trial: Trial, split: Any, outside: tuple[int, ...] | None = None) -> ImageSet:
+    """The images that a trial is evaluated on; `outside` are the classes of the split `out`."""
+    return ImageSet(trial.data, split, trial.classes, outside if split == "out" else None, trial.data_seed)
+
+
+def dump_steps(
+    trial: Trial, outside: tuple[int, ...] | None, root: str | None, splits: Sequence[str] = SPLITS
+) -> dict[str, Step]:
+    network = trained(trial, root)
+    return {split: predict_step(network, images_of(trial, split, outside), root=root) for split in splits}
+
+
+def trial_step(trial: Trial, outside: tuple[int, ...] | None, root: str | None) -> Step:
+    """Trains one trial, predicts its splits, and keeps what selection, calibration and the NLL-versus-AUC plot need."""
+    dumps = dump_steps(trial, outside, root)
+    make, summary = partial(_trial, trial=trial, dumps=dumps), partial(_trial_summary, trial=trial)
+    return evaluation(NAME, VERSION, title_of(trial), {"step": TRIAL}, list(dumps.values()), make, summary)
+
+
+def _trial(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
+    val, test, out = (load_dump(dumps[split], context.store) for split in SPLITS)
+    facts = {**_facts([trial], context), "calibrated": False, "condition": TRIAL}
+    cards = [
+        scorecard(val, split="val", calibration=None, only=(), facts=facts),
+        scorecard(test, ood={"out": out}, calibration=None, only=("entropy",), facts=facts),
+    ]
+    kept = {("val", "nll"), ("test", "nll"), ("test", "accuracy"), ("out", "auroc")}
+    rows = [row for card in cards for row in card.rows if (row["split"], row["metric"]) in kept]
+    return table(rows) | {CALIBRATION: json.dumps({"temperature": calibration(val)}).encode()}
+
+
+def _trial_summary(step: Step, context: Context, trial: Trial) -> dict[str, Any]:
+    cost = pace(train_step(trial, context.root), context)
+    return {"trial": step.title, "nll": _nll(step, context.store), **cost}
+
+
+def _nll(step: Step, store: Store) -> float | None:
+    """The validation NLL of a trial; None where it failed."""
+    try:
+        rows, _ = step.rows(store) if step.finished(store) else ([], [])
+    except StoreError:  # damaged: the study says so when it takes its rows
+        return None
+    return next((float(row["value"]) for row in rows if (row["split"], row["metric"]) == ("val", "nll")), None)
+
+
+def _facts(members: Sequence[Trial], context: Context) -> Row:
+    """The columns of a row that name the network, or the average of networks."""
+    params = sum(facts_of(train_step(trial, context.root), context.store)["params"] for trial in members)
+    facts = {"protocol": NAME, "version": VERSION, "params": params, "members": len(members), **members[0].describe()}
+    return facts if len(members) == 1 else facts | {"trial": None, "init_seed": None}
+
+
+# ---- the oracle, which is trained on what is outside (§7)
+
+
+def oracle_trials(plan: Plan) -> list[Trial]:
+    """Networks that learn in versus out, one per data seed."""
+    assert plan.inside is not None and plan.outside is not None
+    data = binary_spec(plan.data, plan.inside, plan.outside)
+    return [_erm(plan, data, seed) for seed in range(plan.seeds)]
+
+
+def oracle_step(trial: Trial, root: str | None) -> Step:
+    dumps = dump_steps(trial, None, root, ("val", "test"))
+    title = f"oracle, {trial.backbone}, data seed {trial.data_seed}"
+    make, summary = partial(_oracle, trial=trial, dumps=dumps), partial(_oracle_summary, trial=trial)
+    return evaluation(NAME, VERSION, title, {"step": "oracle"}, list(dumps.values()), make, summary)
+
+
+def _oracle(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
+    val, test = (load_dump(step, context.store) for step in dumps.values())
+    u_val, u = (measures.mean_probs(dump)[:, 1] for dump in (val, test))
+    out_val, out = (np.asarray(dump.labels) == 1 for dump in (val, test))
+    cut = metrics.threshold(u_val[~out_val])
+    numbers = {
+        "auroc": (metrics.auroc(u, out), "out", len(u)),
+        "in_as_in": (metrics.in_as_in(u[~out], cut), "test", int((~out).sum())),
+        "out_as_out": (metrics.out_as_out(u[out], cut), "out", int(out.sum())),
+    }
+    facts = {**_facts([trial], context), "method": "oracle", "dataset": parts_of(trial.data)[0]}
+    base = dict.fromkeys(COLUMNS) | facts | {"calibrated": False, "measure": "oracle"}
+    return table([
+        base | {"metric": metric, "value": value, "split": split, "n": n}
+        for metric, (value, split, n) in numbers.items()
+    ])  # fmt: skip
+
+
+def _oracle_summary(step: Step, context: Context, trial: Trial) -> dict[str, Any]:
+    return pace(train_step(trial, context.root), context)
+
+
+# ---- calibration, selection, ensembles (§3)
+
+
+def calibration(val: Predictions) -> float | None:
+    """The temperature that fits validation answers best; None where none does: all are right, or chance."""
+    try:
+        fitted = calibrate.temperature(val)
+    except Undefined:
+        return None
+    return None if fitted.at_edge else fitted.temperature
+
+
+def _temperature(step: Step, store: Store) -> float | None:
+    """The `calibration` of a trial."""
+    temperature: float | None = json.loads((step.folder(store) / CALIBRATION).read_text())["temperature"]
+    return temperature
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """The members that stand in one line of a table, for one data seed; one alone is an ensemble of one."""
+
+    trials: tuple[Trial, ...]  # best first
+    temperatures: tuple[float | None, ...]  # of each one's own `calibration`
+
+    @property
+    def first(self) -> Trial:
+        return self.trials[0]
+
+    def scales(self, calibrated: bool) -> list[float]:
+        """By what each member's logits are divided before the members are averaged."""
+        return [1.0 if t is None or not calibrated else t for t in self.temperatures]
+
+
+def select(plan: Plan, temperatures: Mapping[Trial, float | None], work: Work) -> list[Ensemble]:
+    """The best k trials of each method, backbone and spectral norm by mean validation NLL over data seeds.
+
+    temperatures  of the trials that there are
+    """
+    rows = [row for row in work.rows if row["condition"] == TRIAL]
+    by_number = {(*_line_of(trial), trial.trial, trial.data_seed): trial for trial in temperatures}
+    ensembles: dict[Ensemble, None] = {}  # each once: where trials failed, the best five may be the best one
+    for k in sorted({min(k, plan.trials) for k in plan.members}) if rows else ():
+        best = best_trials(rows, k, seeds=range(plan.seeds), trials=range(plan.trials))
+        work.note(*best.notes)
+        for line, numbers in best.items():
+            for seed in range(plan.seeds):
+                trials = tuple(by_number[*line, number, seed] for number in numbers)
+                ensembles[Ensemble(trials, tuple(temperatures[trial] for trial in trials))] = None
+    if max(plan.members) > plan.trials:
+        work.note(f"With {plan.trials} trials per method, ensembles have up to {plan.trials} members.")
+    if uncalibrated := sorted({each.first.method for each in ensembles if None in each.temperatures}):
+        work.note(
+            f"Some networks of {', '.join(uncalibrated)} get every validation answer right (or none better than "
+            "chance): no temperature is best for them, and they stay at 1."
+        )
+    return list(ensembles)
+
+
+# ---- measures × metrics of every line of the tables (§4–6)
+
+
+def line_step(ensemble: Ensemble, calibrated: bool, plan: Plan, root: str | None) -> Step:
+    """Probes the average of the calibrated members, and takes every measure and metric of it."""
+    trials, scales = ensemble.trials, ensemble.scales(calibrated)
+    probes = {
+        split: probe_step(trials, scales, images_of(ensemble.first, split, plan.outside), root) for split in SPLITS
+    }
+    dumps = [dump_steps(trial, plan.outside, root) for trial in trials]
+    title = title_of(ensemble.first)
+    title = title if len(trials) == 1 else f"{len(trials)} × {title} and others"
+    recipe = {"step": "line", "calibrated": calibrated, "measures": plan.measures, "metrics": sorted(metrics.registry)}
+    make = partial(_line, ensemble=ensemble, calibrated=calibrated, names=plan.measures, dumps=dumps, probes=probes)
+    parents = [*probes.values(), *(step for steps in dumps for step in steps.values())]
+    return evaluation(NAME, VERSION, f"{title}, calibrated" if calibrated else title, recipe, parents, make)
+
+
+def _line(
+    part: Part,
+    context: Context,
+    ensemble: Ensemble,
+    calibrated: bool,
+    names: Sequence[str],
+    dumps: Sequence[Mapping[str, Step]],
+    probes: Mapping[str, Step],
+) -> Files:
+    members = [{split: load_dump(step, context.store) for split, step in steps.items()} for steps in dumps]
+    probed = {split: load_dump(step, context.store) for split, step in probes.items()}
+    whole = together(members, ensemble.scales(calibrated), probed, with_gmm="gmm" in names)
+    wanted = {MEMBERS_GMM if name == "gmm" and len(members) > 1 else name: name for name in names}
+    there = [name for name in wanted if name in measures.registry or name in whole["test"].scores]
+    card = scorecard(
+        whole["test"],
+        val=whole["val"],
+        ood={"out": whole["out"]},
+        calibration=None,
+        only=there,
+        facts={**_facts(ensemble.trials, context), "calibrated": calibrated},
+    )
+    rows = [row | {"measure": wanted.get(row["measure"], row["measure"])} for row in card.rows]
+    absent = [
+        {"measure": name, "metric": None, "split": "test", "reason": f"There is no score named {name!r}."}
+        for name in wanted
+        if name not in there
+    ]
+    return table(rows, [{"method": ensemble.first.method, **reason} for reason in (*card.reasons, *absent)])
+
+
+def together(
+    members: Sequence[Mapping[str, Predictions]],
+    temperatures: Sequence[float],
+    probes: Mapping[str, Predictions],
+    with_gmm: bool,
+) -> dict[str, Predictions]:
+    """The dumps of an average of members, by split, with its probes.
+
+    An ensemble's native score is the Jensen–Shannon divergence of its members (UIMNET §4). Members' features live in
+    spaces of their own, so an ensemble's GMM score is the mean of its members' scores.
+    """
+    whole = {}
+    for split in SPLITS:
+        dumps = [
+            member[split] if temperature == 1 else calibrate.Temperature(temperature)(member[split])
+            for member, temperature in zip(members, temperatures, strict=True)
+        ]
+        average = stack(dumps) if len(dumps) > 1 else dumps[0]
+        scores = dict(probes[split].scores)
+        if len(dumps) > 1:
+            scores["native"] = measures.mutual_information(average)
+            if with_gmm:
+                scores[MEMBERS_GMM] = np.mean([_gmm(member["val"], member[split]) for member in members], axis=0)
+        whole[split] = average.replace(scores=scores, variants=probes[split].variants)
+    return whole
+
+
+def _gmm(val: Predictions, dump: Predictions) -> Any:
+    """Fitted on validation rows; their own scores, which set the threshold, are those of mixtures of the others."""
+    return cross_fitted(measures.gmm, val) if dump is val else measures.gmm(val)(dump)

@@ -1,0 +1,483 @@
+"""What scorecards and comparisons of models say: their tables, sentences, figures, and the story of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nescio.analysis.curves import GUIDES
+from nescio.report.blocks import Block, Figure, Fold, Panel, Prose, Section, Story, Terms, explained, tables_of
+from nescio.report.charts import (
+    histogram_figure,
+    intervals_figure,
+    models_figure,
+    reliability_figure,
+    risk_coverage_figure,
+)
+from nescio.report.frame import Frame
+from nescio.report.tables import TIED, Cell, Column, Head, Table, decimals, explained_once, fitting, table
+from nescio.report.words import (
+    DEFAULT_MEASURE,
+    IN_DISTRIBUTION,
+    by_fame,
+    grouped,
+    known,
+    label,
+    legend,
+    listed,
+    number,
+    of_hundred,
+    out_name,
+    percent,
+    stage,
+)
+from nescio.rows import COLUMNS, Row
+
+IDENTITY = COLUMNS[: COLUMNS.index("calibrated")]  # columns that say which model a row is of
+HEADLINE = ("accuracy", "nll", "brier", "ece", "auroc", "aurc", "sac@0.95")  # what a summary of models shows
+
+ANSWERS = "How good are the answers"
+RANKING = "Does it know when it is wrong"
+DETECTION = "Does it notice what is out of distribution"
+RETRIEVAL = "Do its embeddings find their kind"
+HUMAN = "Does it doubt where people doubt"
+OTHER = "What else was measured"
+SECTIONS = (ANSWERS, RANKING, DETECTION, RETRIEVAL, HUMAN, OTHER)
+MEANING = {  # what is positive, and what u should do, where a table ranks rows
+    RANKING: "The uncertainty u should be higher where the answer is wrong: positive rows are wrong answers",
+    DETECTION: "The uncertainty u should be higher out of distribution: positive rows are out of distribution",
+    RETRIEVAL: "Every row looks for its nearest other row; u should be higher where that one has another label",
+    HUMAN: "The uncertainty u should be higher where people's votes differ more",
+}
+SUMMARY = "The models side by side"
+COMPARISON = "Which differences are real"
+PAGE_POINTS, LEAST_POINTS = 40_000, 50  # of all risk–coverage curves together, so that the file stays small; of one
+CAPTIONS = {
+    "risk": (
+        "How many of the answers it keeps are wrong",
+        "Keep only the surest answers: the further left, the fewer are kept. A model that knows when it is wrong has "
+        "a line that stays near the floor until almost all answers are kept. The far left, where few answers are "
+        "left, may leave the picture.",
+    ),
+    "reliability": (
+        "Is it as sure as it should be",
+        "Each dot gathers answers of similar confidence; a larger dot, more answers. Below the diagonal it claims "
+        "more than it keeps, above it is too modest.",
+    ),
+    "histogram": (
+        "How unsure it is, where it is right and where it is wrong",
+        "The less the shapes overlap, the better this measure tells them apart. The outermost bars also hold what "
+        "lies beyond them.",
+    ),
+    "models": (
+        "How many of the answers that each model keeps are wrong",
+        "A lower line is better. Where lines cross, the better model depends on how many answers must be given.",
+    ),
+    "intervals": (
+        "Which models cannot be told from the best",
+        "Dots are values, bars their intervals. Dots in the accent colour cannot be told from the best one on these "
+        "rows.",
+    ),
+}
+
+
+# ---- which question a row answers
+
+
+def own_splits(rows: Iterable[Row]) -> frozenset[Any]:
+    """In-distribution splits: `test`, and those whose answers are right or wrong."""
+    return IN_DISTRIBUTION | {
+        row.get("split") for row in rows if row["metric"] == "in_as_in" or "answers" in _kinds(row["metric"])
+    }
+
+
+def _kinds(metric: str) -> tuple[str, ...]:
+    part = known(metric)
+    return part.kinds if part else ()
+
+
+def question_of(row: Row, own: frozenset[Any] = IN_DISTRIBUTION) -> str:
+    """The question that a row helps to answer; `own` are the in-distribution splits."""
+    kinds = _kinds(row["metric"])
+    if "answers" in kinds:
+        return ANSWERS
+    if "threshold" in kinds:
+        return DETECTION
+    if "ranking" in kinds or "detection" in kinds:
+        return RANKING if row.get("split") in own else DETECTION
+    if "retrieval" in kinds or "retrieval-ranking" in kinds:
+        return RETRIEVAL
+    return HUMAN if "votes" in kinds else OTHER
+
+
+def default_measure(rows: Iterable[Row]) -> str | None:
+    """The measure that represents a model: the largest probability if it is there, else the first one ranked."""
+    rows = list(rows)
+    own = own_splits(rows)
+    ranked = [row["measure"] for row in rows if row.get("measure") is not None and question_of(row, own) == RANKING]
+    return DEFAULT_MEASURE if DEFAULT_MEASURE in ranked else next(iter(ranked), None)
+
+
+# ---- the tables of one scorecard
+
+
+def card_tables(rows: Iterable[Row]) -> list[Table]:
+    """The tables of a scorecard's rows, one question each, in the order in which a reader asks them."""
+    return explained_once(tables_of(card_blocks(rows)))
+
+
+def card_blocks(rows: Iterable[Row]) -> list[Block]:
+    """The same; second looks (after calibration, of groups) are folded."""
+    frame = Frame(rows)
+    own = own_splits(frame)
+    return [block for question in SECTIONS for block in _question(question, frame, own)]
+
+
+def _question(question: str, frame: Frame, own: frozenset[Any]) -> list[Block]:
+    rows = Frame(row for row in frame if question_of(row, own) == question and row["metric"] != "temperature")
+    rows = rows.sort(lambda row: by_fame(row.get("measure")))
+    whose = [name for name in IDENTITY if len(rows.values(name)) > 1]
+    if question == ANSWERS:
+        fitted = dict.fromkeys(f"temperature {row['value']:.4g}" for row in frame.where(metric="temperature"))
+        made: list[Block] = []
+        for (_, group), part in rows.by("split", "group"):
+            note = ", ".join(text for text in (_counted(part), *fitted) if text)
+            answers = _answers(part, whose, _title(question, part, own), note)
+            made.append(answers if group is None else Fold(answers.title, [answers]))
+        return made
+    parts = _detection_parts(rows, own) if question == DETECTION else rows.by("calibrated", "split", "group")
+    return [block for _, part in parts for block in _measures(question, part, whose, own)]
+
+
+def _detection_parts(rows: Frame, own: frozenset[Any]) -> Iterable[tuple[Any, Frame]]:
+    """What is accepted of the in-distribution rows stands beside what is rejected of every other set."""
+    accepted = rows.where(split=own)
+    others = list(rows.where(split=lambda split: split not in own).by("calibrated", "split", "group"))
+    if not others:
+        return accepted.by("calibrated", "group")
+
+    def beside(part: Frame) -> Frame:
+        return Frame([*part, *accepted.where(calibrated=lambda value: stage(value) == stage(part.one("calibrated")))])
+
+    return [(key, beside(part)) for key, part in others]
+
+
+def _answers(rows: Frame, whose: Sequence[str], title: str, note: str) -> Table:
+    """Metrics of a model itself, raw and calibrated side by side."""
+    lines = [*map(Column, whose), Column("metric", keep=True)]
+    return table(rows, title, lines=lines, heads="calibrated", within=whose, note=note)
+
+
+def _measures(question: str, part: Frame, whose: Sequence[str], own: frozenset[Any]) -> list[Block]:
+    """One line per measure; what does not depend on the measure stands in the note, or in a table of its own."""
+    measured, whole = part.where(measure=lambda name: name is not None), part.where(measure=None)
+    title, counted = _title(question, part, own), _counted(part)
+    extra = ""
+    if measured and whole and not whose:
+        extra = ", ".join(f"{label(row['metric'])} {number(row['value'])}" for row in whole)
+        extra, whole = f"{extra}, ", Frame()
+    note = ". ".join(text for text in (MEANING.get(question, ""), f"{extra}{counted}") if text)
+    blocks: list[Block] = [_answers(whole, whose, title, note)] if whole else []
+    if measured:
+        lines = [*map(Column, whose), Column("measure", keep=True)]
+        words = legend((part if extra else measured).values("metric"))
+        blocks.append(replace(table(measured, title, lines=lines, note=note), legend=words))
+    second_look = part.one("calibrated") or part.one("group") is not None
+    return [Fold(title, blocks)] if second_look else blocks
+
+
+def _title(question: str, part: Frame, own: frozenset[Any]) -> str:
+    row = part.rows[0]
+    where = [] if row.get("split") in own else [out_name(row.get("split"))]
+    where += [] if row.get("group") is None else [str(row["group"])]
+    where += [stage(row["calibrated"])] if row.get("calibrated") and question != ANSWERS else []
+    return f"{question}: {', '.join(where)}" if where else question
+
+
+def _counted(rows: Frame) -> str:
+    counts = sorted({int(n) for n in rows.values("n") if n is not None})
+    if not counts:
+        return ""
+    return f"{counts[0]:,} rows" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} rows"
+
+
+# ---- several models
+
+
+def unique_names(cards: Sequence[Any]) -> list[str]:
+    """The cards' names, told apart by a number where two are equal."""
+    names: list[str] = []
+    for position, card in enumerate(cards, start=1):
+        name = str(getattr(card, "name", "") or f"model {position}")
+        names.append(name if name not in names else f"{name} ({position})")
+    return names
+
+
+def summary(cards: Sequence[Any]) -> Table:
+    """One line per model with the figures that most people look for first."""
+    rows: list[Row] = []
+    measures: dict[str, None] = {}
+    for name, card in zip(unique_names(cards), cards, strict=True):
+        own, measure = own_splits(card.rows), default_measure(card.rows)
+        measures |= {measure: None} if measure else {}
+        for row in _plain(card.rows):
+            question, ranked = question_of(row, own), row.get("measure") == measure
+            if question == DETECTION and ranked and row["metric"] == "auroc":
+                rows.append({"model": name, "head": f"{label('auroc')} {out_name(row['split'])}"} | _seen(row))
+            elif (question == ANSWERS or (question == RANKING and ranked)) and row["metric"] in HEADLINE:
+                rows.append({"model": name, "head": label(row["metric"])} | _seen(row))
+    frame = Frame(rows)
+    heads = [Head(title, where={"head": title}) for title in frame.values("head")]
+    note = f"Ranking figures by {', '.join(sorted(measures))}" if measures else ""
+    made = table(frame, SUMMARY, lines=("model",), heads=heads, note=note)
+    return replace(made, legend=legend(frame.values("metric")))
+
+
+def _seen(row: Row) -> Row:
+    return {"metric": row["metric"], "value": row["value"]}
+
+
+def _plain(rows: Iterable[Row]) -> list[Row]:
+    """Rows of the raw model on all rows of a split."""
+    return [row for row in rows if not row.get("calibrated") and row.get("group") is None]
+
+
+def topic(row: Row) -> str:
+    """What a row of a comparison is about: the metric, by which measure, on what, after which calibration."""
+    parts = [label(row["metric"])]
+    parts += [] if row.get("measure") is None else [str(row["measure"])]
+    parts += [] if row.get("split") in IN_DISTRIBUTION else [out_name(row["split"])]
+    parts += [] if row.get("group") is None else [str(row["group"])]
+    parts += [stage(row["calibrated"])] if row.get("calibrated") else []
+    return " · ".join(parts)
+
+
+def model_name(row: Row) -> str:
+    """Which model a row of a comparison is of."""
+    return next((str(row[key]) for key in ("model", "name", "file", "method") if row.get(key) is not None), "–")
+
+
+def comparison_tables(comparison: Any) -> list[Table]:
+    """Every model's rank and value with its interval, marked where it cannot be told from the best; the differences."""
+    rows = Frame(dict(row) | {"topic": topic(row), "name": model_name(row)} for row in comparison.rows)
+    if not rows:
+        return []
+    drawn = getattr(comparison, "resamples", None)
+    how = f"{drawn:,} paired resamples of {comparison.n:,} shared rows. " if drawn else ""
+    level = f"{100 * comparison.level:g} % interval" if getattr(comparison, "level", None) else "interval"
+    note = f"{how}#rank value [{level}]; {TIED} after the rank: cannot be told from the best"
+    lines = [Column("topic", "metric")]
+    made = [table(rows, COMPARISON, lines=lines, heads="name", within=("topic",), note=note)]
+    return [*made, _differences(comparison.differences)] if comparison.differences else made
+
+
+def _differences(differences: Iterable[Row]) -> Table:
+    """One line per model and topic, with the decimals that fit its difference."""
+    names = {"difference": "difference", "low": "from", "high": "to", "p": "p", "adjusted": "p, Holm"}
+    lines = []
+    for row in differences:
+        forms = dict.fromkeys(names, fitting([row["difference"]])) | {"p": decimals(4), "adjusted": decimals(4)}
+        cells = tuple(None if row.get(name) is None else Cell(row[name], form=forms[name]) for name in names)
+        lines.append(((topic(row), f"{row['model']} − {row['best']}"), cells))
+    note = "Each model minus the best one, on the same resamples"
+    return Table("How far from the best", ("metric", "models"), tuple(names.values()), tuple(lines), note)
+
+
+# ---- sentences
+
+
+def headline(card: Any) -> list[str]:
+    """What the model knows, in plain sentences; what was not measured is not mentioned."""
+    raw = _plain(card.rows)
+    measure, own = default_measure(raw), own_splits(raw)
+
+    def find(metric: str, where: Callable[[Row], bool]) -> Row | None:
+        return next((row for row in raw if row["metric"] == metric and where(row)), None)
+
+    def ranks(row: Row) -> bool:
+        return question_of(row, own) == RANKING and row.get("measure") == measure
+
+    sentences = []
+    right = find("accuracy", lambda row: row.get("split") in own)
+    if right:
+        count = f" {int(right['n']):,}" if right.get("n") is not None else ""
+        sentences.append(f"It is right in {percent(right['value'])} of{count} answers.")
+    ranked = find("auroc", ranks)
+    if ranked:
+        chance = ", little better than chance" if 0.45 < ranked["value"] < 0.55 else ""
+        chance = ", worse than chance" if ranked["value"] <= 0.45 else chance
+        sentences.append(
+            "When it is wrong, it is less sure than when it is right "
+            f"in {of_hundred(ranked['value'])} comparisons{chance}."
+        )
+    kept = find("selective_risk@0.8", ranks)
+    if kept:
+        sentences.append(f"Abstaining on the 20 % it is least sure of brings accuracy to {percent(1 - kept['value'])}.")
+    sure = _confidence(card)
+    if sure is not None and right:
+        gap = 100 * (sure - right["value"])
+        verdict = f"{abs(gap):.1f} points too {'sure' if gap > 0 else 'modest'}" if abs(gap) >= 0.5 else "which fits"
+        sentences.append(f"On average it claims to be {percent(sure)} sure, {verdict}.")
+    for row in raw:
+        if row["metric"] == "auroc" and question_of(row, own) == DETECTION and row.get("measure") == measure:
+            sentences.append(
+                f"On “{out_name(row['split'])}”, which is out of distribution, it is less sure than on what it knows "
+                f"in {of_hundred(row['value'])} comparisons."
+            )
+    return sentences
+
+
+def _confidence(card: Any) -> float | None:
+    """The mean confidence, from the bins of the reliability diagram."""
+    curve = (getattr(card, "curves", None) or {}).get("reliability", {}).get("raw")
+    if curve is None:
+        return None
+    count, confidence, _ = curve
+    total = float(sum(count))
+    return sum(float(n) * float(p) for n, p in zip(count, confidence, strict=True) if n) / total if total else None
+
+
+def overview(cards: Sequence[Any], comparison: Any = None) -> list[str]:
+    """Which of several models is right most often and which knows best when it is wrong, in plain sentences."""
+    sentences = []
+    winners, share = _winners(cards, "accuracy")
+    if winners:
+        standing = _standing("accuracy", winners, comparison)
+        sentences.append(f"Right most often: {listed(winners)}, in {percent(share)} of answers{standing}.")
+    winners, share = _winners(cards, "auroc")
+    if winners:
+        standing = _standing("auroc", winners, comparison)
+        sentences.append(
+            f"Knows best when it is wrong: {listed(winners)}, less sure then in {of_hundred(share)} comparisons"
+            f"{standing}."
+        )
+    return sentences
+
+
+def _winners(cards: Sequence[Any], metric: str) -> tuple[list[str], float]:
+    """The models with the highest value of a metric, by the default measure if by any; none if only one has it."""
+    values: dict[str, float] = {}
+    for name, card in zip(unique_names(cards), cards, strict=True):
+        own, measures = own_splits(card.rows), (None, default_measure(card.rows))
+        for row in _plain(card.rows):
+            if row.get("split") in own and row["metric"] == metric and row.get("measure") in measures:
+                values.setdefault(name, row["value"])
+    top = max(values.values(), default=0.0)
+    return [name for name, value in values.items() if value == top] if len(values) > 1 else [], top
+
+
+def _standing(metric: str, winners: Sequence[str], comparison: Any) -> str:
+    """Which others may be the best, as far as a comparison can tell."""
+    rows = [row for row in getattr(comparison, "rows", ()) if row["metric"] == metric and row.get("best") is not None]
+    if len(rows) < 2:
+        return ""
+    others = [model_name(row) for row in rows if row["best"] and model_name(row) not in winners]
+    return f"; {listed(others)} cannot be told from it" if others else "; the others are behind, beyond chance"
+
+
+# ---- figures
+
+
+def measures_of(curves: Mapping[str, Any]) -> list[str]:
+    """The measures that a card's curves can show, the best known first."""
+    names = dict.fromkeys([*curves.get("risk_coverage", {}), *curves.get("histogram", {})])
+    return sorted((name for name in names if name not in GUIDES), key=by_fame)
+
+
+def thinned(curves: Mapping[str, Any], models: int) -> Mapping[str, Any]:
+    """The same curves with fewer points where many models share the page."""
+    lines = curves.get("risk_coverage") or {}
+    most = max(LEAST_POINTS, PAGE_POINTS // (models * max(1, len(lines))))
+
+    def few(values: Sequence[float]) -> list[float]:
+        if len(values) <= most:
+            return list(values)
+        return [values[round(at * (len(values) - 1) / (most - 1))] for at in range(most)]
+
+    return {**curves, "risk_coverage": {name: (few(c), few(r)) for name, (c, r) in lines.items()}}
+
+
+def _figure(kind: str, key: str, chart: Callable[[], Any]) -> Figure:
+    return Figure(key, *CAPTIONS[kind], chart, kind=kind)
+
+
+def _card_panel(curves: Mapping[str, Any], number: int) -> Panel:
+    measures = measures_of(curves)
+    first = measures[0] if measures else None
+    figures = []
+    if risk := curves.get("risk_coverage"):
+        figures.append(_figure("risk", f"risk-{number}", lambda: risk_coverage_figure(risk, first)))
+    if reliability := curves.get("reliability"):
+        figures.append(_figure("reliability", f"reliability-{number}", lambda: reliability_figure(reliability)))
+    if histogram := curves.get("histogram"):
+        figures.append(_figure("histogram", f"histogram-{number}", lambda: histogram_figure(histogram, first)))
+    return Panel(figures, "Measure of uncertainty", measures)
+
+
+def _models_panel(curves: Mapping[str, Mapping[str, Any]]) -> Panel:
+    lines = {name: own["risk_coverage"] for name, own in curves.items() if own.get("risk_coverage")}
+    measures = sorted({k: None for own in lines.values() for k in own if k not in GUIDES}, key=by_fame)
+    figures = [_figure("models", "models", lambda: models_figure(lines, measures[0]))] if measures else []
+    return Panel(figures, "Measure", measures)
+
+
+def interval_points(comparison: Any) -> list[Row]:
+    """The rows of a comparison as points of a figure; without a better direction there is no best, and no point."""
+    ends = ("rank", "value", "low", "high", "best")
+    return [
+        {"question": topic(row), "model": model_name(row)} | {name: row.get(name) for name in ends}
+        for row in comparison.rows
+        if row.get("best") is not None
+    ]
+
+
+# ---- the story
+
+
+def card_story(cards: Sequence[Any], comparison: Any = None, title: str = "") -> Story:
+    """What there is to say of one model or several, and of their comparison.
+
+    cards       scorecards: rows, reasons, notes, name, curves
+    comparison  what `compare` returns
+    """
+    names, several = unique_names(cards), len(cards) > 1
+    curves = {name: thinned(_curves(card), len(cards)) for name, card in zip(names, cards, strict=True)}
+    sections = []
+    if several:
+        sections.append(Section("", SUMMARY, [summary(cards), _models_panel(curves)]))
+    compared = [] if comparison is None else [_compared(comparison)]
+    models = []
+    for at, (name, card) in enumerate(zip(names, cards, strict=True)):
+        opening = [Prose(headline(card), lead=True)] if several else []
+        blocks = [*opening, _card_panel(curves[name], at), *card_blocks(card.rows), *_gaps(card)]
+        models.append(Section(name if several else "", name if several else "", blocks, model=several))
+    lead = overview(cards, comparison) if several else headline(cards[0]) if cards else []
+    shown = [Path(name).name for name in names] or [str(name) for name in getattr(comparison, "models", ())]
+    title = title or " · ".join(shown[:3]) + (" …" if len(shown) > 3 else "") or "Scorecard"
+    return Story(title, lead, explained([*sections, *(compared + models if several else models + compared)]))
+
+
+def _curves(card: Any) -> Mapping[str, Any]:
+    return getattr(card, "curves", None) or {}
+
+
+def _compared(comparison: Any) -> Section:
+    tables, points = comparison_tables(comparison), interval_points(comparison)
+    topics = list(dict.fromkeys(str(point["question"]) for point in points))
+    figures = [_figure("intervals", "intervals", lambda: intervals_figure(points))] if points else []
+    titles = ("All values with their intervals", *(made.title for made in tables[1:]))
+    folds = [Fold(title, [made]) for title, made in zip(titles, tables, strict=False)]
+    return Section("", COMPARISON, [Panel(figures, "Metric", topics), *folds, *_gaps(comparison)])
+
+
+def _gaps(source: Any) -> list[Block]:
+    missing = grouped(getattr(source, "reasons", ()))
+    return [Prose(list(getattr(source, "notes", ()))), Terms(missing, "What could not be said")]
+
+
+def rows_of(cards: Sequence[Any], comparison: Any = None) -> list[Row]:
+    """All rows; those of scorecards say which one in a last column `file`."""
+    rows = [{**row, "file": name} for name, card in zip(unique_names(cards), cards, strict=True) for row in card.rows]
+    return rows + ([] if comparison is None else list(comparison.rows))

@@ -1,0 +1,62 @@
+"""A tree of merges as a picture: leaves in dendrogram order, coloured and marked by the side that they are on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nescio.report.charts import FONT, PAPER
+
+ROW, WIDTH, NAME = 18, 460, 48  # pixels of a leaf, pixels of the tree, characters of a name
+COLOURS, SHAPES = (PAPER["c1"], PAPER["c2"], PAPER["soft"]), ("circle", "square", "cross")  # not by colour alone
+
+
+def tree_svg(
+    linkage: Any, names: Sequence[str], sides: Sequence[str], kinds: Sequence[str], title: str, note: str
+) -> str:
+    """The dendrogram of a linkage of SciPy as SVG.
+
+    sides  (n,) of every leaf one of `kinds`, of which the last is what branches have that join two sides
+    """
+    import altair as alt
+    import vl_convert
+    from scipy.cluster.hierarchy import dendrogram
+
+    inner = [*sides]
+    for left, right in linkage[:, :2].astype(int):
+        inner.append(inner[left] if inner[left] == inner[right] else kinds[-1])
+    tree = dendrogram(linkage, no_plot=True, link_color_func=inner.__getitem__)
+    branches = [
+        {"branch": branch, "point": point, "height": height, "place": place, "side": side}
+        for branch, (across, up, side) in enumerate(
+            zip(tree["dcoord"], tree["icoord"], tree["color_list"], strict=True)
+        )
+        for point, (height, place) in enumerate(zip(across, (np.array(up) - 5) / 10, strict=True))
+    ]
+    leaves = [
+        {"height": 0, "place": place, "side": sides[leaf], "name": _short(names[leaf])}
+        for place, leaf in enumerate(tree["leaves"])
+    ]
+    used = [kind for kind in kinds if kind in inner]
+    look = [(COLOURS[kinds.index(kind)], SHAPES[kinds.index(kind)]) for kind in used]
+    x = alt.X("height:Q", title="height of a merge").scale(reverse=True, nice=False)
+    y = alt.Y("place:Q", axis=None).scale(domain=[len(leaves) - 0.5, -0.5], nice=False)
+    colour = alt.Color("side:N", title=None).scale(domain=used, range=[colour for colour, _ in look])
+    shape = alt.Shape("side:N", title=None).scale(domain=used, range=[shape for _, shape in look])
+    lines = alt.Chart(alt.Data(values=branches)).mark_line(strokeWidth=1.5, interpolate="linear")
+    shown = alt.Chart(alt.Data(values=leaves))
+    chart = alt.layer(
+        lines.encode(x, y, colour.legend(None), alt.Order("point:Q"), alt.Detail("branch:N")),
+        shown.mark_point(filled=True, size=45, xOffset=8, opacity=1).encode(x, y, colour, shape),
+        shown.mark_text(align="left", dx=18).encode(x, y, colour.legend(None), alt.Text("name:N")),
+    )
+    about = alt.TitleParams(title, subtitle=note, anchor="start", subtitleColor=PAPER["soft"], offset=12)
+    chart = chart.properties(width=WIDTH, height=ROW * len(leaves), title=about)
+    chart = chart.configure(font=FONT, background=PAPER["ground"], view=alt.ViewConfig(stroke=None), padding=16)
+    return str(vl_convert.vegalite_to_svg(chart.configure_legend(orient="top").to_dict()))
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME else name[: NAME - 1] + "…"

@@ -1,0 +1,130 @@
+"""Without torch, every command that needs it says so in one sentence with the command to install; others just work."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nescio.cli import EXTRAS
+from paths import ROOT
+
+BLOCKER = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+from nescio.cli import main
+sys.exit(main({words!r}))
+"""
+TORCH = ("torch", "torchvision", "timm", "gpytorch")
+
+
+def without(blocked, *words, **how):
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    code = BLOCKER.format(blocked=tuple(blocked), words=[str(word) for word in words])
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False, **how)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A store that looks as if a network had been trained."""
+    from nescio.work.store import Store
+
+    root = tmp_path_factory.mktemp("store")
+    with Store(root).work("train", {"method": "erm"}) as part:
+        part.write("weights.safetensors", b"")
+    return root
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train"],
+        ["predict", "", "--to", "x.npz", "--store", "{store}"],
+        ["methods"],
+        ["verify"],
+        ["demo", "--to", "{store}/demo"],
+        ["zoo", "resnet18", "--data", "digits"],
+        ["run", "uimnet", "--store", "{store}"],
+        ["run", "reliability", "--store", "{store}"],
+        ["rank", "resnet18", "--data", "digits"],
+        ["export", "resnet18", "--threshold", "0.5"],
+    ],
+    ids=lambda words: " ".join(words[: 2 if words[0] == "run" else 1]),
+)
+def test_a_command_that_needs_torch_says_what_to_install(store, tmp_path, words):
+    done = without(TORCH, *(word.format(store=store) for word in words), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    sentence = rf"nescio {words[0]} needs (torch|timm|torchvision): pip install 'nescio\[train\]'\n"
+    assert re.fullmatch(sentence, done.stderr)
+
+
+def test_what_needs_no_torch_works_without(tmp_path):
+    labels = np.arange(60) % 3
+    file = tmp_path / "test.npz"
+    np.savez(file, labels=labels, logits=np.eye(3)[labels] + np.random.default_rng(0).normal(size=(60, 3)))
+    page = ["--to", tmp_path / "page"]
+    for words in (
+        ["evaluate", file],
+        ["threshold", file, "--coverage", 0.5],
+        ["metrics"],
+        ["measures"],
+        ["imagenot", "--data", "digits"],
+        ["store", "prune", "--dry-run", "--store", tmp_path],
+        ["report", ROOT / "results/uimnet/rows.parquet", *page],
+        ["run", "--help"],
+        ["train", "--help"],
+    ):
+        done = without(TORCH, *words, cwd=tmp_path)
+        assert done.returncode == 0 and "needs" not in done.stderr, (words, done.stderr)
+
+
+def test_other_packages_are_named_as_they_are_installed(tmp_path):
+    done = without(("pyarrow",), "evaluate", tmp_path / "x.parquet")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    done = without(("rich",), "metrics")
+    assert done.stderr == "nescio metrics needs rich: pip install rich\n"
+
+
+def test_an_error_of_our_own_imports_is_not_hidden():
+    done = without(("nescio.metrics", "nescio"), "metrics")
+    assert done.returncode == 1 and "Traceback" in done.stderr
+
+
+def declared():
+    """Package → extras that bring it, of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {(re.match(r"[\w.-]+", line)[0].lower(), extra) for extra, lines in extras.items() for line in lines}
+
+
+def test_the_extras_are_those_of_the_project():
+    names = {"PIL": "pillow", "huggingface_hub": "huggingface_hub"}
+    for package, extra in EXTRAS.items():
+        assert (names.get(package, package), extra) in declared()
+
+
+def test_what_is_imported_is_declared():
+    distributions = {
+        "PIL": "pillow",
+        "sklearn": "scikit-learn",
+        "vl_convert": "vl-convert-python",
+        "markupsafe": "jinja2",
+    }
+    known = {name.replace("_", "-") for name, _ in declared()} | set(sys.stdlib_module_names) | {"nescio"}
+    missing = set()
+    for path in Path(ROOT / "src").rglob("*.py"):
+        for line in re.findall(r"^\s*(?:import|from) ([A-Za-z_]\w*)", path.read_text(), re.MULTILINE):
+            name = distributions.get(line, line).replace("_", "-").lower()
+            if name not in known and line not in sys.stdlib_module_names:
+                missing.add(line)
+    assert not missing

@@ -1,0 +1,184 @@
+"""`nescio run` takes a protocol's options from its plan, does its steps and writes a page of its own."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+
+from nescio.cli import main
+from nescio.errors import BadInput
+from nescio.identity import Checked, tag
+from nescio.options import command_of, nested, option
+from nescio.protocols import base
+from nescio.report.blocks import Story
+from nescio.rows import Row
+from nescio.trials import Training
+from nescio.work.launchers import launcher
+from nescio.work.launchers import registry as launchers
+from nescio.work.local import LocalWorkers
+from nescio.work.steps import evaluation, table
+
+
+@tag("plan:counting")
+@dataclass(frozen=True)
+class Plan(Checked):
+    upto: int = option(3, "how far to count")
+    bad: int | None = option(None, "a number that cannot be counted")
+    training: Training = nested(Training(epochs=5))
+
+
+PRESETS = {"short": Plan(), "long": Plan(upto=5, training=Training(epochs=50))}
+
+
+def count(part, context, number, bad, name):
+    if number == bad:
+        raise BadInput(f"{number} cannot be counted.")
+    return table([Row({"protocol": name, "version": 1}, metric="number", value=float(number))])
+
+
+def story(study):
+    values = sorted(row["value"] for row in study.rows)
+    return Story(f"{study.protocol}: {values}", [f"Counted {len(values)}."], [])
+
+
+def first_look(study):
+    from nescio.report.tables import Cell, Table
+
+    cells = tuple(Cell(row["value"]) for row in study.rows)
+    return [Table(study.protocol, ("what",), tuple(str(at) for at in range(len(cells))), ((("number",), cells),))]
+
+
+def protocol_of(name):
+    def counting(plan, work):
+        """Counts.
+
+        100 % of the numbers, one after the other.
+        """
+        steps = []
+        for number in range(plan.upto):
+            make = partial(count, number=number, bad=plan.bad, name=name)
+            steps.append(evaluation(name, 1, f"number {number}", {"number": number}, (), make))
+        work.evaluate("count", steps)
+
+    return counting
+
+
+@pytest.fixture(autouse=True)
+def protocols(monkeypatch):
+    monkeypatch.setattr(base, "BUILT_IN", ())
+    monkeypatch.setattr(base, "registry", base._Protocols())
+    for name in ("counting", "recounting"):
+        base.protocol(name, version=1, plan=Plan, presets=PRESETS, reports=__name__, workers=0)(protocol_of(name))
+
+
+def run(capsys, *words):
+    code = main(["run", *map(str, words)])
+    seen = capsys.readouterr()
+    return code, seen.out, seen.err
+
+
+def test_a_study_has_a_first_look_and_a_page_of_its_own(tmp_path, capsys):
+    code, out, _ = run(capsys, "counting", "--store", tmp_path)
+    assert code == 0 and "Counted 3." in out
+    assert run(capsys, "recounting", "--upto", 2, "--store", tmp_path)[0] == 0
+    pages = {name: (tmp_path / "report" / name / "index.html").read_text() for name in ("counting", "recounting")}
+    assert "counting: [0.0, 1.0, 2.0]" in pages["counting"]
+    assert "recounting: [0.0, 1.0]" in pages["recounting"]
+    assert run(capsys, "counting", "--store", tmp_path, "--report", tmp_path / "elsewhere")[0] == 0
+    assert (tmp_path / "elsewhere" / "index.html").is_file()
+
+
+def test_a_finished_study_is_neither_made_nor_drawn_again(tmp_path, capsys):
+    assert run(capsys, "counting", "--store", tmp_path)[0] == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    code, out, err = run(capsys, "counting", "--store", tmp_path)
+    assert code == 0 and "Counted 3." in out and err == ""
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_json_is_alone_and_writes_no_page(tmp_path, capsys):
+    code, out, _ = run(capsys, "counting", "--json", "--store", tmp_path)
+    assert code == 0 and [row["value"] for row in json.loads(out)] == [0.0, 1.0, 2.0]
+    assert not (tmp_path / "report").exists()
+
+
+def test_presets_and_options_reach_the_plan(tmp_path, capsys):
+    _, out, _ = run(capsys, "counting", "--preset", "long", "--json", "--store", tmp_path)
+    assert len(json.loads(out)) == 5
+    _, out, _ = run(capsys, "counting", "--preset", "long", "--upto", 4, "--json", "--store", tmp_path)
+    assert len(json.loads(out)) == 4
+    code, _, err = run(capsys, "counting", "--preset", "lng", "--store", tmp_path)
+    assert code == 2 and "Did you mean 'long'?" in err
+
+
+def test_help_has_the_plan_and_what_every_run_takes(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main(["run", "counting", "--help"])
+    out = capsys.readouterr().out
+    assert "how far to count (short: 3, long: 5)" in out and "(short: 5, long: 50)" in out
+    assert "100 % of the numbers" in out
+    for name in [
+        "preset",
+        "store",
+        "root",
+        "device",
+        "checkpoint-seconds",
+        "workers",
+        "launcher",
+        "log",
+        "report",
+        "json",
+    ]:
+        assert f"--{name}" in out
+    assert "processes; 0: this process (default: 0)" in out
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    assert "Counts" in capsys.readouterr().out
+
+
+def test_what_fails_is_listed_and_does_not_stop_the_others(tmp_path, capsys):
+    code, out, err = run(capsys, "counting", "--bad", 1, "--store", tmp_path)
+    assert code == 1 and "Counted 2." in out
+    assert "failed: number 1: 1 cannot be counted." in err
+    code, out, err = run(capsys, "counting", "--bad", 0, "--upto", 1, "--store", tmp_path / "other")
+    assert code == 2 and out == "" and "0 cannot be counted." in err  # nothing that was given can be used
+
+
+def test_a_page_that_cannot_be_written_is_a_failure_after_the_tables(tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--report", tmp_path / "file" / "page")
+    assert code == 1 and "Counted 3." in out
+    assert "failed: writing the report:" in err and "a file stands where a folder should be" in err
+
+
+def test_another_launcher_is_an_option(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(launchers, "_parts", dict(launchers._parts))
+    seen = []
+
+    @launcher("noting")
+    def noting(workers):
+        seen.append(workers)
+        return LocalWorkers(0)
+
+    assert run(capsys, "counting", "--launcher", "noting", "--workers", 7, "--store", tmp_path)[0] == 0
+    assert seen == [7]
+    code, _, err = run(capsys, "counting", "--launcher", "slrum", "--store", tmp_path)
+    assert code == 2 and "There is no launcher named 'slrum'" in err
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [*PRESETS.values(), Plan(upto=4, bad=2), replace(PRESETS["long"], training=Training(rate=0.3, nesterov=True))],
+)
+def test_the_command_of_a_plan_runs_that_plan(plan, tmp_path, capsys, monkeypatch):
+    plans = []
+    monkeypatch.setattr(base, "run", lambda protocol, plan, work: plans.append(plan))
+    monkeypatch.setattr("nescio.commands.run.end", lambda *_: 0)
+    words = shlex.split(command_of(plan, ("nescio", "run", "counting"), PRESETS))
+    assert main([*words[1:], "--store", str(tmp_path)]) == 0
+    assert plans == [plan]

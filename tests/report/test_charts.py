@@ -1,0 +1,141 @@
+"""Every kind of chart is valid, can be drawn, and takes its colours from the style sheet or from paper."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from samples import sample_card, sample_comparison
+
+from nescio.report import charts
+from nescio.report.charts import DARK, PAPER, Box, on_page, on_paper
+from nescio.report.pages import data_of
+from nescio.report.scorecards import interval_points
+
+POINTS = [
+    {
+        "name": name,
+        "family": name,
+        "model": f"{name}{at}",
+        "size": 1e6 * at or None,
+        "dot": at == 1,
+        "x": at + 1.0,
+        "y": 2.0,
+    }
+    for name in ("vit", "cnn", charts.OTHERS)
+    for at in range(3)
+]
+LEVELS = {f"severity {at}": {f"m{k}": 0.5 + 0.01 * k * at + (k == 9) for k in range(10)} for at in range(3)}
+LINES = {"best": dict.fromkeys(LEVELS, 0.9), "worst": {"severity 0": 0.6}}
+CELLS = [
+    {"line": a, "column": b, "value": 0.5 + 0.1 * at, "n": 2} for at, (a, b) in enumerate(("ax", "ay", "bx", "by"))
+]
+DOTS = [
+    {"name": name, "kind": kind, "value": 0.7, "spread": spread}
+    for name, kind, spread in (("a", "one network", 0.1), ("a", "ensemble of 5", None), ("b", "one network", None))
+]
+CHANGES = [{"kind": kind, "model": "m", "than": "n", "value": 0.01 * at} for at, kind in enumerate(("x y", "x y", "z"))]
+
+
+def cases() -> dict[str, Callable[[], Any]]:
+    curves = sample_card().curves
+    risk = curves["risk_coverage"]
+    return {
+        "risk": lambda: charts.risk_coverage_figure(risk),
+        "reliability": lambda: charts.reliability_figure(curves["reliability"]),
+        "histogram": lambda: charts.histogram_figure(curves["histogram"]),
+        "models": lambda: charts.models_figure({"a": risk, "b": risk}),
+        "intervals": lambda: charts.intervals_figure(interval_points(sample_comparison())),
+        "dots": lambda: charts.dots_figure(DOTS, "AUC", ("oracle", 0.99)),
+        "heat": lambda: charts.heat_figure(CELLS, "AUC", 0.5),
+        "cloud": lambda: charts.cloud_figure(
+            POINTS,
+            "x",
+            "y",
+            tips={"model": "model"},
+            log=True,
+            front=[(1.0, 2.0), (2.0, 2.5)],
+            links=[(POINTS[0], POINTS[1])],
+            guides=[("x", 1.5), ("y", 2.0)],
+        ),
+        "scatter": lambda: charts.cloud_figure(
+            [{"name": "a", "x": 1, "y": 2}, {"name": "b", "x": 2, "y": 1}], "x", "y"
+        ),
+        "changes": lambda: charts.changes_figure(CHANGES, "improvement"),
+        "boxes": lambda: charts.box_figure(LEVELS, "AUROC", lines=LINES, apart=("severity 2",), guide=0.5),
+        "levels": lambda: charts.levels_figure(LINES, "gain", guide=0.0, form="+.2%", ticks={"severity 0": "s0"}),
+        "bars": lambda: charts.bars_figure([0.1, 0.2, 0.9], [0, 0.5, 1], "NC", ("chance", 0.3), "Histogram."),
+    }
+
+
+@pytest.fixture(scope="module", params=list(cases()))
+def chart(request: pytest.FixtureRequest) -> Any:
+    return cases()[request.param]()
+
+
+def test_a_chart_follows_the_schema_and_says_what_it_shows(chart: Any) -> None:
+    spec = chart.to_dict(validate=True)
+    assert spec["description"] and spec["width"] == "container" and "$schema" not in on_page(chart)
+
+
+def test_on_the_page_every_colour_comes_from_the_style_sheet(chart: Any) -> None:
+    text = json.dumps(on_page(chart))
+    assert not re.findall(r"#[0-9a-f]{6}", text)
+    assert set(re.findall(r"var\\(--(\\w+)\\)", text)) <= set(PAPER)
+
+
+def test_on_paper_a_chart_becomes_svg_with_fixed_colours(chart: Any) -> None:
+    import vl_convert
+
+    svg = vl_convert.vegalite_to_svg(on_paper(chart))
+    assert svg.startswith("<svg") and "var(--" not in svg and "NaN" not in svg
+
+
+def test_a_menu_can_set_what_a_chart_shows() -> None:
+    for name in ("risk", "histogram", "models", "intervals"):
+        assert any(part.get("name") == charts.CHOSEN for part in on_page(cases()[name]()).get("params", ())), name
+
+
+def test_tooltips_name_what_is_pointed_at() -> None:
+    text = json.dumps(cases()["cloud"]().to_dict())
+    assert all(f'"title": "{word}"' in text for word in ("model", "x", "y", "parameters"))
+    assert "25" not in data_of(on_page(cases()["cloud"]()))[0].splitlines()[0]
+
+
+def test_axis_labels_may_be_shorter_names() -> None:
+    assert '{\\"severity 0\\": \\"s0\\"}' in json.dumps(cases()["levels"]().to_dict())
+
+
+def test_boxes_are_tukeys() -> None:
+    values = np.r_[np.arange(10.0), 100.0]
+    box = Box.of(values)
+    assert (box.lower, box.middle, box.upper) == tuple(np.quantile(values, (0.25, 0.5, 0.75)))
+    assert box.low == 0 and box.high == 9 and box.beyond == (100.0,)
+
+
+def test_points_of_levels_are_a_table() -> None:
+    rows = charts.level_points(LINES, "regime", "severity", "gain")
+    assert rows[0] == {"regime": "best", "severity": "severity 0", "gain": 0.9} and len(rows) == 4
+    assert charts.cloud_points(POINTS[:1], "x", "y")[0]["parameters"] is None
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("palette", [PAPER, DARK], ids=["light", "dark"])
+def test_texts_and_lines_stand_out_from_the_ground(palette: dict[str, str]) -> None:
+    ground = luminance(palette["ground"])
+    for name, colour in palette.items():
+        low, high = sorted((ground, luminance(colour)))
+        contrast = (high + 0.05) / (low + 0.05)
+        if name in ("ink", "soft", "accent"):  # texts: the accessibility guidelines ask for 4.5
+            assert contrast >= 4.5, (name, contrast)
+        elif name.startswith("c"):  # lines: 3
+            assert contrast >= 3, (name, contrast)

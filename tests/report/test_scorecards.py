@@ -1,0 +1,269 @@
+"""Tables of scorecards say what the rows say, in the right order; sentences and stories of one model and of several."""
+
+from __future__ import annotations
+
+import csv
+import io
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from samples import row, sample_card, sample_comparison, sample_rows
+
+from nescio import metrics, report
+from nescio.report.blocks import Figure, Fold, blocks_of, figures_of, tables_of
+from nescio.report.scorecards import (
+    DETECTION,
+    HUMAN,
+    LEAST_POINTS,
+    OTHER,
+    RANKING,
+    RETRIEVAL,
+    card_blocks,
+    comparison_tables,
+    measures_of,
+    summary,
+    thinned,
+)
+from nescio.report.tables import Cell, Table
+from nescio.report.words import percent
+
+
+def find(tables: list[Table], title: str) -> Table:
+    return next(table for table in tables if table.title == title)
+
+
+def cells(table: Table) -> dict[tuple[str, str], Cell]:
+    """By the last label of a line."""
+    return {(labels[-1], head): cell for (labels, head), cell in table.cells().items()}
+
+
+# ---- which table says what
+
+
+def test_questions_come_in_the_order_in_which_a_reader_asks_them() -> None:
+    titles = [block.title for block in card_blocks(sample_rows()) if isinstance(block, Table)]
+    assert titles == [
+        "How good are the answers",
+        "Does it know when it is wrong",
+        "Does it notice what is out of distribution: letters",
+        "Does it notice what is out of distribution: noise",
+        "Do its embeddings find their kind",
+        "Does it doubt where people doubt",
+    ]
+
+
+def test_every_row_is_in_exactly_one_place_and_the_share_accepted_stands_beside_each_other_set() -> None:
+    rows = sample_rows()
+    shown = sum(len(table.cells()) for table in report.card_tables(rows))
+    in_notes = 2  # temperature and R@1 are one figure for the model: they stand in notes
+    repeated = sum(r["metric"] == "in_as_in" for r in rows)  # once for each of the two sets
+    assert shown == len(rows) - in_notes + repeated
+    table = find(report.card_tables(rows), f"{DETECTION}: noise")
+    assert table.heads == ("AUROC ↑", "AUPR ↑", "FPR@0.95 ↓", "out as out ↑", "in as in ↑")
+
+
+def test_raw_and_calibrated_answers_stand_side_by_side() -> None:
+    table = report.card_tables(sample_rows())[0]
+    assert table.heads == ("raw", "calibrated") and table.corner == ("metric",)
+    held = cells(table)
+    assert str(held["NLL ↓", "raw"]) == "0.4000" and held["NLL ↓", "raw"].value == 0.4
+    assert not held["NLL ↓", "raw"].best
+    assert str(held["NLL ↓", "calibrated"]) == "0.3000" and held["NLL ↓", "calibrated"].best
+    assert not held["accuracy ↑", "raw"].best  # equal: nothing to choose
+    assert "temperature 1.75" in table.note and "400 rows" in table.note
+
+
+def test_the_calibrated_ranking_is_a_second_look_after_the_raw_one() -> None:
+    blocks = [block for block in card_blocks(sample_rows()) if block.title.startswith(RANKING)]  # type: ignore[union-attr]
+    assert [(type(block), block.title) for block in blocks] == [  # type: ignore[union-attr]
+        (Table, RANKING),
+        (Fold, f"{RANKING}: calibrated"),
+    ]
+
+
+def test_best_follows_the_direction_of_the_metric() -> None:
+    held = cells(find(report.card_tables(sample_rows()), RANKING))
+    best = {head: line for (line, head), cell in held.items() if cell.best}
+    assert best == {"AUROC ↑": "max_logit", "AURC ↓": "largest", "SAC@0.95 ↑": "max_logit", "risk@0.8 ↓": "largest"}
+
+
+def test_a_metric_is_explained_once_where_it_is_first_seen_by_its_own_docstring() -> None:
+    tables = report.card_tables(sample_rows())
+    names = [name for table in tables for name, _ in table.legend]
+    assert len(names) == len(set(names))
+    assert dict(find(tables, RANKING).legend)["AUROC ↑"] == metrics.registry["auroc"].sentence
+    assert dict(find(tables, RETRIEVAL).legend)["R@1 ↑"] == metrics.registry["recall_at_1"].sentence
+
+
+@pytest.mark.parametrize("name", list(metrics.registry))
+def test_every_registered_metric_has_a_place(name: str) -> None:
+    assert report.card_tables([row(name, 0.5, "largest")])[0].lines
+
+
+def test_a_metric_that_nobody_registered_is_still_shown_without_an_arrow() -> None:
+    (table,) = report.card_tables([row("own_thing", 0.25, "largest"), row("own_thing", 0.75, "entropy")])
+    assert table.title == OTHER and table.heads == ("own thing",)
+    assert not any(cell.best for cell in table.cells().values())
+
+
+def test_a_split_with_answers_is_in_distribution_whatever_its_name() -> None:
+    rows = [row("accuracy", 0.9, split="held out"), row("auroc", 0.8, "largest", split="held out")]
+    assert [table.title for table in report.card_tables(rows)] == ["How good are the answers", RANKING]
+
+
+def test_groups_have_tables_of_their_own() -> None:
+    rows = [row("auroc", 0.8, "largest"), row("auroc", 0.7, "largest", group="severity=5")]
+    assert [table.title for table in report.card_tables(rows)] == [RANKING, f"{RANKING}: severity=5"]
+    assert isinstance(card_blocks(rows)[1], Fold)
+
+
+def test_the_best_known_measures_come_first() -> None:
+    rows = [row("auroc", 0.8, name) for name in ("gmm", "own", "entropy", "largest")]
+    names = [labels for labels, _ in report.card_tables(rows)[0].lines]
+    assert names == [("largest",), ("entropy",), ("gmm",), ("own",)]
+
+
+def test_rows_of_several_models_are_told_apart_by_what_differs() -> None:
+    rows = [row("auroc", 0.8, "largest", method="erm", trial=0), row("auroc", 0.7, "largest", method="mcd", trial=0)]
+    (table,) = report.card_tables(rows)
+    assert [labels for labels, _ in table.lines] == [("erm", "largest"), ("mcd", "largest")]
+
+
+def test_nothing_measured_is_no_table() -> None:
+    assert report.card_tables([]) == []
+    alone = report.card_tables([row("human_alignment", 0.2, "largest")])
+    assert [table.title for table in alone] == [HUMAN]
+
+
+# ---- sentences
+
+
+def test_headline_says_in_plain_words_what_the_rows_say() -> None:
+    card = sample_card()
+    said = report.headline(card)
+    assert said[0] == "It is right in 90.0 % of 400 answers."
+    assert said[1].startswith(
+        "When it is wrong, it is less sure than when it is right in 50 of 100 comparisons, little"
+    )
+    assert said[2] == "Abstaining on the 20 % it is least sure of brings accuracy to 50.0 %."
+    count, confidence, _ = card.curves["reliability"]["raw"]
+    assert percent(float(np.average(confidence, weights=count))) in said[3]
+    assert said[4].startswith("On “letters”, which is out of distribution") and "60 of 100" in said[4]
+    assert len(said) == 6
+
+
+def test_headline_is_silent_about_what_was_not_measured() -> None:
+    assert report.headline(SimpleNamespace(rows=[], curves={})) == []
+    only = SimpleNamespace(rows=[row("auroc", 0.8, "norm")])
+    assert report.headline(only) == [
+        "When it is wrong, it is less sure than when it is right in 80 of 100 comparisons."
+    ]
+
+
+# ---- several models
+
+
+def test_summary_has_one_line_per_model_and_marks_the_best() -> None:
+    a, b = sample_card(name="a"), sample_card(name="a")
+    b.rows = [r | {"value": r["value"] * 0.9} for r in b.rows]
+    table = summary([a, b])
+    assert [labels for labels, _ in table.lines] == [("a",), ("a (2)",)]
+    held = cells(table)
+    assert held["a", "accuracy ↑"].best and held["a (2)", "NLL ↓"].best
+    assert "AUROC ↑ noise" in table.heads and "largest" in table.note
+    assert str(held["a", "NLL ↓"]) == "0.4000"  # the raw figure
+
+
+def test_comparison_shows_intervals_and_the_group_that_cannot_be_told_from_the_best() -> None:
+    values, differences = comparison_tables(sample_comparison())
+    held = cells(values)
+    assert str(held["accuracy ↑", "logistic"]) == "#2* 0.8900 [0.8800, 0.9020]" and held["accuracy ↑", "logistic"].best
+    assert str(held["accuracy ↑", "tree"]) == "#3 0.8000 [0.7900, 0.8120]" and not held["accuracy ↑", "tree"].best
+    assert "1,000 paired resamples of 400 shared rows" in values.note and "95 %" in values.note
+    line = ("AUROC ↑ · largest", "tree − forest")
+    assert str(differences.cells()[line, "difference"]) == "-0.0400"
+
+
+def test_overview_names_the_best_and_who_cannot_be_told_from_it() -> None:
+    cards = [sample_card(name="forest"), sample_card(name="logistic"), sample_card(name="tree")]
+    for card, less in zip(cards, (0, 0.05, 0.2), strict=True):
+        card.rows = [r | {"value": r["value"] - less} for r in card.rows]
+    assert report.overview(cards) == [
+        "Right most often: forest, in 90.0 % of answers.",
+        "Knows best when it is wrong: forest, less sure then in 50 of 100 comparisons.",
+    ]
+    said = report.overview(cards, sample_comparison())
+    assert said[0] == "Right most often: forest, in 90.0 % of answers; logistic cannot be told from it."
+    clear = sample_comparison()
+    clear.rows = [r | {"best": r["rank"] == 1} for r in clear.rows]
+    assert report.overview(cards, clear)[0].endswith("; the others are behind, beyond chance.")
+    assert report.overview(cards[:1]) == []
+    assert report.overview([cards[0], cards[0]])[0].startswith("Right most often: forest and forest (2), in 90.0 %")
+
+
+# ---- stories
+
+
+def test_several_cards_and_their_comparison_make_one_document() -> None:
+    cards = [sample_card(name="forest"), sample_card(name="tree")]
+    story = report.card_story(cards, sample_comparison())
+    assert [section.title for section in story.sections] == [
+        "The models side by side",
+        "Which differences are real",
+        "forest",
+        "tree",
+    ]
+    text = report.markdown(story)
+    places = [text.index(f"\n## {section.title}\n") for section in story.sections]
+    assert places == sorted(places)
+    assert text.count("- **AUROC ↑**:") == 1  # explained once in the whole document
+    assert text.count("It is right in 90.0 % of 400 answers.") == 2
+    assert "forest: How good are the answers" in report.latex(story)
+    only = report.card_story([], sample_comparison(), "Compared")
+    assert only.title == "Compared" and "0.8900 [0.8800, 0.9020]" in report.markdown(only)
+
+
+def test_a_story_has_the_figures_that_there_are() -> None:
+    card = sample_card()
+    assert [figure.key for figure in figures_of(report.card_story([card]))] == [
+        "risk-0",
+        "reliability-0",
+        "histogram-0",
+    ]
+    both = report.card_story([card, sample_card()], sample_comparison())
+    assert {figure.key for figure in figures_of(both)} >= {"models", "intervals", "risk-0", "histogram-1"}
+    bare = SimpleNamespace(rows=[], reasons=[], notes=[], curves={}, name="none")
+    assert not list(blocks_of(report.card_story([bare])))
+    assert not any(isinstance(block, Figure | Table) for block in blocks_of(report.card_story([bare, bare])))
+
+
+def test_what_could_not_be_said_and_notes_are_part_of_the_story() -> None:
+    text = report.markdown(report.card_story([sample_card()]))
+    assert "- **energy, dempster\\_shafer**: The dump holds log-probabilities." in text and "3 of 400 rows" in text
+
+
+def test_rows_of_several_cards_are_told_apart() -> None:
+    cards = [sample_card(name="a"), sample_card(name="b")]
+    held = list(csv.DictReader(io.StringIO(report.rows_csv(report.rows_of(cards)))))
+    assert len(held) == 2 * len(sample_rows()) and {line["file"] for line in held} == {"a", "b"}
+    compared = list(csv.DictReader(io.StringIO(report.rows_csv(report.rows_of([], sample_comparison())))))
+    assert {line["method"] for line in compared} == {"forest", "logistic", "tree"} and compared[0]["rank"] == "1"
+
+
+def test_many_models_share_the_points_of_the_page() -> None:
+    curves = sample_card().curves
+    assert len(thinned(curves, 1)["risk_coverage"]["largest"][0]) == 400
+    coverage, risk = thinned(curves, 1000)["risk_coverage"]["largest"]
+    assert len(coverage) == len(risk) == LEAST_POINTS
+    assert coverage[0] == curves["risk_coverage"]["largest"][0][0] and coverage[-1] == 1.0
+    assert risk[-1] == curves["risk_coverage"]["largest"][1][-1]
+
+
+def test_the_default_measure_is_shown_first() -> None:
+    assert measures_of({"risk_coverage": {"entropy": 0, "largest": 0, "optimal": 0}}) == ["largest", "entropy"]
+
+
+def test_every_table_of_a_card_is_in_its_story() -> None:
+    card = sample_card()
+    assert tables_of(report.card_story([card])) == report.card_tables(card.rows)

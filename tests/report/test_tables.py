@@ -1,0 +1,138 @@
+"""Cells keep numbers; the builder decides decimals, the best, labels and legends from the rows."""
+
+from __future__ import annotations
+
+import pytest
+from samples import row
+
+import nescio
+from nescio import metrics as registered
+from nescio.report.tables import COUNT, Cell, Column, Form, Head, Table, decimals, metrics, percents, table
+
+
+def best(made: Table) -> list[bool]:
+    return [cell.best for cell in made.cells().values()]
+
+
+# ---- cells
+
+
+def test_a_cell_is_printed_with_what_surrounds_it() -> None:
+    assert str(Cell(0.25)) == "0.2500" and str(Cell(0.25, spread=0.01, form=decimals(2))) == "0.25 ± 0.01"
+    assert str(Cell(0.5, low=0.4, high=0.6, form=percents())) == "50.0 % [40.0 %, 60.0 %]"
+    assert str(Cell(0.9, rank=2, best=True)) == "#2* 0.9000" and str(Cell(0.9, rank=3)) == "#3 0.9000"
+    assert str(Cell(text="resnet50")) == "resnet50" and str(Cell(text="resnet50", value=0.5)) == "resnet50"
+
+
+def test_numbers_have_the_form_of_their_cell() -> None:
+    assert COUNT(1234567) == "1,234,567" and Form(".4g")(0.000123456) == "0.0001235"
+    assert percents(1, sign=True)(0.123) == "+12.3 %" and percents(1, sign=True)(-0.5) == "-50.0 %"
+    assert decimals(2)(-0.001) == "0.00" and percents(1, sign=True)(-0.0001) == "0.0 %"  # a zero has no sign
+
+
+@pytest.mark.parametrize(
+    ("top", "text"),
+    [
+        (0.93125, "0.9313"),
+        (1.0, "1.0000"),
+        (12.345678, "12.346"),
+        (3e-5, "0.0000300"),
+        (51234.5, "51234"),
+        (0.0, "0.0000"),
+    ],
+)
+def test_digits_fit_the_size_of_the_values(top: float, text: str) -> None:
+    (cell,) = table([row("aurc", top, "a")]).cells().values()
+    assert str(cell) == text and cell.value == top
+
+
+# ---- lines and heads
+
+
+def test_lines_are_labelled_by_tuples_and_constant_columns_are_left_out() -> None:
+    rows = [row("nll", v, "x", method=m, members=1, spectral=s) for v, m, s in ((1, "a", None), (2, "a", 5.0))]
+    lines = ("method", Column("members", "k"), Column("spectral", "norm"))
+    made = table(rows, "T", lines=lines)
+    assert made.corner == ("method", "norm") and [labels for labels, _ in made.lines] == [("a", "–"), ("a", "5")]
+    kept = table(rows, "T", lines=("method", Column("members", "k", str, keep=True), "spectral"))
+    assert kept.corner == ("method", "k", "spectral") and kept.lines[0][0] == ("a", "1", "–")
+
+
+def test_heads_are_metrics_with_arrows_sentences_and_other_names() -> None:
+    rows = [row("accuracy", 0.5, "a"), row("accuracy@5", 0.9, "a"), row("ece", 0.1, "a")]
+    made = table(rows, heads=metrics("accuracy", "accuracy@5", "ece", "nll", titles={"accuracy": "ACC@1 ↑"}))
+    assert made.heads == ("ACC@1 ↑", "accuracy@5 ↑", "ECE ↓")  # nll was not measured
+    assert dict(made.legend)["ACC@1 ↑"] == registered.registry["accuracy"].sentence and len(made.legend) == 2
+
+
+def test_a_wide_row_is_a_line_and_its_texts_are_words() -> None:
+    rows = [
+        {"family": "vit", "models": 1200, "rho": -0.5, "best": "vit_b"},
+        {"family": "cnn", "models": 3, "rho": None},
+    ]
+    heads = [Head("models", "models", form=COUNT), Head("ρ", "rho", form=decimals(2)), Head("name", "best")]
+    made = table(rows, lines=("family",), heads=heads)
+    assert [[None if c is None else str(c) for c in cells] for _, cells in made.lines] == [
+        ["1,200", "-0.50", "vit_b"],
+        ["3", None, None],
+    ]
+    assert made.cells()[("vit",), "models"].value == 1200 and made.legend == ()
+
+
+def test_two_rows_for_one_cell_are_an_error_not_an_overwrite() -> None:
+    with pytest.raises(nescio.BadInput, match="tells them apart"):
+        table([row("auroc", 0.8, "largest"), row("auroc", 0.7, "largest")])
+
+
+def test_a_table_can_be_narrowed() -> None:
+    made = table([row("auroc", 0.8, "a"), row("aurc", 0.1, "a"), row("auroc", 0.7, "b")])
+    assert made.only("AURC ↓", "nowhere").heads == ("AURC ↓",) and len(made.top(1).lines) == 1
+    assert made and not table([])
+
+
+# ---- bold
+
+
+def test_best_follows_the_direction_of_the_metric() -> None:
+    rows = [row(metric, value, name) for metric in ("auroc", "nll") for name, value in (("a", 0.2), ("b", 0.7))]
+    cells = table(rows).cells()
+    assert {key for key, cell in cells.items() if cell.best} == {(("b",), "AUROC ↑"), (("a",), "NLL ↓")}
+    assert not any(best(table(rows, mark="none")))
+
+
+def test_values_that_print_alike_are_equally_bold_and_a_constant_column_has_no_best() -> None:
+    near = [row("auroc", 0.90000001, "a"), row("auroc", 0.9, "b"), row("auroc", 0.7, "c")]
+    assert best(table(near)) == [True, True, False]
+    assert not any(best(table([row("auroc", 0.9, "a"), row("auroc", 0.9, "b")])))
+    assert not any(best(table([row("own_thing", 0.1, "a"), row("own_thing", 0.2, "b")])))  # no known direction
+
+
+def test_rows_that_do_not_take_part_are_never_the_best() -> None:
+    rows = [row("auroc", v, "x", method=m) for m, v in (("a", 0.5), ("b", 0.6), ("oracle", 0.99))]
+    assert best(table(rows, lines=("method",), ranked=lambda own: own["method"] != "oracle")) == [False, True, False]
+
+
+def test_cells_are_compared_within_equal_values() -> None:
+    rows = [
+        row("auroc", v, s, method=m) for m, s, v in (("a", "x", 0.1), ("a", "y", 0.2), ("b", "x", 0.8), ("b", "y", 0.7))
+    ]
+    assert best(table(rows, lines=("method", "measure"))) == [False, False, True, False]
+    assert best(table(rows, lines=("method", "measure"), within=("method",))) == [False, True, True, False]
+
+
+def test_a_change_is_bold_when_it_is_for_the_better_and_can_be_seen() -> None:
+    rows = [row("ece", v, str(at)) for at, v in enumerate((-0.5, 0.5, -0.0001))]
+    made = table(rows, form=percents(1, sign=True), mark="change")
+    assert best(made) == [True, False, False] and [str(cell) for cell in made.cells().values()][2] == "0.0 %"
+
+
+def test_rows_that_say_who_is_best_are_believed() -> None:
+    rows = [row("auroc", 0.9, "a", rank=1, best=True), row("auroc", 0.89, "b", rank=2, best=True)]
+    assert [str(cell) for cell in table(rows).cells().values()] == ["#1* 0.9000", "#2* 0.8900"]
+
+
+def test_spreads_and_intervals_are_shown_unless_they_are_not_wanted() -> None:
+    rows = [row("auroc", 0.8, "largest", low=0.75, high=0.85), row("auroc", 0.7, "entropy")]
+    assert [str(cell) for cell in table(rows).cells().values()] == ["0.8000 [0.7500, 0.8500]", "0.7000"]
+    assert [str(cell) for cell in table(rows, around=False).cells().values()] == ["0.8000", "0.7000"]
+    assert best(table(rows)) == [True, False]

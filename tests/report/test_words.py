@@ -1,0 +1,74 @@
+"""Names and numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+from samples import sample_card
+
+from nescio import metrics
+from nescio.report.words import (
+    better,
+    by_fame,
+    count,
+    data_name,
+    grouped,
+    label,
+    legend,
+    listed,
+    millions,
+    number,
+    of_hundred,
+    percent,
+    plural,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(-0.00001, 4, "0.0000"), (-0.5, 2, "-0.50"), (1234.5678, 1, "1234.6"), (0.0, 4, "0.0000")],
+)
+def test_numbers(value: float, digits: int, text: str) -> None:
+    assert number(value, digits) == text
+
+
+def test_shares_never_round_to_all_or_nothing() -> None:
+    assert percent(0.931) == "93.1 %" and percent(1) == "100 %" and percent(0) == "0 %"
+    assert percent(0.9996) == "99.96 %" and percent(0.00001) == "0.001 %" and percent(1 - 1e-9) == "nearly 100 %"
+    assert of_hundred(0.914) == "91 of 100" and of_hundred(1) == "100 of 100"
+    assert of_hundred(0.999) == "more than 99 of 100" and of_hundred(0.001) == "less than 1 of 100"
+
+
+@pytest.mark.parametrize("name", list(metrics.registry))
+def test_every_registered_metric_has_a_label_with_its_arrow(name: str) -> None:
+    arrow = {"higher": "↑", "lower": "↓", "neither": ""}[metrics.registry[name].better]
+    assert label(name).endswith(arrow) and better(name) == metrics.registry[name].better
+    assert ("↑" in label(name) or "↓" in label(name)) == bool(arrow)
+
+
+def test_a_metric_is_explained_once_by_its_own_docstring_whatever_its_parameters() -> None:
+    sentence = metrics.registry["sac"].sentence
+    assert legend(["sac@0.9", "sac@0.95", "unknown"]) == (("SAC ↑", sentence),)
+    assert legend(["sac@0.9"], {"sac@0.9": "coverage"}) == (("coverage", sentence),)
+
+
+def test_small_words() -> None:
+    assert count(3) == "three" and count(1200) == "1,200"
+    assert plural(1, "method") == "One method" and plural(22, "network") == "22 networks"
+    assert millions(25_557_032) == "25.6 M" and millions(90_000) == "0.09 M" and millions(None) == "unknown"
+    assert listed(["a"]) == "a" and listed(["a", "b", "c"]) == "a, b and c"
+    assert data_name("npz:PATH/tiny.npz@32") == "tiny at 32 pixels" and data_name("digits") == "digits"
+
+
+def test_the_best_known_measures_come_first() -> None:
+    assert sorted(("gmm", "own", "entropy", "largest"), key=by_fame) == ["largest", "entropy", "gmm", "own"]
+
+
+def test_each_reason_is_given_once() -> None:
+    assert grouped(sample_card().reasons) == [
+        ("energy, dempster_shafer", "The dump holds log-probabilities."),
+        ("R@1", "There are no embeddings in this dump."),
+    ]
+    alike = [{"measure": m, "metric": None, "split": "test", "reason": f"{m} needs scores."} for m in ("energy", "gap")]
+    assert grouped(alike) == [("energy, gap", "It needs scores.")]
+    many = [{"measure": f"m{i}", "metric": "auroc", "split": "noise", "reason": "No."} for i in range(9)]
+    assert grouped(many) == [("AUROC of m0, m1, m2, m3, m4, m5 and 3 more on noise", "No.")]

@@ -1,13 +1,21 @@
-"""Made-up answers of made-up models with real names: what a zoo leaves behind, without any network."""
+"""Made-up answers of made-up models with real names: what `nescio zoo` leaves behind, without any network."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from nescio.predictions import Predictions
-from nescio.predictions.entries import ModelDump, file_dump
+from nescio.predictions.entries import DUMP, FACTS, STAGE, ModelDump, file_dump
+from nescio.protocols.base import registry, study_of
+from nescio.report.studies import Study
+from nescio.work.launchers import start
+from nescio.work.steps import Context, Work
+from nescio.work.store import Store
 
 DATA = "npz:images"
 NAMES = (
@@ -59,3 +67,22 @@ def zoo(folder: Path, names: tuple[str, ...] = NAMES, n: int = 500) -> list[Mode
         dump = answers(number, n, dropout=name in WITH_DROPOUT)
         found.append(entry(name, dump, folder / f"{number}.npz", **facts))
     return found
+
+
+def keep(store: Store, model: str, data: str, dump: Predictions, outside: bool, **facts: Any) -> None:
+    """Finished predictions in a store, as `nescio zoo` keeps them."""
+    with store.work(STAGE, {"model": model, "data": data, "outside": outside}) as part:
+        assert part is not None
+        dump.save(part.folder / DUMP)
+        about = {"model": model, "data": data, "outside": outside, "compared": True, "rows": len(dump), **facts}
+        part.write(FACTS, json.dumps(about).encode())
+
+
+def study(
+    protocol: str, plan: Any, store: Store, do: Callable[[Work], None], workers: int = 0, watch: Any = None
+) -> Study:
+    """The study of a protocol's own function over models that are at hand."""
+    with start("local", workers) as launcher:
+        work = Work(Context(store), launcher, watch)
+        do(work)
+        return study_of(registry[protocol], plan, work)

@@ -89,7 +89,7 @@ def _write_down(path: Path) -> None:
         setattr(module, name, noted)
 
     wrap(training, "fit")
-    wrap(predict, "dump_of")
+    wrap(predict, "outputs")
     wrap(predict, "probed")
 
 

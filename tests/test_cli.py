@@ -154,6 +154,11 @@ def test_help_of_every_command(capsys):
         assert len(capsys.readouterr().out.splitlines()) > 4
 
 
+def test_every_module_of_commands_is_listed():
+    modules = {path.stem for path in (ROOT / "src/nescio/commands").glob("*.py") if not path.stem.startswith("_")}
+    assert modules == set(COMMANDS)
+
+
 def test_the_first_help_fits_a_small_terminal_and_names_every_command(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):

@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 
 from nescio.identity import tag
-from nescio.search import Recipe, choice, draw, hparam, integers, log_uniform, searched, suggest, uniform
+from nescio.search import (
+    STARTUP,
+    Recipe,
+    choice,
+    draw,
+    guided,
+    hparam,
+    integers,
+    log_uniform,
+    searched,
+    suggest,
+    uniform,
+)
 
 
 @tag("recipe:toy-search")
@@ -86,3 +98,48 @@ def test_fields_that_methods_share_are_drawn_alike():
         for trial in range(1, 6):
             assert len({getattr(draw(recipe, trial), name) for recipe in recipes}) == 1
     assert len({draw(registry["erm"].recipe_class, trial).rate for trial in range(6)}) == 6
+
+
+# ---- guided search
+
+
+@tag("recipe:guided")
+@dataclass(frozen=True)
+class Guided(Recipe):
+    width: int = hparam(2, choice(1, 2, 3))
+    depth: float = hparam(0.5, uniform(0.0, 1.0))
+
+
+def replay(evaluate, rounds=16):
+    """The recipes that were suggested, round by round."""
+    recipes = []
+
+    def note(number, suggested):
+        assert number == len(recipes)
+        recipes.append(dict(suggested))
+        return {line: evaluate(number, recipe) for line, recipe in suggested.items()}
+
+    guided({("a", None): Guided, ("b", 5.0): Guided}, rounds, note)
+    return recipes
+
+
+def test_guided_rounds_are_replayed_and_learn_from_those_before():
+    """What is suggested is a function of the results: the same again, and others where the results are others."""
+    pytest.importorskip("optuna")
+
+    def high(number, recipe):
+        return (recipe.depth - 0.8) ** 2 + 0.1 * recipe.width
+
+    first = replay(high)
+    assert len(first) == 16 and set(first[0].values()) == {Guided()}  # defaults, a choice among numbers included
+    assert any(each["a", None] != each["b", 5.0] for each in first)  # each is searched on its own
+    assert replay(high) == first and replay(high, 5) == first[:5]
+    other = replay(lambda number, recipe: (recipe.depth - 0.2) ** 2)
+    assert [a == b for a, b in zip(first, other, strict=True)] == [number < STARTUP for number in range(16)]
+    late = [each["a", None].depth for each in first[STARTUP:]]
+    assert abs(np.median(late) - 0.8) < abs(np.median([each["a", None].depth for each in other[STARTUP:]]) - 0.8)
+
+
+def test_a_guided_round_that_failed_says_nothing_and_stops_nothing():
+    pytest.importorskip("optuna")
+    assert len(replay(lambda number, recipe: None if number == 1 else 0.5)) == 16

@@ -36,6 +36,7 @@ GROUPS = {
     },
     "looking around": {
         "demo": "a first look, on data that comes along",
+        "sample": "small files of predictions to try nescio on",
         "runs": "what is in the store, what failed and why",
         "store": "looks after a store: removes work of older versions",
         "methods": "the methods and their hyper-parameters",

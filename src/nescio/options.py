@@ -210,7 +210,7 @@ def _shown(leaf: _Leaf, value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if leaf.spec.write is None and isinstance(value, tuple):
-        return ",".join(_shown(leaf, item) for item in value)
+        return ",".join("none" if item is None else _shown(leaf, item) for item in value)
     return f"{value:g}" if isinstance(value, float) and leaf.spec.write is None else _text(leaf, value)
 
 
@@ -241,8 +241,8 @@ def _built(cls: type[T], start: T | None, given: Mapping[tuple[str, ...], Any]) 
     for entry in fields(cls):  # type: ignore[arg-type]
         if entry.name in inner:
             below = {path[1:]: value for path, value in given.items() if path[0] == entry.name}
-            held = _default(entry) if start is None else getattr(start, entry.name)
-            values[entry.name] = _built(hints[entry.name], None if held is MISSING else held, below)
+            holder = _default(entry) if start is None else getattr(start, entry.name)
+            values[entry.name] = _built(hints[entry.name], None if holder is MISSING else holder, below)
     return cls(**values) if start is None else replace(start, **values)  # type: ignore[type-var]
 
 
@@ -305,7 +305,7 @@ def _without_none(hint: Any) -> Any:
     """T of T | None."""
     if typing.get_origin(hint) not in (types.UnionType, typing.Union):
         return hint
-    (kind,) = (each for each in typing.get_args(hint) if each is not types.NoneType)
+    (kind,) = (kind for kind in typing.get_args(hint) if kind is not types.NoneType)
     return kind
 
 

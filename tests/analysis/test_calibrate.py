@@ -295,29 +295,66 @@ def test_nothing_to_fit(fit, fields, error, sentence):
 
 @pytest.mark.parametrize("factor", [1e-3, 1.0, 1e3])
 @pytest.mark.parametrize(
-    ("labels", "edge", "sentence"),
+    ("labels", "edge", "why", "sentence"),
     [
-        ([0, 1, 2], 1 / REACH, "Every validation answer is right"),
-        ([1, 2, 0], REACH, "no better than chance"),
+        ([0, 1, 2], 1 / REACH, "right", "Every validation answer is right, so the lowest"),
+        ([1, 2, 0], REACH, "wrong", "Every validation answer is wrong, so the highest"),
+        ([0, 2, 1], REACH, "chance", "no better than chance, so the highest"),
     ],
 )
-def test_the_edge_of_the_box(factor, labels, edge, sentence):
+def test_the_edge_of_the_box(factor, labels, edge, why, sentence):
     val = Predictions(logits=np.eye(3) * factor, labels=labels)
     found = temperature(val)
-    assert found.at_edge
+    assert found.at_edge and found.edge == why and sentence in found.note
     assert found.temperature == pytest.approx(edge * factor * np.eye(3)[0].std())
     assert np.isfinite(summary(found(val)).answers().log_loss).all()
     with pytest.raises(Undefined, match=sentence):
         vector(val)
 
 
+def test_draws_of_which_one_is_always_right_are_not_called_right():
+    """The likeliest temperature is the lowest one, though every answer of the mean is wrong."""
+    sure, unsure = [4.0, 0.0, 0.0], [0.0, 1.0, 0.0]
+    found = temperature(Predictions(logits=np.array([[sure, unsure]] * 4), labels=[1] * 4))
+    assert found.edge == "covered" and "a draw that is right" in found.note
+    assert found.temperature == pytest.approx(np.array([sure, unsure]).std(-1).mean() / REACH)
+
+
+def test_a_best_temperature_beyond_the_range_is_said_to_be_there():
+    """One row of huge logits sets the unit of the range; the others want a far lower temperature."""
+    logits = np.concatenate([[[1e12, 0.0]], np.tile([[1.0, 0.0]], (10, 1))])
+    found = temperature(Predictions(logits=logits, labels=[0] * 10 + [1]))
+    assert found.edge == "beyond" and "beyond the range" in found.note
+
+
+def two_valleys():
+    """Two draws of two classes, label 0: how far each draw's logit of the label is ahead. The likelihood has a minimum
+    at T ≈ 0.38 and a worse one at T ≈ 326, to which a search from the unit of the range goes."""
+    ahead = np.array([(1, 1)] * 4 + [(-1, -1)] + [(-200, 1)] * 6 + [(200, 1)] * 8, float)
+    return Predictions(logits=np.stack([ahead, np.zeros_like(ahead)], -1), labels=np.zeros(len(ahead), int))
+
+
+@pytest.mark.parametrize("factor", [1.0, 100.0])
+def test_of_several_minima_the_smallest_is_found(factor):
+    val = two_valleys()
+    scaled = Predictions(logits=np.asarray(val.logits) * factor, labels=val.labels)
+    rows = _Rows(val)
+    grid = np.exp(np.linspace(-4, 7, 2201))
+    losses = np.array([rows.loss(1 / t, 0.0)[0] for t in grid])
+    lows = np.flatnonzero((losses[1:-1] < losses[:-2]) & (losses[1:-1] < losses[2:])) + 1
+    assert len(lows) == 2 and grid[lows[0]] < 1 < 300 < grid[lows[1]]
+    found = temperature(scaled)
+    assert found.edge is None and found.temperature == pytest.approx(factor * grid[losses.argmin()], rel=5e-3)
+
+
 def test_inside_the_box():
     logits, labels = counted()
-    assert not temperature(Predictions(logits=logits, labels=labels)).at_edge
+    found = temperature(Predictions(logits=logits, labels=labels))
+    assert not found.at_edge and found.note is None
 
 
 def test_calibration_that_the_protocol_leaves_out():
-    from nescio.protocols.uimnet import calibration
+    from nescio.protocols.uimnet.steps import calibration
 
     logits, labels = counted()
     assert calibration(Predictions(logits=np.eye(3), labels=[0, 1, 2])) is None
@@ -330,7 +367,8 @@ GROWTH = """
 import re, sys
 from pathlib import Path
 import scipy.optimize
-from nescio import Predictions, calibrate
+from nescio import Predictions
+from nescio.analysis import calibrate
 from nescio.measures._softmax import prob_blocks, summary
 
 def peak():  # of this program alone: ru_maxrss also counts the one that started it

@@ -436,7 +436,10 @@ def test_the_file_of_rows(capsys, files, tmp_path):
 
 def test_how_candidates_are_typed(files, monkeypatch):
     assert named_members("a=x.npz,y.npz").members == ("x.npz", "y.npz") and not named_members("a=x.npz,y.npz").networks
-    assert (named_members("resnet50.a1_in1k").name, named_members("resnet50.a1_in1k").networks) == ("resnet50.a1_in1k", True)
+    assert (named_members("resnet50.a1_in1k").name, named_members("resnet50.a1_in1k").networks) == (
+        "resnet50.a1_in1k",
+        True,
+    )
     assert named_members("torchvision:vgg16").networks and named_members("siblings:3f2a").networks
     assert named_members(f"{files}/good0.npz").name == "good0"
     assert named_members("a=r.npz:t.npz").members == ("r.npz:t.npz",)

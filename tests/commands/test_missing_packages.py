@@ -56,7 +56,7 @@ def store(tmp_path_factory):
         ["zoo", "resnet18", "--data", "digits"],
         ["run", "uimnet", "--store", "{store}"],
         ["run", "reliability", "--store", "{store}"],
-        ["rank", "resnet18", "--data", "digits"],
+        ["rank", "resnet18", "--images", "digits"],
         ["export", "resnet18", "--threshold", "0.5"],
     ],
     ids=lambda words: " ".join(words[: 2 if words[0] == "run" else 1]),

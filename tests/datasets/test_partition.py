@@ -1,4 +1,4 @@
-"""The ImageNot rule: class means in, in-domain and out-domain classes out; its file, its picture, its command."""
+"""The ImageNot rule: class means in, in- and out-of-distribution classes out; its file, its picture, its command."""
 
 import json
 import subprocess
@@ -280,18 +280,21 @@ def test_what_is_no_partition_is_a_sentence(tmp_path):
 # ---- the picture
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
 def test_the_picture_shows_every_class_on_its_side():
+    from nescio.report.trees import NAME
+
     means, _ = planted((3, 7))
     made = partition(means, [f"class <{number}> & more" for number in range(9)] + ["a long name " * 9])
     root = ElementTree.fromstring(draw(made))
-    space = "{http://www.w3.org/2000/svg}"
+    short = {name[: NAME - 1]: name for name in made.classes}
     leaves = {
-        text.find(f"{space}title").text: text
-        for text in root.iter(f"{space}text")
-        if text.find(f"{space}title") is not None
+        short[text.text[: NAME - 1]]: text for text in root.iter(f"{SVG}text") if (text.text or "")[: NAME - 1] in short
     }
     assert set(leaves) == set(made.classes)
-    assert len(leaves[made.classes[9]].text) <= imagenot.NAME
+    assert len(leaves[made.classes[9]].text) <= NAME
     colours = {
         name: leaves[made.classes[label]].get("fill")
         for name, label in (("in", made.inside[0]), ("out", made.outside[0]))
@@ -301,10 +304,10 @@ def test_the_picture_shows_every_class_on_its_side():
     }
     assert by_colour["in"] == {made.classes[label] for label in made.inside}
     assert by_colour["out"] == {made.classes[label] for label in made.outside}
-    shown = sorted(leaves, key=lambda name: float(leaves[name].get("y")))
+    shown = sorted(leaves, key=lambda name: float(leaves[name].get("transform").rstrip(")").split(",")[1]))
     assert shown == [made.classes[label] for label in made.order]  # no branches cross
-    branches = [path for path in root.iter(f"{space}path") if "H" in path.get("d")]
-    assert len(branches) == 2 * 9
+    branches = [path for path in root.iter(f"{SVG}path") if "line mark" in (path.get("aria-roledescription") or "")]
+    assert len(branches) == 9
     assert draw(made) == draw(made)
 
 
@@ -337,93 +340,33 @@ def test_digits_by_their_pixels(digits):
         made.check(replace(digits, revision="other"))
 
 
-def test_a_dump_gives_the_means_of_its_embeddings(digits, tmp_path):
+def test_a_dump_gives_the_means_of_its_embeddings(digits):
     rng = np.random.default_rng(0)
     labels = rng.permutation(np.arange(100) % 10)
     embeddings = rng.standard_normal((100, 4))
-    path = Predictions(labels=labels, embeddings=embeddings).save(tmp_path / "dump.npz")
-    assert np.allclose(imagenot.dump_means(path, digits), class_means(embeddings, labels))
-    for name, held, sentence in (
-        ("bare", {"labels": labels, "logits": rng.standard_normal((100, 10))}, "no embeddings"),
-        ("blind", {"embeddings": embeddings}, "no labels"),
-        ("other", {"labels": labels + 5, "embeddings": embeddings}, "label 14, and digits has 10 classes"),
+    dump = Predictions(labels=labels, embeddings=embeddings)
+    assert np.allclose(imagenot.dump_means(dump, digits), class_means(embeddings, labels))
+    for fields, sentence in (
+        ({"labels": labels, "logits": rng.standard_normal((100, 10))}, "no embeddings"),
+        ({"embeddings": embeddings}, "no labels"),
+        ({"labels": labels + 5, "embeddings": embeddings}, "label 14, and digits has 10 classes"),
     ):
-        path = Predictions(**held).save(tmp_path / f"{name}.npz")
         with pytest.raises(BadInput, match=sentence):
-            imagenot.dump_means(path, digits)
-
-
-def test_a_trained_trial_is_a_reference(digits, tmp_path):
-    from nescio.methods import registry as methods
-    from nescio.predict import dump_of
-    from nescio.runtime import runtime
-    from nescio.training import load_method, train
-    from nescio.trials import Training, Trial
-    from nescio.work.store import Store
-
-    store, place = Store(tmp_path), runtime("cpu")
-    plan = Training(epochs=1, batch=64, augment="none")
-    trial = Trial(method="erm", recipe=methods["erm"].recipe_class(), data="digits", backbone="mlp", training=plan)
-    key = train(trial, store, place)
-    means = imagenot.trial_means(key, store, digits, place)
-    dump = dump_of(load_method(key, trial, store, place), digits.train, digits, place)
-    assert np.allclose(means, class_means(dump.embeddings, digits.train.labels), atol=1e-5)
-    assert np.ptp(means, axis=0).max() > 0.1  # it tells the classes apart
-    with pytest.raises(BadInput, match="no finished training 'ffff'"):
-        imagenot.trial_means("ffff", store, digits, place)
-    with pytest.raises(BadInput, match="knows images of 8 pixels and 1 channels"):
-        imagenot.trial_means(key, store, replace(digits, size=32), place)
+            imagenot.dump_means(Predictions(**fields), digits)
 
 
 @pytest.fixture(scope="module")
-def weights(digits, tmp_path_factory):
-    """A small timm model's weights, head included, as a file of torch and as safetensors."""
+def weights(tmp_path_factory):
+    """A small timm model's weights, as a file of torch and as safetensors."""
     timm, torch = pytest.importorskip("timm"), pytest.importorskip("torch")
     from safetensors.torch import save_file
 
     torch.manual_seed(0)
-    network = timm.create_model("test_resnet", num_classes=7).eval()
+    network = timm.create_model("test_resnet").eval()
     folder = tmp_path_factory.mktemp("weights")
     save_file(network.state_dict(), folder / "net.safetensors")
     torch.save({"state_dict": {f"module.{k}": v for k, v in network.state_dict().items()}}, folder / "net.pth")
     return network, folder
-
-
-@pytest.mark.parametrize("name", ["net.safetensors", "net.pth"])
-def test_a_timm_model_reads_its_weights_by_name(digits, weights, name):
-    import torch
-
-    from nescio.runtime import runtime
-
-    network, folder = weights
-    few = replace(digits, train=digits.train.take(np.arange(200)))
-    means = imagenot.timm_means("test_resnet", folder / name, few, runtime("cpu"))
-    config = network.pretrained_cfg
-    x = torch.from_numpy(few.train.pixels).permute(0, 3, 1, 2).float().expand(-1, 3, -1, -1) / 255
-    x = (x - torch.tensor(config["mean"]).view(3, 1, 1)) / torch.tensor(config["std"]).view(3, 1, 1)
-    with torch.no_grad():
-        features = network.forward_head(network.forward_features(x), pre_logits=True).numpy()
-    assert np.allclose(means, class_means(features, few.train.labels), atol=1e-4)
-
-
-def test_wrong_weights_are_a_sentence(digits, weights, tmp_path):
-    import torch
-
-    from nescio.runtime import runtime
-
-    network, folder = weights
-    for model, path, sentence in (
-        ("test_resnet", folder / "none.pth", "There is no file"),
-        ("test_vit", folder / "net.pth", "is it of another model"),
-        ("no_such_net", folder / "net.pth", "timm has no model named 'no_such_net'"),
-    ):
-        with pytest.raises(BadInput, match=sentence):
-            imagenot.timm_means(model, path, digits, runtime("cpu"))
-    state = network.state_dict()
-    first = next(iter(state))
-    torch.save({**state, first: torch.zeros(1, 1, 3, 3)}, tmp_path / "odd.pth")
-    with pytest.raises(BadInput, match="has shape"):
-        imagenot.timm_means("test_resnet", tmp_path / "odd.pth", digits, runtime("cpu"))
 
 
 # ---- the command
@@ -433,7 +376,7 @@ def test_the_command_writes_draws_and_prints(digits, tmp_path, capsys):
     to, tree = tmp_path / "imagenot.json", tmp_path / "pictures" / "tree.svg"
     assert main(["imagenot", "--data", "digits", "--to", str(to), "--draw", str(tree)]) == 0
     out = capsys.readouterr().out
-    assert "in-domain (3)" in out and "out-domain (3)" in out and "4 of 10 classes are neither" in out
+    assert "in-distribution (3)" in out and "out-of-distribution (3)" in out and "4 of 10 classes are neither" in out
     made = Partition.load(to)
     made.check(digits)
     assert made.inside == (0, 4, 6) and made.features == "pixels"
@@ -442,14 +385,84 @@ def test_the_command_writes_draws_and_prints(digits, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == json.loads(to.read_text("utf-8"))
 
 
-def test_the_command_takes_every_kind_of_features(digits, weights, tmp_path, capsys):
+def command(capsys, *words):
+    assert main(["imagenot", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def linkage_of(features, labels):
+    return partition(class_means(features, labels)).linkage
+
+
+def test_the_command_takes_a_file_of_predictions(digits, tmp_path, capsys):
+    embeddings, labels = np.random.default_rng(0).standard_normal((50, 3)), np.arange(50) % 10
+    path = Predictions(labels=labels, embeddings=embeddings).save(tmp_path / "d.npz")
+    made = command(capsys, "--data", "digits", "--features", str(path))
+    assert made["features"] == "predictions d.npz"
+    assert np.allclose(made["linkage"], linkage_of(embeddings, labels))
+
+
+def test_a_trained_trial_is_a_reference(digits, tmp_path, capsys):
+    import torch
+
+    from nescio.datasets import Batches
+    from nescio.methods import registry as methods
+    from nescio.runtime import runtime
+    from nescio.training import load_method, train
+    from nescio.trials import Training, Trial
+    from nescio.work.store import Store
+
+    store, here = Store(tmp_path), runtime("cpu")
+    budget = Training(epochs=1, batch=64, augment="none")
+    trial = Trial(method="erm", recipe=methods["erm"].recipe_class(), data="digits", backbone="mlp", training=budget)
+    key = train(trial, store, here)
+    words = ["--data", "digits", "--features", key[:10], "--store", str(tmp_path), "--device", "cpu"]
+    made = command(capsys, *words)
+    method = load_method(key, trial, store, here)
+    with torch.no_grad():
+        features = torch.cat([method.features(x) for x, _, _ in Batches(digits.train, digits, here.device)]).numpy()
+    assert np.allclose(made["linkage"], linkage_of(features, digits.train.labels), atol=1e-4)
+    assert made["features"] == f"training {key[:10]}"
+    assert main(["imagenot", "--data", "digits", "--features", "ffff", "--store", str(tmp_path)]) == 2
+    assert "no trained network ffff" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["net.safetensors", "net.pth"])
+def test_a_timm_model_reads_its_weights_by_name(weights, tmp_path, name, capsys):
+    """It sees the training images as it was trained to see them."""
+    import torch
+    from PIL import Image
+    from timm.data import create_transform, resolve_data_config
+
+    network, folder = weights
     rng = np.random.default_rng(0)
-    path = Predictions(labels=np.arange(50) % 10, embeddings=rng.standard_normal((50, 3))).save(tmp_path / "d.npz")
-    assert main(["imagenot", "--data", "digits", "--features", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["features"] == "predictions d.npz"
-    model = ["--features", "test_resnet", "--weights", str(weights[1] / "net.pth"), "--device", "cpu"]
-    assert main(["imagenot", "--data", "digits", *model, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["features"] == "timm model test_resnet"
+    images, labels = rng.integers(0, 256, (40, 24, 24, 3), np.uint8), np.arange(40) % 4
+    np.savez(tmp_path / "toy.npz", x_train=images, y_train=labels, x_test=images[:8], y_test=labels[:8])
+    words = ["--data", f"npz:{tmp_path / 'toy.npz'}", "--features", "test_resnet", "--weights", str(folder / name)]
+    made = command(capsys, *words, "--device", "cpu")
+    assert made["features"] == "timm model test_resnet"
+    shown = create_transform(**resolve_data_config(pretrained_cfg=network.pretrained_cfg, use_test_size=True))
+    x = torch.stack([shown(Image.fromarray(image)) for image in images])
+    with torch.no_grad():
+        features = network.forward_head(network.forward_features(x), pre_logits=True).numpy()
+    assert np.allclose(made["linkage"], linkage_of(features, labels), rtol=1e-3)
+
+
+def test_wrong_weights_are_a_sentence(weights, tmp_path, capsys):
+    import torch
+
+    network, folder = weights
+    state = network.state_dict()
+    torch.save({**state, next(iter(state)): torch.zeros(1, 1, 3, 3)}, tmp_path / "odd.pth")
+    for model, path, sentence in (
+        ("test_resnet", folder / "none.pth", "none.pth"),
+        ("test_vit", folder / "net.pth", "does not fit test_vit"),
+        ("no_such_net", folder / "net.pth", "There is no classifier named 'no_such_net'"),
+        ("test_resnet", tmp_path / "odd.pth", "does not fit test_resnet"),
+    ):
+        words = ["--features", model, "--weights", str(path), "--device", "cpu"]
+        assert main(["imagenot", "--data", "digits", *words]) == 2
+        assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -458,7 +471,7 @@ def test_the_command_takes_every_kind_of_features(digits, weights, tmp_path, cap
         (["--features", "resnet18"], "name its weights with --weights"),
         (["--features", "x", "--weights", "a", "--store", "b"], "Both --weights and --store"),
         (["--draw", "tree.png"], "must end in .svg"),
-        (["--features", "0123456789abcdef", "--store", "nowhere"], "no finished training"),
+        (["--features", "0123456789abcdef", "--store", "nowhere"], "no trained network"),
     ],
 )
 def test_the_command_says_what_is_missing(words, sentence, capsys):

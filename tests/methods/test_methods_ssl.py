@@ -16,6 +16,7 @@ from torch.nn.functional import cosine_similarity
 from nescio import datasets
 from nescio.cli import main
 from nescio.datasets.base import resident
+from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.layers import contrastive
 from nescio.layers.contrastive import follow, mlp, momentum_copy, nt_xent, of_all_processes, unit
@@ -24,7 +25,8 @@ from nescio.methods._two_views import lags, nearer, not_collapsed
 from nescio.methods.byol import BYOL
 from nescio.methods.moco import MoCo
 from nescio.methods.simclr import SimCLR
-from nescio.predict import dump_of, split_of
+from nescio.networks import models
+from nescio.predict import outputs
 from nescio.predictions import Predictions
 from nescio.runtime import runtime
 from nescio.search import draw
@@ -253,7 +255,7 @@ def test_embeddings_are_the_raw_features_and_there_are_no_logits(name):
         said = method(x)
         assert said.logits is None and said.scores == {} and torch.equal(said.embeddings, method.features(x))
     assert not hasattr(method, "head") and said.embeddings.shape == (5, method.features.num_features)
-    dump = dump_of(method, split_of(digits, trial, "val"), digits, here)
+    dump = outputs(method, models.trained(trial), ImageSet("digits", "val").load(), None, here)
     assert dump.logits is None and dump.embeddings.shape == (len(dump), 64) and dump.labels is not None
 
 

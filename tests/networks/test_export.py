@@ -15,7 +15,17 @@ from nescio import Predictions, datasets, measures
 from nescio.analysis.calibrate import Temperature
 from nescio.cli import main
 from nescio.errors import BadInput
-from nescio.networks.export import WRITERS, Abstaining, Classifier, NotExportable, Rule, answers, export, load, rule_of
+from nescio.networks.export import (
+    WRITERS,
+    Abstaining,
+    ExportableNetwork,
+    NotExportable,
+    Rule,
+    answers,
+    export,
+    load,
+    rule_of,
+)
 from nescio.work.store import Store
 
 torch.set_num_threads(1)
@@ -45,7 +55,7 @@ class Pixels(nn.Module):
 
 def pixels(times=1.0, draws=0, classes=9):
     """A classifier of 3 × 3 images whose nine pixels, 0 to 255, are the logits."""
-    return Classifier(Pixels(times, draws), mean=(0.0,), std=(1 / 255,), size=3, classes=classes)
+    return ExportableNetwork(Pixels(times, draws), mean=(0.0,), std=(1 / 255,), size=3, classes=classes)
 
 
 def images_of(n, seed=0):
@@ -66,7 +76,7 @@ def wanted(images, rule, times=1.0, draws=0):
     if draws:
         z = np.stack([z * (1 + 0.5 * draw) for draw in range(draws)], 1)
     dump = Temperature(rule.temperature)(Predictions(logits=z))
-    summary = measures._softmax.summary(dump)
+    summary = measures.summary(dump)
     return summary.u[rule.measure], summary.confidence, summary.predicted
 
 
@@ -162,7 +172,7 @@ class Broken(nn.Module):
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_what_is_no_number_abstains(tmp_path, ending):
-    broken = Classifier(Broken(), (0.0,), (1 / 255,), 3, 9)
+    broken = ExportableNetwork(Broken(), (0.0,), (1 / 255,), 3, 9)
     run, _ = load(export(broken, Rule(0.88), tmp_path / f"file.{ending}").path)
     images = images_of(3)
     images[1] = 0  # 0/0
@@ -201,7 +211,7 @@ class Attention(nn.Module):
 @needs_onnx
 def test_attention_of_five_dimensions_is_written_out(tmp_path):
     network = Attention()
-    classifier = Classifier(network, mean=(0.0,), std=(1.0,), size=3, classes=9)
+    classifier = ExportableNetwork(network, mean=(0.0,), std=(1.0,), size=3, classes=9)
     images = torch.from_numpy(images_of(5))
     with torch.no_grad():
         said = network(images / 255).softmax(-1).amax(1)
@@ -220,7 +230,7 @@ class Branching(nn.Module):
 
 
 def test_draws_cannot_be_exported(tmp_path):
-    drawing = Classifier(Drawing(), (0.0,), (1.0,), 3, 9)
+    drawing = ExportableNetwork(Drawing(), (0.0,), (1.0,), 3, 9)
     with pytest.raises(BadInput, match="differently at every call"):
         export(drawing, Rule(0.5), tmp_path / "file.pt2")
     assert not list(tmp_path.iterdir())
@@ -229,7 +239,7 @@ def test_draws_cannot_be_exported(tmp_path):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_network_that_cannot_be_traced_is_a_sentence_and_leaves_no_file(tmp_path, capfd, ending):
     with pytest.raises(NotExportable, match="data-dependent") as said:
-        export(Classifier(Branching(), (0.0,), (1.0,), 3, 9), Rule(0.5), tmp_path / f"file.{ending}")
+        export(ExportableNetwork(Branching(), (0.0,), (1.0,), 3, 9), Rule(0.5), tmp_path / f"file.{ending}")
     assert "\n" not in str(said.value) and not list(tmp_path.iterdir())
     assert capfd.readouterr() == ("", "")
 
@@ -242,7 +252,7 @@ class Silent(nn.Module):
 @pytest.mark.parametrize(("network", "classes"), [(Silent(), 9), (Pixels(), 10)])
 def test_what_does_not_answer_with_classes_is_refused(tmp_path, network, classes):
     with pytest.raises(BadInput, match=f"each of {classes} classes"):
-        export(Classifier(network, (0.0,), (1.0,), 3, classes), Rule(0.5), tmp_path / "file.pt2")
+        export(ExportableNetwork(network, (0.0,), (1.0,), 3, classes), Rule(0.5), tmp_path / "file.pt2")
 
 
 @pytest.mark.parametrize("name", ["mimo", "mixup", "oc"])
@@ -264,7 +274,7 @@ def test_methods_with_draws_or_scores_of_their_own(tmp_path, name):
     digits = datasets.load("digits")
     trial = Trial(method=name, recipe=draw(registry[name].recipe_class, 0), data="digits", backbone="mlp")
     method = build(trial, digits, rows=100).eval()
-    classifier = Classifier(Logits(method), digits.mean, digits.std, 8, 10)
+    classifier = ExportableNetwork(Logits(method), digits.mean, digits.std, 8, 10)
     run, _ = load(export(classifier, Rule(0.88, 1.5), tmp_path / "file.pt2").path)
     pixels = digits.test.pixels[:20].transpose(0, 3, 1, 2)
     with torch.no_grad():
@@ -438,7 +448,7 @@ def test_sampling_methods_of_the_store_are_refused(tmp_path, capsys):
     [
         (("test_resnet",), "--threshold"),
         (("test_resnot", "--threshold", "0.3"), "test_resnot"),
-        (("test_resnet", "--threshold", "0.3", "--to", "x.onnx", "--format", "pt2"), "leave one of them out"),
+        (("test_resnet", "--threshold", "0.3", "--to", "x.onnx", "--format", "pt2"), "omit one of them"),
         (("test_resnet", "--threshold", "0.3", "--to", "x.tflite"), "--to ends in .tflite"),
         (("test_resnet", "--threshold=-0.5"), "between 0 and 0.999: the file would always abstain"),
         (("test_resnet", "--threshold", "1"), "between 0 and 0.999: the file would never abstain"),
@@ -479,29 +489,29 @@ def test_help_comes_without_torch():
 @needs_onnx
 def test_a_published_network_on_real_images(tmp_path):
     """EfficientNet-Lite0: the file abstains where the measures on the zoo's dump of the same images do."""
-    from nescio.datasets import classes as data
-    from nescio.datasets import views as pixels
-    from nescio.networks import ask, models
-    from nescio.networks.export import classifier_of
-    from nescio.runtime import Runtime
+    from nescio.datasets import views
+    from nescio.datasets.images import ImageSet
+    from nescio.networks.export import exportable
+    from nescio.networks.models import network, with_weights
+    from nescio.predict import Keeping, predict
+    from nescio.work.steps import Context
 
     images = Path(os.environ.get("NESCIO_DATA", "")) / "imagenet_val_2k.npz"
     weights = Path(os.environ.get("NESCIO_WEIGHTS", ""))
     if not images.is_file() or not list(weights.glob("*efficientnet*lite0*")):
         pytest.skip("NESCIO_DATA has no imagenet_val_2k.npz, or NESCIO_WEIGHTS no efficientnet-lite0")
-    store, here = Store(tmp_path / "store"), Runtime(torch.device("cpu"), "float32")
-    model = models.model("tf_efficientnet_lite0", store)
-    few = data.chosen(data.labelled(f"npz:{images}"), limit=40)
-    settings = ask.Settings(weights=weights, passes=0)
-    (entry,) = ask.ask_all([(model, few)], store, here, settings).entries
-    dump = Temperature(1.2)(entry.dump())
+    store = Store(tmp_path / "store")
+    model = with_weights(network("tf_efficientnet_lite0", store), weights)
+    few = ImageSet(f"npz:{images}", split="given", limit=40)
+    plain = predict(model, few, Context(store, device="cpu"), Keeping(("logits",), "float16", precision="float32"))
+    dump = Temperature(1.2)(plain)
     u = measures.largest(dump)
     rule = Rule(float(np.median(u)), 1.2)
-    made = export(classifier_of(model.name, store, weights=weights), rule, tmp_path / "lite0.onnx")
-    held = np.load(pixels.cache(ask.question(model, few, store, here, settings).images, model.view, store))
+    made = export(exportable(model.name, store, weights=weights), rule, tmp_path / "lite0.onnx")
+    held = np.load(views.cache(few.load(), model.view, store))
     said = load(made.path)[0](np.ascontiguousarray(held.transpose(0, 3, 1, 2)))
     np.testing.assert_array_equal(said["class"], np.asarray(dump.logits)[:, 0].argmax(1))
     np.testing.assert_allclose(said["uncertainty"], u, rtol=0.02)  # the dump is in half precision
     sure = np.abs(u / rule.threshold - 1) > 0.02
     np.testing.assert_array_equal(said["abstain"][sure], (u > rule.threshold)[sure])
-    assert np.mean(said["class"] == entry.dump().labels) > 0.5
+    assert np.mean(said["class"] == plain.labels) > 0.5

@@ -1,422 +1,145 @@
-"""A study's rows become tables whose numbers can be checked by hand, and a page that a real browser draws."""
+"""Studies are kept in files, read again, joined, and put into one story whatever their protocol."""
 
 from __future__ import annotations
 
-import csv
 import json
-import math
-import random
-import re
-import subprocess
-import sys
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-from test_pages import HARMLESS, NASTY, Reader, browse, chart, console, figures_of
 
-from nescio.cli import main
 from nescio.errors import BadInput
-from nescio.protocols.uimnet import Plan
-from nescio.protocols.uimnet import reports as uimnet
-from nescio.report import studies as _study
-from nescio.report.studies import Told, read_study, story_of, tables_of, told, write_study
+from nescio.report.blocks import Figure, Terms, tables_of
+from nescio.report.studies import Study, files, joined, print_story, read_study, story_of, write_story
+from nescio.report.tables import table
 from nescio.rows import COLUMNS, Row, to_parquet
-
-METHODS = ("erm", "mixup", "due")
-MEASURES = ("largest", "entropy", "native")
+from nescio.work.launchers import Failure
+from paths import ROOT
 
 
 def row(**facts: Any) -> Row:
-    base = {"protocol": "uimnet", "version": 1, "dataset": "digits", "backbone": "conv", "params": 9, "members": 1}
-    return dict.fromkeys(COLUMNS) | base | {"calibrated": False, "split": "test", "data_seed": 0, "n": 100} | facts
+    base = {"protocol": "own", "version": 2, "dataset": "npz:PATH/tiny.npz@32", "method": "a", "metric": "nll"}
+    return dict.fromkeys(COLUMNS) | base | {"value": 0.5} | facts
 
 
-def rows_of(
-    methods: tuple[str, ...] = METHODS,
-    measures: tuple[str, ...] = MEASURES,
-    backbones: tuple[str, ...] = ("conv",),
-    seeds: int = 2,
-) -> list[Row]:
-    """Rows as the protocol makes them; `erm` has no native measure; the AUROC of errors is far from that of news."""
-    rng, rows = random.Random(0), []
-    for seed in range(seeds):
-        for backbone in backbones:
-            for place, method in enumerate(methods):
-                facts = {"data_seed": seed, "backbone": backbone, "method": method}
-                for trial in range(2):
-                    one = facts | {"trial": trial, "group": "trial", "calibrated": False}
-                    rows.append(row(**one, split="val", metric="nll", value=0.1 + rng.random()))
-                    rows.append(row(**one, split="out", metric="auroc", measure="entropy", value=0.9 * rng.random()))
-                for members in (1, 5):
-                    for calibrated in (False, True):
-                        for spectral in (None, 5.0):
-                            line = facts | {"members": members, "calibrated": calibrated, "spectral": spectral}
-                            for metric in ("accuracy", "accuracy@5", "nll", "ece", "brier"):
-                                rows.append(row(**line, metric=metric, value=rng.uniform(0.2, 0.9)))
-                            for measure in measures:
-                                if (method, measure) == ("erm", "native"):
-                                    continue
-                                own = line | {"measure": measure}
-                                news = 0.9 - 0.01 * place + 0.001 * rng.random()
-                                rows.append(row(**own, split="out", metric="auroc", value=news))
-                                rows.append(row(**own, split="test", metric="auroc", value=0.1))
-                                rows.append(row(**own, split="test", metric="in_as_in", value=0.95))
-                                rows.append(row(**own, split="out", metric="out_as_out", value=0.5))
-        for metric, value in (("auroc", 0.99), ("in_as_in", 0.95), ("out_as_out", 0.98)):
-            split = uimnet.SPLIT[metric]
-            rows.append(row(data_seed=seed, method="oracle", measure="oracle", split=split, metric=metric, value=value))
-    return rows
+def study_of(*rows: Row, **more: Any) -> Study:
+    return Study(protocol="own", version=2, rows=list(rows) or [row()], **more)
 
 
-@dataclass
-class Task:
-    name: str
+def kept(study: Study, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, content in files(study).items():
+        (folder / name).write_bytes(content)
+    return folder
 
 
-@dataclass
-class Failure:
-    task: Task
-    reason: str
+# ---- files
 
 
-@dataclass
-class Study:
-    plan: Any = field(default_factory=lambda: Plan(methods=METHODS, inside=tuple(range(6)), outside=(6, 7, 8, 9)))
-    rows: list[Row] = field(default_factory=rows_of)
-    reasons: list[Row] = field(
-        default_factory=lambda: [
-            {
-                "method": "erm",
-                "measure": "native",
-                "metric": None,
-                "split": "test",
-                "reason": "It has no native score.",
-            },
-            {"method": "due", "measure": None, "metric": "human_alignment", "split": "test", "reason": "No votes."},
-        ]
+def test_a_study_survives_its_files(tmp_path: Path) -> None:
+    study = study_of(
+        row(),
+        row(method="b", spectral=5.0),
+        plan={"data": "digits", "members": [1, 5]},
+        reasons=[{"metric": "ece", "reason": "No."}],
+        failures=[Failure("train b", "No memory.", refused=True, kind="MemoryError")],
+        notes=["A note."],
+        packages={"torch": "2.11"},
+        parts=[{"data": "digits"}],
     )
-    failures: list[Failure] = field(default_factory=lambda: [Failure(Task("due, trial 1"), "The loss became NaN.")])
-    notes: list[str] = field(default_factory=lambda: ["Ensembles have up to five members."])
+    assert read_study(kept(study, tmp_path)) == study == read_study(tmp_path / "rows.parquet")
+    assert study.data == "tiny at 32 pixels" and len(study.frame) == 2
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_study(Study(), tmp_path_factory.mktemp("study") / "report").parent
+def test_a_plan_of_older_files_holds_pairs_of_name_and_reason(tmp_path: Path) -> None:
+    kept(study_of(), tmp_path)
+    about = {"plan": {}, "packages": {}, "failures": [["train b", "No memory."]], "notes": [], "reasons": []}
+    (tmp_path / "plan.json").write_text(json.dumps(about))
+    assert read_study(tmp_path).failures == [Failure("train b", "No memory.")]
+    for name in ("uimnet", "reliability"):  # as they were published
+        study = read_study(ROOT / "results" / name)
+        assert study.protocol == name and study.plan and study.packages["torch"]
+        assert all(isinstance(failure, Failure) for failure in study.failures) and "condition" in study.rows[0]
 
 
-# ---- the tables
-
-
-def cells(table: Any, name: str) -> dict[str, Any]:
-    return dict(zip(table.heads, dict(table.lines)[name], strict=True))
-
-
-def test_table_3_asks_for_new_against_known_never_for_right_against_wrong() -> None:
-    rows = rows_of()
-    table = uimnet.table_3(rows, "conv", "entropy")
-    assert table.split(table.corner) == ["algorithm", "k", "calibration", "spectral norm"]
-    facts = {"method": "due", "members": 5, "calibrated": True, "spectral": 5.0, "measure": "entropy", "split": "out"}
-    own = [r["value"] for r in rows if r["metric"] == "auroc" and facts.items() <= r.items()]
-    assert len(own) == 2
-    shown = cells(table, "due · 5 · calibrated · 5")
-    assert shown["AUC ↑"].value == pytest.approx(fmean(own))
-    assert shown["AUC ↑"].text == f"{fmean(own):.3f} ± {stdev(own):.3f}"
-    name, last = table.lines[-1]
-    assert table.split(name)[0] == "oracle" and last[0] is not None and last[0].text.startswith("0.990")
-    assert not last[0].best  # it was told; the best of those that were not is bold
-    assert any(held[0].best for _, held in table.lines)
-
-
-def test_table_2_marks_the_best_mean_of_every_column() -> None:
-    table = uimnet.table_2(rows_of(), "conv")
-    assert table.heads == ("ACC@1 ↑", "ACC@5 ↑", "NLL ↓", "ECE ↓") and len(table.lines) == len(METHODS) * 8
-    for at, head in enumerate(table.heads):
-        column = [held[at] for _, held in table.lines]
-        best = (min if "↓" in head else max)(cell.value for cell in column)
-        assert [cell.value for cell in column if cell.best and cell.value != best] in (
-            [],
-            [pytest.approx(best, abs=1e-3)],
-        )
-        assert any(cell.best for cell in column)
-
-
-def test_label_columns_that_tell_nothing_apart_are_left_out() -> None:
-    rows = [r for r in rows_of() if r["spectral"] is None and r["group"] is None and r["members"] == 1]
-    assert uimnet.table_2(rows, "conv").split(uimnet.table_2(rows, "conv").corner) == ["algorithm", "calibration"]
-
-
-def test_main_effects_are_mean_relative_changes_of_pairs() -> None:
-    rows = []
-    for method, raw in (("a", 0.10), ("b", 0.40)):
-        for calibrated in (False, True):
-            value = raw / 2 if calibrated else raw
-            rows.append(row(method=method, calibrated=calibrated, metric="ece", value=value))
-            rows.append(row(method=method, calibrated=calibrated, metric="accuracy", value=0.8))
-    (line,) = uimnet.main_effects(rows).lines
-    assert line[0] == "calibration (raw → calibrated)"
-    shown = cells(uimnet.main_effects(rows), line[0])
-    assert shown["ECE ↓"].text == "-50.0 %" and shown["ECE ↓"].best
-    assert shown["ACC@1 ↑"].text == "0.0 %" and not shown["ACC@1 ↑"].best
-    assert shown["AUC ↑"] is None
-
-
-def test_a_spectral_norm_of_one_is_no_calibration() -> None:
-    rows = [row(method="a", spectral=s, metric="nll", value=v) for s, v in ((None, 1.0), (1.0, 3.0))]
-    ((name, held),) = uimnet.main_effects(rows).lines
-    assert name == "spectral norm (off → 1)" and held[2] is not None and held[2].text == "+200.0 %" and not held[2].best
-
-
-def test_measures_are_ranked_over_what_has_them() -> None:
-    table = uimnet.measure_ranking(rows_of())
-    values = {name: held[0].value for name, held in table.lines if held[0]}
-    assert list(values.values()) == sorted(values.values(), reverse=True) and set(values) == set(MEASURES)
-    assert next(iter(values)) != "native"  # the best method does not have it
-    heat = uimnet.heat(rows_of())
-    assert ("erm", "native") not in {(cell["line"], cell["column"]) for cell in heat}
-    assert all(cell["n"] == 8 for cell in heat) and len(heat) == 8
-
-
-def test_the_newcomer_sees_calibrated_single_networks_without_ablations() -> None:
-    rows = rows_of()
-    table = uimnet.newcomer(rows)
-    facts = {"method": "erm", "members": 1, "calibrated": True, "spectral": None, "metric": "accuracy"}
-    own = [r["value"] for r in rows if facts.items() <= r.items()]
-    first, held = table.lines[0]
-    assert first == "erm" and held[0] is not None and held[0].text == f"{100 * fmean(own):.1f} %"
-    only = [r for r in rows if r["spectral"] == 5.0 and not r["calibrated"]]  # whatever was tried is shown
-    assert len(uimnet.newcomer(only).lines) == len(METHODS)
-
-
-def test_a_point_of_the_plot_is_a_trained_network() -> None:
-    points = uimnet.nll_against_auc(rows_of())
-    assert len(points) == len(METHODS) * 2 * 2
-    assert len({(point["name"], point["about"]) for point in points}) == len(points)
-
-
-def test_the_lead_says_what_was_done_and_what_came_out() -> None:
-    text = " ".join(uimnet.lead(told(Study())))
-    assert text.startswith("Three methods learnt six classes of digits and then met four they were never taught.")
-    assert "erm is less sure of the new image in 90 of 100 pairs" in text
-    assert "told what is new reaches 99 of 100" in text and "One piece of work failed" in text
-    bare = " ".join(uimnet.lead(Told(rows_of())))
-    assert bare.startswith("Three methods learnt some classes of digits and then met others they were never taught.")
-
-
-# ---- the files
-
-
-def test_the_folder_holds_everything_and_tells_it_again(folder: Path, tmp_path: Path) -> None:
-    names = {"index.html", "plan.json", "rows.csv", "rows.parquet", "tables.csv", "tables.md", "tables.tex"}
-    assert {child.name for child in folder.iterdir()} == names
-    again = read_study(folder / "rows.parquet")
-    assert again.rows == Study().rows and again.failures == [("due, trial 1", "The loss became NaN.")]
-    assert again.plan["methods"] == list(METHODS) and again.plan["training"]["epochs"] == 100
-    write_study(again, tmp_path)
-    for name in names:
-        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
-
-
-def test_latex_has_a_column_for_each_ablation(folder: Path) -> None:
-    text = (folder / "tables.tex").read_text()
-    assert r"algorithm & k & calibration & spectral norm & AUC $\uparrow$" in text
-    assert r"\begin{tabular}{llllrrr}" in text and r"\addlinespace" in text and r" $\pm$ " in text
-    for block in re.findall(r"\\begin\{tabular\}\{([lr]+)\}(.*?)\\end\{tabular\}", text, re.DOTALL):
-        lines = [line for line in block[1].splitlines() if line.endswith(r"\\")]
-        assert all(line.count(" & ") == len(block[0]) - 1 for line in lines)
-    assert not re.search(r"(?<!\\)%", text)
-
-
-def test_csv_holds_every_cell(folder: Path) -> None:
-    with (folder / "tables.csv").open() as file:
-        held = list(csv.DictReader(file))
-    tables = list(tables_of(story_of(told(Study()))))
-    assert len(held) == sum(cell is not None for table in tables for _, line in table.lines for cell in line)
-    assert all(math.isfinite(float(line["value"])) for line in held)
-
-
-def test_studies_of_one_protocol_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two halves and what both have, each row once; the page is that of the whole and names both commands."""
-    halves = [[each for each in rows_of() if each["method"] in methods] for methods in (METHODS[:2], METHODS[1:])]
-    one, two = (Study(rows=rows) for rows in halves)
-    two.plan = replace(two.plan, trials=7)
-    for name, study in (("one", one), ("two", two)):
-        write_study(study, tmp_path / name)
-    sources = [str(tmp_path / name / "rows.parquet") for name in ("one", "two")]
-    assert main(["report", *sources, "--to", str(tmp_path / "both")]) == 0
-    both = read_study(tmp_path / "both")
-    assert {row["method"] for row in both.rows} == {*METHODS}
-    keys = [tuple(sorted((key, str(value)) for key, value in row.items())) for row in both.rows]
-    assert (
-        len(keys) == len(set(keys)) == sum(each["method"] in METHODS for each in rows_of()) and len(both.failures) == 1
-    )
-    assert "trials" not in both.plan and both.plan["methods"] == list(METHODS)
-    assert [part["trials"] for part in both.parts] == [one.plan.trials, 7]
-    page = (tmp_path / "both" / "index.html").read_text()
-    assert page.count("Made by") == 2 and "--trials 7" in page
-
-    capsys.readouterr()
-    assert main(["report", *sources]) == 2 and "with --to DIR" in capsys.readouterr().err
-    assert main(["report", *sources, "--study", "a", "--to", str(tmp_path)]) == 2
-    assert "within one store" in capsys.readouterr().err
-    other = tmp_path / "other.parquet"
-    other.write_bytes(to_parquet([each | {"version": 99} for each in one.rows]))
-    assert main(["report", sources[0], str(other), "--to", str(tmp_path / "no")]) == 2
-    assert "do not mean the same" in capsys.readouterr().err and not (tmp_path / "no").exists()
-    other.write_bytes(to_parquet([each | {"value": 0.5, "low": 0.4, "high": 0.6} for each in one.rows]))
-    assert main(["report", sources[0], str(other), "--to", str(tmp_path / "no")]) == 2
-    assert "Two studies differ in erm, conv, digits" in capsys.readouterr().err and not (tmp_path / "no").exists()
-
-
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
     empty = tmp_path / "rows.parquet"
     empty.write_bytes(to_parquet([]))
     with pytest.raises(BadInput, match="holds no rows"):
         read_study(empty)
-    empty.write_bytes(to_parquet([row(protocol="other", method="a", metric="nll", value=1.0)]))
-    with pytest.raises(BadInput, match="no report for rows of protocol 'other'"):
-        write_study(read_study(empty), tmp_path)
+    empty.write_bytes(to_parquet([row()]))
+    assert read_study(empty).plan == {}
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(BadInput, match="not a plan"):
         read_study(empty)
 
 
-def test_a_machine_without_altair_writes_the_page_without_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("altair", "vl_convert"):
-        monkeypatch.setitem(sys.modules, name, None)  # importing it now fails
-    monkeypatch.setattr(_study, "find_spec", lambda name: None)
-    text = write_study(Study(), tmp_path).read_text()
-    assert "<figure" not in text and "The figures are left out" in text and "Table 3" in text and len(text) < 300_000
+# ---- joining
 
 
-# ---- the command
+def test_joined_studies_hold_every_row_once_and_the_plan_they_share() -> None:
+    one = study_of(row(), plan={"data": "d", "trials": 3}, failures=[Failure("x", "y")], notes=["n"])
+    two = study_of(row(), row(method="b"), plan={"data": "d", "trials": 7}, failures=[Failure("x", "y")], notes=["n"])
+    both = joined([one, two])
+    assert [r["method"] for r in both.rows] == ["a", "b"] and both.plan == {"data": "d"}
+    assert len(both.failures) == len(both.notes) == 1 and [part["trials"] for part in both.parts] == [3, 7]
+    assert joined([both, study_of(plan={"trials": 9})]).parts[-1] == {"trials": 9}
+    assert joined([one]) is one
 
 
-def test_report_needs_no_torch(folder: Path, tmp_path: Path) -> None:
-    code = "import sys; from nescio.cli import main; c = main(sys.argv[1:]); sys.exit(c or 'torch' in sys.modules)"
-    command = [sys.executable, "-c", code, "report", str(folder / "rows.parquet"), "--to", str(tmp_path / "again")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "Three methods learnt six classes" in done.stdout and "What helps?" in done.stdout
-    assert (tmp_path / "again" / "index.html").read_bytes() == (folder / "index.html").read_bytes()
+def test_studies_that_differ_in_a_number_or_in_its_meaning_are_not_joined() -> None:
+    with pytest.raises(BadInput, match=r"Two studies differ in a, npz:PATH/tiny.npz@32, nll: 0\.5 and 0\.7"):
+        joined([study_of(row(low=0.1)), study_of(row(value=0.7, low=0.2))])
+    with pytest.raises(BadInput, match="do not mean the same"):
+        joined([study_of(), Study(protocol="own", version=3, rows=[row(version=3)])])
 
 
-def test_report_takes_the_newest_study_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from nescio.work.store import Store
-
-    assert main(["report", str(tmp_path / "nowhere")]) == 2 and "There is no store" in capsys.readouterr().err
-    (tmp_path / "store").mkdir()
-    assert main(["report", str(tmp_path / "store")]) == 2 and "holds no study" in capsys.readouterr().err
-    keys = []
-    for number, methods in enumerate((("erm", "due"), METHODS)):
-        plan = Plan(methods=methods)
-        with Store(tmp_path / "store").work("study", {"protocol": "uimnet", "plan": plan}) as part:
-            assert part is not None
-            for name, content in _study.files(Study(plan, rows_of(methods))).items():
-                part.write(name, content)
-        keys.append(Store(tmp_path / "store").key("study", {"protocol": "uimnet", "plan": plan}))
-        env = tmp_path / "store" / "study" / keys[-1] / "env.json"
-        env.write_text(json.dumps(json.loads(env.read_text()) | {"started": f"2030-01-0{number + 1}"}))
-    assert main(["report", str(tmp_path / "store"), "--markdown"]) == 0
-    found = capsys.readouterr()
-    assert "| mixup |" in found.out and f"newest of 2 studies; --study tells the others: {keys[0]}" in found.err
-    assert not (tmp_path / "store" / "report").exists()  # a text was asked for, and no folder
-    assert main(["report", str(tmp_path / "store"), "--study", keys[0], "--markdown"]) == 0
-    assert "mixup" not in capsys.readouterr().out
-    assert main(["report", str(tmp_path / "store"), "--study", "ffffffffffffffffff"]) == 2
-    assert keys[0] in capsys.readouterr().err
+# ---- stories
 
 
-# ---- the page
+def test_every_story_ends_with_failures_gaps_and_how_it_was_made() -> None:
+    study = study_of(
+        plan={"trials": 3},
+        parts=[{"trials": 3}, {"trials": 7}, {}],
+        failures=[Failure("train b", "No memory.")],
+        reasons=[{"metric": "ece", "reason": "No."}],
+        notes=["A note.", "Another."],
+        packages={"nescio": "0.1", "torch": "2.11"},
+    )
+    sections = [("Who?", "Who is right?", [table(study.rows, "T", lines=("method",)), None])]
+    story = story_of(
+        study, "Title", ["First."], sections, command=lambda plan: f"run {plan['trials']}", footer=["End."]
+    )
+    assert story.lead == ["First.", "One piece of work failed: see below."]
+    assert [section.title for section in story.sections] == ["Who is right?", "What failed", "What could not be said"]
+    assert story.sections[1].blocks == [Terms([("train b", "No memory.")])]
+    assert story.sections[2].blocks == [Terms([("ECE", "No.")])] and story.sections[2].words == "A note. Another."
+    first, *commands, last = story.footer
+    assert first.startswith("Protocol own, version 2. Page by nescio") and "nescio 0.1 and torch 2.11" in first
+    assert commands == ["Made by `run 3`", "Made by `run 7`"] and last == "End."
+    plain = story_of(study_of(), "Title", [], [("Who?", "Who?", [None])])
+    assert plain.sections == [] and plain.lead == [] and len(plain.footer) == 1
 
 
-def test_the_page_opens_with_what_a_newcomer_understands(folder: Path) -> None:
-    text = (folder / "index.html").read_text()
-    reader = Reader(text)
-    assert re.findall(r"<h2>(.*?)</h2>", text[: text.index("<script")]) == [
-        "Does each method know what it does not know?",
-        "What helps?",
-        "Which measure notices new classes best?",
-        "Does validation tell who will notice new classes?",
-        "Results on classes that were taught (Table 2)",
-        "Results on new classes (Table 3)",
-        "What failed",
-        "What could not be said",
-    ]
-    for tag, attributes in reader.elements:
-        for name in ("src", "href", "action", "data"):
-            assert (attributes.get(name) or "#").startswith(("#", "data:")), (tag, attributes)
-    assert all(a.startswith(HARMLESS) for a in re.findall(r"""https?://[^\s"'`<>)\\]+""", text))
-    assert {f"#{a['id']}" for t, a in reader.elements if t == "section"} == {
-        a["href"] for t, a in reader.elements if t == "a"
-    }
-    assert set(figures_of(text)) == {"methods", "heat", "networks"}
-    assert not re.findall(r"#[0-9a-f]{6}", json.dumps(figures_of(text)))
-    assert all(spec["description"] for spec in figures_of(text).values())
-    for said in ("The loss became NaN.", "It has no native score.", "Ensembles have up to five members."):
-        assert said in text
-    assert "No votes." not in text  # of a metric that this page does not show
-    assert "nescio run uimnet --data digits" in text and "--in 0,1,2,3,4,5 --out 6,7,8,9" in text
-    for table in tables_of(story_of(told(Study()))):
-        assert all(cell is None or cell.text in reader.cells for _, line in table.lines for cell in line)
+def test_a_story_refuses_two_figures_of_one_key() -> None:
+    figure = Figure("same", "", "", lambda: None)
+    with pytest.raises(ValueError, match="'same'"):
+        story_of(study_of(), "Title", [], [("a", "A", [figure]), ("b", "B", [[figure]])])
 
 
-def test_a_browser_draws_the_study_and_turns_its_panes(folder: Path, tmp_path: Path) -> None:
-    play = """<script>addEventListener("load", async () => {
-      const wait = ms => new Promise(done => setTimeout(done, ms));
-      await wait(1500);
-      const shown = () => [...document.querySelectorAll(".pane")].filter(p => !p.hidden).map(p => p.dataset.pane);
-      const before = shown(), select = document.querySelector("select.turn");
-      select.value = "largest"; select.dispatchEvent(new Event("change"));
-      const tips = [];
-      for (const key of ["methods", "heat", "networks"]) {
-        document.getElementById(key).scrollIntoView({behavior: "instant", block: "center"});
-        const mark = key === "heat" ? ".mark-rect path" : ".mark-symbol.role-mark path";
-        const under = document.querySelector(`#${key} ${mark}`), box = under.getBoundingClientRect();
-        const at = {clientX: box.x + box.width / 2, clientY: box.y + box.height / 2, bubbles: true};
-        for (const kind of ["pointerover", "pointermove"]) under.dispatchEvent(new PointerEvent(kind, at));
-        await wait(300);
-        tips.push(document.querySelector("#vg-tooltip-element").textContent);
-      }
-      const wide = document.documentElement.scrollWidth <= innerWidth;
-      document.body.append(Object.assign(document.createElement("pre"), {id: "result", textContent:
-        JSON.stringify({before, after: shown(), tips, wide,
-          asked: performance.getEntriesByType("resource").map(e => e.name)})}));
-    });</script></body>"""
-    before, _, after = (folder / "index.html").read_text().rpartition("</body>")
-    (tmp_path / "played.html").write_text(before + play + after)
-    for size in ("1280,2000", "500,2000"):
-        dom, log = browse(tmp_path / "played.html", "--dump-dom", f"--window-size={size}", folder=tmp_path)
-        assert console(log) == []
-        for key in ("methods", "heat", "networks"):
-            assert "<svg" in chart(dom, key) and "NaN" not in chart(dom, key), key
-        found = re.search(r'<pre id="result">(.*?)</pre>', dom)
-        assert found, dom[-2000:]
-        result = json.loads(found[1])
-        methods, heat, networks = result.pop("tips")
-        assert result == {"before": ["entropy"], "after": ["largest"], "wide": True, "asked": []}, size
-        assert "mean" in methods and "AUC" in heat and "validation NLL" in networks and "trial" in networks
-        assert not any(word in tip for tip in (methods, heat, networks) for word in ("undefined", "NaN", "null"))
+def test_the_folder_of_a_study_can_be_read_again(tmp_path: Path) -> None:
+    study = study_of(notes=["A note."])
+    story = story_of(study, "Title", ["First."], [("a", "A", [table(study.rows, "T", lines=("method",))])])
+    page = write_story(study, story, tmp_path / "new", {"../other.html": "Other"})
+    assert read_study(page.parent) == study and tables_of(story)[0].title == "T"
+    assert "../other.html" in page.read_text() and "A note." in page.read_text()
 
 
-def test_thirty_methods_and_names_that_look_like_markup(tmp_path: Path) -> None:
-    methods = (NASTY, *(f"method-{number}" for number in range(29)))
-    rows = rows_of(methods, tuple(f"measure {number}" for number in range(9)), ("small", "large"))
-    path = write_study(Told(rows, failures=[(NASTY, NASTY)], notes=[NASTY]), tmp_path)
-    assert path.stat().st_size < 5_000_000
-    dom, log = browse(path, "--dump-dom", folder=tmp_path)
-    assert console(log) == [] and "<title>broken</title>" not in dom
-    for key in ("methods", "heat", "networks"):
-        assert "<svg" in chart(dom, key)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_screenshots_for_a_person_to_look_at(folder: Path, tmp_path: Path, scheme: str) -> None:
-    picture = tmp_path / f"{scheme}.png"
-    flags = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
-    browse(folder / "index.html", f"--screenshot={picture}", *flags, folder=tmp_path)
-    assert picture.stat().st_size > 50_000
+def test_the_terminal_shows_what_was_done_a_few_tables_and_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    study = study_of(notes=["A note."])
+    story = story_of(study, "Title", ["Something was done."], [])
+    print_story(study, story, [table(study.rows, "T", lines=("method",)), table([])])
+    shown = capsys.readouterr().out
+    assert shown.startswith("Something was done.") and "0.5000" in shown and "A note." in shown
+    print_story(study, story, [table([])])
+    assert "nothing was finished" in capsys.readouterr().out

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nescio import measures, metrics
-from nescio.measures._spec import Measure
+from nescio.measures import Measure, measure
 from nescio.metrics._spec import Metric
 from nescio.testing import check_measure, check_metric
 
@@ -50,6 +50,39 @@ def test_a_broken_measure_is_caught(monkeypatch, broken, sentence):
     monkeypatch.setitem(measures.registry._parts, "broken", Measure("broken", broken, "plain", ("logits",)))
     with pytest.raises(AssertionError, match=sentence):
         check_measure("broken")
+
+
+def plug_in(kind, function, **example):
+    measure(kind, needs=("embeddings",), name="plug-in", example=example)(function)
+
+
+@pytest.fixture
+def clean():
+    yield
+    measures.registry._parts.pop("plug-in", None)
+
+
+def test_a_plug_in_that_needs_options_brings_them_itself(clean):
+    def ball(reference, *, radius):
+        """Distance to the nearest reference row beyond a radius, which has no default."""
+        return lambda test: measures.knn_distance(reference, k=1, metric="euclidean")(test) / radius
+
+    plug_in("fitted", ball, radius=2.0)
+    assert check_measure("plug-in")
+    measures.registry._parts.pop("plug-in")
+    plug_in("fitted", ball)
+    with pytest.raises(TypeError, match="radius"):
+        check_measure("plug-in")
+
+
+def test_a_plug_in_of_members_brings_its_options_itself(clean):
+    def spread(references, tests, *, power):
+        """Feature variance, raised to a power which has no default."""
+        assert references is not None
+        return measures.feature_variance(tests) ** power
+
+    plug_in("ensemble", spread, power=0.5)
+    assert check_measure("plug-in")
 
 
 def test_parts_may_be_named_by_their_function():

@@ -48,7 +48,7 @@ def finished(warm, tmp_path_factory):
 
 
 def report(store):
-    return {name: (store / "report" / name).read_bytes() for name in KEPT}
+    return {name: (store / "report" / "uimnet" / name).read_bytes() for name in KEPT}
 
 
 def all_is_well(store):
@@ -144,7 +144,7 @@ def test_two_sweeps_at_once_share_the_work_and_do_nothing_twice(warm, finished, 
     assert len(trained) == len(set(trained)) == 4  # 2 methods × 2 trials, each trained once
     asked = [what for what, _, _ in begun]
     assert (
-        asked.count("dump_of") == 4 * 3 and asked.count("probed") == 2 * 2 * 2 * 3
+        asked.count("outputs") == 4 * 3 and asked.count("probed") == 2 * 2 * 2 * 3
     )  # each network, each line × 3 splits
     assert {int(pid) for _, pid, _ in begun} == {each.pid for each in both}
     all_is_well(store)
@@ -245,7 +245,7 @@ def test_a_worker_without_memory_and_a_loss_that_is_no_number_cost_their_trials_
 
 
 def table_lines(store):
-    return [line for line in (store / "report" / "tables.md").read_text().splitlines() if line.startswith("|")]
+    return [line for line in (store / "report" / "uimnet" / "tables.md").read_text().splitlines() if line.startswith("|")]
 
 
 # ---- damage

@@ -16,7 +16,7 @@ NO_DROPOUT = "The dump holds no answers under dropout: the model has none, or it
 
 def answerable(dump: Predictions) -> Predictions:
     """The rows of classes that were in training; BadInput where answers cannot be judged."""
-    if dump.labels is None or dump.logits is None:
+    if not dump.judged:
         lacking = "labels" if dump.labels is None else "logits and no probs"
         raise BadInput(f"The dump has no {lacking}: right and wrong answers cannot be told apart.")
     if dump.taught is None or dump.taught.all():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from nescio.arrays.checks import forget
 from nescio.arrays.parallel import blocks, share, threads
 from nescio.errors import BadInput, Undefined
-from nescio.measures._softmax import half_padding
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
@@ -28,18 +27,38 @@ Array = NDArray[Any]
 BLOCK = 1 << 16  # scores worked on together, by one thread
 HELD_BYTES = 1 << 28  # calibrated logits up to this size are an array; larger ones are computed when they are read
 REACH = 1e3  # a temperature is sought within this factor of the scores' own spread, and a class's scale of the best one
+LOG_TINY = float(np.log(np.finfo(np.float64).tiny))  # what the logarithm of a probability of 0 counts as
 BIAS = 30.0  # bound on a class's bias, in nats
+STARTS = 25  # temperatures from which the best one of several draws is sought
+
+Edge = Literal["right", "covered", "wrong", "chance", "beyond"]  # why a temperature stands at the edge of its range
+EDGES: dict[Edge, str] = {
+    "right": "Every validation answer is right, so the lowest temperature is the likeliest",
+    "covered": "Every validation row has a draw that is right, so the lowest temperature is the likeliest",
+    "wrong": "Every validation answer is wrong, so the highest temperature is the likeliest",
+    "chance": "The validation answers are no better than chance, so the highest temperature is the likeliest",
+    "beyond": "The likeliest temperature lies beyond the range in which it is sought",
+}
 
 
 @dataclass(frozen=True)
 class Temperature:
     """Divides the logits of every draw by one number.
 
-    `at_edge`: the likelihood was still rising at the edge of the box, so the number is the box's, not the answers'.
+    `edge`: why the likelihood still rises at an edge of the range; the number is then the range's, not the answers'.
     """
 
     temperature: float
-    at_edge: bool = False
+    edge: Edge | None = None
+
+    @property
+    def at_edge(self) -> bool:
+        return self.edge is not None
+
+    @property
+    def note(self) -> str | None:
+        """One sentence on a temperature at the edge: which edge, and why."""
+        return None if self.edge is None else f"{EDGES[self.edge]}: calibrated numbers mean little."
 
     def __call__(self, predictions: Predictions) -> Predictions:
         return _scaled(predictions, np.float64(1 / self.temperature), np.float64(0.0))
@@ -62,8 +81,8 @@ def temperature(val: Predictions) -> Temperature:
     """The temperature that gives the validation labels the highest likelihood.
 
     argmin_T -(1/n) Σ log mean_draws softmax(z/T)[label], by box-constrained L-BFGS on log T. Guo et al. (2017).
-    The box is [1/1000, 1000] × the mean standard deviation of a row's logits. Where every answer is right, or answers
-    are no better than chance, the likelihood rises up to its edge: that edge is returned, with `at_edge` True.
+    The box is [1/1000, 1000] × the mean standard deviation of a row's logits. Several draws may give several minima:
+    the search starts from each minimum of a grid, and the smallest wins. At an edge of the box, `edge` says why.
     """
     rows = _Rows(val)
 
@@ -72,12 +91,24 @@ def temperature(val: Predictions) -> Temperature:
         value, by_scale, _ = rows.loss(beta, np.float64(0.0))
         return value, np.array([-beta * by_scale.sum()])
 
+    def value(x: float) -> float:
+        return loss(np.array([x]))[0]
+
     middle, reach = np.log(rows.spread()), np.log(REACH)
     edges = (middle - reach, middle + reach)
-    best = _minimize(loss, np.array([middle]), [edges])[0]
+    starts = (
+        [middle] if val.draws == 1 else _minima(value, np.linspace(*edges, STARTS))
+    )  # one draw's loss is convex in 1/T
+    ends = [float(_minimize(loss, np.array([start]), [edges])[0]) for start in starts]
     # Towards an edge the likelihood may be so flat that the search stops before it.
-    found = min((*edges, best), key=lambda x: loss(np.array([x]))[0])
-    return Temperature(float(np.exp(found)), at_edge=bool(found in edges))
+    best = min((*edges, *ends), key=value)
+    return Temperature(float(np.exp(best)), rows.edge(best == edges[0]) if best in edges else None)
+
+
+def _minima(value: Callable[[float], float], grid: Array) -> list[float]:
+    """The points of a grid that are no higher than their neighbours."""
+    values = np.array([np.inf, *map(value, grid), np.inf])
+    return list(grid[(values[1:-1] <= values[:-2]) & (values[1:-1] <= values[2:])])
 
 
 def vector(val: Predictions) -> Vector:
@@ -92,10 +123,8 @@ def vector(val: Predictions) -> Vector:
     if len(missing):
         raise Undefined(f"The validation rows hold no label {missing[0]}, so its scale and bias cannot be fitted.")
     first = temperature(val)
-    if first.at_edge and first.temperature < rows.spread():
-        raise Undefined("Every validation answer is right: no scale is best, a larger one is always likelier.")
-    if first.at_edge:
-        raise Undefined("The validation answers are no better than chance: no scale is small enough for them.")
+    if first.edge is not None:
+        raise Undefined(f"{EDGES[first.edge]}: no scale of the classes is best.")
     start = 1 / first.temperature
 
     def loss(x: Array) -> tuple[float, Array]:
@@ -135,16 +164,30 @@ class _Rows:
         """(scores (b, s, c) in float64, labels (b,)) of one block."""
         part = self.parts[number]
         stored = self.logits[part]
-        z = _scores(stored, self.normalized)[self.known[part]]
+        z = stored.astype(np.float64)[self.known[part]]
         forget(stored)
         return z, self.labels[self.starts[number] : self.starts[number + 1]]
 
     def spread(self) -> float:
         """Mean standard deviation of a row's scores: the unit in which a temperature is sought."""
-        total = sum(float(self.block(number)[0].std(-1).mean(1).sum()) for number in range(len(self.parts)))
+        total = sum(float(_spread(self.block(number)[0]).mean(1).sum()) for number in range(len(self.parts)))
         if total == 0:
             raise Undefined("All classes have the same logit in every validation row: no temperature changes anything.")
         return total / len(self.labels)
+
+    def edge(self, lowest: bool) -> Edge:
+        """Why the likelihood rises up to the lowest, or highest, temperature of the range."""
+        right = covered = 0
+        for number in range(len(self.parts)):
+            z, y = self.block(number)
+            top = z.max(-1, keepdims=True)
+            p = np.exp(z - top)
+            right += int(((p / p.sum(-1, keepdims=True)).mean(1).argmax(-1) == y).sum())
+            covered += int((z[np.arange(len(y)), :, y] == top[..., 0]).any(1).sum())
+        if not lowest:
+            return "wrong" if right == 0 else "chance"
+        n = len(self.labels)
+        return "right" if right == n else "covered" if covered == n else "beyond"
 
     def loss(self, scale: Any, bias: Any) -> tuple[float, Array, Array]:
         """(mean NLL, its gradient by the scale of each class, by the bias of each class).
@@ -158,14 +201,15 @@ class _Rows:
             for number in track(mine, "calibration", len(mine)) if first == 0 else mine:
                 z, y = self.block(number)
                 r = np.arange(len(y))
-                p = z * scale
+                z, p = _times(z, scale)
                 p += bias
                 p -= p.max(-1, keepdims=True)
                 own = p[r, :, y]
                 np.exp(p, out=p)
                 whole = p.sum(-1)
                 own -= np.log(whole)
-                together = np.logaddexp.reduce(own, axis=1)
+                # A label of probability 0 has the same loss under every scale, and no gradient.
+                together = np.maximum(np.logaddexp.reduce(own, axis=1), LOG_TINY)
                 value -= float((together - np.log(own.shape[1])).sum())
                 weight = np.exp(own - together[:, None])
                 p *= (weight / whole)[:, :, None]
@@ -230,15 +274,13 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
         return getattr(np.asarray(self), name)
 
     def _rows(self, logits: Array) -> Array:
-        z = _scores(logits, self.normalized)
-        with np.errstate(over="ignore"):
-            scaled = z * self.scale
+        z, scaled = _times(logits.astype(np.float64), self.scale)
         scaled += self.bias
         if self.normalized:
             scaled -= scaled.max(-1, keepdims=True)
             scaled -= np.log(np.exp(scaled).sum(-1, keepdims=True))
         most = float(np.finfo(self.dtype.type).max) / 2  # so that every number stays finite
-        np.clip(scaled, -most, most, out=scaled)
+        np.clip(scaled, -most, most, out=scaled, where=np.isfinite(scaled) | (scaled > 0))
         scaled = scaled.astype(self.dtype, copy=False)
         if np.ndim(self.scale) == 0:
             _keep_first(z, scaled)
@@ -257,15 +299,21 @@ def _scaled(predictions: Predictions, scale: Any, bias: Any) -> Predictions:
     return calibrated
 
 
-def _scores(logits: Array, normalized: bool) -> Array:
-    """The stored scores (b, s, c) in float64; a zero of half-precision `probs` as the most that rounds to zero."""
-    z: Array = logits.astype(np.float64)
-    if normalized and logits.dtype == np.float32:
-        for draw in range(z.shape[1]):
-            padding = half_padding(logits[:, draw])
-            if padding is not None:
-                z[:, draw][padding] = np.log(2.0**-25)
-    return z
+def _times(z: Array, scale: Any) -> tuple[Array, Array]:
+    """(z, z · scale), where a class of probability 0 stays one: -inf in the product, and 0 in z."""
+    masked = np.isneginf(z)
+    if masked.any():
+        z = np.where(masked, 0.0, z)
+    with np.errstate(over="ignore"):
+        scaled = z * scale
+    scaled[masked] = -np.inf
+    return z, scaled
+
+
+def _spread(z: Array) -> Array:
+    """Standard deviation over the classes that are not masked by -inf."""
+    masked = np.isneginf(z)
+    return np.asarray(np.std(np.where(masked, 0.0, z), axis=-1, where=~masked))
 
 
 def _keep_first(z: Array, scaled: Array) -> None:

@@ -113,7 +113,7 @@ def scorecard(
             and other.classes != known.classes
         ):
             raise BadInput(f"{label} has {other.classes} classes, the model has {known.classes}.")
-    card = Scorecard(name)
+    card = Scorecard(name, notes=_notes({"": predictions, "train": train, "val": val, **outside}))
     base = dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members_of(known), **(facts or {})}
     maker = _Maker(known, card, base, split, train, val, classwise, only)
     maker.whole(known, outside, everything=predictions)
@@ -123,16 +123,20 @@ def scorecard(
         except (Undefined, BadInput) as reason:  # a dump that cannot calibrate still says all the rest
             maker.because(None, "calibrated", split, str(reason))
         else:
-            if getattr(scale, "at_edge", False):
-                card.notes.append(
-                    "The validation answers are all right, or no better than chance: the temperature stands at the "
-                    "edge of its range, and calibrated numbers mean little."
-                )
+            if isinstance(scale, calibrate.Temperature) and scale.note:
+                card.notes.append(scale.note)
             maker.calibrated(scale)
             maker.whole(scale(known), {label: scale(p) for label, p in outside.items() if p.logits is not None})
     for group in by:
         maker.by_group(known, group)
     return card
+
+
+def _notes(dumps: Mapping[str, Predictions | None]) -> list[str]:
+    """How the dumps were read, by the part that they play."""
+    notes = [(role, note) for role, dump in dumps.items() if dump is not None for note in dump.notes]
+    own = {note for role, note in notes if not role}
+    return [f"{role}: {note}" if role else note for role, note in notes if not role or note not in own]
 
 
 def _outside(ood: Any, split: str) -> dict[str, Predictions]:
@@ -234,7 +238,7 @@ class _Maker:
                 self.because(None, "detection", self.split, "Out-domain detection needs out-domain data: give --ood.")
         drawn = self.card.drawn.setdefault("calibrated" if not raw else "raw", {})
         drawn["wrong"], drawn["u"], drawn["out"] = wrong, {}, {}
-        if known.logits is not None and wrong is not None:
+        if wrong is not None and not (known.logits is None and known.confidence is None):
             drawn["answers"] = summary(known).answers()
         for label, of in track(list(self.measures(known, raw)), "measures"):
             u = self.values(of, known, label, self.split)
@@ -258,8 +262,8 @@ class _Maker:
 
     def answers(self, known: Predictions) -> Array | None:
         """Rows about the answers themselves; returns which of them are wrong."""
-        lacking = "labels" if known.labels is None else "logits" if known.logits is None else None
-        if lacking:
+        if not known.judged:
+            lacking = "labels" if known.labels is None else "logits"
             self.because(
                 None, "answers", self.split, f"There are no {lacking}: right and wrong answers cannot be told."
             )
@@ -272,11 +276,11 @@ class _Maker:
                 if self.wants_classwise(known):
                     self.ask(lambda: classwise_ece_of_blocks(prob_blocks(known)), label, len(known))
             else:
-                self.ask(partial(each.function, mean_probs(known), known.labels, **options), label, len(known))
+                self.ask(partial(_of_probs, each.function, known, options), label, len(known))
         if all_of.floored and not self.base["calibrated"]:
             told = (
                 f"{all_of.floored} of {len(known)} rows give their true class probability 0; "
-                "their NLL uses the smallest normal number instead."
+                "their NLL uses the smallest normal number of float64 instead."
             )
             self.card.notes.append(told)
             self.because(None, "nll", self.split, told)
@@ -310,9 +314,9 @@ class _Maker:
                     yield each.name, fit
             elif raw:
                 self.because(each.name, None, self.split, "It compares several networks: one dump holds one of them.")
-        for score in known.scores if raw else ():
-            if score not in measures.registry and (self.only is None or score in self.only):
-                yield score, measures.named(score, known).function
+        for name in measures.scores_of(known) if raw else ():
+            if self.only is None or name in self.only:
+                yield name, measures.named(name, known).function
 
     def fit(self, each: Any) -> Callable[[Predictions], Array] | None:
         if each.name not in self.fitted:
@@ -422,6 +426,10 @@ class _Maker:
                 if u is not None and wrong is not None:
                     self.ranking(u, wrong, "ranking", label, self.split)
         self.base = base
+
+
+def _of_probs(metric: Callable[..., float], known: Predictions, options: Mapping[str, Any]) -> float:
+    return metric(mean_probs(known), known.labels, **options)
 
 
 def cross_fitted(fit: Callable[[Predictions], Callable[[Predictions], Array]], rows: Predictions) -> Array:

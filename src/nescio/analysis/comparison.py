@@ -203,21 +203,22 @@ def _joined(models: Mapping[str, Predictions]) -> dict[str, Array]:
     """The positions, in every model's own arrays, of the taught rows that all models hold, in one order."""
     light = []
     for name, predictions in models.items():
-        if predictions.labels is None:
+        if not predictions.judged and predictions.labels is None:
             raise BadInput(f"{_model(name)} has no labels; right and wrong answers cannot be told apart without them.")
-        if predictions.logits is None:
+        if not predictions.judged:
             raise BadInput(f"{_model(name)} has neither logits nor probs; there are no answers to compare.")
-        at = {"row": np.arange(len(predictions))}
-        light.append(
-            Predictions(index=predictions.index, labels=predictions.labels, taught=predictions.taught, groups=at)
-        )
+        facts = {"row": np.arange(len(predictions)), **_true_classes(predictions)}
+        light.append(Predictions(index=predictions.index, taught=predictions.taught, groups=facts))
     shared = join(*light)
     first_name, first = next(iter(models)), shared[0]
     taught = np.ones(len(first), bool)
     for name, each in zip(models, shared, strict=True):
         if each.taught is not None:
             taught &= each.taught
-        differ = np.flatnonzero(np.asarray(each.labels) != np.asarray(first.labels))
+        labels = each.groups.get("label"), first.groups.get("label")
+        if labels[0] is None or labels[1] is None or labels[0].dtype.kind != labels[1].dtype.kind:
+            continue
+        differ = np.flatnonzero(labels[0] != labels[1])
         if len(differ):
             raise BadInput(
                 f"{_model(name)} and {_model(first_name).lower()} have different labels in {len(differ)} shared rows, "
@@ -226,6 +227,16 @@ def _joined(models: Mapping[str, Predictions]) -> dict[str, Array]:
     if not taught.any():
         raise BadInput("No shared row is of a class that was taught; answers to the others cannot be right or wrong.")
     return {name: each.groups["row"][taught] for name, each in zip(models, shared, strict=True)}
+
+
+def _true_classes(predictions: Predictions) -> dict[str, Array]:
+    """The true classes, by name where names are known: two files may number the same names differently."""
+    if predictions.labels is None:
+        return {}
+    names = predictions.class_names
+    if names is None or predictions.labels.max() >= len(names) or predictions.labels.min() < 0:
+        return {"label": predictions.labels}
+    return {"label": np.array(names, str)[predictions.labels]}
 
 
 # ---- the judgement

@@ -247,7 +247,7 @@ def guard(
         raise BadInput("Give a risk or a coverage: the one decides the threshold, the other comes out.")
     if method not in (*METHODS, "both"):
         raise BadInput(f"There is no method named {method!r}. There are: {', '.join(METHODS)}, both.")
-    if predictions.labels is None:
+    if predictions.labels is None and not predictions.judged:
         raise BadInput("There are no labels: a guarantee is earned on rows whose answers can be judged.")
     if fit_rows is not None and (temperature != "fit" or val is not None):
         raise BadInput("fit_rows counts rows of this dump that a temperature is fitted on, and none is.")

@@ -1,4 +1,4 @@
-"""Several models on the same rows: paired bootstrap intervals, ranks, and who cannot be told from the best.
+"""Several models on the same rows: paired bootstrap intervals, ranks, and which cannot be distinguished from the best.
 
 Rows are joined on `index`; the rows that all files hold are compared. Every resample draws the same rows for all
 models, so that a difference between two models is judged without the noise they share.
@@ -38,7 +38,7 @@ def run(options: Options) -> int:
 
     names = _names(options.files)
     models = {name: Predictions.load(file) for name, file in zip(names, options.files, strict=True)}
-    found = compare(
+    comparison = compare(
         models,
         measure=options.measure,
         metrics=options.metrics or None,
@@ -46,17 +46,17 @@ def run(options: Options) -> int:
         level=options.level,
         seed=options.seed,
     )
-    story = report.card_story([], found)
+    story = report.card_story([], comparison)
     if options.report:
-        written = report.write(story, options.report, rows=found.rows)
+        written = report.write(story, options.report, rows=comparison.rows)
     if options.format == "json":
-        say(json_of({"rows": found.rows, "differences": found.differences, "reasons": found.reasons}))
+        say(json_of({"rows": comparison.rows, "differences": comparison.differences, "reasons": comparison.reasons}))
     elif options.format == "table":
         report.terminal(story)
         if options.report:
             say(f"\nThe page is {written}.")
     elif options.format == "csv":
-        say(report.rows_csv(found.rows))
+        say(report.rows_csv(comparison.rows))
     else:
         say((report.markdown if options.format == "markdown" else report.latex)(story))
     return 0

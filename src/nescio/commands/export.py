@@ -56,19 +56,18 @@ class Options:
 
 def run(options: Options) -> int:
     goal = _goal(options.model, options.to, options.format)
-    from nescio.networks.ask import Settings
-    from nescio.networks.export import classifier_of, export, rule_of
+    from nescio.networks.export import export, exportable, rule_of
 
     rule, promise = rule_of(options.threshold, options.temperature, options.measure)
-    place = Settings(weights=Path(options.weights) if options.weights else None).place
-    found = classifier_of(options.model, Store(options.store), weights=place, root=options.root)
-    if promise.pop("classes", found.classes) != found.classes:
+    weights = Path(options.weights) if options.weights else None
+    network = exportable(options.model, Store(options.store), weights=weights, root=options.root)
+    if promise.pop("classes", network.classes) != network.classes:
         raise BadInput(
-            f"The threshold was set on predictions of another model: {options.model} has {found.classes} classes."
+            f"The threshold was set on predictions of another model: {options.model} has {network.classes} classes."
         )
     if promise:
-        found = replace(found, about={**found.about, "promise": promise})
-    made = export(found, rule, goal)
+        network = replace(network, about={**network.about, "promise": promise})
+    made = export(network, rule, goal)
     if options.json:
         say(json_of({"file": str(made.path), "checked": made.checked, **made.metadata}))
         return 0
@@ -79,12 +78,12 @@ def run(options: Options) -> int:
 
 
 def _goal(model: str, to: str | None, form: str | None) -> Path:
-    """Where to write; the ending tells the format, and both must agree."""
+    """Where to write; the ending decides the format, and both must agree."""
     goal = Path(to) if to else Path(f"{re.sub(r'[^A-Za-z0-9._-]', '-', model)}.{form or 'onnx'}")
     if not goal.suffix:
         goal = goal.with_name(f"{goal.name}.{form or 'onnx'}")
     if goal.suffix not in (".onnx", ".pt2"):
         raise BadInput(f"--to ends in {goal.suffix}; a file that is written ends in .onnx or .pt2.")
     if form and goal.suffix != f".{form}":
-        raise BadInput(f"--to ends in {goal.suffix} and --format is {form}: leave one of them out.")
+        raise BadInput(f"--to ends in {goal.suffix} and --format is {form}: omit one of them.")
     return goal

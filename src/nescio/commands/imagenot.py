@@ -1,7 +1,7 @@
 """Divides the classes of a labelled dataset into in- and out-of-distribution ones, by how alike they look.
 
 Features of a reference model, the mean of every class, Ward's tree: in-distribution is the smaller side of its root,
-out-of-distribution the first equally many classes of the other side (UIMNET §2, there on ImageNet: 266 and 266 classes).
+out-of-distribution the first equally many classes of the other side (UIMNET §2, on ImageNet: 266 and 266).
 
 examples:
   nescio imagenot --data digits --to imagenot.json --draw tree.svg
@@ -97,7 +97,7 @@ def _embeddings(options: Options) -> Predictions:
     """What a network sees in the training images. A pretrained one leaves nothing behind."""
     from nescio.datasets.images import ImageSet
     from nescio.networks.models import STORE, network, with_weights
-    from nescio.predict import Keeping, predict
+    from nescio.predict import embed
     from nescio.work.steps import Context
     from nescio.work.store import Store
 
@@ -106,8 +106,8 @@ def _embeddings(options: Options) -> Predictions:
         name = f"{STORE}{options.features}" if options.store else options.features
         wanted = network(name, context.store, options.root)
         wanted = with_weights(wanted, Path(options.weights) if options.weights else None)
-        dump = predict(wanted, ImageSet(options.data, "learnt"), context, Keeping(("embeddings",)))
-        return dump.replace(embeddings=None if dump.embeddings is None else np.array(dump.embeddings))
+        (dump,) = embed([wanted], ImageSet(options.data, "learnt"), context)
+        return dump.replace(embeddings=np.array(dump.embeddings))  # the folder goes
 
 
 def _show(made: Partition) -> None:

@@ -25,22 +25,22 @@ def run(options: Options) -> int:
     from nescio.report import grid
 
     names = [options.name] if options.name else sorted(registry)
-    found = [_facts(name, registry[name]) for name in names]
+    methods = [_facts(name, registry[name]) for name in names]
     if options.format == "json":
-        say(json_of(found[0] if options.name else found))
+        say(json_of(methods[0] if options.name else methods))
     elif options.name:
         if options.format == "table":
-            say(f"{options.name} ({found[0]['kind']}): {found[0]['paper']}\n\n{found[0]['meaning']}\n")
-        say(grid(found[0]["recipe"], options.format))
+            say(f"{options.name} ({methods[0]['kind']}): {methods[0]['paper']}\n\n{methods[0]['meaning']}\n")
+        say(grid(methods[0]["recipe"], options.format))
     else:
         rows = [
             {
                 "method": facts["method"],
                 "kind": facts["kind"],
-                "settings": ", ".join(f"{each['setting']}={each['default']}" for each in facts["recipe"]),
+                "settings": ", ".join(f"{entry['setting']}={entry['default']}" for entry in facts["recipe"]),
                 "paper": facts["paper"],
             }
-            for facts in found
+            for facts in methods
         ]
         say(grid(rows, options.format))
         if options.format == "table":
@@ -56,20 +56,22 @@ def _facts(name: str, method: Any) -> dict[str, Any]:
         "meaning": inspect.getdoc(method) or "",
         "recipe": [
             {
-                "setting": each.name,
-                "default": each.default,
-                "search": _range(each.metadata.get("search")),
-                "meaning": each.metadata.get("help", ""),
+                "setting": entry.name,
+                "default": entry.default,
+                "search": _range(entry.metadata.get("search")),
+                "meaning": entry.metadata.get("help", ""),
             }
-            for each in fields(method.recipe_class)
+            for entry in fields(method.recipe_class)
         ],
     }
 
 
 def _range(search: Any) -> str:
+    from nescio.search import Choice, LogUniform, Uniform
+
     if search is None:
         return "fixed"
-    if hasattr(search, "values"):
+    if isinstance(search, Choice):
         return " or ".join(map(str, search.values))
-    kind = {"LogUniform": ", log-uniform", "Uniform": ", uniform", "Integers": ""}.get(type(search).__name__, "")
-    return f"{search.low:g} to {search.high:g}{kind}"
+    drawn = {Uniform: ", uniform", LogUniform: ", log-uniform"}.get(type(search), "")
+    return f"{search.low:g} to {search.high:g}{drawn}"

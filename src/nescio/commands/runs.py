@@ -8,7 +8,6 @@ examples:
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,16 +27,12 @@ class Options:
 
 def run(options: Options) -> int:
     from nescio.report import grid
-    from nescio.work.store import Store, StoreError
+    from nescio.work.store import Store
 
     store = Store(options.store)
     if not store.root.is_dir():
         raise BadInput(f"There is no store in {store.root}.")
-    try:
-        runs = [each for each in store.runs() if not options.failed or each.state == "failed"]
-    except StoreError as error:
-        print(f"nescio runs: {error}", file=sys.stderr)
-        return 1
+    runs = [run for run in store.runs() if not options.failed or run.state == "failed"]
     if options.format == "json":
         plain = [
             {"stage": r.stage, "key": r.key, "state": r.state, "reason": r.reason, "owner": r.owner, "recipe": r.recipe}
@@ -46,12 +41,12 @@ def run(options: Options) -> int:
         ]
         say(json_of(plain))
         return 0
-    states = [each.state for each in runs]
+    states = [run.state for run in runs]
     counts = [
         f"{states.count(state)} {state}" for state in ("finished", "running", "stopped", "failed") if state in states
     ]
     if runs:
-        say(grid([_row(each) for each in runs], options.format))
+        say(grid([_row(run) for run in runs], options.format))
     if options.format == "table":
         say(f"{store.root}: {', '.join(counts) if counts else 'nothing failed' if options.failed else 'empty'}.")
     return 0

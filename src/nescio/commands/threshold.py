@@ -69,7 +69,7 @@ def run(options: Options) -> int:
     if (options.risk is None) == (options.coverage is None):
         raise BadInput("One of --risk and --coverage is required, not both.")
     predictions = Predictions.load(options.file)
-    found = guard(
+    guarded = guard(
         predictions,
         risk=options.risk,
         coverage=options.coverage,
@@ -81,55 +81,55 @@ def run(options: Options) -> int:
         fit_rows=options.fit_rows,
         seed=options.seed,
     )
-    promise = found.guarantee
-    check = found.judge(Predictions.load(options.check)) if options.check and promise.attainable else None
+    promise = guarded.guarantee
+    check = guarded.judge(Predictions.load(options.check)) if options.check and promise.attainable else None
     untaught = 0 if predictions.taught is None else int((~predictions.taught).sum())
     if options.json:
         say(
             json_of(
-                {"file": options.file, "classes": predictions.classes, "untaught": untaught, **_facts(found, check)}
+                {"file": options.file, "classes": predictions.classes, "untaught": untaught, **_facts(guarded, check)}
             )
         )
     elif promise.attainable:
-        say("\n".join(_sentences(found, untaught, check)))
+        say("\n".join(_sentences(guarded, untaught, check)))
     else:
-        print(f"nescio threshold: {_why_not(found)}", file=sys.stderr)
+        print(f"nescio threshold: {_why_not(guarded)}", file=sys.stderr)
     return 0 if promise.attainable else 1
 
 
-def _facts(found: Guard, check: Judged | None) -> dict[str, Any]:
-    promise = found.guarantee
+def _facts(guarded: Guard, check: Judged | None) -> dict[str, Any]:
+    promise = guarded.guarantee
     facts: dict[str, Any] = {
         "attainable": promise.attainable,
         "threshold": promise.threshold,
-        "measure": found.measure,
-        "temperature": found.temperature,
-        "fitted": found.fitted,
+        "measure": guarded.measure,
+        "temperature": guarded.temperature,
+        "fitted": guarded.fitted,
         **{key: value for key, value in asdict(promise).items() if key not in ("threshold", "level", "least")},
         "coverage": promise.coverage,
     }
     if not promise.attainable:
-        facts |= {"least": promise.least, "reason": _why_not(found)}
-    if len(found.tried) > 1:
-        facts["tried"] = [{**asdict(each), "coverage": each.coverage} for each in found.tried]
+        facts |= {"least": promise.least, "reason": _why_not(guarded)}
+    if len(guarded.tried) > 1:
+        facts["tried"] = [{**asdict(one), "coverage": one.coverage} for one in guarded.tried]
     if check is not None:
         facts["check"] = {**asdict(check), "coverage": check.coverage, "risk": check.risk}
     return facts
 
 
-def _sentences(found: Guard, untaught: int, check: Judged | None) -> list[str]:
-    promise = found.guarantee
+def _sentences(guarded: Guard, untaught: int, check: Judged | None) -> list[str]:
+    promise = guarded.guarantee
     assert promise.threshold is not None and promise.bound is not None
-    probability = f" (probability ≥ {1 - promise.threshold:.6g})" if found.measure == "largest" else ""
-    lines = [f"Answer where {found.measure} ≤ {promise.threshold!r}{probability}, abstain elsewhere."]
-    if found.temperature != 1:
-        fitted = f", fitted on {found.fitted:,} other rows" if found.fitted else ""
-        lines.append(f"The logits are divided by the temperature {found.temperature!r}{fitted}.")
-    if found.at_edge:
+    probability = f" (probability ≥ {1 - promise.threshold:.6g})" if guarded.measure == "largest" else ""
+    lines = [f"Answer where {guarded.measure} ≤ {promise.threshold!r}{probability}, abstain elsewhere."]
+    if guarded.temperature != 1:
+        fitted = f", fitted on {guarded.fitted:,} other rows" if guarded.fitted else ""
+        lines.append(f"The logits are divided by the temperature {guarded.temperature!r}{fitted}.")
+    if guarded.at_edge:
         lines.append("That is the edge of its range: all answers it was fitted on are right, or no better than chance.")
     lines.append(
         f"With {_percent(1 - promise.delta)} confidence at most {_percent(promise.bound)} of the answers to rows like "
-        f"these are wrong ({_method(found)})."
+        f"these are wrong ({_method(guarded)})."
     )
     lines.append(_kept(Judged(promise.n, promise.accepted, promise.errors), "that earned it"))
     if untaught:
@@ -139,9 +139,9 @@ def _sentences(found: Guard, untaught: int, check: Judged | None) -> list[str]:
     return lines
 
 
-def _method(found: Guard) -> str:
-    name = {"sgr": "SGR", "ltt": "Learn-then-Test", "coverage": "one exact binomial limit"}[found.guarantee.method]
-    return f"{name}, the better of {len(found.tried)}" if len(found.tried) > 1 else name
+def _method(guarded: Guard) -> str:
+    name = {"sgr": "SGR", "ltt": "Learn-then-Test", "coverage": "one exact binomial limit"}[guarded.guarantee.method]
+    return f"{name}, the better of {len(guarded.tried)}" if len(guarded.tried) > 1 else name
 
 
 def _kept(judged: Judged, which: str) -> str:
@@ -149,23 +149,23 @@ def _kept(judged: Judged, which: str) -> str:
     return kept + (f", {judged.errors:,} of them wrong ({_percent(judged.risk)})." if judged.risk is not None else ".")
 
 
-def _why_not(found: Guard) -> str:
-    promise = found.guarantee
+def _why_not(guarded: Guard) -> str:
+    promise = guarded.guarantee
     assert promise.risk is not None and promise.least is not None
     needed = rows_needed(promise.risk, promise.level)
-    asked = f"with {_percent(1 - promise.delta)} confidence on these {promise.n:,} rows"
+    terms = f"with {_percent(1 - promise.delta)} confidence on these {promise.n:,} rows"
     if promise.least <= promise.risk:  # of a threshold that was not looked at
         looked = {"sgr": "bisection", "ltt": "Learn-then-Test"}[promise.method]
-        other = ", or try --method ltt" if [each.method for each in found.tried] == ["sgr"] else ""
+        other = ", or try --method ltt" if [one.method for one in guarded.tried] == ["sgr"] else ""
         return (
-            f"Not found: {looked} met no threshold that promises a risk of {promise.risk:g} {asked}, "
+            f"Not guarded: {looked} met no threshold that promises a risk of {promise.risk:g} {terms}, "
             f"for too many of the surest answers are wrong; abstain from everything{other}."
         )
     why = f"everything must be abstained from, and the smallest limit of any threshold is {promise.least:.4g}"
     if needed > promise.n:
         best = upper_limit(0, promise.n, promise.level)
         why = f"if every answer were right the limit would be {best:.4g}, and {needed:,} right answers are the fewest"
-    return f"Not attainable: a risk of {promise.risk:g} cannot be promised {asked}; {why}."
+    return f"Not attainable: a risk of {promise.risk:g} cannot be promised {terms}; {why}."
 
 
 def _percent(share: float) -> str:

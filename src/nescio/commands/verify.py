@@ -51,10 +51,10 @@ def run(options: Options) -> int:
     for trial in track(trials, "verify", total=len(trials)):
         seen = dict(observe(trial, spectral=options.spectral, root=options.root))
         rows += [
-            {"method": trial.method, "evidence": what, "alive": each.alive, "seen": each.seen}
-            for what, each in seen.items()
+            {"method": trial.method, "evidence": what, "alive": evidence.alive, "seen": evidence.seen}
+            for what, evidence in seen.items()
         ]
-        dead += sum(not each.alive for each in seen.values())
+        dead += sum(not evidence.alive for evidence in seen.values())
     if options.format == "json":
         say(json_of(rows))
     elif options.format != "table":

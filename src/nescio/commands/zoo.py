@@ -1,4 +1,4 @@
-"""Which pretrained model knows when it is wrong? Asks many about your images, and compares what they know.
+"""Which pretrained model knows when it is wrong? Predicts with many on your images, and compares what they know.
 
 MODEL is a timm name (resnet50, vit_base_patch16_224.augreg_in21k_ft_in1k), torchvision:NAME, store:KEY for a network
 of `nescio train`, or a glob such as 'resnet*'. Every model sees images as its weights were tested: its own size, crop,
@@ -6,10 +6,10 @@ interpolation, mean and deviation. Images are decoded once for all models that s
 
 Weights come from --weights (a checkpoint, or a folder of files named by models), from the caches of the Hugging Face
 hub and of torch on this machine, else from the network. Everything finished lies in the store: run the same command
-again and only what is missing is done. A model that fails costs its own line, never the others.
+again and only what is missing is done. A model that fails does not stop the others.
 
-With --out, models are also asked about images of classes that none of them was taught, and graded on how well each
-notices the easiest to the hardest of them (`nescio run cood --help` says how).
+With --out, models also predict on images of classes that were not in training, and are graded on how well each notices
+the easiest to the hardest of them (`nescio run cood --help` says how).
 
 examples:
   nescio zoo resnet50 vit_small_patch16_224 torchvision:vgg16 --data imagenet:/data/imagenet
@@ -22,316 +22,318 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from nescio.commands._output import json_of, say
-from nescio.commands._run_cood import Names, add_overlap, names_of
-from nescio.commands._study import Lines, numbers
+from nescio.commands._work import CrewOptions, PlaceOptions, end
 from nescio.errors import BadInput
+from nescio.options import REQUIRED, argument, nested, option, ranges
+from nescio.protocols.base import registry, study_of
+from nescio.protocols.cood import Plan as GradingPlan
+from nescio.protocols.cood.models import named_values
+from nescio.protocols.selective import Plan as SelectivePlan
+from nescio.work.launchers import Failure
+from nescio.work.progress import Stages
+from nescio.work.steps import Context, Work
 
 if TYPE_CHECKING:
-    from nescio.datasets.classes import Labelled
-    from nescio.networks.ask import Answers
-    from nescio.networks.models import Model
-    from nescio.networks.published import Published
-    from nescio.predictions.entries import Entry
-    from nescio.protocols.cood import Plan
-    from nescio.work.local import Failure
-    from nescio.work.store import Store
+    from nescio.datasets.images import ImageSet
+    from nescio.networks.models import Network
+    from nescio.predict import ManyPredictions
+    from nescio.predictions.entries import ModelDump
+    from nescio.protocols.cood.models import ClassNames
+    from nescio.report.studies import Study
 
-    Grading = tuple[Plan, Names | None, list[str]]  # how, names of the classes of both sets, what to know of them
-    Table = dict[str, list[Published]]
+UNUSED = ("pair", "data", "out", "also", "severities", "window", "measures", "seed")  # of the grading
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    which = parser.add_argument_group("models")
-    which.add_argument("models", nargs="*", metavar="MODEL", help="names and globs")
-    which.add_argument("--family", metavar="F", help="every pretrained model of a family, such as vit, deit, resnet")
-    which.add_argument("--all", action="store_true", help="every pretrained classifier of timm and torchvision")
-    which.add_argument(
-        "--weights",
-        type=Path,
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    models: tuple[str, ...] = argument("names and globs", default=(), metavar="MODEL")
+    family: str | None = option(
+        None, "every pretrained model of a family, such as vit, deit, resnet", metavar="F", group="models"
+    )
+    all: bool = option(False, "every pretrained classifier of timm and torchvision", group="models")
+    weights: str | None = option(
+        None,
+        "a checkpoint for the one model, or a folder with MODEL.safetensors, .pth, .pt, .bin …",
         metavar="PATH",
-        help="a checkpoint for the one model, or a folder with MODEL.safetensors, .pth, .pt, .bin … "
-        "(default: $NESCIO_WEIGHTS, then the hubs' caches, then the network)",
+        unset="$NESCIO_WEIGHTS, then the hubs' caches, then the network",
+        group="models",
     )
-    images = parser.add_argument_group("images")
-    images.add_argument(
-        "--data", required=True, metavar="SET", help="labelled images of the models' classes: imagenet:PATH, npz:PATH …"
+    data: str = option(
+        REQUIRED, "labelled images of the models' classes: imagenet:PATH, npz:PATH …", metavar="SET", group="images"
     )
-    images.add_argument("--out", metavar="SET", help="labelled images of other classes, all of them")
-    images.add_argument(
-        "--also",
-        action="append",
-        default=[],
+    out: str | None = option(None, "labelled images of other classes, all of them", metavar="SET", group="images")
+    also: tuple[str, ...] = option(
+        (),
+        "a fixed set of other classes beside --out, such as imagenet-o=folder:PATH",
+        style="repeats",
         metavar="NAME=SET",
-        help="a fixed set of other classes beside --out, such as imagenet-o=folder:PATH",
+        unset="none",
+        group="images",
     )
-    images.add_argument("--classes", metavar="LIST", help="only these classes of --data, as 0-9,17 (default: all)")
-    images.add_argument(
-        "--limit",
-        type=int,
-        metavar="N",
-        help="only N images of each set, spaced evenly over its classes (default: all)",
+    classes: tuple[int, ...] | None = option(
+        None, "only these classes of --data, as 0-9,17", parse=ranges, metavar="LIST", unset="all", group="images"
     )
-    images.add_argument(
-        "--skip-damaged",
-        action="store_true",
-        help="leave out images that cannot be read, the same for all models; every image is decoded once more for it",
+    limit: int | None = option(
+        None, "only N images of each set, spaced evenly over its classes", metavar="N", unset="all", group="images"
     )
-    how = parser.add_argument_group("asking")
-    how.add_argument(
-        "--passes", type=int, default=30, help="with dropout on, for models that have it; 0: none (default: 30)"
+    skip_damaged: bool = option(
+        False,
+        "omit images that cannot be read, the same for all models; every image is decoded once more for it",
+        group="images",
     )
-    how.add_argument(
-        "--drop",
-        type=float,
+    passes: int = option(30, "with dropout on, for models that have it; 0: none", group="predicting")
+    drop: float | None = option(
+        None,
+        "dropout before the head of timm models, which are built without",
         metavar="RATE",
-        help="dropout before the head of timm models, which are built without (default: what the model has)",
+        unset="what the model has",
+        group="predicting",
     )
-    how.add_argument("--embeddings", action="store_true", help="keep what the last layer is given as well")
-    how.add_argument(
-        "--batch", type=int, metavar="B", help="images at a time (default: 512 of 224² on a GPU, 32 on a CPU)"
+    embeddings: bool = option(False, "keep the input of the last layer as well", group="predicting")
+    batch: int | None = option(
+        None, "images at a time", metavar="B", unset="512 of 224² on a GPU, 32 on a CPU", group="predicting"
     )
-    how.add_argument(
-        "--published",
+    precision: Literal["auto", "float32", "bf16"] = option("auto", "auto: bf16 on a GPU", group="predicting")
+    published: str | None = option(
+        None,
+        "a table with columns model and top1 (timm's results-imagenet.csv): a warning where ours is another",
         metavar="CSV",
-        help="a table with columns model and top1 (timm's results-imagenet.csv): a warning where ours is another",
+        group="predicting",
     )
-    grading = parser.add_argument_group("grading of --out")
-    grading.add_argument("--estimation", type=int, default=150, help="images of a class that grade it (default: 150)")
-    grading.add_argument("--test", type=int, default=50, help="images of a class that are detected (default: 50)")
-    add_overlap(parser)
-    place = parser.add_argument_group("place")
-    place.add_argument(
-        "--store", default="store", help="folder of finished work; a second run does what is missing (default: store)"
+    forget: bool = option(
+        False, "remove decoded images when the last model that sees them so is done", group="predicting"
     )
-    place.add_argument("--root", help="folder of datasets (default: $NESCIO_DATA, else ~/.cache/nescio/data)")
-    place.add_argument("--device", default="auto", help="cpu, cuda, or auto: the GPU if there is one (default)")
-    place.add_argument(
-        "--precision", choices=("auto", "float32", "bf16"), default="auto", help="auto: bf16 on a GPU (default: auto)"
+    grading: GradingPlan = nested(GradingPlan(), omit=UNUSED)
+    place: PlaceOptions = nested(PlaceOptions())
+    crew: CrewOptions = nested(CrewOptions(workers=0))
+    report: str | None = option(
+        None, "page, tables and rows there", metavar="DIR", unset="STORE/report/zoo", group="output"
     )
-    place.add_argument(
-        "--forget", action="store_true", help="remove decoded images when the last model that sees them so is done"
-    )
-    place.add_argument("--workers", type=int, default=0, help="processes that judge the answers (default: 0, this one)")
-    place.add_argument("--report", metavar="DIR", help="page, tables and rows there (default: STORE/report)")
-    place.add_argument("--json", action="store_true", help="print the rows as JSON, alone on stdout; write no page")
+    json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
+
+    @property
+    def plan(self) -> GradingPlan:
+        """How --out is graded."""
+        return replace(self.grading, data=self.data, out=self.out, also=self.also)
 
 
-def run(args: argparse.Namespace) -> int:
-    from nescio.commands._study import show
-    from nescio.networks.published import read_published
-    from nescio.work.store import Store
-
-    store = Store(args.store)
-    also = dict(_named(text) for text in args.also)
-    if also and not args.out:
+def run(options: Options) -> int:
+    """Predicts, then compares the models on --data, and grades them on --out."""
+    if options.also and not options.out:
         raise BadInput("--also names further sets beside --out; name that one first.")
-    table = read_published(args.published) if args.published else None
-    grading = grading_of(args) if args.out else None
-    answers, notes = asked(args, store, also)
-    answers, warnings = (answers, []) if table is None else _compared(answers, table, args.published)
-    for line in (*notes, *warnings):
-        print(f"note: {line}", file=sys.stderr)
-    studies = list(_studies(args, store, answers, also, grading))
-    for study in studies:
-        study.notes += [*notes, *warnings]
-    if studies:  # what failed before there were rows is told with them
-        studies[0].failures[:0] = answers.failures
-    lost, ends = [] if studies else answers.failures, list[int]()
-    if args.json:
-        say(json_of([row for study in studies for row in study.rows]))
-        lost = [failure for study in studies for failure in study.failures] or lost
-    else:
-        folder = Path(args.report or Path(args.store) / "report")
-        ends = [show(study, place, others) for study, place, others in _pages(studies, folder)]
-        lost = [*lost, *(failure for study in studies if not study.rows for failure in study.failures)]
-    for failure in lost:
-        print(f"failed: {failure.task.name}: {failure.reason}", file=sys.stderr)
-    return 1 if lost or any(ends) else 0
+    workers = options.crew.count(options.place.device)
+    with options.crew.launch(workers) as launcher, Stages(workers) as stages:
+        works = [Work(options.place.context(), launcher, stages) for _ in range(2)]
+        return _run(options, *works)
 
 
-def _pages(studies: Sequence[Any], folder: Path) -> Iterator[tuple[Any, Path, dict[str, str]]]:
-    """Each study that found something, the folder of its page, and the pages beside it: their addresses from there, and
-    what they tell."""
-    both = len(studies) > 1 and all(study.rows for study in studies)
-    beside = [{"cood/index.html": "New classes →"}, {"../index.html": "← Known classes"}]
-    for study, place, others in zip(studies, (folder, folder / "cood"), beside, strict=False):
-        if study.rows:
-            yield study, place, others if both else {}
+def _run(options: Options, work: Work, grading: Work) -> int:
+    from nescio.networks.published import read_published, with_accuracies
+    from nescio.predictions.entries import stored_dump
 
-
-def asked(args: argparse.Namespace, store: Store, also: dict[str, str]) -> tuple[Answers, list[str]]:
-    """What the models say about all sets, and what to know of those that were left out."""
-    from nescio.datasets.classes import chosen, labelled
-    from nescio.datasets.views import undamaged
-    from nescio.networks.ask import Settings, ask_all
-    from nescio.networks.models import pick
-    from nescio.runtime import runtime
-
-    settings = Settings(args.passes, args.drop, args.embeddings, args.batch, args.weights, args.root)
-    place = settings.place
-    if place is not None and not place.exists():
-        raise BadInput(f"There is no folder and no file of weights at {place}.")
-    folder = place if place is not None and place.is_dir() else None
-    models = pick(args.models, store, root=args.root, family=args.family, everything=args.all, folder=folder)
-    if place is not None and place.is_file() and len(models) > 1:
-        raise BadInput(f"{place} is one checkpoint and {len(models)} models are named: name one, or a folder of files.")
-    notes: list[str] = []
-
-    def images_of(spec: str, classes: Sequence[int] | None = None, **kind: bool) -> Labelled:
-        images = chosen(labelled(spec, args.root, **kind), classes, args.limit)
-        if args.skip_damaged:
-            images, note = undamaged(images, store, _tell)
-            notes.extend([note] if note and note not in notes else [])
-        return images
-
-    inside = images_of(args.data, _classes(args.classes))
-    outside = [images_of(spec, outside=True) for spec in (args.out, *also.values()) if spec]
-    models, left = _fitting(models, inside, args)
-    notes += left
-    pairs: list[tuple[Model, Labelled]] = []
-    for model in models:
-        own = inside
-        if model.from_store:  # of a set without test images of its own, training saw the larger part
-            own = images_of(args.data, _classes(args.classes), divided=True)
-        pairs += [(model, images) for images in (own, *outside)]
-    here = runtime(args.device).at(args.precision)
-    with closing(Lines(0)) as lines:
-        answers = ask_all(
-            pairs,
-            store,
-            here,
-            settings,
-            forget=args.forget,
-            say=_tell,
-            watch=lambda *counts: lines("asking the models", *counts),
-        )
-    return replace(answers, failures=_together(answers.failures, args.models)), notes
+    if options.published:
+        read_published(options.published, "top1")  # what cannot be read is found before hours of work
+    names = _class_names(options, grading) if options.out else None
+    many = predictions(options, work)
+    dumps = [stored_dump(work.store, step.key) for step in many.steps]
+    inside = [dump for dump in dumps if not dump.facts["outside"]]
+    if options.published:
+        inside, notes = with_accuracies(inside, options.published)
+        work.note(*notes)
+    for note in work.notes:
+        _tell(f"note: {note}")
+    grading.note(*work.notes)
+    work.failures += _together(many.failures, options.models)
+    studies = _studies(options, inside, dumps, names, work, grading) if inside else []
+    failures = [] if studies else work.failures
+    for failure in failures:
+        _tell(f"failed: {failure.name}: {failure.reason}")
+    return max(_show(options, studies), 1 if failures else 0)
 
 
 def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _together(failures: Sequence[Failure], named: Sequence[str]) -> list[Failure]:
-    """Of models that no one named, those without weights in one line: there may be a thousand."""
-    from nescio.networks.weights import ABSENT
-
-    absent = [
-        each for each in failures if each.reason.startswith(ABSENT) and each.task.name.split(" on ")[0] not in named
-    ]
-    if len(absent) < 3:
-        return list(failures)
-    one = replace(absent[0], task=replace(absent[0].task, name=f"{len(absent)} answers that need weights"))
-    return [*(each for each in failures if each not in absent), one]
+# ---- predicting
 
 
-def _fitting(models: Sequence[Model], images: Labelled, args: argparse.Namespace) -> tuple[list[Model], list[str]]:
-    """Of models that no one named, those with the set's classes; the others are no failures."""
-    from nescio.datasets.classes import numbered
+def predictions(options: Options, work: Work) -> ManyPredictions:
+    """What the models say about all sets; what to know of sets and models that are left out goes to the notes."""
+    from nescio.datasets.images import ImageSet, absolute
+    from nescio.networks.models import weights_folder
+    from nescio.predict import Keeping, predict_all
 
-    kept: list[Model] = []
-    for model in models:
-        if model.name not in args.models:
+    place = weights_folder(Path(options.weights) if options.weights else None)
+    if place is not None and not place.exists():
+        raise BadInput(f"There is no folder and no file of weights at {place}.")
+    fields: tuple[Literal["logits", "embeddings"], ...] = (
+        ("logits", "embeddings") if options.embeddings else ("logits",)
+    )
+    keeping = Keeping(fields, "float16")
+    keeping = replace(keeping, passes=options.passes, drop=options.drop, precision=options.precision, compared=True)
+    networks = _networks(options, work.context, place)
+    common = {"limit": options.limit, "readable": options.skip_damaged}
+    inside = ImageSet(absolute(options.data), split="given", only=options.classes, **common)  # type: ignore[arg-type]
+    others = [options.out, *named_values(options.also, "--also").values()] if options.out else []
+    outside = [ImageSet(absolute(data), split="outside", **common) for data in others if data]  # type: ignore[arg-type]
+    networks = _fitting(networks, inside, options, work)
+    pairs: list[tuple[Network, ImageSet]] = []
+    for network in networks:
+        # a set without test images is divided when a network of the store is trained: most of it was seen
+        own = inside if network.trial is None else replace(inside, split="test")
+        pairs += [(network, images) for images in (own, *outside)]
+    for images in dict.fromkeys(images for _, images in pairs):
+        _note_damage(images, work)
+
+    def watch(done: int, failed: int, total: int) -> None:
+        if work.watch:
+            work.watch("predicting", done, failed, total, None)
+
+    return predict_all(
+        pairs,
+        work.context,
+        keeping,
+        weights=place,
+        batch=options.batch,
+        forget=options.forget,
+        say=_tell,
+        watch=watch,
+    )
+
+
+def _networks(options: Options, context: Context, place: Path | None) -> list[Network]:
+    from nescio.networks.models import pick
+
+    networks = pick(
+        options.models,
+        context.store,
+        root=context.root,
+        family=options.family,
+        everything=options.all,
+        folder=place if place is not None and place.is_dir() else None,
+    )
+    if place is not None and place.is_file() and len(networks) > 1:
+        count = len(networks)
+        raise BadInput(f"{place} is one checkpoint and {count} models are named: name one, or a folder of files.")
+    return networks
+
+
+def _note_damage(images: ImageSet, work: Work) -> None:
+    """Which images cannot be read, where they are left out."""
+    from nescio.datasets.views import readable
+
+    if images.readable:
+        _, note = readable(replace(images, readable=False).load(work.context.root), work.store, _tell)
+        work.note(*([note] if note else []))
+
+
+def _fitting(networks: Sequence[Network], images: ImageSet, options: Options, work: Work) -> list[Network]:
+    """Of models that a glob, a family or --all chose, those with the set's classes; the others are no failures."""
+    from nescio.datasets.images import numbered
+
+    loaded = images.load(work.context.root, work.store)
+    fitting: list[Network] = []
+    for network in networks:
+        if network.name not in options.models:
             try:
-                numbered(images, model.classes, model.taught)
+                numbered(loaded, network.classes, network.class_names)
             except BadInput:
                 continue
-        kept.append(model)
-    left = len(models) - len(kept)
-    if not kept:
-        numbered(images, models[0].classes, models[0].taught)  # says why
-    return kept, [
-        f"{left} models answer with other classes than {images.name} has; they were not asked."
-    ] if left else []
+        fitting.append(network)
+    if not fitting:
+        numbered(loaded, networks[0].classes, networks[0].class_names)  # says why
+    if left := len(networks) - len(fitting):
+        work.note(f"{left} models answer with other classes than {loaded.name} has; they are left out.")
+    return fitting
 
 
-def _classes(text: str | None) -> tuple[int, ...] | None:
-    return numbers(text) if text else None
+def _together(failures: Sequence[Failure], named: Sequence[str]) -> list[Failure]:
+    """Of models that were not named, those without weights in one line: there may be a thousand."""
+    from nescio.networks.weights import WeightsNotFound
+
+    lacking = [
+        failure
+        for failure in failures
+        if failure.kind == WeightsNotFound.__name__ and failure.name.split(" on ")[0] not in named
+    ]
+    if len(lacking) < 3:
+        return list(failures)
+    one = replace(lacking[0], name=f"{len(lacking)} predictions that need weights")
+    return [*(failure for failure in failures if failure not in lacking), one]
 
 
-def _named(text: str) -> tuple[str, str]:
-    name, sign, rest = text.partition("=")
-    if not (name and sign and rest):
-        raise BadInput(f"--also {text}: write NAME=SET, such as imagenet-o=folder:PATH.")
-    return name, rest
+# ---- comparing
 
 
-def _compared(answers: Answers, held: Table, table: str) -> tuple[Answers, list[str]]:
-    """The entries with the accuracies that a table publishes, and a warning for each that ours is far from."""
-    from nescio.networks.published import disagreement, published_of
+def _class_names(options: Options, work: Work) -> ClassNames | None:
+    """Names of the classes of both sets, and that they can be graded, checked before any model predicts."""
+    from nescio.datasets.images import ImageSet, absolute
+    from nescio.protocols.cood.models import class_names, overlapping_classes
 
-    warnings, found = list[str](), list[Any]()
-    for entry in answers.entries:
-        line = None if entry.facts.get("outside") else published_of(entry, held)
-        if line is not None:
-            entry = replace(entry, facts={**entry.facts, "published_accuracy": line.accuracy})
-            warnings += [words] if (words := disagreement(entry, line)) else []
-        elif not entry.facts.get("outside"):
-            warnings.append(f"{table} has no line for {entry.model}.")
-        found.append(entry)
-    return replace(answers, entries=found), warnings
-
-
-def grading_of(args: argparse.Namespace) -> Grading:
-    """How --out is graded, checked before any model is asked."""
-    from nescio.datasets.classes import labelled
-    from nescio.protocols import cood
-
-    order = args.hierarchy_order.replace("-", " ")
-    plan = cood.Plan(estimation=args.estimation, test=args.test, hierarchy=args.hierarchy, order=order)
-    plan.check()
-    notes: list[str] = []
-    names = names_of(args, notes)
-    cood.refused_classes(plan, names, [])
-    for file, held, spec, outside in zip(
-        (args.in_names, args.out_names), names or (), (args.data, args.out), (False, True), strict=False
-    ):
-        if file and len(held) < (classes := len(labelled(spec, args.root, outside=outside).classes)):
+    plan = options.plan
+    names = class_names(plan, work)
+    overlapping_classes(plan, names)
+    sides = ((plan.in_names, options.data, "given"), (plan.out_names, options.out, "outside"))
+    for (file, data, split), own in zip(sides, names or (), strict=False):
+        classes = ImageSet(absolute(data or ""), split=split).load(work.context.root).classes  # type: ignore[arg-type]
+        if file and len(own) < len(classes):
             raise BadInput(
-                f"{file} has {len(held)} names and {spec} has {classes} classes: name every class, class 0 first."
+                f"{file} has {len(own)} names and {data} has {len(classes)} classes: name every class, class 0 first."
             )
-    return plan, names, notes
+    return names
 
 
 def _studies(
-    args: argparse.Namespace, store: Store, answers: Answers, also: dict[str, str], grading: Grading | None
-) -> Iterator[Any]:
+    options: Options,
+    inside: Sequence[ModelDump],
+    dumps: Sequence[ModelDump],
+    names: ClassNames | None,
+    work: Work,
+    grading: Work,
+) -> list[Study]:
     """Selective prediction on --data, then detection of --out."""
+    from nescio.datasets.images import absolute
     from nescio.protocols import cood, selective
+    from nescio.protocols.cood.models import check_names, pairs_of
 
-    inside = [entry for entry in answers.entries if not entry.facts["outside"]]
-    if not inside:
-        return
-    pairs = list(_pairs(inside, answers.entries, args, also)) if grading else []
-    if grading and grading[1] is not None and (args.in_names or args.out_names):
-        cood.check_names(grading[1], pairs)
-    with closing(Lines(args.workers)) as lines:
-        yield selective.run(selective.Plan(), inside, store, args.workers, lines)
-    if grading and pairs:
-        plan, names, notes = grading
-        with closing(Lines(args.workers)) as lines:
-            yield cood.run(plan, pairs, store, args.workers, lines, names, notes)
+    def outside(data: str) -> dict[str, ModelDump]:
+        return {dump.model: dump for dump in dumps if dump.facts["outside"] and dump.data == absolute(data)}
+
+    plan = SelectivePlan(data=options.data)
+    pairs = []
+    if options.out:
+        fixed = {name: outside(data) for name, data in named_values(options.also, "--also").items()}
+        pairs = pairs_of(inside, outside(options.out), fixed)
+        if names is not None and (options.plan.in_names or options.plan.out_names):
+            check_names(names, pairs)
+    selective.judge(plan, inside, work)
+    studies = [study_of(registry["selective"], plan, work)]
+    if pairs:
+        cood.grade_models(options.plan, pairs, names, grading)
+        studies.append(study_of(registry["cood"], options.plan, grading))
+    return studies
 
 
-def _pairs(
-    inside: Sequence[Entry], entries: Sequence[Entry], args: argparse.Namespace, also: dict[str, str]
-) -> Iterator[Any]:
-    """Of every model, its answers inside and outside; one that lacks the latter is left to the list of failures."""
-    from nescio.predictions.entries import spec_of
-    from nescio.protocols.cood import Pair
-
-    held = {(entry.model, entry.data): entry for entry in entries if entry.facts["outside"]}
-    for entry in inside:
-        outside = held.get((entry.model, spec_of(args.out)))
-        others = {name: held.get((entry.model, spec_of(spec))) for name, spec in also.items()}
-        if outside is not None:
-            yield Pair(entry.model, entry, outside, {name: each for name, each in others.items() if each is not None})
+def _show(options: Options, studies: Sequence[Study]) -> int:
+    """Prints the rows, or writes one page per study, each with a link to the other; 1 if something failed."""
+    if options.json:
+        say(json_of([row for study in studies for row in study.rows]))
+        for failure in (failure for study in studies for failure in study.failures):
+            _tell(f"failed: {failure.name}: {failure.reason}")
+        return 1 if any(study.failures for study in studies) else 0
+    folder = Path(options.report or Path(options.place.store) / "report" / "zoo")
+    links = [{"cood/index.html": "New classes →"}, {"../index.html": "← Known classes"}]
+    both = len(studies) > 1 and all(study.rows for study in studies)
+    ends = [
+        min(1, end(study, place, others if both else None))
+        for study, place, others in zip(studies, (folder, folder / "cood"), links, strict=False)
+    ]
+    return max(ends, default=0)

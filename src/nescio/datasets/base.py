@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from nescio.identity import seed_for
 from nescio.registry import Registry
 
 Array = NDArray[Any]
+P = TypeVar("P", str, Path)
+MOST_CLASSES = 1_000_000
 VALIDATION = 0.1  # share of the training set that is held out (UIMNET §2)
 SAMPLE_BYTES = 32 << 20  # of the training images, from which mean and deviation are taken
 
@@ -370,12 +372,20 @@ def _content(source: Any, whole: bool) -> Any:
     if not isinstance(source, str):
         return source
     try:
+        size = os.stat(regular(source)).st_size
         if not whole:
-            return f"{'/'.join(Path(source).parts[-2:])} {os.stat(source).st_size}".encode()
+            return f"{'/'.join(Path(source).parts[-2:])} {size}".encode()
         with open(source, "rb") as file:
             return file.read()
     except OSError as error:
         raise BadInput(f"{source} cannot be read: {error.strerror}.") from None
+
+
+def regular(path: P) -> P:
+    """The path of a regular file: a pipe under the name of a file would never end."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise BadInput(f"{path} is not a regular file.")
+    return path
 
 
 def _dataset(
@@ -389,15 +399,14 @@ def _dataset(
 ) -> Dataset:
     made: list[Images] = []
     start = 0
-    most = max((int(np.max(labels)) for _, labels in parts if len(labels)), default=0)
-    names = tuple(classes) if classes is not None else tuple(map(str, range(most + 1)))
-    for word, store, (shown, labels) in zip(("training", "test"), held, parts, strict=True):
-        labels = np.asarray(labels)
+    for word, (_, labels) in zip(("training", "test"), parts, strict=True):
         if (labels.ndim != 1 and labels.shape[1:] != shape) or labels.dtype.kind not in "iu":
             raise BadInput(
                 f"The {word} labels of {name} have shape {labels.shape} and kind {labels.dtype}; "
                 "they must be whole numbers, one for each image or one for each of its pixels."
             )
+    names = tuple(classes) if classes is not None else _numbers(name, [labels for _, labels in parts])
+    for word, store, (shown, labels) in zip(("training", "test"), held, parts, strict=True):
         if len(shown) != len(labels):
             raise BadInput(f"{name} has {len(shown)} {word} images and {len(labels)} {word} labels.")
         if not len(labels) and word == "test":
@@ -414,6 +423,14 @@ def _dataset(
         made.append(Images(labels.astype(np.int64), start + rows, store, rows, maps=maps))
         start += len(labels)
     return Dataset(name, made[0], made[1], names, channels, shape, digest.hexdigest()[:16])
+
+
+def _numbers(name: str, labels: Sequence[Array]) -> tuple[str, ...]:
+    """Numbers as the names of classes that have none."""
+    most = max((int(part.max()) for part in labels if part.size), default=0)
+    if most >= MOST_CLASSES:
+        raise BadInput(f"{name} has the label {most}: classes are numbered from 0, and below {MOST_CLASSES}.")
+    return tuple(map(str, range(most + 1)))
 
 
 # ---- splits

@@ -4,8 +4,8 @@ Features of a reference model → mean of every class → Ward tree → two equa
 paper takes the 266 classes to the left of the root of ImageNet's tree, and the first 266 to the right. Left and right
 of a tree are arbitrary, so the rule here, for any matrix of class means, is:
 
-    in-domain   the smaller child of the root; of two equally large ones that with the smallest class number
-    out-domain  the first equally many leaves of the other child, in dendrogram order
+    in-distribution      the smaller child of the root; of two equally large ones that with the smallest class number
+    out-of-distribution  the first equally many leaves of the other child, in dendrogram order
 
 Dendrogram order is that of `scipy.cluster.hierarchy.leaves_list`: at every node the child that was merged at the lower
 height comes first, a single class before a merged one, and of two single classes that with the smaller number.
@@ -41,7 +41,7 @@ BLOCK_VALUES = 1 << 24  # features are summed in blocks of about this many numbe
 
 @dataclass(frozen=True)
 class Partition:
-    """In-domain and out-domain classes, with the tree that they come from.
+    """In- and out-of-distribution classes, with the tree that they come from.
 
     inside   class numbers, ascending
     outside  as many others, ascending
@@ -121,13 +121,13 @@ class Partition:
 
 
 def partition(means: Any, classes: Sequence[str] | None = None) -> Partition:
-    """In-domain and out-domain classes of a matrix of class means (C, d), by the rule of this module (UIMNET §2).
+    """In- and out-of-distribution classes of class means (C, d), by the rule of this module (UIMNET §2).
 
     Ward's tree merges, again and again, the two sets of classes whose union adds least to the sum of squares within
     sets: ‖m_A − m_B‖² · |A||B| / (|A| + |B|), every class counting as one. Rotating, moving or scaling the features
     changes nothing. Renumbering the classes changes the sides only where numbers break a tie: two equally large
     children of the root, two merges that are exactly as good, or a cut that falls between two single sisters, of which
-    the smaller number is then out-domain.
+    the smaller number is then out-of-distribution.
 
     classes  names of the classes; their numbers unless given
     """

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import io
 import math
 import os
-import pickle
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from nescio.arrays.checks import check_growth
 from nescio.datasets import decode
 from nescio.datasets.base import (
     Array,
@@ -28,10 +27,12 @@ from nescio.datasets.base import (
     encoded,
     find,
     places,
+    regular,
     resident,
     source,
     stratified,
 )
+from nescio.datasets.pickled import read_pickle
 from nescio.errors import BadInput
 from nescio.predictions import files
 
@@ -68,19 +69,23 @@ def _sklearn_digits() -> tuple[Array, Array]:
 def _idx(folder: Path, name: str) -> Array:
     """An idx file: two zero bytes, the type (8: bytes), the rank, the sizes in big endian, the values."""
     path = folder / name if (folder / name).exists() else folder / f"{name}.gz"
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error):
-            raise BadInput(f"{path} is not a whole .gz file: fetch it again.") from None
-    if len(data) < 4 or data[:3] != b"\x00\x00\x08" or len(data) < 4 + 4 * data[3]:
-        raise BadInput(f"{path} is not an idx file of bytes: fetch it again.")
-    start = 4 + 4 * data[3]
-    shape = np.frombuffer(data[4:start], ">u4").tolist()
-    if len(data) != start + math.prod(shape):
-        raise BadInput(f"{path} has {len(data)} bytes, but announces {start + math.prod(shape)}: fetch it again.")
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+    regular(path)
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            head = file.read(4)
+            sizes = file.read(4 * head[3]) if len(head) == 4 else b""
+            if head[:3] != b"\x00\x00\x08" or not 1 <= head[3] <= 4 or len(sizes) < 4 * head[3]:
+                raise BadInput(f"{path} is not an idx file of bytes: fetch it again.")
+            shape = np.frombuffer(sizes, ">u4").tolist()
+            announced = math.prod(shape)
+            check_growth(str(path), announced, path.stat().st_size, width=1)
+            data = file.read(announced + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise BadInput(f"{path} is not a whole .gz file: fetch it again.") from None
+    if len(data) != announced:
+        more = " or more" if len(data) > announced else ""
+        raise BadInput(f"{path} has {len(data)}{more} bytes of values, but announces {announced}: fetch it again.")
+    return np.frombuffer(data, np.uint8).reshape(shape)
 
 
 def _four(request: Request, name: str, folders: Sequence[str], published: str, classes: list[str]) -> Dataset:
@@ -108,58 +113,31 @@ def fashion_mnist(request: Request) -> Dataset:
 # ---- CIFAR
 
 
-class _Restricted(pickle.Unpickler):
-    """Reads dicts, lists, numbers, texts and NumPy arrays, which is what CIFAR's pickles hold, and nothing else.
-
-    A pickle is a program, and names the functions that it calls. These three are all that it gets; it never imports.
-    """
-
-    _MADE = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
-
-    KNOWN = {  # noqa: RUF012
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): lambda kind, align=False, copy=False: np.dtype(kind),  # old pickles give 0 and 1
-        ("numpy.core.multiarray", "_reconstruct"): _MADE,
-        ("numpy._core.multiarray", "_reconstruct"): _MADE,  # its name since NumPy 2
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.KNOWN:
-            raise BadInput(f"it asks to run {module}.{name}, which no file of CIFAR does")
-        return self.KNOWN[module, name]
-
-
-def _unpickled(path: Path) -> dict[bytes, Any]:
-    """A pickle of Python 2, whose texts are bytes."""
-    try:
-        held = _Restricted(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except BadInput as error:
-        raise BadInput(f"{path} was not read: {error}. Fetch it again from where it is published.") from None
-    except Exception:  # a damaged pickle can fail in any way
-        raise BadInput(f"{path} is not a whole file of CIFAR: fetch it again.") from None
-    return held if isinstance(held, dict) else {}
-
-
 def _cifar(folder: Path, files: Sequence[str], key: bytes) -> Part:
     """Images stored as a row of 3,072 bytes: 1,024 of red, 1,024 of green, 1,024 of blue, each row by row."""
     shown, labels = [], []
     for path in (folder / file for file in files):
-        held = _unpickled(path)
-        data = held.get(b"data")
-        if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3072,) or key not in held:
+        content = read_pickle(regular(path))
+        data, numbers = content.get(b"data"), content.get(key)
+        if not isinstance(data, np.ndarray) or data.shape[1:] != (3072,) or not _all_of(int, numbers):
             raise BadInput(
                 f"{path} does not hold `data`, bytes of shape (n, 3072), and `{key.decode()}`: fetch it again."
             )
         shown.append(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-        labels.append(np.asarray(held[key]))
+        labels.append(np.asarray(numbers))
     return np.concatenate(shown), np.concatenate(labels)
 
 
 def _cifar_names(path: Path, key: bytes) -> list[str]:
-    held = _unpickled(path)
-    if key not in held:
-        raise BadInput(f"{path} does not hold `{key.decode()}`: fetch it again.")
-    return [name.decode() for name in held[key]]
+    names = read_pickle(regular(path)).get(key)
+    if not _all_of(bytes, names):
+        raise BadInput(f"{path} does not hold `{key.decode()}`, a list of names: fetch it again.")
+    return [name.decode(errors="replace") for name in names]
+
+
+def _all_of(kind: type, values: Any) -> bool:
+    """Whether it is a list of plain values of this kind."""
+    return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
 @source("cifar10")
@@ -253,6 +231,7 @@ def imagenet(request: Request) -> Dataset:
     return _class_folders("imagenet", None, place, request.size)
 
 
+Seen = dict[tuple[int, int], str]  # folders of a dataset that were looked into, by device and number
 WNID = re.compile(r"n\d{8}")
 SOLUTION = "LOC_val_solution.csv"
 
@@ -316,15 +295,13 @@ def _folders(place: Path) -> list[str]:
     return found
 
 
-def _files_of(place: Path, classes: Sequence[str]) -> list[tuple[str, int]]:
+def _files_of(place: Path, classes: Sequence[str], seen: Seen | None = None) -> list[tuple[str, int]]:
     """(path, label) of every image under the classes' folders, by class and then by name."""
     rows: list[tuple[str, int]] = []
+    seen = seen if seen is not None else {}
     for label, name in enumerate(classes):
         before = len(rows)
-        for folder, inner, names in os.walk(place / name, followlinks=True):
-            inner.sort()
-            images = (file for file in names if file.lower().endswith(ENDINGS) and not file.startswith("."))
-            rows += [(os.path.join(folder, file), label) for file in sorted(images)]
+        rows += [(file, label) for file in _images_below(place / name, seen)]
         if len(rows) == before:
             raise BadInput(f"{place / name} holds no images ({', '.join(ENDINGS)}): every class needs some.")
     return rows
@@ -334,7 +311,7 @@ def _files_of(place: Path, classes: Sequence[str]) -> list[tuple[str, int]]:
 def images(request: Request) -> Dataset:
     """images:PATH: every image below a folder, by name, without labels."""
     place = _place(request)
-    files = _images_below(place)
+    files = sorted(_images_below(place, {}))
     if not files:
         raise BadInput(f"{place} holds no images ({', '.join(ENDINGS)}).")
     none: Part = [], np.zeros(0, np.int64)
@@ -342,14 +319,25 @@ def images(request: Request) -> Dataset:
     return replace(found, labelled=False)
 
 
-def _images_below(place: Path) -> list[str]:
-    """Every image file below a folder; hidden folders and files are passed over."""
-    files: list[str] = []
-    for folder, inner, names in os.walk(place, followlinks=True):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        wanted = (name for name in names if name.lower().endswith(ENDINGS) and not name.startswith("."))
-        files += [os.path.join(folder, name) for name in sorted(wanted)]
-    return sorted(files)
+def _images_below(place: str | Path, seen: Seen) -> list[str]:
+    """Every image file below a folder, in order; hidden folders and files are passed over.
+
+    Links are followed, but no folder is looked into twice: a link could lead back to where it stands, and one to the
+    images of another class, or from test to train, would make its images count twice.
+    """
+    found = os.stat(place)
+    twin = seen.setdefault((found.st_dev, found.st_ino), str(place))
+    if twin != str(place):
+        raise BadInput(f"{place} is the same folder as {twin}: remove the link, or its images would count twice.")
+    above = Path(os.path.realpath(place))
+    if os.path.islink(place) and above in Path(os.path.realpath(os.path.dirname(place))).parents:
+        raise BadInput(f"{place} is a link to a folder that it lies in: remove it.")
+    with os.scandir(place) as entries:
+        visible = [entry for entry in entries if not entry.name.startswith(".")]
+    inner = sorted(entry.name for entry in visible if entry.is_dir())
+    files = sorted(entry.name for entry in visible if entry.name.lower().endswith(ENDINGS) and not entry.is_dir())
+    images = [os.path.join(place, name) for name in files]
+    return images + [image for name in inner for image in _images_below(os.path.join(place, name), seen)]
 
 
 def _part(rows: Sequence[tuple[str, int]]) -> Part:
@@ -361,8 +349,9 @@ def _class_folders(name: str, train: Path | None, test: Path, size: int) -> Data
     odd = sorted(set(classes) ^ set(_folders(train))) if train else []
     if odd:
         raise BadInput(f"{train} and {test} must hold the same classes, but {odd[0]} is in one of them only.")
-    shown = _part(_files_of(train, classes) if train else [])
-    return encoded(name, shown, _part(_files_of(test, classes)), classes, size)
+    seen: Seen = {}
+    shown = _part(_files_of(train, classes, seen) if train else [])
+    return encoded(name, shown, _part(_files_of(test, classes, seen)), classes, size)
 
 
 # ---- arrays

@@ -16,9 +16,10 @@ from nescio.measures._softmax import (
     mutual_information,
     summary,
 )
-from nescio.measures._spec import Measure, measure, named, registry, uncertainty
+from nescio.measures._spec import SCORE, Measure, measure, named, registry, scores_of, uncertainty
 
 __all__ = [
+    "SCORE",
     "Measure",
     "dempster_shafer",
     "energy",
@@ -41,6 +42,7 @@ __all__ = [
     "neighborhood_inconsistency",
     "norm",
     "registry",
+    "scores_of",
     "summary",
     "tta",
     "uncertainty",

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays.checks import forget
+from nescio.arrays.checks import check_whole, forget
 from nescio.arrays.parallel import blocks, share, threads
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import measure
-from nescio.metrics._answers import Answers, places, without_cancellation
+from nescio.metrics._answers import Answers, places, top_answers, without_cancellation
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
@@ -25,7 +25,7 @@ Array = NDArray[Any]
 BLOCK = 1 << 16  # scores worked on together: half a megabyte in float64, so that two buffers stay in the cache
 SAFE = 300.0  # exp(z) and its square stay in range for |z| up to this; beyond it the maximum is subtracted first
 TINY = float(np.finfo(np.float64).tiny)
-HALF_FLOOR = np.log(np.float32(np.finfo(np.float16).tiny))  # what a zero of a half-precision `probs` is kept as
+LOWEST = -1000.0  # exp of this is 0: what a score of -inf counts as, where 0 · -inf would be no number
 OF_SCORES = ("max_logit", "energy", "dempster_shafer")
 OF_PROBS = ("largest", "gap", "entropy", "mutual_information", "expected_entropy")
 
@@ -45,7 +45,10 @@ def largest(predictions: Predictions) -> Array:
 
 @measure("plain", needs=("logits",))
 def gap(predictions: Predictions) -> Array:
-    """How little the most probable class leads the second: -(p₁ - p₂). UIMNET, §4."""
+    """How little the most probable class leads the second: 1 - (p₁ - p₂). UIMNET, §4.
+
+    From (1 - p₁) + p₂, each without cancellation: confident rows keep their order.
+    """
     return _measure(predictions, "gap")
 
 
@@ -97,6 +100,8 @@ def dempster_shafer(predictions: Predictions) -> Array:
 
 def _measure(predictions: Predictions, name: str) -> Array:
     u = summary(predictions).u
+    if name not in u and predictions.logits is None:
+        raise Undefined(f"{name} needs the probabilities of all classes, and this dump holds answers only.")
     if name not in u:
         raise Undefined(f"{name} needs unnormalised scores, and this dump holds probabilities.")
     return u[name]
@@ -141,9 +146,20 @@ def summary(predictions: Predictions) -> Summary:
     return kept
 
 
+def _top_only(predictions: Predictions) -> Summary:
+    """What a dump without logits says by its answers and their confidence alone."""
+    n, right, confidence = len(predictions), predictions.right, predictions.confidence
+    if right is None and confidence is None:
+        raise Undefined("There are no logits and no probs, so there is no softmax.")
+    u = {} if confidence is None else {"largest": 1 - confidence.astype(np.float64)}
+    known = np.full(n, right is not None) if predictions.taught is None else predictions.taught & (right is not None)
+    answers = top_answers(np.zeros(n, bool) if right is None else right & known, confidence, predictions.predicted)
+    return Summary(u, known, answers.predicted, answers.confidence, None if right is None else answers)
+
+
 def _pass(predictions: Predictions) -> Summary:
     if predictions.logits is None:
-        raise Undefined("There are no logits and no probs, so there is no softmax.")
+        return _top_only(predictions)
     n, c = len(predictions), predictions.classes
     out = _Columns(predictions)
     parts = blocks(n, max(1, BLOCK // c))
@@ -153,6 +169,7 @@ def _pass(predictions: Predictions) -> Summary:
         room = _Room(min(n, parts[0].stop), c)
         mine = parts[first::step]
         for part in track(mine, "softmax") if first == 0 else mine:
+            check_whole(predictions.logits)  # type: ignore[arg-type]
             z = stored = np.asarray(predictions.logits[part])  # type: ignore[index]
             if z.dtype == np.float16:  # exact, and float32 is searched many times faster
                 z = z.astype(np.float32)
@@ -264,11 +281,21 @@ def _exps(scores: Array, room: _Room) -> _Exps:
         base = most - shift
         with np.errstate(over="ignore"):
             np.subtract(z, shift[:, None], out=z)
-        np.maximum(z, -1000.0, out=z, where=far[:, None])
+        np.maximum(z, LOWEST, out=z, where=far[:, None])
     np.exp(z, out=e)
     unit = e[r, top]
     e[r, top] = 0
-    return _Exps(top, most, base, unit, np.vecdot(e, room.ones), e.max(1), np.vecdot(e, z), np.vecdot(e, e))
+    return _Exps(top, most, base, unit, np.vecdot(e, room.ones), e.max(1), _dots(e, z), np.vecdot(e, e))
+
+
+def _dots(e: Array, z: Array) -> Array:
+    """Σ exp(z)·z over the last axis, where a masked class (-inf) counts as 0; z may be changed."""
+    with np.errstate(invalid="ignore"):
+        dots: Array = np.vecdot(e, z)
+    if np.isnan(dots).any():
+        np.maximum(z, LOWEST, out=z)
+        dots = np.vecdot(e, z)
+    return dots
 
 
 class _Softmax(NamedTuple):
@@ -310,13 +337,13 @@ def _finish_one_draw(out: _Columns) -> None:
     x = out.raw
     soft, u = _softmax(x), out.u
     u["largest"] = soft.doubt
-    u["gap"] = -(1 - x.second / x.unit) * soft.confidence
+    u["gap"] = soft.doubt + x.second / x.unit * soft.confidence
     u["entropy"] = u["expected_entropy"] = soft.entropy
     _scores(u, slice(None), x.most, soft.log_sum, out.classes)
     out.predicted, out.confidence = x.top, soft.confidence
     if out.labels is not None:
         scale = soft.confidence / x.unit
-        out.log_loss = soft.log_whole + (x.most - out.log_loss)
+        out.log_loss, out.zero = _floored(soft.log_whole + (x.most - out.log_loss))
         out.brier = _brier(x.top == out.labels, soft.confidence, soft.doubt, out.brier * scale, x.squares * scale**2)
 
 
@@ -366,7 +393,7 @@ def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
     others = mean.sum(1)
     doubt = without_cancellation(confidence, others) if out.normalized else others
     u["largest"][part] = doubt
-    u["gap"][part] = -(confidence - mean.max(1))
+    u["gap"][part] = doubt + mean.max(1)
     u["entropy"][part] = h_mean = _entropy(mean, room) + _top_term(confidence, doubt)
     u["expected_entropy"][part] = of_draws / s
     if s > 1:
@@ -376,12 +403,16 @@ def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
     out.predicted[part], out.confidence[part] = top, confidence
     if labels is None or rank is None:
         return
-    out.log_loss[part] = np.log(s) - np.logaddexp.reduce(own, axis=0)
+    out.log_loss[part], out.zero[part] = _floored(np.log(s) - np.logaddexp.reduce(own, axis=0))
     squares = np.vecdot(mean, mean)
     out.brier[part] = _brier(top == labels, confidence, doubt, mean[r, labels], squares)
     out.rank[part] = rank
-    if out.normalized:
-        out.zero[part] = _at_floor(scores[r, :, labels]).all(1)
+
+
+def _floored(log_loss: Array) -> tuple[Array, Array]:
+    """(-log p with float64's smallest normal number in place of p = 0, where p = 0)."""
+    zero = np.isinf(log_loss)
+    return np.where(zero, -np.log(TINY), log_loss), zero
 
 
 def _given(logs: Array, room: _Room) -> tuple[Array, Array]:
@@ -390,40 +421,13 @@ def _given(logs: Array, room: _Room) -> tuple[Array, Array]:
     z, e = room.z[:b], room.e[:b]
     np.copyto(z, logs)
     np.exp(z, out=e)
-    padding = half_padding(logs)
-    if padding is not None:
-        e[padding] = 0
     r, top = room.rows[:b], z.argmax(1)
     most = e[r, top]
     e[r, top] = 0
     doubt = without_cancellation(most, e.sum(1))
-    h = _top_term(most, doubt) - np.vecdot(e, z)
+    h = _top_term(most, doubt) - _dots(e, z)
     e[r, top] = most
     return e, np.maximum(h, 0)
-
-
-def half_padding(logs: Array) -> Array | None:
-    """Where log-probabilities (b, c) stand for a zero of half-precision `probs`; None where they do nowhere.
-
-    Half precision's smallest normal number is 6e-5: a thousand of them would add 6 % to a row, so they must not count.
-    A true 6e-5 looks the same; it is told by its row, which only sums to one with it.
-    """
-    floor = logs == HALF_FLOOR
-    if logs.dtype != np.float32 or not floor.any():
-        return None
-    total = np.exp(logs, dtype=np.float64).sum(1)
-    added = floor.sum(1) * float(np.finfo(np.float16).tiny)
-    padded = np.abs(total - added - 1) < np.abs(total - 1)
-    floor &= padded[:, None]
-    return floor if padded.any() else None
-
-
-def _at_floor(logs: Array) -> Array:
-    """Which log-probabilities stand for a probability of zero."""
-    if logs.dtype.kind != "f":
-        return np.zeros(logs.shape, bool)
-    floor: Array = logs == np.log(np.finfo(logs.dtype).tiny)
-    return floor | (logs == HALF_FLOOR) if logs.dtype == np.float32 else floor
 
 
 def _normalized(x: _Exps, soft: _Softmax, room: _Room) -> Array:
@@ -491,6 +495,8 @@ def mean_probs(predictions: Predictions, rows: Any = slice(None)) -> Array:
 
 def prob_blocks(predictions: Predictions) -> Iterator[tuple[Array, Array]]:
     """(probabilities, labels) of the rows with a known label, block by block."""
+    if predictions.logits is None:
+        raise Undefined("There are no logits and no probs, so there are no probabilities.")
     known, labels = summary(predictions).known, predictions.labels
     if labels is None:
         raise Undefined("There are no labels, so there is nothing to judge the answers by.")

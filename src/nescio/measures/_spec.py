@@ -61,15 +61,27 @@ def measure(
 SCORE = "scores/"
 
 
+def scores_of(dump: Predictions) -> list[str]:
+    """The scores of a dump that no registered measure reads, as `named` calls them."""
+    return [_called(score) for score in dump.scores if score not in registry or "scores" not in registry[score].needs]
+
+
+def _called(score: str) -> str:
+    """`logdet`, or `scores/entropy` where a measure has its name."""
+    return f"{SCORE}{score}" if score in registry else score
+
+
 def named(name: str, dump: Predictions) -> Measure:
-    """A registered measure, or a score of the dump: `logdet`, or `scores/logdet` where a measure has that name."""
+    """A registered measure, or a score of the dump by its name; `scores/NAME` is always the score."""
     score = name.removeprefix(SCORE)
-    if score in dump.scores and (name not in registry or score != name):
-        return Measure(score, partial(_score, score), "plain", ("scores",))
+    if name in registry:
+        return registry[name]
+    if score in dump.scores:
+        return Measure(_called(score), partial(_score, score), "plain", ("scores",))
     if score != name:
         there = ", ".join(f"{SCORE}{each}" for each in dump.scores) or "none"
         raise BadInput(f"There is no score named {score!r} in this dump. There are: {there}.")
-    return registry[name]
+    return registry[name]  # which refuses it
 
 
 def uncertainty(name: str, dump: Predictions) -> NDArray[Any]:

@@ -39,7 +39,7 @@ class DeepAE(RND):
         return mlp(inputs, width, narrow, width, inputs), nn.Identity()
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Any]:
-        first, second, *_ = (layer for layer in self.student if isinstance(layer, nn.Linear))
+        first, second, *_ = (layer for layer in self.student.modules() if isinstance(layer, nn.Linear))
         narrow, neighbours = second.out_features, min(first.in_features, first.out_features)
         seen = f"{narrow} dimensions pass between layers of {neighbours} or more"
         return {**super().evidence(batches, start), "bottleneck": Evidence(seen, narrow < neighbours)}

@@ -14,6 +14,7 @@ from nescio.metrics._spec import metric
 
 Array = NDArray[Any]
 BLOCK = 1 << 18  # probabilities looked at together: two megabytes in float64, so that they stay in the cache
+TINY = float(np.finfo(np.float64).tiny)  # what a probability of 0 counts as in a logarithm
 SURE = 1 - 2.0**-10  # above this, 1 - p loses digits that the other probabilities still hold
 
 
@@ -28,8 +29,11 @@ class Answers:
     log_loss    (n,)  -log p of the label, in nats
     brier       (n,)  sum over classes of (p - [class is the label])²
     rank        (n,)  classes that come before the label: more probable, or as probable with a lower index
-    zero        (n,)  the label had probability 0, read as the dtype's smallest normal number in log_loss
+    zero        (n,)  the label had probability 0, read as float64's smallest normal number in log_loss
     stored            dtype of the log-probabilities that `confidence` comes from; None when it is first-hand
+
+    `top_only` answers of a model of which only these are known: no classes, log_loss, brier and perhaps confidence are
+    NaN, and rank is 0 where the answer is right.
     """
 
     classes: int
@@ -46,6 +50,10 @@ class Answers:
     @property
     def n(self) -> int:
         return len(self.right)
+
+    @property
+    def top_only(self) -> bool:
+        return self.classes == 0
 
     @property
     def wrong(self) -> Array:
@@ -72,7 +80,6 @@ def answers(probs: Any, labels: Any = None) -> Answers:
     n, c = probs.shape
     confidence, doubt, log_loss, square = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     predicted, rank, zero = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, bool)
-    tiny = float(np.finfo(probs.dtype).tiny)
     for part in blocks(n, max(1, BLOCK // c)):
         p, y = probs[part].astype(np.float64), labels[part]
         r = np.arange(len(y))
@@ -80,7 +87,7 @@ def answers(probs: Any, labels: Any = None) -> Answers:
         rank[part], predicted[part] = places(p, y, top), top
         own = p[r, y]
         zero[part] = own == 0
-        log_loss[part] = -np.log(np.where(own == 0, tiny, own))
+        log_loss[part] = -np.log(np.where(own == 0, TINY, own))
         p[r, y] = 0
         square[part] = (1 - own) ** 2 + np.vecdot(p, p)
         p[r, y] = own
@@ -130,7 +137,9 @@ def accuracy(probs: Any, labels: Any = None, k: int = 1) -> float:
     """
     a = answers(probs, labels)
     k = as_whole(k, "k", 1)
-    if k > a.classes:
+    if a.top_only and k > 1:
+        raise Undefined(f"Only the first answer of every row is known, so there is no top {k}.")
+    if k > a.classes and not a.top_only:
         raise Undefined(f"There are {a.classes} classes, so there is no top {k}.")
     return float(np.count_nonzero(a.rank < k) / a.n)
 
@@ -139,9 +148,9 @@ def accuracy(probs: Any, labels: Any = None, k: int = 1) -> float:
 def nll(probs: Any, labels: Any = None) -> float:
     """Mean negative log-likelihood of the label, in nats.
 
-    -(1/n) Σ log p(label). A label of probability 0 counts as the dtype's smallest normal number.
+    -(1/n) Σ log p(label). A label of probability 0 counts as float64's smallest normal number, whatever the dtype.
     """
-    return float(answers(probs, labels).log_loss.mean())
+    return float(_of_all_classes(answers(probs, labels), "NLL").log_loss.mean())
 
 
 @metric("answers", better="lower", prepared=True)
@@ -150,7 +159,30 @@ def brier(probs: Any, labels: Any = None) -> float:
 
     (1/n) Σ_rows Σ_classes (p - [class is the label])². Brier (1950).
     """
-    return float(answers(probs, labels).brier.mean())
+    return float(_of_all_classes(answers(probs, labels), "The Brier score").brier.mean())
+
+
+def _of_all_classes(a: Answers, metric: str) -> Answers:
+    if a.top_only:
+        raise Undefined(f"{metric} needs the probabilities of all classes, and only the answers are known.")
+    return a
+
+
+def top_answers(right: Array, confidence: Array | None, predicted: Array | None = None) -> Answers:
+    """Answers of which nothing is known but whether they are right, and perhaps their confidence."""
+    unknown = np.full(len(right), np.nan)
+    sure = unknown if confidence is None else confidence.astype(np.float64)
+    return Answers(
+        classes=0,
+        predicted=np.full(len(right), -1) if predicted is None else predicted,
+        right=right,
+        confidence=sure,
+        doubt=1 - sure,
+        log_loss=unknown,
+        brier=unknown,
+        rank=np.where(right, 0, 1),
+        zero=np.zeros(len(right), bool),
+    )
 
 
 # ---- checks

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks
-from nescio.errors import BadInput
+from nescio.errors import BadInput, Undefined
 from nescio.metrics._answers import BLOCK, Answers, answers, as_whole, checked
 from nescio.metrics._spec import metric
 
@@ -24,7 +24,7 @@ def ece(probs: Any, labels: Any = None, bins: int = 15, scheme: Literal["width",
     Σ_b |B_b|/n · |acc(B_b) - conf(B_b)|, Guo et al. (2017). Bins of equal width are (lo, hi] with edges i/bins in
     float64 and 0.0 in the first; bins of equal mass split the rows in stable confidence order like np.array_split.
     """
-    a, bins = answers(probs, labels), _checked_bins(bins)
+    a, bins = _sure(answers(probs, labels)), _checked_bins(bins)
     gaps = a.right - a.confidence
     return float(np.abs(np.bincount(_bins_of(a, bins, scheme), gaps, bins)).sum() / a.n)
 
@@ -79,13 +79,19 @@ def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliabi
 
     Bins as in `ece`, so that Σ count/n · |accuracy - confidence| is the ECE.
     """
-    a, bins = answers(probs, labels), _checked_bins(bins)
+    a, bins = _sure(answers(probs, labels)), _checked_bins(bins)
     index = _bins_of(a, bins, "width")
     count = np.bincount(index, minlength=bins)
     held = np.flatnonzero(count)
     confidence = np.bincount(index, a.confidence, bins)[held] / count[held]
     accuracy = np.bincount(index, a.right, bins)[held] / count[held]
     return Reliability(held / bins, (held + 1) / bins, count[held], confidence, accuracy)
+
+
+def _sure(a: Answers) -> Answers:
+    if np.isnan(a.confidence).any():
+        raise Undefined("The confidence of the answers is not known.")
+    return a
 
 
 def bin_index(confidence: Array, bins: int) -> Array:

@@ -25,8 +25,10 @@ from torch import Tensor, nn
 
 from nescio import __version__
 from nescio.errors import BadInput
-from nescio.predictions.files import _beside
+from nescio.networks.models import build, build_classifier, network, with_weights
+from nescio.predictions.files import beside
 from nescio.runtime import Runtime
+from nescio.training import WEIGHTS
 from nescio.work.store import Store
 
 MEASURES = ("largest", "entropy")
@@ -53,7 +55,7 @@ class Rule:
     def __post_init__(self) -> None:
         if self.measure not in MEASURES:
             raise BadInput(
-                f"An exported file measures {' or '.join(MEASURES)}, not {self.measure}: it has one answer an image, "
+                f"An exported file measures {' or '.join(MEASURES)}, not {self.measure}: it has one answer per image, "
                 "no draws, no reference rows and no scores of a method."
             )
         if not (0 < self.temperature < math.inf):
@@ -63,7 +65,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Classifier:
+class ExportableNetwork:
     """A network with what it wants of its images: normalised (b, ch, size, size) in, logits (b, c) or (b, s, c) out."""
 
     network: nn.Module
@@ -84,7 +86,7 @@ class Classifier:
 class Abstaining(nn.Module):
     """uint8 images (n, ch, size, size) to (class (n,), probability (n,), uncertainty (n,), abstain (n,))."""
 
-    def __init__(self, classifier: Classifier, rule: Rule) -> None:
+    def __init__(self, classifier: ExportableNetwork, rule: Rule) -> None:
         super().__init__()
         self.network, self.rule = classifier.network, rule
         mean, std = torch.tensor([classifier.mean, classifier.std])[:, None, :, None, None]
@@ -145,7 +147,7 @@ class Exported:
     checked: bool
 
 
-def export(classifier: Classifier, rule: Rule, path: str | Path) -> Exported:
+def export(classifier: ExportableNetwork, rule: Rule, path: str | Path) -> Exported:
     """Writes .onnx or .pt2, by the ending; then reads it again and compares its answers with the network's.
 
     The network is left on the CPU, in float32 and in evaluation mode. Without onnxruntime an ONNX file is not checked.
@@ -159,7 +161,7 @@ def export(classifier: Classifier, rule: Rule, path: str | Path) -> Exported:
     images = _noise(2, classifier)
     _check_answers(module, images, classifier.classes)
     # Gradients stay on, though nothing needs them: methods then leave out the scores that only a dump has room for.
-    with torch.enable_grad(), _quietly(), _beside(goal) as part:
+    with torch.enable_grad(), _quietly(), beside(goal) as part:
         file = part.with_suffix(goal.suffix)  # the ending decides how it is written and read
         try:
             WRITERS[goal.suffix](module, images, file, json.dumps(about, ensure_ascii=False))
@@ -180,7 +182,7 @@ def _check_threshold(rule: Rule, classes: int) -> None:
         )
 
 
-def metadata(classifier: Classifier, rule: Rule) -> dict[str, Any]:
+def metadata(classifier: ExportableNetwork, rule: Rule) -> dict[str, Any]:
     """What a person who finds the file must know to use it."""
     size, channels = classifier.size, classifier.channels
     return {
@@ -200,7 +202,7 @@ def metadata(classifier: Classifier, rule: Rule) -> dict[str, Any]:
     }
 
 
-def _noise(rows: int, classifier: Classifier) -> Tensor:
+def _noise(rows: int, classifier: ExportableNetwork) -> Tensor:
     generator = torch.Generator().manual_seed(rows)
     shape = (rows, classifier.channels, classifier.size, classifier.size)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
@@ -324,23 +326,35 @@ def _reason(error: BaseException) -> str:
     return f"{line[:200].rstrip('.')}."
 
 
-# ---- models by name
+# ---- networks by name
 
 
-def classifier_of(
+class LogitsOnly(nn.Module):
+    """A trained method as a plain network: images to logits (b, s, c)."""
+
+    def __init__(self, method: nn.Module) -> None:
+        super().__init__()
+        self.method = method
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.method(x).logits
+        return logits
+
+
+def exportable(
     name: str, store: Store, *, weights: Path | None = None, root: str | Path | None = None
-) -> Classifier:
+) -> ExportableNetwork:
     """A timm name, torchvision:NAME, or store:KEY for a network of `nescio train`, with its weights, on the CPU."""
-    from nescio.networks import models
-
-    asked = models.model(name, store, root)
-    here = Runtime(torch.device("cpu"), "float32")
-    file = models.find_weights(asked, weights, store)
-    network, found = models.build(asked, file, store, here, root)
-    about = {"model": found.name, "weights": file.name, "view": asdict(found.view)}
-    if found.taught is not None:
-        about["names"] = list(found.taught)
-    return Classifier(network, found.mean, found.std, found.view.size, found.classes, about)
+    wanted = with_weights(network(name, store, root), weights)
+    if wanted.trial is not None:
+        method, wanted = build(wanted, store, Runtime(torch.device("cpu"), "float32"), root)
+        module: nn.Module = LogitsOnly(method)
+    else:
+        module, wanted = build_classifier(wanted)
+    about = {"model": wanted.name, "weights": wanted.file.name if wanted.file else WEIGHTS, "view": asdict(wanted.view)}
+    if wanted.class_names is not None:
+        about["names"] = list(wanted.class_names)
+    return ExportableNetwork(module.eval(), wanted.mean, wanted.std, wanted.view.size, wanted.classes, about)
 
 
 def rule_of(
@@ -359,13 +373,13 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
         raise BadInput(f"The threshold is {str(file)!r}: neither a number nor a file of `nescio threshold --json`.")
     try:
         promise = json.loads(file.read_text("utf-8"))
-        found = {key: promise[key] for key in ("threshold", "temperature", "measure")}
+        rule = {key: promise[key] for key in ("threshold", "temperature", "measure")}
     except (ValueError, KeyError, TypeError):
         raise BadInput(f"{file} is not what `nescio threshold --json` writes.") from None
-    if found["threshold"] is None:
+    if rule["threshold"] is None:
         raise BadInput(f"{file} says that its risk is not attainable: there is no threshold to export.")
     for key, other in (("temperature", temperature), ("measure", measure)):
-        if other is not None and other != found[key]:
-            raise BadInput(f"{file} has the {key} {found[key]}, and {other} is given: its promise holds for its own.")
+        if other is not None and other != rule[key]:
+            raise BadInput(f"{file} has the {key} {rule[key]}, and {other} is given: its promise holds for its own.")
     kept = ("risk", "delta", "bound", "coverage", "method", "n", "classes")
-    return Rule(**found), {key: promise[key] for key in kept if promise.get(key) is not None}
+    return Rule(**rule), {key: promise[key] for key in kept if promise.get(key) is not None}

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.errors import BadInput
-from nescio.predictions.files import _beside, _flush, naming
+from nescio.predictions.files import beside, flush, naming
 
 Array = NDArray[Any]
 
@@ -24,9 +24,9 @@ def save_columns(path: str | Path, table: Mapping[str, Any], arrays: Mapping[str
     if ending not in WRITERS:
         raise BadInput(f"{goal}: the ending {goal.suffix or '(none)'} is not known: use .csv, .parquet or .npz.")
     content = WRITERS[ending]((arrays or table) if ending == ".npz" else table)
-    with naming(goal, "written"), _beside(goal) as part, part.open("xb") as file:
+    with naming(goal, "written"), beside(goal) as part, part.open("xb") as file:
         file.write(content)
-        _flush(file)
+        flush(file)
     return goal
 
 

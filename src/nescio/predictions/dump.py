@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays.checks import (
-    CACHE_VALUES,
-    as_array,
-    check_finite,
-    cube,
-    forget,
-    integers,
-    kind_of,
-    matrix,
-    numbers,
-    vector,
-)
-from nescio.arrays.parallel import blocks, share
+from nescio.arrays.checks import integers, kind_of, matrix, vector
+from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput
+from nescio.predictions import inputs
 
 Array = NDArray[Any]
 CHECK_BYTES = 1 << 24  # a dump is read in blocks of about this size
-NOT_ROWS = ("members", "normalized")  # the fields without an entry per row
+NOT_ROWS = ("members", "class_names", "notes", "normalized")  # the fields without an entry per row
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -39,16 +30,22 @@ class Predictions:
     index        (n,)       join key across models; the row number unless given
     labels       (n,)       true class ids of the split's own dataset
     taught       (n,)       False where that class was not in training (out-domain, downstream); or one value for all
-    logits       (n, s, c)  unnormalised scores of s draws; (n, c) is taken as one draw
+    logits       (n, s, c)  unnormalised scores of s draws; (n, c) is taken as one draw; -inf is a probability of 0
     members      (s,)       which network a draw came from
     variants     (n, c)     other predictive log-probabilities by name, e.g. "tta"
     embeddings   (n, d)
     scores       (n,)       native and probe uncertainties by name, higher = less sure
     annotations  (n, c)     human votes
     groups       (n,)       domain, corruption, severity, twin of a crop … by name
-    normalized              True when `logits` are log-probabilities: given as `probs`, or said so
+    predicted    (n,)       the class that was answered  \
+    correct      (n,)       whether the answer is right   } of a model of which nothing more is known
+    confidence   (n,)       its probability              /
+    class_names  (c,)       names of the classes in their order; labels given as names are numbered by them
+    notes                   sentences on how these fields were read, for people
+    normalized              True when `logits` are log-probabilities: given as `probs`, or declared
 
-    `probs` may be given instead of `logits`: rows that sum to one, kept as log-probabilities.
+    `probs` may be given instead of `logits`: rows that sum to one, kept as log-probabilities. Of both the logits are
+    kept, if the probs are their softmax. One column, (n,) or (n, 1), is that of class 1 of a binary classifier.
     Arrays are kept as they are, memory-mapped ones too, and are not copied; whole numbers become floats where a field
     needs floats, and foreign byte orders become the machine's own.
     """
@@ -63,6 +60,11 @@ class Predictions:
     scores: Mapping[str, Array]
     annotations: Array | None
     groups: Mapping[str, Array]
+    predicted: Array | None
+    correct: Array | None
+    confidence: Array | None
+    class_names: tuple[str, ...] | None
+    notes: tuple[str, ...]
     normalized: bool
 
     def __init__(
@@ -79,27 +81,40 @@ class Predictions:
         scores: Mapping[str, Any] | None = None,
         annotations: Any = None,
         groups: Mapping[str, Any] | None = None,
+        predicted: Any = None,
+        correct: Any = None,
+        confidence: Any = None,
+        class_names: Any = None,
+        notes: Any = (),
         normalized: bool = False,
     ) -> None:
-        if probs is not None and logits is not None:
-            raise BadInput("Both logits and probs are given: give one of them.")
         whole = isinstance(taught, (bool, np.bool_))
-        values: dict[str, Any] = {
-            "index": None if index is None else _keys(index),
-            "labels": None if labels is None else integers("labels", labels),
-            "taught": None if taught is None or whole else _booleans("taught", taught),
-            "logits": None if logits is None else cube("logits", logits),
-            "members": None if members is None else integers("members", members),
-            "variants": {name: matrix(f"variants/{name}", v) for name, v in _named("variants", variants)},
-            "embeddings": None if embeddings is None else matrix("embeddings", embeddings),
-            "scores": {name: vector(f"scores/{name}", v) for name, v in _named("scores", scores)},
-            "annotations": None if annotations is None else _votes(annotations),
-            "groups": {name: _tags(f"groups/{name}", v) for name, v in _named("groups", groups)},
-            "normalized": _yes_or_no("normalized", normalized),
-        }
-        if probs is not None:
-            values["logits"], values["normalized"] = _log_of_probs(probs), True
-        self._hold(values)
+        flags = None if taught is None or whole else inputs.booleans("taught", taught)
+        scores_given = inputs.scores(logits, probs, inputs.yes_or_no("normalized", normalized))
+        classes = 0 if scores_given.logits is None else int(scores_given.logits.shape[2])
+        all_outside = taught is not None and not np.any(taught)
+        ids = inputs.class_ids(labels, predicted, class_names, classes, all_outside)
+        known_notes = (*inputs.words("notes", notes), *scores_given.notes, *ids.notes)
+        self._hold(
+            {
+                "index": None if index is None else inputs.keys(index),
+                "labels": ids.labels,
+                "taught": flags,
+                "logits": scores_given.logits,
+                "members": None if members is None else integers("members", members),
+                "variants": _each("variants", variants, partial(matrix, masks=True)),
+                "embeddings": None if embeddings is None else matrix("embeddings", embeddings),
+                "scores": _each("scores", scores, vector),
+                "annotations": None if annotations is None else inputs.votes(annotations),
+                "groups": _each("groups", groups, inputs.tags),
+                "predicted": ids.predicted,
+                "correct": None if correct is None else inputs.booleans("correct", correct),
+                "confidence": None if confidence is None else inputs.shares("confidence", confidence),
+                "class_names": ids.names,
+                "notes": tuple(dict.fromkeys(known_notes)),
+                "normalized": scores_given.normalized,
+            }
+        )
         n = self._common_length()
         if index is None:
             object.__setattr__(self, "index", np.arange(n))
@@ -108,6 +123,7 @@ class Predictions:
         if index is not None:
             self._check_unique()
         self._check_classes()
+        self._check_answers()
 
     def _hold(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
@@ -140,7 +156,7 @@ class Predictions:
         c = self.classes
         if self.logits is None:
             if self.members is not None:
-                raise BadInput("members says which network a draw came from, but there are no logits.")
+                raise BadInput("members names the network that a draw came from, but there are no logits.")
             return
         if self.members is not None and len(self.members) != self.draws:
             raise BadInput(
@@ -161,6 +177,23 @@ class Predictions:
                     f"labels holds {self.labels[row]} in row {row}, but the classes are 0 to {c - 1}: correct it, "
                     "or mark rows of classes that were not in training with taught = False."
                 )
+
+    def _check_answers(self) -> None:
+        if self.predicted is None:
+            return
+        if self.labels is None and self.correct is None:
+            raise BadInput("predicted cannot be judged without labels: give labels, or correct.")
+        if self.labels is None or self.correct is None:
+            return
+        differ = self.correct != (self.predicted == self.labels)
+        if self.taught is not None:
+            differ &= self.taught
+        if differ.any():
+            row = int(np.argmax(differ))
+            raise BadInput(
+                f"correct is {self.correct[row]} in row {row}, where predicted is {self.predicted[row]} and the label "
+                f"is {self.labels[row]}: give one of correct and predicted."
+            )
 
     def columns(self) -> Iterator[tuple[str, Array]]:
         """(name, array) of everything that has one entry per row; mappings as `scores/NAME`."""
@@ -186,6 +219,20 @@ class Predictions:
     @property
     def classes(self) -> int:
         return 0 if self.logits is None else int(self.logits.shape[2])
+
+    @property
+    def right(self) -> Array | None:
+        """(n,) whether the answers of a dump without logits are right; None where that is not known."""
+        if self.correct is not None:
+            return self.correct
+        if self.predicted is None or self.labels is None:
+            return None
+        return np.asarray(self.predicted == self.labels)
+
+    @property
+    def judged(self) -> bool:
+        """Whether right and wrong answers can be told apart."""
+        return self.right is not None or (self.labels is not None and self.logits is not None)
 
     def blocks(self, size: int | None = None) -> list[slice]:
         """Row slices small enough to work on at once."""
@@ -227,7 +274,7 @@ class Predictions:
 
     def select(self, index: Any) -> Predictions:
         """The rows with these keys, in this order."""
-        wanted = _keys(np.atleast_1d(index))
+        wanted = inputs.keys(np.atleast_1d(index))
         if not len(wanted):
             raise BadInput("No keys are given: name at least one row.")
         check_same_keys(self.index, wanted)
@@ -252,14 +299,28 @@ class Predictions:
         return save(self, path)
 
     @staticmethod
-    def load(source: str | Path | Mapping[str, Any], *, outside: bool = False) -> Predictions:
-        """Reads what `save` writes, or a plain dict of arrays.
+    def load(
+        source: str | Path | Mapping[str, Any], *, names: Mapping[str, str] | None = None, outside: bool = False
+    ) -> Predictions:
+        """Reads what `save` writes, a .pt file of tensors, or a plain dict of arrays.
 
-        `outside`: every row is of a class that was not in training, unless the file's `taught` says otherwise.
+        names    field -> the name that it has in the file, e.g. {"logits": "predictions", "labels": "label_ids"};
+                 other names that are no fields are then passed over
+        outside  every row is of a class that was not in training, unless the file has `taught`
         """
         from nescio.predictions.files import load
 
-        return load(source, outside=outside)
+        return load(source, names=names, outside=outside)
+
+    @staticmethod
+    def from_files(*, outside: bool = False, **paths: Any) -> Predictions:
+        """One .npy, .npz or .pt file of one array per field: from_files(logits="a.npy", labels="b.npy").
+
+        `scores`, `variants` and `groups` are mappings from a name to a path.
+        """
+        from nescio.predictions.files import from_files
+
+        return from_files(paths, outside=outside)
 
     @staticmethod
     def stack(members: Sequence[Predictions]) -> Predictions:
@@ -317,6 +378,8 @@ def stack(*members: Predictions | Iterable[Predictions]) -> Predictions:
         variants={name: _log_mean([member.variants[name] for member in aligned]) for name in shared},
         annotations=first.annotations,
         groups=first.groups,
+        class_names=first.class_names,
+        notes=tuple(note for member in aligned for note in member.notes),
         normalized=first.normalized,
     )
 
@@ -356,109 +419,41 @@ def _log_mean(logs: Sequence[Array]) -> Array:
     return np.asarray(total - np.log(len(logs)))
 
 
-# ---- checks: one field each, a sentence when it fails
-
-
-def _booleans(name: str, value: Any) -> Array:
-    array = numbers(name, value)
-    if array.ndim != 1:
-        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one True or False a row.")
-    if array.dtype != bool and not ((array == 0) | (array == 1)).all():
-        raise BadInput(f"{name} must hold True and False, or 1 and 0.")
-    return array.astype(bool, copy=False)
-
-
-def _yes_or_no(name: str, value: Any) -> bool:
-    array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
-        raise BadInput(f"{name} must be True or False.")
-    return bool(array.item())
-
-
-def _votes(value: Any) -> Array:
-    array = numbers("annotations", value)
-    if array.ndim != 2 or array.shape[1] == 0:
-        raise BadInput(f"annotations has shape {array.shape}: it must be (n, classes), the votes for each class.")
-    check_finite("annotations", array)
-    negative = (array < 0).any(1)
-    if negative.any():
-        raise BadInput(f"annotations has a negative number of votes in row {int(np.argmax(negative))}.")
-    empty = ~array.any(1)
-    if empty.any():
-        raise BadInput(f"annotations has no votes in row {int(np.argmax(empty))}: leave such rows out.")
-    return array
-
-
-def _text(array: Array) -> Array:
-    """Bytes and Python strings as NumPy text; anything else unchanged."""
-    if array.dtype.kind == "S":
-        return np.char.decode(array, "utf-8")
-    if array.dtype.kind == "T" or (array.dtype.kind == "O" and all(isinstance(item, str) for item in array.flat)):
-        return array.astype(str)
-    return array
-
-
-def _tags(name: str, value: Any) -> Array:
-    array = _text(as_array(name, value))
-    if array.ndim != 1 or array.dtype.kind not in "fiubU":
-        raise BadInput(
-            f"{name} has shape {array.shape} of {kind_of(array)}: it must be (n,), one number or one text a row."
-        )
-    check_finite(name, array)
-    return array
-
-
-def _keys(value: Any) -> Array:
-    array = _text(as_array("index", value))
-    if array.ndim != 1 or array.dtype.kind not in "iufU":
-        raise BadInput(
-            f"index has shape {array.shape} of {kind_of(array)}: it must be (n,), a whole number or a text a row."
-        )
-    return array if array.dtype.kind == "U" else integers("index", array)
-
-
 def check_same_keys(one: Array, other: Array) -> None:
     """Refuses keys of two kinds."""
     if (one.dtype.kind == "U") != (other.dtype.kind == "U"):
         raise BadInput("One index holds text and the other numbers: rows can only be joined on keys of one kind.")
 
 
-def _named(field: str, mapping: Any) -> Iterator[tuple[str, Any]]:
-    """(name, value) of a mapping field whose names every file format can hold."""
-    if mapping is None:
-        return
-    if not isinstance(mapping, Mapping):
-        raise BadInput(f"{field} must be a mapping from a name to an array.")
-    for name, value in mapping.items():
-        if not (isinstance(name, str) and name.strip() and name.isprintable()):
-            raise BadInput(f"{field} has the name {name!r}: a name must be a text that can be printed.")
-        yield name, value
+def _each(field: str, mapping: Any, check: Callable[[str, Any], Array]) -> dict[str, Array]:
+    """A mapping field, every array of it checked."""
+    return {name: check(f"{field}/{name}", value) for name, value in inputs.named(field, mapping)}
 
 
-def _log_of_probs(value: Any) -> Array:
-    """log p as (n, s, c), with zeros as the log of the dtype's smallest normal number; float32 for half precision."""
-    probs = cube("probs", value)
-    tiny, half = np.finfo(probs.dtype).tiny, probs.dtype == np.float16
-    slack = 1e-2 if half else 1e-3
-    logs = np.empty(probs.shape, np.float32 if half else probs.dtype)
-    parts = blocks(len(probs), max(1, CACHE_VALUES // (probs.shape[1] * probs.shape[2])))
+# ---- the same rows twice
 
-    def work(worker: int, workers: int) -> None:
-        for part in parts[worker::workers]:
-            p = probs[part]
-            low = p.min()
-            if low < 0:
-                row = part.start + int(np.argwhere(p < 0)[0][0])
-                raise BadInput(f"probs has a negative probability in row {row}: name unnormalised scores logits.")
-            off = np.abs(p.sum(-1, dtype=logs.dtype) - 1).max(-1)
-            if off.max() > slack:
-                row = int(np.argmax(off > slack))
-                raise BadInput(
-                    f"probs must sum to one in every row, and row {part.start + row} is off by {off[row]:.3g}: "
-                    "name unnormalised scores logits."
-                )
-            np.log(p if low > 0 else np.where(p == 0, tiny, p), out=logs[part], dtype=logs.dtype)
-            forget(p)
 
-    share(work, None if len(parts) > 8 else 1)
-    return logs
+def same_rows(one: Predictions, other: Predictions) -> bool:
+    """Whether two dumps hold the same rows, in any order and under any index: one file given twice, or a copy of it."""
+    if len(one) != len(other):
+        return False
+    ours, theirs = dict(one.columns()), dict(other.columns())
+    shared = [name for name in ours if name in theirs and name != "index" and ours[name].dtype.kind in "fiub"]
+    if not any(ours[name].dtype.kind == "f" for name in shared):
+        return False  # equal labels alone do not make equal rows
+    if any(ours[name].shape != theirs[name].shape for name in shared):
+        return False
+    digests = [np.sort(_digests([columns[name] for name in shared])) for columns in (ours, theirs)]
+    return np.array_equal(digests[0], digests[1])
+
+
+def _digests(columns: Sequence[Array]) -> Array:
+    """A number (n,) for the content of every row: products of its 64-bit words with random ones, modulo 2⁶⁴."""
+    digests = np.zeros(len(columns[0]), np.uint64)
+    for place, column in enumerate(columns):
+        width = int(np.prod(column.shape[1:]))
+        weights = np.random.PCG64(place).random_raw(width) | np.uint64(1)
+        for part in blocks(len(column), max(1, CHECK_BYTES // (8 * max(1, width)))):
+            values = np.ascontiguousarray(column[part], np.float64).reshape(-1, width) + 0.0  # -0.0 is 0.0
+            digests[part] += (values.view(np.uint64) * weights).sum(1, dtype=np.uint64)
+    return digests

@@ -22,7 +22,9 @@ from hashlib import sha256
 from importlib import import_module
 from typing import Any
 
+from nescio.errors import BadInput
 from nescio.identity import has_tag, tag
+from nescio.options import command_of, instance_of
 from nescio.registry import Registry
 from nescio.report.blocks import Block, Story
 from nescio.report.named import Report, named
@@ -61,6 +63,13 @@ class Protocol:
         """The tables for the terminal."""
         tables: Sequence[Table] = self._module.first_look(study)
         return tables
+
+    def command(self, plan: Mapping[str, Any]) -> str:
+        """The command that runs a plan again; none for a plan that another version of nescio wrote."""
+        try:
+            return command_of(instance_of(self.plan, plan), ("nescio", "run", self.name), self.presets)
+        except BadInput:
+            return ""
 
     @property
     def _module(self) -> Any:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Literal
 
 from nescio.errors import Undefined
 from nescio.networks import families, regimes
@@ -15,7 +15,8 @@ from nescio.report.blocks import Figure
 from nescio.report.charts import OTHERS, cloud_figure, cloud_points
 from nescio.report.frame import Frame
 from nescio.report.studies import Study
-from nescio.report.tables import COUNT, Form, Head, Table, Writer, percents, table
+from nescio.report.tables import COUNT, Column, Form, Head, Table, Writer, percents, table
+from nescio.report.words import legend
 from nescio.rows import Row
 
 USUAL, ENTROPY = "largest", "entropy"
@@ -107,7 +108,7 @@ def correlation(a: Mapping[str, float], b: Mapping[str, float]) -> float | None:
 
 
 def gains(after: Mapping[str, float], before: Mapping[str, float], *, lower: bool = False) -> dict[str, float]:
-    """Relative improvement (after − before)/before of every model that has both; of what is better lower, minus that."""
+    """Relative improvement (after − before)/before of every model that has both; minus that of what is better lower."""
     sign = -1 if lower else 1
     return {name: sign * (after[name] - value) / value for name, value in before.items() if name in after and value}
 
@@ -128,16 +129,23 @@ def wide(
     forms: Mapping[str, Writer] | None = None,
     note: str = "",
     changes: bool = False,
+    within: Sequence[str] = (),
+    explain: Sequence[str] = (),
 ) -> Table:
     """A table of dictionaries, one per line, whose keys are the heads, but for those of the `corner`.
 
     form     of numbers; `forms` are those of some heads, and counts have their own
     changes  bold marks a change for the better; else an arrow in a head tells which value of a column is bold
+    within   columns: only lines of equal values there are compared with each other
+    explain  metrics whose sentences stand below
     """
     names = dict.fromkeys(name for row in rows for name in row if name not in corner)
+    mark: Literal["change", "best"] = "change" if changes else "best"
     own = dict.fromkeys(COUNTS, COUNT) | dict(forms or {})
     heads = [Head(name, name, better=_better(name, changes, own), form=own.get(name, form)) for name in names]
-    return table(rows, title, lines=corner, heads=heads, note=note, mark="change" if changes else "best")
+    lines = [Column(name, keep=True) for name in corner]
+    made = table(rows, title, lines=lines, heads=heads, note=note, mark=mark, within=within)
+    return replace(made, legend=legend(explain))
 
 
 def _better(head: str, changes: bool, own: Mapping[str, Writer]) -> str:
@@ -164,7 +172,9 @@ def cloud(models: Iterable[ModelResults], place: Callable[[ModelResults], Row | 
     members = by_family(model for model, _ in placed)
     several = [family for family, own in members.items() if len(own) >= LEAST]
     named = set((several or list(members))[: most or len(members)])
-    return [point(model, families.label(model.family) if model.family in named else OTHERS) | at for model, at in placed]
+    return [
+        point(model, families.label(model.family) if model.family in named else OTHERS) | at for model, at in placed
+    ]
 
 
 def point(model: ModelResults, name: str) -> Row:

@@ -116,10 +116,10 @@ class Story:
 def flat(made: Iterable[Made]) -> list[Block]:
     """What reports returned as one list of blocks, without the empty ones."""
     blocks: list[Block] = []
-    for each in made:
-        if isinstance(each, Sequence):
-            blocks += flat(each)
-        elif each is not None and (kept := _kept(each)) is not None:
+    for part in made:
+        if isinstance(part, Sequence):
+            blocks += flat(part)
+        elif part is not None and (kept := _kept(part)) is not None:
             blocks.append(kept)
     return blocks
 
@@ -181,8 +181,8 @@ def changed(blocks: Iterable[Block], change: Callable[[Block], Block | None]) ->
         if isinstance(block, Choice):
             return replace(block, options={name: changed(own, change) for name, own in block.options.items()})
         if isinstance(block, Panel):
-            figures = [figure for each in block.figures if isinstance(figure := change(each), Figure)]
-            return replace(block, figures=figures)
+            figures = [change(figure) for figure in block.figures]
+            return replace(block, figures=[figure for figure in figures if isinstance(figure, Figure)])
         return change(block)
 
     return flat(inside(block) for block in blocks)
@@ -221,7 +221,7 @@ SectionParts = tuple[str, str, Sequence[Made]] | tuple[str, str, Sequence[Made],
 def sections_of(parts: Iterable[SectionParts]) -> list[Section]:
     """Sections without empty ones; long tables are folded, and every metric is explained where it is first seen."""
     made = [Section(link, title, flat(blocks), "".join(words)) for link, title, blocks, *words in parts]
-    return [replace(each, blocks=[_folded(block) for block in each.blocks]) for each in explained(made)]
+    return [replace(part, blocks=[_folded(block) for block in part.blocks]) for part in explained(made)]
 
 
 def explained(sections: Iterable[Section]) -> list[Section]:

@@ -68,8 +68,8 @@ def choice_table(chosen: Chosen) -> Table:
     lines = []
     for line in chosen.models:
         best = chosen.attained and bool(line["best"])
-        cells = [Cell(line["value"], low=line["low"], high=line["high"], best=best, form=percents())]
-        cells += [_behind(line, best)]
+        cells: list[Cell | None] = [Cell(line["value"], low=line["low"], high=line["high"], best=best, form=percents())]
+        cells.append(_behind(line, best))
         cells += [_cell(line[name], percents()) for name in beside]
         cells += [_cell(line[name], form) for name, (_, form) in costs.items()]
         lines.append(((line["model"],), tuple(cells)))

@@ -119,7 +119,7 @@ def page(story: Story, others: Mapping[str, str] | None = None) -> str:
             js=(HERE / "page.js").read_text("utf-8"),
             bundle=_bundle() if figures else "",
         )
-    )
+    ).lstrip()
 
 
 def _anchors(sections: Sequence[Section]) -> list[str]:

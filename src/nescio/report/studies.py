@@ -152,7 +152,7 @@ def story_of(
     """A protocol's story: its sections, then what failed, what could not be said, and how it was made.
 
     sections  (link, title, what reports returned, words); empty blocks and sections are left out
-    command   makes the command of a plan
+    command   makes the command of a plan ("" where it cannot)
     gaps      (what, reason) of missing rows (default: all reasons of the study)
     """
     failures = [(failure.name, failure.reason) for failure in study.failures]
@@ -172,7 +172,7 @@ def _made_by(study: Study, command: Command | None) -> list[str]:
     by = " and ".join(f"{name} {study.packages[name]}" for name in ("nescio", "torch") if name in study.packages)
     about = f"Protocol {study.protocol}, version {study.version}. Page by nescio {__version__}."
     plans = [plan for plan in study.parts or [study.plan] if plan]
-    made = [f"Made by `{command(plan)}`" for plan in plans] if command else []
+    made = [f"Made by `{words}`" for plan in plans if command and (words := command(plan))]
     return [f"{about}{f' Rows made with {by}.' if by else ''}", *made]
 
 

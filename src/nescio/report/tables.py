@@ -205,7 +205,7 @@ def table(
     Rows may hold spread, low, high, n, and rank with best (then that is bold).
     """
     frame = Frame(rows)
-    columns = [Column(each) if isinstance(each, str) else each for each in lines]
+    columns = [Column(name) if isinstance(name, str) else name for name in lines]
     shown = _heads(frame, heads) if isinstance(heads, str) else list(heads)
     names = [column.name for column in columns]
     places = _places(frame, names, shown)
@@ -281,7 +281,7 @@ def _compared(
     return {
         (key, head.title): cell
         for members in groups.values()
-        for (key, head, _), cell in zip(members, _cells([each[1:] for each in members], look), strict=True)
+        for (key, head, _), cell in zip(members, _cells([member[1:] for member in members], look), strict=True)
     }
 
 
@@ -331,8 +331,8 @@ def explained_once(tables: Iterable[Table], known: set[str] | None = None) -> li
     """The tables with every metric explained where it is first seen; `known` are those explained before."""
     known = set() if known is None else known
     result = []
-    for each in tables:
-        fresh = tuple(entry for entry in each.legend if entry[0] not in known)
+    for made in tables:
+        fresh = tuple(entry for entry in made.legend if entry[0] not in known)
         known.update(name for name, _ in fresh)
-        result.append(replace(each, legend=fresh))
+        result.append(replace(made, legend=fresh))
     return result

@@ -27,12 +27,11 @@ def tree_svg(
     inner = [*sides]
     for left, right in linkage[:, :2].astype(int):
         inner.append(inner[left] if inner[left] == inner[right] else kinds[-1])
-    tree = dendrogram(linkage, no_plot=True, link_color_func=inner.__getitem__)
+    tree: Any = dendrogram(linkage, no_plot=True, link_color_func=inner.__getitem__)
+    links = zip(tree["dcoord"], tree["icoord"], tree["color_list"], strict=True)
     branches = [
         {"branch": branch, "point": point, "height": height, "place": place, "side": side}
-        for branch, (across, up, side) in enumerate(
-            zip(tree["dcoord"], tree["icoord"], tree["color_list"], strict=True)
-        )
+        for branch, (across, up, side) in enumerate(links)
         for point, (height, place) in enumerate(zip(across, (np.array(up) - 5) / 10, strict=True))
     ]
     leaves = [
@@ -45,8 +44,8 @@ def tree_svg(
     y = alt.Y("place:Q", axis=None).scale(domain=[len(leaves) - 0.5, -0.5], nice=False)
     colour = alt.Color("side:N", title=None).scale(domain=used, range=[colour for colour, _ in look])
     shape = alt.Shape("side:N", title=None).scale(domain=used, range=[shape for _, shape in look])
-    lines = alt.Chart(alt.Data(values=branches)).mark_line(strokeWidth=1.5, interpolate="linear")
-    shown = alt.Chart(alt.Data(values=leaves))
+    lines = alt.Chart(alt.InlineData(values=branches)).mark_line(strokeWidth=1.5, interpolate="linear")
+    shown = alt.Chart(alt.InlineData(values=leaves))
     chart = alt.layer(
         lines.encode(x, y, colour.legend(None), alt.Order("point:Q"), alt.Detail("branch:N")),
         shown.mark_point(filled=True, size=45, xOffset=8, opacity=1).encode(x, y, colour, shape),

@@ -15,12 +15,14 @@ from torch.nn.utils import parametrize
 
 from nescio import datasets
 from nescio.arrays.nearest import nearest, points
-from nescio.datasets import Batches, Dataset
+from nescio.datasets import Batches, Dataset, Images
+from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.layers.spectral import Stretching, operator_norms, stretches
 from nescio.methods.base import Evidence, Method, accuracy_of, first_batch, noise_like, registry
 from nescio.metrics import auroc
-from nescio.predict import dump_of, split_of
+from nescio.networks.models import trained
+from nescio.predict import outputs
 from nescio.runtime import Runtime, runtime, seed_everything
 from nescio.search import Recipe
 from nescio.training import fit, load_method, start_of, train
@@ -81,7 +83,11 @@ def special(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> di
 
 def _shown(trial: Trial, dataset: Dataset, here: Runtime, rows: int = 256) -> Batches:
     """Training images in random order."""
-    return Batches(split_of(dataset, trial, "train"), dataset, here.device, batch=rows, shuffle=True)
+    return Batches(_training_images(trial, dataset), dataset, here.device, batch=rows, shuffle=True)
+
+
+def _training_images(trial: Trial, dataset: Dataset) -> Images:
+    return datasets.splits(dataset, trial.classes, trial.data_seed).train
 
 
 def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Iterator[tuple[str, Evidence]]:
@@ -99,9 +105,11 @@ def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> I
         p = said.logits.float().softmax(-1)
         spread = float((p - p.mean(1, keepdim=True)).abs().max())
         yield "draws differ", Evidence(f"{p.shape[1]} draws, p moves by up to {spread:.3f}", spread > 1e-3)
-    native = said.scores.get("native")
-    if native is not None and method.far:
-        far = method(noise).scores["native"]
+    if method.scores:
+        names = ", ".join(said.scores) or "none"
+        yield "scores", Evidence(f"{names}, as the class names them", tuple(said.scores) == method.scores)
+    if said.scores and method.far:
+        native, far = (next(iter(output.scores.values())) for output in (said, method(noise)))
         area = auroc(torch.cat([native, far]).double().numpy(), torch.arange(2 * len(x)).ge(len(x)).numpy())
         seen = f"in {area:.0%} of pairs noise gets a higher native score than a training image"
         yield "noise above data", Evidence(seen, area > 0.9)
@@ -114,7 +122,7 @@ def _answers_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime)
 
 def _groups_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
     """Without answers: a changed image lies among images of its class, though nobody said which they are."""
-    images = split_of(dataset, trial, "train")
+    images = _training_images(trial, dataset)
     images = images.take(np.arange(len(images))[:: -(-len(images) // NEIGHBOURS)])
 
     def found(each: Method) -> float:
@@ -158,12 +166,13 @@ def _kept(trial: Trial, dataset: Dataset, here: Runtime, root: str | Path | None
         else f"{len(ours)} tensors, bit for bit"
     )
     yield "same seed, same weights", Evidence(seen, not differ)
-    images = split_of(dataset, trial, "val")
-    a, b = (dump_of(each, images, dataset, here, seed=1) for each in (held, loaded))
+    shown = ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed).load(root)
+    network = trained(trial, root)
+    a, b = (outputs(each, network, shown, None, here, seed=1) for each in (held, loaded))
     pairs = {"logits": (a.logits, b.logits), "embeddings": (a.embeddings, b.embeddings)}
     pairs |= {name: (a.scores[name], b.scores.get(name)) for name in a.scores}
     lost = [name for name, (u, v) in pairs.items() if u is not None and (v is None or (u != v).any())]
-    seen = f"{' and '.join(lost)} differ" if lost else f"the same answers to {len(images)} images"
+    seen = f"{' and '.join(lost)} differ" if lost else f"the same answers to {len(shown)} images"
     yield "saved and reloaded", Evidence(seen, not lost)
 
 

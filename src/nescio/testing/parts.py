@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nescio.errors import BadInput, Undefined
+from nescio.measures import Measure
 from nescio.measures import registry as measures
 from nescio.metrics import Ranking, answers
 from nescio.metrics import registry as metrics
@@ -44,7 +47,7 @@ def check_measure(name: str | Callable[..., Any]) -> list[str]:
     promise(bool(part.sentence), f"{name} has no docstring: one sentence must say what it means.")
     evidence = []
     for check in MEASURE_CHECKS[part.kind]:
-        check(name, part.function, part.needs)
+        check(part)
         evidence.append((check.__doc__ or "").strip())
     return evidence
 
@@ -269,8 +272,14 @@ def _model(seed: int = 0, n: int = 120, draws: int = 3, scale: float = 3.0) -> P
     return Predictions(labels=labels, logits=logits, embeddings=embeddings, scores=scores, variants={"tta": tta})
 
 
-def shape_and_order(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
-    """one finite number a row, and shuffled rows give shuffled numbers."""
+def _with_example(part: Measure) -> Callable[..., Any]:
+    """The measure with the options that it names for so few rows."""
+    return partial(part.function, **part.example)
+
+
+def shape_and_order(part: Measure) -> None:
+    """one finite number per row, and shuffled rows give shuffled numbers."""
+    name, f = part.name, _with_example(part)
     world = _model()
     rows = np.random.default_rng(1).permutation(len(world))
     u, v = f(world), f(world.take(rows))
@@ -278,8 +287,9 @@ def shape_and_order(name: str, f: Callable[..., Any], needs: tuple[str, ...]) ->
     promise(_same(u[rows], v), f"{name} depends on the order of the rows.")
 
 
-def says_what_it_lacks(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
+def says_what_it_lacks(part: Measure) -> None:
     """without the fields it needs it says so."""
+    name, f, needs = part.name, _with_example(part), part.needs
     unknown = set(needs) - {"logits", "embeddings", "scores", "variants", "labels", "annotations", "groups", "members"}
     promise(not unknown, f"{name} needs {', '.join(sorted(unknown))}, which no Predictions has.")
     try:
@@ -290,9 +300,10 @@ def says_what_it_lacks(name: str, f: Callable[..., Any], needs: tuple[str, ...])
     raise AssertionError(f"{name} answers without {' or '.join(needs)}.")
 
 
-def saturated(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
+def saturated(part: Measure) -> None:
     """finite on saturated float32 and on half-precision logits."""
-    if "logits" in needs:
+    name, f = part.name, _with_example(part)
+    if "logits" in part.needs:
         for logits in (
             np.array([[90, -90, 0], [200, -200, 0]], np.float32),
             np.array([[60000, -60000, 0], [1, 0, 0]], np.float16),
@@ -300,8 +311,9 @@ def saturated(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
             promise(bool(np.isfinite(f(Predictions(logits=logits))).all()), f"{name} is not finite on {logits.dtype}.")
 
 
-def sign(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
+def sign(part: Measure) -> None:
     """higher = less sure: blurred answers get higher values than sharp ones."""
+    name, f, needs = part.name, _with_example(part), part.needs
     if "logits" in needs and "draws" not in name:
         sharp, blurred = _model(scale=9.0), _model(scale=0.5)
         promise(f(blurred).mean() > f(sharp).mean(), f"{name} is lower where the model is less sure.")
@@ -312,13 +324,13 @@ def sign(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
         promise(f(shrunk).mean() >= f(short).mean(), f"{name} is lower for fading embeddings.")
 
 
-def far_noise(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
+def far_noise(part: Measure) -> None:
     """rows far from the reference get higher values than rows like it; shuffled rows give shuffled numbers."""
-    options = {"k": 5} if name == "knn_distance" else {"components": 4} if "mixture" in name else {}
+    name, fit = part.name, _with_example(part)
     train, test = _model(0), _model(1)
     assert test.embeddings is not None
     noise = -10 * np.abs(np.random.default_rng(2).normal(size=test.embeddings.shape))
-    of = f(train, **options)
+    of = fit(train)
     u = of(test)
     promise(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number a row.")
     promise(of(test.replace(embeddings=noise)).min() > np.median(u), f"{name} does not rise away from its reference.")
@@ -326,19 +338,23 @@ def far_noise(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
     promise(np.allclose(u[rows], of(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
 
 
-def disagreement(name: str, f: Callable[..., Any], needs: tuple[str, ...]) -> None:
+def disagreement(part: Measure) -> None:
     """members that agree get lower values than members that do not."""
+    name, f = part.name, _with_example(part)
     alike = [_model(0), _model(0)]
     unlike = [_model(0), _model(0).replace(embeddings=np.random.default_rng(5).normal(size=(120, 6)))]
-    if name == "neighborhood_inconsistency":
-        agree, differ = f(alike, alike, k=10), f(unlike, unlike, k=10)
-    else:
-        agree, differ = f(alike), f(unlike)
+    agree, differ = (f(*_members(part, dumps)) for dumps in (alike, unlike))
     promise(agree.shape == (120,) and bool((agree <= 1e-12).all()), f"{name} of equal members is not 0.")
     promise(differ.mean() > 0.1, f"{name} does not notice that members disagree.")
 
 
-MEASURE_CHECKS: dict[str, tuple[Callable[[str, Callable[..., Any], tuple[str, ...]], None], ...]] = {
+def _members(part: Measure, dumps: list[Predictions]) -> list[list[Predictions]]:
+    """The members' dumps for every argument that takes them: test rows, or reference and test rows."""
+    arguments = signature(part.function).parameters.values()
+    return [dumps for argument in arguments if argument.default is argument.empty and argument.name not in part.example]
+
+
+MEASURE_CHECKS: dict[str, tuple[Callable[[Measure], None], ...]] = {
     "plain": (shape_and_order, says_what_it_lacks, saturated, sign),
     "fitted": (far_noise,),
     "ensemble": (disagreement,),

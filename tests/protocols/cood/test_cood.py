@@ -12,10 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fake_zoo
+from fake_zoo import keep
 from nescio import Predictions, measures, metrics
+from nescio.analysis.answers import uncertainty
+from nescio.arrays.npz import read_npz
 from nescio.errors import BadInput, Undefined
 from nescio.protocols import cood
-from nescio.protocols.cood import Pair, Plan, divide, grade, levels, pair_of_files, window_of, window_severities
+from nescio.protocols.cood import Plan
+from nescio.protocols.cood.grading import class_severities, divide, grade, levels, window_of, window_severities
+from nescio.protocols.cood.hierarchy import ORDERS
+from nescio.protocols.cood.models import PairedDumps, pair_of_files, pairs_of_store
+from nescio.report.studies import Study
 from nescio.rows import COLUMNS
 from nescio.work.store import Store
 
@@ -122,7 +130,7 @@ def test_severity_divides_by_the_number_of_estimation_images() -> None:
     """The paper prints |c^y|, all 200 images of the class; the mean over the 150 that are summed is meant."""
     u = np.arange(12.0)
     rows = np.array([[0, 1, 2], [9, 10, 11]])
-    assert cood.class_severities(u, rows).tolist() == [-1.0, -10.0]
+    assert class_severities(u, rows).tolist() == [-1.0, -10.0]
 
 
 @pytest.mark.parametrize(("k", "window"), [(1, 1), (7, 3), (50, 50), (40, 1), (127, 10)])
@@ -142,14 +150,14 @@ def test_levels_are_the_percentiles_of_the_paper() -> None:
 
 
 def test_the_window_is_the_in_data_or_half_of_out_classes_that_are_no_more() -> None:
-    assert window_of(Plan(), 1000, 12_697) == 1000
-    assert window_of(Plan(), 10, 100) == window_of(Plan(), 10, 15) == window_of(Plan(), 10, 11) == 10
-    assert window_of(Plan(), 100, 100) == 50 and window_of(Plan(), 100, 7) == 3 and window_of(Plan(), 9, 2) == 1
-    assert window_of(Plan(window=70), 10, 100) == 70
+    assert window_of(None, 1000, 12_697) == 1000
+    assert window_of(None, 10, 100) == window_of(None, 10, 15) == window_of(None, 10, 11) == 10
+    assert window_of(None, 100, 100) == 50 and window_of(None, 100, 7) == 3 and window_of(None, 9, 2) == 1
+    assert window_of(70, 10, 100) == 70
     with pytest.raises(BadInput, match="--window 101 is more than the 100"):
-        window_of(Plan(window=101), 10, 100)
+        window_of(101, 10, 100)
     with pytest.raises(BadInput, match="One out-class is left"):
-        window_of(Plan(), 10, 1)
+        window_of(None, 10, 1)
 
 
 # ---- grades
@@ -265,7 +273,7 @@ def dumps(seed: int = 0, spread: float = 0.3, flip: bool = False) -> tuple[Predi
     return inside, outside
 
 
-def saved(folder: Path, name: str, *sides: Predictions, **others: Predictions) -> Pair:
+def saved(folder: Path, name: str, *sides: Predictions, **others: Predictions) -> PairedDumps:
     paths = [folder / f"{name}-{side}.npz" for side in ("in", "out", *others)]
     for dump, path in zip((*sides, *others.values()), paths, strict=True):
         dump.save(path)
@@ -274,9 +282,17 @@ def saved(folder: Path, name: str, *sides: Predictions, **others: Predictions) -
     return pair
 
 
+def graded(plan: Plan, pairs: Any, store: Store, names: Any = None, workers: int = 0, watch: Any = None) -> Study:
+    return fake_zoo.study("cood", plan, store, lambda work: cood.grade_models(plan, pairs, names, work), workers, watch)
+
+
+def group(row: Any) -> str | None:
+    return row["target"] if row["level"] is None else f"{row['condition']} {row['level']:g}"
+
+
 def values(rows: Any, **facts: Any) -> dict[str | None, float]:
     """Group → value of the rows with these facts."""
-    return {row["group"]: row["value"] for row in rows if all(row[name] == value for name, value in facts.items())}
+    return {group(row): row["value"] for row in rows if all(row[name] == value for name, value in facts.items())}
 
 
 def severities(rows: Any, model: str = "a", measure: str = "largest", metric: str = "auroc") -> list[float]:
@@ -286,7 +302,7 @@ def severities(rows: Any, model: str = "a", measure: str = "largest", metric: st
 
 def test_known_severities_give_known_groups_and_exact_aurocs(tmp_path: Path) -> None:
     inside, outside = dumps(spread=0.01)
-    study = cood.run(SMALL, [saved(tmp_path, "a", inside, outside)], Store(tmp_path / "store"))
+    study = graded(SMALL, [saved(tmp_path, "a", inside, outside)], Store(tmp_path / "store"))
     assert study.failures == [] and all(row.keys() == set(COLUMNS) for row in study.rows)
     found = severities(study.rows)
     assert found == sorted(found, reverse=True) and found[0] > 0.99 and found[-1] < found[0] - 0.2
@@ -317,10 +333,9 @@ def test_groups_are_rebuilt_for_every_measure(tmp_path: Path) -> None:
     inside = Predictions(probs=measures_probs(inside), labels=inside.labels, taught=True)
     pair = saved(tmp_path, "a", inside, outside)
     store = Store(tmp_path / "store")
-    study = cood.run(SMALL, [pair], store)
-    folder = cood._evaluation(SMALL, pair, ()).folder(store)
-    with np.load(folder / cood.CLASSES) as held:
-        hard = {κ: set(held[f"order.{κ}"][-4:].tolist()) for κ in ("largest", "entropy")}
+    study = graded(SMALL, [pair], store)
+    held = read_npz(cood._step(SMALL, pair, ()).folder(store) / cood.CLASSES)
+    hard = {κ: set(held[f"order.{κ}"][-4:].tolist()) for κ in ("largest", "entropy")}
     assert hard["largest"] <= set(range(10)) and hard["entropy"] <= set(range(10, 20))
     for κ in ("largest", "entropy"):
         u_in, u_out = (getattr(measures, κ)(each) for each in (inside, outside))
@@ -344,9 +359,9 @@ def test_mc_dropout_is_the_entropy_of_the_mean_softmax(tmp_path: Path) -> None:
         return dump.replace(variants={"mc-dropout": np.log(mean)}), -(mean * np.log(mean)).sum(1)
 
     (inside, h_in), (outside, h_out) = with_passes(inside), with_passes(outside)
-    assert np.allclose(cood.uncertainty(inside, "mc-dropout"), h_in, rtol=1e-9)
-    study = cood.run(SMALL, [saved(tmp_path, "a", inside, outside)], Store(tmp_path / "store"))
-    u_in, u_out = (cood.uncertainty(each, "mc-dropout") for each in (inside, outside))
+    assert np.allclose(uncertainty(inside, "mc-dropout"), h_in, rtol=1e-9)
+    study = graded(SMALL, [saved(tmp_path, "a", inside, outside)], Store(tmp_path / "store"))
+    u_in, u_out = (uncertainty(each, "mc-dropout") for each in (inside, outside))
     plain = brute_grades(u_in, u_out, divide(outside.labels, outside.index, 6, 4), 4, 11)
     assert severities(study.rows, measure="mc-dropout") == [auroc for _, auroc in plain]
     mean = np.asarray(inside.variants["mc-dropout"])  # its κ judges its own answers, as protocol `selective` does
@@ -357,8 +372,8 @@ def test_mc_dropout_is_the_entropy_of_the_mean_softmax(tmp_path: Path) -> None:
 
 def test_without_dropout_there_is_a_reason(tmp_path: Path) -> None:
     with pytest.raises(Undefined, match="no answers under dropout"):
-        cood.uncertainty(dumps()[0], "mc-dropout")
-    study = cood.run(SMALL, [saved(tmp_path, "a", *dumps())], Store(tmp_path / "store"))
+        uncertainty(dumps()[0], "mc-dropout")
+    study = graded(SMALL, [saved(tmp_path, "a", *dumps())], Store(tmp_path / "store"))
     assert {row["measure"] for row in study.rows} == {None, "largest", "entropy"}
     (reason,) = study.reasons
     assert (reason["backbone"], reason["measure"], reason["split"]) == ("a", "mc-dropout", "out")
@@ -369,7 +384,7 @@ def test_facts_and_in_domain_rows(tmp_path: Path) -> None:
     pair = saved(tmp_path, "a", inside, outside)
     facts = {"params": 25_557_032, "input_size": [3, 224, 288], "embedding_size": 2048, "dropout": True}
     pair = replace(pair, inside=replace(pair.inside, facts=facts, data="imagenet:x"))
-    study = cood.run(SMALL, [pair], Store(tmp_path / "store"))
+    study = graded(SMALL, [pair], Store(tmp_path / "store"))
     own = {row["metric"]: row for row in study.rows if row["split"] == "test" and row["measure"] is None}
     wrong = np.asarray(inside.labels) != 1
     assert own["accuracy"]["value"] == pytest.approx(1 - wrong.mean()) and own["accuracy"]["n"] == 80
@@ -384,12 +399,12 @@ def test_a_fixed_set_stands_beside_the_severities(tmp_path: Path) -> None:
     inside, outside = dumps()
     fixed = dumps(seed=7)[1].take(slice(0, 31))
     pair = saved(tmp_path, "a", inside, outside, **{"imagenet-o": fixed})
-    study = cood.run(SMALL, [pair], Store(tmp_path / "store"))
+    study = graded(SMALL, [pair], Store(tmp_path / "store"))
     u_in, u = measures.largest(inside), measures.largest(fixed)
     found = values(study.rows, measure="largest", metric="auroc", split="out")["imagenet-o"]
     assert found == float(brute_auroc(u_in, u))
     with pytest.raises(BadInput, match="cannot be named 'severity 3'"):
-        cood.run(SMALL, [replace(pair, others={"severity 3": pair.outside})], Store(tmp_path / "store"))
+        graded(SMALL, [replace(pair, others={"severity 3": pair.outside})], Store(tmp_path / "store"))
 
 
 def test_rows_of_the_other_side_are_left_aside(tmp_path: Path) -> None:
@@ -402,8 +417,8 @@ def test_rows_of_the_other_side_are_left_aside(tmp_path: Path) -> None:
         index=np.concatenate([inside.index, outside.index]),
     )
     store = Store(tmp_path / "store")
-    apart = cood.run(SMALL, [saved(tmp_path, "a", inside, outside)], store)
-    mixed = cood.run(SMALL, [saved(tmp_path, "b", both, both)], store)
+    apart = graded(SMALL, [saved(tmp_path, "a", inside, outside)], store)
+    mixed = graded(SMALL, [saved(tmp_path, "b", both, both)], store)
     assert severities(apart.rows, "a") == severities(mixed.rows, "b")
 
 
@@ -413,16 +428,16 @@ def test_out_labels_are_class_ids_of_their_own(tmp_path: Path) -> None:
     paths = tmp_path / "in.npz", tmp_path / "out.npz"
     np.savez(paths[0], logits=inside.logits[:, 0], labels=inside.labels)
     np.savez(paths[1], logits=outside.logits[:, 0], labels=outside.labels, index=outside.index)
-    study = cood.run(SMALL, [pair_of_files("a", *map(str, paths))], Store(tmp_path / "store"))
-    whole = cood.run(SMALL, [saved(tmp_path, "a", inside, outside)], Store(tmp_path / "other"))
+    study = graded(SMALL, [pair_of_files("a", *map(str, paths))], Store(tmp_path / "store"))
+    whole = graded(SMALL, [saved(tmp_path, "a", inside, outside)], Store(tmp_path / "other"))
     assert study.failures == [] and severities(study.rows) == severities(whole.rows)
 
 
 def test_without_in_labels_the_severities_are_still_there(tmp_path: Path) -> None:
     inside, outside = dumps()
     bare = Predictions(logits=inside.logits)
-    study = cood.run(SMALL, [saved(tmp_path, "a", bare, outside)], Store(tmp_path / "store"))
-    whole = cood.run(SMALL, [saved(tmp_path, "b", inside, outside)], Store(tmp_path / "store"))
+    study = graded(SMALL, [saved(tmp_path, "a", bare, outside)], Store(tmp_path / "store"))
+    whole = graded(SMALL, [saved(tmp_path, "b", inside, outside)], Store(tmp_path / "store"))
     assert severities(study.rows, "a") == severities(whole.rows, "b")  # 4 answers, 4 in-classes
     assert not values(study.rows, metric="accuracy") and "accuracy" in {row["metric"] for row in study.reasons}
 
@@ -437,12 +452,12 @@ def store(tmp_path: Path) -> Store:
 
 def test_a_second_run_reads_what_is_there(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [saved(tmp_path, name, *dumps(seed)) for seed, name in enumerate("ab")]
-    first = cood.run(SMALL, pairs, store)
+    first = graded(SMALL, pairs, store)
     monkeypatch.setattr(cood, "divide", None)  # any work would call it
-    second = cood.run(SMALL, pairs, store)
+    second = graded(SMALL, pairs, store)
     assert second.rows == first.rows and second.failures == [] and second.notes == first.notes
-    third = cood.run(SMALL, [*pairs, saved(tmp_path, "c", *dumps(3))], store)
-    assert [failure.task.name for failure in third.failures] == ["c"]
+    third = graded(SMALL, [*pairs, saved(tmp_path, "c", *dumps(3))], store)
+    assert [failure.name for failure in third.failures] == ["c"]
 
 
 def test_a_failure_costs_one_model(tmp_path: Path, store: Store) -> None:
@@ -451,9 +466,9 @@ def test_a_failure_costs_one_model(tmp_path: Path, store: Store) -> None:
     bare = saved(tmp_path, "bare", inside, Predictions(logits=outside.logits))
     five = Predictions(logits=sure(np.ones(240), 5), labels=np.arange(240) % 24, taught=False)
     other = saved(tmp_path, "other", inside, five)
-    study = cood.run(SMALL, [few, bare, saved(tmp_path, "good", inside, outside), other], store)
+    study = graded(SMALL, [few, bare, saved(tmp_path, "good", inside, outside), other], store)
     assert {row["backbone"] for row in study.rows} == {"good"}
-    reasons = {failure.task.name: failure.reason for failure in study.failures}
+    reasons = {failure.name: failure.reason for failure in study.failures}
     assert "No out-class has 10 images" in reasons["few"]
     assert "graded by their labels" in reasons["bare"]
     assert "answers with 5 classes" in reasons["other"]
@@ -466,8 +481,8 @@ def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
     facts = {"params": 3, "input_size": 224, "embedding_size": 7}
     pair = replace(pair, inside=replace(pair.inside, facts=facts))
 
-    def key(plan: Plan = SMALL, pair: Pair = pair, refused: tuple[int, ...] = ()) -> str:
-        return cood._evaluation(plan, pair, refused).key(store)
+    def key(plan: Plan = SMALL, pair: PairedDumps = pair, refused: tuple[int, ...] = ()) -> str:
+        return cood._step(plan, pair, refused).key
 
     plans = [replace(SMALL, **{name: value}) for name, value in CHANGED.items()]
     keys = [key(), *(key(plan) for plan in plans), key(refused=(1,)), key(refused=(2,))]
@@ -482,7 +497,9 @@ def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
         keys.append(key(pair=replace(pair, inside=replace(pair.inside, facts=facts | {name: 9}))))
     assert len(set(keys)) == len(keys)
     left = {name for name in Plan.__dataclass_fields__ if name not in CHANGED}
-    assert left == {"hierarchy", "order"}  # what comes of them is `refused`
+    inputs = {"pair", "data", "out", "also"}  # what comes of them are the dumps
+    names = {"hierarchy", "hierarchy_order", "in_names", "out_names"}  # what comes of them is `refused`
+    assert left == inputs | names
 
 
 CHANGED = {"estimation": 5, "test": 3, "severities": 5, "window": 3, "measures": ("entropy",), "seed": 1}
@@ -491,8 +508,8 @@ CHANGED = {"estimation": 5, "test": 3, "severities": 5, "window": 3, "measures":
 def test_workers_give_the_same_rows(tmp_path: Path, store: Store) -> None:
     pairs = [saved(tmp_path, name, *dumps(seed)) for seed, name in enumerate("ab")]
     said: list[tuple[Any, ...]] = []
-    one = cood.run(SMALL, pairs, store, workers=0, say=lambda *what: said.append(what))
-    two = cood.run(SMALL, pairs, Store(tmp_path / "other"), workers=1)
+    one = graded(SMALL, pairs, store, workers=0, watch=lambda *what: said.append(what))
+    two = graded(SMALL, pairs, Store(tmp_path / "other"), workers=1)
     assert one.rows == two.rows and said[-1][:4] == ("grading the out-classes", 2, 0, 2)
 
 
@@ -502,17 +519,17 @@ def test_in_classes_and_their_kin_are_removed(tmp_path: Path, store: Store) -> N
     names = [f"i{y}" for y in range(SEEN)], [f"o{y}" if y != 5 else "i2" for y in range(CLASSES)]
     pair = saved(tmp_path, "a", *dumps())
     plan = replace(SMALL, hierarchy=str(tmp_path / "is_a.txt"))
-    study = cood.run(plan, [pair], store, names=names)
+    study = graded(plan, [pair], store, names=names)
     assert values(study.rows, metric="out_classes") == {None: 21}
-    with np.load(cood._evaluation(plan, pair, (5, 6, 7)).folder(store) / cood.CLASSES) as held:
-        assert held["classes"].tolist() == [y for y in range(CLASSES) if y not in (5, 6, 7)]
+    held = read_npz(cood._step(plan, pair, (5, 6, 7)).folder(store) / cood.CLASSES)
+    assert held["classes"].tolist() == [y for y in range(CLASSES) if y not in (5, 6, 7)]
     assert any(note.startswith("3 of 24 out-classes are in-classes, or above or below") for note in study.notes)
     assert any("does not know 23 of the 28" in note for note in study.notes)  # it knows o6, i0, o7, o8, o23
-    bare = cood.run(SMALL, [pair], store, names=names)
+    bare = graded(SMALL, [pair], store, names=names)
     assert values(bare.rows, metric="out_classes") == {None: 23}
-    assert cood.run(SMALL, [pair], store).notes == [] != bare.notes
+    assert graded(SMALL, [pair], store).notes == [] != bare.notes
     with pytest.raises(BadInput, match="needs the names of the classes"):
-        cood.run(plan, [pair], store)
+        graded(plan, [pair], store)
 
 
 def test_an_upside_down_hierarchy_is_told_and_changes_no_row(tmp_path: Path, store: Store) -> None:
@@ -520,7 +537,7 @@ def test_an_upside_down_hierarchy_is_told_and_changes_no_row(tmp_path: Path, sto
     names = [f"i{y}" for y in range(SEEN)], [f"o{y}" for y in range(CLASSES)]
     plan = replace(SMALL, hierarchy=str(tmp_path / "is_a.txt"))
     pair = saved(tmp_path, "a", *dumps())
-    right, wrong = (cood.run(replace(plan, order=o), [pair], store, names=names) for o in cood.ORDERS)
+    right, wrong = (graded(replace(plan, hierarchy_order=o), [pair], store, names=names) for o in ORDERS)
     assert right.rows == wrong.rows
     assert any("more tops than leaves" in note for note in wrong.notes)
     assert not any("more tops than leaves" in note for note in right.notes)
@@ -531,13 +548,13 @@ def test_notes_say_what_was_left_out_and_what_shrank(tmp_path: Path, store: Stor
     labels = np.asarray(outside.labels)
     four = np.flatnonzero(labels < 4)
     short = np.concatenate([four, np.flatnonzero(labels == 20)[:5]])
-    study = cood.run(SMALL, [saved(tmp_path, "a", inside, outside.take(short))], store)
+    study = graded(SMALL, [saved(tmp_path, "a", inside, outside.take(short))], store)
     assert values(study.rows, metric="out_classes") == {None: 4} and values(study.rows, metric="window") == {None: 2}
     text = " ".join(study.notes)
     assert "1 of 5 out-classes have fewer than 10 images" in text
     assert "a group has 2 classes, half of the out-classes" in text
     assert "3 windows of 2, fewer than the 11 severities" in text
-    asked = cood.run(replace(SMALL, window=2, severities=3), [saved(tmp_path, "b", inside, outside)], store)
+    asked = graded(replace(SMALL, window=2, severities=3), [saved(tmp_path, "b", inside, outside)], store)
     assert asked.notes == [] and values(asked.rows, metric="window") == {None: 2}
 
 
@@ -545,7 +562,7 @@ def test_overlap_counts_classes_of_any_and_of_every_model(tmp_path: Path, store:
     """Two models that rank the classes alike and one that ranks them in reverse (appendix M.8)."""
     sides = [dumps(0, 0.01), dumps(1, 0.01), dumps(2, 0.01, flip=True)]
     pairs = [saved(tmp_path, name, *each) for name, each in zip("abc", sides, strict=True)]
-    study = cood.run(SMALL, pairs, store)
+    study = graded(SMALL, pairs, store)
     union = values(study.rows, metric="union", measure="largest")
     shared = values(study.rows, metric="intersection", measure="largest")
     for level, at in enumerate(levels(21)):
@@ -553,7 +570,7 @@ def test_overlap_counts_classes_of_any_and_of_every_model(tmp_path: Path, store:
         assert union[f"severity {level}"] == len(own | turned)
         assert shared[f"severity {level}"] == len(own & turned)
     assert all(row["n"] == 3 and row["backbone"] is None for row in study.rows if row["metric"] == "union")
-    alone = cood.run(SMALL, pairs[:1], store)
+    alone = graded(SMALL, pairs[:1], store)
     assert not values(alone.rows, metric="union")
 
 
@@ -571,18 +588,19 @@ def test_images_that_fool_many_models_alike_are_listed(tmp_path: Path, store: St
         turned = np.random.default_rng(at).permutation(len(outside))  # the order of rows must not matter
         pairs.append(saved(tmp_path, name, inside, outside.replace(logits=logits).take(turned)))
     names = ["cat", "dog", "fox squirrel", "cow"], [f"o{y}" for y in range(CLASSES)]
-    rows = [row for row in cood.run(SMALL, pairs, store, names=names).rows if row["metric"] == "same_answer"]
-    assert [(row["group"], row["value"], row["n"]) for row in rows] == [
-        (f"{outside.index[image]} · o23 · fox squirrel", 3.0, 3)
+    rows = [row for row in graded(SMALL, pairs, store, names=names).rows if row["metric"] == "same_answer"]
+    words = ("group", "target", "condition")
+    assert [(*(row[word] for word in words), row["value"], row["n"]) for row in rows] == [
+        (str(outside.index[image]), "o23", "fox squirrel", 3.0, 3)
     ]
-    plain = [row["group"] for row in cood.run(SMALL, pairs, store).rows if row["metric"] == "same_answer"]
-    assert plain == [f"{outside.index[image]} · 23 · 2"]
+    plain = [row for row in graded(SMALL, pairs, store).rows if row["metric"] == "same_answer"]
+    assert [[row[word] for word in words] for row in plain] == [[str(outside.index[image]), "23", "2"]]
 
 
 def test_the_study_is_kept_in_the_store(tmp_path: Path, store: Store) -> None:
     from nescio.rows import from_parquet
 
-    study = cood.run(SMALL, [saved(tmp_path, "a", *dumps())], store)
+    study = graded(SMALL, [saved(tmp_path, "a", *dumps())], store)
     (kept,) = [each for each in store.runs() if each.stage == "study"]
     assert from_parquet(kept.folder / "rows.parquet") == study.rows
     assert json.loads((kept.folder / "plan.json").read_text())["plan"]["estimation"] == 6
@@ -602,51 +620,47 @@ def test_the_study_is_kept_in_the_store(tmp_path: Path, store: Store) -> None:
 )
 def test_bad_plans(change: dict[str, Any], sentence: str, store: Store) -> None:
     with pytest.raises(BadInput, match=sentence):
-        cood.run(replace(SMALL, **change), [], store)
+        graded(replace(SMALL, **change), [], store)
 
 
 def test_bad_pairs(tmp_path: Path, store: Store) -> None:
     pair = saved(tmp_path, "a", *dumps())
     with pytest.raises(BadInput, match="no model to grade"):
-        cood.run(SMALL, [], store)
+        graded(SMALL, [], store)
     with pytest.raises(BadInput, match="Two pairs are named a"):
-        cood.run(SMALL, [pair, pair], store)
+        graded(SMALL, [pair, pair], store)
     swapped = replace(pair, inside=pair.outside, outside=pair.inside)
-    reasons = [failure.reason for failure in cood.run(SMALL, [swapped], store).failures]
-    assert len(reasons) == 1 and "Every row of the in-data is of a class that was not in training" in reasons[0]
+    reasons = [failure.reason for failure in graded(SMALL, [swapped], store).failures]
+    assert (
+        len(reasons) == 1
+        and "Every row of the in-distribution data is of a class that was not in training" in reasons[0]
+    )
     same = replace(pair, outside=pair.inside)
-    (failure,) = cood.run(SMALL, [same], store).failures
-    assert "every row is of a class that was in training" in failure.reason
+    (failure,) = graded(SMALL, [same], store).failures
+    assert "every row as of a class that was in training" in failure.reason
 
 
 # ---- pairs of the store
 
 
-def zoo(store: Store, model: str, data: str, dump: Predictions, outside: bool, tmp_path: Path) -> None:
-    """Finished work of stage "zoo" as `nescio zoo` leaves it."""
-    from nescio.predictions.entries import DUMP, FACTS, STAGE
-
-    with store.work(STAGE, {"model": model, "data": data, "outside": outside}) as part:
-        assert part is not None
-        dump.save(part.folder / DUMP)
-        facts = {"model": model, "data": data, "outside": outside, "rows": len(dump), "params": 5}
-        part.write(FACTS, json.dumps(facts).encode())
+def zoo(store: Store, model: str, data: str, dump: Predictions, outside: bool) -> None:
+    keep(store, model, data, dump, outside, params=5)
 
 
 def test_pairs_of_a_store_are_the_models_that_answered_both(tmp_path: Path, store: Store) -> None:
     for seed, model in enumerate(("b", "a", "lonely")):
         inside, outside = dumps(seed)
-        zoo(store, model, "digits", inside, False, tmp_path)
+        zoo(store, model, "digits", inside, False)
         if model != "lonely":
-            zoo(store, model, "cifar100", outside, True, tmp_path)
+            zoo(store, model, "cifar100", outside, True)
         if model == "a":
-            zoo(store, model, "hard", outside.take(slice(0, 40)), True, tmp_path)
-    pairs, notes = cood.pairs_of(store, "digits", "cifar100", {"imagenet-o": "hard"})
+            zoo(store, model, "hard", outside.take(slice(0, 40)), True)
+    pairs, notes = pairs_of_store(store, "digits", "cifar100", {"imagenet-o": "hard"})
     assert [pair.model for pair in pairs] == ["a", "b"]
     assert [set(pair.others) for pair in pairs] == [{"imagenet-o"}, set()]
     assert len(notes) == 2 and "lonely" in notes[0] and "b, lonely" in notes[1]
-    study = cood.run(SMALL, pairs, store)
+    study = graded(SMALL, pairs, store)
     assert study.failures == [] and {row["params"] for row in study.rows if row["backbone"]} == {5}
     assert severities(study.rows, "b") != severities(study.rows, "a")
     with pytest.raises(BadInput, match="nescio zoo MODEL"):
-        cood.pairs_of(store, "digits", "nothing")
+        pairs_of_store(store, "digits", "nothing")

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from test_cood import brute_grades, dumps, severities, zoo
+from test_cood import brute_grades, dumps, group, severities, zoo
 
 from nescio import Predictions, metrics
-from nescio.commands import _run_cood as command
-from nescio.errors import BadInput
+from nescio.cli import main
 from nescio.rows import from_parquet
 from nescio.work.store import Store
 
 
 def run(*words: Any) -> int:
-    parser = argparse.ArgumentParser()
-    command.configure(parser)
-    return command.run(parser.parse_args(list(map(str, words))))
+    return main(["run", "cood", *map(str, words)])
+
+
+def refused(capsys: pytest.CaptureFixture[str], sentence: str, *words: Any) -> None:
+    """The command ends with 2 and one sentence."""
+    capsys.readouterr()
+    assert run(*words) == 2
+    error = capsys.readouterr().err
+    assert re.search(sentence, error) and len(error.strip().splitlines()) == 1
 
 
 @pytest.fixture
@@ -44,17 +49,15 @@ FEW = ("--estimation", "6", "--test", "4")
 def test_files_become_tables_and_a_page(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*pairs(files), *FEW, "--store", files / "store") == 0
     shown = capsys.readouterr().out
-    assert "Two models met 24 classes that they were never taught, in groups of 4" in shown
-    assert "Which models notice what they were never taught?" in shown and "The page is" in shown
-    report = files / "store" / "report"
+    assert "Two models met 24 classes that were not in training, in groups of 4" in shown
+    assert "Which models notice classes that were not in training?" in shown and "The page is" in shown
+    report = files / "store" / "report" / "cood"
     assert {"index.html", "rows.parquet", "rows.csv", "tables.md", "tables.tex", "plan.json"} <= {*os.listdir(report)}
     rows = from_parquet(report / "rows.parquet")
     assert {row["backbone"] for row in rows} == {"a", "b", None} and "mc-dropout" in (report / "index.html").read_text()
 
 
 def test_a_study_is_told_again_from_its_store(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from nescio.cli import main
-
     assert run(*pairs(files), *FEW, "--store", files / "store") == 0
     capsys.readouterr()
     assert main(["report", str(files / "store"), "--only", "fig6,overlap", "--to", str(files / "figures")]) == 0
@@ -66,7 +69,7 @@ def test_json_is_alone_on_stdout(files: Path, capsys: pytest.CaptureFixture[str]
     words = ("--severities", 3, "--window", 5, "--measures", "entropy", "--seed", 4, "--json")
     assert run(*pairs(files, more), *FEW, *words, "--store", files / "store") == 0
     rows = json.loads(capsys.readouterr().out)
-    groups = {row["group"] for row in rows if row["metric"] == "auroc" and row["split"] == "out"}
+    groups = {group(row) for row in rows if row["metric"] == "auroc" and row["split"] == "out"}
     assert groups == {"severity 0", "severity 1", "severity 2", "imagenet-o"}
     assert {row["measure"] for row in rows} == {"entropy", None}
     assert {row["value"] for row in rows if row["metric"] == "window"} == {5}
@@ -82,7 +85,7 @@ def test_a_hierarchy_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -
         words = (*tree, "--hierarchy-order", order, "--store", files / order)
         assert run(*pairs(files), *FEW, *words) == 0
         assert "2 of 24 out-classes are in-classes, or above or below" in " ".join(capsys.readouterr().out.split())
-        rows = from_parquet(files / order / "report" / "rows.parquet")
+        rows = from_parquet(files / order / "report" / "cood" / "rows.parquet")
         assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {22}
 
 
@@ -95,7 +98,7 @@ def test_what_failed_is_said_and_counts(files: Path, capsys: pytest.CaptureFixtu
     np.savez(files / "b-out.npz", logits=np.zeros((30, 4)))
     assert run(*pairs(files), *FEW, "--store", files / "store") == 1  # a's page is written all the same
     told = capsys.readouterr()
-    assert "graded by their labels" in told.err and (files / "store" / "report" / "index.html").is_file()
+    assert "graded by their labels" in told.err and (files / "store" / "report" / "cood" / "index.html").is_file()
 
 
 @pytest.mark.parametrize(
@@ -118,8 +121,6 @@ def test_what_no_model_can_be_graded_by_is_bad_input(
 
 
 def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from nescio.cli import main
-
     store = Store(files / "store")
     assert main(["run", "selective", *(f"{n}={files / n}-in.npz" for n in "ab"), "--store", str(store.root)]) == 0
     assert run(*pairs(files), *FEW, "--store", store.root) == 0
@@ -132,8 +133,10 @@ def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: 
     assert main(["report", str(store.root), "--only", "fig5,fig6,pareto", *to]) == 0
     written = {*os.listdir(files / "figures")}
     assert {"fig5.svg", "fig5-points.csv", "fig6.svg", "fig6-points.csv", "fig6.csv", "pareto.csv"} <= written
-    assert main(["report", str(store.root), "--only", "models", *to]) == 0
-    assert "notices errors" in capsys.readouterr().out, "both have one: the newest is meant"
+    assert main(["report", str(store.root), "--only", "models", *to]) == 2
+    assert "selective/models" in (error := capsys.readouterr().err) and "cood/models" in error, "both have one"
+    assert main(["report", str(store.root), "--only", "cood/models", *to]) == 0
+    assert "notices errors" in capsys.readouterr().out
     assert main(["report", str(store.root), "--only", "fig99", *to]) == 2
     assert "There are: models, fig6" in capsys.readouterr().err
     assert main(["report", str(store.root), "--to", str(files / "page")]) == 0
@@ -143,7 +146,7 @@ def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: 
     assert "`nescio run cood` makes a study of it" in capsys.readouterr().err
 
 
-def test_names_that_are_not_one_a_class_are_refused(files: Path) -> None:
+def test_names_that_are_not_one_a_class_are_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Three names for four in-classes would leave an in-class among the new ones."""
     for names, count in (("in", 4), ("few", 3), ("out", 24), ("short", 23)):
         (files / f"{names}.txt").write_text("".join(f"{names}{y}\n" for y in range(count)))
@@ -151,21 +154,49 @@ def test_names_that_are_not_one_a_class_are_refused(files: Path) -> None:
     assert (
         run(*words, "--in-names", files / "in.txt", "--out-names", files / "out.txt") == 0
     )  # now there are finished rows
-    with pytest.raises(BadInput, match=r"--in-names has 3 names and .*a-in.npz has 4 classes"):
-        run(*words, "--in-names", files / "few.txt", "--out-names", files / "out.txt")
-    with pytest.raises(BadInput, match=r"--out-names has 23 names and .*a-out.npz has a class 23"):
-        run(*words, "--in-names", files / "in.txt", "--out-names", files / "short.txt")
+    refused(
+        capsys,
+        r"--in-names has 3 names and .*a-in.npz has 4 classes",
+        *words,
+        "--in-names",
+        files / "few.txt",
+        "--out-names",
+        files / "out.txt",
+    )
+    refused(
+        capsys,
+        r"--out-names has 23 names and .*a-out.npz has a class 23",
+        *words,
+        "--in-names",
+        files / "in.txt",
+        "--out-names",
+        files / "short.txt",
+    )
 
 
-def test_one_file_is_not_both_sides(files: Path) -> None:
+def test_one_file_is_not_both_sides(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     inside, outside = files / "a-in.npz", files / "a-out.npz"
     dumps(0)[0].replace(taught=None).save(files / "bare.npz")
     (files / "copy.npz").write_bytes(inside.read_bytes())
     for rest in (inside, files / "copy.npz", f"{outside},hard={inside}"):
-        with pytest.raises(BadInput, match="given as images of other classes too"):
-            run("--pair", f"a={inside},{rest}", *FEW, "--store", files / "store")
-    with pytest.raises(BadInput, match="given as images of other classes too"):
-        run("--pair", f"a={files / 'bare.npz'},{files / 'bare.npz'}", *FEW, "--store", files / "store")
+        refused(
+            capsys,
+            "given as images of other classes too",
+            "--pair",
+            f"a={inside},{rest}",
+            *FEW,
+            "--store",
+            files / "store",
+        )
+    refused(
+        capsys,
+        "given as images of other classes too",
+        "--pair",
+        f"a={files / 'bare.npz'},{files / 'bare.npz'}",
+        *FEW,
+        "--store",
+        files / "store",
+    )
     known, new = dumps(0)
     both = np.arange(len(known) + len(new))
     Predictions(
@@ -177,22 +208,30 @@ def test_one_file_is_not_both_sides(files: Path) -> None:
     assert run("--pair", f"a={files / 'both.npz'},{files / 'both.npz'}", *FEW, "--store", files / "store") == 0
 
 
-def test_a_hierarchy_that_is_not_there_is_named_first(files: Path) -> None:
-    with pytest.raises(BadInput, match=r"no-tree\.txt cannot be read"):
-        run(*pairs(files), *FEW, "--hierarchy", files / "no-tree.txt", "--store", files / "store")
+def test_a_hierarchy_that_is_not_there_is_named_first(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(
+        capsys,
+        r"no-tree\.txt cannot be read",
+        *pairs(files),
+        *FEW,
+        "--hierarchy",
+        files / "no-tree.txt",
+        "--store",
+        files / "store",
+    )
 
 
 def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(tmp_path / "store")
     for seed, model in enumerate(("resnet50.tv_in1k", "vit_base_patch16_224.augreg_in21k_ft_in1k")):
         inside, outside = dumps(seed)
-        zoo(store, model, "digits", inside, False, tmp_path)
-        zoo(store, model, "digits", outside, True, tmp_path)  # one set may be asked about as both
+        zoo(store, model, "digits", inside, False)
+        zoo(store, model, "digits", outside, True)  # one set may be asked about as both
     words = ("--store", store.root, "--data", "digits", "--out", "digits", *FEW)
     assert run(*words, "--also", "hard=digits") == 0
     shown = capsys.readouterr().out
     assert "that know digits met 24 classes" in " ".join(shown.split()) and "hard" in shown
-    rows = from_parquet(store.root / "report" / "rows.parquet")
+    rows = from_parquet(store.root / "report" / "cood" / "rows.parquet")
     assert {row["dataset"] for row in rows if row["backbone"]} == {"digits"}
     assert {row["params"] for row in rows if row["backbone"]} == {5}
 
@@ -212,9 +251,9 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
     numbers = packed("numbers.npz", None)
     store = Store(tmp_path / "store")
     inside, outside = dumps()
-    zoo(store, "a", one, inside, False, tmp_path)
+    zoo(store, "a", one, inside, False)
     for spec in (two, numbers):
-        zoo(store, "a", spec, outside, True, tmp_path)
+        zoo(store, "a", spec, outside, True)
     assert run("--store", store.root, "--data", one, "--out", two, *FEW, "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {21}
@@ -222,12 +261,23 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
     rows = json.loads(capsys.readouterr().out)
     assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {24}
     (tmp_path / "is_a.txt").write_text("c0 c1\n")
-    with pytest.raises(BadInput, match="have numbers, no names"):
-        run("--store", store.root, "--data", one, "--out", numbers, *FEW, "--hierarchy", tmp_path / "is_a.txt")
+    refused(
+        capsys,
+        "have numbers, no names",
+        "--store",
+        store.root,
+        "--data",
+        one,
+        "--out",
+        numbers,
+        *FEW,
+        "--hierarchy",
+        tmp_path / "is_a.txt",
+    )
     gone = f"npz:{tmp_path / 'gone.npz'}"  # the images went away, the answers are still there
-    zoo(store, "a", gone, outside, True, tmp_path)
+    zoo(store, "a", gone, outside, True)
     assert run("--store", store.root, "--data", one, "--out", gone, *FEW) == 0
-    assert "could not be told" in capsys.readouterr().out
+    assert "could not be found out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -238,36 +288,37 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
         (("--pair", "a"), "is not of the form NAME=VALUE"),
         (("--pair", "a=in.npz"), "write NAME=IN,OUT"),
         (("--pair", "a=in.npz,out.npz"), "There is no file or folder of predictions at in.npz"),
-        (("--pair", "a=in.npz,out.npz", "--data", "digits"), "leave --data, --out and --also"),
+        (("--pair", "a=in.npz,out.npz", "--data", "digits"), "omit --data, --out and --also"),
         (("--data", "digits", "--out", "x"), "nescio zoo MODEL"),
         (("--estimation", 0, "--data", "digits", "--out", "x"), "--estimation must be at least 1"),
         (("--measures", "sureness", "--data", "digits", "--out", "x"), "sureness"),
     ],
 )
-def test_bad_words(words: tuple[Any, ...], sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=sentence):
-        run(*words, "--store", tmp_path / "store")
+def test_bad_words(words: tuple[Any, ...], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, sentence, *words, "--store", tmp_path / "store")
 
 
-def test_one_file_of_names_is_not_enough(files: Path) -> None:
+def test_one_file_of_names_is_not_enough(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "in.txt").write_text("a\nb\n")
-    with pytest.raises(BadInput, match="Give both --in-names and --out-names"):
-        run(*pairs(files), *FEW, "--in-names", files / "in.txt", "--store", files / "store")
+    refused(
+        capsys,
+        "Give both --in-names and --out-names",
+        *pairs(files),
+        *FEW,
+        "--in-names",
+        files / "in.txt",
+        "--store",
+        files / "store",
+    )
 
 
-def test_every_default_is_in_the_help() -> None:
-    parser = argparse.ArgumentParser(description=command.__doc__)
-    command.configure(parser)
-    text = parser.format_help()
-    for word in (
-        "150",
-        "50",
-        "11",
-        "largest,entropy,mc-dropout",
-        "parent-child",
-        "as many as the in-data has; half of the out-classes",
-    ):
-        assert word in " ".join(text.split())
+def test_every_default_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("--help")
+    text = " ".join(capsys.readouterr().out.split())
+    half = "as many as are in-distribution; half of the out-classes"
+    for word in ("150", "50", "11", "largest,entropy,mc-dropout", "parent-child", half):
+        assert word in text
 
 
 # ---- real images
@@ -302,7 +353,7 @@ def test_real_classes_from_easy_to_hard(tmp_path: Path, capsys: pytest.CaptureFi
     assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {80}
     assert {row["value"] for row in rows if row["metric"] == "window"} == {20}
     from nescio import measures
-    from nescio.protocols.cood import divide
+    from nescio.protocols.cood.grading import divide
 
     for name in ("coarse", "fine"):
         aurocs = severities(rows, name)

@@ -72,7 +72,7 @@ def test_a_tree_that_was_read_upside_down_is_seen(tmp_path: Path, tree: Hierarch
     wide = "root a\nroot b\nroot c\na d\na e\n"
     (tmp_path / "wide.txt").write_text(wide)
     assert not read(tmp_path / "wide.txt").upside_down and not tree.upside_down
-    assert read(tmp_path / "wide.txt", "child parent").upside_down
+    assert read(tmp_path / "wide.txt", "child-parent").upside_down
 
 
 def test_a_cycle_ends() -> None:
@@ -122,7 +122,7 @@ def test_bad_places_orders_and_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match="not text"):
         read(tmp_path / "a.txt")
-    with pytest.raises(BadInput, match="'parent child' or 'child parent'"):
+    with pytest.raises(BadInput, match="parent-child or child-parent"):
         read(tmp_path / "a.txt", "up down")
 
 

@@ -119,7 +119,7 @@ class Plan(Checked):
 
 def upgrade(rows: list[Row]) -> list[Row]:
     """Rows before version 3 wrote severities, fixed sets and mistaken images as texts of their group."""
-    return [_upgraded(row, row["group"]) if row["group"] is not None else row for row in rows]
+    return [row if row["group"] is None or row["condition"] else _upgraded(row, row["group"]) for row in rows]
 
 
 def _upgraded(row: Row, group: str) -> Row:
@@ -171,6 +171,9 @@ def grade_models(plan: Plan, pairs: Sequence[PairedDumps], names: ClassNames | N
     models = [pair.model for pair in pairs]
     if twice := [model for model in models if models.count(model) > 1]:
         raise BadInput(f"Two pairs are named {twice[0]}: every model needs a name of its own.")
+    for name in (name for pair in pairs for name in pair.others):
+        if name.startswith(f"{SEVERITY} "):
+            raise BadInput(f"A fixed out-set cannot be named {name!r}: that is the name of a group.")
     refused, notes = overlapping_classes(plan, names)
     work.note(*notes)
     steps = work.evaluate("grading the out-classes", [_step(plan, pair, refused) for pair in pairs])

@@ -84,9 +84,7 @@ def _pair_of(text: str) -> PairedDumps:
     return pair_of_files(name, inside, others[0], named_values(others[1:], "--pair"))
 
 
-def pair_of_files(
-    model: str, inside: str, outside: str, others: Mapping[str, str] | None = None
-) -> PairedDumps:
+def pair_of_files(model: str, inside: str, outside: str, others: Mapping[str, str] | None = None) -> PairedDumps:
     """A model by its files of predictions."""
     fixed = {name: file_dump(path, model) for name, path in (others or {}).items()}
     pair = PairedDumps(model, file_dump(inside, model), file_dump(outside, model), fixed)
@@ -216,11 +214,11 @@ def check_names(names: ClassNames, pairs: Sequence[PairedDumps]) -> None:
 
 def overlapping_classes(plan: Plan, names: ClassNames | None) -> tuple[tuple[int, ...], list[str]]:
     """The out-classes that overlap with in-classes, and what to know of them."""
+    tree = None if plan.hierarchy is None else hierarchy.read(plan.hierarchy, plan.hierarchy_order)
     if names is None:
-        if plan.hierarchy is not None:
+        if tree is not None:
             raise BadInput("A hierarchy needs the names of the classes: give --in-names and --out-names.")
         return (), []
-    tree = None if plan.hierarchy is None else hierarchy.read(plan.hierarchy, plan.hierarchy_order)
     inside, outside = names
     refused, notes = hierarchy.overlapping(inside, outside, tree), []
     if refused:

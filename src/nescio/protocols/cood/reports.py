@@ -1,754 +1,571 @@
 """The tables and figures of Galil et al. 2023 about graded detection of new classes, each a named function of rows.
 
-`REPORTS` holds them by the paper's names (`fig6`, `fig25`), appendix M.8 as `overlap`; the page tells all of them, and
-`nescio report ROWS --only fig6,fig25` writes those that are asked for.
+Reports have the paper's names (`cood/fig6`, `cood/fig25`), appendix M.8 is `cood/overlap`; the page holds all of them,
+and `nescio report ROWS --only fig6,fig25` writes some.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nescio.errors import Undefined
+from nescio.analysis.answers import MC_DROPOUT
 from nescio.networks import families, regimes
-from nescio.protocols.cood import SEVERITY
-from nescio.protocols.cood.hierarchy import ORDERS
-from nescio.protocols.selective import MC_DROPOUT
-from nescio.protocols.selective.tables import NAMELESS
-from nescio.protocols.uimnet.reports import _count, _data
-from nescio.report import Cell, Table
-from nescio.report.boxes import Box, box_figure, level_points, levels_figure
-from nescio.report.cells import JOINT, grouped, legend, number, of_hundred
-from nescio.report.charts import PAGE, heat_figure
-from nescio.report.clouds import OTHERS, cloud_figure, cloud_points, millions
-from nescio.report.pages import Block, Choice, Figure, Fold, Section, Story, Terms
-from nescio.report.studies import needs
+from nescio.protocols.base import registry
+from nescio.protocols.cood import NAME, SEVERITY
+from nescio.protocols.pretrained import (
+    ALL,
+    CHANGE,
+    ENTROPY,
+    LEAST,
+    PARAMS,
+    RHO,
+    TOP,
+    USUAL,
+    ModelResults,
+    Of,
+    best_of,
+    by_family,
+    cloud_block,
+    correlation,
+    figure_name,
+    gains,
+    numbers,
+    point,
+    results_of,
+    titled,
+    unnamed,
+    wide,
+)
+from nescio.report.blocks import Block, Choice, Figure, Made, SectionParts, Story, flat, fold_tables
+from nescio.report.charts import OTHERS, Box, box_figure, heat_figure, level_points, levels_figure
+from nescio.report.frame import Frame
+from nescio.report.named import report
+from nescio.report.studies import Study, story_of
+from nescio.report.tables import COUNT, Table, decimals, percents
+from nescio.report.words import millions, number, of_hundred, plural
 from nescio.rows import Row
 
-if TYPE_CHECKING:
-    from nescio.report.studies import Told
-
-USUAL, ENTROPY = "largest", "entropy"
-SOFTMAX = {USUAL: "softmax", ENTROPY: "entropy", MC_DROPOUT: "MC-dropout"}  # κ as the paper calls them
-LEAST = 3  # models of a family, or of a pair of rankings, whose correlation is shown
-TOP = 20  # models on the terminal
-LONG = 24  # lines of a table above which the page folds it
+WORDS = {USUAL: "softmax", ENTROPY: "entropy", MC_DROPOUT: "MC-dropout"}  # measures as the paper calls them
 RESNETS = {"ResNet-50": 25_557_032, "ResNet-101": 44_549_160}  # whose sizes Figure 19 marks
-ALL = "all models"
 AUROC = "AUROC of new against known"
-NEW, GAIN, RHO = "new classes", "relative improvement", "Spearman’s ρ"
+NEW, GAIN, SPEARMAN = "new classes", "relative improvement", "Spearman’s ρ"
+QUARTILES = ("lowest", "lower quartile", "median", "upper quartile", "highest")
 # what reports need of their rows
 GRADED = "a model with one of the measures on both sets"
 THREE = f"{LEAST} models or more"
-UNDER_DROPOUT = "models that were asked about both sets under dropout (the variant mc-dropout; `nescio zoo --drop 0.2`)"
+LABELLED = f"{THREE} with labels of the in-distribution images"
+UNDER_DROPOUT = "models with predictions on both sets under dropout (the variant mc-dropout; `nescio zoo --drop 0.2`)"
 
 
 # ---- rows to models
 
 
 @dataclass(frozen=True)
-class Model:
-    """Everything that the rows say of one model."""
+class GradedModels:
+    """All models of the rows, and the groups of new classes that they were graded on."""
 
-    name: str
-    params: int | None
-    graded: dict[str, dict[str, float]] = field(default_factory=dict)  # κ → {group: AUROC}
-    inside: dict[str, float] = field(default_factory=dict)  # κ → AUROC of right against wrong
-    facts: dict[str, float] = field(default_factory=dict)  # accuracy, input_size, …
-
-    @property
-    def family(self) -> str:
-        return families.family(self.name)
-
-
-@dataclass(frozen=True)
-class Models:
-    """All models of the rows, and what was asked of them."""
-
-    held: dict[str, Model]
-    levels: tuple[str, ...]  # "severity 0" …
+    models: dict[str, ModelResults]
+    severities: dict[str, float]  # "severity 0" …: the number
     fixed: tuple[str, ...]  # names of sets that are the same for all
-    measures: tuple[str, ...]  # κ, the usual one first
+    measures: tuple[str, ...]  # the usual one first
 
-    def at(self, group: str, measure: str) -> dict[str, float]:
+    def at(self, group: str, measure: str | None = None) -> dict[str, float]:
         """Model → AUROC at a severity, or on a fixed set."""
-        return {
-            name: model.graded[measure][group]
-            for name, model in self.held.items()
-            if group in model.graded.get(measure, {})
-        }
+        where: dict[str, Any] = {"target": group}
+        if group in self.severities:
+            where = {"condition": SEVERITY, "level": self.severities[group]}
+        return self.of(lambda model: model.get("auroc", measure or self.usual, **where))
 
-    def of(self, what: Callable[[Model], float | None]) -> dict[str, float]:
+    def of(self, number: Of) -> dict[str, float]:
         """Model → a number, for those that have it."""
-        return {name: value for name, model in self.held.items() if (value := what(model)) is not None}
+        return numbers(self.models.values(), number)
+
+    def errors(self, model: ModelResults) -> float | None:
+        """The AUROC of wrong against right answers."""
+        return model.get("auroc", self.usual)
 
     @property
     def usual(self) -> str:
         return self.measures[0] if self.measures else USUAL
 
     @property
+    def groups(self) -> tuple[str, ...]:
+        return (*self.severities, *self.fixed)
+
+    @property
     def middle(self) -> str:
         """The median severity: 5 of 0 to 10."""
-        return self.levels[(len(self.levels) - 1) // 2] if self.levels else ""
+        names = list(self.severities)
+        return names[(len(names) - 1) // 2] if names else ""
 
-    def best(self, measure: str | None = None) -> str | None:
+    def best(self) -> str | None:
         """The model with the highest mean AUROC over all severities."""
-        own: dict[str, list[float]] = {}
-        for level in self.levels:
-            for name, value in self.at(level, measure or self.usual).items():
-                own.setdefault(name, []).append(value)
-        return max(sorted(own), key=lambda name: fmean(own[name]), default=None)
+        means: dict[str, float] = {}
+        for name in self.models:
+            values = [own[name] for level in self.severities if name in (own := self.at(level))]
+            means |= {name: fmean(values)} if values else {}
+        return best_of(means)
 
 
-def models_of(rows: Iterable[Row] | Models) -> Models:
-    """One Model for every backbone of the rows, in their order."""
-    if isinstance(rows, Models):
-        return rows
-    held: dict[str, Model] = {}
-    for row in rows:
-        if row["backbone"] is None:
-            continue
-        model = held.setdefault(row["backbone"], Model(row["backbone"], row["params"]))
-        if row["metric"] == "auroc" and row["split"] == "out":
-            model.graded.setdefault(row["measure"], {})[row["group"]] = row["value"]
-        elif row["metric"] == "auroc":
-            model.inside[row["measure"]] = row["value"]
-        elif row["measure"] is None:
-            model.facts[row["metric"]] = row["value"]
-    groups = {group: None for m in held.values() for own in m.graded.values() for group in own}
-    levels = sorted((g for g in groups if g.startswith(SEVERITY)), key=lambda g: int(g.removeprefix(SEVERITY)))
-    measures = sorted({κ: None for m in held.values() for κ in m.graded}, key=lambda κ: κ != USUAL)
-    fixed = tuple(group for group in groups if not group.startswith(SEVERITY))
-    return Models(held, tuple(levels), fixed, tuple(measures))
+@lru_cache(maxsize=4)
+def graded_models(frame: Frame) -> GradedModels:
+    """The models of the rows, in their order."""
+    out = frame.where(metric="auroc", split="out", backbone=lambda name: name is not None)
+    levels = sorted(out.where(condition=SEVERITY).values("level"))
+    measures = sorted(out.values("measure"), key=lambda measure: measure != USUAL)
+    fixed = tuple(name for name in out.values("target") if name is not None)
+    severities = {f"{SEVERITY} {level:g}": level for level in levels}
+    return GradedModels({model.name: model for model in results_of(frame)}, severities, fixed, tuple(measures))
 
 
-def correlation(a: Mapping[str, float], b: Mapping[str, float]) -> float | None:
-    """Spearman's ρ over the models that have both; None for fewer than three, or where one of them never varies."""
-    from nescio.metrics import spearman
-
-    both = [name for name in a if name in b]
-    if len(both) < LEAST:
-        return None
-    try:
-        return spearman([a[name] for name in both], [b[name] for name in both])
-    except Undefined:
-        return None
-
-
-def gains(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """Relative improvement (after − before)/before of every model that has both."""
-    return {name: (after[name] - value) / value for name, value in before.items() if name in after and value}
-
-
-def _rho(value: float | None) -> Cell | None:
-    return None if value is None else Cell(number(value, 2), value)
-
-
-def _auroc(value: float, best: bool = False) -> Cell:
-    return Cell(number(value, 3), value, best)
-
-
-def _percent(value: float) -> Cell:
-    text = f"{100 * value:+.2f} %"
-    return Cell(text, value, value > 0) if text.strip("+-0. %") else Cell("0.00 %", value)
-
-
-def _counted(n: int) -> Cell:
-    return Cell(f"{n:,}", n)
-
-
-# ---- Figure 6: every model at every severity
-
-
-def severities(rows: Iterable[Row] | Models, measure: str | None = None) -> Table:
-    """AUROC of all models at each severity and on fixed sets beside them (Figure 6): quartiles, ends, best model."""
-    models = models_of(rows)
-    measure = measure or models.usual
-    lines = []
-    for group in (*models.levels, *models.fixed):
-        values = models.at(group, measure)
-        if values:
-            best = max(sorted(values), key=lambda name: values[name])
-            cells = [_counted(len(values)), *(_auroc(value) for value in _five(list(values.values())))]
-            lines.append((group, (*cells, Cell(best, values[best]))))
-    note = (
-        f"AUROC of new against known images, by {_word(measure)}: severity 0 holds the classes that a model finds "
-        "easiest to notice, the last severity those of which it is most sure; every model and measure has its own"
-    )
-    heads = ("models", "lowest", "lower quartile", "median", "upper quartile", "highest", "best model")
-    title = f"Detection at each severity (Figure 6), {_word(measure)}"
-    return Table(title, "new classes", heads, tuple(lines), note, legend(["auroc"]))
-
-
-def _five(values: Sequence[float]) -> tuple[float, float, float, float, float]:
-    box = Box.of(values)
-    return min(values), box.lower, box.middle, box.upper, max(values)
-
-
-@needs(GRADED)
-def fig_6(rows: Iterable[Row] | Models) -> list[Block]:
-    """Detection of all models at each severity, with a fixed set such as ImageNet-O beside (Figure 6)."""
-    models = models_of(rows)
-    if not models.levels:
-        return []
-    levels = {group: models.at(group, models.usual) for group in (*models.levels, *models.fixed)}
-    lines = {}
-    for name in dict.fromkeys((models.best(), _resnet(models))):
-        if name is not None and len(models.held) > 1:
-            lines[name] = models.held[name].graded[models.usual]
-    words = (
-        "Figure 6. One box over all models at each severity: quartiles, whiskers to 1.5 times the height of the box, "
-        f"circles beyond; by {_word(models.usual)}. 0.5 is chance."
-    )
-    if models.fixed:
-        words += f" {', '.join(models.fixed)}: the same images for every model."
-    picture = Figure(
-        "fig6",
-        "Detection from the easiest to the hardest classes",
-        words,
-        lambda: box_figure(levels, AUROC, lines=lines, apart=models.fixed, guide=0.5, palette=PAGE),
-        level_points(levels, NEW, "model", AUROC),
-    )
-    tables = {_word(measure): [severities(models, measure)] for measure in models.measures}
-    first = next(iter(tables.values()))[0]
-    return [picture, Choice("Measure of uncertainty", tables) if len(tables) > 1 else first]
-
-
-def _resnet(models: Models) -> str | None:
-    """The plain ResNet-50, which ImageNet-O was made to fool."""
-    named = [name for name in models.held if name.removeprefix("torchvision:").partition(".")[0] == "resnet50"]
-    return next((name for name in named if models.usual in models.held[name].graded), None)
+def _accuracy(model: ModelResults) -> float | None:
+    return model.get("accuracy")
 
 
 def _word(measure: str) -> str:
-    return SOFTMAX.get(measure, measure)
-
-
-# ---- Figures 7, 19 and 20: what goes with detection at the median severity
-
-
-def by_family(models: Models, names: Iterable[str]) -> dict[str, list[str]]:
-    """The models of each family among these, the largest families first."""
-    held: dict[str, list[str]] = {}
-    for name in names:
-        held.setdefault(models.held[name].family, []).append(name)
-    return dict(sorted(held.items(), key=lambda each: (-len(each[1]), each[0])))
-
-
-def against(rows: Iterable[Row] | Models, what: Callable[[Model], float | None], title: str, head: str) -> Table:
-    """Spearman's ρ of detection at the median severity with another number, over all models and by family."""
-    models = models_of(rows)
-    detects, other = models.at(models.middle, models.usual), models.of(what)
-    both = [name for name in detects if name in other]
-    lines = [(ALL, (_counted(len(both)), _rho(correlation(detects, other))))]
-    for family, own in by_family(models, both).items():
-        if len(own) >= LEAST:
-            rho = correlation({name: detects[name] for name in own}, other)
-            lines.append((families.label(family), (_counted(len(own)), _rho(rho))))
-    note = f"Families of at least {LEAST} models; a dash where one of the two numbers is the same for all of them"
-    return Table(title, "architecture", ("models", head), tuple(lines) if len(both) >= LEAST else (), note)
-
-
-@needs(f"{THREE} with labels of the in-domain images")
-def fig_7(rows: Iterable[Row] | Models) -> list[Block]:
-    """Detection at the median severity against the in-distribution AUROC (Figure 7)."""
-    models = models_of(rows)
-    return _scatter(models, "fig7", lambda m: m.inside.get(models.usual), "in-distribution AUROC")
-
-
-@needs("models whose number of parameters is known, as `nescio zoo` knows it")
-def fig_19(rows: Iterable[Row] | Models) -> list[Block]:
-    """Detection at the median severity against the number of parameters (Figure 19)."""
-    models = models_of(rows)
-    small = best_under(models)
-    return [
-        *_scatter(models, "fig19", lambda m: m.params, "parameters", marks=tuple(RESNETS.values())),
-        *([small] if small.lines else []),
-    ]
-
-
-@needs(f"{THREE} with labels of the in-domain images")
-def fig_20(rows: Iterable[Row] | Models) -> list[Block]:
-    """Detection at the median severity against the accuracy (Figure 20)."""
-    return _scatter(models_of(rows), "fig20", lambda m: m.facts.get("accuracy"), "accuracy")
-
-
-def _scatter(
-    models: Models, key: str, what: Callable[[Model], float | None], x: str, marks: Sequence[float] = ()
-) -> list[Block]:
-    y = f"AUROC at {models.middle}"
-    detects, other = models.at(models.middle, models.usual), models.of(what)
-    both = [name for name in detects if name in other]
-    if len(both) < LEAST:
-        return []
-    kinds = by_family(models, both)
-    names = {}
-    for family, own in kinds.items():
-        rho = correlation({name: detects[name] for name in own}, other)
-        said = f"{number(rho, 2)}, {len(own)}" if rho is not None else str(len(own))
-        names[family] = f"{families.label(family)} ({said})" if len(own) >= LEAST else OTHERS
-    points = [
-        {"name": names[models.held[name].family], "model": name, "size": models.held[name].params}
-        | {
-            "family": families.label(models.held[name].family),
-            "dot": families.distilled(name),
-            x: other[name],
-            y: detects[name],
-        }
-        for name in both
-    ]
-    rho = correlation(detects, other)
-    words = (
-        f"Figure {key.removeprefix('fig')}. One point a model, larger with more parameters, by {_word(models.usual)}. "
-        "Behind a family: Spearman’s ρ, and how many models."
-        + ("" if rho is None else f" Over all {len(both)} models ρ = {number(rho, 2)}.")
-        + (f" Upright lines: the sizes of {' and '.join(RESNETS)}." if marks else "")
-    )
-
-    def chart() -> Any:
-        from nescio.report.clouds import _lines
-
-        drawn = cloud_figure(points, x, y, log=bool(marks), palette=PAGE)
-        drawn.layer = [*(line for mark in marks for line in _lines((mark, None), PAGE)), *drawn.layer]
-        return drawn
-
-    title = f"Detection at the median severity against {x} (Figure {key.removeprefix('fig')})"
-    return [Figure(key, title, words, chart, cloud_points(points, x, y)), against(models, what, title, f"ρ with {x}")]
-
-
-def best_under(rows: Iterable[Row] | Models) -> Table:
-    """The best model at the median severity among those of at most the size of ResNet-50, and of ResNet-101 (M.1)."""
-    models = models_of(rows)
-    detects = models.at(models.middle, models.usual)
-    lines = []
-    for name, most in RESNETS.items():
-        held = {model: models.held[model].params for model in detects}
-        own = [model for model, params in held.items() if params is not None and params <= most]
-        if own:
-            best = max(sorted(own), key=lambda model: detects[model])
-            params = held[best] or 0
-            cells = (Cell(best, detects[best]), _auroc(detects[best]), Cell(millions(params), params))
-            lines.append((f"up to {name} ({millions(most)})", (*cells, _counted(len(own)))))
-    heads = ("best model", f"AUROC at {models.middle} ↑", "its parameters", "of models")
-    return Table("The best model of a limited size (Figure 19)", "parameters", heads, tuple(lines))
-
-
-# ---- Figure 21: training regimes
-
-
-TAUGHT = {regimes.PRUNING_TAUGHT: regimes.DISTILLATION}  # distillation in any form
-
-
-def regime_gains(rows: Iterable[Row] | Models) -> dict[str, dict[str, dict[str, float]]]:
-    """Regime → severity → {model: relative improvement over its own counterpart}."""
-    models = models_of(rows)
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for pair in regimes.pairs(models.held):
-        if pair.counterpart is None:
-            continue
-        for level in models.levels:
-            values = models.at(level, models.usual)
-            if pair.model in values and values.get(pair.counterpart):
-                gain = (values[pair.model] - values[pair.counterpart]) / values[pair.counterpart]
-                kind = TAUGHT.get(pair.regime, pair.regime)
-                found.setdefault(kind, {}).setdefault(level, {})[pair.model] = gain
-    return {kind: found[kind] for kind in regimes.REGIMES if kind in found}
-
-
-def regime_table(rows: Iterable[Row] | Models) -> Table:
-    """Mean relative improvement of each training regime at each severity (Figure 21)."""
-    models = models_of(rows)
-    lines = []
-    for kind, by_level in regime_gains(models).items():
-        pairs = len({name for own in by_level.values() for name in own})
-        cells = [_percent(fmean(by_level[level].values())) if level in by_level else None for level in models.levels]
-        lines.append((kind, (_counted(pairs), *cells)))
-    note = (
-        "Mean relative improvement of AUROC over each model's own counterpart, the same network without the regime; "
-        "distillation in any form, pruning with the unpruned teacher included. Bold is for the better"
-    )
-    heads = ("models", *map(_short, models.levels))
-    return Table("What the way of training does to detection (Figure 21)", "regime", heads, tuple(lines), note)
-
-
-@needs(
-    "a model and the same network without its training regime, by timm's names, such as "
-    "deit_tiny_distilled_patch16_224.fb_in1k and deit_tiny_patch16_224.fb_in1k"
-)
-def fig_21(rows: Iterable[Row] | Models) -> list[Block]:
-    """Mean relative improvement by training regime, from the easiest to the hardest classes (Figure 21)."""
-    models = models_of(rows)
-    found = regime_gains(models)
-    if not found:
-        return []
-    lines = {kind: {level: fmean(own.values()) for level, own in held.items()} for kind, held in found.items()}
-    picture = Figure(
-        "fig21",
-        "What the way of training does at each severity",
-        "Figure 21. Mean relative improvement of AUROC over each model’s own counterpart; above the line is better.",
-        lambda: levels_figure(lines, GAIN, guide=0.0, form="+.2%", palette=PAGE),
-        level_points(lines, "regime", NEW, GAIN),
-    )
-    return [picture, regime_table(models)]
+    return WORDS.get(measure, measure)
 
 
 def _short(level: str) -> str:
-    return level.replace(SEVERITY, "s")
+    return level.replace(f"{SEVERITY} ", "s")
 
 
-# ---- Figures 22 to 24: one κ against another
+def _ticks(graded: GradedModels) -> dict[str, str]:
+    return {level: _short(level) for level in graded.severities}
 
 
-def improvement(rows: Iterable[Row] | Models, after: str, before: str, figure: int) -> Table:
-    """Relative improvement of every model's AUROC by one κ over another, at each severity.
-
-    Each κ is judged on the groups that were built for it: those of the other would favour the other.
-    """
-    models = models_of(rows)
-    lines = []
-    for level in models.levels:
-        values = list(gains(models.at(level, after), models.at(level, before)).values())
-        if values:
-            better = fmean(value > 0 for value in values)
-            cells = [_counted(len(values)), *map(_percent, (*_five(values), fmean(values)))]
-            lines.append((level, (*cells, Cell(f"{100 * better:.0f} %", better))))
-    heads = ("models", "lowest", "lower quartile", "median", "upper quartile", "highest", "mean", "better")
-    note = "(after − before)/before of AUROC; each measure on the groups that were built for it. Bold is for the better"
-    title = f"{_word(after)} against {_word(before)} (Figure {figure})"
-    return Table(title, "new classes", heads, tuple(lines), note)
-
-
-def _boxes(rows: Iterable[Row] | Models, after: str, before: str, figure: int) -> list[Block]:
-    models = models_of(rows)
-    levels = {level: gains(models.at(level, after), models.at(level, before)) for level in models.levels}
-    if not any(levels.values()):
-        return []
-    picture = Figure(
-        f"fig{figure}",
-        f"{_word(after)} instead of {_word(before)}",
-        f"Figure {figure}. Relative improvement of each model’s AUROC; above the line {_word(after)} is better.",
-        lambda: box_figure(levels, GAIN, guide=0.0, form="+.2%", palette=PAGE),
-        level_points(levels, NEW, "model", GAIN),
-    )
-    return [picture, improvement(models, after, before, figure)]
-
-
-@needs("the measures largest and entropy (--measures)")
-def fig_22(rows: Iterable[Row] | Models) -> list[Block]:
-    """Relative improvement by entropy over the largest softmax, at each severity (Figure 22)."""
-    return _boxes(rows, ENTROPY, USUAL, 22)
-
-
-@needs(UNDER_DROPOUT)
-def fig_23(rows: Iterable[Row] | Models) -> list[Block]:
-    """Relative improvement by MC-dropout over the largest softmax, at each severity (Figure 23)."""
-    return _boxes(rows, MC_DROPOUT, USUAL, 23)
-
-
-@needs(UNDER_DROPOUT)
-def fig_24(rows: Iterable[Row] | Models) -> list[Block]:
-    """Relative improvement by MC-dropout over entropy, at each severity (Figure 24)."""
-    return _boxes(rows, MC_DROPOUT, ENTROPY, 24)
-
-
-# ---- Figure 25: do severities rank models alike?
-
-
-def ranks(rows: Iterable[Row] | Models) -> Table:
-    """Spearman's ρ between the rankings of the models at every two severities (Figure 25)."""
-    models = models_of(rows)
-    values = {level: models.at(level, models.usual) for level in models.levels}
-    lines = [
-        (_short(a), tuple(_rho(correlation(values[a], values[b])) for b in models.levels))
-        for a in reversed(models.levels)
-    ]
-    enough = any(cell is not None for _, cells in lines for cell in cells)
-    note = f"Spearman's ρ over {len(models.held)} models, by {_word(models.usual)}"
-    title = "Do severities rank the models alike? (Figure 25)"
-    return Table(title, "severity", tuple(map(_short, models.levels)), tuple(lines) if enough else (), note)
-
-
-@needs(THREE)
-def fig_25(rows: Iterable[Row] | Models) -> list[Block]:
-    """Rank correlation of the models between severities (Figure 25)."""
-    models = models_of(rows)
-    table = ranks(models)
-    cells = [
-        {"line": line, "column": head, "value": cell.value, "n": len(models.held)}
-        for line, own in table.lines
-        for head, cell in zip(table.heads, own, strict=True)
-        if cell is not None
-    ]
-    if not cells:
-        return []
-    picture = Figure(
-        "fig25",
-        "How alike two severities rank the models",
-        "Figure 25. Spearman’s ρ: 1 is the same order, 0 is none; more colour is more alike.",
-        lambda: heat_figure(cells, RHO, 0.0, PAGE),
-        [{"severity": c["line"], "other severity": c["column"], RHO: c["value"], "models": c["n"]} for c in cells],
-    )
-    return [picture, table]
-
-
-# ---- Figure 26: factors
-
-
-FACTORS: dict[str, Callable[[Model, str], float | None]] = {
-    "accuracy": lambda model, κ: model.facts.get("accuracy"),
-    "ID-AUROC": lambda model, κ: model.inside.get(κ),
-    "#parameters": lambda model, κ: model.params,
-    "input size": lambda model, κ: model.facts.get("input_size"),
-    "embedding size": lambda model, κ: model.facts.get("embedding_size"),
-}
-
-
-def factors(rows: Iterable[Row] | Models) -> Table:
-    """Spearman's ρ of detection with accuracy, ID-AUROC, size, input and embedding, at each severity (Figure 26)."""
-    models = models_of(rows)
-    lines = []
-    for name, of in FACTORS.items():
-        other = models.of(lambda model, of=of: of(model, models.usual))  # type: ignore[misc]
-        cells = [_rho(correlation(models.at(level, models.usual), other)) for level in models.levels]
-        if any(cells):
-            lines.append((name, (*cells, _counted(len(other)))))
-    heads = (*map(_short, models.levels), "models")
-    note = f"Spearman's ρ over models, by {_word(models.usual)}; a dash where the factor does not vary"
-    return Table("What goes with detection at each severity (Figure 26)", "factor", heads, tuple(lines), note)
-
-
-@needs(f"{THREE} that differ in accuracy, size or input")
-def fig_26(rows: Iterable[Row] | Models) -> list[Block]:
-    """Rank correlation of detection with properties of models, at each severity (Figure 26)."""
-    models = models_of(rows)
-    table = factors(models)
-    lines = {
-        name: {level: cell.value for level, cell in zip(models.levels, cells, strict=False) if cell is not None}
-        for name, cells in table.lines
-    }
-    if not lines:
-        return []
-    picture = Figure(
-        "fig26",
-        "What goes with detection",
-        "Figure 26. Spearman’s ρ between a property of the models and their AUROC at each severity.",
-        lambda: levels_figure(lines, RHO, guide=0.0, palette=PAGE),
-        level_points(lines, "factor", NEW, RHO),
-    )
-    return [picture, table]
-
-
-# ---- appendix M.8: whose classes are hard?
-
-
-def overlap(rows: Iterable[Row]) -> Table:
-    """At each severity: how many classes some model's group holds, and how many every one's (appendix M.8)."""
-    rows = [row for row in rows if row["metric"] in ("union", "intersection", "out_classes", "window")]
-    counts = {name: [row["value"] for row in rows if row["metric"] == name] for name in ("out_classes", "window")}
-    if not counts["out_classes"] or not any(row["metric"] == "union" for row in rows):
-        return Table("Are the same classes hard for all models? (M.8)", "new classes", (), ())
-    every = int(max(counts["out_classes"]))
-    found: dict[tuple[str, str], dict[str, Row]] = {}
-    for row in rows:
-        if row["metric"] in ("union", "intersection"):
-            found.setdefault((row["measure"], row["group"]), {})[row["metric"]] = row
-    lines = []
-    for (measure, group), held in sorted(found.items(), key=lambda each: (each[0][0] != USUAL, each[0][0])):
-        some, all_ = held["union"]["value"], held["intersection"]["value"]
-        cells = (_counted(int(some)), Cell(f"{100 * some / every:.1f} %", some / every), _counted(int(all_)))
-        lines.append((JOINT.join((_word(measure), group)), (*cells, _counted(held["union"]["n"]))))
-    note = (
-        f"Of {every:,} new classes, {int(max(counts['window'])):,} in a group. Where some model's group holds nearly "
-        "all of them and no class is in every model's, what is hard for one model is easy for another"
-    )
-    heads = ("in some model's group", "of all", "in every model's", "models")
-    corner = JOINT.join(("measure", "new classes"))
-    return Table("Are the same classes hard for all models? (M.8)", corner, heads, tuple(lines), note, labels=2)
-
-
-def alike(rows: Iterable[Row]) -> Table:
-    """Images of hard classes to which most models give the same answer (Figure 27)."""
-    lines = [
-        (row["group"], (_counted(int(row["value"])), _counted(row["n"])))
-        for row in rows
-        if row["metric"] == "same_answer"
-    ]
-    corner = JOINT.join(("image", "its class", "the answer"))
-    note = "Among the test images of each model's own hardest group; no answer is right, for the class was never taught"
-    title = "Images that many models mistake alike (Figure 27)"
-    return Table(title, corner, ("models that say so", "of models"), tuple(lines), note, labels=3)
+def _five(values: Mapping[str, float]) -> Row:
+    """Ends and quartiles."""
+    box = Box.of(list(values.values()))
+    ends = (min(values.values()), box.lower, box.middle, box.upper, max(values.values()))
+    return dict(zip(QUARTILES, ends, strict=True))
 
 
 # ---- every model
 
 
-def scores(rows: Iterable[Row] | Models, most: int | None = None) -> Table:
-    """One line a model, the one that notices new classes best first; `most`: only so many."""
-    models = models_of(rows)
-    κ, middle = models.usual, models.middle
-    ends = dict.fromkeys((*models.levels[:1], middle, *models.levels[-1:], *models.fixed))
-    columns: dict[str, dict[str, float]] = {f"{_short(group)} ↑": models.at(group, κ) for group in ends if group}
-    columns["right ↑"] = models.of(lambda m: m.facts.get("accuracy"))
-    columns["notices errors ↑"] = models.of(lambda m: m.inside.get(κ))
-    columns = {head: values for head, values in columns.items() if values}
-    best = {head: max(values.values()) if len(set(values.values())) > 1 else None for head, values in columns.items()}
-    detects = models.at(middle, κ)
+@report("cood/models", needs=GRADED)
+def scores(frame: Frame, most: int | None = None) -> Table:
+    """One line per model, the one that notices new classes best first; `most`: only so many."""
+    graded = graded_models(frame)
+    levels = list(graded.severities)
+    groups = dict.fromkeys((*levels[:1], graded.middle, *levels[-1:], *graded.fixed))
+    columns = {f"{_short(group)} ↑": graded.at(group) for group in groups if group}
+    columns["right ↑"] = graded.of(_accuracy)
+    columns["notices errors ↑"] = graded.of(graded.errors)
+    columns["params"] = graded.of(lambda model: model.params)
+    detects = graded.at(graded.middle)
     order = sorted(detects, key=lambda name: (-detects[name], name))
-
-    def cell(head: str, name: str) -> Cell | None:
-        value = columns[head].get(name)
-        return None if value is None else Cell(f"{100 * value:.1f} %", value, value == best[head])
-
-    lines = []
-    for name in order[: most or len(order)]:
-        params = models.held[name].params
-        sized = Cell(millions(params), params) if params is not None else None
-        lines.append((name, (*(cell(head, name) for head in columns), sized)))
+    rows = [{"model": name} | {head: own.get(name) for head, own in columns.items()} for name in order]
     first = f"The {most} best of {len(order)}. " if most and len(order) > most else ""
-    span = " to ".join(map(_short, (*models.levels[:1], *models.levels[-1:])))
     note = (
-        f"{first}{span}: pairs of a new and a known image in which the model is less sure of the new one, from the "
-        f"classes that are easiest for it to the hardest, by {_word(κ)}. Right: answers on known images. Notices "
-        "errors: pairs of a wrong and a right answer in which it is less sure of the wrong one"
+        f"{first}{' to '.join(map(_short, (*levels[:1], *levels[-1:])))}: pairs of a new and a known image in which "
+        "the model is less sure of the new one, from the classes that are easiest for it to the hardest, by "
+        f"{_word(graded.usual)}. Right: answers on known images. Notices errors: pairs of a wrong and a right answer "
+        "in which it is less sure of the wrong one"
     )
-    heads = (*columns, "params")
-    return Table("Which models notice what they were never taught?", "model", heads, tuple(lines), note)
+    title = "Which models notice classes that were not in training?"
+    whole = wide(rows, title, "model", form=percents(), forms={"params": millions}, note=note)
+    return whole.top(most) if most else whole
+
+
+# ---- Figure 6: every model at every severity
+
+
+def severities(frame: Frame, measure: str | None = None) -> Table:
+    """AUROC of all models at each severity and on fixed sets beside them (Figure 6): quartiles, ends, best model."""
+    graded = graded_models(frame)
+    measure = measure or graded.usual
+    rows = [
+        {NEW: group, "models": len(values), **_five(values), "best model": best_of(values)}
+        for group in graded.groups
+        if (values := graded.at(group, measure))
+    ]
+    note = (
+        f"AUROC of new against known images, by {_word(measure)}: severity 0 holds the classes that a model finds "
+        "easiest to notice, the last severity those of which it is most sure; every model and measure has its own"
+    )
+    title = f"Detection at each severity (Figure 6), {_word(measure)}"
+    return wide(rows, title, NEW, form=decimals(3), note=note, explain=("auroc",))
+
+
+@report("cood/fig6", needs=GRADED)
+def fig_6(frame: Frame) -> Made:
+    """Detection of all models at each severity, with a fixed set such as ImageNet-O beside (Figure 6)."""
+    graded = graded_models(frame)
+    if not graded.severities:
+        return None
+    levels = {group: graded.at(group) for group in graded.groups}
+    lines = {
+        name: {group: values[name] for group, values in levels.items() if name in values}
+        for name in dict.fromkeys((graded.best(), _resnet(graded)))
+        if name is not None and len(graded.models) > 1
+    }
+    words = (
+        "Figure 6. One box over all models at each severity: quartiles, whiskers to 1.5 times the height of the box, "
+        f"circles beyond; by {_word(graded.usual)}. 0.5 is chance."
+    )
+    if graded.fixed:
+        words += f" {', '.join(graded.fixed)}: the same images for every model."
+
+    def chart() -> Any:
+        return box_figure(levels, AUROC, lines=lines, apart=graded.fixed, guide=0.5, ticks=_ticks(graded))
+
+    title = "Detection from the easiest to the hardest classes"
+    picture = Figure("fig6", title, words, chart, level_points(levels, NEW, "model", AUROC))
+    tables = {_word(measure): [severities(frame, measure)] for measure in graded.measures}
+    return [picture, Choice("Measure of uncertainty", tables) if len(tables) > 1 else severities(frame)]
+
+
+def _resnet(graded: GradedModels) -> str | None:
+    """The plain ResNet-50, which ImageNet-O was made to fool."""
+    detects = graded.at(graded.middle)
+    return next((name for name in detects if name.removeprefix("torchvision:").partition(".")[0] == "resnet50"), None)
+
+
+# ---- Figures 7, 19 and 20: what goes with detection at the median severity
+
+
+@report("cood/fig7", needs=LABELLED)
+def fig_7(frame: Frame) -> Made:
+    """Detection at the median severity against the in-distribution AUROC (Figure 7)."""
+    return _scatter(frame, "fig7", graded_models(frame).errors, "in-distribution AUROC")
+
+
+@report("cood/fig19", needs="models whose number of parameters is known, as `nescio zoo` knows it")
+def fig_19(frame: Frame) -> Made:
+    """Detection at the median severity against the number of parameters (Figure 19)."""
+    marks = [("x", float(size)) for size in RESNETS.values()]
+    words = f" Upright lines: the sizes of {' and '.join(RESNETS)}."
+    blocks = _scatter(frame, "fig19", lambda model: model.params, PARAMS, words, log=True, guides=marks)
+    return [*blocks, best_under(frame)]
+
+
+@report("cood/fig20", needs=LABELLED)
+def fig_20(frame: Frame) -> Made:
+    """Detection at the median severity against the accuracy (Figure 20)."""
+    return _scatter(frame, "fig20", _accuracy, "accuracy")
+
+
+def _scatter(frame: Frame, key: str, of: Of, x: str, more: str = "", **options: Any) -> list[Block]:
+    graded = graded_models(frame)
+    y = f"AUROC at {graded.middle}"
+    detects, other = graded.at(graded.middle), graded.of(of)
+    both = [graded.models[name] for name in detects if name in other]
+    if len(both) < LEAST:
+        return []
+    rows: list[Row] = [{"architecture": ALL, "models": len(both), f"ρ with {x}": correlation(detects, other)}]
+    points = []
+    for family, own in by_family(both).items():
+        name, rho = OTHERS, correlation(numbers(own, lambda model: detects[model.name]), other)
+        if len(own) >= LEAST:
+            counted = str(len(own)) if rho is None else f"{number(rho, 2)}, {len(own)}"
+            name = f"{families.label(family)} ({counted})"
+            rows.append({"architecture": families.label(family), "models": len(own), f"ρ with {x}": rho})
+        points += [point(model, name) | {x: other[model.name], y: detects[model.name]} for model in own]
+    rho = rows[0][f"ρ with {x}"]
+    words = (
+        f"One point per model, larger with more parameters, by {_word(graded.usual)}. Behind a family: Spearman’s ρ, "
+        "and how many models." + ("" if rho is None else f" Over all {len(both)} models ρ = {number(rho, 2)}.") + more
+    )
+    title = f"Detection at the median severity against {x} ({figure_name(key)})"
+    note = f"Families of at least {LEAST} models; a dash where one of the two numbers is the same for all of them"
+    table = wide(rows, title, "architecture", form=RHO, note=note)
+    return flat([cloud_block(key, title, words, points, x, y, **options), table])
+
+
+def best_under(frame: Frame) -> Table:
+    """The best model at the median severity among those of at most the size of ResNet-50, and of ResNet-101 (M.1)."""
+    graded = graded_models(frame)
+    params, head = graded.of(lambda model: model.params), f"AUROC at {graded.middle}"
+    rows: list[Row] = []
+    for name, most in RESNETS.items():
+        own = {model: value for model, value in graded.at(graded.middle).items() if params.get(model, most + 1) <= most}
+        if best := best_of(own):
+            line = {PARAMS: f"up to {name} ({millions(most)})", "best model": best, head: own[best]}
+            rows.append(line | {"its parameters": params[best], "of models": len(own)})
+    title = "The best model of a limited size (Figure 19)"
+    return wide(rows, title, PARAMS, form=decimals(3), forms={"its parameters": millions})
+
+
+# ---- Figure 21: training regimes
+
+ANY_FORM = {regimes.PRUNING_TAUGHT: regimes.DISTILLATION}  # distillation in any form
+
+
+def regime_gains(frame: Frame) -> dict[str, dict[str, dict[str, float]]]:
+    """Regime → severity → {model: relative improvement over its own counterpart}."""
+    graded = graded_models(frame)
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for pair in regimes.pairs(graded.models):
+        for level in graded.severities:
+            values = graded.at(level)
+            if pair.model in values and pair.counterpart and values.get(pair.counterpart):
+                gain = gains({"": values[pair.model]}, {"": values[pair.counterpart]})[""]
+                kind = ANY_FORM.get(pair.regime, pair.regime)
+                found.setdefault(kind, {}).setdefault(level, {})[pair.model] = gain
+    return {kind: found[kind] for kind in regimes.REGIMES if kind in found}
+
+
+@report(
+    "cood/fig21",
+    needs="a model and the same network without its training regime, by timm's names, such as "
+    "deit_tiny_distilled_patch16_224.fb_in1k and deit_tiny_patch16_224.fb_in1k",
+)
+def fig_21(frame: Frame) -> Made:
+    """Mean relative improvement by training regime, from the easiest to the hardest classes (Figure 21)."""
+    found = regime_gains(frame)
+    if not found:
+        return None
+    lines = {kind: {level: fmean(own.values()) for level, own in levels.items()} for kind, levels in found.items()}
+    rows = [
+        {"regime": kind, "models": len({name for own in found[kind].values() for name in own})}
+        | {_short(level): value for level, value in line.items()}
+        for kind, line in lines.items()
+    ]
+    note = (
+        "Mean relative improvement of AUROC over each model's own counterpart, the same network without the regime; "
+        "distillation in any form, pruning with the unpruned teacher included. Bold is for the better"
+    )
+    title = "What the way of training does to detection (Figure 21)"
+    picture = Figure(
+        "fig21",
+        "What the way of training does at each severity",
+        "Figure 21. Mean relative improvement of AUROC over each model’s own counterpart; above the line is better.",
+        lambda: levels_figure(lines, GAIN, guide=0.0, form="+.2%", ticks=_ticks(graded_models(frame))),
+        level_points(lines, "regime", NEW, GAIN),
+    )
+    return [picture, wide(rows, title, "regime", form=CHANGE, note=note, changes=True)]
+
+
+# ---- Figures 22 to 24: one measure against another
+
+
+def improvement(frame: Frame, after: str, before: str, key: str) -> Table:
+    """Relative improvement of every model's AUROC by one measure over another, at each severity.
+
+    Each measure is judged on the groups that were built for it: those of the other would favour the other.
+    """
+    rows = [
+        {NEW: level, "models": len(values), **_five(values), "mean": fmean(values.values())}
+        | {"better": fmean(value > 0 for value in values.values())}
+        for level, values in _improvements(graded_models(frame), after, before).items()
+    ]
+    note = "(after − before)/before of AUROC; each measure on the groups that were built for it. Bold is for the better"
+    title = f"{_word(after)} against {_word(before)} ({figure_name(key)})"
+    return wide(rows, title, NEW, form=CHANGE, forms={"better": percents(0)}, note=note, changes=True)
+
+
+def _improvements(graded: GradedModels, after: str, before: str) -> dict[str, dict[str, float]]:
+    """Severity → {model: relative improvement}, where there are any."""
+    levels = {level: gains(graded.at(level, after), graded.at(level, before)) for level in graded.severities}
+    return {level: values for level, values in levels.items() if values}
+
+
+def _boxes(frame: Frame, after: str, before: str, key: str) -> Made:
+    graded = graded_models(frame)
+    levels = _improvements(graded, after, before)
+    if not levels:
+        return None
+    picture = Figure(
+        key,
+        f"{_word(after)} instead of {_word(before)}",
+        f"{figure_name(key)}. Relative improvement of each model’s AUROC; above the line {_word(after)} is better.",
+        lambda: box_figure(levels, GAIN, guide=0.0, form="+.2%", ticks=_ticks(graded)),
+        level_points(levels, NEW, "model", GAIN),
+    )
+    return [picture, improvement(frame, after, before, key)]
+
+
+@report("cood/fig22", needs="the measures largest and entropy (--measures)")
+def fig_22(frame: Frame) -> Made:
+    """Relative improvement by entropy over the largest softmax, at each severity (Figure 22)."""
+    return _boxes(frame, ENTROPY, USUAL, "fig22")
+
+
+@report("cood/fig23", needs=UNDER_DROPOUT)
+def fig_23(frame: Frame) -> Made:
+    """Relative improvement by MC-dropout over the largest softmax, at each severity (Figure 23)."""
+    return _boxes(frame, MC_DROPOUT, USUAL, "fig23")
+
+
+@report("cood/fig24", needs=UNDER_DROPOUT)
+def fig_24(frame: Frame) -> Made:
+    """Relative improvement by MC-dropout over entropy, at each severity (Figure 24)."""
+    return _boxes(frame, MC_DROPOUT, ENTROPY, "fig24")
+
+
+# ---- Figure 25: do severities rank models alike?
+
+
+@report("cood/fig25", needs=THREE)
+def fig_25(frame: Frame) -> Made:
+    """Rank correlation of the models between severities (Figure 25)."""
+    graded = graded_models(frame)
+    n, levels = len(graded.models), list(graded.severities)
+    cells: list[Row] = [
+        {"line": _short(a), "column": _short(b), "value": rho, "n": n}
+        for a in reversed(levels)
+        for b in levels
+        if (rho := correlation(graded.at(a), graded.at(b))) is not None
+    ]
+    if not cells:
+        return None
+    rows: dict[str, Row] = {}
+    for cell in cells:
+        rows.setdefault(cell["line"], {SEVERITY: cell["line"]})[cell["column"]] = cell["value"]
+    note = f"Spearman's ρ over {n} models, by {_word(graded.usual)}"
+    picture = Figure(
+        "fig25",
+        "How alike two severities rank the models",
+        "Figure 25. Spearman’s ρ: 1 is the same order, 0 is none; more colour is more alike.",
+        lambda: heat_figure(cells, SPEARMAN, 0.0, (SEVERITY, "other severity", "models")),
+        [{SEVERITY: c["line"], "other severity": c["column"], SPEARMAN: c["value"], "models": n} for c in cells],
+    )
+    title = "Do severities rank the models alike? (Figure 25)"
+    return [picture, wide(list(rows.values()), title, SEVERITY, form=RHO, note=note)]
+
+
+# ---- Figure 26: factors
+
+
+@report("cood/fig26", needs=f"{THREE} that differ in accuracy, size or input")
+def fig_26(frame: Frame) -> Made:
+    """Rank correlation of detection with properties of models, at each severity (Figure 26)."""
+    graded = graded_models(frame)
+    factors: dict[str, Of] = {
+        "accuracy": _accuracy,
+        "ID-AUROC": graded.errors,
+        "#parameters": lambda model: model.params,
+        "input size": lambda model: model.get("input_size"),
+        "embedding size": lambda model: model.get("embedding_size"),
+    }
+    rows, lines = [], {}
+    for name, of in factors.items():
+        other = graded.of(of)
+        found = {level: rho for level in graded.severities if (rho := correlation(graded.at(level), other)) is not None}
+        if found:
+            lines[name] = found
+            rows.append({"factor": name, **{_short(level): rho for level, rho in found.items()}, "models": len(other)})
+    if not lines:
+        return None
+    note = f"Spearman's ρ over models, by {_word(graded.usual)}; a dash where the factor does not vary"
+    picture = Figure(
+        "fig26",
+        "What goes with detection",
+        "Figure 26. Spearman’s ρ between a property of the models and their AUROC at each severity.",
+        lambda: levels_figure(lines, SPEARMAN, guide=0.0, ticks=_ticks(graded)),
+        level_points(lines, "factor", NEW, SPEARMAN),
+    )
+    title = "What goes with detection at each severity (Figure 26)"
+    return [picture, wide(rows, title, "factor", form=RHO, note=note)]
+
+
+# ---- appendix M.8: whose classes are hard?
+
+
+@report("cood/overlap", needs="two models")
+def overlap(frame: Frame) -> Table | None:
+    """At each severity: how many classes some model's group holds, and how many every one's (appendix M.8)."""
+    counts = {metric: frame.where(metric=metric).column() for metric in ("out_classes", "window")}
+    shared = frame.where(metric=("union", "intersection"))
+    if not shared or not counts["out_classes"]:
+        return None
+    every, window = (int(max(values)) for values in counts.values())
+    rows = []
+    for (measure, level), own in shared.sort(lambda row: row["measure"] != USUAL).by("measure", "level"):
+        some = own.where(metric="union")
+        in_all = own.where(metric="intersection").one()
+        line = {"measure": _word(measure), NEW: f"{SEVERITY} {level:g}", "in some model's group": some.one()}
+        share = {"of all": some.one() / every, "in every model's": in_all, "models": some.one("n")}
+        rows.append(line | share)
+    note = (
+        f"Of {every:,} new classes, {window:,} in a group. Where some model's group holds nearly all of them and no "
+        "class is in every model's, what is hard for one model is easy for another"
+    )
+    title = "Are the same classes hard for all models? (M.8)"
+    return wide(rows, title, "measure", NEW, form=COUNT, forms={"of all": percents()}, note=note)
+
+
+@report("cood/fig27", needs="two models that give one answer to one of their hardest images")
+def fig_27(frame: Frame) -> Table:
+    """Images of hard classes to which most models give the same answer (Figure 27)."""
+    rows = [
+        {"image": row["group"], "its class": row["target"], "the answer": row["condition"]}
+        | {"models that say so": row["value"], "of models": row["n"]}
+        for row in frame.where(metric="same_answer")
+    ]
+    note = "Among the test images of each model's own hardest group; no answer is right: the class was not in training"
+    title = "Images that many models mistake alike (Figure 27)"
+    return wide(rows, title, "image", "its class", "the answer", form=COUNT, note=note)
 
 
 # ---- the whole
 
 
-def _block(table: Callable[..., Table]) -> Callable[[Iterable[Row]], list[Block]]:
-    def blocks(rows: Iterable[Row]) -> list[Block]:
-        made = table(rows)
-        return [made] if made.lines else []
-
-    blocks.__doc__ = table.__doc__
-    return blocks
-
-
-Report = Callable[[Iterable[Row]], list[Block]]
-REPORTS: dict[str, Report] = {
-    "models": needs(GRADED)(_block(scores)),
-    "fig6": fig_6,
-    "fig7": fig_7,
-    "fig19": fig_19,
-    "fig20": fig_20,
-    "fig21": fig_21,
-    "fig22": fig_22,
-    "fig23": fig_23,
-    "fig24": fig_24,
-    "fig25": fig_25,
-    "fig26": fig_26,
-    "fig27": needs("two models that give one answer to one of their hardest images")(_block(alike)),
-    "overlap": needs("two models")(_block(overlap)),
-}
-
-
-def first_look(told: Told) -> list[Table]:
+def first_look(study: Study) -> list[Table]:
     """The tables for the terminal."""
-    models = models_of(told.rows)
-    found = [scores(models, TOP)]
-    if len(models.held) > 1:
-        found.append(_narrow(severities(models), ("lowest", "median", "highest", "best model")))
-    if ENTROPY in models.measures and USUAL in models.measures:
-        found.append(_narrow(improvement(models, ENTROPY, USUAL, 22), ("lowest", "median", "highest", "better")))
-    return [table for table in found if table.lines]
+    frame, graded = study.frame, graded_models(study.frame)
+    tables = [scores(frame, TOP)]
+    if len(graded.models) > 1:
+        tables.append(severities(frame).only("lowest", "median", "highest", "best model"))
+    if {ENTROPY, USUAL} <= set(graded.measures):
+        change = improvement(frame, ENTROPY, USUAL, "fig22")
+        tables.append(change.only("lowest", "median", "highest", "better"))
+    return [table for table in tables if table]
 
 
-def _narrow(table: Table, heads: Sequence[str]) -> Table:
-    """Some columns of a table."""
-    at = [table.heads.index(head) for head in heads]
-    return replace(
-        table, heads=tuple(heads), lines=tuple((name, tuple(cells[i] for i in at)) for name, cells in table.lines)
-    )
-
-
-def lead(told: Told) -> list[str]:
+def lead(study: Study) -> list[str]:
     """What was done and what came out, in plain sentences."""
-    models = models_of(told.rows)
-    counts = {row["metric"]: int(row["value"]) for row in told.rows if row["metric"] in ("out_classes", "window")}
-    s = "" if len(models.held) == 1 else "s"
-    who = f"{_count(len(models.held)).capitalize()} model{s}"
-    known = f" that know{'' if s else 's'} {_data(told)}" if _data(told) not in NAMELESS else ""
+    frame = study.frame
+    graded = graded_models(frame)
+    one = len(graded.models) == 1
+    known = "" if unnamed(study) else f" that know{'s' if one else ''} {study.data}"
+    classes, window = (frame.where(metric=metric).one() for metric in ("out_classes", "window"))
     sentences = []
-    if counts:
-        new = f"{counts['out_classes']:,} classes that {'they were' if s else 'it was'} never taught"
+    if classes is not None:
         sentences.append(
-            f"{who}{known} met {new}, in groups of {counts['window']:,} from the easiest to the hardest for each."
+            f"{plural(len(graded.models), 'model')}{known} met {classes:,.0f} classes that were not in training, in "
+            f"groups of {window:,.0f} from the easiest to the hardest for each."
         )
-    detects = models.at(models.middle, models.usual)
-    hardest = models.at(models.levels[-1], models.usual) if models.levels else {}
-    if detects:
-        best = max(sorted(detects), key=lambda name: detects[name])
+    detects = graded.at(graded.middle)
+    if best := best_of(detects):
         sentences.append(
             f"Shown a new and a known image, {best} is less sure of the new one in {of_hundred(detects[best])} pairs "
             "at the median severity"
         )
-        sentences[-1] += f" (the median model: {of_hundred(median(detects.values()))})" if s else ""
+        sentences[-1] += "" if one else f" (the median model: {of_hundred(median(detects.values()))})"
+        hardest = graded.at(list(graded.severities)[-1])
         sentences[-1] += f", in {of_hundred(hardest[best])} among its hardest classes." if best in hardest else "."
-    if ENTROPY in models.measures and USUAL in models.measures:
-        own = gains(models.at(models.middle, ENTROPY), models.at(models.middle, USUAL))
-        if len(own) > 1:
-            up = sum(value > 0 for value in own.values())
-            sentences.append(f"Entropy notices more there than the largest softmax in {up} of {len(own)} models.")
-    if told.failures:
-        n = len(told.failures)
-        sentences.append(f"{_count(n).capitalize()} piece{'s' if n != 1 else ''} of work failed: see below.")
+    changes = gains(graded.at(graded.middle, ENTROPY), graded.at(graded.middle, USUAL))
+    if len(changes) > 1:
+        up = sum(value > 0 for value in changes.values())
+        sentences.append(f"Entropy notices more there than the largest softmax in {up} of {len(changes)} models.")
     return sentences
 
 
-def story(told: Told) -> Story:
+def story(study: Study) -> Story:
     """The page of a graded study."""
-    models = models_of(told.rows)
-    sections: list[Section] = []
+    frame = study.frame
+    look = scores(frame)
 
-    def section(link: str, title: str, blocks: Sequence[Block], words: str = "") -> None:
-        if blocks:
-            sections.append(Section(link, title, blocks, words))
+    def folded(*reports: Callable[[Frame], Made]) -> Sequence[Made]:
+        """Figures first to last, their tables behind a fold: a page for reading, all numbers at hand."""
+        return fold_tables(flat(function(frame) for function in reports))
 
-    look = scores(models)
-    section("Who notices?", look.title, [_folded(look)] if look.lines else [])
-    section("Severities", "From the easiest to the hardest classes", fig_6(models))
-    section("Measures", "Which measure notices new classes best?", _folded_all(fig_22, fig_23, fig_24, rows=models))
-    section("What goes with it", "Which models notice new classes?", _folded_all(fig_26, fig_7, fig_20, rows=models))
-    section("Size", "Do larger models notice more?", _folded_all(fig_19, rows=models))
-    section("Training", "What does the way of training change?", _folded_all(fig_21, rows=models))
-    section("Rankings", "Do severities rank the models alike?", _folded_all(fig_25, rows=models))
-    shared = [table for table in (overlap(told.rows), alike(told.rows)) if table.lines]
-    section("Classes", "Are the same classes hard for all?", [_folded(table) for table in shared])
-    section("Failures", "What failed", [Terms(told.failures)] if told.failures else [])
-    missing = grouped(told.reasons)
-    section("Gaps", "What could not be said", [Terms(missing)] if missing or told.notes else [], " ".join(told.notes))
-    title = "which models notice new classes?"
-    title = title.capitalize() if _data(told) in NAMELESS else f"{_data(told)}: {title}"
-    return Story(title, lead(told), sections, told.footer(command_of))
-
-
-def _folded_all(*reports: Callable[[Models], list[Block]], rows: Models) -> list[Block]:
-    """Figures first to last, their tables behind a fold: a page for reading, all numbers at hand."""
-    found: list[Block] = []
-    for report in reports:
-        for block in report(rows):
-            found.append(Fold(block.title, [block]) if isinstance(block, Table) else block)
-    return found
-
-
-def _folded(table: Table) -> Block:
-    return Fold(table.title, [table]) if len(table.lines) > LONG else table
-
-
-def command_of(plan: Mapping[str, Any]) -> str:
-    """The options that grade alike again; which models and files is not in the plan."""
-    if not plan:
-        return ""
-    words = ["nescio", "run", "cood"]
-    for name in ("estimation", "test", "severities", "window", "hierarchy", "seed"):
-        if plan.get(name) is not None:
-            words += [f"--{name}", str(plan[name])]
-    if plan.get("hierarchy") is not None:
-        words += ["--hierarchy-order", str(plan.get("order", ORDERS[0])).replace(" ", "-")]
-    return shlex.join([*words, "--measures", ",".join(plan.get("measures") or ())])
+    sections: list[SectionParts] = [
+        ("Who notices?", look.title, [look]),
+        ("Severities", "From the easiest to the hardest classes", [fig_6(frame)]),
+        ("Measures", "Which measure notices new classes best?", folded(fig_22, fig_23, fig_24)),
+        ("What goes with it", "Which models notice new classes?", folded(fig_26, fig_7, fig_20)),
+        ("Size", "Do larger models notice more?", folded(fig_19)),
+        ("Training", "What does the way of training change?", folded(fig_21)),
+        ("Rankings", "Do severities rank the models alike?", folded(fig_25)),
+        ("Classes", "Are the same classes hard for all?", [overlap(frame), fig_27(frame)]),
+    ]
+    title = titled(study, "which models notice new classes?")
+    return story_of(study, title, lead(study), sections, command=registry[NAME].command)

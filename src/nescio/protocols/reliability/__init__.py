@@ -2,73 +2,96 @@
 
 Methods × backbones × pre-training sets × M seeds → train → embed references, training and test images → the truth:
 heads on frozen features, whose members' answers are averaged before they are judged → the scores of every sample of
-references → Kendall's τ of every score with every loss → rows. What the rows say is told by `_reliability_reports`.
+references → Kendall's τ of every score with every loss → rows.
 Source: Park, Wang, Ardeshir and Azizan, Quantifying representation reliability, 2024.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nescio import metrics
-from nescio.arrays.nearest import METRICS
+from nescio.analysis.downstream import DownstreamLosses, downstream_losses
+from nescio.analysis.ranking import agreements
 from nescio.errors import BadInput, Undefined
-from nescio.identity import seed_for, tag
-from nescio.measures.siblings import SCORES, Scores, Similarity, Spaces, aligned, kind, rankings_agree, spaces_of
+from nescio.identity import Checked
+from nescio.measures.siblings import Scores, Similarity, Spaces, kind, spaces_of
+from nescio.options import nested, option, ranges
 from nescio.predictions import Predictions
-from nescio.protocols._evaluations import Evaluation, Job, Say, Study, do, read, record, table, writable
-from nescio.protocols._networks import Place, damage_noted, dump, pace, runtime_of, train_key, trained
-from nescio.protocols.cood import _npz
+from nescio.predictions.columns import from_npz, to_npz
+from nescio.protocols.base import protocol
 from nescio.rows import COLUMNS, Row
 from nescio.trials import Training, Trial
-from nescio.work.local import Crew, Task
-from nescio.work.store import Store
+from nescio.work.steps import Context, Files, Step, Work, evaluation, table
+from nescio.work.store import Part, Store
 
-NAME, VERSION = "reliability", 2
+if TYPE_CHECKING:
+    from nescio.datasets.images import ImageSet
+
+NAME, VERSION = "reliability", 3
 Array = NDArray[Any]
-LOSSES = ("brier", "entropy", "variance")  # of the heads' answers: what a score should rank rows by
 POINTS, TRUTH = "points.npz", "truth.npz"  # beside the rows of an evaluation: a number for every test row
 STAR = "*"  # after a score of one member alone (Tables 8 and 9)
+NEIGHBOURS, MEMBERS = "k", "M"  # column `group` of rows that vary the number of neighbours, or of members
+SCORING = "scores"  # heading of options
 
 
-@tag("plan:reliability")
+def _counts(text: str) -> tuple[tuple[str, int], ...]:
+    """moco=3,byol=2 → ((moco, 3), (byol, 2))."""
+    pairs = [word.partition("=")[::2] for word in text.split(",")]
+    if any(not (name and count.isdecimal()) for name, count in pairs):
+        raise BadInput(f"--members-of is numbers of networks such as moco=3,byol=2, not {text!r}.")
+    return tuple((name, int(count)) for name, count in pairs)
+
+
 @dataclass(frozen=True)
-class Plan:
+class Plan(Checked):
     """What to compare, on what, with which budget."""
 
-    settings: tuple[tuple[str, str], ...] = (("digits", "digits"),)  # (pre-training data, downstream data)
-    methods: tuple[str, ...] = ("simclr", "byol", "moco")
-    backbones: tuple[str, ...] = ("conv",)
-    members: int = 10  # networks of each candidate, which differ in their seed …
-    others: tuple[tuple[str, int], ...] = ()  # … but for these methods so many
-    references: int = 5000  # images of the pre-training data …
-    seeds: int = 5  # … and how often they are drawn anew
-    k: int = 100  # neighbours of NC
-    k_dist: int = 1  # neighbours of Dist
-    ks: tuple[int, ...] = (
-        1,
-        2,
-        5,
-        10,
-        20,
-        50,
-        100,
-        200,
-        500,
-        1000,
-    )  # of Figure 5, those below `references`
-    distances: tuple[str, ...] = METRICS
-    scores: tuple[str, ...] = SCORES
-    components: int = 20  # of the mixtures of LL
-    similarity: Similarity = "jaccard"
-    tasks: str = "one-vs-one"  # downstream: every pair of classes, or multiclass
-    training: Training = field(default_factory=Training)
+    data: tuple[str, ...] = option(("digits",), "pre-training data", metavar="SETS")
+    targets: tuple[str, ...] = option(
+        (),
+        "downstream data; tiny-imagenet=cifar10: of this pre-training set alone",
+        metavar="SETS",
+        unset="the pre-training data itself",
+    )
+    methods: tuple[str, ...] = option(("simclr", "byol", "moco"), "methods that learn without labels")
+    backbones: tuple[str, ...] = option(("conv",), "small to large")
+    members: int = option(10, "networks of each candidate, which differ in their seed", metavar="M")
+    members_of: tuple[tuple[str, int], ...] = option(
+        (),
+        "of some methods another number of networks, such as moco=3,byol=2",
+        metavar="METHOD=M",
+        parse=_counts,
+        write=lambda pairs: ",".join(f"{name}={count}" for name, count in pairs),
+        unset="as many",
+    )
+    references: int = option(5000, "pre-training images that are references", metavar="N", group=SCORING)
+    seeds: int = option(5, "samples of references", group=SCORING)
+    k: int = option(100, "neighbours of NC, about 2 % of the references", group=SCORING)
+    k_dist: int = option(1, "neighbours of Dist", metavar="K", group=SCORING)
+    ks: tuple[int, ...] = option(
+        (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
+        "of the sweep over k, those below --references",
+        parse=ranges,
+        group=SCORING,
+    )
+    distances: tuple[Literal["cosine", "euclidean"], ...] = option(
+        ("cosine", "euclidean"), "between embeddings; sweeps are of cosine", group=SCORING
+    )
+    scores: tuple[Literal["nc", "dist", "norm", "ll", "fv"], ...] = option(
+        ("nc", "dist", "norm", "ll", "fv"), "which scores; ll takes most of the time", group=SCORING
+    )
+    components: int = option(20, "of LL's mixtures", metavar="C", group=SCORING)
+    similarity: Similarity = option("jaccard", "of two neighbourhoods", group=SCORING)
+    tasks: Literal["one-vs-one", "multiclass"] = option("one-vs-one", "what heads learn downstream", group=SCORING)
+    training: Training = nested(Training())
 
     def check(self) -> None:
         for name in ("members", "references", "seeds", "k", "k_dist", "components"):
@@ -76,21 +99,16 @@ class Plan:
                 raise BadInput(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}.")
         if min(self.ks, default=1) < 1:
             raise BadInput(f"--ks holds {min(self.ks)}: a neighbourhood has at least one neighbour.")
-        for method, count in self.others:
+        for method, count in self.members_of:
             if method not in self.methods or count < 1:
-                raise BadInput(f"--members {method}={count}: name a method of --methods and at least one network.")
-        for name, known in (("distances", METRICS), ("scores", SCORES)):
-            asked = getattr(self, name)
-            if not asked:
-                raise BadInput(f"--{name} names none: there are {', '.join(known)}.")
-            for word in asked:
-                if word not in known:
-                    raise BadInput(f"--{name} knows no {word!r}. There are: {', '.join(known)}.")
-        for name, words in (("similarity", ("jaccard", "overlap")), ("tasks", ("one-vs-one", "multiclass"))):
-            if getattr(self, name) not in words:
-                raise BadInput(f"--{name} is {' or '.join(words)}, not {getattr(self, name)!r}.")
-        if not (self.settings and self.methods and self.backbones):
-            raise BadInput("There is nothing to train: name data, methods and backbones.")
+                raise BadInput(f"--members-of {method}={count}: name a method of --methods and at least one network.")
+        for target in self.targets:
+            source = target.rpartition("=")[0]
+            if source and source not in self.data:
+                raise BadInput(f"--targets {target}: {source} is not in --data; name targets of --data.")
+        for name in ("data", "methods", "backbones", "distances", "scores"):
+            if not getattr(self, name):
+                raise BadInput(f"--{name} names none: there is nothing to compare.")
 
     @property
     def swept(self) -> str:
@@ -100,425 +118,340 @@ class Plan:
     @property
     def sources(self) -> dict[str, list[str]]:
         """Pre-training data → its downstream data."""
-        found: dict[str, list[str]] = {}
-        for data, target in self.settings:
-            found.setdefault(data, []).append(target)
-        return found
+        pairs = [target.rpartition("=")[::2] for target in dict.fromkeys(self.targets)]
+        shared = [target for source, target in pairs if not source]
+        own = {data: [target for source, target in pairs if source == data] for data in self.data}
+        return {data: own[data] or shared or [data] for data in self.data}
 
 
-PAPER = (
-    *(("cifar10", "cifar10"), ("cifar100", "cifar100")),
-    *(("tiny-imagenet", "cifar10"), ("tiny-imagenet", "cifar100"), ("tiny-imagenet", "stl10")),
-)
 PRESETS: dict[str, Plan] = {
     "small": Plan(
-        members=3,
-        references=500,
-        k=20,
-        training=Training(epochs=30, batch=64, augment="full", schedule="cosine"),
+        members=3, references=500, k=20, training=Training(epochs=30, batch=64, augment="full", schedule="cosine")
     ),
     # the paper's own, whose text leaves the budget of the pre-training open: it is ours
     "paper": Plan(
-        settings=PAPER,
+        data=("cifar10", "cifar100", "tiny-imagenet"),
+        targets=("tiny-imagenet=cifar10", "tiny-imagenet=cifar100", "tiny-imagenet=stl10"),
         backbones=("resnet18", "resnet50"),
         training=Training(epochs=200, batch=512, augment="full", schedule="cosine", warmup=10, decay=5e-4),
     ),
 }
 
 
-def run(plan: Plan, place: Place, workers: int, say: Say | None = None) -> Study:
-    """Does what is missing in the store and returns the study."""
-    plan.check()
-    study, store = Study(plan), Store(place.store)
-    _check_possible(plan, place, study)
-    with Crew(workers) as crew:
-
-        def watch(name: str) -> Any:
-            return (lambda *counts: say(name, *counts)) if say else None
-
-        alive = _members(study, plan, place, store, crew, watch("train and embed"))
-        pairs = [(each, target) for each in alive for target in plan.sources[each.data]]
-        truths = [_truth_job(each, target, plan.tasks, place) for each, target in pairs]
-        do(study, truths, store, crew, watch("heads"))
-        judged = [pair for pair, (evaluation, _) in zip(pairs, truths, strict=True) if evaluation.finished(store)]
-        list(read(study, truths, store))
-        asked = [Asked(*pair, *more) for pair in judged for more in _samples(plan)]
-        scored = [_score_job(each, plan, place) for each in asked]
-        do(study, scored, store, crew, watch("scores"))
-        there = [each for each, (evaluation, _) in zip(asked, scored, strict=True) if evaluation.finished(store)]
-        list(read(study, scored, store))
-        ranked = [_rank_job(group, plan, place) for group in _rivals(there)]
-        do(study, ranked, store, crew, watch("rankings"))
-        list(read(study, ranked, store))
-    record(study, store, NAME, VERSION)
-    return study
-
-
-def _samples(plan: Plan) -> list[tuple[str, int]]:
-    return [(distance, seed) for distance in plan.distances for seed in range(plan.seeds)]
-
-
-# ---- which networks
+# ---- which networks, which images
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """Siblings: networks of one method, one backbone and one pre-training set, each of its own seed."""
+class Siblings:
+    """Networks of one method, one backbone and one pre-training set, each of its own init seed."""
 
     trials: tuple[Trial, ...]
 
     @property
+    def first(self) -> Trial:
+        return self.trials[0]
+
+    @property
     def data(self) -> str:
-        return self.trials[0].data
+        return self.first.data
 
     @property
     def title(self) -> str:
-        first = self.trials[0]
-        return f"{first.method}, {first.backbone}, {first.data}"
+        return f"{self.first.method}, {self.first.backbone}, {self.data}"
 
 
-def candidates(plan: Plan) -> list[Candidate]:
-    """Pre-training sets × backbones × methods, each with its members; a member is its init seed."""
+def siblings_of(plan: Plan) -> list[Siblings]:
+    """Pre-training sets × backbones × methods, each with its members."""
     from nescio.methods import registry as methods
 
+    counts = dict(plan.members_of)
     return [
-        Candidate(
+        Siblings(
             tuple(
                 Trial(
-                    method=name,
-                    recipe=methods[name].recipe_class(),
+                    method=method,
+                    recipe=methods[method].recipe_class(),
                     data=data,
                     backbone=backbone,
                     training=plan.training,
                     init_seed=member,
                 )
-                for member in range(dict(plan.others).get(name, plan.members))
+                for member in range(counts.get(method, plan.members))
             )
         )
-        for data in plan.sources
-        for backbone in plan.backbones
-        for name in plan.methods
+        for data in dict.fromkeys(plan.data)
+        for backbone in dict.fromkeys(plan.backbones)
+        for method in dict.fromkeys(plan.methods)
     ]
 
 
-def _check_possible(plan: Plan, place: Place, study: Study) -> None:
-    """Refuses, before any work, what no network could do, and notes what is less than was asked for."""
+def references(plan: Plan, data: str, sample: int) -> ImageSet:
+    """Images that the networks learnt from, drawn by the number of the sample, the same for all networks."""
+    from nescio.datasets.images import ImageSet
+
+    return ImageSet(data, "train", sample=plan.references, sample_seed=sample)
+
+
+def downstream_sets(target: str) -> tuple[ImageSet, ImageSet]:
+    """Images that heads learn from, and those that they are judged on."""
+    from nescio.datasets.images import ImageSet
+
+    return ImageSet(target, "learnt"), ImageSet(target, "test")
+
+
+def image_sets(plan: Plan, data: str) -> list[ImageSet]:
+    """Everything that the networks of one pre-training set embed."""
+    targets = [images for target in plan.sources[data] for images in downstream_sets(target)]
+    return [*(references(plan, data, sample) for sample in range(plan.seeds)), *targets]
+
+
+def check_possible(plan: Plan, work: Work) -> None:
+    """Refuses, before any work, what no network could do, and notes what is less than the plan says."""
     from nescio import backbones, datasets
     from nescio.methods import registry as methods
     from nescio.training import check_batch, check_views
 
+    root, nearest = work.context.root, max(plan.k, plan.k_dist)
     for data, targets in plan.sources.items():
-        source = datasets.load(data, place.root)
+        source = datasets.load(data, root)
         rows = len(datasets.splits(source).train)
         if rows < plan.references:
-            study.notes.append(
+            work.note(
                 f"{data} has {rows:,} training images, and all of them are references: samples of references do not "
                 "differ."
             )
-        if max(plan.k, plan.k_dist) > min(rows, plan.references):
-            raise BadInput(
-                f"k is {max(plan.k, plan.k_dist)}, but {data} has only {min(rows, plan.references)} references: choose "
-                "a smaller k."
-            )
+        if nearest > (count := min(rows, plan.references)):
+            raise BadInput(f"k is {nearest}, but {data} has only {count} references: choose a smaller k.")
         check_batch(plan.training, rows)
         for name in plan.backbones:
             backbones.build(name, source.channels, source.size)
         for target in targets:
-            other = datasets.load(target, place.root)
-            if other.channels != source.channels:
-                raise BadInput(
-                    f"{target} has images of {other.channels} channel(s), {data} of {source.channels}: a network that "
-                    "learnt from the one cannot look at the other."
-                )
-            if len(other.classes) < 2:
-                raise BadInput(f"{target} has one class only: there is nothing to tell apart downstream.")
-    if taught := [name for name in plan.methods if methods[name].classifies]:
-        raise BadInput(f"reliability compares what is learnt without labels, and {taught[0]} needs them: leave it out.")
+            _check_target(source, datasets.load(target, root), data, target)
     for name in plan.methods:
+        if methods[name].classifies:
+            raise BadInput(f"reliability compares what is learnt without labels, and {name} needs them: omit it.")
         check_views(plan.training, methods[name].views)
 
 
-# ---- embeddings
+def _check_target(source: Any, target: Any, data: str, name: str) -> None:
+    if target.channels != source.channels:
+        raise BadInput(
+            f"{name} has images of {target.channels} channel(s), {data} of {source.channels}: a network that learnt "
+            "from the one cannot look at the other."
+        )
+    if len(target.classes) < 2:
+        raise BadInput(f"{name} has one class only: there is nothing to tell apart downstream.")
+
+
+# ---- the steps
+
+
+Embedded = Mapping[tuple[Trial, "ImageSet"], Step]  # the steps that embed images by the networks of trials
+
+
+def embedding_steps(plan: Plan, siblings: Sequence[Siblings], root: str | None) -> dict[tuple[Trial, ImageSet], Step]:
+    """One step per network and image set; members of low seeds first: a stopped run has a fair start."""
+    from nescio.networks.models import trained
+    from nescio.predict import EMBEDDINGS, predict_step
+
+    steps = {}
+    for trial, title in _members(siblings):
+        network = trained(trial, root)
+        for images in image_sets(plan, trial.data):
+            step = predict_step(network, images, root=root, keeping=EMBEDDINGS)
+            steps[trial, images] = replace(step, title=title)
+    return steps
+
+
+def _members(siblings: Sequence[Siblings]) -> list[tuple[Trial, str]]:
+    """(trial, title) of all networks, by their seeds."""
+    members = [(trial, f"{own.title}, member {trial.init_seed}") for own in siblings for trial in own.trials]
+    return sorted(members, key=lambda member: member[0].init_seed)
+
+
+def embed(plan: Plan, work: Work) -> tuple[list[Siblings], Embedded]:
+    """Trains and embeds; the candidates that there are, with the members that did not fail."""
+    from nescio.training import train_step
+
+    wanted, root = siblings_of(plan), work.context.root
+    training = {trial: replace(train_step(trial, root), title=title) for trial, title in _members(wanted)}
+    work.do("train", training.values())
+    steps = embedding_steps(plan, wanted, root)
+    work.do("embed", [step for (trial, _), step in steps.items() if training[trial].finished(work.store)])
+    missing = {trial for (trial, _), step in steps.items() if not step.finished(work.store)}
+    alive = [Siblings(tuple(trial for trial in own.trials if trial not in missing)) for own in wanted]
+    for own, whole in zip(alive, wanted, strict=True):
+        if len(own.trials) < len(whole.trials):
+            work.note(f"{whole.title}: {len(own.trials)} of {len(whole.trials)} members are there.")
+    return [own for own in alive if own.trials], steps
 
 
 @dataclass(frozen=True)
-class Look:
-    """Images that networks are asked about: those of a dataset, or references drawn from its training images."""
+class Question:
+    """One candidate, one target; of its scores also one distance and one sample of references."""
 
-    data: str
-    split: str  # "train" or "test"
-    sample: int | None = None  # so many of those that the networks learnt from …
-    seed: int = 0  # … drawn by this seed, the same for all networks
+    siblings: Siblings
+    target: str
+    distance: str = ""
+    sample: int = 0
 
+    @property
+    def title(self) -> str:
+        return f"{self.siblings.title} → {self.target}"
 
-def looks_of(plan: Plan, data: str) -> list[Look]:
-    """Everything that the networks of one pre-training set are asked about."""
-    return [
-        *(Look(data, "train", plan.references, seed) for seed in range(plan.seeds)),
-        *(Look(target, split) for target in plan.sources[data] for split in ("train", "test")),
-    ]
+    @property
+    def rivals(self) -> tuple[Any, ...]:
+        """Candidates among which Table 3 chooses have this in common: they differ in their method alone."""
+        first = self.siblings.first
+        return first.data, first.backbone, self.target, self.distance, self.sample
 
+    def steps(self, images: ImageSet, embedded: Embedded) -> tuple[Step, ...]:
+        """One embedding step per member."""
+        return tuple(embedded[trial, images] for trial in self.siblings.trials)
 
-def images_of(look: Look, size: int, root: str | None) -> Any:
-    """The images of a look at the size that a network learnt from, without a word on what was taught."""
-    from nescio import datasets
+    def facts(self, context: Context) -> Row:
+        """The columns of a row that say which candidate this is and what it is judged on."""
+        from nescio.training import facts_of, train_step
 
-    dataset = datasets.load(look.data, root)
-    if look.sample is None:
-        return resized(getattr(dataset, look.split), dataset.size, size)
-    learnt = datasets.splits(dataset).train
-    chosen = sample(len(learnt), min(look.sample, len(learnt)), seed_for("references", dataset.revision, look.seed))
-    return replace(resized(learnt.take(chosen), dataset.size, size), taught=None)
-
-
-def sample(rows: int, count: int, seed: int) -> Array:
-    """(count,) of the rows, rising. By raw bits of PCG64, because NumPy may change its permutations."""
-    return np.sort(np.argsort(np.random.PCG64(seed).random_raw(rows), kind="stable")[:count])
-
-
-def resized(images: Any, size: int, wanted: int) -> Any:
-    """The images at another size, so that what is in them is as large as what the network knows."""
-    from nescio.datasets.base import Encoded, Images, Pixels
-
-    if size == wanted:
-        return images
-    rows = np.arange(len(images))
-    if isinstance(images.held, Encoded):
-        held: Any = Encoded(images.sources(), wanted, images.held.crop)
-    else:
-        held = Pixels(partial(_interpolated, images, wanted))
-    return Images(images.labels, images.index, held, rows, images.taught)
+        trials = self.siblings.trials
+        params = sum(facts_of(train_step(trial, context.root), context.store)["params"] for trial in trials)
+        facts = {"protocol": NAME, "version": VERSION, "params": params, "calibrated": False, "target": self.target}
+        described = self.siblings.first.describe() | {"trial": None, "data_seed": None, "init_seed": None}
+        return described | facts | {"members": len(trials)}
 
 
-def _interpolated(images: Any, size: int) -> Array:
+def truth_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
+    """Heads for every member, and their losses on every test row."""
+    train, tests = (question.steps(images, embedded) for images in downstream_sets(question.target))
+    make = partial(_make_truth, question=question, tasks=plan.tasks, train=train, tests=tests)
+    recipe = {"kind": "heads", "tasks": plan.tasks, "target": question.target}
+    return evaluation(NAME, VERSION, f"{question.title}, heads", recipe, (*train, *tests), make)
+
+
+def _make_truth(
+    part: Part, context: Context, question: Question, tasks: str, train: Sequence[Step], tests: Sequence[Step]
+) -> Files:
     import torch
 
-    found = []
-    for part in np.array_split(images.rows, max(1, len(images) // 1000)):
-        x = torch.from_numpy(images.held.read(part)).permute(0, 3, 1, 2).float()
-        x = torch.nn.functional.interpolate(x, (size, size), mode="bilinear", antialias=True, align_corners=False)
-        found.append(x.round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy())
-    return np.concatenate(found)
+    from nescio.runtime import runtime
+
+    device = runtime(context.device).device
+
+    def place(rows: Array) -> Any:
+        return np.asarray(rows) if device.type == "cpu" else torch.tensor(np.asarray(rows), device=device)
+
+    losses = downstream_losses(_dumps(train, context), _dumps(tests, context), tasks, place)
+    return table(truth_rows(losses, question.facts(context))) | {TRUTH: to_npz(losses.arrays())}
 
 
-def _asked(trial: Trial, look: Look, place: Place) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Recipe and parents of a dump."""
-    from nescio import datasets
+def _dumps(steps: Sequence[Step], context: Context) -> list[Predictions]:
+    from nescio.predict import load_dump
 
-    recipe: dict[str, Any] = {"protocol": NAME, "split": look.split}
-    if look.sample is not None:
-        recipe |= {"references": look.sample, "seed": look.seed}
-    return recipe, (train_key(trial, place), datasets.load(look.data, place.root).revision)
+    return [load_dump(step, context.store) for step in steps]
 
 
-def look_key(trial: Trial, look: Look, place: Place) -> str:
-    """Where the embeddings of a look by one network lie."""
-    from nescio.predict import VERSION as PREDICT
-
-    return Store(place.store).key("predict", *_asked(trial, look, place), PREDICT)
+def _truth(step: Step, store: Store) -> DownstreamLosses:
+    return DownstreamLosses.of_arrays(from_npz(step.verified(store) / TRUTH))
 
 
-def _embed(trial: Trial, looks: Sequence[Look], place: Place) -> dict[str, Any]:
-    """Trains one network and embeds what it is asked about; what is finished is left as it is."""
-    from nescio import datasets
-    from nescio.predict import DUMP, dump_of
-    from nescio.predict import VERSION as PREDICT
-    from nescio.training import load_method, train
-
-    store, source = Store(place.store), datasets.load(trial.data, place.root)
-    runtime = runtime_of(place)
-    key = train(trial, store, runtime, root=place.root, checkpoint_seconds=place.checkpoint_seconds, wait=False)
-    store.verify("train", key)
-    # float32: neighbours are told apart by digits that bf16 does not have
-    here, method = runtime.at("float32"), None
-    for look in looks:
-        with store.work("predict", *_asked(trial, look, place), PREDICT, wait=False) as part:
-            if part is not None:
-                method = method or load_method(key, trial, store, here, place.root)
-                images = images_of(look, source.size, place.root)
-                dump_of(method, images, source, here).save(part.folder / DUMP)
-    return {"trial": f"{trial.method}, {trial.backbone}, {trial.data}, {trial.init_seed}", **pace(trial, place)}
+def score_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
+    """The scores of one candidate against one sample of references, and their τ with the truth."""
+    refs = question.steps(references(plan, question.siblings.data, question.sample), embedded)
+    tests = question.steps(downstream_sets(question.target)[1], embedded)
+    truth = truth_step(question, plan, embedded)
+    names = ("k", "k_dist", "scores", "components", "similarity")
+    recipe = {"kind": "scores", "target": question.target, "distance": question.distance, "sample": question.sample}
+    recipe |= {name: getattr(plan, name) for name in names}
+    recipe |= {"ks": plan.ks if question.distance == plan.swept else None}
+    make = partial(_make_scores, question=question, plan=plan, refs=refs, tests=tests, truth=truth)
+    title = f"{question.title}, {question.distance}, references {question.sample}"
+    return evaluation(NAME, VERSION, title, recipe, (truth, *refs, *tests), make)
 
 
-def _embed_died(reason: str, trial: Trial, looks: Sequence[Look], place: Place) -> None:
-    from nescio import datasets
-    from nescio.training import VERSION as TRAIN
-
-    store = Store(place.store)
-    if not store.finished("train", train_key(trial, place)):
-        store.fail("train", trial, reason, (datasets.load(trial.data, place.root).revision,), TRAIN)
-
-
-def _members(study: Study, plan: Plan, place: Place, store: Store, crew: Crew, watch: Any) -> list[Candidate]:
-    """Trains and embeds; the candidates that there are, with the members that did not fail."""
-    asked = candidates(plan)
-    looks = {data: looks_of(plan, data) for data in plan.sources}
-
-    def finished(trial: Trial) -> bool:
-        return all(store.finished("predict", look_key(trial, look, place)) for look in looks[trial.data])
-
-    tasks = [
-        Task(f"{each.title}, member {trial.init_seed}", _embed, (trial, looks[trial.data], place), _embed_died)
-        for each in asked
-        for trial in each.trials
-        if not finished(trial)
-    ]
-    tasks.sort(key=lambda task: int(task.args[0].init_seed))  # first one of each: a stopped run has a fair start
-    if tasks:
-        writable(store)
-        study.failures += crew.do(tasks, watch)
-    alive = [Candidate(tuple(filter(finished, each.trials))) for each in asked]
-    for each, whole in zip(alive, asked, strict=True):
-        if len(each.trials) < len(whole.trials):
-            study.notes.append(f"{whole.title}: {len(each.trials)} of {len(whole.trials)} members are there.")
-    return [each for each in alive if each.trials]
-
-
-# ---- the truth: what heads on frozen features say downstream
-
-
-@dataclass(frozen=True, eq=False)
-class Truth:
-    """How much worse the downstream answers about every test row are; higher = less reliable, in the order of index."""
-
-    index: Array  # (n,)
-    losses: Mapping[str, Array]  # (n,) of the members' average: brier, entropy (nats), variance
-    own: Mapping[str, Array]  # (m, n) of every member alone: brier, entropy
-
-    def files(self) -> dict[str, bytes]:
-        arrays = {f"losses/{name}": each for name, each in self.losses.items()}
-        arrays |= {f"own/{name}": each for name, each in self.own.items()}
-        return {TRUTH: _npz({"index": self.index, **arrays})}
-
-    @staticmethod
-    def load(folder: Any) -> Truth:
-        held = _arrays(folder / TRUTH)
-        of = {
-            side: {n.partition("/")[2]: a for n, a in held.items() if n.startswith(side)} for side in ("losses", "own")
-        }
-        return Truth(held["index"], of["losses"], of["own"])
-
-
-def truth_of(
-    train: Sequence[Predictions],
-    tests: Sequence[Predictions],
-    tasks: str = "one-vs-one",
-    device: Any = None,
-    numbers: tuple[Any, Any] | None = None,
-) -> Truth:
-    """Optimal heads on the features of every member, and what they say of the test rows (Definition 1, appendix B).
-
-    For each task the members' probabilities are averaged before Brier and entropy are taken; with one-vs-one tasks a
-    row is averaged over the C − 1 pairs of its own class. `device`: a GPU of torch that solves the heads, if any.
-    tasks = "regression" predicts `numbers`, (n,) or (n, t) for the rows of train[0] and of tests[0]; its loss is the
-    squared error.
-    """
-    from nescio.heads import fit_heads, reliability_targets
-
-    known, asked = (_on(device, aligned(side, what)) for side, what in ((train, "training"), (tests, "test")))
-    labels, answers = (train[0].labels, tests[0].labels) if tasks != "regression" else numbers or (None, None)
-    if (labels is None or answers is None) and tasks == "regression":
-        raise Undefined("Regression needs the numbers that the heads are to predict, of training and of test rows.")
-    if labels is None or answers is None:
-        raise Undefined("Downstream performance needs the true class of every row, and there are no labels.")
-    heads = fit_heads(known, labels, tasks=tasks)
-    together = reliability_targets(heads, asked, answers)
-    alone = [reliability_targets([head], [own], answers) for head, own in zip(heads, asked, strict=True)]
-    return Truth(
-        tests[0].index,
-        {name: -each for name, each in together.items()},
-        {name: -np.stack([each[name] for each in alone]) for name in alone[0]},
+def _make_scores(
+    part: Part,
+    context: Context,
+    question: Question,
+    plan: Plan,
+    refs: Sequence[Step],
+    tests: Sequence[Step],
+    truth: Step,
+) -> Files:
+    rows, reasons, points = score(
+        _dumps(refs, context),
+        _dumps(tests, context),
+        _truth(truth, context.store),
+        plan,
+        question.distance,
+        question.facts(context) | {"sample": question.sample},
+        [trial.init_seed for trial in question.siblings.trials],
     )
+    return table(rows, reasons) | {POINTS: to_npz(points)}
 
 
-def _on(device: Any, arrays: Sequence[Array]) -> Sequence[Any]:
-    if device is None:
-        return arrays
-    import torch
-
-    return [torch.tensor(np.asarray(each), device=device) for each in arrays]
-
-
-SIDES = ("train", "test")
+def rank_step(rivals: Sequence[Question], plan: Plan, embedded: Embedded) -> Step:
+    """Candidates that differ in their method against each other."""
+    scores = tuple(score_step(question, plan, embedded) for question in rivals)
+    truths = tuple(truth_step(question, plan, embedded) for question in rivals)
+    make = partial(_make_ranking, question=rivals[0], scores=scores, truths=truths)
+    return evaluation(NAME, VERSION, f"ranking of {scores[0].title}", {"kind": "ranking"}, scores, make)
 
 
-def _truth_evaluation(candidate: Candidate, target: str, tasks: str, place: Place) -> Evaluation:
-    looks = [Look(target, split) for split in SIDES]
-    parents = tuple(look_key(trial, look, place) for trial in candidate.trials for look in looks)
-    return Evaluation(NAME, VERSION, {"kind": "heads", "tasks": tasks, "target": target}, parents)
+def _make_ranking(
+    part: Part, context: Context, question: Question, scores: Sequence[Step], truths: Sequence[Step]
+) -> Files:
+    store = context.store
+    points = [from_npz(step.verified(store) / POINTS) for step in scores]
+    of_all = {"method": None, "params": None, "members": None}
+    facts = question.facts(context) | of_all | {"sample": question.sample, "condition": question.distance}
+    return table(*ranking_rows(points, [_truth(step, store) for step in truths], facts))
 
 
-def _truth_job(candidate: Candidate, target: str, tasks: str, place: Place) -> Job:
-    about = (candidate, target, tasks, place)
-    return _truth_evaluation(*about), Task(f"{candidate.title} → {target}, heads", _truth_task, about, _truth_died)
+# ---- rows, from arrays alone
 
 
-def _truth_task(candidate: Candidate, target: str, tasks: str, place: Place) -> None:
-    """Heads for every member, and what they say; kept for every test row."""
-    evaluation = _truth_evaluation(candidate, target, tasks, place)
-
-    def make() -> dict[str, bytes]:
-        train, tests = (_seen(candidate, Look(target, split), place) for split in SIDES)
-        device = runtime_of(place).device
-        truth = truth_of(train, tests, tasks, None if device.type == "cpu" else device)
-        return table(truth_rows(truth, _facts(candidate, target, place))) | truth.files()
-
-    with damage_noted(evaluation, place):
-        evaluation.keep(Store(place.store), make)
-
-
-def _truth_died(reason: str, candidate: Candidate, target: str, tasks: str, place: Place) -> None:
-    _truth_evaluation(candidate, target, tasks, place).mark(Store(place.store), reason)
-
-
-def _seen(candidate: Candidate, look: Look, place: Place) -> list[Predictions]:
-    """A dump a member."""
-    return [dump(look_key(trial, look, place), place) for trial in candidate.trials]
-
-
-def _facts(candidate: Candidate, target: str, place: Place) -> Row:
-    """The columns of a row that say which candidate this is and what it was asked about."""
-    params = sum(trained(trial, place)["params"] for trial in candidate.trials)
-    about = {"protocol": NAME, "version": VERSION, "params": params, "calibrated": False, "split": target}
-    described = candidate.trials[0].describe() | {"trial": None, "data_seed": None, "init_seed": None}
-    return described | about | {"members": len(candidate.trials)}
-
-
-def _arrays(path: Any) -> dict[str, Array]:
-    with np.load(path, allow_pickle=False) as held:
-        return {name: held[name] for name in held.files}
-
-
-def truth_rows(truth: Truth, facts: Row) -> list[Row]:
+def truth_rows(losses: DownstreamLosses, facts: Row) -> list[Row]:
     """The means over test rows: how good the representation is downstream."""
-    base = dict.fromkeys(COLUMNS) | facts | {"n": len(truth.index)}
-    return [base | {"metric": name, "value": float(loss.mean())} for name, loss in truth.losses.items()]
+    base = dict.fromkeys(COLUMNS) | facts | {"n": len(losses.index)}
+    return [base | {"metric": name, "value": float(loss.mean())} for name, loss in losses.together.items()]
 
 
-# ---- one candidate's scores against the truth
+def ranking_rows(
+    points: Sequence[Mapping[str, Array]], losses: Sequence[DownstreamLosses], facts: Row
+) -> tuple[list[Row], list[Row]]:
+    """Mean over test rows of Kendall's τ between the order of the candidates by a score and by a loss (Table 3)."""
+    rows, reasons = list[Row](), list[Row]()
+    there = [number for number, own in enumerate(points) if own]  # one that has collapsed has none
+    for name, loss, taus in agreements([points[number] for number in there], [losses[number] for number in there]):
+        about = {"measure": name, "metric": f"ranking_{loss}"}
+        if isinstance(taus, Undefined):
+            reasons.append(about | {"reason": str(taus)})
+        else:
+            rows.append(dict.fromkeys(COLUMNS) | facts | about | {"value": float(taus.mean()), "n": len(taus)})
+    return rows, reasons
 
 
 def evaluate(
     refs: Sequence[Sequence[Predictions]],
     tests: Sequence[Predictions],
-    truth: Truth,
+    losses: DownstreamLosses,
     plan: Plan,
     facts: Row,
 ) -> tuple[list[Row], list[Row]]:
-    """Rows and reasons of one candidate from dumps alone: refs hold, for every reference sample, a dump a member."""
-    rows, reasons = truth_rows(truth, dict.fromkeys(COLUMNS) | facts), list[Row]()
+    """Rows and reasons of one candidate from dumps alone: refs hold, for every sample, one dump per member."""
+    rows, reasons = truth_rows(losses, facts), list[Row]()
     for distance in plan.distances:
-        for seed, own in enumerate(refs):
-            found, missing, _ = score(own, tests, truth, plan, distance, facts | {"data_seed": seed})
-            rows += found
-            reasons += [each for each in missing if each not in reasons]
+        for sample, own in enumerate(refs):
+            more, missing, _ = score(own, tests, losses, plan, distance, facts | {"sample": sample})
+            rows += more
+            reasons += [reason for reason in missing if reason not in reasons]
     return rows, reasons
 
 
 def score(
     refs: Sequence[Predictions],
     tests: Sequence[Predictions],
-    truth: Truth,
+    losses: DownstreamLosses,
     plan: Plan,
     distance: str,
     facts: Row,
@@ -528,233 +461,166 @@ def score(
 
     `seeds` are those of the members; 0, 1, … by default.
     """
-    first = distance == plan.swept
-    wanted, ks = {name: name in plan.scores for name in SCORES}, [k for k in plan.ks if k < len(refs[0])]
+    ks = [k for k in plan.ks if k < len(refs[0])] if distance == plan.swept else []
     spaces = spaces_of(
         refs,
         tests,
         metric=distance,
-        k_nc=sorted({plan.k, *(ks if first and wanted["nc"] else ())}),
-        k_dist=sorted({plan.k_dist, *(ks if first and wanted["dist"] else ())}),
-        components=plan.components if wanted["ll"] else 0,
+        k_nc=sorted({plan.k, *(ks if "nc" in plan.scores else ())}),
+        k_dist=sorted({plan.k_dist, *(ks if "dist" in plan.scores else ())}),
+        components=plan.components if "ll" in plan.scores else 0,
         similarity=plan.similarity,
         seed=0,
     )
-    made = _Maker(plan, _ordered(truth, spaces), facts | {"group": distance, "members": len(tests)})
+    if len(losses.index) != len(tests[0]):
+        raise BadInput("The downstream heads and the scores are of different rows: index differs.")
+    losses = losses.select(spaces.tests[0].index)
+    made = _ScoreRows(plan, losses, facts | {"condition": distance, "members": len(tests)})
     whole = spaces.scores()
     for name in plan.scores:
         made.main(name, whole)
     if len(tests) > 1:
         made.alone(spaces, whole, seeds or range(len(tests)))
-    if first:
+    if distance == plan.swept:
         made.sweeps(spaces, whole)
     return made.rows, made.reasons, made.points
 
 
-def _ordered(truth: Truth, spaces: Spaces) -> Truth:
-    """The truth in the order of the test rows."""
-    index = spaces.tests[0].index
-    if np.array_equal(truth.index, index):
-        return truth
-    order = np.argsort(truth.index, kind="stable")
-    places = order[np.searchsorted(truth.index, index, sorter=order).clip(max=len(order) - 1)]
-    if len(index) != len(order) or not np.array_equal(truth.index[places], index):
-        raise BadInput("The heads were asked about other rows than the scores: index differs.")
-    return Truth(
-        index,
-        {name: loss[places] for name, loss in truth.losses.items()},
-        {name: loss[:, places] for name, loss in truth.own.items()},
-    )
-
-
 @dataclass
-class _Maker:
-    """Makes the rows of one candidate, one distance and one sample of references."""
+class _ScoreRows:
+    """Gathers the rows of one candidate, one distance and one sample of references."""
 
     plan: Plan
-    truth: Truth
+    losses: DownstreamLosses
     facts: Row
     rows: list[Row] = field(default_factory=list)
     reasons: list[Row] = field(default_factory=list)
     points: dict[str, Array] = field(default_factory=dict)
 
+    def level(self, name: str) -> int | None:
+        """Neighbours of a score."""
+        return {"nc": self.plan.k, "dist": self.plan.k_dist}.get(name)
+
     def key(self, name: str) -> str:
         """nc → nc@100, as `Scores` has it."""
-        return {"nc": f"nc@{self.plan.k}", "dist": f"dist@{self.plan.k_dist}"}.get(name, name)
+        level = self.level(name)
+        return name if level is None else f"{name}@{level}"
 
     def main(self, name: str, scores: Scores) -> None:
         """The score with the paper's k against every loss: Tables 1 to 7."""
         try:
             u = scores[self.key(name)]
         except Undefined as reason:
-            self.because(name, str(reason))
+            self.omit(name, None, reason)
             return
         self.points[name] = u
-        self.row("mean", float(u.mean()), measure=name)
-        self.kendall(name, u, self.truth.losses)
+        self.row("mean", float(u.mean()), measure=name, level=self.level(name))
+        self.kendall(name, u, self.losses.together, level=self.level(name))
 
     def alone(self, spaces: Spaces, whole: Scores, seeds: Sequence[int]) -> None:
         """Every member's own losses against the siblings' scores, and against its own alone: Tables 8 and 9."""
         for member, seed in enumerate(seeds):
-            losses = {name: each[member] for name, each in self.truth.own.items()}
-            who = {"members": 1, "init_seed": seed}
+            losses = {name: loss[member] for name, loss in self.losses.alone.items()}
             own = spaces.scores([member])
             for name in self.points:
-                self.kendall(name, whole[self.key(name)], losses, **who)
+                about = {"members": 1, "init_seed": seed, "level": self.level(name)}
+                self.kendall(name, whole[self.key(name)], losses, **about)
                 if self.key(name) in own.u:
-                    self.kendall(name + STAR, own[self.key(name)], losses, **who)
+                    self.kendall(name + STAR, own[self.key(name)], losses, **about)
 
     def sweeps(self, spaces: Spaces, whole: Scores) -> None:
         """Other k, and the first m members, against the losses of all members: Figures 2, 4 and 5."""
         for name, u in whole.u.items():
-            if kind(name) in self.points and (k := name.partition("@")[2]) and int(k) in self.plan.ks:
-                self.kendall(kind(name), u, self.truth.losses, group=f"k {k}")
+            k = name.partition("@")[2]
+            if k and kind(name) in self.points and int(k) in self.plan.ks:
+                self.kendall(kind(name), u, self.losses.together, group=NEIGHBOURS, level=int(k))
         for m in range(1, len(spaces.tests) + 1):
             some = spaces.scores(range(m), (self.plan.k,))
             for name in self.points:
                 if self.key(name) in some.u:
-                    self.kendall(name, some[self.key(name)], self.truth.losses, group=f"M {m}", members=m)
+                    about = {"group": MEMBERS, "members": m, "level": self.level(name)}
+                    self.kendall(name, some[self.key(name)], self.losses.together, **about)
 
-    def kendall(self, name: str, u: Array, losses: Mapping[str, Array], **more: Any) -> None:
+    def kendall(self, name: str, u: Array, losses: Mapping[str, Array], **about: Any) -> None:
         for loss, values in losses.items():
             try:
-                self.row(f"kendall_{loss}", metrics.kendall(u, values), measure=name, **more)
+                self.row(f"kendall_{loss}", metrics.kendall(u, values), measure=name, **about)
             except Undefined as reason:
-                self.because(name, str(reason), f"kendall_{loss}")
+                self.omit(name, f"kendall_{loss}", reason)
 
-    def row(self, metric: str, value: float, **more: Any) -> None:
-        found = {"metric": metric, "value": value, "n": len(self.truth.index)}
-        self.rows.append(dict.fromkeys(COLUMNS) | self.facts | found | more)
+    def row(self, metric: str, value: float, **about: Any) -> None:
+        number = {"metric": metric, "value": value, "n": len(self.losses.index)}
+        self.rows.append(dict.fromkeys(COLUMNS) | self.facts | number | about)
 
-    def because(self, name: str, reason: str, metric: str | None = None) -> None:
-        who = {key: self.facts.get(key) for key in ("method", "backbone", "split")}
-        entry = who | {"measure": name, "metric": metric, "reason": reason}
+    def omit(self, name: str, metric: str | None, reason: Undefined) -> None:
+        """Notes why there is no row."""
+        about = {column: self.facts.get(column) for column in ("method", "backbone", "target")}
+        entry = about | {"measure": name, "metric": metric, "reason": str(reason)}
         if entry not in self.reasons:
             self.reasons.append(entry)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """One candidate, one target, one distance, one sample of references."""
-
-    candidate: Candidate
-    target: str
-    distance: str
-    seed: int
-
-    @property
-    def title(self) -> str:
-        return f"{self.candidate.title} → {self.target}, {self.distance}, references {self.seed}"
+# ---- older studies
 
 
-def _score_evaluation(asked: Asked, plan: Plan, place: Place) -> Evaluation:
-    truth = _truth_evaluation(asked.candidate, asked.target, plan.tasks, place).key(Store(place.store))
-    looks = (Look(asked.candidate.data, "train", plan.references, asked.seed), Look(asked.target, "test"))
-    seen = [look_key(trial, look, place) for trial in asked.candidate.trials for look in looks]
-    names = ("k", "k_dist", "scores", "components", "similarity")
-    sweeps = list(plan.ks) if asked.distance == plan.swept else None
-    recipe = {"kind": "scores", "target": asked.target, "distance": asked.distance, "seed": asked.seed, "ks": sweeps}
-    recipe |= {name: getattr(plan, name) for name in names}
-    return Evaluation(NAME, VERSION, recipe, (truth, *seen))
+def upgrade(rows: list[Row]) -> list[Row]:
+    """Rows of version 2, whose split was the target, data_seed the sample, and group the distance, "k 10" or "M 2"."""
+    distances = {row["group"] for row in rows}
+    swept = "cosine" if "cosine" in distances or "euclidean" not in distances else "euclidean"
+    return [row if row["target"] is not None else _upgraded(row, swept) for row in rows]
 
 
-def _score_job(asked: Asked, plan: Plan, place: Place) -> Job:
-    about = (asked, plan, place)
-    return _score_evaluation(*about), Task(asked.title, _score_task, about, _score_died)
+def _upgraded(row: Row, swept: str) -> Row:
+    group, _, size = (row["group"] or "").partition(" ")
+    columns = {"target": row["split"], "split": None, "sample": row["data_seed"], "data_seed": None}
+    if not size:
+        return row | columns | {"condition": row["group"], "group": None}
+    level = float(size) if group == NEIGHBOURS else None
+    return row | columns | {"condition": swept, "group": group, "level": level}
 
 
-def _score_task(asked: Asked, plan: Plan, place: Place) -> None:
-    evaluation, store = _score_evaluation(asked, plan, place), Store(place.store)
-
-    def make() -> dict[str, bytes]:
-        candidate, target = asked.candidate, asked.target
-        refs = _seen(candidate, Look(candidate.data, "train", plan.references, asked.seed), place)
-        tests = _seen(candidate, Look(target, "test"), place)
-        facts = _facts(candidate, target, place) | {"data_seed": asked.seed}
-        truth, seeds = _truth(asked, plan, place), [trial.init_seed for trial in candidate.trials]
-        found, missing, points = score(refs, tests, truth, plan, asked.distance, facts, seeds)
-        return table(found, missing) | {POINTS: _npz(points)}
-
-    with damage_noted(evaluation, place):
-        evaluation.keep(store, make)
+# ---- the protocol
 
 
-def _score_died(reason: str, asked: Asked, plan: Plan, place: Place) -> None:
-    _score_evaluation(asked, plan, place).mark(Store(place.store), reason)
+def _questions(plan: Plan, questions: Sequence[Question]) -> Iterator[Question]:
+    """Every distance and every sample of references."""
+    for question in questions:
+        for distance in plan.distances:
+            for sample in range(plan.seeds):
+                yield replace(question, distance=distance, sample=sample)
 
 
-def _truth(asked: Asked, plan: Plan, place: Place) -> Truth:
-    evaluation, store = _truth_evaluation(asked.candidate, asked.target, plan.tasks, place), Store(place.store)
-    store.verify("evaluate", evaluation.key(store))
-    return Truth.load(evaluation.folder(store))
+@protocol(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports=f"{__name__}.reports", upgrade=upgrade)
+def reliability(plan: Plan, work: Work) -> None:
+    """Which representations can be trusted, before anyone says what they are for.
 
+    Networks learn without labels (SimCLR, BYOL, MoCo), several seeds of each. Every test image gets scores from their
+    embeddings alone: neighbourhood consistency (NC), distance to the references (Dist), length (Norm), density (LL) and
+    variance between the networks (FV). Then labels come in: heads on the frozen features, one for every pair of
+    classes, say how well each image does downstream, and Kendall's τ how well each score predicts that (Park et al.
+    2024).
 
-# ---- candidates against each other
+    Downstream data is the pre-training data itself, or another set of images with as many channels (--targets); its
+    images are brought to the size that the networks know. Everything finished lies in the store: run the same command
+    again and only what is missing is done.
 
-
-def _rivals(asked: Sequence[Asked]) -> list[tuple[Asked, ...]]:
-    """Those that differ in their method alone, two or more: the backbones among which Table 3 chooses."""
-    groups: dict[tuple[Any, ...], list[Asked]] = {}
-    for each in asked:
-        first = each.candidate.trials[0]
-        groups.setdefault((first.data, first.backbone, each.target, each.distance, each.seed), []).append(each)
-    return [tuple(group) for group in groups.values() if len(group) > 1]
-
-
-def ranking_rows(
-    points: Sequence[Mapping[str, Array]], truths: Sequence[Truth], facts: Row
-) -> tuple[list[Row], list[Row]]:
-    """Mean over test rows of Kendall's τ between the ranking of the candidates by a score and by a loss (Table 3)."""
-    rows, reasons = list[Row](), list[Row]()
-    there = [number for number, each in enumerate(points) if each]  # one that has collapsed has none
-    points, truths = [points[number] for number in there], [truths[number] for number in there]
-    if len(points) < 2:
-        return rows, reasons
-    for name in points[0]:
-        if not all(name in each for each in points):
-            continue
-        u = np.stack([each[name] for each in points])
-        for loss in LOSSES:
-            if not all(loss in each.losses for each in truths):
-                continue
-            metric = f"ranking_{loss}"
-            try:
-                taus = rankings_agree(u, np.stack([each.losses[loss] for each in truths]))
-            except Undefined as reason:
-                reasons.append({"measure": name, "metric": metric, "reason": str(reason)})
-                continue
-            found = {"measure": name, "metric": metric, "value": float(taus.mean()), "n": len(taus)}
-            rows.append(dict.fromkeys(COLUMNS) | facts | found)
-    return rows, reasons
-
-
-def _rank_evaluation(rivals: Sequence[Asked], plan: Plan, place: Place) -> Evaluation:
-    store = Store(place.store)
-    parents = tuple(_score_evaluation(each, plan, place).key(store) for each in rivals)
-    return Evaluation(NAME, VERSION, {"kind": "ranking"}, parents)
-
-
-def _rank_job(rivals: tuple[Asked, ...], plan: Plan, place: Place) -> Job:
-    about = (rivals, plan, place)
-    return _rank_evaluation(*about), Task(f"ranking of {rivals[0].title}", _rank_task, about, _rank_died)
-
-
-def _rank_task(rivals: tuple[Asked, ...], plan: Plan, place: Place) -> None:
-    evaluation, store = _rank_evaluation(rivals, plan, place), Store(place.store)
-
-    def make() -> dict[str, bytes]:
-        first, points = rivals[0], []
-        for each in rivals:
-            scored = _score_evaluation(each, plan, place)
-            store.verify("evaluate", scored.key(store))
-            points.append(_arrays(scored.folder(store) / POINTS))
-        facts = _facts(first.candidate, first.target, place) | {"method": None, "params": None, "members": None}
-        facts |= {"data_seed": first.seed, "group": first.distance}
-        return table(*ranking_rows(points, [_truth(each, plan, place) for each in rivals], facts))
-
-    with damage_noted(evaluation, place):
-        evaluation.keep(store, make)
-
-
-def _rank_died(reason: str, rivals: tuple[Asked, ...], plan: Plan, place: Place) -> None:
-    _rank_evaluation(rivals, plan, place).mark(Store(place.store), reason)
+    examples:
+      nescio run reliability
+      nescio run reliability --data digits --methods simclr,moco --members 3 --epochs 5 --workers 2
+      nescio run reliability --data cifar10 --backbones resnet18 --members 5 --references 5000 --k 100 --batch 512
+      nescio run reliability --data npz:tiny_imagenet_100.npz@32 --targets npz:cifar100_small.npz --backbones resnet18
+      nescio run reliability --preset paper          CIFAR-10, CIFAR-100, Tiny-ImageNet → three sets, two sizes, M = 10
+    """
+    check_possible(plan, work)
+    alive, embedded = embed(plan, work)
+    questions = [Question(siblings, target) for siblings in alive for target in plan.sources[siblings.data]]
+    truths = {truth_step(question, plan, embedded): question for question in questions}
+    judged = work.evaluate("heads", truths)
+    questions = [question for step, question in truths.items() if step in judged]
+    scores = {score_step(question, plan, embedded): question for question in _questions(plan, questions)}
+    scored = work.evaluate("scores", scores)
+    rivals: dict[tuple[Any, ...], list[Question]] = {}
+    for step, question in scores.items():
+        if step in scored:
+            rivals.setdefault(question.rivals, []).append(question)
+    work.evaluate("rankings", [rank_step(group, plan, embedded) for group in rivals.values() if len(group) > 1])

@@ -43,7 +43,7 @@ NO_ECE = "An entropy is not a probability, so it is not calibrated or miscalibra
 NO_TEMPERATURE = (
     "The rows that fit it are all answered right, or no better than chance: no temperature is best for them."
 )
-TOO_FEW = f"The temperature is fitted on a tenth of the rows; a tenth of these is fewer than {FEWEST}, which is too few."
+TOO_FEW = f"The temperature is fitted on a tenth of the rows; a tenth of these is fewer than {FEWEST}: too few."
 
 
 @tag("plan:selective")
@@ -101,9 +101,7 @@ def upgrade(rows: list[Row]) -> list[Row]:
     ]
 
 
-@protocol(
-    NAME, version=VERSION, plan=Plan, reports="nescio.protocols.selective.reports", upgrade=upgrade, workers=0
-)
+@protocol(NAME, version=VERSION, plan=Plan, reports="nescio.protocols.selective.reports", upgrade=upgrade, workers=0)
 def selective(plan: Plan, work: Work) -> None:
     """Which models know when they are wrong: what many models say of the same labelled images, compared.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from nescio.rows import Row
 
 EXAMPLE = 1000  # rows of the examples: every share in them is a whole number of rows
 CONSTANT = {"model A": 0.9, "model B": 0.5}  # error rates of two models that are always equally sure (appendix C)
-Curve = tuple[Sequence[float], Sequence[float]]  # coverages, risks
+Curve = tuple[Any, Any]  # coverages, risks
 
 
 @report("selective/investment")
@@ -50,7 +51,8 @@ def investment(frame: Frame | None = None) -> Table:
         f"{EXAMPLE:,} rows, three classes. Model B knows exactly when it is wrong: AUROC, SAC and E-AURC see it, the "
         "others prefer model A. The paper prints 0.12 for model B's AURC, which no definition gives"
     )
-    return wide(rows, "Two investment advisers (appendix A)", "model", form=decimals(4), note=note)
+    title = "Two investment advisers (appendix A)"
+    return wide(rows, title, "model", form=decimals(4), note=note, explain=("auroc", "sac"))
 
 
 @report("selective/e-aurc")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable
 from statistics import fmean
 from typing import Any
 
 from nescio.errors import Undefined
+from nescio.protocols.base import registry
 from nescio.report.blocks import Choice, Figure, SectionParts, Story
 from nescio.report.charts import cloud_figure, dots_figure, heat_figure
 from nescio.report.frame import Frame
@@ -214,7 +214,9 @@ def methods(frame: Frame) -> Figure | None:
         " The dashed line is a network that was trained on both sides." if guide else ""
     )
     title = "How often each method is less sure of the new image"
-    return Figure("methods", title, words, lambda: dots_figure(points, "tells new from known", guide))
+    axis = "tells new from known"
+    shown = [{"method": p["name"], "as": p["kind"], axis: p["value"], "spread": p["spread"]} for p in points]
+    return Figure("methods", title, words, lambda: dots_figure(points, axis, guide), shown)
 
 
 def dots(frame: Frame) -> tuple[list[Row], tuple[str, float] | None]:
@@ -242,7 +244,8 @@ def heat(frame: Frame) -> Figure | None:
     if len(cells) < 2:
         return None
     words = "Mean AUC over a method’s ensembles and ablations: more colour is better, 0.5 is guessing."
-    return Figure("heat", "Every method with every measure", words, lambda: heat_figure(cells, "AUC", 0.5))
+    shown = [{"method": c["line"], "measure": c["column"], "AUC": c["value"], "lines": c["n"]} for c in cells]
+    return Figure("heat", "Every method with every measure", words, lambda: heat_figure(cells, "AUC", 0.5), shown)
 
 
 def heat_cells(frame: Frame) -> list[Row]:
@@ -264,10 +267,10 @@ def networks(frame: Frame) -> Figure | None:
     values = [point[NLL] for point in points]
     log = min(values) > 0 and max(values) > 20 * min(values)
     tips = {"name": "method", "about": "network"}
+    shown = [{tips.get(key, key): value for key, value in point.items()} for point in points]
+    title = "Every trained network"
     words = "One point per network, uncalibrated, with entropy. Click on a name to see it alone."
-    return Figure(
-        "networks", "Every trained network", words, lambda: cloud_figure(points, NLL, AUC, tips=tips, log=log)
-    )
+    return Figure("networks", title, words, lambda: cloud_figure(points, NLL, AUC, tips=tips, log=log), shown)
 
 
 def nll_against_auc(frame: Frame) -> list[Row]:
@@ -331,7 +334,7 @@ def story(study: Study) -> Story:
         ("Table 3", "Results on new classes (Table 3)", [table_3(lines)], words),
     ]
     title = f"{study.data}: which classifiers know what they don’t know?"
-    return story_of(study, title, lead(study), sections, command=command_of, gaps=gaps(study.reasons))
+    return story_of(study, title, lead(study), sections, command=registry["uimnet"].command, gaps=gaps(study.reasons))
 
 
 def lead(study: Study) -> list[str]:
@@ -378,22 +381,3 @@ def gaps(reasons: Iterable[Row]) -> list[tuple[str, str]]:
         (": ".join(part for part in (", ".join(filter(None, whose)), ", ".join(whats)) if part), reason)
         for reason, (whats, whose) in entries.items()
     ]
-
-
-def command_of(plan: dict[str, Any]) -> str:
-    """The command that runs a plan again."""
-    training = plan.get("training") or {}
-
-    def listed(values: Iterable[Any] | None) -> str:
-        return ",".join("none" if v is None else f"{v:g}" if isinstance(v, float) else str(v) for v in values or ())
-
-    options = {name: plan.get(name) for name in ("data", "trials", "seeds", "search")}
-    options |= {name: listed(plan.get(name)) for name in ("methods", "backbones", "spectral", "measures", "members")}
-    options |= {"in": listed(plan.get("inside")), "out": listed(plan.get("outside"))}
-    options |= {name: training.get(name) for name in ("epochs", "batch", "rate", "every", "schedule", "augment")}
-    words = ["nescio", "run", "uimnet"]
-    for name, value in options.items():
-        if value not in (None, ""):
-            words += [f"--{name}", str(value)]
-    words += [] if plan.get("oracle", True) else ["--no-oracle"]
-    return shlex.join(words)

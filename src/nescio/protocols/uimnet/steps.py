@@ -73,8 +73,10 @@ def _named(plan: Plan) -> Plan:
     if mute := [name for name in names if not methods[name].classifies]:
         raise BadInput(f"uimnet compares classifiers, and {mute[0]} learns features without labels: omit it.")
     scores = {score for name in names for score in methods[name].scores}
-    known = [name if name in scores else measures.registry[name].name for name in plan.measures]
-    return replace(plan, methods=names, measures=tuple(dict.fromkeys(known)))
+    for name in plan.measures:
+        if name.removeprefix(measures.SCORE) not in scores:
+            _ = measures.registry[name]  # an unknown name is better refused now than after the training
+    return replace(plan, methods=names, measures=tuple(dict.fromkeys(plan.measures)))
 
 
 def refuse_impossible(plan: Plan, root: str | None) -> None:
@@ -399,7 +401,7 @@ def _line(
     probed = {split: load_dump(step, context.store) for split, step in probes.items()}
     whole = together(members, ensemble.scales(calibrated), probed, with_gmm="gmm" in names)
     wanted = {MEMBERS_GMM if name == "gmm" and len(members) > 1 else name: name for name in names}
-    there = [name for name in wanted if name in measures.registry or name in whole["test"].scores]
+    there = [name for name in wanted if name in measures.registry or name in measures.scores_of(whole["test"])]
     card = scorecard(
         whole["test"],
         val=whole["val"],

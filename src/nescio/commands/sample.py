@@ -1,0 +1,37 @@
+"""Small files to try nescio on: what a real classifier of handwritten digits says, made here in a second.
+
+It learnt the digits 0 to 7, and was shown 8 and 9 as well. The folder then holds train.npz, val.npz, test.npz and
+unknown.npz, as your own model's outputs would be saved.
+
+examples:
+  nescio sample
+  nescio evaluate sample/test.npz --val sample/val.npz --ood unknown=sample/unknown.npz
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from nescio.commands._output import say
+from nescio.options import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    to: str = option("sample", "folder for the files", metavar="DIR")
+    seed: int = option(0, "of the classifier")
+
+
+def run(options: Options) -> int:
+    from nescio.analysis.sample import sample_dumps
+
+    folder = Path(options.to)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, dump in sample_dumps(options.seed).items():
+        dump.save(folder / f"{name}.npz")
+    say(f"{folder} holds train.npz, val.npz, test.npz and unknown.npz. Try:")
+    say(f"  nescio evaluate {folder}/test.npz")
+    say(f"  nescio evaluate {folder}/test.npz --val {folder}/val.npz --ood unknown={folder}/unknown.npz --report out")
+    say(f"  nescio threshold {folder}/test.npz --risk 0.05")
+    return 0

@@ -1,0 +1,48 @@
+"""What methods share that fit a Gaussian to the features of every class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nescio.layers.class_gaussians import ClassGaussians
+from nescio.methods.base import Batches, Evidence, Method, Output, Setting, noise_like
+from nescio.methods.mc_dropout import entropy
+
+
+class FeatureDensity(Method):
+    """A classifier whose features get, after training, a Gaussian with full covariance for every true class.
+
+    Scores: "density", −log Σ_c π_c N(φ(x); μ_c, Σ_c) with the class shares π_c of the training set, for what the
+    network has not seen (epistemic); "entropy" of the softmax, for what cannot be known (aleatoric).
+    """
+
+    scores = ("density", "entropy")
+    far = True
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        self.gaussians = ClassGaussians(setting.classes, self.features.num_features)
+
+    @torch.no_grad()
+    def finalize(self, batches: Batches) -> None:
+        self.gaussians.fit((self.features(x), y) for x, y, _ in batches)
+
+    def density_score(self, embeddings: Tensor) -> Tensor:
+        """−log of the density of features, (b,), in float32: float16 cannot hold it."""
+        return -self.gaussians(embeddings).float()
+
+    def forward(self, x: Tensor) -> Output:
+        output = super().forward(x)
+        assert output.logits is not None and output.embeddings is not None
+        density = self.density_score(output.embeddings)
+        output.scores = {"density": density, "entropy": entropy(self.probs(output.logits))}
+        return output
+
+    def density_rises(self, x: Tensor) -> Evidence:
+        """Do the Gaussians tell training images from noise?"""
+        near, far = (float(self.density_score(self.features(images)).median()) for images in (x, noise_like(x)))
+        seen = f"the median of −log density is {near:.3g} on training images, {far:.3g} on noise"
+        return Evidence(seen, far > near + 1)

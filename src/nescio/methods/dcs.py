@@ -1,0 +1,83 @@
+"""DCS: the distance to the nearest learnt centroid."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, one_hot
+
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.search import choice, hparam, log_uniform
+
+
+@dataclass(frozen=True)
+class DCSRecipe(Learning):
+    weight: float = hparam(0.1, log_uniform(0.01, 1.0), "λ of the distance loss; the larger, the stronger")
+    margin: float = hparam(4.0, log_uniform(1.0, 10.0), "distance from which other centroids are far enough")
+    width: int = hparam(32, choice(16, 32, 64), "dimensions of the centroids")
+
+    def check(self) -> None:
+        super().check()
+        self.need(0, "weight", "margin", above=True)
+        self.need(1, "width")
+
+
+@method("dcs", DCSRecipe)
+class DCS(Method):
+    """Distance-based confidence score, as the taxonomy of deterministic methods has it (Postels et al. 2022, §3.2): one
+    centroid e_c per class learns end to end with the network; h(φ(x)) is a linear map of the features. The logits
+    are −‖h − e_c‖². Beside their cross-entropy stands the distance loss of Mandelbaum & Weinshall (2017) with centroids
+    in the place of other images: ‖h − e_y‖² + mean_{c≠y} max(0, m − ‖h − e_c‖)², weighted by λ.
+
+    Score "distance": min_c ‖h − e_c‖.
+    """
+
+    paper = "Mandelbaum & Weinshall, Distance-based confidence score for neural network classifiers, 2017"
+    scores = ("distance",)
+    far = True
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        self.head = nn.Linear(self.features.num_features, recipe.width)
+        apart = recipe.margin / math.sqrt(2 * recipe.width)  # so that centroids start about a margin from each other
+        self.centroids = nn.Parameter(apart * torch.randn(setting.classes, recipe.width))
+
+    def distances(self, embeddings: Tensor) -> Tensor:
+        """(b, c) distances to the centroids, from differences: products would lose the digits of small ones."""
+        with torch.autocast(embeddings.device.type, enabled=False):
+            place = nn.functional.linear(embeddings.float(), self.head.weight, self.head.bias)
+            return (place[:, None] - self.centroids).norm(dim=2)
+
+    def distance_loss(self, distances: Tensor, y: Tensor) -> Tensor:
+        """Near the own centroid, and a margin away from every other one."""
+        own = one_hot(y, self.setting.classes).bool()
+        others = (self.recipe.margin - distances[~own]).clamp_min(0).square()
+        return distances[own].square().mean() + others.mean()
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        distances = self.distances(self.features(x))
+        return cross_entropy(-distances.square(), y) + self.recipe.weight * self.distance_loss(distances, y)
+
+    def forward(self, x: Tensor) -> Output:
+        embeddings = self.features(x)
+        distances = self.distances(embeddings)
+        return Output(-distances.square()[:, None], embeddings, {"distance": distances.min(1).values})
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, y = first_batch(batches)
+        moved = float((self.centroids - start.centroids).norm(dim=1).mean())
+        distances = self.distances(self.features(x))
+        own = one_hot(y, self.setting.classes).bool()
+        near, far = float(distances[own].median()), float(distances[~own].median())
+        between = float(torch.pdist(self.centroids).median())
+        return {
+            "centroids moved": Evidence(f"by {moved:.3g} on average", moved > 1e-2),
+            "distance loss": Evidence(
+                f"median distance {near:.3g} to the own centroid, {far:.3g} to others, {between:.3g} between centroids",
+                2 * near < far,
+            ),
+        }

@@ -1,0 +1,81 @@
+"""DCU: contrastive training before and beside the classifier, then class Gaussians."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from nescio.layers.contrastive import mlp, nt_xent
+from nescio.methods._feature_density import FeatureDensity
+from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
+from nescio.methods.base import Batches, Evidence, Learning, Method, Setting, first_batch, method
+from nescio.search import choice, hparam, log_uniform, uniform
+
+
+@dataclass(frozen=True)
+class DCURecipe(Learning):
+    weight: float = hparam(1.0, log_uniform(0.1, 10.0), "λ of the contrastive loss; the larger, the stronger")
+    pretraining: float = hparam(0.5, uniform(0.2, 0.8), "share of the training in which features learn from it alone")
+    temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "τ; the lower, the more the nearest negatives count")
+    width: int = hparam(128, choice(64, 128, 256), "outputs of the projection")
+
+    def check(self) -> None:
+        super().check()
+        self.need(0, "weight", "pretraining", "temperature", above=True)
+        self.below(1, "pretraining")
+        self.need(2, "width")
+
+
+@method("dcu", DCURecipe)
+class DCU(FeatureDensity):
+    """Deep contrastive uncertainty (Winkens et al. 2020): SimCLR's loss on two views of every image, first alone, then
+    together with the classifier's, λ·NT-Xent(g(φ(x))) − log f(x)_y, so that the features keep what tells single images
+    apart; then a Gaussian for every class on the features of its training images. While the features are pretrained
+    the head learns on detached features: it is ready when joint training begins, and the loss is one and the same.
+
+    Scores: "density", −log Σ_c π_c N(φ(x); μ_c, Σ_c), and "entropy" of the softmax.
+    """
+
+    paper = "Winkens et al., Contrastive training for improved out-of-distribution detection, 2020"
+    views = 2
+    augment = "full"
+    done: Tensor
+    steps: Tensor
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        d = self.features.num_features
+        self.projection = mlp(d, d, recipe.width)
+        self.register_buffer("done", torch.zeros(()))  # share of the training's steps that are taken
+        self.register_buffer("steps", torch.zeros(2))  # taken in pretraining, and in joint training
+
+    def moved(self, done: float) -> None:
+        self.steps[int(done > self.recipe.pretraining)] += 1
+        self.done.fill_(done)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        embeddings = self.features(x.flatten(0, 1))
+        contrast = nt_xent(self.projection(embeddings), self.recipe.temperature)
+        joint = (self.done >= self.recipe.pretraining).to(embeddings)  # a factor: asking would wait for the device
+        logits = self.head(torch.lerp(embeddings.detach(), embeddings, joint))
+        return self.recipe.weight * contrast + cross_entropy(logits, y.repeat(2))
+
+    def project(self, x: Tensor) -> Tensor:
+        """z of first views, then of their partners: (2, b, ch, h, w) to (2b, width)."""
+        return self.projection(self.features(x.flatten(0, 1)))
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, y = first_batch(batches)
+        now, then = (each.project(x).chunk(2) for each in (self, start))
+        alone, joint = self.steps.tolist()
+        return {
+            "views found": views_found(now, then),
+            "not collapsed": not_collapsed(now[0]),
+            "temperature acts": temperature_acts(self, x, y),
+            "two phases": Evidence(f"{alone:.0f} steps of pretraining, {joint:.0f} joint ones", min(alone, joint) > 0),
+            "density away from the data": self.density_rises(x[0]),
+        }

@@ -1,0 +1,37 @@
+"""DDU: class Gaussians on smooth features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nescio.methods._feature_density import FeatureDensity
+from nescio.methods._spectral_bound import SpectralRecipe, bound_holds, bounded
+from nescio.methods.base import Batches, Evidence, Method, Setting, first_batch, method
+
+
+@dataclass(frozen=True)
+class DDURecipe(SpectralRecipe):
+    """The bound of the spectral norm is all there is to choose."""
+
+
+@method("ddu", DDURecipe)
+class DDU(FeatureDensity):
+    """Deep deterministic uncertainty (Mukhoti et al. 2021): plain training with spectrally normalised features, so that
+    distances survive, then a Gaussian with full covariance for every class, fitted to the features of the training set
+    with its true labels (Algorithm 1).
+
+    Scores: "density", −log q(φ(x)) = −log Σ_c π_c N(φ(x); μ_c, Σ_c), for what the network has not seen (epistemic);
+    "entropy" of the softmax, for what cannot be known (aleatoric). The bound of 3 is the authors'.
+    """
+
+    paper = "Mukhoti et al., Deep deterministic uncertainty: a new simple baseline, CVPR 2023"
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, bounded(setting, recipe))
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        return {
+            "stretches are bounded": bound_holds(self),
+            "density away from the data": self.density_rises(first_batch(batches)[0]),
+        }

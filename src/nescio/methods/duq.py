@@ -1,0 +1,124 @@
+"""DUQ: how near is the nearest class centroid?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy, one_hot
+
+from nescio.layers.contrastive import of_all_processes
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.search import choice, hparam, log_uniform
+
+FIRST_COUNT = 13.0  # images that every centroid stands for at the start, as in the authors' code
+FIRST_SPREAD = 0.05  # standard deviation of the first centroids
+
+
+@dataclass(frozen=True)
+class DUQRecipe(Learning):
+    penalty: float = hparam(0.1, log_uniform(0.001, 10.0), "λ of the gradient penalty; the larger, the stronger")
+    lengthscale: float = hparam(0.1, log_uniform(0.05, 1.0), "σ of the kernels")
+    momentum: float = hparam(0.99, choice(0.99, 0.999), "γ, what counts and sums of a centroid keep in a step")
+    width: int = hparam(128, choice(64, 128, 256), "dimensions of the centroids")
+
+    def check(self) -> None:
+        super().check()
+        self.need(0, "penalty", "lengthscale", above=True)
+        self.need(0, "momentum")
+        self.below(1, "momentum")
+        self.need(1, "width")
+
+
+@method("duq", DUQRecipe)
+class DUQ(Method):
+    """Deterministic uncertainty quantification (van Amersfoort et al. 2020): an RBF network. Class c has a matrix W_c
+    and a centroid e_c = m_c/N_c, and its kernel is K_c(x) = exp(−‖W_c φ(x) − e_c‖²/(2dσ²)), d dimensions (eq. 1). The
+    kernels learn by binary cross-entropy, one class against the rest (eq. 3); the centroids follow the images by
+    moving averages of counts N_c and sums m_c (eqs. 4–6). The two-sided penalty λ·(‖∇_x Σ_c K_c‖₂ − 1)² ties distances
+    between features to distances between images (eq. 7).
+
+    Logits: log K_c. Score "kernel": −log max_c K_c, the squared distance to the nearest centroid but for a factor.
+    """
+
+    paper = "van Amersfoort et al., Uncertainty estimation using a single deep deterministic neural network, ICML 2020"
+    scores = ("kernel",)
+    far = True
+    counts: Tensor
+    sums: Tensor
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        del self.head
+        weight = torch.empty(recipe.width, setting.classes, self.features.num_features)
+        self.weight = nn.Parameter(nn.init.normal_(weight, std=math.sqrt(2 / weight.shape[2])))
+        self.register_buffer("counts", torch.full((setting.classes,), FIRST_COUNT))
+        self.register_buffer("sums", FIRST_COUNT * FIRST_SPREAD * torch.randn(recipe.width, setting.classes))
+
+    def place(self, embeddings: Tensor) -> Tensor:
+        """W_c φ for every class, (b, d) to (b, width, c)."""
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return torch.einsum("bj,mcj->bmc", embeddings.float(), self.weight.float())
+
+    def log_kernels(self, placed: Tensor) -> Tensor:
+        """(b, c) log K_c."""
+        return -(placed - self.sums / self.counts).square().mean(1) / (2 * self.recipe.lengthscale**2)
+
+    @torch.no_grad()
+    def follow(self, placed: Tensor, y: Tensor) -> None:
+        """Moves every centroid towards the images of its class."""
+        own = of_all_processes(placed[torch.arange(len(y), device=y.device), :, y])  # (b, width)
+        classes = one_hot(of_all_processes(y), self.setting.classes).to(own)
+        self.counts.lerp_(classes.sum(0), 1 - self.recipe.momentum)
+        self.sums.lerp_(own.T @ classes, 1 - self.recipe.momentum)
+
+    def penalty(self, x: Tensor, log_kernels: Tensor) -> Tensor:
+        """(‖∇_x Σ_c K_c‖₂ − 1)², the mean over images."""
+        (gradient,) = torch.autograd.grad(log_kernels.exp().sum(), x, create_graph=True)
+        return (gradient.float().flatten(1).norm(dim=1) - 1).square().mean()
+
+    def losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The cross-entropy, the gradient penalty, and where the images lie."""
+        x = x.detach().requires_grad_()
+        placed = self.place(self.features(x))
+        with torch.autocast(x.device.type, enabled=False):
+            log_kernels = self.log_kernels(placed)
+            fit = binary_cross_entropy(log_kernels.exp(), one_hot(y, self.setting.classes).float())
+            return fit, self.penalty(x, log_kernels), placed
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        fit, penalty, _ = self.losses(x, y)
+        return fit + self.recipe.penalty * penalty
+
+    def update(self, x: Tensor, y: Tensor, step: Callable[[Tensor], None]) -> Tensor:
+        fit, penalty, placed = self.losses(x, y)
+        loss = fit + self.recipe.penalty * penalty
+        step(loss)
+        self.follow(placed, y)
+        return loss
+
+    def forward(self, x: Tensor) -> Output:
+        embeddings = self.features(x)
+        log_kernels = self.log_kernels(self.place(embeddings))
+        return Output(log_kernels[:, None], embeddings, {"kernel": -log_kernels.max(1).values})
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, y = first_batch(batches)
+        moved = float((self.sums / self.counts - start.sums / start.counts).norm(dim=0).mean())
+        kernels = self.log_kernels(self.place(self.features(x))).exp()
+        own = one_hot(y, self.setting.classes).bool()
+        mine, others = float(kernels[own].mean()), float(kernels[~own].mean())
+        with torch.enable_grad():
+            fit, penalty, _ = (float(term.detach().sum()) for term in self.losses(x, y))
+            share = float(self.loss(x, y).detach()) - fit
+        return {
+            "centroids moved": Evidence(f"by {moved:.3g} on average", moved > 1e-3),
+            "centroids separate": Evidence(
+                f"mean kernel {mine:.2f} of an image's own class, {others:.2f} of others", mine > 2 * others
+            ),
+            "gradient penalty": Evidence(f"{penalty:.3g}, and adds {share:.3g} to the loss", penalty > 0 and share > 0),
+        }

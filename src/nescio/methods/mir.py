@@ -1,0 +1,69 @@
+"""MIR: features from which the image can be reconstructed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from nescio.methods._feature_density import FeatureDensity
+from nescio.methods.base import Batches, Evidence, Learning, Method, Setting, first_batch, method
+from nescio.search import choice, hparam, log_uniform
+
+COARSEST = 4  # pixels from which the decoder starts
+
+
+@dataclass(frozen=True)
+class MIRRecipe(Learning):
+    weight: float = hparam(1.0, log_uniform(0.01, 100.0), "λ of the reconstruction error; the larger, the stronger")
+    width: int = hparam(64, choice(32, 64, 128), "channels of the decoder")
+
+    def check(self) -> None:
+        super().check()
+        self.need(0, "weight", above=True)
+        self.need(1, "width")
+
+
+def decoder(inputs: int, channels: int, shape: tuple[int, int], width: int) -> nn.Sequential:
+    """Features (b, inputs) to images (b, channels, *shape): a coarse grid, doubled and smoothed up to the full size."""
+    sizes = [shape]
+    while max(sizes[0]) > COARSEST:
+        sizes.insert(0, (-(-sizes[0][0] // 2), -(-sizes[0][1] // 2)))
+    height, grid_width = sizes[0]
+    layers = [nn.Linear(inputs, width * height * grid_width), nn.Unflatten(1, (width, height, grid_width)), nn.ReLU()]
+    for size in sizes[1:]:
+        layers += [nn.Upsample(size), nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Conv2d(width, channels, 3, padding=1))
+
+
+@method("mir", MIRRecipe)
+class MIR(FeatureDensity):
+    """Maximally informative representations (Postels et al. 2020): beside the classifier a decoder g reconstructs the
+    image from the features, −log f(x)_y + λ·‖g(φ(x)) − x‖²/pixels, so that the features keep what the classes alone
+    would let them forget. After training every class gets a Gaussian on the features of its training images.
+
+    Scores: "density", −log Σ_c π_c N(φ(x); μ_c, Σ_c), and "entropy" of the softmax.
+    """
+
+    paper = "Postels et al., The hidden uncertainty in a neural network's activations, 2020"
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        self.decoder = decoder(self.features.num_features, setting.channels, setting.shape, recipe.width)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        embeddings = self.features(x)
+        error = mse_loss(self.decoder(embeddings).float(), x)
+        return cross_entropy(self.head(embeddings), y) + self.recipe.weight * error
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, _ = first_batch(batches)
+        error, before = (float(mse_loss(each.decoder(each.features(x)), x)) for each in (self, start))
+        mean = float(mse_loss(x.mean(0, keepdim=True).expand_as(x), x))
+        seen = f"error {before:.3g} before training, {error:.3g} after; the mean image has {mean:.3g}"
+        return {
+            "reconstructs": Evidence(seen, error < min(before, mean)),
+            "density away from the data": self.density_rises(x),
+        }

@@ -1,0 +1,98 @@
+"""PostNet: evidence for every class, by a density that is learnt with the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Dirichlet
+
+from nescio.layers.radial_flows import RadialFlows
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method, noise_like
+from nescio.search import choice, hparam, log_uniform
+
+
+@dataclass(frozen=True)
+class PostNetRecipe(Learning):
+    entropy: float = hparam(1e-5, log_uniform(1e-6, 1e-2), "λ of the Dirichlet's entropy; the larger, the stronger")
+    latent: int = hparam(6, choice(4, 6, 10), "dimensions in which the densities live")
+    flows: int = hparam(6, choice(4, 6, 10), "radial flows in a row, for every class")
+
+    def check(self) -> None:
+        super().check()
+        self.need(0, "entropy", above=True)
+        self.need(1, "latent", "flows")
+
+
+def uncertain_cross_entropy(alpha: Tensor, y: Tensor) -> Tensor:
+    """(b,) E[−log p_y] for p ~ Dirichlet(α): ψ(α₀) − ψ(α_y) (Charpentier et al. 2020, eq. 8)."""
+    return torch.digamma(alpha.sum(1)) - torch.digamma(alpha.gather(1, y[:, None]).squeeze(1))
+
+
+@method("postnet", PostNetRecipe)
+class PostNet(Method):
+    """Posterior network (Charpentier et al. 2020): the features go to a latent z of few dimensions with batch-norm,
+    where every class has a density q(z | c) of radial flows. The class counts N_c turn densities into evidence: the
+    answer is Dirichlet(α) with α_c = 1 + N_c·q(z | c) (eq. 4). Loss: E[−log p_y] − λ·H(Dirichlet(α)) (eq. 8).
+
+    Logits: the logarithm of the Dirichlet's mean, log α_c/α₀. Score "evidence": −log q(z | c) of the predicted class.
+    """
+
+    paper = "Charpentier et al., Posterior network: uncertainty estimation without OOD samples, NeurIPS 2020"
+    scores = ("evidence",)
+    normalized = True
+    far = True
+    counts: Tensor
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        self.head = nn.Linear(self.features.num_features, recipe.latent)
+        self.norm = nn.BatchNorm1d(recipe.latent)
+        self.flows = RadialFlows(setting.classes, recipe.latent, recipe.flows)
+        self.register_buffer("counts", torch.ones(setting.classes))
+
+    def prepare(self, batches: Batches) -> None:
+        self.counts.zero_()
+        for _, y, _ in batches:
+            self.counts += torch.bincount(y, minlength=self.setting.classes)
+
+    def log_densities(self, embeddings: Tensor) -> Tensor:
+        """(b, c) log q(z | c), float64."""
+        with torch.autocast(embeddings.device.type, enabled=False):
+            return self.flows(self.norm(self.head(embeddings.float())))
+
+    def alpha(self, log_densities: Tensor) -> Tensor:
+        """(b, c) parameters of the Dirichlet, 1 + N_c·q(z | c)."""
+        return 1 + self.counts * log_densities.exp()
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        alpha = self.alpha(self.log_densities(self.features(x)))
+        entropy = Dirichlet(alpha, validate_args=False).entropy()
+        return (uncertain_cross_entropy(alpha, y) - self.recipe.entropy * entropy).mean().float()
+
+    def forward(self, x: Tensor) -> Output:
+        embeddings = self.features(x)
+        log_densities = self.log_densities(embeddings)
+        alpha = self.alpha(log_densities)
+        logits = (alpha.log() - alpha.sum(1, keepdim=True).log()).float()
+        predicted = log_densities.gather(1, alpha.argmax(1, keepdim=True)).squeeze(1)
+        return Output(logits[:, None], embeddings, {"evidence": -predicted.float()})
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, _ = first_batch(batches)
+        near, far = (
+            float(self.alpha(self.log_densities(self.features(images))).sum(1).log().median())
+            for images in (x, noise_like(x))
+        )
+        moved = max(
+            float((now - then).abs().max())
+            for now, then in zip(self.flows.parameters(), start.flows.parameters(), strict=True)
+        )
+        return {
+            "flows learnt": Evidence(f"their parameters moved by up to {moved:.3g}", moved > 1e-2),
+            "evidence falls away from the data": Evidence(
+                f"median log α₀ {near:.3g} on training images, {far:.3g} on noise", near > far + 1
+            ),
+        }

@@ -1,0 +1,89 @@
+"""SNGP: a random-feature Gaussian process on smooth features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from nescio.layers.random_features import RIDGE, RandomFeatureGP, dempster_shafer, mean_field
+from nescio.methods._spectral_bound import SpectralRecipe, bound_holds, bounded
+from nescio.methods.base import Batches, Evidence, Method, Output, Setting, first_batch, method, noise_like
+from nescio.methods.mc_dropout import entropy
+from nescio.search import choice, hparam, log_uniform
+
+
+@dataclass(frozen=True)
+class SNGPRecipe(SpectralRecipe):
+    bound: float = hparam(6.0, log_uniform(0.5, 12.0), "target of the spectral norm; the smaller, the stronger")
+    width: int = hparam(1024, choice(512, 1024, 2048), "D, random features")
+    # Φ has length one, where plain features have that of their width: β needs larger steps to reach the same logits.
+    output: float = hparam(10.0, None, "multiplies the learning rate of the process's weights β")
+
+    def check(self) -> None:
+        super().check()
+        self.need(1, "width")
+        self.need(0, "output", above=True)
+
+
+@method("sngp", SNGPRecipe)
+class SNGP(Method):
+    """Spectral-normalised Gaussian process (Liu et al. 2020): logits z = Φ(φ(x))·β in D random Fourier features of an
+    RBF kernel, Φ = √(2/D)·cos(W·φ/ℓ + b) (eq. 6), trained as the maximum a posteriori, −log f(x)_y + ‖β‖²/(2n) (eq. 8).
+    After training one pass over the training set gives the exact precision I + Σ_i Φ_iᵀΦ_i of β's Laplace posterior,
+    the same for all classes (the Gaussian likelihood of the authors' code). ℓ is the mean distance between features
+    of the initial network.
+
+    The logits are mean-field logits z/√(1 + (π/8)·Φ Σ Φᵀ). Scores, of these: "dempster_shafer", C/(C + Σ_c exp z_c),
+    and "entropy" of the softmax. The bound of 6 is the authors' for images of CIFAR's size.
+    """
+
+    paper = "Liu et al., Simple and principled uncertainty estimation with deterministic deep learning, NeurIPS 2020"
+    scores = ("dempster_shafer", "entropy")
+    far = True
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, bounded(setting, recipe))
+        del self.head
+        self.gp = RandomFeatureGP(self.features.num_features, setting.classes, recipe.width)
+
+    def prepare(self, batches: Batches) -> None:
+        self.features.train()  # batch-norm must scale as it will in the first step, or no kernel reaches the features
+        features = self.features(first_batch(batches)[0]).float()
+        self.features.eval()
+        self.gp.lengthscale.copy_(torch.pdist(features).mean().clamp_min(1e-6))
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The prior already holds β back: weight decay is for the network alone."""
+        rate, (network,) = self.recipe.rate, super().parameter_groups()
+        beta = self.gp.weights.weight
+        network["params"] = [parameter for parameter in network["params"] if parameter is not beta]
+        return [network, {"params": [beta], "rate": rate * self.recipe.output, "decay": 0.0}]
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        logits = self.gp.mean(self.gp.expand(self.features(x)))
+        return cross_entropy(logits, y) + self.gp.penalty() / max(1, self.setting.rows)
+
+    @torch.no_grad()
+    def finalize(self, batches: Batches) -> None:
+        self.gp.fit(self.features(x) for x, _, _ in batches)
+
+    def forward(self, x: Tensor) -> Output:
+        embeddings = self.features(x)
+        expanded = self.gp.expand(embeddings)
+        logits = mean_field(self.gp.mean(expanded), self.gp.variance(expanded))
+        unsure = entropy(self.probs(logits[:, None]))
+        return Output(logits[:, None], embeddings, {"dempster_shafer": dempster_shafer(logits), "entropy": unsure})
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, _ = first_batch(batches)
+        mass = float(self.gp.precision.trace()) / len(self.gp.precision) - RIDGE
+        near, far = (float(self.gp.variance(self.gp.expand(self.features(i))).mean()) for i in (x, noise_like(x)))
+        return {
+            "stretches are bounded": bound_holds(self),
+            "precision changed": Evidence(f"its diagonal rose by {mass:.3g} on average", mass > 1e-3),
+            "variance away from the data": Evidence(f"{near:.3g} on training images, {far:.3g} on noise", far > near),
+        }

@@ -1,0 +1,354 @@
+"""What people give for the fields of Predictions, checked and brought into one form, with notes on what was changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.checks import (
+    CACHE_VALUES,
+    as_array,
+    check_finite,
+    check_whole,
+    cube,
+    floats,
+    forget,
+    integers,
+    kind_of,
+    numbers,
+)
+from nescio.arrays.parallel import blocks, share
+from nescio.errors import BadInput
+
+Array = NDArray[Any]
+SINGLE_LABEL = "nescio evaluates single-label classification, where every row has one class"
+LOG_SLACK = 1e-2  # how far probabilities that went through rounded logarithms, or through a softmax, may be from theirs
+MOST_OFF = 0.5  # a row that rounding put further from one is not worth dividing by its sum
+DECIMALS = 6  # numbers with more of them are not rounded
+
+
+# ---- one field each
+
+
+def booleans(name: str, value: Any) -> Array:
+    array = numbers(name, value)
+    if array.ndim != 1:
+        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one True or False a row.")
+    if array.dtype != bool and not ((array == 0) | (array == 1)).all():
+        raise BadInput(f"{name} must hold True and False, or 1 and 0.")
+    return array.astype(bool, copy=False)
+
+
+def yes_or_no(name: str, value: Any) -> bool:
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
+        raise BadInput(f"{name} must be True or False.")
+    return bool(array.item())
+
+
+def votes(value: Any) -> Array:
+    array = numbers("annotations", value)
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise BadInput(f"annotations has shape {array.shape}: it must be (n, classes), the votes for each class.")
+    check_finite("annotations", array)
+    negative = (array < 0).any(1)
+    if negative.any():
+        raise BadInput(f"annotations has a negative number of votes in row {int(np.argmax(negative))}.")
+    empty = ~array.any(1)
+    if empty.any():
+        raise BadInput(f"annotations has no votes in row {int(np.argmax(empty))}: leave such rows out.")
+    return array
+
+
+def shares(name: str, value: Any) -> Array:
+    """Numbers from 0 to 1, (n,)."""
+    array = floats(name, value)
+    if array.ndim != 1:
+        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one number a row.")
+    bad = ~((array >= 0) & (array <= 1))
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise BadInput(f"{name} holds {array[row]} in row {row}: it must lie between 0 and 1.")
+    return array
+
+
+def tags(name: str, value: Any) -> Array:
+    array = text(as_array(name, value))
+    if array.ndim != 1 or array.dtype.kind not in "fiubU":
+        raise BadInput(
+            f"{name} has shape {array.shape} of {kind_of(array)}: it must be (n,), one number or one text a row."
+        )
+    check_finite(name, array)
+    return array
+
+
+def keys(value: Any) -> Array:
+    array = text(as_array("index", value))
+    if array.ndim != 1 or array.dtype.kind not in "iufU":
+        raise BadInput(
+            f"index has shape {array.shape} of {kind_of(array)}: it must be (n,), a whole number or a text a row."
+        )
+    return array if array.dtype.kind == "U" else integers("index", array)
+
+
+def text(array: Array) -> Array:
+    """Bytes and Python strings as NumPy text; anything else unchanged."""
+    if array.dtype.kind == "S":
+        try:
+            return np.char.decode(array, "utf-8")
+        except UnicodeDecodeError:
+            raise BadInput("a text is not in UTF-8: save it again as text.") from None
+    if array.dtype.kind == "T" or (array.dtype.kind == "O" and all(isinstance(item, str) for item in array.flat)):
+        return array.astype(str)
+    return array
+
+
+def named(field: str, mapping: Any) -> Iterator[tuple[str, Any]]:
+    """(name, value) of a mapping field whose names every file format can hold."""
+    if mapping is None:
+        return
+    if not isinstance(mapping, Mapping):
+        raise BadInput(f"{field} must be a mapping from a name to an array.")
+    for name, value in mapping.items():
+        if not (isinstance(name, str) and name.strip() and name.isprintable()):
+            raise BadInput(f"{field} has the name {name!r}: a name must be a text that can be printed.")
+        yield name, value
+
+
+def words(name: str, value: Any) -> tuple[str, ...]:
+    """Texts that are no rows: names of classes, notes."""
+    array = text(as_array(name, list(value) if isinstance(value, tuple) else value))
+    if array.ndim != 1 or (array.size and array.dtype.kind != "U"):
+        raise BadInput(f"{name} must be a list of texts.")
+    return tuple(array.tolist())
+
+
+# ---- classes
+
+
+@dataclass(frozen=True)
+class ClassIds:
+    """Class numbers of labels and predicted classes, and the names of the classes where names were given."""
+
+    labels: Array | None
+    predicted: Array | None
+    names: tuple[str, ...] | None
+    notes: tuple[str, ...] = ()
+
+
+def class_ids(labels: Any, predicted: Any, class_names: Any, classes: int, all_outside: bool) -> ClassIds:
+    """Numbers as they are; names by their place in `class_names`, else in sorted order.
+
+    classes      of the logits, 0 where there are none
+    all_outside  no row is of a class of the logits, so that the names need not be theirs
+    """
+    given = {"labels": labels, "predicted": predicted}
+    arrays = {name: _classes_given(name, value) for name, value in given.items() if value is not None}
+    names = None if class_names is None else _class_names(class_names, classes)
+    texts = [array for array in arrays.values() if array.dtype.kind == "U"]
+    if not texts:
+        return ClassIds(arrays.get("labels"), arrays.get("predicted"), names)
+    if len(texts) < len(arrays):
+        raise BadInput("labels and predicted must both hold names of classes, or both hold numbers.")
+    there = np.unique(np.concatenate(texts))
+    notes: tuple[str, ...] = ()
+    if names is None and not all_outside:
+        if classes and len(there) != classes:
+            raise BadInput(
+                f"labels names {len(there)} classes, logits has {classes}: give class numbers, or the names of all "
+                "classes in the order of the logits as class_names."
+            )
+        names = tuple(there.tolist())
+        notes = (f"Classes are numbered by the sorted names in labels: from {names[0]} (0) to {names[-1]}.",)
+    known = np.array(names or (), str)
+    # A name that is not known gets a number behind them: it belongs to no class of the logits.
+    order = np.concatenate([known, there[~np.isin(there, known)]])
+    sorter = np.argsort(order, kind="stable")
+    numbered = {name: sorter[np.searchsorted(order, array, sorter=sorter)] for name, array in arrays.items()}
+    return ClassIds(numbered.get("labels"), numbered.get("predicted"), names, notes)
+
+
+def _classes_given(name: str, value: Any) -> Array:
+    """Class numbers as int64, or class names as text."""
+    array = text(as_array(name, value))
+    if array.ndim == 2 and array.dtype.kind in "fiub":
+        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), because {SINGLE_LABEL}, not multi-label.")
+    if array.dtype.kind == "f" and array.ndim == 1 and np.isfinite(array).all() and (array % 1 != 0).any():
+        row = int(np.argmax(array % 1 != 0))
+        raise BadInput(
+            f"{name} holds {array[row]} in row {row}, which is not a whole number: {SINGLE_LABEL}, not regression."
+        )
+    if array.dtype.kind != "U":
+        return integers(name, array)
+    if array.ndim != 1:
+        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one class a row.")
+    empty = np.char.strip(array) == ""
+    if empty.any():
+        raise BadInput(f"{name} has no class in row {int(np.argmax(empty))}: fill it or leave the row out.")
+    if all(re.fullmatch(r"\d{1,18}", word, re.ASCII) for word in array.tolist()):
+        return array.astype(np.int64)
+    return array
+
+
+def _class_names(value: Any, classes: int) -> tuple[str, ...]:
+    names = words("class_names", value)
+    if len(set(names)) < len(names):
+        raise BadInput("class_names holds a name twice: every class needs its own.")
+    if classes and len(names) != classes:
+        raise BadInput(f"class_names has {len(names)} names, logits has {classes} classes: give one per class.")
+    return names
+
+
+# ---- logits and probabilities
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Logits or log-probabilities (n, s, c), and notes on what was given."""
+
+    logits: Array | None
+    normalized: bool
+    notes: tuple[str, ...] = ()
+
+
+def scores(logits: Any, probs: Any, normalized: bool) -> Scores:
+    """Logits as they are, probabilities as their logs; the logits of both, where the probs are their softmax."""
+    notes: list[str] = []
+    if logits is None and probs is None:
+        return Scores(None, normalized)
+    if probs is not None:
+        logs, notes = _log_of_probs(_two_columns("probs", probs, notes))
+        if logits is None:
+            return Scores(logs, True, tuple(notes))
+        notes = []
+    table = cube("logits", _two_columns("logits", logits, notes), masks=True)
+    if normalized:
+        _check_normalized(table)
+    elif _look_like_probs(table):
+        notes.append("The logits look like probabilities, since no row is negative and every row sums to one.")
+    if probs is not None:
+        _check_softmax(table, logs)
+    return Scores(table, normalized, tuple(notes))
+
+
+def _two_columns(name: str, value: Any, notes: list[str]) -> Any:
+    """One column of a binary classifier as two: the probability of class 1, or its logit against class 0."""
+    array = as_array(name, value)
+    if array.ndim not in (1, 2) or array.shape[1:] not in ((), (1,)) or array.dtype.kind not in "fiub":
+        return value
+    column = array.reshape(-1).astype(np.float64)
+    check_finite(name, column)
+    if name == "probs":
+        shares("probs", column)
+    notes.append(f"The one column of {name} is taken as that of class 1 of a binary classifier.")
+    return np.stack([1 - column if name == "probs" else np.zeros(len(column)), column], axis=1)
+
+
+def _log_of_probs(value: Any) -> tuple[Array, list[str]]:
+    """log p as (n, s, c), -inf for zeros, float32 for half precision, and a note where rounded rows were rescaled."""
+    probs = cube("probs", value)
+    half = probs.dtype == np.float16
+    slack = 1e-2 if half else 1e-3
+    logs = np.empty(probs.shape, np.float32 if half else probs.dtype)
+    parts = blocks(len(probs), max(1, CACHE_VALUES // (probs.shape[1] * probs.shape[2])))
+
+    def work(worker: int, workers: int) -> float:
+        worst = 0.0
+        for part in parts[worker::workers]:
+            p = probs[part]
+            if p.min() < 0:
+                row = part.start + int(np.argwhere(p < 0)[0][0])
+                raise BadInput(f"probs has a negative probability in row {row}: name unnormalised scores logits.")
+            with np.errstate(divide="ignore", over="ignore"):
+                worst = max(worst, float(np.abs(p.sum(-1, dtype=logs.dtype) - 1).max()))
+                np.log(p, out=logs[part], dtype=logs.dtype)
+            forget(p)
+        return worst
+
+    if max(share(work, None if len(parts) > 8 else 1)) <= slack:
+        return logs, []
+    decimals, worst = _explained_by_rounding(probs, slack)
+    logs -= np.log(np.exp(logs, dtype=np.float64).sum(-1, keepdims=True)).astype(logs.dtype)
+    note = f"The probabilities are rounded to {decimals} decimals and their sums are up to {worst:.2g} off one: "
+    return logs, [note + "every row was divided by its sum."]
+
+
+def _explained_by_rounding(probs: Array, slack: float) -> tuple[int, float]:
+    """(decimals, largest distance of a sum from one), or BadInput at the first row that rounding does not explain.
+
+    A rounded number is off by half a unit of its last decimal at most, and a zero was never rounded up.
+    """
+    decimals = _decimals(probs)
+    half_unit = 0.0 if decimals is None else 0.5 * 10.0**-decimals * (1 + 1e-6)
+    excess = probs.sum(-1, dtype=np.float64) - 1
+    allowed = np.where(excess > 0, np.count_nonzero(probs, axis=-1), probs.shape[-1]) * half_unit
+    off = (np.abs(excess) > np.maximum(slack, np.minimum(allowed, MOST_OFF))).any(-1)
+    if off.any() or decimals is None:
+        row = int(np.argmax(off))
+        raise BadInput(
+            f"probs must sum to one in every row, and row {row} is off by {np.abs(excess[row]).max():.3g}: "
+            "name unnormalised scores logits."
+        )
+    return decimals, float(np.abs(excess).max())
+
+
+def _decimals(probs: Array) -> int | None:
+    """How many decimals all the numbers have, where they have few."""
+    with np.errstate(over="ignore"):
+        for decimals in range(1, DECIMALS + 1):
+            scaled = probs.astype(np.float64) * 10**decimals
+            exact = np.maximum(np.abs(scaled), 1) * np.finfo(probs.dtype).eps
+            if (np.abs(scaled - np.rint(scaled)) <= exact).all():
+                return decimals
+    return None
+
+
+def _check_normalized(logs: Array) -> None:
+    parts = blocks(len(logs), max(1, CACHE_VALUES // (logs.shape[1] * logs.shape[2])))
+
+    def work(worker: int, workers: int) -> None:
+        for part in parts[worker::workers]:
+            check_whole(logs)
+            with np.errstate(over="ignore"):
+                off = np.abs(np.exp(logs[part], dtype=np.float64).sum(-1) - 1).max(-1)
+            forget(logs[part])
+            if (off > LOG_SLACK).any():
+                row = int(np.argmax(off > LOG_SLACK))
+                raise BadInput(
+                    f"the log-probabilities of row {part.start + row} stand for a sum that is off one by {off[row]:.3g}"
+                    ": give unnormalised scores as logits with normalized = False."
+                )
+
+    share(work, None if len(parts) > 8 else 1)
+
+
+def _look_like_probs(logits: Array) -> bool:
+    """Whether no logit is negative and every row sums to one; most files answer in their first block."""
+    for part in blocks(len(logits), max(1, CACHE_VALUES // (logits.shape[1] * logits.shape[2]))):
+        z = logits[part]
+        if z.min() < 0 or (np.abs(z.sum(-1, dtype=np.float64) - 1) > LOG_SLACK).any():
+            return False
+        forget(z)
+    return True
+
+
+def _check_softmax(logits: Array, logs: Array) -> None:
+    """Refuses probabilities, given as their logs, that are not the softmax of the logits beside them."""
+    n, draws, classes = logits.shape
+    if len(logs) != n or logs.shape[2] != classes or logs.shape[1] not in (1, draws):
+        raise BadInput(f"logits has shape {logits.shape} and probs {logs.shape}: give one of them.")
+    for part in blocks(n, max(1, CACHE_VALUES // (draws * classes))):
+        z = logits[part].astype(np.float64)
+        p = np.exp(z - z.max(-1, keepdims=True))
+        p /= p.sum(-1, keepdims=True)
+        if logs.shape[1] < draws:
+            p = p.mean(1, keepdims=True)
+        far = (np.abs(p - np.exp(logs[part])) > LOG_SLACK).any((1, 2))
+        if far.any():
+            row = part.start + int(np.argmax(far))
+            raise BadInput(f"probs is not the softmax of logits, first in row {row}: give one of them.")

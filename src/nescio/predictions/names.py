@@ -1,0 +1,101 @@
+"""The names of fields in files: their own, or those that a map gives them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nescio.errors import BadInput
+
+Flat = dict[str, Any]  # key -> array: a field, or `scores/NAME`, `variants/NAME`, `groups/NAME`
+MAPPINGS = ("scores", "variants", "groups")
+ARRAYS = (
+    *("index", "labels", "taught", "logits", "probs", "members", "embeddings", "annotations"),
+    *("predicted", "correct", "confidence", "class_names", "notes", "normalized"),
+)
+FIELDS = [*ARRAYS, *(f"{field}/NAME" for field in MAPPINGS)]
+
+# Names that people give to a field; they are suggested, never taken.
+MEANT = {
+    **dict.fromkeys(("y", "label", "target", "targets", "y_true", "true", "gt", "label_ids"), "labels"),
+    **dict.fromkeys(("logit", "pre_softmax", "unnormalized", "predictions"), "logits"),
+    **dict.fromkeys(("prob", "p", "softmax", "probabilities", "proba", "y_prob"), "probs"),
+    **dict.fromkeys(("emb", "embedding", "features", "feature", "feats"), "embeddings"),
+    **dict.fromkeys(("id", "ids", "idx", "key", "keys"), "index"),
+    **dict.fromkeys(("votes", "annotation"), "annotations"),
+    **dict.fromkeys(("pred", "preds", "y_pred", "prediction"), "predicted"),
+    **dict.fromkeys(("conf", "confs", "msp"), "confidence"),
+    **dict.fromkeys(("right", "hit", "is_correct"), "correct"),
+    **dict.fromkeys(("u", "uncertainty", "score", "scores"), "scores/NAME"),
+    **dict.fromkeys(("group", "groups", "domain"), "groups/NAME"),
+    **dict.fromkeys(("variant", "variants", "tta"), "variants/NAME"),
+}
+
+
+def is_field(key: str) -> bool:
+    field, slash, _ = key.partition("/")
+    return key in ARRAYS or (field in MAPPINGS and bool(slash))
+
+
+def unknown(what: str, name: str, meant: Mapping[str, str], known: list[str]) -> str:
+    """The sentence about a name that means nothing here."""
+    close = difflib.get_close_matches(name[:100].lower(), known, n=1)
+    guess = meant.get(name.lower()) or (close[0] if close else "")
+    hint = f" (did you mean {guess!r}?)" if guess else ""
+    return f"'{shown(name)}' is not a known {what}{hint}: the {what}s are {', '.join(known)}."
+
+
+def shown(name: str) -> str:
+    """A name or a value of a file in a sentence: on one line, and not longer than that."""
+    brief = name if len(name) <= 60 else f"{name[:60]}…"
+    return brief if brief.isprintable() else repr(brief)[1:-1]
+
+
+class Names:
+    """Which field each name of a file is. Without a map a name is its own field; with one, names that are neither in
+    the map nor fields are passed over, and noted."""
+
+    def __init__(self, given: Mapping[str, str] | None) -> None:
+        for field in given or {}:
+            if not is_field(field):
+                raise BadInput(unknown("field", str(field), MEANT, FIELDS))
+        self.given = dict(given or {})
+        self.field_of = {name: field for field, name in self.given.items()}
+        if len(self.field_of) < len(self.given):
+            raise BadInput("the map gives one name of the file to two fields: give every field its own.")
+        self.found: set[str] = set()
+        self.passed_over: list[str] = []
+
+    def field(self, name: str) -> str | None:
+        """The field that a name of the file is, None where it is passed over."""
+        if name in self.field_of:
+            self.found.add(name)
+            return self.field_of[name]
+        if not self.given or (is_field(name) and name not in self.given):
+            return name
+        self.passed_over.append(name)
+        return None
+
+    def numbered(self, column: str) -> tuple[str, int] | None:
+        """(field, number) of a column that is a mapped name with a number: score_0, score_1 … or score0, score1 …"""
+        match = re.fullmatch(r"(.*?)_?(\d{1,9})", column, re.DOTALL | re.ASCII)
+        if not match or match[1] not in self.field_of:
+            return None
+        self.found.add(match[1])
+        return self.field_of[match[1]], int(match[2])
+
+    def check(self, there: Iterable[str]) -> None:
+        """Refuses a map that names what the file does not hold."""
+        missing = next((name for name in self.field_of if name not in self.found), None)
+        if missing is not None:
+            held = ", ".join(map(shown, list(there)[:20])) or "nothing"
+            raise BadInput(f"there is no {missing!r} to read {self.field_of[missing]} from: the file holds {held}.")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        if not self.passed_over:
+            return ()
+        more = f" and {len(self.passed_over) - 5} more" if len(self.passed_over) > 5 else ""
+        return (f"Not read, since the map does not name them: {', '.join(map(shown, self.passed_over[:5]))}{more}.",)

@@ -1,0 +1,382 @@
+"""Tables, .parquet and .csv: a row for each row, a column a number, or in Parquet a column of lists for a matrix."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.checks import check_growth
+from nescio.errors import BadInput
+from nescio.predictions.dump import Predictions
+from nescio.predictions.names import Flat, Names, shown, unknown
+
+Array = NDArray[Any]
+NUMBERED = {"logit": "logits", "prob": "probs", "logprob": "logits", "emb": "embeddings", "vote": "annotations"}
+SINGLE = {"index": "index", "label": "labels", "taught": "taught", "correct": "correct"}
+SINGLE |= {"pred": "predicted", "predicted": "predicted", "conf": "confidence", "confidence": "confidence"}
+WHOLE = {"logits": "logits", "logit": "logits", "probs": "probs", "prob": "probs", "embeddings": "embeddings"}
+WHOLE |= {"annotations": "annotations"}  # lists, or one number of a binary classifier
+COLUMN = re.compile(
+    rf"(?P<one>{'|'.join(SINGLE)})|(?P<whole>{'|'.join(WHOLE)})"
+    r"|(?P<field>logit|prob|logprob|emb|vote)_(?P<number>\d{1,9})"
+    r"|variant_(?P<variant>.+)_(?P<at>\d{1,9})|(?P<named>u|group)_(?P<name>.+)",
+    re.DOTALL | re.ASCII,
+)
+COLUMNS = ["index", "label", "taught", "pred", "correct", "conf", "logit_0 …", "prob_0 …", "logprob_0 …", "u_NAME"]
+COLUMNS += ["emb_0 …", "vote_0 …", "group_NAME", "variant_NAME_0 …"]
+MEANT_COLUMN = {
+    **dict.fromkeys(("labels", "y", "target", "targets", "y_true"), "label"),
+    **dict.fromkeys(("id", "ids", "idx"), "index"),
+    **dict.fromkeys(("softmax", "probabilities"), "prob_0 …"),
+    **dict.fromkeys(("prediction", "preds", "y_pred"), "pred"),
+    **dict.fromkeys(("u", "uncertainty", "score", "scores"), "u_NAME"),
+    **dict.fromkeys(("group", "domain"), "group_NAME"),
+    **dict.fromkeys(("embedding", "features"), "emb_0 …"),
+}
+TEXT_FIELDS = ("index", "labels", "predicted", "taught", "correct")  # beside groups: a table may hold text there
+TRUTH = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
+MOST_COLUMNS = 50_000  # a table of more takes longer to open than to read
+FOOTER_BYTES = 512  # of a .parquet file, for a column
+FORMULA = re.compile(r"'*[=+\-@\t\r]")  # where a spreadsheet would compute a cell
+PARQUET_KEY = b"nescio"  # of the facts beside the columns
+
+
+# ---- columns and fields
+
+
+def _field(column: str, names: Names) -> str | None:
+    """The field that one column alone is; None for a numbered one and for one that is passed over."""
+    if column in names.field_of:
+        return names.field_of[column]
+    match = COLUMN.fullmatch(column)
+    if match is None:
+        return None
+    if match["named"]:
+        return f"{'scores' if match['named'] == 'u' else 'groups'}/{match['name']}"
+    return SINGLE.get(column) or WHOLE.get(column)
+
+
+def _may_be_text(column: str, names: Names) -> bool:
+    field = _field(column, names)
+    numbered = field is None and COLUMN.fullmatch(column)
+    return field in TEXT_FIELDS or (field or "").startswith("groups/") or not (field or numbered)
+
+
+def _numbered(column: str, names: Names) -> tuple[str, str, int] | None:
+    """(prefix, field, number) of one column of many."""
+    mapped = names.numbered(column)
+    if mapped:
+        return names.given[mapped[0]], *mapped
+    match = COLUMN.fullmatch(column)
+    if match is None or not (match["at"] or match["number"]):
+        return None
+    if match["variant"]:
+        return f"variant_{match['variant']}", f"variants/{match['variant']}", int(match["at"])
+    return match["field"], NUMBERED[match["field"]], int(match["number"])
+
+
+def _from_columns(columns: list[str], names: Names, read: Callable[[int, str], Array]) -> Flat:
+    """Flat fields from table columns; class columns are ordered by their integer suffix."""
+    flat: Flat = {}
+    wide: dict[tuple[str, str], dict[int, int]] = {}
+    _check_names(columns)
+    for position, column in enumerate(columns):
+        field, numbered = _field(column, names), _numbered(column, names)
+        if field is not None:
+            names.field(column)
+            if field in flat:
+                raise BadInput(f"{field} is given twice.")
+            flat[field] = read(position, field)
+        elif numbered is not None:
+            prefix, field, number = numbered
+            places = wide.setdefault((prefix, field), {})
+            if number in places:
+                raise BadInput(f"column {shown(column)} has the number of column {shown(columns[places[number]])}.")
+            places[number] = position
+        elif names.given:
+            names.passed_over.append(column)
+        else:
+            raise BadInput(unknown("column", column, MEANT_COLUMN, COLUMNS))
+    names.check(columns)
+    if ("logit", "logits") in wide and ("logprob", "logits") in wide:
+        raise BadInput("there are logit_ and logprob_ columns: give one of them.")
+    for (prefix, field), places in wide.items():
+        if field in flat:
+            raise BadInput(f"{field} is given twice.")
+        missing = next((number for number in range(len(places)) if number not in places), None)
+        if missing is not None:
+            raise BadInput(f"column {prefix}_{missing} is missing: the columns {prefix}_* count from 0 without a gap.")
+        flat[field] = np.stack([read(places[number], field) for number in range(len(places))], axis=1)
+    if ("logprob", "logits") in wide:
+        flat["normalized"] = True
+    return flat
+
+
+def _check_names(columns: list[str]) -> None:
+    if len(columns) > MOST_COLUMNS:
+        raise BadInput(f"there are {len(columns)} columns, and a table may have {MOST_COLUMNS}: save .npz.")
+    seen: set[str] = set()
+    for position, column in enumerate(columns):
+        if not column.strip() or column.startswith(("__index_level_", "Unnamed: ")):
+            raise BadInput(f"column {position + 1} has no name: write the table without its row numbers.")
+        if column in seen:
+            raise BadInput(f"column {shown(column)} is there twice.")
+        seen.add(column)
+
+
+def _to_columns(predictions: Predictions, ending: str) -> dict[str, Array]:
+    """Column name -> values."""
+    if predictions.draws > 1 or predictions.members is not None:
+        what = f"{predictions.draws} draws" if predictions.draws > 1 else "members"
+        raise BadInput(f"a {ending} table cannot hold {what}: save a folder, .npz or .safetensors.")
+    columns: dict[str, Array] = {}
+    for key, array in predictions.columns():
+        field, _, name = key.partition("/")
+        prefix = {
+            **{"labels": "label", "logits": "logprob" if predictions.normalized else "logit", "embeddings": "emb"},
+            **{"annotations": "vote", "scores": f"u_{name}", "groups": f"group_{name}", "variants": f"variant_{name}"},
+            **{"predicted": "pred", "confidence": "conf"},
+        }.get(field, field)
+        if array.ndim == 1:
+            columns[prefix] = array
+        else:
+            table = np.asarray(array).reshape(len(array), -1)
+            columns.update({f"{prefix}_{number}": table[:, number] for number in range(table.shape[1])})
+    return columns
+
+
+# ---- .parquet
+
+
+def read_parquet(path: Path, names: Names) -> Flat:
+    import pyarrow.parquet as pq
+
+    size = path.stat().st_size
+    with path.open("rb") as raw:
+        raw.seek(max(0, size - 8))
+        length, magic = raw.read(4), raw.read()
+    if magic != b"PAR1":
+        raise BadInput("this is not a whole .parquet file; it may have been cut short: save it again.")
+    if int.from_bytes(length, "little") > MOST_COLUMNS * FOOTER_BYTES:
+        raise BadInput(f"the description of its columns is too large; a table may have {MOST_COLUMNS}: save .npz.")
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        schema, metadata = file.schema_arrow, file.metadata
+        _check_names(schema.names)
+        _check_parquet(metadata, size)
+        texts = [column.path for column in _leaves(file) if column.physical_type == "BYTE_ARRAY"]
+        # Texts stay what they are in the file, a list of different ones and numbers: written out they may be endless.
+        with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts) as again:
+            table = again.read()
+    flat = _from_columns(
+        schema.names, names, lambda at, field: _column(table.column(at), schema.names[at], field, size)
+    )
+    kept = (schema.metadata or {}).get(PARQUET_KEY)
+    return flat | (json.loads(kept) if kept else {})
+
+
+def _leaves(file: Any) -> list[Any]:
+    return [file.schema.column(place) for place in range(len(file.schema))]
+
+
+def _check_parquet(metadata: Any, size: int) -> None:
+    """Refuses a small file that stands for a large table."""
+    columns, values, written = metadata.num_columns, 0, 0
+    if metadata.num_row_groups * columns > 100 * MOST_COLUMNS:
+        raise BadInput(f"it has {metadata.num_row_groups} groups of rows for {columns} columns: write fewer groups.")
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group)
+        chunks = [rows.column(place) for place in range(columns)]
+        values += sum(max(chunk.num_values, rows.num_rows) for chunk in chunks)
+        written += sum(chunk.total_uncompressed_size for chunk in chunks)
+    check_growth("the table", values, size)
+    check_growth("the table", written, size, width=1)
+
+
+def _column(column: Any, name: str, field: str, stored: int) -> Array:
+    """An Arrow column as an array. (Its own `to_numpy` imports pandas, which takes longer than the reading.)"""
+    import pyarrow as pa
+
+    types = pa.types
+    if column.null_count:
+        row = next(row for row, value in enumerate(column.is_null().to_pylist()) if value)
+        raise BadInput(f"column {shown(name)} has no value in row {row}: fill it or leave the row out.")
+    if types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
+        return _lists(column, name, field, stored)
+    if types.is_dictionary(column.type):
+        text = [
+            _texts(chunk.dictionary, name, field, stored, len(column))[np.from_dlpack(chunk.indices)]
+            for chunk in column.chunks
+        ]
+        return np.concatenate(text) if text else np.empty(0, str)
+    if types.is_boolean(column.type):
+        return _column(column.cast(pa.uint8()), name, field, stored).astype(bool)
+    if types.is_integer(column.type) or types.is_floating(column.type):
+        return np.concatenate([np.from_dlpack(chunk) for chunk in column.chunks if len(chunk)] or [np.empty(0)])
+    return _texts(column, name, field, stored, len(column))
+
+
+def _lists(column: Any, name: str, field: str, stored: int) -> Array:
+    """Lists of one length as a matrix; lists of lists as draws."""
+    import pyarrow as pa
+
+    lengths = {len(values) for chunk in column.chunks for values in chunk}
+    if len(lengths) != 1:
+        raise BadInput(f"column {shown(name)} holds lists of different lengths: every row needs as many numbers.")
+    inner = _column(pa.chunked_array([chunk.flatten() for chunk in column.chunks]), name, field, stored)
+    return inner.reshape(len(column), lengths.pop(), *inner.shape[1:])
+
+
+def _texts(values: Any, name: str, field: str, stored: int, rows: int) -> Array:
+    """Texts as an array whose every entry is as wide as the longest: `rows` of them must fit into memory."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    if not is_text or not (field in TEXT_FIELDS or field.startswith("groups/")):
+        kind = "string" if is_text else str(values.type)[:60]
+        raise BadInput(f"column {shown(name)} holds {kind}, not numbers.")
+    texts = values.to_pylist()
+    if None in texts:
+        raise BadInput(f"column {shown(name)} has no value in row {texts.index(None)}: fill it or leave the row out.")
+    check_growth(f"column {shown(name)}", rows, stored, 4 * max(map(len, texts), default=0))
+    return np.array(texts, str)
+
+
+def write_parquet(predictions: Predictions, file: IO[bytes]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = _to_columns(predictions, ".parquet")
+    table = pa.table({name: pa.array(np.ascontiguousarray(array)) for name, array in columns.items()})
+    facts = {"class_names": predictions.class_names, "notes": predictions.notes}
+    kept = {key: value for key, value in facts.items() if value}
+    if kept:
+        table = table.replace_schema_metadata({PARQUET_KEY: json.dumps(kept)})
+    pq.write_table(table, file, write_page_checksum=True)
+
+
+# ---- .csv
+
+
+def read_csv(path: Path, names: Names) -> Flat:
+    columns = _first_line(path)
+    _check_names(columns)
+    table = _csv_table(path, columns, names)
+    size = path.stat().st_size
+
+    def read(position: int, field: str) -> Array:
+        values = _column(table.column(position), columns[position], field, size)
+        if values.dtype.kind != "U":
+            return values
+        if field in ("taught", "correct"):
+            return _truth(values, columns[position])
+        return _numbers_or_text(values)
+
+    return _from_columns(columns, names, read)
+
+
+def _first_line(path: Path) -> list[str]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return next(csv.reader(file), [])
+    except UnicodeDecodeError:
+        raise BadInput("this is not text in UTF-8: save it again as CSV.") from None
+    except csv.Error:
+        raise BadInput(
+            "the first line does not name the columns: a quote is not closed, or a name is too long."
+        ) from None
+
+
+def _csv_table(path: Path, columns: list[str], names: Names) -> Any:
+    """The table, columns called by their position; labels and the like are numbers, or all texts where one is none."""
+    import pyarrow as pa
+    import pyarrow.csv as pacsv
+
+    texts = [_may_be_text(column, names) for column in columns]
+    always = [
+        text and _field(column, names) not in ("labels", "predicted")
+        for text, column in zip(texts, columns, strict=True)
+    ]
+    failure = None
+    for text in [always] if always == texts else [always, texts]:
+        try:
+            return pacsv.read_csv(
+                path,
+                read_options=pacsv.ReadOptions(column_names=[str(at) for at in range(len(columns))], skip_rows=1),
+                parse_options=pacsv.ParseOptions(newlines_in_values=True),
+                convert_options=pacsv.ConvertOptions(
+                    column_types={str(at): pa.string() if text[at] else pa.float64() for at in range(len(columns))}
+                ),
+            )
+        except pa.ArrowException as error:
+            failure = error
+    raise BadInput(_not_csv(columns, str(failure))) from None
+
+
+def _not_csv(columns: list[str], reason: str) -> str:
+    """What Arrow found, for people; its errors are of one type, and their text alone knows the place."""
+    value = re.search(r"column #(\d+): .*invalid value '(.*?)'", reason, re.DOTALL)
+    if value:
+        return f"column {columns[int(value[1])]} holds '{shown(value[2])}', which is not a number."
+    width = re.search(r"Expected (\d+) columns, got (\d+)", reason)
+    if width:
+        return f"a row has {width[2]} values, the first line names {width[1]} columns: they must be as many."
+    if "UTF8" in reason:
+        return "this is not text in UTF-8: save it again as CSV."
+    return "the table cannot be read: the first line must name the columns and every other line must hold a row."
+
+
+def _truth(values: Array, column: str) -> Array:
+    words = [value.strip().lower() for value in values.tolist()]
+    for word in words:
+        if word not in TRUTH:
+            raise BadInput(f"column {column} holds '{shown(word)}': it must hold True and False.")
+    return np.array([TRUTH[word] for word in words], bool)
+
+
+def _numbers_or_text(text: Array) -> Array:
+    """The text as whole numbers if every entry is one in its shortest form, as floats if every entry is a number."""
+    for form, dtype in ((r"0|-?[1-9]\d*", np.int64), (r"-?(0|[1-9]\d*)(\.\d*)?([eE][+-]?\d+)?", np.float64)):
+        if all(map(re.compile(form, re.ASCII).fullmatch, text.tolist())):
+            try:
+                return text.astype(dtype)
+            except OverflowError:
+                return text
+    return np.array([plain(word) for word in text.tolist()], str)
+
+
+def escaped(text: str) -> str:
+    """A text for a cell of a table: what a spreadsheet would compute gets a quote in front, which `plain` removes."""
+    return f"'{text}" if FORMULA.match(text) else text
+
+
+def plain(cell: str) -> str:
+    """The text that `escaped` was given."""
+    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
+
+
+def write_csv(predictions: Predictions, file: IO[bytes]) -> None:
+    import pyarrow as pa
+    import pyarrow.csv as pacsv
+
+    columns = _to_columns(predictions, ".csv")
+    for name, array in columns.items():
+        if array.dtype.kind == "f":
+            columns[name] = array.astype(np.float64)  # the shortest text of a float32 is another float64
+        elif array.dtype.kind == "b":
+            columns[name] = array.astype(np.int8)
+        elif array.dtype.kind == "U":
+            if _numbers_or_text(array).dtype.kind != "U":
+                raise BadInput(
+                    f"column {name} holds text that reads as numbers, which .csv cannot tell: save .parquet."
+                )
+            columns[name] = np.array([escaped(text) for text in array.tolist()], str)
+    pacsv.write_csv(pa.table({name: pa.array(np.ascontiguousarray(array)) for name, array in columns.items()}), file)

@@ -1,0 +1,109 @@
+"""Reports have names that carry their protocol; a bare name will do where it is unambiguous."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nescio.errors import BadInput
+from nescio.registry import Registry
+from nescio.report import named as room
+from nescio.report.blocks import Figure, Fold, Made
+from nescio.report.charts import levels_figure
+from nescio.report.frame import Frame
+from nescio.report.named import Report, find, named, names_of, report, write_named
+from nescio.report.studies import Study
+from nescio.report.tables import Table, table
+
+ROWS = [{"metric": "auroc", "measure": name, "value": value} for name, value in (("a", 0.5), ("b", 0.7))]
+
+
+def study(protocol: str, rows: list[dict[str, Any]] = ROWS) -> Study:
+    return Study(protocol=protocol, version=1, rows=rows)
+
+
+def lines(key: str) -> Figure:
+    return Figure(key, "Lines", "words", lambda: levels_figure({"a": {"x": 0.5}, "b": {"x": 0.7}}, "AUROC"))
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry[Report]]:
+    fresh: Registry[Report] = Registry("report")
+    fresh._plugged = True
+    monkeypatch.setattr(room, "registry", fresh)
+
+    @report("one/table1", needs="two measures")
+    def first(frame: Frame) -> Table | None:
+        return table(frame, "T") if len(frame) > 1 else None
+
+    @report("two/table1")
+    def second(frame: Frame) -> Made:
+        return [Fold("more", [table(frame, "U")])]
+
+    @report("two/fig5")
+    def drawn(frame: Frame) -> Made:
+        return [lines("p"), lines("q")]
+
+    yield fresh
+
+
+def test_a_full_name_or_an_unambiguous_bare_one_finds_a_report() -> None:
+    assert find("one/table1").name == "one/table1" and find("fig5").protocol == "two"
+    assert find("table1", ["one"]).name == "one/table1" and find("table1", ["two"]).bare == "table1"
+    assert names_of("two") == ["table1", "fig5"]
+
+
+def test_an_ambiguous_name_lists_its_candidates() -> None:
+    with pytest.raises(BadInput, match="one/table1 or two/table1"):
+        find("table1")
+
+
+def test_an_unknown_name_says_what_there_is_and_who_has_it() -> None:
+    with pytest.raises(BadInput, match=r"no report named 'fig5'. Protocol two has one.*There are: table1"):
+        find("fig5", ["one"])
+    with pytest.raises(BadInput, match="needs a study of protocol two"):
+        find("two/fig5", ["one"])
+    with pytest.raises(BadInput, match="Did you mean 'one/table1'"):
+        find("one/tabel1")
+    with pytest.raises(BadInput, match="no names of their own"):
+        find("table1", ["three"])
+    with pytest.raises(BadInput, match="two reports named 'one/table1'"):
+        report("one/table1")(lambda frame: None)
+
+
+def test_a_report_reads_the_study_of_its_own_protocol_and_says_what_it_lacks() -> None:
+    made = named([study("one", ROWS[:1]), study("two")], ["one/table1", "two/table1"])
+    (empty, blocks), (_, others) = made.items()
+    assert blocks == [] and empty.lacking == "one/table1 is empty: it needs two measures." and len(others) == 1
+    with pytest.raises(BadInput, match="one/table1 or two/table1"):
+        named([study("one"), study("two")], ["table1"])
+
+
+def test_tables_and_figures_are_files_under_their_names(tmp_path: Path) -> None:
+    files = write_named(named([study("two")], ["table1", "fig5"]), tmp_path)
+    names = [
+        "table1.md",
+        "table1.tex",
+        "table1.csv",
+        "fig5-1.svg",
+        "fig5-1-points.csv",
+        "fig5-2.svg",
+        "fig5-2-points.csv",
+    ]
+    assert [file.name for file in files] == names
+    assert "| b | **0.7000** |" in (tmp_path / "table1.md").read_text()
+    with (tmp_path / "table1.csv").open() as file:
+        assert [float(line["value"]) for line in csv.DictReader(file)] == [0.5, 0.7]
+    assert (tmp_path / "fig5-1.svg").read_text().startswith("<svg")
+    assert "a,x,0.5" in (tmp_path / "fig5-1-points.csv").read_text()
+
+
+def test_files_of_two_protocols_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    made = named([study("one"), study("two")], ["one/table1", "two/table1"])
+    assert {file.name for file in write_named(made, tmp_path)} == {
+        f"{protocol}-table1.{ending}" for protocol in ("one", "two") for ending in ("md", "tex", "csv")
+    }

@@ -1,5 +1,6 @@
 """Files that cannot be used, each with the sentence that a person reads: (name, build(folder) -> path, pattern)."""
 
+import decimal
 import io
 import json
 import pickle
@@ -153,7 +154,7 @@ MALFORMED = [
     ("short group", npz(groups__site=np.array(["a"])), r"groups/site has 1 rows, logits has 6"),
     ("short index", npz(index=np.arange(3)), r"index has 3 rows, logits has 6"),
     ("short taught", npz(taught=np.ones(4, bool)), r"taught has 4 rows, logits has 6"),
-    ("flat logits", npz(logits=LOGITS.ravel()), r"logits has shape \(18,\): it must be \(n, classes\)"),
+    ("flat logits", npz(logits=LOGITS.ravel()), r"labels has 6 rows, logits has 18"),
     ("four axes", npz(logits=LOGITS[None, None]), r"logits has shape \(1, 1, 6, 3\)"),
     ("one-hot labels", npz(labels=np.eye(6, 3)), r"labels has shape \(6, 3\): it must be \(n,\)"),
     ("a scalar label", npz(labels=np.int64(3)), r"labels has shape \(\)"),
@@ -161,7 +162,10 @@ MALFORMED = [
     ("flat embeddings", npz(embeddings=LABELS), r"embeddings has shape \(6,\)"),
     ("embeddings without columns", npz(embeddings=np.ones((6, 0))), r"embeddings has shape \(6, 0\)"),
     ("no classes", npz(logits=np.ones((6, 0))), r"logits has shape \(6, 0\)"),
-    ("one class only", npz(logits=LOGITS[:, :1], labels=np.zeros(6, int)), r"one class only"),
+    ("one class only", npz(logits=LOGITS[:, None, :1], labels=np.zeros(6, int)), r"one class only"),
+    ("one column for three classes", npz(logits=LOGITS[:, :1]), r"labels holds 2 in row 2, .* classes are 0 to 1"),
+    ("multi-label", npz(labels=np.ones((6, 3), int)), r"labels has shape \(6, 3\).*single-label.*not multi-label"),
+    ("regression", npz(labels=np.linspace(0, 1, 6)), r"labels holds 0\.2 in row 1.*single-label.*not regression"),
     ("no rows", npz(logits=LOGITS[:0], labels=LABELS[:0]), r"There are no rows"),
     ("nothing at all", npz(logits=None, labels=None), r"There is nothing here"),
     ("variant of other classes", npz(variants__tta=np.ones((6, 4))), r"variants/tta has 4 classes, logits has 3"),
@@ -170,7 +174,9 @@ MALFORMED = [
     ("members without draws", npz(logits=None, members=np.arange(2)), r"there are no logits"),
     # values
     ("NaN logit", npz(logits=changed(LOGITS, (4, 1), np.nan)), r"logits has a value that is not finite in row 4"),
-    ("infinite logit", npz(logits=changed(LOGITS, (2, 0), -np.inf)), r"logits has a value that is not finite in row 2"),
+    ("infinite logit", npz(logits=changed(LOGITS, (2, 0), np.inf)), r"logits has a value that is not finite in row 2"),
+    ("every class masked", npz(logits=changed(LOGITS, 2, -np.inf)), r"logits masks every class with -inf in row 2"),
+    ("minus infinity as a score", npz(scores__a=changed(LABELS * 1.0, 1, -np.inf)), r"scores/a .* not finite in row 1"),
     (
         "half that overflowed",
         npz(logits=changed(LOGITS.astype("f2"), (5, 0), np.inf)),
@@ -184,7 +190,22 @@ MALFORMED = [
     ("negative label", npz(labels=changed(LABELS, 0, -1)), r"labels holds -1 in row 0, but the classes are 0 to 2"),
     ("NaN label", npz(labels=changed(LABELS.astype(float), 2, np.nan)), r"labels holds nan in row 2, .* whole number"),
     ("half a label", npz(labels=LABELS + 0.5), r"labels holds 0\.5 in row 0, which is not a whole number"),
-    ("labels as text", npz(labels=np.array(list("abcabc"))), r"labels holds text, not numbers"),
+    ("names of too few classes", npz(labels=np.array(list("ababab"))), r"labels names 2 classes, logits has 3"),
+    ("a label without a name", npz(labels=np.array(["a", "b", "c", "", "a", "b"])), r"labels has no class in row 3"),
+    ("text that is no text", npz(groups__g=np.full(6, 0x110000, "u4").view("U1")), r"groups/g .*not a text"),
+    ("half of a character", npz(groups__g=np.full(6, 0xD800, "u4").view("U1")), r"groups/g .*not a text"),
+    ("bytes that are no text in npz", npz(groups__g=np.array([b"\xff"] * 6)), r"groups/g .*not a text"),
+    ("log-probabilities of logits", npz(normalized=True), r"the log-probabilities of row 0 .* sum that is off one by"),
+    ("class names of others", npz(class_names=np.array(["a", "b"])), r"class_names has 2 names, logits has 3 classes"),
+    ("a class name twice", npz(class_names=np.array(["a", "b", "a"])), r"class_names holds a name twice"),
+    ("confidence in percent", npz(confidence=np.full(6, 99.0)), r"confidence holds 99\.0 in row 0"),
+    ("correct by degrees", npz(correct=np.full(6, 0.5)), r"correct must hold True and False"),
+    ("predicted without labels", npz(labels=None, predicted=LABELS), r"predicted cannot be judged without labels"),
+    (
+        "correct against predicted",
+        npz(correct=np.ones(6, bool), predicted=changed(LABELS, 4, 0)),
+        r"correct is True in row 4, where predicted is 0 and the label is 1",
+    ),
     ("complex logits", npz(logits=LOGITS + 1j), r"logits holds complex values, not numbers"),
     ("dates", npz(scores__t=np.full(6, "2020-01-01", "M8[D]")), r"scores/t holds dates, not numbers"),
     ("taught by degrees", npz(taught=np.full(6, 0.5)), r"taught must hold True and False"),
@@ -199,7 +220,9 @@ MALFORMED = [
     ("one row of probs off", probs(changed(PROBS, (3, 0), 0.9)), r"probs must sum to one .* row 3 is off by"),
     ("negative probability", probs(changed(PROBS, (0, 0), -0.1)), r"probs has a negative probability in row 0"),
     ("percentages", probs(100 * PROBS), r"probs must sum to one .* off by 99"),
-    ("probs and logits", npz(probs=PROBS), r"Both logits and probs are given"),
+    ("probs of other logits", npz(probs=changed(PROBS, 4, PROBS[0])), r"probs is not the softmax .* in row 4"),
+    ("probs of other shape", npz(probs=np.full((6, 2), 0.5)), r"logits has shape \(6, 1, 3\) and probs \(6, 1, 2\)"),
+    ("a sum that rounding does not explain", probs(np.full((6, 3), 0.35)), r"row 0 is off by 0\.05"),
     # names
     ("label for labels", npz(label=LABELS), r"'label' is not a known field \(did you mean 'labels'\?\)"),
     ("y for labels", npz(y=LABELS), r"'y' is not a known field \(did you mean 'labels'\?\)"),
@@ -218,7 +241,8 @@ MALFORMED = [
     ("unknown ending", raw("preds.mat", "x"), r"the ending \.mat is not known: give a folder with recipe\.json, \.npz"),
     ("no ending", raw("preds", "x"), r"the ending \(none\) is not known"),
     ("one bare array", raw("preds.npy", "x"), r"a \.npy file holds one array without a name"),
-    ("a checkpoint", raw("preds.pt", pickle.dumps({})), r"\.pt files need pickle, which is never loaded"),
+    ("a checkpoint of pickle alone", raw("preds.pt", pickle.dumps({})), r"this is not a whole file of torch\.save"),
+    ("a pickle", raw("preds.pkl", pickle.dumps({})), r"\.pkl files need pickle, which is never loaded"),
     ("empty npz", raw("preds.npz", ""), r"preds\.npz: the file is empty"),
     ("empty safetensors", raw("preds.safetensors", ""), r"preds\.safetensors: the file is empty"),
     ("empty parquet", raw("preds.parquet", ""), r"preds\.parquet: the file is empty"),
@@ -255,7 +279,7 @@ MALFORMED = [
     # tables
     ("header only", csv("label,logit_0,logit_1"), r"There are no rows"),
     ("text in a number column", csv("label,logit_0,logit_1", "0,1,2", "1,abc,2"), r"logit_0 holds 'abc', .* not a num"),
-    ("text in the label column", csv("label,logit_0,logit_1", "cat,1,2"), r"column label holds 'cat'"),
+    ("one name for two classes", csv("label,logit_0,logit_1", "cat,1,2"), r"labels names 1 classes, logits has 2"),
     ("no value", csv("label,logit_0,logit_1", "0,1,2", "1,,2"), r"column logit_0 has no value in row 1"),
     ("NaN in a table", csv("label,u_native", "0,1", "1,nan"), r"column u_native has no value in row 1"),
     ("infinity in a table", csv("label,u_native", "0,1", "1,inf"), r"scores/native .* not finite in row 1"),
@@ -268,7 +292,8 @@ MALFORMED = [
         r"logit_01 has the number of column logit_1",
     ),
     ("same column twice", csv("label,label,u_native", "0,1,2"), r"column label is there twice"),
-    ("probs and logits in a table", csv("logit_0,logit_1,prob_0,prob_1", "1,2,0,1"), r"Both logits and probs"),
+    ("probs and logits in a table", csv("logit_0,logit_1,prob_0,prob_1", "1,2,0,1"), r"probs is not the .* in row 0"),
+    ("log-probabilities off one", csv("label,logprob_0,logprob_1", "0,1,2"), r"the log-probabilities of row 0"),
     ("logs and logits in a table", csv("logit_0,logit_1,logprob_0", "1,2,0"), r"logit_ and logprob_ columns"),
     ("row numbers in a table", csv(",label,u_native", "0,1,2"), r"column 1 has no name"),
     ("labels for label", csv("labels,u_native", "0,1"), r"'labels' is not a known column \(did you mean 'label'\?\)"),
@@ -278,5 +303,7 @@ MALFORMED = [
     ("bytes that are no text", raw("preds.csv", b"label,u_\xff\xfe\n0,1\n"), r"this is not text in UTF-8"),
     ("text in a parquet column", parquet(label=[0, 1], u_native=["a", "b"]), r"column u_native holds string, not numb"),
     ("null in a parquet column", parquet(label=[0, None, 1]), r"column label has no value in row 1"),
-    ("lists in a parquet column", parquet(label=[0], logit_0=[[1.0]]), r"column logit_0 holds list.*, not numbers"),
+    ("lists of two lengths", parquet(label=[0, 1], logits=[[1.0, 2.0], [1.0]]), r"logits holds lists of different"),
+    ("lists of text", parquet(label=[0], logits=[["a", "b"]]), r"column logits holds string, not numbers"),
+    ("decimals of money", parquet(label=[0], conf=[decimal.Decimal("0.5")]), r"column conf holds decimal.*, not num"),
 ]

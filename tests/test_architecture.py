@@ -1,35 +1,38 @@
 """The rooms of nescio and the arrows between them: imports, lazy ones included, only ever point to an earlier tier."""
 
 import ast
+import importlib
+import inspect
 import subprocess
 import sys
 
 import pytest
+
 from paths import ROOT
 
 SOURCE = ROOT / "src" / "nescio"
 # A room may import the rooms of earlier lines. Torch may be imported from `trials` on.
-TIERS = """
-errors
-registry identity
-rows options search
-work
-arrays
-predictions
-distributions metrics heads
-measures
-analysis
-report
-trials runtime layers backbones checkpoints
-datasets
-methods
-training probes
-networks
-predict
-testing
-protocols
-commands cli
-""".split("\n")
+TIERS = [
+    "errors",
+    "registry identity",
+    "rows options search",
+    "work",
+    "arrays",
+    "predictions",
+    "distributions metrics heads",
+    "measures",
+    "analysis",
+    "report",
+    "trials runtime layers backbones checkpoints",
+    "datasets",
+    "methods",
+    "training probes",
+    "networks",
+    "predict",
+    "testing",
+    "protocols",
+    "commands cli",
+]
 TIER = {room: number for number, line in enumerate(TIERS) for room in line.split()}
 WITHOUT_TORCH = [room for room, tier in TIER.items() if tier < TIER["trials"]]
 
@@ -76,7 +79,9 @@ def test_nothing_private_crosses_a_wall():
     wrong = []
     for path, parts in modules():
         for module, name in imports(path):
-            private = [part for part in (*module.split("."), name or "") if part.startswith("_") and part != "__version__"]
+            private = [
+                part for part in (*module.split("."), name or "") if part.startswith("_") and part != "__version__"
+            ]
             if private and room_of(module, name) != parts[0]:
                 wrong.append(f"{'.'.join(parts)} imports {module}.{name}")
     assert not wrong, "\n".join(wrong)
@@ -107,7 +112,9 @@ def test_no_module_shares_the_name_of_what_its_package_exports():
         inside = {each.stem for each in path.parent.glob("*.py")} | {
             each.name for each in path.parent.iterdir() if (each / "__init__.py").is_file()
         }
-        assert not exported & inside, f"{path}: {exported & inside}"
+        package = importlib.import_module(".".join(("nescio", *path.parent.relative_to(SOURCE).parts)))
+        hidden = {name for name in exported & inside if not inspect.ismodule(getattr(package, name))}
+        assert not hidden, f"{path}: {hidden}"
 
 
 def test_no_class_name_has_two_meanings():

@@ -7,9 +7,14 @@ from torch import nn
 
 from nescio import datasets, probes
 from nescio.datasets import Batches
+from nescio.datasets.images import ImageSet
 from nescio.methods import Method, Output, Setting, registry
-from nescio.predict import dump_of, probed
+from nescio.networks.models import trained
+from nescio.predict import load_dump, outputs, probe_facts, probe_step, probed
 from nescio.runtime import runtime
+from nescio.testing.methods import trial_of
+from nescio.work.steps import Context
+from nescio.work.store import Store
 from reference import load, note
 
 torch.set_num_threads(1)
@@ -132,20 +137,62 @@ def test_augmentation_averages_probabilities():
     assert torch.isfinite(probes.augmented_log_probs([certain], views[:1])).all()
 
 
+def test_the_exact_jacobian_of_many_classes():
+    methods = [Tiny(network(80, 0)), Tiny(network(80, 1), 2.0)]
+    x = torch.randn(3, 3, 2, 2, dtype=torch.double)
+    truth = full_jacobian(methods, x)
+    assert torch.allclose(probes.jacobian_norm(methods, x, exact=True).double(), truth, rtol=1e-4)
+    estimate = probes.jacobian_norm(methods, x, torch.Generator().manual_seed(0)).double()
+    assert not torch.allclose(estimate, truth, rtol=1e-2)
+    assert probes.how_jacobian(80, exact=True) == probes.how_jacobian(16) == "exact"
+    assert probes.how_jacobian(17) == "estimated from 16 random directions"
+
+
+def test_all_directions_see_the_same_draws_and_the_next_call_sees_others():
+    """Of a network that scales its logits by a random number, every row of the Jacobian is scaled by the same one."""
+    net = network(40, 0)
+    factors = []
+
+    def random_scale(x):
+        factors.append(1 + torch.rand(()).double())
+        return net(x) * factors[-1]
+
+    x = torch.randn(3, 3, 2, 2, dtype=torch.double)
+    torch.manual_seed(0)
+    first = probes.jacobian_norm([Tiny(random_scale)], x, exact=True)
+    assert len(factors) > 2 and len(set(map(float, factors))) == 1
+    truth = full_jacobian([Tiny(net, float(1 / factors[0]))], x)
+    assert torch.allclose(first.double(), truth, rtol=1e-4)
+    probes.jacobian_norm([Tiny(random_scale)], x, exact=True)
+    assert factors[-1] != factors[0]
+
+
+def test_what_was_done_is_kept_beside_the_scores(tmp_path):
+    trial = trial_of("erm", backbone="mlp", epochs=2)
+    context, images = Context(Store(tmp_path), device="cpu"), ImageSet("digits", limit=20)
+    steps = {exact: probe_step([trial], [1.0], images, exact=exact) for exact in (False, True)}
+    assert steps[False].key != steps[True].key
+    for step in steps.values():
+        step.run(context, wait=True)
+        assert probe_facts(step, context.store) == {"jacobian": "exact"}, "ten classes are never estimated"
+    few, many = (load_dump(step, context.store).scores["jacobian"] for step in steps.values())
+    np.testing.assert_array_equal(few, many)
+
+
 @pytest.mark.parametrize("name", ["due", "erm", "mc-dropout", "mimo", "mixup", "oc", "rbf", "rnd", "soft-labels"])
 def test_every_method_can_be_probed_after_it_has_predicted(name):
     cls, dataset, here = registry[name], datasets.load("digits"), runtime("cpu")
     torch.manual_seed(0)
     method = cls(cls.recipe_class(), Setting("mlp", 1, 8, 3, rows=10)).eval()
-    images = dataset.test.of((0, 1, 2)).take(np.arange(150))  # two batches
+    shown = ImageSet("digits", classes=(0, 1, 2)).load().take(np.arange(150))  # two batches
     with torch.no_grad():
-        method.prepare(Batches(images, dataset, here.device, batch=100))
-    dump_of(method, images, dataset, here)
-    found = probed([method], images, dataset, here, "shift", seed=0)
+        method.prepare(Batches(shown.images, dataset, here.device, batch=100))
+    outputs(method, trained(trial_of(name, backbone="mlp")), shown, None, here)
+    found = probed([method], shown, here, "shift", seed=0)
     assert found.scores["jacobian"].shape == (150,) and (found.scores["jacobian"] > 0).all()
     assert np.allclose(np.exp(found.variants["tta"]).sum(1), 1, atol=1e-4)
     assert ("native" in found.scores) == (name not in ("erm", "mimo", "rbf"))
-    pair = probed([method, method], images, dataset, here, "shift", seed=0)
+    pair = probed([method, method], shown, here, "shift", seed=0)
     assert "native" not in pair.scores
     if name != "mc-dropout":
         assert np.allclose(pair.scores["jacobian"], found.scores["jacobian"], rtol=1e-3)

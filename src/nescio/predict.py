@@ -46,7 +46,7 @@ from nescio.work.store import WORK, Part, Store
 from nescio.work.versions import PREDICT as VERSION
 
 STAGE, COUNT = "predict", "count"
-DUMP, FACTS = "dump", "facts.json"
+DUMP, FACTS, PROBES = "dump", "facts.json", "probes.json"
 PIXELS = {"cuda": 512 * 224 * 224, "cpu": 32 * 224 * 224}  # of a batch of a pretrained network
 BATCH = 512  # images of a trained network, whose images are small
 PROBE_PIXELS = 128 * 64**2  # of a batch of probes: they go backward through the network, which keeps every layer
@@ -471,19 +471,37 @@ class Host:
 
 
 def probe_step(
-    trials: Sequence[Trial], temperatures: Sequence[float], images: ImageSet, root: str | Path | None = None
+    trials: Sequence[Trial],
+    temperatures: Sequence[float],
+    images: ImageSet,
+    root: str | Path | None = None,
+    *,
+    exact: bool = False,
 ) -> Step:
-    """The step that takes Jacobian, test-time augmentation and native score of an average of calibrated members."""
+    """The step that takes Jacobian, test-time augmentation and native score of an average of calibrated members.
+
+    exact  the whole Jacobian, one backward pass per class, where it would be estimated above 16 classes
+    """
     rounded = [float(f"{temperature:.6g}") for temperature in temperatures]
-    recipe = {"images": images, "temperatures": rounded, "probes": ["jacobian", "tta", "native"]}
+    recipe = {"images": images, "temperatures": rounded, "probes": ["jacobian", "tta", "native"], "exact": exact}
     steps = tuple(train_step(trial, root) for trial in trials)
-    make = partial(_probe, trials=tuple(trials), temperatures=rounded, images=images)
+    make = partial(_probe, trials=tuple(trials), temperatures=rounded, images=images, exact=exact)
     return Step(f"probes of {steps[0].title}", STAGE, recipe, make, (*steps, images.load_revision(root)), VERSION)
 
 
+def probe_facts(step: Step, store: Store) -> dict[str, Any]:
+    """How the probes of a finished step were taken: {"jacobian": "exact"}, say."""
+    return dict(json.loads((step.folder(store) / PROBES).read_text("utf-8")))
+
+
 def _probe(
-    part: Part, context: Context, trials: Sequence[Trial], temperatures: Sequence[float], images: ImageSet
-) -> None:
+    part: Part,
+    context: Context,
+    trials: Sequence[Trial],
+    temperatures: Sequence[float],
+    images: ImageSet,
+    exact: bool,
+) -> Files:
     here = runtime(context.device).at(trials[0].training.precision)
     steps = [train_step(trial, context.root) for trial in trials]
     members = [
@@ -496,10 +514,14 @@ def _probe(
         member.temperature = temperature
     shown = images.load(context.root, context.store)
     seed = seed_for(*(step.key for step in steps), images)
-    probed(members, shown, here, trials[0].training.augment, seed).save(part.folder / DUMP)
+    probed(members, shown, here, trials[0].training.augment, seed, exact).save(part.folder / DUMP)
+    facts = {"jacobian": probes.how_jacobian(members[0].setting.classes, exact)}
+    return {PROBES: json.dumps(facts).encode()}
 
 
-def probed(members: Sequence[Method], shown: LoadedImages, here: Runtime, augment: str, seed: int) -> Predictions:
+def probed(
+    members: Sequence[Method], shown: LoadedImages, here: Runtime, augment: str, seed: int, exact: bool = False
+) -> Predictions:
     """Scores `jacobian` and `native` and the variant `tta` of the average of the members, without logits."""
     seed_everything(seed)
     generator = torch.Generator(here.device).manual_seed(seed % 2**63)
@@ -516,7 +538,7 @@ def probed(members: Sequence[Method], shown: LoadedImages, here: Runtime, augmen
     copies = batches(augment=augment, views=VIEWS, seed=seed)
     for (x, _, _), (augmented, _, _) in zip(batches(), copies, strict=True):
         # float32: the gradients of confident softmaxes vanish in bf16
-        found = {"scores/jacobian": probes.jacobian_norm(members, x.float(), generator)}
+        found = {"scores/jacobian": probes.jacobian_norm(members, x.float(), generator, exact=exact)}
         with torch.inference_mode(), here.autocast():
             found["variants/tta"] = probes.augmented_log_probs(members, list(augmented))
             if len(members) == 1:

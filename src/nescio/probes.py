@@ -7,19 +7,22 @@ and averaging change what the probes say, so they are taken anew for every selec
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nescio.methods.base import Method
 
-EXACT_CLASSES = 16  # up to here every row of the Jacobian is taken, above it is estimated: as many passes at most
+EXACT_CLASSES = 16  # up to here every row of the Jacobian is taken; above it is estimated, unless it must be exact
 HUTCHINSON = 16  # random directions of the estimate
+TOGETHER = 16  # directions whose gradients are in memory at once
 
 
 def mean_probs(methods: Sequence[Method], x: Tensor) -> Tensor:
     """f(x), (b, c)."""
-    return torch.stack([_probs(each, x) for each in methods]).mean(0)
+    return torch.stack([_probs(method, x) for method in methods]).mean(0)
 
 
 def _probs(method: Method, x: Tensor) -> Tensor:
@@ -28,35 +31,55 @@ def _probs(method: Method, x: Tensor) -> Tensor:
     return method.probs(logits)
 
 
-def jacobian_norm(methods: Sequence[Method], x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+def jacobian_norm(
+    methods: Sequence[Method], x: Tensor, generator: torch.Generator | None = None, *, exact: bool = False
+) -> Tensor:
     """‖∇ₓ f(x)‖² summed over all C softmax outputs, the squared Frobenius norm of the Jacobian (UIMNET §4).
 
     In evaluation mode rows do not touch each other, so one backward pass gives one output's gradient for every row.
-    Above EXACT_CLASSES outputs Hutchinson's estimate E‖vᵀJ‖² over random signs v replaces the C passes.
+    Above EXACT_CLASSES outputs Hutchinson's estimate E‖vᵀJ‖² over random signs v replaces the C passes, unless `exact`.
     """
     x = x.detach().requires_grad_(True)
-    gradient: Tensor | None = None  # of f along every direction, (directions, b, …)
+    with torch.no_grad(), _same_draws(x):
+        p = _probs(methods[0], x)
+    parts = _directions(p, generator, exact).split(TOGETHER)
+    total = x.new_zeros(len(x))
+    for number, directions in enumerate(parts):
+        last = number + 1 == len(parts)
+        with nullcontext() if last else _same_draws(x):  # f must be one function for all directions
+            total += _gradients(methods, x, directions).flatten(2).square().sum((0, 2))
+    return total
+
+
+def how_jacobian(classes: int, exact: bool = False) -> str:
+    """How `jacobian_norm` of so many classes is computed, for those who read the scores."""
+    return "exact" if exact or classes <= EXACT_CLASSES else f"estimated from {HUTCHINSON} random directions"
+
+
+def _gradients(methods: Sequence[Method], x: Tensor, directions: Tensor) -> Tensor:
+    """The gradient of f along every direction, (directions, b, …)."""
+    total = x.new_zeros(len(directions), *x.shape)
     with torch.enable_grad():
         for method in methods:  # one after the other, so that only one graph is in memory
             p = _probs(method, x)
-            if gradient is None:
-                directions = _directions(p, generator)
-                gradient = x.new_zeros(len(directions), *x.shape)
             for number, direction in enumerate(directions):
                 last = number + 1 == len(directions)
-                (found,) = torch.autograd.grad(p, x, direction / len(methods), retain_graph=not last)
-                gradient[number] += found
-    assert gradient is not None
-    share = 1 if p.shape[1] <= EXACT_CLASSES else 1 / HUTCHINSON
-    return gradient.flatten(2).square().sum(2).sum(0) * share
+                (gradient,) = torch.autograd.grad(p, x, direction / len(methods), retain_graph=not last)
+                total[number] += gradient
+    return total
 
 
-def _directions(p: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Along which outputs are differentiated, (directions, b, c): each class, or random signs."""
-    if p.shape[1] <= EXACT_CLASSES:
+def _directions(p: Tensor, generator: torch.Generator | None, exact: bool) -> Tensor:
+    """Along which outputs are differentiated, (directions, b, c): each class, or random signs over √HUTCHINSON."""
+    if exact or p.shape[1] <= EXACT_CLASSES:
         return torch.eye(p.shape[1], device=p.device, dtype=p.dtype)[:, None].expand(-1, len(p), -1)
     signs = torch.randint(0, 2, (HUTCHINSON, *p.shape), generator=generator, device=p.device)
-    return signs.to(p.dtype) * 2 - 1
+    return (signs.to(p.dtype) * 2 - 1) / HUTCHINSON**0.5
+
+
+def _same_draws(x: Tensor) -> AbstractContextManager[Any]:
+    """What draws random numbers inside draws them again afterwards."""
+    return torch.random.fork_rng([x.device] if x.is_cuda else [])
 
 
 def augmented_log_probs(methods: Sequence[Method], views: Sequence[Tensor]) -> Tensor:

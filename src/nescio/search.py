@@ -77,7 +77,7 @@ class Integers:
 
 @tag("choice")
 @dataclass(frozen=True)
-class Choice:
+class OneOf:
     """One of the values, every one as likely."""
 
     values: tuple[Any, ...]
@@ -93,8 +93,8 @@ class Choice:
 uniform, log_uniform, integers = Uniform, LogUniform, Integers
 
 
-def choice(*values: Any) -> Choice:
-    return Choice(values)
+def choice(*values: Any) -> OneOf:
+    return OneOf(values)
 
 
 # ---- recipes
@@ -182,4 +182,4 @@ def _defaults(recipe: type) -> dict[str, Any]:
     """The searched fields' defaults as Optuna keeps them: choices are texts."""
     default = recipe()
     values = {name: (getattr(default, name), search) for name, search in searched(recipe).items()}
-    return {name: str(value) if isinstance(search, Choice) else value for name, (value, search) in values.items()}
+    return {name: str(value) if isinstance(search, OneOf) else value for name, (value, search) in values.items()}

@@ -139,7 +139,22 @@ def test_native_and_other_scores_are_measures():
     wrong = p.logits[:, 0].argmax(1) != p.labels
     card = scorecard(p)
     assert card.value("auroc", "native") == metrics.auroc(p.scores["native"], wrong)
-    assert card.value("auroc", "scores/depth") == metrics.auroc(p.scores["depth"], wrong)
+    assert card.value("auroc", "depth") == metrics.auroc(p.scores["depth"], wrong)
+    for name in ("depth", "scores/depth"):
+        alone = scorecard(p, only=(name,))
+        assert {row["measure"] for row in alone.rows} == {None, "depth"}
+        assert alone.value("auroc", "depth") == card.value("auroc", "depth")
+    with pytest.raises(BadInput, match="There is no measure named 'width'"):
+        scorecard(p, only=("width",))
+
+
+def test_a_score_with_the_name_of_a_measure_is_told_from_it():
+    p = model(scores={"entropy": np.random.default_rng(6).random(400)})
+    wrong = p.logits[:, 0].argmax(1) != p.labels
+    card = scorecard(p, only=("entropy", "scores/entropy"))
+    assert card.value("auroc", "entropy") == metrics.auroc(measures.entropy(p), wrong)
+    assert card.value("auroc", "scores/entropy") == metrics.auroc(p.scores["entropy"], wrong)
+    assert measures.uncertainty("scores/entropy", p).tolist() == p.scores["entropy"].tolist()
 
 
 def test_bad_wishes():
@@ -159,10 +174,7 @@ def test_a_density_fitted_on_validation_sets_its_threshold_on_rows_it_has_not_se
     seen = metrics.threshold(measures.gmm(val)(val))
     assert metrics.in_as_in(measures.gmm(val)(test), seen) < 0.6  # the trap: it refuses what it should know
     assert card.value("in_as_in", "gmm") > 0.8
-    halves = np.empty(60)
-    halves[::2] = measures.gmm(val.take(np.arange(1, 60, 2)))(val.take(np.arange(0, 60, 2)))
-    halves[1::2] = measures.gmm(val.take(np.arange(0, 60, 2)))(val.take(np.arange(1, 60, 2)))
-    cut = metrics.threshold(halves)
+    cut = metrics.threshold(measures.gmm(val).leave_one_out(val))
     assert card.value("in_as_in", "gmm") == metrics.in_as_in(measures.gmm(val)(test), cut)
 
 

@@ -41,7 +41,7 @@ def by_definition(logits):
     of_draws = scipy_entropy(p, axis=2)
     return {
         "largest": 1 - ordered[:, -1],
-        "gap": -(ordered[:, -1] - ordered[:, -2]),
+        "gap": 1 - (ordered[:, -1] - ordered[:, -2]),
         "entropy": scipy_entropy(mean, axis=1),
         "mutual_information": scipy_entropy(mean, axis=1) - of_draws.mean(1),
         "expected_entropy": of_draws.mean(1),
@@ -242,7 +242,7 @@ def test_uimnet_measures():
     dump = Predictions(logits=r["logits"])
     np.testing.assert_allclose(largest(dump), 1 + r["Largest"], rtol=1e-12)  # theirs is -max p, ours 1 - max p
     assert (largest(dump) != r["Largest"]).all()
-    np.testing.assert_allclose(gap(dump), r["Gap"], rtol=1e-12)
+    np.testing.assert_allclose(gap(dump), 1 + r["Gap"], rtol=1e-12)  # theirs is p₂ - p₁
     np.testing.assert_allclose(entropy(dump), r["Entropy"], rtol=1e-12)
     np.testing.assert_allclose(energy(dump), r["LogSumExp"], rtol=1e-12)
     rest = {key for key in r if not key.startswith(("w_", "MoG_", "train_"))}  # mixtures: see test_density
@@ -294,7 +294,7 @@ def test_one_hot_probabilities():
     np.testing.assert_allclose(entropy(dump), 0, atol=1e-30)
     a = summary(dump).answers()
     assert a.floored == 1 and a.zero[2]
-    assert a.log_loss[2] == pytest.approx(-np.log(np.finfo(np.float32).tiny), rel=1e-6)
+    assert a.log_loss[2] == pytest.approx(-np.log(np.finfo(np.float64).tiny), rel=1e-12)
     np.testing.assert_allclose(a.brier, [0, 0, 2, 0], atol=1e-12)
 
 

@@ -249,7 +249,7 @@ def test_labels_do_not_matter(monkeypatch, name):
 
 @pytest.mark.parametrize("name", THREE)
 def test_embeddings_are_the_raw_features_and_there_are_no_logits(name):
-    method, trial, digits, here = trained(name)
+    method, trial, _, here = trained(name)
     x = torch.randn(5, 1, 8, 8)
     with torch.no_grad():
         said = method(x)

@@ -245,7 +245,9 @@ def test_a_worker_without_memory_and_a_loss_that_is_no_number_cost_their_trials_
 
 
 def table_lines(store):
-    return [line for line in (store / "report" / "uimnet" / "tables.md").read_text().splitlines() if line.startswith("|")]
+    return [
+        line for line in (store / "report" / "uimnet" / "tables.md").read_text().splitlines() if line.startswith("|")
+    ]
 
 
 # ---- damage

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nescio.options import option
@@ -29,6 +30,20 @@ def json_of(value: Any) -> str:
     from nescio.report.text import json_text
 
     return json_text(value)
+
+
+def print_findings(sentences: Sequence[str], tables: Sequence[Any], notes: Sequence[str] = ()) -> None:
+    """Sentences and tables for people; notes go to stderr."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from nescio.report.text import terminal
+
+    console = Console()
+    console.print(Text(" ".join(sentences)), end="\n\n")
+    terminal(tables, console)
+    for note in notes:
+        print(note, file=sys.stderr)
 
 
 def list_parts(registry: Any, facts: Callable[[str], dict[str, str]], name: str | None, format: str) -> int:

@@ -67,11 +67,11 @@ def _facts(name: str, method: Any) -> dict[str, Any]:
 
 
 def _range(search: Any) -> str:
-    from nescio.search import Choice, LogUniform, Uniform
+    from nescio.search import LogUniform, OneOf, Uniform
 
     if search is None:
         return "fixed"
-    if isinstance(search, Choice):
+    if isinstance(search, OneOf):
         return " or ".join(map(str, search.values))
     drawn = {Uniform: ", uniform", LogUniform: ", log-uniform"}.get(type(search), "")
     return f"{search.low:g} to {search.high:g}{drawn}"

@@ -31,7 +31,6 @@ examples:
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,7 +38,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nescio.analysis.candidates import Candidate, in_one_order, read
 from nescio.analysis.ranking import QUANTITIES, Ranked, Scoring, arrays_of, rank, table_of
-from nescio.commands._output import formats, json_of, say
+from nescio.commands._output import formats, json_of, print_findings, say
+from nescio.commands._work import PlaceOptions
 from nescio.errors import BadInput
 from nescio.measures.siblings import kind
 from nescio.options import argument, nested, option
@@ -51,7 +51,7 @@ ENDINGS = (".npz", ".safetensors", ".parquet", ".csv", ".npy")
 NETWORK = ("store:", "siblings:", "torchvision:")
 HINT = "The rows have labels: with --train, which names rows to learn from, downstream heads check this ranking."
 REFERENCES = "references"  # --train references: their labels are those of the images
-ROWS, LABELS, COMPARISON, PLACE = "rows", "labels", "comparison", "place"  # headings of options
+ROWS, LABELS, COMPARISON = "rows", "labels", "comparison"  # headings of options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +91,14 @@ class Options:
         None, "of the bootstrap", unset="1000, or more where many candidates need them", group=COMPARISON
     )
     level: float = option(0.95, "of the intervals", group=COMPARISON)
-    store: str = option("store", "folder of networks and finished work", group=PLACE)
-    root: str | None = option(None, "folder of datasets", unset="$NESCIO_DATA, else ~/.cache/nescio/data", group=PLACE)
+    place: PlaceOptions = nested(PlaceOptions(), omit=("checkpoint_seconds",))
     weights: str | None = option(
         None,
         "of pretrained models: a checkpoint, or a folder of files named by models",
         metavar="PATH",
         unset="$NESCIO_WEIGHTS, then the hubs' caches, then the network",
-        group=PLACE,
+        group="place",
     )
-    device: str = option("auto", "cpu, cuda, or auto: the GPU if there is one", group=PLACE)
     to: str | None = option(
         None, "scores of every candidate and row: .csv, .parquet or .npz", metavar="FILE", unset="none"
     )
@@ -261,19 +259,17 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
     if options.draw < 1:
         raise BadInput(f"--draw is a number of references from 1 on, not {options.draw}.")
     words = [word for candidate in networks for word in candidate.members]
-    ours = any(
-        word.startswith(("store:", "siblings:")) for word in words
-    )  # learnt from a part of the set
+    ours = any(word.startswith(("store:", "siblings:")) for word in words)  # learnt from a part of the set
     tests = ImageSet(set_name(str(options.images)), "test" if ours else "given")
     sets = {"tests": tests}
     if options.references:
-        sets["refs"] = refs = _learnt(options.references, options.root, options.draw, options.scoring.seed)
+        sets["refs"] = refs = _learnt(options.references, options.place.root, options.draw, options.scoring.seed)
         _check_apart(tests, refs, options)
-        labelled = all(images.load(options.root).dataset.labelled for images in (tests, refs))
+        labelled = all(images.load(options.place.root).dataset.labelled for images in (tests, refs))
         if train == REFERENCES or (train is None and labelled and refs.data == tests.data):
             sets["train"] = refs
     if train is not None and train != REFERENCES and not options.unlabelled:
-        sets["train"] = _learnt(train, options.root)
+        sets["train"] = _learnt(train, options.place.root)
     return sets
 
 
@@ -292,7 +288,7 @@ def _learnt(data: str, root: str | None, draw: int | None = None, seed: int = 0)
 def _check_apart(tests: ImageSet, refs: ImageSet, options: Options) -> None:
     import numpy as np
 
-    shown, known = tests.load(options.root), refs.load(options.root)
+    shown, known = tests.load(options.place.root), refs.load(options.place.root)
     count = int(np.isin(shown.index, known.index).sum()) if shown.revision == known.revision else 0
     if count:
         raise BadInput(
@@ -306,13 +302,10 @@ def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]
     from nescio.networks.models import network, with_weights
     from nescio.networks.siblings import with_siblings
     from nescio.predict import embed
-    from nescio.work.steps import Context
-    from nescio.work.store import Store
 
-    context = Context(Store(options.store), options.root, options.device)
-    place = Path(options.weights) if options.weights else None
+    context, place = options.place.context(), Path(options.weights) if options.weights else None
     names = with_siblings(wanted.members, context.store)
-    networks = [with_weights(network(name, context.store, options.root), place) for name in names]
+    networks = [with_weights(network(name, context.store, context.root), place) for name in names]
     dumps = {role: in_one_order(embed(networks, images, context), names) for role, images in sets.items()}
     return Candidate(wanted.name, dumps["tests"], dumps.get("refs"), dumps.get("train"))
 
@@ -324,26 +317,19 @@ def _print(ranked: Ranked, options: Options, page: Path | None) -> None:
     from nescio.report import text
     from nescio.report.representations import ranking_sentences, ranking_tables
 
-    if options.format == "json":
-        say(json_of(_plain(ranked)))
-        return
     tables = ranking_tables(ranked, brief=options.format == "table")
-    if options.format != "table":
-        write = {"markdown": text.markdown, "latex": text.latex}
-        say(text.rows_csv(ranked.comparison.rows) if options.format == "csv" else write[options.format](tables))
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console()
-    console.print(Text(" ".join(ranking_sentences(ranked))), end="\n\n")
-    text.terminal(tables, console)
-    for note in ranked.notes:
-        print(note, file=sys.stderr)
-    if options.to:
-        say(f"{options.to} holds the scores of {len(ranked.rows.keys):,} rows.")
-    if page is not None:
-        say(f"The page is {page}.")
+    if options.format == "table":
+        print_findings(ranking_sentences(ranked), tables, ranked.notes)
+        if options.to:
+            say(f"{options.to} holds the scores of {len(ranked.rows.keys):,} rows.")
+        if page is not None:
+            say(f"The page is {page}.")
+    elif options.format == "json":
+        say(json_of(_plain(ranked)))
+    elif options.format == "csv":
+        say(text.rows_csv(ranked.comparison.rows))
+    else:
+        say({"markdown": text.markdown, "latex": text.latex}[options.format](tables))
 
 
 def _plain(ranked: Ranked) -> dict[str, Any]:

@@ -23,14 +23,13 @@ examples:
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nescio.analysis.candidates import Candidate, read
 from nescio.analysis.ranking import ScoredRows, Scoring, columns_of, score_rows
-from nescio.commands._output import json_of, say
+from nescio.commands._output import json_of, print_findings, say
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
 
@@ -136,19 +135,11 @@ def _thumbnails(scored: ScoredRows, data: str, options: Options) -> dict[int, tu
 
 
 def _print(scored: ScoredRows, options: Options, page: Path | None) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
     from nescio.report.representations import least_table, quantile_table, scored_sentences
-    from nescio.report.text import terminal
 
-    console = Console()
-    console.print(Text(" ".join(scored_sentences(scored))), end="\n\n")
-    terminal([quantile_table(scored), least_table(scored, options.least)], console)
-    for name, reason in scored.scores.reasons.items():
-        print(f"{name}: {reason}", file=sys.stderr)
-    for note in scored.notes:
-        print(note, file=sys.stderr)
+    notes = [f"{name}: {reason}" for name, reason in scored.scores.reasons.items()]
+    tables = [quantile_table(scored), least_table(scored, options.least)]
+    print_findings(scored_sentences(scored), tables, [*notes, *scored.notes])
     if options.to:
         say(f"{options.to} holds the scores of {len(scored.nc):,} rows.")
     if page is not None:

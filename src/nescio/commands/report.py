@@ -63,9 +63,9 @@ def run(options: Options) -> int:
     if len(sources) * len(keys) > 1 and not options.to and options.format == "table":
         raise BadInput("Several studies are joined into a new report: say where it shall lie, with --to DIR.")
     if options.only and len(sources) == len(keys) == 1:
-        studies = [_read(folder) for folder in _studies(sources[0], keys[0])]
+        studies = _studies(sources[0], keys[0])
     else:
-        studies = [joined([_read(_newest(source, key)) for source in sources for key in keys])]
+        studies = [joined([_newest(source, key) for source in sources for key in keys])]
     beside = (sources[0] if sources[0].is_dir() else sources[0].parent) / "report"
     if options.only:
         return _only(studies, Path(options.to or beside), options)
@@ -73,13 +73,6 @@ def run(options: Options) -> int:
         beside /= studies[0].protocol
     _whole(studies[0], Path(options.to or beside), options)
     return 0
-
-
-def _read(folder: Path) -> Study:
-    from nescio.protocols.base import upgraded
-    from nescio.report.studies import read_study
-
-    return upgraded(read_study(folder))
 
 
 def _whole(study: Study, folder: Path, options: Options) -> None:
@@ -136,25 +129,39 @@ def _lines(table: Table) -> list[dict[str, Any]]:
     ]
 
 
-def _newest(source: Path, key: str | None) -> Path:
-    """The folder of a study in a store, or the file itself."""
+def _newest(source: Path, key: str | None) -> Study:
+    """The newest study of a store, or that of a file of rows."""
     if _alone(source):
-        return source
+        return _from_file(source)
     runs = _runs(source, key)
     if len(runs) > 1 and key is None:
         others = ", ".join(f"{run.key} ({run.recipe.get('protocol')})" for run in runs[1:6])
         print(f"This is the newest of {len(runs)} studies; --study names the others: {others}.", file=sys.stderr)
-    return runs[0].folder
+    return _from_store(source, runs[0])
 
 
-def _studies(source: Path, key: str | None) -> list[Path]:
-    """The folders of a store's newest study of each protocol, the newest first, or the file itself."""
+def _studies(source: Path, key: str | None) -> list[Study]:
+    """The newest study of each protocol in a store, the newest first, or that of a file of rows."""
     if _alone(source):
-        return [source]
-    newest: dict[str, Path] = {}
+        return [_from_file(source)]
+    newest: dict[str, Run] = {}
     for run in _runs(source, key):
-        newest.setdefault(str(run.recipe.get("protocol")), run.folder)
-    return list(newest.values())
+        newest.setdefault(str(run.recipe.get("protocol")), run)
+    return [_from_store(source, run) for run in newest.values()]
+
+
+def _from_file(source: Path) -> Study:
+    from nescio.protocols.base import upgraded
+    from nescio.report.studies import read_study
+
+    return upgraded(read_study(source))
+
+
+def _from_store(source: Path, run: Run) -> Study:
+    from nescio.protocols.base import read_kept
+    from nescio.work.store import Store
+
+    return read_kept(Store(source), run)
 
 
 def _alone(source: Path) -> bool:

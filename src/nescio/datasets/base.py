@@ -332,6 +332,7 @@ def resident(name: str, train: Part, test: Part, classes: Iterable[str] | None =
         raise BadInput(
             f"{name} has training images of shape {train_pixels.shape[1:]} and test images of {test_pixels.shape[1:]}."
         )
+    _check_labels(name, parts, train_pixels.shape[1:3])
     digest = hashlib.sha256()
     for pixels, labels in parts:
         digest.update(f"{pixels.shape} {labels.tolist() if labels.ndim == 1 else labels.shape}".encode())
@@ -353,6 +354,7 @@ def encoded(
     that do not fit it is taken over their names and lengths.
     """
     parts = [train, test]
+    _check_labels(name, parts, (size, size))
     fits = sum(len(sources) for sources, _ in parts) * size * size * 3 <= decode.RESIDENT_BYTES
     digest = hashlib.sha256(f"{size} {crop}".encode())
     for sources, labels in parts:
@@ -399,12 +401,6 @@ def _dataset(
 ) -> Dataset:
     made: list[Images] = []
     start = 0
-    for word, (_, labels) in zip(("training", "test"), parts, strict=True):
-        if (labels.ndim != 1 and labels.shape[1:] != shape) or labels.dtype.kind not in "iu":
-            raise BadInput(
-                f"The {word} labels of {name} have shape {labels.shape} and kind {labels.dtype}; "
-                "they must be whole numbers, one for each image or one for each of its pixels."
-            )
     names = tuple(classes) if classes is not None else _numbers(name, [labels for _, labels in parts])
     for word, store, (shown, labels) in zip(("training", "test"), held, parts, strict=True):
         if len(shown) != len(labels):
@@ -423,6 +419,15 @@ def _dataset(
         made.append(Images(labels.astype(np.int64), start + rows, store, rows, maps=maps))
         start += len(labels)
     return Dataset(name, made[0], made[1], names, channels, shape, digest.hexdigest()[:16])
+
+
+def _check_labels(name: str, parts: Iterable[Part], shape: tuple[int, ...]) -> None:
+    for word, (_, labels) in zip(("training", "test"), parts, strict=True):
+        if (labels.ndim != 1 and labels.shape[1:] != shape) or labels.dtype.kind not in "iu":
+            raise BadInput(
+                f"The {word} labels of {name} have shape {labels.shape} and kind {labels.dtype}; "
+                "they must be whole numbers, one for each image or one for each of its pixels."
+            )
 
 
 def _numbers(name: str, labels: Sequence[Array]) -> tuple[str, ...]:

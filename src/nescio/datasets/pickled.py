@@ -1,7 +1,7 @@
 """The pickles in which CIFAR is published, read by hand: a pickle is a program, and this one is never run.
 
-The files hold a dict of texts, lists of numbers and texts, and one array of bytes. Only the few opcodes that build these
-are known here. What a program would call is compared with the names that NumPy's arrays are built by, and stays a name.
+The files hold a dict of texts, lists of numbers and texts, and one array of bytes. Only the few opcodes that build
+these are known here. What the program would call must be what NumPy's arrays are built by, and stays a name.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ ARRAY = "numpy ndarray"
 DTYPE = "numpy dtype"
 MADE = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")  # its name since NumPy 2
 TEXTS = ("BINSTRING", "SHORT_BINSTRING")  # Python 2's, which are bytes
-VALUES = ("BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE")
-VALUES += ("BINBYTES", "SHORT_BINBYTES", "BINBYTES8")
+VALUES = (
+    *("BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "SHORT_BINUNICODE"),
+    *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+)
 CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
 LENGTHS = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 

@@ -366,7 +366,8 @@ def npz(request: Request) -> Dataset:
     `void` counts nowhere."""
     place = _place(request)
     with files.naming(place, "read"):
-        held = files.read_npz(place)
+        held = files.named_arrays(place)
+        _check_arrays(held)
         names = held.get("classes", held.get("wnids"))
         classes = None if names is None else [str(name) for name in names]
         if {"x_train", "y_train", "x_test", "y_test"} <= held.keys():
@@ -383,6 +384,14 @@ def npz(request: Request) -> Dataset:
             f"it holds {', '.join(held) or 'nothing'}; x_train, y_train, x_test, y_test were expected, "
             "or blob, offsets, y, split."
         )
+
+
+def _check_arrays(arrays: Mapping[str, Array]) -> None:
+    for name, array in arrays.items():
+        if name == "void" and (array.ndim or array.dtype.kind not in "iu"):
+            raise BadInput(f"void has shape {array.shape} of {array.dtype}: it must be one whole number.")
+        if name != "void" and not array.ndim:
+            raise BadInput(f"{name} holds one value: it must hold one for every row.")
 
 
 def _with_extras(dataset: Dataset, held: Mapping[str, Array]) -> Dataset:
@@ -410,6 +419,8 @@ def _pack(name: str, held: dict[str, Array], classes: list[str] | None, request:
         raise BadInput(
             f"offsets cuts {len(cut) - 1} images, y has {len(labels)} rows, split {len(words)}: they must be equal."
         )
+    if cut.dtype.kind not in "iu" or words.dtype.kind != "U" or any(array.ndim > 1 for array in (blob, cut, words)):
+        raise BadInput("offsets must hold whole numbers, split the words train and test, and each one axis.")
     if blob.dtype != np.uint8 or cut[0] < 0 or (np.diff(cut) <= 0).any() or cut[-1] > len(blob):
         raise BadInput("offsets must rise and stay inside blob, which must be uint8.")
     images = [blob[start:end].tobytes() for start, end in pairwise(cut.tolist())]

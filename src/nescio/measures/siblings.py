@@ -77,33 +77,9 @@ def kind(name: str) -> str:
     return name.partition("@")[0]
 
 
-def scores_of(
-    refs: Sequence[Predictions],
-    tests: Sequence[Predictions],
-    *,
-    metric: str = "cosine",
-    k_nc: Sequence[int] = (100,),
-    k_dist: Sequence[int] = (1,),
-    components: int = 20,
-    similarity: Similarity = "jaccard",
-    seed: int = 0,
-) -> Scores:
-    """The scores of a candidate from the embeddings of its members, in the order of tests[0].
-
-    refs and tests hold one dump per member, of the same rows. Cosine: unit vectors and a von Mises–Fisher mixture;
-    Euclidean: raw vectors and a Gaussian mixture. The norm is that of the raw vectors in both. `components` = 0 omits
-    the mixture, which takes most of the time; `seed` is that of its start.
-    """
-    return spaces_of(
-        refs,
-        tests,
-        metric=metric,
-        k_nc=k_nc,
-        k_dist=k_dist,
-        components=components,
-        similarity=similarity,
-        seed=seed,
-    ).scores()
+def scores_of(refs: Sequence[Predictions], tests: Sequence[Predictions], **options: Any) -> Scores:
+    """The scores of a candidate from the embeddings of its members, in the order of tests[0]; see `spaces_of`."""
+    return spaces_of(refs, tests, **options).scores()
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +151,12 @@ def spaces_of(
     similarity: Similarity = "jaccard",
     seed: int = 0,
 ) -> Spaces:
-    """One neighbour search and one mixture for every member; see `scores_of`."""
+    """One neighbour search and one mixture for every member.
+
+    refs and tests hold one dump per member, of the same rows. Cosine: unit vectors and a von Mises–Fisher mixture;
+    Euclidean: raw vectors and a Gaussian mixture. The norm is that of the raw vectors in both. `components` = 0 omits
+    the mixture, which takes most of the time; `seed` is that of its start.
+    """
     if not refs or len(refs) != len(tests):
         raise BadInput(
             f"There are {len(refs)} reference dumps and {len(tests)} test dumps: give one of each per member."

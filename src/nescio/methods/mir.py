@@ -32,10 +32,11 @@ def decoder(inputs: int, channels: int, shape: tuple[int, int], width: int) -> n
     while max(sizes[0]) > COARSEST:
         sizes.insert(0, (-(-sizes[0][0] // 2), -(-sizes[0][1] // 2)))
     height, grid_width = sizes[0]
-    layers = [nn.Linear(inputs, width * height * grid_width), nn.Unflatten(1, (width, height, grid_width)), nn.ReLU()]
+    layers = [nn.Linear(inputs, width * height * grid_width), nn.Unflatten(1, (width, height, grid_width))]
+    layers += [nn.BatchNorm2d(width), nn.ReLU()]
     for size in sizes[1:]:
         layers += [nn.Upsample(size), nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Conv2d(width, channels, 3, padding=1))
+    return nn.Sequential(*layers, nn.Conv2d(width, channels, 1))
 
 
 @method("mir", MIRRecipe)
@@ -52,6 +53,11 @@ class MIR(FeatureDensity):
     def __init__(self, recipe: Any, setting: Setting) -> None:
         super().__init__(recipe, setting)
         self.decoder = decoder(self.features.num_features, setting.channels, setting.shape, recipe.width)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """A large λ makes the loss steeper, not the way longer: steps shrink as it grows."""
+        (group,) = super().parameter_groups()
+        return [group | {"rate": group["rate"] / max(1.0, self.recipe.weight)}]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         embeddings = self.features(x)

@@ -80,6 +80,13 @@ def from_files(paths: Mapping[str, Any], *, outside: bool = False) -> Prediction
     return _build(flat, outside, Names(None))
 
 
+def named_arrays(path: Path) -> Flat:
+    """The arrays of an .npz file by their own names."""
+    _check_file(path)
+    with _sentences(".npz"):
+        return read_npz(path)
+
+
 def _one_array(path: Path) -> Any:
     """The only array of a .npy, .npz or .pt file."""
     _check_file(path)

@@ -78,7 +78,7 @@ def shares(name: str, value: Any) -> Array:
 
 
 def tags(name: str, value: Any) -> Array:
-    array = text(as_array(name, value))
+    array = text(name, as_array(name, value))
     if array.ndim != 1 or array.dtype.kind not in "fiubU":
         raise BadInput(
             f"{name} has shape {array.shape} of {kind_of(array)}: it must be (n,), one number or one text a row."
@@ -88,7 +88,7 @@ def tags(name: str, value: Any) -> Array:
 
 
 def keys(value: Any) -> Array:
-    array = text(as_array("index", value))
+    array = text("index", as_array("index", value))
     if array.ndim != 1 or array.dtype.kind not in "iufU":
         raise BadInput(
             f"index has shape {array.shape} of {kind_of(array)}: it must be (n,), a whole number or a text a row."
@@ -96,15 +96,17 @@ def keys(value: Any) -> Array:
     return array if array.dtype.kind == "U" else integers("index", array)
 
 
-def text(array: Array) -> Array:
+def text(name: str, array: Array) -> Array:
     """Bytes and Python strings as NumPy text; anything else unchanged."""
-    if array.dtype.kind == "S":
-        try:
-            return np.char.decode(array, "utf-8")
-        except UnicodeDecodeError:
-            raise BadInput("a text is not in UTF-8: save it again as text.") from None
-    if array.dtype.kind == "T" or (array.dtype.kind == "O" and all(isinstance(item, str) for item in array.flat)):
-        return array.astype(str)
+    try:
+        if array.dtype.kind == "S":
+            array = np.char.decode(array, "utf-8")
+        if array.dtype.kind == "T" or (array.dtype.kind == "O" and all(isinstance(item, str) for item in array.flat)):
+            array = array.astype(str)
+        if array.dtype.kind == "U":
+            "".join(array.ravel().tolist()).encode()
+    except (UnicodeError, ValueError):
+        raise BadInput(f"{name} holds what is not a text in Unicode: save it again.") from None
     return array
 
 
@@ -122,7 +124,7 @@ def named(field: str, mapping: Any) -> Iterator[tuple[str, Any]]:
 
 def words(name: str, value: Any) -> tuple[str, ...]:
     """Texts that are no rows: names of classes, notes."""
-    array = text(as_array(name, list(value) if isinstance(value, tuple) else value))
+    array = text(name, as_array(name, list(value) if isinstance(value, tuple) else value))
     if array.ndim != 1 or (array.size and array.dtype.kind != "U"):
         raise BadInput(f"{name} must be a list of texts.")
     return tuple(array.tolist())
@@ -175,7 +177,7 @@ def class_ids(labels: Any, predicted: Any, class_names: Any, classes: int, all_o
 
 def _classes_given(name: str, value: Any) -> Array:
     """Class numbers as int64, or class names as text."""
-    array = text(as_array(name, value))
+    array = text(name, as_array(name, value))
     if array.ndim == 2 and array.dtype.kind in "fiub":
         raise BadInput(f"{name} has shape {array.shape}: it must be (n,), because {SINGLE_LABEL}, not multi-label.")
     if array.dtype.kind == "f" and array.ndim == 1 and np.isfinite(array).all() and (array % 1 != 0).any():

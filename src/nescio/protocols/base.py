@@ -28,7 +28,7 @@ from nescio.options import command_of, instance_of
 from nescio.registry import Registry
 from nescio.report.blocks import Block, Story
 from nescio.report.named import Report, named
-from nescio.report.studies import Study, files
+from nescio.report.studies import Study, files, read_study
 from nescio.report.tables import Table
 from nescio.rows import Row
 from nescio.work.launchers import Failure
@@ -107,7 +107,7 @@ def protocol(
     upgrade: Callable[[list[Row]], list[Row]] | None = None,
     workers: int | None = None,
 ) -> Callable[[Run], Run]:
-    """Registers a function of (plan, work) as a protocol; its docstring is the help, `reports` defaults to its module."""
+    """Registers a function of (plan, work) as a protocol; its docstring is the help, its module has the reports."""
 
     def register(run: Run) -> Run:
         doc = inspect.getdoc(run) or ""
@@ -151,6 +151,7 @@ def keep(study: Study, store: Store) -> None:
     try:
         with store.work("study", recipe, version=study.version or 0) as part:
             if part is not None:
+                part.env["number"] = 1 + max((_number(run) for run in kept(store)), default=0)
                 for name, data in content.items():
                     part.write(name, data)
     except StoreError as error:  # the tables can still be shown
@@ -158,18 +159,22 @@ def keep(study: Study, store: Store) -> None:
 
 
 def kept(store: Store) -> list[KeptRun]:
-    """The finished studies of a store, the newest first."""
+    """The finished studies of a store, the newest first: by the number each got when it was kept, not by a clock."""
     runs = [run for run in store.runs() if (run.stage, run.state) == ("study", "finished")]
-    return sorted(runs, key=_moment, reverse=True)
+    return sorted(runs, key=lambda run: (_number(run), run.folder.stat().st_mtime_ns), reverse=True)
 
 
-def _moment(run: KeptRun) -> tuple[str, int]:
-    """When a study began, to the second as it is written down; of one second, the folder that was filled last."""
-    filled = run.folder.stat().st_mtime_ns
+def _number(run: KeptRun) -> int:
     try:
-        return str(json.loads((run.folder / ENV).read_text("utf-8"))["started"]), filled
-    except (OSError, ValueError, KeyError):
-        return "", filled
+        return int(json.loads((run.folder / ENV).read_text("utf-8")).get("number", 0))
+    except (OSError, ValueError):
+        return 0
+
+
+def read_kept(store: Store, run: KeptRun) -> Study:
+    """A study of a store, byte for byte as it was kept, in today's columns."""
+    store.verify("study", run.key)
+    return upgraded(read_study(run.folder))
 
 
 def named_reports(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[Block]]:

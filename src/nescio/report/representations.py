@@ -45,13 +45,20 @@ def conditions(scoring: Scoring, k: int, rows: JudgedRows) -> str:
     return f"{scoring.distance} distance, k = {k} neighbours ({similarity}), {against}"
 
 
-def _entry(line: str, head: str, value: float | str | None, around: Mapping[str, Any] | None = None) -> Row:
-    """A row of a table: where it stands, its value, its interval and whether it is bold."""
-    return {"line": line, "head": head, "value": value, "best": False, **(around or {})}
+def _entry(
+    line: str, head: str, value: float | str | None, interval: Mapping[str, Any] | None = None, best: bool = False
+) -> Row:
+    """A row of a table: where it stands, its value, its interval (low and high of a row), whether it is bold."""
+    ends = {name: (interval or {}).get(name) for name in ("low", "high")}
+    return {"line": line, "head": head, "value": value, "best": best, **ends}
 
 
-def _heads(forms: Mapping[str, Writer | None]) -> list[Head]:
-    return [Head(name, where={"head": name}, form=form) for name, form in forms.items()]
+def _table(
+    rows: Sequence[Row], title: str, line: str, forms: Mapping[str, Writer | None], note: str, brief: bool
+) -> Table:
+    """A table of entries; `line` is what a line is, `forms` how the numbers of each head are written."""
+    heads = [Head(name, where={"head": name}, form=form) for name, form in forms.items()]
+    return table(rows, title, lines=(Column("line", line),), heads=heads, note=note, mark="none", around=not brief)
 
 
 def _explained(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -106,11 +113,10 @@ def ranking_tables(ranked: Ranked, *, brief: bool = False) -> list[Table]:
     return tables
 
 
-def _value(ranked: Ranked, name: str, metric: str, brief: bool, bold: bool) -> Row:
+def _value(ranked: Ranked, name: str, metric: str, *, bold: bool = False) -> Row:
     """One quantity of a candidate, with its interval."""
     row = ranked.row(name, metric) or {}
-    around = {} if brief else {"low": row.get("low"), "high": row.get("high")}
-    return _entry(name, title(metric), row.get("value"), around | {"best": bold and bool(row.get("best"))})
+    return _entry(name, title(metric), row.get("value"), row, bold and bool(row.get("best")))
 
 
 def _order_table(ranked: Ranked, brief: bool) -> Table:
@@ -122,8 +128,8 @@ def _order_table(ranked: Ranked, brief: bool) -> Table:
     rows: list[Row] = []
     for candidate in ranked.candidates:
         name = candidate.name
-        rows += [_value(ranked, name, ranked.nc, brief, True), _behind(ranked, name, brief)]
-        rows += [_value(ranked, name, metric, brief, False) for metric in others]
+        rows += [_value(ranked, name, ranked.nc, bold=True), _behind(ranked, name)]
+        rows += [_value(ranked, name, metric) for metric in others]
         rows.append(_entry(name, "members", candidate.members))
         rows.append(_entry(name, "features", " ".join(map(str, candidate.features))))
     note = (
@@ -131,8 +137,7 @@ def _order_table(ranked: Ranked, brief: bool) -> Table:
         f"{100 * ranked.comparison.level:g} % intervals of a paired bootstrap; bold cannot be told from the best"
     )
     trust = (("between candidates", TRUST),) if scores[1:] and len(ranked.candidates) > 1 else ()
-    heading = "The candidates, most reliable first"
-    made = table(rows, heading, lines=(Column("line", "candidate"),), heads=_heads(forms), note=note, mark="none")
+    made = _table(rows, "The candidates, most reliable first", "candidate", forms, note, brief)
     return replace(made, legend=(*_explained([ranked.nc, *others]), *trust, *missing(ranked)))
 
 
@@ -140,15 +145,14 @@ def _difference(value: float) -> str:
     return decimals(4, sign=True)(value) if value else "the best"
 
 
-def _behind(ranked: Ranked, name: str, brief: bool) -> Row:
+def _behind(ranked: Ranked, name: str) -> Row:
     """How far the NC of a candidate is from the best."""
     row, away, head = ranked.row(name, ranked.nc), ranked.difference(name), "against the best"
     if row is None or len(ranked.scores) < 2:
         return _entry(name, head, None)
     if away is None:
-        return _entry(name, head, 0.0, {"best": True})
-    around = {} if brief else {"low": away["low"], "high": away["high"]}
-    return _entry(name, head, away["difference"], around | {"best": bool(row["best"])})
+        return _entry(name, head, 0.0, best=True)
+    return _entry(name, head, away["difference"], away, bool(row["best"]))
 
 
 def _downstream_table(ranked: Ranked, brief: bool) -> Table:
@@ -161,12 +165,10 @@ def _downstream_table(ranked: Ranked, brief: bool) -> Table:
     rows: list[Row] = []
     for name in ranked.names:
         rows += [_entry(name, head, (ranked.row(name, metric) or {}).get("rank")) for metric, head in places.items()]
-        rows += [_value(ranked, name, loss, brief, True) for loss in losses]
+        rows += [_value(ranked, name, loss, bold=True) for loss in losses]
     tasks = "every pair of classes" if ranked.tasks == "one-vs-one" else "all classes at once"
     note = f"Linear heads on the frozen features, {tasks}; members averaged before they are judged"
-    lines = (Column("line", "candidate"),)
-    heading = "What labels say: downstream heads"
-    made = table(rows, heading, lines=lines, heads=_heads(forms), note=note, mark="none")
+    made = _table(rows, "What labels say: downstream heads", "candidate", forms, note, brief)
     return replace(made, legend=_explained(losses))
 
 
@@ -177,15 +179,13 @@ def _agreement_table(ranked: Ranked, brief: bool) -> Table:
         score, loss = entry["score"], LOSSES[entry["loss"]].word
         line, tau, means = title(score).split(" ")[0], f"τ with {loss} ↑", f"means, {loss}"
         forms |= {tau: decimals(4, sign=True), means: decimals(2, sign=True)}
-        around = {} if brief else {"low": entry["low"], "high": entry["high"]}
-        rows += [_entry(line, tau, entry["tau"], around), _entry(line, means, entry["average"])]
+        rows += [_entry(line, tau, entry["tau"], entry), _entry(line, means, entry["average"])]
     note = (
         f"Among {', '.join(ranked.agreement[0]['candidates'])}: row by row, Kendall's τ between their order by a score "
         "and by downstream performance, then the mean over rows (Park et al. 2024, Table 3); means: τ of the two "
         "orders on average"
     )
-    heading = "Does each score rank the candidates as labels do"
-    return table(rows, heading, lines=(Column("line", "score"),), heads=_heads(forms), note=note, mark="none")
+    return _table(rows, "Does each score rank the candidates as labels do", "score", forms, note, brief)
 
 
 def missing(ranked: Ranked) -> list[tuple[str, str]]:

@@ -311,11 +311,11 @@ def test_known_severities_give_known_groups_and_exact_aurocs(tmp_path: Path) -> 
     plain = brute_grades(u_in, u_out, division, 4, 11)
     assert [group for group, _ in plain] == [set(range(at, at + 4)) for at in levels(21)]
     assert found == [auroc for _, auroc in plain]
-    graded = severities(study.rows, metric="severity")
+    means = severities(study.rows, metric="severity")
     for level, (group, _) in enumerate(plain):
         rows = [row for y in group for row in division.estimation[division.classes.tolist().index(y)]]
-        assert graded[level] == pytest.approx(-u_out[rows].mean(), abs=1e-12)
-    assert graded == sorted(graded)
+        assert means[level] == pytest.approx(-u_out[rows].mean(), abs=1e-12)
+    assert means == sorted(means)
     row = next(row for row in study.rows if row["group"] == "severity 3" and row["metric"] == "auroc")
     assert row["n"] == 80 + 4 * 4 and row["protocol"] == "cood" and row["method"] == "pretrained"
 

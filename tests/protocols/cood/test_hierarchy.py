@@ -122,7 +122,7 @@ def test_bad_places_orders_and_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadInput, match="not text"):
         read(tmp_path / "a.txt")
-    with pytest.raises(BadInput, match="parent-child or child-parent"):
+    with pytest.raises(BadInput, match="'parent-child' or 'child-parent'"):
         read(tmp_path / "a.txt", "up down")
 
 

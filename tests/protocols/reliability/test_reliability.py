@@ -30,7 +30,7 @@ from nescio.predict import load_dump
 from nescio.predictions import Predictions
 from nescio.predictions.columns import from_npz
 from nescio.protocols import base, reliability
-from nescio.protocols.reliability import PRESETS, Plan, Question, downstream_sets, evaluate, reports, siblings_of
+from nescio.protocols.reliability import PRESETS, Plan, Question, downstream_sets, reports, siblings_of
 from nescio.report import pages
 from nescio.report.blocks import tables_of
 from nescio.report.studies import read_study, write_story
@@ -86,12 +86,23 @@ def candidate():
 
 
 def seen(siblings, images, context, plan=PLAN):
-    steps = reliability.embedding_steps(plan, [siblings], None)
+    steps = reliability.embedding_steps(plan, siblings.trials, None)
     return [load_dump(steps[trial, images], context.store) for trial in siblings.trials]
 
 
 def references(siblings, sample, context):
     return seen(siblings, reliability.references(PLAN, "digits", sample), context)
+
+
+def evaluate(refs, tests, losses, plan, facts):
+    """Rows and reasons of one candidate from dumps alone: refs hold, for every sample, one dump per member."""
+    rows, reasons = reliability.truth_rows(losses, facts), []
+    for distance in plan.distances:
+        for sample, own in enumerate(refs):
+            more, missing, _ = reliability.score(own, tests, losses, plan, distance, facts | {"sample": sample})
+            rows += more
+            reasons += [reason for reason in missing if reason not in reasons]
+    return rows, reasons
 
 
 def train_and_tests(siblings, context):
@@ -191,7 +202,7 @@ def test_rows_are_kendalls_tau_with_what_separate_heads_say(study, candidate, co
 def test_members_are_averaged_before_they_are_judged(study, candidate, context):
     """The Brier score of a mean is below the mean of Brier scores wherever members differ: (·)² is convex."""
     step = reliability.truth_step(
-        Question(candidate, "digits"), PLAN, reliability.embedding_steps(PLAN, [candidate], None)
+        Question(candidate, "digits"), PLAN, reliability.embedding_steps(PLAN, candidate.trials, None)
     )
     truth = DownstreamLosses.of_arrays(from_npz(step.folder(context.store) / reliability.TRUTH))
     assert truth.alone["brier"].shape == (3, 599) and set(truth.together) == {"brier", "entropy", "variance"}
@@ -295,7 +306,7 @@ def test_a_member_that_fails_costs_itself_alone(tmp_path, monkeypatch):
 
 def test_a_worker_that_dies_is_noted_at_its_network(tmp_path, candidate):
     context = context_in(tmp_path)
-    step = next(iter(reliability.embedding_steps(PLAN, [candidate], None).values()))
+    step = next(iter(reliability.embedding_steps(PLAN, candidate.trials, None).values()))
     step.died(context.store, "It was killed.")
     (noted,) = context.store.runs()
     key = training.train_step(candidate.first).key
@@ -627,16 +638,14 @@ def test_methods_that_need_labels_are_refused(context):
 def test_k_beyond_the_references_is_left_out_of_the_sweep():
     refs, tests, train = (_members_of(rows) for rows in (60, 40, 80))
     truth = downstream_losses(train, tests)
-    rows, _ = reliability.evaluate([refs], tests, truth, Plan(k=10, scores=("nc",)), {"method": "mine"})
+    rows, _ = evaluate([refs], tests, truth, Plan(k=10, scores=("nc",)), {"method": "mine"})
     assert {row["level"] for row in rows if row["group"] == "k"} == {1, 2, 5, 10, 20, 50}
 
 
 def test_a_member_that_says_one_thing_has_no_scores_and_spoils_no_ranking():
     refs, tests, train = (_members_of(rows) for rows in (60, 40, 80))
     still = [[Predictions(embeddings=np.ones((len(side[0]), 5)))] * 2 for side in (refs, tests)]
-    rows, reasons = reliability.evaluate(
-        [still[0]], still[1], downstream_losses(train, tests), Plan(k=10), {"method": "mine"}
-    )
+    rows, reasons = evaluate([still[0]], still[1], downstream_losses(train, tests), Plan(k=10), {"method": "mine"})
     assert not [row for row in rows if row["measure"]]
     assert {each["measure"] for each in reasons} == {"nc", "dist", "norm", "ll", "fv"}
     assert "has collapsed" in reasons[0]["reason"]
@@ -652,7 +661,7 @@ def test_regression_is_a_collection_of_tasks():
     truth = downstream_losses(train, tests, "regression", numbers=numbers)
     assert set(truth.together) == {"squared_error", "variance"} and set(truth.alone) == {"squared_error"}
     assert truth.alone["squared_error"][0].mean() < 1e-3 < truth.alone["squared_error"][1].mean()  # its own features
-    rows, _ = reliability.evaluate([refs], tests, truth, Plan(k=10, scores=("nc",)), {"method": "mine"})
+    rows, _ = evaluate([refs], tests, truth, Plan(k=10, scores=("nc",)), {"method": "mine"})
     assert "kendall_squared_error" in {row["metric"] for row in rows}
     with pytest.raises(Undefined, match="Regression needs the numbers"):
         downstream_losses(train, tests, "regression")
@@ -671,4 +680,4 @@ def test_no_torch_is_imported_to_report_a_study():
 
 
 def test_a_candidate_says_what_it_is(candidate):
-    assert candidate.title == "simclr, conv, digits" and candidate.data == "digits"
+    assert candidate.title == "simclr, conv, digits"

@@ -18,16 +18,23 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
+import fake_zoo
 from fake_zoo import DATA, NAMES, WITH_DROPOUT, answers, entry, zoo
+from nescio.analysis.answers import NO_DROPOUT, judged
 from nescio.cli import main
 from nescio.errors import BadInput, Undefined
 from nescio.networks import families, regimes
 from nescio.predictions import Predictions
 from nescio.protocols import selective
-from nescio.protocols.selective import Plan, reports, tables
-from nescio.report.pages import Figure
-from nescio.report.studies import data_of as texts_of
-from nescio.report.studies import named, print_study, told, write_study
+from nescio.protocols.base import registry, upgraded
+from nescio.protocols.pretrained import results_of
+from nescio.protocols.selective import Plan, examples, reports, upgrade
+from nescio.report.blocks import Figure, figures_of
+from nescio.report.frame import Frame
+from nescio.report.named import named, names_of
+from nescio.report.named import registry as all_reports
+from nescio.report.pages import data_of as texts_of
+from nescio.report.studies import Study, print_story, write_story
 from nescio.work.store import Store
 from reference import note
 
@@ -42,9 +49,17 @@ def store(tmp_path_factory):
     return Store(tmp_path_factory.mktemp("selective") / "store")
 
 
+def judge(plan, models, store, **how):
+    return fake_zoo.study("selective", plan, store, lambda work: selective.judge(plan, models, work), **how)
+
+
+def blocks_of(name, study):
+    return all_reports[f"selective/{name}"].blocks(study.frame)
+
+
 @pytest.fixture(scope="module")
 def study(held, store):
-    found = selective.run(Plan(), held, store)
+    found = judge(Plan(), held, store)
     assert found.failures == []
     return found
 
@@ -54,11 +69,11 @@ def softmax(z, temperature=1.0):
     return e / e.sum(-1, keepdims=True)
 
 
-def value(rows, metric, measure=None, calibrated=False, group=None):
+def value(rows, metric, measure=None, calibrated=False, level=None):
     found = [
         row["value"]
         for row in rows
-        if (row["metric"], row["measure"], row["calibrated"], row["group"]) == (metric, measure, calibrated, group)
+        if (row["metric"], row["measure"], row["calibrated"], row["level"]) == (metric, measure, calibrated, level)
     ]
     assert len(found) == 1, (metric, measure, calibrated, len(found))
     return found[0]
@@ -100,13 +115,13 @@ def check_ranking(rows, u, wrong, measure, calibrated):
     for metric, number in expected.items():
         assert value(rows, metric, measure, calibrated) == pytest.approx(number, abs=1e-9), metric
     for step in range(1, 21):
-        risk = value(rows, "selective_risk", measure, calibrated, f"{step / 20:g}")
+        risk = value(rows, "selective_risk", measure, calibrated, step / 20)
         assert risk == pytest.approx(risks[math.ceil(round(step / 20 * n, 6)) - 1], abs=1e-12)
 
 
 def test_the_rows_of_a_model_are_their_definitions(held, study):
     each = next(entry for entry in held if entry.model == "vgg11.tv_in1k")
-    rows, dump = [row for row in study.rows if row["backbone"] == each.model], each.dump()
+    rows, dump = [row for row in study.rows if row["backbone"] == each.model], each.load()
     fit, test = selective.division(dump, Plan())
     assert (len(fit), len(test)) == (50, 450)
     z, y = dump.logits[:, 0].astype(np.float64), dump.labels
@@ -168,7 +183,7 @@ def test_mc_dropout_is_where_dropout_was(study):
     assert {row["backbone"] for row in study.rows if row["measure"] == "mc-dropout"} == set(WITH_DROPOUT)
     assert not any(row["calibrated"] for row in study.rows if row["measure"] == "mc-dropout")
     why = [row["reason"] for row in study.reasons if row["measure"] == "mc-dropout"]
-    assert why == [selective.NO_DROPOUT]
+    assert why == [NO_DROPOUT]
 
 
 def test_temperature_finds_what_the_logits_were_scaled_by(tmp_path):
@@ -261,7 +276,7 @@ def test_a_model_that_is_always_right_has_no_temperature_and_no_auroc(tmp_path):
 
 def test_a_second_run_judges_nothing_again(held, store, study, monkeypatch):
     monkeypatch.setattr(selective, "rows_of", lambda *_: pytest.fail("it was judged again"))
-    again = selective.run(Plan(), held, store)
+    again = judge(Plan(), held, store)
     assert again.rows == study.rows and again.reasons == study.reasons
     assert len(list((store.root / "study").iterdir())) == 1
 
@@ -269,7 +284,7 @@ def test_a_second_run_judges_nothing_again(held, store, study, monkeypatch):
 def test_what_changes_the_numbers_changes_the_key(held, store):
     one = held[0]
     keys = {
-        selective._evaluation(plan, each).key(store)
+        selective._step(plan, each).key
         for plan, each in (
             (Plan(), one),
             (Plan(seed=1), one),
@@ -280,7 +295,8 @@ def test_what_changes_the_numbers_changes_the_key(held, store):
         )
     }
     assert len(keys) == 6
-    assert selective._evaluation(Plan(), replace(one, facts={**one.facts, "weights": "x"})).key(store) in keys
+    assert selective._step(Plan(), replace(one, facts={**one.facts, "weights": "x"})).key in keys
+    assert selective._step(Plan(files=("a.npz",), data="x", facts="f.csv"), one).key in keys
 
 
 def test_a_broken_dump_costs_one_model(tmp_path):
@@ -288,35 +304,48 @@ def test_a_broken_dump_costs_one_model(tmp_path):
     bad = entry("no labels", Predictions(logits=np.ones((5, 3))), tmp_path / "bad.npz")
     seen = []
     store = Store(tmp_path / "store")
-    study = selective.run(Plan(), [held[0], bad, *held[1:]], store, say=lambda *counts: seen.append(counts))
+    study = judge(Plan(), [held[0], bad, *held[1:]], store, watch=lambda *counts: seen.append(counts[:4]))
     assert {row["backbone"] for row in study.rows} == set(NAMES[:3])
     (failure,) = study.failures
-    assert failure.task.name == "no labels" and "no labels" in failure.reason
+    assert failure.name == "no labels" and "no labels" in failure.reason
     assert seen[-1] == ("judging the answers", 4, 1, 4)
-    assert "One model failed" in " ".join(reports.lead(told(study)))
+    assert "One piece of work failed" in " ".join(registry["selective"].story(study).lead)
 
 
 def test_models_of_several_sets_are_refused(held, store):
     with pytest.raises(BadInput, match="compared on one set of images"):
-        selective.run(Plan(), [held[0], replace(held[1], data="npz:others")], store)
+        judge(Plan(), [held[0], replace(held[1], data="npz:others")], store)
     with pytest.raises(BadInput, match="given twice"):
-        selective.run(Plan(), [held[0], held[0]], store)
-    with pytest.raises(BadInput, match="no model to judge"):
-        selective.run(Plan(), [], store)
+        judge(Plan(), [held[0], held[0]], store)
+    with pytest.raises(BadInput, match="no model to compare"):
+        judge(Plan(), [], store)
 
 
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        (Plan(fit_rows=1), "at least 50 rows"),
-        (Plan(measures=("gmm",)), "no κ named 'gmm'"),
-        (Plan(accuracies=(99,)), "above 0 and up to 1"),
-        (Plan(curve=(0.0,)), "above 0 and up to 1"),
+        ({"fit_rows": 1}, "at least 50 rows"),
+        ({"measures": ("gmm",)}, "no measure named 'gmm'"),
+        ({"accuracies": (99,)}, "above 0 and up to 1"),
+        ({"curve": (0.0,)}, "above 0 and up to 1"),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused(plan, said, held, store):
+def test_a_plan_that_makes_no_sense_is_refused(plan, said):
     with pytest.raises(BadInput, match=said):
-        selective.run(plan, held, store)
+        Plan(**plan)
+
+
+def test_rows_of_older_versions_are_the_same_rows(study):
+    """Before version 4 the coverage of a point of the curve was the text of its group."""
+
+    def older(row):
+        if row["condition"] is None:
+            return row
+        return row | {"group": f"{row['level']:g}", "condition": None, "level": None}
+
+    old = [older(row) for row in study.rows]
+    assert old != study.rows == upgrade(old) == upgrade(study.rows)
+    assert upgraded(Study(protocol="selective", version=3, rows=old)).rows == study.rows
 
 
 # ---- reports: the same numbers from the rows, by other means
@@ -326,14 +355,14 @@ def frame(study):
     """model → its numbers, from the rows alone."""
     found = {}
     for row in study.rows:
-        if row["group"] is None:
+        if row["condition"] is None:
             own = found.setdefault(row["backbone"], {"params": row["params"]})
             own[row["metric"], row["measure"], row["calibrated"]] = row["value"]
     return found
 
 
-def cells(table, line):
-    (found,) = [own for name, own in table.lines if name == line]
+def cells(table, *line):
+    (found,) = [own for labels, own in table.lines if labels == line]
     return dict(zip(table.heads, found, strict=True))
 
 
@@ -343,13 +372,13 @@ def rho(pairs):
 
 
 def test_table_1_is_spearman_by_family(study):
-    table, models = tables.table_1(study.rows), frame(study)
+    table, models = reports.table_1(study.frame), frame(study)
     groups = {"all models": list(models)}
     for name in models:
         groups.setdefault(families.label(families.family(name)), []).append(name)
     shown = {label: own for label, own in groups.items() if len(own) >= 3}
-    assert table.lines[0][0] == "all models"
-    assert {name for name, _ in table.lines} == set(shown)
+    assert table.lines[0][0] == ("all models",)
+    assert {name for (name,), _ in table.lines} == set(shown)
     assert {"ViT", "DeiT", "DeiT distilled", "XCiT", "XCiT distilled", "EfficientNet", "VGG"} <= set(shown)
     for label, own in shown.items():
         line = cells(table, label)
@@ -366,33 +395,34 @@ def test_table_1_is_spearman_by_family(study):
                     assert cell is None, (label, factor)  # a dash: the input size does not vary
                 else:
                     assert cell.value == pytest.approx(rho([(sign * m[key], of(m)) for m in have])), (label, factor)
-                    assert cell.text == f"{cell.value:.2f}".replace("-0.00", "0.00")
+                    assert str(cell) == f"{cell.value:.2f}".replace("-0.00", "0.00")
     few = sorted(label for label, own in groups.items() if len(own) < 3)
     assert few and all(label in table.note for label in few)
     assert cells(table, "ViT")["AUROC & Input Size"] is not None and cells(table, "VGG")["AUROC & Input Size"] is None
 
 
 def test_agreement_is_the_correlation_of_auroc_and_ece(study):
-    table, models = tables.agreement(study.rows), frame(study)
+    table, models = reports.agreement(study.frame), frame(study)
     pairs = [(m["auroc", "largest", False], m["ece", None, False]) for m in models.values()]
     assert cells(table, "all models")["AUROC & ECE"].value == pytest.approx(rho(pairs))
     own = [pair for name, pair in zip(models, pairs, strict=True) if families.family(name) == "xcit"]
     assert cells(table, "XCiT")["AUROC & ECE"].value == pytest.approx(rho(own)) and len(own) == 3
-    words = reports._overall(tables.models_of(study.rows))
+    words = reports._overall(results_of(study.frame))
     assert f"{rho(pairs):.2f}" in words
 
 
 def test_table_2_is_mc_dropout_beside_the_softmax(study):
-    table, models = tables.table_2(study.rows), frame(study)
-    assert [name for name, _ in table.lines] == [
-        f"{model} · {method}" for model in NAMES if model in WITH_DROPOUT for method in ("vanilla", "MC-dropout")
+    table, models = reports.table_2(study.frame), frame(study)
+    assert [labels for labels, _ in table.lines] == [
+        (model, method) for model in NAMES if model in WITH_DROPOUT for method in ("vanilla", "MC-dropout")
     ]
     for model in WITH_DROPOUT:
-        plain, under = cells(table, f"{model} · vanilla"), cells(table, f"{model} · MC-dropout")
+        plain, under = cells(table, model, "vanilla"), cells(table, model, "MC-dropout")
         for head, metric in (("accuracy ↑", "accuracy"), ("AUROC ↑", "auroc"), ("SAC@0.99 ↑", "sac@0.99")):
             a = models[model][metric, None if metric == "accuracy" else "largest", False]
             b = models[model][metric, "mc-dropout", False]
-            assert plain[head].value == pytest.approx(100 * a) and under[head].value == pytest.approx(100 * b)
+            assert plain[head].value == pytest.approx(a) and under[head].value == pytest.approx(b)
+            assert str(plain[head]) == f"{100 * a:.2f}"
             assert (plain[head].best, under[head].best) == (a > b, b > a)
     assert "ECE" not in " ".join(table.heads)
 
@@ -420,7 +450,7 @@ def gain(before, after_model, after=False):
 
 
 def test_improvements_are_relative_to_the_models_own_counterpart(study):
-    expected, found = expected_gains(study), tables.improvements(study.rows)
+    expected, found = expected_gains(study), reports.improvements(results_of(study.frame))
     assert {(row["kind"], row["model"]) for row in found} == set(expected)
     assert {row["kind"] for row in found} == {
         *("distillation", "pruning with distillation", "pretraining", "semi-supervised", "weakly supervised"),
@@ -436,7 +466,7 @@ def test_improvements_are_relative_to_the_models_own_counterpart(study):
 
 
 def test_the_regime_table_and_figures_3_and_4_are_those_improvements(study):
-    expected, table = expected_gains(study), tables.regime_table(study.rows)
+    expected, table = expected_gains(study), reports.regime_table(study.frame)
     for place, (name, figure) in enumerate((("AUROC", "fig3"), ("ECE", "fig4"))):
         drawn = points(study, figure)
         for kind in {kind for kind, _ in expected}:
@@ -456,13 +486,13 @@ def test_the_temperature_table_and_figures_16_and_17(study):
     models = frame(study)
     gains = {m: g for (kind, m), g in expected_gains(study).items() if kind == "temperature scaling"}
     warmth = {name: own["temperature", None, True] for name, own in models.items()}
-    table = tables.temperature_table(study.rows)
+    table = reports.temperature_table(study.frame)
     parts = {
         "all": list(models),
         "T < 1": [m for m in models if warmth[m] < 1],
         "T > 1": [m for m in models if warmth[m] > 1],
     }
-    assert all(parts.values()) and [name for name, _ in table.lines] == list(parts)
+    assert all(parts.values()) and [name for (name,), _ in table.lines] == list(parts)
     for part, own in parts.items():
         line = cells(table, part)
         assert line["models"].value == len(own)
@@ -475,13 +505,13 @@ def test_the_temperature_table_and_figures_16_and_17(study):
         for name, (x, y) in drawn.items():
             assert x == pytest.approx(warmth[name], rel=1e-3)
             assert y == pytest.approx(100 * gains[name][place], rel=1e-3, abs=1e-4)
-    words = reports.REPORTS["fig16"](study.rows)[0].words
+    words = blocks_of("fig16", study)[0].words
     below = [m for m in models if warmth[m] < 1]
     assert f"{sum(gains[m][0] > 0 for m in below)} of {len(below)} models with a temperature below 1" in words
 
 
 def chart(study, name):
-    (block,) = reports.REPORTS[name](study.rows)
+    (block,) = blocks_of(name, study)
     assert isinstance(block, Figure) and block.key == name
     return block.chart()
 
@@ -538,11 +568,11 @@ def test_the_front_is_what_nothing_beats(less):
         def beaten(p, held=held, sign=sign):
             return any(sign * q[0] >= sign * p[0] and q[1] >= p[1] and q != p for q in held)
 
-        assert tables.front(held, less) == sorted({p for p in held if not beaten(p)})
+        assert reports.front(held, less) == sorted({p for p in held if not beaten(p)})
 
 
 def test_the_pareto_table_names_the_models_of_every_front(study):
-    table, models = tables.pareto(study.rows), frame(study)
+    table, models = reports.pareto(study.frame), frame(study)
     for cost, of_cost, sign in (
         ("parameters", lambda m: m["params"], -1),
         ("accuracy", lambda m: m["accuracy", None, False], 1),
@@ -556,14 +586,14 @@ def test_the_pareto_table_names_the_models_of_every_front(study):
             best = {
                 n for n, p in known.items() if not any(q[0] >= p[0] and q[1] >= p[1] and q != p for q in known.values())
             }
-            listed = {name for name, own in table.lines if f"{good} by {cost}" in own[-1].text}
+            listed = {name for (name,), own in table.lines if f"{good} by {cost}" in own[-1].text}
             assert listed == best, (cost, good)
 
 
 def test_figure_2_shows_the_best_the_worst_and_one_that_accuracy_misjudges(study):
     models = frame(study)
     ranked = sorted(models, key=lambda m: -models[m]["auroc", "largest", False])
-    found = reports.curve_models(tables.models_of(study.rows))
+    found = reports.curve_models(results_of(study.frame))
     assert [model.name for model, _ in found[:2]] == [ranked[0], ranked[-1]]
     worst = models[ranked[-1]]
     for model, _ in found[2:]:
@@ -573,7 +603,7 @@ def test_figure_2_shows_the_best_the_worst_and_one_that_accuracy_misjudges(study
     spec = chart(study, "fig2").to_dict(validate=False)
     row = next(row for row in max(data_of(spec), key=len) if float(row["coverage"]) == 0.5)
     drawn = [
-        value([r for r in study.rows if r["backbone"] == m], "selective_risk", "largest", False, "0.5")
+        value([r for r in study.rows if r["backbone"] == m], "selective_risk", "largest", False, 0.5)
         for m in (ranked[0], ranked[-1])
     ]
     assert [float(row["risk0"]), float(row["risk1"])] == pytest.approx(drawn, abs=1e-4)
@@ -582,26 +612,29 @@ def test_figure_2_shows_the_best_the_worst_and_one_that_accuracy_misjudges(study
 def test_the_third_curve_is_of_a_less_accurate_model_that_covers_more():
     """The paper's case: ViT-B/32-SAM is right less often than EfficientNet-V2-XL and reaches 95 % all the same."""
 
-    def model(name, accuracy, auroc, sac):
-        values = {("accuracy", None, False): accuracy, ("auroc", "largest", False): auroc}
-        values |= {("sac@0.95", "largest", False): sac, ("sac@0.99", "largest", False): sac / 2}
-        return tables.Model(name, 1, values, {("largest", False): [(0.5, 0.1), (1.0, 1 - accuracy)]})
+    def rows(name, accuracy, auroc, sac):
+        base = {"backbone": name, "params": 1, "calibrated": False, "split": "test", "measure": "largest", "n": 9}
+        values = {"auroc": auroc, "sac@0.95": sac, "sac@0.99": sac / 2}
+        made = [base | {"metric": "accuracy", "measure": None, "value": accuracy}]
+        made += [base | {"metric": metric, "value": value} for metric, value in values.items()]
+        curve = base | {"metric": "selective_risk", "condition": "coverage"}
+        return [*made, curve | {"level": 0.5, "value": 0.1}, curve | {"level": 1.0, "value": 1 - accuracy}]
 
-    models = tables.Models(
+    frame = Frame(
         [
-            model("best", 0.87, 0.88, 0.8),
-            model("sam", 0.73, 0.85, 0.5),
-            model("weaker", 0.70, 0.84, 0.3),
-            model("covers less", 0.60, 0.80, 0.0),
-            model("xl", 0.86, 0.77, 0.0),
+            *rows("best", 0.87, 0.88, 0.8),
+            *rows("sam", 0.73, 0.85, 0.5),
+            *rows("weaker", 0.70, 0.84, 0.3),
+            *rows("covers less", 0.60, 0.80, 0.0),
+            *rows("xl", 0.86, 0.77, 0.0),
         ]
     )
-    assert [(m.name, why) for m, why in reports.curve_models(models)] == [
+    assert [(m.name, why) for m, why in reports.curve_models(results_of(frame))] == [
         ("best", "best AUROC"),
         ("xl", "worst AUROC"),
         ("sam", "less accurate"),
     ]
-    assert "sam is right less often than xl" in reports.fig_2(models)[0].words
+    assert "sam is right less often than xl" in reports.fig_2(frame).words
 
 
 def test_figures_13_and_14_join_counterparts_and_teachers(study):
@@ -623,7 +656,7 @@ def test_figures_13_and_14_join_counterparts_and_teachers(study):
 def test_the_examples_of_the_appendices_are_exact():
     exact_of = note("closed_galil_examples")
     for model in "AB":
-        exact, line = exact_of["report"][model]["exact"], cells(tables.investment(), f"model {model}")
+        exact, line = exact_of["report"][model]["exact"], cells(examples.investment(), f"model {model}")
         for head, key in (
             ("accuracy ↑", "acc"),
             ("AUROC ↑", "auroc"),
@@ -636,7 +669,7 @@ def test_the_examples_of_the_appendices_are_exact():
         assert line["AURC ↓"].value - line["E-AURC ↓"].value == pytest.approx(finite, abs=1e-12)
         assert line["SAC@0.96 ↑"].value == {"A": 0, "B": 0.4}[model]
         assert line["AURC ↓"].value == pytest.approx(exact["aurc_limit"], abs=4e-4)
-        own, line = exact_of["eaurc"][model], cells(tables.e_aurc_example(), f"model {model}")
+        own, line = exact_of["eaurc"][model], cells(examples.e_aurc(), f"model {model}")
         assert line["AUROC"].value == 0.5
         assert line["AURC"].value == pytest.approx(own["aurc_assumed_random_order"])
         assert line["its limit"].value == pytest.approx(own["exact_aurc_star"])
@@ -644,7 +677,7 @@ def test_the_examples_of_the_appendices_are_exact():
         assert line["E-AURC"].value == pytest.approx(line["AURC"].value - line["best AURC"].value)
         assert line["E-AURC in the paper"].value == pytest.approx(own["paper_eaurc"])
     # exact numbers prefer A, the paper says B
-    first, second = (cells(tables.e_aurc_example(), f"model {model}") for model in "AB")
+    first, second = (cells(examples.e_aurc(), f"model {model}") for model in "AB")
     assert first["E-AURC"].value < second["E-AURC"].value
     assert first["E-AURC in the paper"].value > second["E-AURC in the paper"].value
 
@@ -660,8 +693,8 @@ def test_figures_11_and_12_are_straight_and_bent(study):
 
 
 def test_the_table_for_a_newcomer(study):
-    table, models = tables.scores(study.rows), frame(study)
-    names = [name for name, _ in table.lines]
+    table, models = reports.scores(study.frame), frame(study)
+    names = [name for (name,), _ in table.lines]
     assert names == sorted(models, key=lambda m: (-models[m]["auroc", "largest", False], m))
     line = cells(table, names[0])
     own = models[names[0]]
@@ -672,29 +705,32 @@ def test_the_table_for_a_newcomer(study):
     assert cells(table, "my own net")["params"] is None
     for head, better in (("right ↑", max), ("ECE ↓", min), ("keeps@99 ↑", max)):
         column = [cells(table, name)[head] for name in names]
-        assert {cell.value for cell in column if cell.best} == {better(cell.value for cell in column)}
+        best = better(column, key=lambda cell: cell.value)  # those that are written alike are bold alike
+        assert {str(cell) for cell in column if cell.best} == {str(best)}
     assert "450 images" in table.note and "50 others" in table.note
-    assert len(tables.scores(study.rows, 5).lines) == 5 and "5 that notice best" in tables.scores(study.rows, 5).note
+    assert (
+        len(reports.scores(study.frame, 5).lines) == 5 and "5 that notice best" in reports.scores(study.frame, 5).note
+    )
 
 
 def test_other_accuracies_are_told_as_they_were_asked(held, tmp_path):
-    study = selective.run(Plan(accuracies=(0.8,), measures=("largest",)), held[:4], Store(tmp_path))
+    study = judge(Plan(accuracies=(0.8,), measures=("largest",)), held[:4], Store(tmp_path))
     assert {row["measure"] for row in study.rows} == {None, "largest"}
-    table = tables.scores(study.rows)
+    table = reports.scores(study.frame)
     assert "keeps@80 ↑" in table.heads and "keeps@99 ↑" not in table.heads
-    assert tables.strictest(tables.models_of(study.rows)) == 0.8
+    assert reports.strictest(results_of(study.frame)) == 0.8
     assert "coverage at 80 % accuracy" in json.dumps(chart(study, "fig5").to_dict(validate=False))
 
 
 def test_nobody_is_right_most_often_where_nobody_is_right(study):
     rows = [row | {"value": 0.0} if row["metric"] == "accuracy" else row for row in study.rows]
-    words = " ".join(reports.lead(replace(told(study), rows=rows)))
+    words = " ".join(reports.lead(replace(study, rows=rows)))
     assert "No answer is right." in words and "Right most often" not in words
 
 
 def test_the_lead_says_who_is_best_at_what(study):
     models = frame(study)
-    words = " ".join(reports.lead(told(study)))
+    words = " ".join(reports.lead(study))
     assert f"{len(NAMES)} pretrained models answered 450 images" in words
     for metric, measure in (("accuracy", None), ("sac@0.99", "largest")):
         best = max(models, key=lambda m: models[m][metric, measure, False])
@@ -702,15 +738,15 @@ def test_the_lead_says_who_is_best_at_what(study):
 
 
 def test_the_page_holds_every_report(study, tmp_path, capsys):
-    page = write_study(study, tmp_path / "page")
-    html = page.read_text()
-    for name in reports.REPORTS:
-        for block in reports.REPORTS[name](study.rows):
+    story = registry["selective"].story(study)
+    html = write_story(study, story, tmp_path / "page").read_text()
+    for name in names_of("selective"):
+        for block in blocks_of(name, study):
             assert block.title in html, name
             if isinstance(block, Figure):
                 assert f'id="{name}"' in html
     assert (tmp_path / "page" / "rows.parquet").is_file() and "http://" not in html.split("<script")[0]
-    print_study(study)
+    print_story(study, story, registry["selective"].first_look(study))
     out = capsys.readouterr().out
     assert "Which models know when they are wrong?" in out and "MC-dropout" in out
 
@@ -721,11 +757,11 @@ def test_every_kind_of_chart_is_valid(study):
 
 
 def test_reports_without_their_rows_are_empty_not_wrong(held, tmp_path):
-    study = selective.run(Plan(), [e for e in held if e.model == "my own net"], Store(tmp_path))
-    empty = {name for name, report in reports.REPORTS.items() if not report(study.rows)}
+    study = judge(Plan(), [e for e in held if e.model == "my own net"], Store(tmp_path))
+    empty = {name for name in names_of("selective") if not blocks_of(name, study)}
     assert {"table1", "table2", "agreement", "fig9", "fig10", "fig13", "fig14", "fig18"} <= empty
     assert not empty & {"models", "fig1", "fig5", "temperature", "investment", "fig11"}
-    assert write_study(study, tmp_path / "page").is_file()
+    assert write_story(study, registry["selective"].story(study), tmp_path / "page").is_file()
 
 
 def test_single_reports_by_name(study, store, tmp_path, capsys):
@@ -748,26 +784,25 @@ def test_single_reports_by_name(study, store, tmp_path, capsys):
         assert (int(row["parameters"]) if row["parameters"] else None) == own["params"]
     changes = list(csv.DictReader((tmp_path / "fig3-points.csv").open()))
     assert [*changes[0]] == ["regime", "model", "compared with", "AUROC improvement"]
-    made = [(row["kind"], row["model"], row["auroc"]) for row in tables.improvements(study.rows)]
+    made = [(row["kind"], row["model"], row["auroc"]) for row in reports.improvements(results_of(study.frame))]
     shown = [(row["regime"], row["model"], float(row["AUROC improvement"])) for row in changes]
     assert shown == [each for each in made if each[2] is not None]
     table = list(csv.DictReader((tmp_path / "table1.csv").open()))
-    expected = cells(tables.table_1(study.rows), "ViT")["AUROC & Accuracy"].value
+    expected = cells(reports.table_1(study.frame), "ViT")["AUROC & Accuracy"].value
     (cell,) = [row for row in table if (row["line"], row["column"]) == ("ViT", "AUROC & Accuracy")]
     assert float(cell["value"]) == expected
 
 
 def test_every_figure_says_what_it_shows(study):
-    for name, report in reports.REPORTS.items():
-        for figure in report(study.rows):
-            if isinstance(figure, Figure):
-                assert figure.points and "model" in figure.points[0], name
-                assert not {"x", "y", "size", "dot", "said"} & {*figure.points[0]}, name
+    for name in names_of("selective"):
+        for figure in figures_of(blocks_of(name, study)):
+            assert figure.points and "model" in figure.points[0], name
+            assert not {"x", "y", "size", "dot", "said"} & {*figure.points[0]}, name
 
 
 def test_an_empty_report_says_what_it_needs(held, tmp_path, capsys):
     store = Store(tmp_path / "store")
-    selective.run(Plan(), [e for e in held if e.model == "my own net"], store)
+    judge(Plan(), [e for e in held if e.model == "my own net"], store)
     needed = {
         "table1": "3 models or more",
         "table2": "mc-dropout",
@@ -780,13 +815,15 @@ def test_an_empty_report_says_what_it_needs(held, tmp_path, capsys):
         assert main(["report", str(store.root), "--only", name, "--to", str(tmp_path)]) == 1
         assert words in capsys.readouterr().err, name
     assert main(["report", str(store.root), "--only", "fig13,models", "--to", str(tmp_path)]) == 0
-    told_ones = selective.run(Plan(), [e for e in held if e.model == "my own net"], store).rows
-    empty = {name for name, report in reports.REPORTS.items() if not report(told_ones)}
-    assert all(hasattr(reports.REPORTS[name], "needs") for name in empty)
+    study = judge(Plan(), [e for e in held if e.model == "my own net"], store)
+    empty = {name for name in names_of("selective") if not blocks_of(name, study)}
+    assert empty and all(all_reports[f"selective/{name}"].needs for name in empty)
 
 
 def test_the_examples_in_the_reasons_are_pairs():
-    pairs = regimes.pairs(re.findall(r"[a-z]\w+\.\w+", f"{reports.fig_13.needs} {reports.fig_14.needs}"))
+    pairs = regimes.pairs(
+        re.findall(r"[a-z]\w+\.\w+", " ".join(all_reports[f"selective/fig{n}"].needs for n in (13, 14)))
+    )
     assert any(pair.counterpart for pair in pairs) and any(pair.teacher for pair in pairs)
 
 
@@ -802,16 +839,14 @@ def test_an_unknown_name_lists_what_there_is(study, store, tmp_path, capsys):
     assert main(["report", str(store.root), "--only", "fig99"]) == 2
     err = capsys.readouterr().err
     assert "no report named 'fig99'" in err and "table1" in err and "fig18" in err
-    from nescio.report.studies import Told
-
     with pytest.raises(BadInput, match="no names of their own"):
-        named(Told([{"protocol": "uimnet"}]), ["fig1"])
+        named([Study(protocol="of another package", version=1, rows=[])], ["fig1"])
 
 
 def test_a_ranking_needs_the_dropout_answers(held):
     with pytest.raises(Undefined, match="no answers under dropout"):
-        selective.judged(held[0].dump(), "mc-dropout")
-    dump, measure = selective.judged(held[0].dump(), "gap")
+        judged(held[0].load(), "mc-dropout")
+    dump, measure = judged(held[0].load(), "gap")
     assert measure == "gap" and dump.logits is not None
 
 

@@ -1,4 +1,4 @@
-"""Which representations can be trusted, without labels? From unlabelled images to the paper's tables, resumable.
+"""Which representations can be trusted, without labels?
 
 Methods × backbones × pre-training sets × M seeds → train → embed references, training and test images → the truth:
 heads on frozen features, whose members' answers are averaged before they are judged → the scores of every sample of
@@ -8,10 +8,11 @@ Source: Park, Wang, Ardeshir and Azizan, Quantifying representation reliability,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from nescio import metrics
 from nescio.analysis.downstream import DownstreamLosses, downstream_losses
 from nescio.analysis.ranking import agreements
+from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked
 from nescio.measures.siblings import Scores, Similarity, Spaces, kind, spaces_of
@@ -30,9 +32,6 @@ from nescio.rows import COLUMNS, Row
 from nescio.trials import Training, Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part, Store
-
-if TYPE_CHECKING:
-    from nescio.datasets.images import ImageSet
 
 NAME, VERSION = "reliability", 3
 Array = NDArray[Any]
@@ -152,50 +151,30 @@ class Siblings:
         return self.trials[0]
 
     @property
-    def data(self) -> str:
-        return self.first.data
-
-    @property
     def title(self) -> str:
-        return f"{self.first.method}, {self.first.backbone}, {self.data}"
+        return f"{self.first.method}, {self.first.backbone}, {self.first.data}"
 
 
 def siblings_of(plan: Plan) -> list[Siblings]:
     """Pre-training sets × backbones × methods, each with its members."""
     from nescio.methods import registry as methods
 
-    counts = dict(plan.members_of)
-    return [
-        Siblings(
-            tuple(
-                Trial(
-                    method=method,
-                    recipe=methods[method].recipe_class(),
-                    data=data,
-                    backbone=backbone,
-                    training=plan.training,
-                    init_seed=member,
-                )
-                for member in range(counts.get(method, plan.members))
-            )
-        )
-        for data in dict.fromkeys(plan.data)
-        for backbone in dict.fromkeys(plan.backbones)
-        for method in dict.fromkeys(plan.methods)
-    ]
+    candidates = []
+    for data, backbone, name in product(*map(dict.fromkeys, (plan.data, plan.backbones, plan.methods))):
+        recipe = methods[name].recipe_class()
+        trial = Trial(method=name, recipe=recipe, data=data, backbone=backbone, training=plan.training)
+        count = dict(plan.members_of).get(name, plan.members)
+        candidates.append(Siblings(tuple(replace(trial, init_seed=member) for member in range(count))))
+    return candidates
 
 
 def references(plan: Plan, data: str, sample: int) -> ImageSet:
     """Images that the networks learnt from, drawn by the number of the sample, the same for all networks."""
-    from nescio.datasets.images import ImageSet
-
     return ImageSet(data, "train", sample=plan.references, sample_seed=sample)
 
 
 def downstream_sets(target: str) -> tuple[ImageSet, ImageSet]:
     """Images that heads learn from, and those that they are judged on."""
-    from nescio.datasets.images import ImageSet
-
     return ImageSet(target, "learnt"), ImageSet(target, "test")
 
 
@@ -246,27 +225,25 @@ def _check_target(source: Any, target: Any, data: str, name: str) -> None:
 # ---- the steps
 
 
-Embedded = Mapping[tuple[Trial, "ImageSet"], Step]  # the steps that embed images by the networks of trials
+Embedded = Mapping[tuple[Trial, ImageSet], Step]  # the steps that embed images by the networks of trials
 
 
-def embedding_steps(plan: Plan, siblings: Sequence[Siblings], root: str | None) -> dict[tuple[Trial, ImageSet], Step]:
-    """One step per network and image set; members of low seeds first: a stopped run has a fair start."""
+def embedding_steps(plan: Plan, trials: Iterable[Trial], root: str | None) -> dict[tuple[Trial, ImageSet], Step]:
+    """One step per network and image set."""
     from nescio.networks.models import trained
     from nescio.predict import EMBEDDINGS, predict_step
 
     steps = {}
-    for trial, title in _members(siblings):
+    for trial in trials:
         network = trained(trial, root)
         for images in image_sets(plan, trial.data):
             step = predict_step(network, images, root=root, keeping=EMBEDDINGS)
-            steps[trial, images] = replace(step, title=title)
+            steps[trial, images] = _titled(step, trial)
     return steps
 
 
-def _members(siblings: Sequence[Siblings]) -> list[tuple[Trial, str]]:
-    """(trial, title) of all networks, by their seeds."""
-    members = [(trial, f"{own.title}, member {trial.init_seed}") for own in siblings for trial in own.trials]
-    return sorted(members, key=lambda member: member[0].init_seed)
+def _titled(step: Step, trial: Trial) -> Step:
+    return replace(step, title=f"{Siblings((trial,)).title}, member {trial.init_seed}")
 
 
 def embed(plan: Plan, work: Work) -> tuple[list[Siblings], Embedded]:
@@ -274,9 +251,11 @@ def embed(plan: Plan, work: Work) -> tuple[list[Siblings], Embedded]:
     from nescio.training import train_step
 
     wanted, root = siblings_of(plan), work.context.root
-    training = {trial: replace(train_step(trial, root), title=title) for trial, title in _members(wanted)}
+    # members of low seeds first: a stopped run has some of every candidate
+    trials = sorted((trial for own in wanted for trial in own.trials), key=lambda trial: trial.init_seed)
+    training = {trial: _titled(train_step(trial, root), trial) for trial in trials}
     work.do("train", training.values())
-    steps = embedding_steps(plan, wanted, root)
+    steps = embedding_steps(plan, trials, root)
     work.do("embed", [step for (trial, _), step in steps.items() if training[trial].finished(work.store)])
     missing = {trial for (trial, _), step in steps.items() if not step.finished(work.store)}
     alive = [Siblings(tuple(trial for trial in own.trials if trial not in missing)) for own in wanted]
@@ -336,10 +315,7 @@ def _make_truth(
     from nescio.runtime import runtime
 
     device = runtime(context.device).device
-
-    def place(rows: Array) -> Any:
-        return np.asarray(rows) if device.type == "cpu" else torch.tensor(np.asarray(rows), device=device)
-
+    place: Any = np.asarray if device.type == "cpu" else partial(torch.tensor, device=device)
     losses = downstream_losses(_dumps(train, context), _dumps(tests, context), tasks, place)
     return table(truth_rows(losses, question.facts(context))) | {TRUTH: to_npz(losses.arrays())}
 
@@ -356,7 +332,7 @@ def _truth(step: Step, store: Store) -> DownstreamLosses:
 
 def score_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
     """The scores of one candidate against one sample of references, and their τ with the truth."""
-    refs = question.steps(references(plan, question.siblings.data, question.sample), embedded)
+    refs = question.steps(references(plan, question.siblings.first.data, question.sample), embedded)
     tests = question.steps(downstream_sets(question.target)[1], embedded)
     truth = truth_step(question, plan, embedded)
     names = ("k", "k_dist", "scores", "components", "similarity")
@@ -428,23 +404,6 @@ def ranking_rows(
             reasons.append(about | {"reason": str(taus)})
         else:
             rows.append(dict.fromkeys(COLUMNS) | facts | about | {"value": float(taus.mean()), "n": len(taus)})
-    return rows, reasons
-
-
-def evaluate(
-    refs: Sequence[Sequence[Predictions]],
-    tests: Sequence[Predictions],
-    losses: DownstreamLosses,
-    plan: Plan,
-    facts: Row,
-) -> tuple[list[Row], list[Row]]:
-    """Rows and reasons of one candidate from dumps alone: refs hold, for every sample, one dump per member."""
-    rows, reasons = truth_rows(losses, facts), list[Row]()
-    for distance in plan.distances:
-        for sample, own in enumerate(refs):
-            more, missing, _ = score(own, tests, losses, plan, distance, facts | {"sample": sample})
-            rows += more
-            reasons += [reason for reason in missing if reason not in reasons]
     return rows, reasons
 
 
@@ -582,14 +541,6 @@ def _upgraded(row: Row, swept: str) -> Row:
 # ---- the protocol
 
 
-def _questions(plan: Plan, questions: Sequence[Question]) -> Iterator[Question]:
-    """Every distance and every sample of references."""
-    for question in questions:
-        for distance in plan.distances:
-            for sample in range(plan.seeds):
-                yield replace(question, distance=distance, sample=sample)
-
-
 @protocol(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports=f"{__name__}.reports", upgrade=upgrade)
 def reliability(plan: Plan, work: Work) -> None:
     """Which representations can be trusted, before anyone says what they are for.
@@ -613,11 +564,16 @@ def reliability(plan: Plan, work: Work) -> None:
     """
     check_possible(plan, work)
     alive, embedded = embed(plan, work)
-    questions = [Question(siblings, target) for siblings in alive for target in plan.sources[siblings.data]]
+    questions = [Question(siblings, target) for siblings in alive for target in plan.sources[siblings.first.data]]
     truths = {truth_step(question, plan, embedded): question for question in questions}
     judged = work.evaluate("heads", truths)
-    questions = [question for step, question in truths.items() if step in judged]
-    scores = {score_step(question, plan, embedded): question for question in _questions(plan, questions)}
+    questions = [
+        replace(question, distance=distance, sample=sample)
+        for step, question in truths.items()
+        if step in judged
+        for distance, sample in product(plan.distances, range(plan.seeds))
+    ]
+    scores = {score_step(question, plan, embedded): question for question in questions}
     scored = work.evaluate("scores", scores)
     rivals: dict[tuple[Any, ...], list[Question]] = {}
     for step, question in scores.items():

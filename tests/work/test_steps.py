@@ -1,0 +1,328 @@
+"""Steps: what is missing is made, its parents first; failures, deaths and damage are noted where they happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from nescio.errors import BadInput
+from nescio.work.launchers import Failure, launcher, note_death, registry, start
+from nescio.work.steps import Context, Step, Work, evaluation, table
+from nescio.work.store import Busy, Damaged, Store, StoreError
+
+
+@pytest.fixture
+def light(tmp_path, monkeypatch):
+    """Workers that start at once: to them torch is not installed."""
+    (tmp_path / "no-torch").mkdir()
+    (tmp_path / "no-torch" / "torch.py").write_text("raise ImportError('not here')")
+    monkeypatch.syspath_prepend(tmp_path / "no-torch")
+
+
+@pytest.fixture
+def context(tmp_path):
+    return Context(Store(tmp_path / "store"))
+
+
+def log(context, name):
+    with (context.store.root.parent / "log").open("a") as file:
+        file.write(f"{name}\n")
+
+
+def made(context):
+    path = context.store.root.parent / "log"
+    return path.read_text().split() if path.exists() else []
+
+
+def write(part, context, name, parents=()):
+    """The text of a step: its name behind the texts of its parents."""
+    log(context, name)
+    before = "".join((parent.verified(context.store) / "text").read_text() for parent in parents)
+    return {"text": (before + name).encode()}
+
+
+def fall(part, context, reason):
+    raise RuntimeError(reason)
+
+
+def refuse(part, context):
+    raise BadInput("The labels are wrong.")
+
+
+def die(part, context):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def step(name, *parents, make=None, **more):
+    make = make or partial(write, name=name, parents=parents)
+    return Step(name, "toy", {"name": name}, make, parents, **more)
+
+
+def text(made_step, context):
+    return (made_step.folder(context.store) / "text").read_text()
+
+
+def working(context, workers=0, watch=None):
+    return Work(context, start("local", workers), watch)
+
+
+# ---- one step
+
+
+def test_a_step_makes_its_parents_first_and_everything_once(context):
+    a, b = step("a"), step("b")
+    both = step("c", a, step("d", a, b))
+    both.run(context)
+    assert text(both, context) == "aabdc"
+    assert sorted(made(context)) == ["a", "b", "c", "d"] and made(context)[-1] == "c"
+    both.run(context)
+    step("e", both).run(context)
+    assert sorted(made(context)) == ["a", "b", "c", "d", "e"]
+
+
+def test_the_key_follows_from_stage_recipe_parents_and_version():
+    base = Step("t", "toy", {"n": 1}, fall, (step("a"), "0123"), 1)
+    others = [
+        Step("t", "other", {"n": 1}, fall, (step("a"), "0123"), 1),
+        Step("t", "toy", {"n": 2}, fall, (step("a"), "0123"), 1),
+        Step("t", "toy", {"n": 1}, fall, (step("b"), "0123"), 1),
+        Step("t", "toy", {"n": 1}, fall, (step("a"), "4567"), 1),
+        Step("t", "toy", {"n": 1}, fall, (step("a"), "0123"), 2),
+    ]
+    assert len({base.key, *(other.key for other in others)}) == 6
+    assert Step("another title", "toy", {"n": 1}, die, (step("a"), "0123"), 1).key == base.key
+    assert pickle.loads(pickle.dumps(step("c", step("a")))).key == step("c", step("a")).key  # as a worker gets it
+
+
+def test_a_failure_is_noted_at_the_step_that_failed(context):
+    broken = step("broken", step("a"), make=partial(fall, reason="it broke"))
+    above = step("above", broken)
+    with pytest.raises(RuntimeError, match="it broke"):
+        above.run(context)
+    assert above.why_missing(context.store) == broken.why_missing(context.store) == "RuntimeError: it broke"
+    assert [(run.stage, run.key, run.state) for run in context.store.runs() if run.state != "finished"] == [
+        ("toy", broken.key, "failed")
+    ]
+    healed = step("broken", step("a"))  # the same recipe, tried again
+    assert healed.key == broken.key
+    step("above", healed).run(context)
+    assert made(context) == ["a", "broken", "above"] and above.why_missing(context.store) is None
+
+
+def test_a_death_is_noted_at_the_first_step_of_the_chain_that_is_not_finished(context):
+    a, b = step("a"), step("b")
+    top = step("top", step("middle", a, b))
+    a.run(context)
+    top.died(context.store, "The worker was killed.")
+    assert [run.key for run in context.store.runs() if run.state == "failed"] == [b.key]
+    b.run(context)
+    top.died(context.store, "The worker was killed again.")
+    assert [run.reason for run in context.store.runs() if run.state == "failed"] == ["The worker was killed again."]
+    assert top.why_missing(context.store) == "The worker was killed again."
+
+
+def test_damage_of_finished_work_is_noted_where_it_was_found(context):
+    a = step("a")
+    a.run(context)
+    (a.folder(context.store) / "text").write_text("b")
+    above = step("above", a)
+    with pytest.raises(Damaged):
+        step("top", above).run(context)
+    (failed,) = [run for run in context.store.runs() if run.state == "failed"]
+    assert failed.key == above.key and "text changed" in failed.reason and a.finished(context.store)
+    assert step("top", above).why_missing(context.store) == failed.reason
+
+
+def test_work_that_another_process_does_is_waited_for_or_said(context):
+    a = step("a")
+    with context.store.work(a.stage, a.recipe, (), a.version), pytest.raises(Busy):
+        a.run(context)
+
+
+# ---- many steps
+
+
+def test_a_failing_step_costs_only_its_own(context):
+    broken = step("broken", make=partial(fall, reason="it broke"))
+    fine = [step(name) for name in "abc"]
+    odd = step("odd", make=refuse)
+    heard = []
+    work = working(context, watch=lambda *event: heard.append(event))
+    done = work.do("toys", [fine[0], broken, step("above", broken), odd, *fine[1:], step("a")])
+    assert [one.title for one in done] == ["a", "b", "c"] and sorted(made(context)) == ["a", "b", "c"]
+    reason = "RuntimeError: it broke"
+    assert work.failures == [
+        Failure("broken", reason, kind="RuntimeError"),
+        Failure("above", reason, kind="RuntimeError"),
+        Failure("odd", "The labels are wrong.", True, "BadInput"),
+    ]
+    assert heard[0] == ("toys", 0, 0, 6, None) and heard[-1][:4] == ("toys", 6, 3, 6)
+
+
+def test_what_is_missing_is_refused_before_any_work_and_what_is_finished_is_not(context):
+    calls = []
+    work = working(context)
+    work.do("toys", [step("a")], lambda: calls.append("before"))
+    work.do("toys", [step("a")], lambda: calls.append("never"))
+    assert calls == ["before"]
+
+    def impossible():
+        raise BadInput("No trial could do that.")
+
+    with pytest.raises(BadInput):
+        work.do("toys", [step("b")], impossible)
+    assert made(context) == ["a"]
+
+
+def rows_of(part, context, value):
+    return table([{"metric": "accuracy", "value": value}], [{"metric": "nll", "reason": "no labels"}])
+
+
+def card(value, *parents):
+    return evaluation("toy", 1, f"card {value}", {"value": value}, parents, partial(rows_of, value=value), summary)
+
+
+def summary(done, context):
+    return {"title": done.title}
+
+
+def test_rows_and_reasons_of_evaluations_are_taken_and_damaged_ones_are_failures(context):
+    heard = []
+    work = working(context, watch=lambda *event: heard.append(event[4]))
+    cards = [card(0.25, step("a")), card(0.5), card(0.75)]
+    assert work.evaluate("evaluate", cards) == cards
+    assert [row["value"] for row in work.rows] == [0.25, 0.5, 0.75]
+    assert work.reasons == [{"metric": "nll", "reason": "no labels"}]  # once
+    assert heard == [None, {"title": "card 0.25"}, {"title": "card 0.5"}, {"title": "card 0.75"}]
+    (cards[1].folder(context.store) / "rows.parquet").write_bytes(b"damaged")
+    again = working(context)
+    assert again.evaluate("evaluate", cards) == [cards[0], cards[2]]
+    (failure,) = again.failures
+    assert failure.name == "card 0.5" and "changed" in failure.reason and made(context) == ["a"]
+
+
+def test_a_store_that_cannot_be_written_is_said_before_any_work(tmp_path):
+    (tmp_path / "store").write_text("a file")
+    with pytest.raises(StoreError, match="a file stands where a folder should be"):
+        working(Context(Store(tmp_path / "store"))).do("toys", [step("a")])
+
+
+def test_a_worker_that_dies_over_a_step_costs_that_step(context, light):
+    deadly = step("deadly", step("a"), make=die)
+    work = working(context, 1)
+    with work.launcher:
+        assert [one.title for one in work.do("toys", [step("top", deadly), step("b")])] == ["b"]
+    (failure,) = work.failures
+    assert failure.name == "top" and "no memory left" in failure.reason
+    (failed,) = [run for run in context.store.runs() if run.state == "failed"]
+    assert failed.key == deadly.key and failed.reason == failure.reason
+
+
+def test_notes_are_kept_once(context):
+    work = working(context)
+    work.note("one", "two", "one")
+    work.note("two", "three")
+    assert work.notes == ["one", "two", "three"]
+
+
+# ---- another launcher is a file, not a change of protocols
+
+CHILD = """
+import pickle, sys
+sys.path[:0] = pickle.loads(bytes.fromhex(sys.argv[1]))
+import test_steps
+from nescio.work.launchers import attempt
+sys.stdout.buffer.write(pickle.dumps(attempt(pickle.load(sys.stdin.buffer))))
+"""
+
+
+@dataclass
+class OneProcessPerTask:
+    """A launcher as a cluster has them: every task is a program of its own, which gets it as bytes."""
+
+    workers: int
+    started: list[int] = field(default_factory=list)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def run(self, tasks, watch=None):
+        failures = []
+        for number, task in enumerate(tasks, start=1):
+            state, answer = self._answer(task)
+            if state != "done":
+                reason, kind = (note_death(task, answer), "") if state == "died" else answer
+                failures.append(Failure(task.name, reason, state == "refused", kind))
+            if watch:
+                watch(number, len(failures), len(tasks), answer if state == "done" else None)
+        return failures
+
+    def _answer(self, task):
+        path = pickle.dumps([str(Path(__file__).parent), *sys.path]).hex()
+        process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.started.append(process.pid)
+        out, _ = process.communicate(pickle.dumps(task))
+        return pickle.loads(out) if process.returncode == 0 else ("died", f"Exit code {process.returncode}.")
+
+
+@pytest.fixture
+def subprocesses():
+    launcher("subprocesses")(OneProcessPerTask)
+    yield
+    registry._parts.pop("subprocesses")
+
+
+def test_a_launcher_of_another_package_runs_the_same_steps(context, subprocesses, tmp_path):
+    import test_steps  # as the processes import it: their functions are those of this module
+
+    deadly = test_steps.step("deadly", make=test_steps.die)
+    steps = [test_steps.card(0.25, test_steps.step("a")), test_steps.card(0.5, deadly), test_steps.card(0.75)]
+    with start("subprocesses", 3) as crew:
+        work = Work(context, crew)
+        work.evaluate("evaluate", steps)
+        assert len(crew.started) == 3
+    assert [row["value"] for row in work.rows] == [0.25, 0.75] and made(context) == ["a"]
+    assert [(each.name, each.reason) for each in work.failures] == [("card 0.5", "Exit code -9.")]
+    assert [run.reason for run in context.store.runs() if run.state == "failed"] == ["Exit code -9."]
+    with start("local", 0) as crew:
+        again = Work(context, crew)
+        again.evaluate("evaluate", [steps[0], steps[2]])
+    assert again.rows == work.rows and again.failures == [] and made(context) == ["a"]
+
+
+def test_a_protocol_runs_unchanged_under_another_launcher(subprocesses, tmp_path):
+    pytest.importorskip("torch", reason="its networks are trained")
+    from nescio.protocols import base
+    from nescio.protocols.uimnet import Plan
+    from nescio.trials import Training
+
+    budget = Training(epochs=1, batch=64, augment="none")
+    plan = Plan(
+        methods=("erm",), backbones=("mlp",), spectral=(None,), trials=1, seeds=1, oracle=False, training=budget
+    )
+    rows = {}
+    for name, workers in (("local", 0), ("subprocesses", 1)):
+        with start(name, workers) as crew:
+            study = base.run(base.registry["uimnet"], plan, Work(Context(Store(tmp_path / name), device="cpu"), crew))
+        assert study.failures == []
+        rows[name] = json.dumps(study.rows)
+    assert rows["local"] == rows["subprocesses"]
+
+
+def test_an_unknown_launcher_is_one_sentence():
+    with pytest.raises(BadInput, match="There is no launcher named 'slurms'"):
+        start("slurms", 1)

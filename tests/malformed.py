@@ -214,7 +214,6 @@ MALFORMED = [
     ("same text key twice", npz(index=np.array(list("abcdea"))), r"index holds a more than once"),
     ("fractions as keys", npz(index=np.arange(6) + 0.5), r"index holds 0\.5 in row 0"),
     ("negative votes", npz(annotations=changed(np.ones((6, 3)), (1, 1), -1)), r"annotations has a negative .* row 1"),
-    ("no votes", npz(annotations=changed(np.ones((6, 3)), 4, 0)), r"annotations has no votes in row 4"),
     # probabilities
     ("logits named probs", probs(np.abs(LOGITS)), r"probs must sum to one in every row, .* row 0 .* name .* logits"),
     ("one row of probs off", probs(changed(PROBS, (3, 0), 0.9)), r"probs must sum to one .* row 3 is off by"),

@@ -1,4 +1,4 @@
-"""Small sets and random weights for the tests of the zoo; nothing here needs a network."""
+"""Small sets and random weights for the tests of pretrained networks; nothing here needs the internet."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+N = 12  # images of the set `place`
 SHAPES = ((90, 120), (200, 170), (64, 64), (300, 180), (161, 240), (31, 47))
 
 
@@ -62,3 +63,29 @@ def checkpoint(path: Path, name: str, seed: int = 0, **options: Any) -> Path:
     else:
         torch.save(state, path)
     return path
+
+
+# ---- what the tests of predictions share
+
+
+def images_at(place: Path, **options: Any) -> Any:
+    """The image set of `place`, as pretrained networks see it."""
+    from nescio.datasets.images import ImageSet, absolute
+
+    return ImageSet(absolute(f"npz:{place / 'val.npz'}"), **({"split": "given"} | options))
+
+
+def answers(place: Path, store: Any, *names: str, images: Any = None, weights: Path | None = None, **how: Any) -> Any:
+    """(models' dumps, failures) of networks on a set; `how` are fields of Keeping, and `batch`."""
+    from nescio.networks.models import network
+    from nescio.predict import Keeping, predict_all
+    from nescio.predictions.entries import stored_dump
+    from nescio.work.steps import Context
+
+    batch = how.pop("batch", None)
+    keeping = Keeping(**{"fields": ("logits",), "dtype": "float16", "passes": 30, "compared": True} | how)
+    shown = images if isinstance(images, list) else [images or images_at(place)]
+    pairs = [(network(name, store), one) for name in names for one in shown]
+    context = Context(store, device="cpu")
+    many = predict_all(pairs, context, keeping, weights=weights or place / "w", batch=batch)
+    return [stored_dump(store, step.key) for step in many.steps], many.failures

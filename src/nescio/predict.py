@@ -179,11 +179,12 @@ def _predict(
 def _numbered(shown: LoadedImages, network: Network, keeping: Keeping) -> LoadedImages:
     """The images with labels in the numbering of the network's answers.
 
-    Where only features are kept, or the set has other classes (a downstream set), labels stay the set's own.
+    Where only features are kept, or the set has other classes (a downstream set), labels stay the set's own; votes
+    for classes that the network does not have are left out.
     """
     trial, images = network.trial, shown.set
     if images.split in ("outside", "out") or not shown.dataset.labelled:
-        return shown
+        return replace(shown, images=replace(shown.images, annotations=None)) if "logits" in keeping.fields else shown
     if trial is not None and (images.data, images.classes) == (trial.data, trial.classes):
         return shown
     if "logits" not in keeping.fields:
@@ -193,7 +194,7 @@ def _numbered(shown: LoadedImages, network: Network, keeping: Keeping) -> Loaded
     except BadInput:
         if trial is None:
             raise
-        return replace(shown, images=replace(shown.images, taught=np.zeros(len(shown), bool)))
+        return replace(shown, images=replace(shown.images, taught=np.zeros(len(shown), bool), annotations=None))
 
 
 def _accuracy(dump: Predictions) -> float | None:
@@ -630,6 +631,11 @@ def _batch_counts(output: Output, truth: Any, classes: int, void: int | None, co
     scores = {"entropy": -(probs.clamp_min(1e-30).log() * probs).sum(1), **output.scores}
     known = np.ones(truth.shape, bool) if void is None else truth != void
     true, answers = truth[known].astype(np.int64), called[known]
+    if true.max(initial=0) >= classes:
+        raise BadInput(
+            f"A label map has the label {true.max()}, and the network has {classes} classes, from 0 on: if it marks "
+            "pixels that do not count, name it as `void` in the file."
+        )
     confusion = np.bincount(true * classes + answers, minlength=classes**2).reshape(classes, classes)
     wrong = true != answers
     counted = {name: Counts.of(score[:count].float().cpu().numpy()[known], wrong) for name, score in scores.items()}

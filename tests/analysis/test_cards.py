@@ -122,6 +122,32 @@ def test_groups_get_rows_of_their_own():
         scorecard(p, by=("weather",))
 
 
+def test_rows_without_human_votes_are_left_out_and_counted():
+    votes = np.random.default_rng(0).integers(1, 9, (400, 6))
+    votes[::4] = 0
+    card = scorecard(model(annotations=votes))
+    (row,) = (row for row in card.rows if (row["metric"], row["measure"]) == ("human_alignment", "entropy"))
+    u = measures.entropy(model())
+    kept = np.arange(400) % 4 > 0
+    assert row["value"] == metrics.human_alignment(u[kept], votes[kept]) and row["n"] == 300
+    assert [note for note in card.notes if "votes" in note] == [
+        "100 of 400 rows have no human votes and are left out of human_alignment."
+    ]
+    nobody = scorecard(model(annotations=np.zeros((400, 6))))
+    with pytest.raises(Undefined, match="No row has human votes"):
+        nobody.value("human_alignment", "entropy")
+
+
+@pytest.mark.parametrize(
+    ("shift", "words"), [(0, "answer is right, so the lowest"), (1, "answer is wrong, so the highest")]
+)
+def test_a_temperature_at_the_edge_is_a_note_that_says_which_edge_and_why(shift, words):
+    val = Predictions(logits=np.eye(6), labels=(np.arange(6) + shift) % 6)
+    card = scorecard(model(), val=val, only=["entropy"])
+    assert any(words in note for note in card.notes)
+    assert not any("edge" in note or "temperature" in note for note in scorecard(model(), val=model(seed=2)).notes)
+
+
 def test_human_votes_and_crops():
     rng = np.random.default_rng(5)
     p = model(annotations=rng.integers(1, 9, size=(400, 6)))

@@ -15,13 +15,18 @@ import pytest
 from PIL import Image
 
 from nescio.datasets import views as pixels
-from nescio.datasets.classes import labelled
-from nescio.datasets.views import View, cache, pixels_of
+from nescio.datasets.images import ImageSet
+from nescio.datasets.view import View
+from nescio.datasets.views import cache, pixels_of
 from nescio.errors import BadInput
 from nescio.work.store import Store, StoreError
 from zoo_help import SHAPES, encoded, folder, pack, picture
 
 timm = pytest.importorskip("timm")
+
+
+def labelled(data):
+    return ImageSet(data, split="given").load()
 
 
 def timm_pixels(source, size, crop, mode, interpolation, mean=(0.5, 0.4, 0.3)):
@@ -51,10 +56,10 @@ def test_timm_sees_the_same_pixels(mode, interpolation, size, crop):
 def test_torchvision_sees_the_same_pixels(arch):
     import torchvision
 
-    from nescio.networks.models import model
+    from nescio.networks.models import network
 
     transform = torchvision.models.get_model_weights(arch).DEFAULT.transforms()
-    found = model(f"torchvision:{arch}", Store("none"))
+    found = network(f"torchvision:{arch}", Store("none"))
     rng = np.random.default_rng(1)
     for shape in SHAPES[:4]:
         image = picture(rng, shape)
@@ -164,7 +169,7 @@ def test_damaged_images_are_left_out_once_for_every_view(tmp_path, monkeypatch):
     for name in ("b/1.jpg", "c/3.jpg"):
         (place / name).write_bytes((place / name).read_bytes()[:300])
     images, store = labelled(f"folder:{place}"), Store(tmp_path / "store")
-    kept, note = pixels.undamaged(images, store)
+    kept, note = pixels.readable(images, store)
     assert kept.index.tolist() == np.delete(images.index, [5, 11]).tolist() and len(kept.labels) == 10
     assert note.startswith("2 of 12 images of set cannot be read and are left out: ")
     assert "b/1.jpg, " in note and note.endswith("c/3.jpg.")
@@ -172,18 +177,18 @@ def test_damaged_images_are_left_out_once_for_every_view(tmp_path, monkeypatch):
         held = np.load(cache(kept, view, store))
         np.testing.assert_array_equal(held[5], pixels_of(images.source(6), view))
     monkeypatch.setattr(pixels, "pixels_of", None)  # another run looks at nothing again
-    again, same = pixels.undamaged(images, store)
+    again, same = pixels.readable(images, store)
     assert same == note and again.rows == kept.rows
 
 
 def test_a_whole_set_stays_as_it_is_and_a_ruined_one_is_refused(tmp_path):
     images, store = labelled(f"folder:{folder(tmp_path / 'set', ('a', 'b'))}"), Store(tmp_path / "store")
-    assert pixels.undamaged(images, store) == (images, "")
+    assert pixels.readable(images, store) == (images, "")
     ruined = folder(tmp_path / "ruined", ("a", "b"))
     for file in ruined.glob("*/*.jpg"):
         file.write_bytes(b"no image")
     with pytest.raises(BadInput, match="No image of ruined can be read"):
-        pixels.undamaged(labelled(f"folder:{ruined}"), store)
+        pixels.readable(labelled(f"folder:{ruined}"), store)
 
 
 def test_a_damaged_image_in_memory_is_named_by_its_row(tmp_path):
@@ -223,9 +228,10 @@ def test_the_size_is_said_first_and_the_rate_last(tmp_path):
 
 SLOW = """
 import sys, time
+from nescio.datasets import views as pixels
+from nescio.datasets.images import ImageSet
+from nescio.datasets.view import View
 from nescio.work.store import Store
-from nescio.zoo import pixels
-from nescio.datasets.classes import labelled
 
 real = pixels.pixels_of
 def slow(source, view):
@@ -234,7 +240,7 @@ def slow(source, view):
     time.sleep(0.02)
     return real(source, view)
 pixels.pixels_of, pixels.SAVE_SECONDS, pixels.BLOCK = slow, 0.0, 4
-pixels.cache(labelled(sys.argv[1]), pixels.View(16, 18), Store(sys.argv[2]))
+pixels.cache(ImageSet(sys.argv[1], split="given").load(), View(16, 18), Store(sys.argv[2]))
 """
 
 

@@ -151,6 +151,18 @@ def test_feature_variance_is_the_population_variance(metric):
     expected = ((x - x.mean(0)) ** 2).mean(0).sum(1)
     assert np.allclose(feature_variance(dumps(tests), metric), expected, atol=1e-14)
     assert np.allclose(feature_variance(dumps([tests[0], tests[0]]), metric), 0, atol=1e-14)
+    unbiased = ((x - x.mean(0)) ** 2).sum(0).sum(1) / 4
+    assert np.allclose(feature_variance(dumps(tests), metric, unbiased=True), unbiased, atol=1e-14)
+
+
+def test_the_unbiased_variance_does_not_depend_on_the_number_of_members():
+    tests = np.random.default_rng(7).standard_normal((12, 4000, 4))
+    population, unbiased = (
+        [feature_variance(dumps(tests[:m]), "euclidean", unbiased=how).mean() for m in (2, 4, 12)]
+        for how in (False, True)
+    )
+    assert np.allclose(unbiased, 4, rtol=0.02)  # four dimensions of variance one
+    assert np.allclose(population, np.multiply(4, [1 / 2, 3 / 4, 11 / 12]), rtol=0.02)
 
 
 def test_half_precision_on_disk(tmp_path):
@@ -208,7 +220,43 @@ def test_reference_jaccard_by_hand():
         for key in keys:
             ours = [consistency(sets[list(pair), None], [4], n, similarity)[0, 0] for pair in pairs]
             assert np.allclose(ours, ref[key], atol=1e-15)
-    assert consistency(sets[:, None], [4], n)[0, 0] == pytest.approx(float(ref["mean"]), abs=1e-15)
+    assert consistency(sets[:, None], [4], n)[0, 0] == pytest.approx(float(ref["mean"]), abs=1e-12)
+
+
+@pytest.mark.parametrize("similarity", ["jaccard", "overlap"])
+def test_any_order_of_members_gives_the_same_bits(similarity):
+    rng = np.random.default_rng(0)
+    lists = np.array([[rng.choice(40, 13, replace=False) for _ in range(200)] for _ in range(7)])
+    first = consistency(lists, [5, 13], 40, similarity)
+    for _ in range(5):
+        np.testing.assert_array_equal(consistency(lists[rng.permutation(7)], [5, 13], 40, similarity), first)
+
+
+def test_rows_of_equal_consistency_tie_whatever_fractions_it_is_the_mean_of():
+    """Sets of three that share 0, 1, 2 or 3 rows have Jaccard similarities 0, 1/5, 1/2 and 1."""
+    chain = [[0, 1, 2], [0, 1, 3], [0, 1, 4], [0, 1, 5]]  # six pairs of 1/2
+    halves = [[0, 1, 2], [0, 1, 2], [0, 1, 2], [3, 4, 5]]  # three pairs of 1 and three of 0
+    fifths = [[0, 1, 2], [0, 3, 4], [0, 5, 6], [1, 3, 5]]  # six pairs of 1/5, whose sum depends on the order
+    mixed = [[0, 1, 2], [0, 1, 2], [3, 4, 0], [3, 4, 0]]  # 1, 1 and four pairs of 1/5: 2.8 in any order
+    lists = np.array([chain, halves, fifths, mixed]).transpose(1, 0, 2)
+    half, also_half, fifth, rest = consistency(lists, [3], 7)[0]
+    assert half == also_half == 0.5 and fifth == 0.2
+    assert rest == pytest.approx(2.8 / 6, abs=1e-12)
+    assert consistency(lists[[3, 1, 0, 2]], [3], 7)[0].tolist() == [half, also_half, fifth, rest]
+
+
+def test_kendall_does_not_depend_on_the_order_of_members():
+    from nescio.metrics import kendall
+
+    rng = np.random.default_rng(1)
+    refs, tests = rng.standard_normal((6, 30, 3)), rng.standard_normal((6, 400, 3))
+    other = rng.standard_normal(400)
+    taus = set()
+    for _ in range(4):
+        order = rng.permutation(6)
+        u = neighborhood_inconsistency(dumps(refs[order]), dumps(tests[order]), k=3)
+        taus.add(kendall(u, other))
+    assert len(taus) == 1
 
 
 def test_undefined_and_bad_input():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nescio import BadInput, Undefined
-from nescio.metrics._alignment import crop_agreement, human_alignment, kendall, spearman, vote_entropy
+from nescio.metrics._alignment import crop_agreement, has_votes, human_alignment, kendall, spearman, vote_entropy
 from reference import load, note
 
 numbers = st.integers(-3, 3) | st.floats(-1e6, 1e6)
@@ -118,16 +118,31 @@ def test_human_alignment():
     assert human_alignment(vote_entropy(votes), votes) == pytest.approx(1, abs=1e-12)
 
 
+def test_rows_without_votes_are_left_out_of_human_alignment():
+    rng = np.random.default_rng(1)
+    votes = rng.integers(0, 50, (300, 10))
+    votes[:, 0] += 1
+    u = rng.random(300)
+    without = np.arange(300) % 3 == 0
+    expected = human_alignment(u[~without], votes[~without])
+    votes[without] = 0
+    assert human_alignment(u, votes) == expected
+    np.testing.assert_array_equal(has_votes(votes), ~without)
+    with pytest.raises(Undefined, match="No row has human votes"):
+        human_alignment([1, 2], [[0, 0], [0, 0]])
+    with pytest.raises(BadInput, match="no votes in row 1"):
+        vote_entropy([[1, 2], [0, 0]])
+
+
 def test_human_alignment_refuses():
     with pytest.raises(Undefined, match="second argument has the same value"):
         human_alignment([1, 2], [[3, 0], [0, 5]])  # everyone agrees on everything
     for votes, message in [
-        ([[1, 2], [0, 0]], "no votes in row 1"),
         ([[1, 2], [3, -1]], "negative or not finite in row 1"),
         ([[1, np.nan], [3, 1]], "negative or not finite in row 0"),
         ([1, 2], "must be \\(n, classes\\)"),
         ([["a", "b"]], "votes as numbers"),
-        ([[1, 2]], "2 and 1 rows"),
+        ([[1, 2]], "u has 2 rows, annotations has 1"),
     ]:
         with pytest.raises(BadInput, match=message):
             human_alignment([1, 2], votes)

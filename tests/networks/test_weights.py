@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from nescio.checkpoints import read_weights
 from nescio.errors import BadInput
 from nescio.networks import weights
-from nescio.networks.models import build, find_weights, model, pick
-from nescio.runtime import runtime
+from nescio.networks.models import build_classifier, network, pick, with_weights
 from nescio.work.store import Store
 from zoo_help import checkpoint
 
@@ -34,7 +34,7 @@ def offline(monkeypatch, tmp_path):
 
 
 def loaded(name, file):
-    return build(model(name, STORE), Path(file), STORE, runtime("cpu"))[0]
+    return build_classifier(with_weights(network(name, STORE), Path(file)))[0].eval()
 
 
 def same(network, state):
@@ -48,7 +48,7 @@ def same(network, state):
 @pytest.mark.parametrize("ending", [".safetensors", ".pth", ".pt", ".bin", ".ckpt"])
 def test_every_kind_of_file(tmp_path, ending):
     file = checkpoint(tmp_path / f"w{ending}", SMALL)
-    assert same(loaded(SMALL, file), weights.read(file))
+    assert same(loaded(SMALL, file), read_weights(file))
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_every_kind_of_file(tmp_path, ending):
     ],
 )
 def test_wrappings_come_off(tmp_path, wrap):
-    state = weights.read(checkpoint(tmp_path / "plain.pth", SMALL))
+    state = read_weights(checkpoint(tmp_path / "plain.pth", SMALL))
     torch.save(wrap(state), tmp_path / "wrapped.pth")
-    found = weights.read(tmp_path / "wrapped.pth")
+    found = read_weights(tmp_path / "wrapped.pth")
     assert found.keys() == state.keys() and all(torch.equal(found[name], state[name]) for name in state)
 
 
@@ -79,7 +79,7 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path, monkeypatch):
     (tmp_path / "evil.bin").write_bytes(pickle.dumps(Evil()))
     for name in ("evil.pth", "evil.bin"):
         with pytest.raises(BadInput, match=f"{name} is no"):
-            weights.read(Path(name))
+            read_weights(Path(name))
     assert not (tmp_path / "was-run").exists()
 
 
@@ -97,14 +97,14 @@ def test_bad_files(tmp_path):
         ("nowhere.pth", "cannot be read: No such file"),
     ):
         with pytest.raises(BadInput, match=f"{name} {sentence}"):
-            weights.read(tmp_path / name)
+            read_weights(tmp_path / name)
 
 
 # ---- loading by name
 
 
 def test_what_does_not_fit_is_said_by_name(tmp_path):
-    state = weights.read(checkpoint(tmp_path / "w.pth", SMALL))
+    state = read_weights(checkpoint(tmp_path / "w.pth", SMALL))
     state["fc.other"] = state.pop("fc.bias")
     state["fc.weight"] = state["fc.weight"][:10]
     torch.save(state, tmp_path / "odd.pth")
@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_said_by_name(tmp_path):
 
 
 def test_the_order_of_names_does_not_matter(tmp_path):
-    state = weights.read(checkpoint(tmp_path / "w.pth", SMALL))
+    state = read_weights(checkpoint(tmp_path / "w.pth", SMALL))
     torch.save(dict(reversed(state.items())), tmp_path / "reversed.pth")
     assert same(loaded(SMALL, tmp_path / "reversed.pth"), state)
 
@@ -130,7 +130,7 @@ def test_another_models_weights_are_refused(tmp_path):
 def test_a_head_that_is_missing_is_never_left_random(tmp_path):
     """timm allows missing names for some models (DLA): here they are told."""
     file = checkpoint(tmp_path / "dla.pth", "dla46_c")
-    state = weights.read(file)
+    state = read_weights(file)
     del state["fc.weight"]
     torch.save(state, file)
     with pytest.raises(BadInput, match=r"fc\.weight missing"):
@@ -139,7 +139,7 @@ def test_a_head_that_is_missing_is_never_left_random(tmp_path):
 
 def test_names_of_a_models_authors_are_turned_by_timm(tmp_path):
     """ConvNeXt's first files name its blocks otherwise; timm knows how."""
-    state = weights.read(checkpoint(tmp_path / "w.pth", "test_convnext"))
+    state = read_weights(checkpoint(tmp_path / "w.pth", "test_convnext"))
     theirs = {}
     for name, value in state.items():
         name = name.replace("stages.0.downsample", "downsample_layers.0").replace("stem.", "downsample_layers.0.")
@@ -170,9 +170,9 @@ def test_torchvision_builds_the_same_network(tmp_path, arch):
     cached = tmp_path / "torch/hub/checkpoints" / Path(kind.url).name
     cached.parent.mkdir(parents=True)
     torch.save(state, cached)
-    asked = model(f"torchvision:{arch}", STORE)
-    assert find_weights(asked, None, STORE) == cached
-    ours = build(asked, cached, STORE, runtime("cpu"))[0]
+    wanted = with_weights(network(f"torchvision:{arch}", STORE))
+    assert wanted.file == cached
+    ours = build_classifier(wanted)[0].eval()
     theirs = torchvision.models.get_model(arch, weights=kind).eval()
     x = torch.rand(2, 3, 96, 96)
     with torch.inference_mode():
@@ -209,35 +209,35 @@ def port_names(state):
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_efficientnet_lite_by_its_names(tmp_path, number):
     name = f"tf_efficientnet_lite{number}"
-    state = weights.read(checkpoint(tmp_path / "w.pth", name))
+    state = read_weights(checkpoint(tmp_path / "w.pth", name))
     theirs = port_names(state)
     assert theirs.keys().isdisjoint(state)
     torch.save(theirs, tmp_path / f"efficientnet-lite{number}-57934424.pth")
-    asked = model(name, STORE)
-    file = find_weights(asked, tmp_path, STORE)
-    network, fitted = build(asked, file, STORE, runtime("cpu"))
-    assert file.name.startswith("efficientnet-lite") and same(network, state)
+    wanted = with_weights(network(name, STORE), tmp_path)
+    module, fitted = build_classifier(wanted)
+    module.eval()
+    assert wanted.file.name.startswith("efficientnet-lite") and same(module, state)
     x = torch.arange(256.0)  # its input is (x − 127) / 128
     torch.testing.assert_close((x / 255 - fitted.mean[0]) / fitted.std[0], (x - 127) / 128)
-    assert (asked.mean[0], asked.std[0]) == (0.5, 0.5), "timm's own weights want other numbers"
-    size = asked.view.size
+    assert (wanted.mean[0], wanted.std[0]) == (0.5, 0.5), "timm's own weights want other numbers"
+    size = wanted.view.size
     own = timm.create_model(name).eval()
     own.load_state_dict(state)
     with torch.inference_mode():
         image = torch.randn(1, 3, size, size)
-        ours, plain = network.forward_features(image), own.forward_features(image)
+        ours, plain = module.forward_features(image), own.forward_features(image)
     side = {0: (7, 7), 1: (7, 8), 2: (8, 9)}[number]  # the port pads for the image, timm for every map
     assert (ours.shape[-1], plain.shape[-1]) == side
     if number == 0:
         torch.testing.assert_close(ours, plain)
     theirs["_fc.weight"] = theirs["_fc.weight"][:999]
-    torch.save(theirs, file)
+    torch.save(theirs, wanted.file)
     with pytest.raises(BadInput, match=r"classifier\.weight has shape \(999, 1280\) where \(1000, 1280\)"):
-        build(asked, file, STORE, runtime("cpu"))
+        build_classifier(wanted)
 
 
 def test_lite_of_another_size_is_refused(tmp_path):
-    state = port_names(weights.read(checkpoint(tmp_path / "w.pth", "tf_efficientnet_lite1")))
+    state = port_names(read_weights(checkpoint(tmp_path / "w.pth", "tf_efficientnet_lite1")))
     torch.save(state, tmp_path / "port.pth")
     with pytest.raises(BadInput, match="it is an EfficientNet-Lite of another size") as no:
         loaded("tf_efficientnet_lite0", tmp_path / "port.pth")
@@ -261,8 +261,8 @@ def test_names_of_files(tmp_path):
     assert found["resnet18"].name == "resnet18.pth" and found["resnet18.a1_in1k"].suffix == ".safetensors"
     assert found["resnet34"] == found["resnet34-43635321"]
     assert found["c"].name == "model.safetensors" and "b" not in found
-    assert find_weights(model("resnet18", STORE), tmp_path, STORE).name == "resnet18.a1_in1k.safetensors"
-    assert find_weights(model("resnet18.tv_in1k", STORE), tmp_path, STORE).name == "resnet18.pth"
+    assert with_weights(network("resnet18", STORE), tmp_path).file.name == "resnet18.a1_in1k.safetensors"
+    assert with_weights(network("resnet18.tv_in1k", STORE), tmp_path).file.name == "resnet18.pth"
 
 
 def test_the_hubs_caches_are_used(tmp_path):
@@ -274,14 +274,14 @@ def test_the_hubs_caches_are_used(tmp_path):
     blob = snapshot.parents[1] / "blobs" / ("0" * 63 + "a")
     checkpoint(blob.with_suffix(".safetensors"), SMALL).rename(blob)
     (snapshot / "model.safetensors").symlink_to(blob)
-    found = find_weights(model(SMALL, STORE), None, STORE)
+    found = with_weights(network(SMALL, STORE), None).file
     assert found.samefile(blob)
     assert weights.checksum(found) == blob.name, "the hub names it by its checksum"
 
 
 def test_a_clear_sentence_when_weights_are_not_to_be_had(tmp_path):
     with pytest.raises(BadInput) as no:
-        find_weights(model(SMALL, STORE), tmp_path, STORE)
+        with_weights(network(SMALL, STORE), tmp_path).file
     for words in (
         "weights of test_resnet are not on this machine and could not be fetched",
         "HF_HUB_OFFLINE forbids it",
@@ -291,7 +291,7 @@ def test_a_clear_sentence_when_weights_are_not_to_be_had(tmp_path):
     ):
         assert words in str(no.value)
     with pytest.raises(BadInput, match=r"Looked for .*torch/hub/checkpoints/vgg11-8a719046\.pth"):
-        find_weights(model("torchvision:vgg11", STORE), None, STORE)
+        with_weights(network("torchvision:vgg11", STORE), None).file
 
 
 def test_a_network_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
@@ -312,7 +312,7 @@ def test_a_network_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, "download_url_to_file", dead)
     for name in ("test_resnet", "test_vit", "torchvision:vgg11"):
         with pytest.raises(BadInput, match=r"\(ConnectionError: no route to host .* (and|so|on) …\)\. Looked for"):
-            find_weights(model(name, STORE), None, STORE)
+            with_weights(network(name, STORE), None).file
     assert len(asked) == 1
 
 
@@ -329,15 +329,17 @@ def test_every_classifier_is_known():
 
 
 def test_each_model_sees_images_in_its_own_way():
-    a1 = model("resnet50.a1_in1k", STORE)
+    a1 = network("resnet50.a1_in1k", STORE)
     assert (a1.view.size, a1.view.resize) == (288, 288), "the size it is tested with, not the one it was trained with"
-    tv = model("torchvision:resnet50", STORE)
+    tv = network("torchvision:resnet50", STORE)
     assert (tv.view.size, tv.view.resize, tv.view.interpolation) == (224, 232, "bilinear")
-    assert model("torchvision:resnet50.imagenet1k_v1", STORE).view.resize == 256
-    wide = model("convnext_base.fb_in22k_ft_in1k_384", STORE)
+    assert network("torchvision:resnet50.imagenet1k_v1", STORE).view.resize == 256
+    wide = network("convnext_base.fb_in22k_ft_in1k_384", STORE)
     assert (wide.view.size, wide.view.mode) == (384, "squash")
-    assert model("volo_d4_448.sail_in1k", STORE).view.resize == 389, "smaller than what is cut out: timm adds a border"
-    assert model("test_vit", STORE).mean == (0.5, 0.5, 0.5)
+    assert network("volo_d4_448.sail_in1k", STORE).view.resize == 389, (
+        "smaller than what is cut out: timm adds a border"
+    )
+    assert network("test_vit", STORE).mean == (0.5, 0.5, 0.5)
 
 
 def test_globs_and_families(tmp_path):
@@ -364,7 +366,7 @@ def test_globs_and_families(tmp_path):
         (("resnet50.no_such_tag",), "no classifier named 'resnet50.no_such_tag'"),
         (("zzz*",), "No pretrained model has a name like 'zzz\\*'"),
         (("torchvision:vgg16.best",), "has no weights 'best'. There are: IMAGENET1K_V1"),
-        ((), "There is no model to ask"),
+        ((), "There is no model to predict with"),
     ],
 )
 def test_unknown_names(patterns, sentence):

@@ -271,9 +271,9 @@ class OneProcessPerTask:
 
     def _answer(self, task):
         path = pickle.dumps([str(Path(__file__).parent), *sys.path]).hex()
-        process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        pipe, env = subprocess.PIPE, os.environ | {"OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", CHILD, path]
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env)
         self.started.append(process.pid)
         out, _ = process.communicate(pickle.dumps(task))
         return pickle.loads(out) if process.returncode == 0 else ("died", f"Exit code {process.returncode}.")
@@ -305,7 +305,8 @@ def test_a_launcher_of_another_package_runs_the_same_steps(context, subprocesses
 
 
 def test_a_protocol_runs_unchanged_under_another_launcher(subprocesses, tmp_path):
-    pytest.importorskip("torch", reason="its networks are trained")
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)  # as the processes have
     from nescio.protocols import base
     from nescio.protocols.uimnet import Plan
     from nescio.trials import Training

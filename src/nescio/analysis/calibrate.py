@@ -274,7 +274,7 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
         return getattr(np.asarray(self), name)
 
     def _rows(self, logits: Array) -> Array:
-        z, scaled = _times(logits.astype(np.float64), self.scale)
+        _, scaled = _times(logits.astype(np.float64), self.scale)
         scaled += self.bias
         if self.normalized:
             scaled -= scaled.max(-1, keepdims=True)
@@ -283,7 +283,7 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
         np.clip(scaled, -most, most, out=scaled, where=np.isfinite(scaled) | (scaled > 0))
         scaled = scaled.astype(self.dtype, copy=False)
         if np.ndim(self.scale) == 0:
-            _keep_first(z, scaled)
+            _keep_first(logits, scaled)
         return np.asarray(scaled)
 
 

@@ -202,6 +202,10 @@ class _Maker:
         if found not in self.card.reasons:
             self.card.reasons.append(found)
 
+    def note(self, sentence: str) -> None:
+        if sentence not in self.card.notes:
+            self.card.notes.append(sentence)
+
     def ask(
         self, question: Callable[[], float], metric: str, n: int, measure: str | None = None, split: str = ""
     ) -> None:
@@ -392,8 +396,12 @@ class _Maker:
         return None, found
 
     def votes(self, known: Predictions, measure: str, u: Array) -> None:
-        if known.annotations is not None:
-            self.ask(lambda: metrics.human_alignment(u, known.annotations), "human_alignment", len(u), measure)
+        if known.annotations is None:
+            return
+        voted = int(metrics.has_votes(known.annotations).sum())
+        if voted < len(u):
+            self.note(f"{len(u) - voted} of {len(u)} rows have no human votes and are left out of human_alignment.")
+        self.ask(lambda: metrics.human_alignment(u, known.annotations), "human_alignment", voted, measure)
 
     def crops(self, known: Predictions, measure: str, u: Array) -> None:
         """Rows of the group `twin` name the index of the whole image that they are a crop of."""

@@ -23,7 +23,7 @@ from nescio.analysis.comparison import Comparison, _check, _judge
 from nescio.analysis.downstream import LOSSES, DownstreamLosses, downstream_losses, joined
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked
-from nescio.measures.siblings import SCORES, Quantity, Scores, Similarity, kind, rankings_agree, scores_of
+from nescio.measures.siblings import SCORES, Quantity, SiblingScores, Similarity, kind, rankings_agree, scores_of
 from nescio.metrics import Metric, kendall
 from nescio.options import option
 from nescio.predictions import Predictions
@@ -108,12 +108,12 @@ def neighbours(rows: JudgedRows, scoring: Scoring) -> int:
 # ---- the scores of one candidate
 
 
-def scored(candidate: Candidate, rows: JudgedRows, k: int, scoring: Scoring) -> Scores:
+def scored(candidate: Candidate, rows: JudgedRows, k: int, scoring: Scoring) -> SiblingScores:
     """The scores of a candidate, in the order of the keys."""
     if scoring.distance == "cosine":
         _check_lengths(candidate)
 
-    def scores(refs: Sequence[Predictions], keys: Array) -> Scores:
+    def scores(refs: Sequence[Predictions], keys: Array) -> SiblingScores:
         try:
             return scores_of(
                 refs,
@@ -137,7 +137,7 @@ def scored(candidate: Candidate, rows: JudgedRows, k: int, scoring: Scoring) -> 
     names = [name for name in parts[0].u if all(name in part.u for part in parts)]
     reasons = {name: reason for part in parts for name, reason in part.reasons.items()}
     u = {name: np.concatenate([part.u[name] for part in parts])[order] for name in names}
-    return Scores(rows.keys, u, reasons, parts[0].members)
+    return SiblingScores(rows.keys, u, reasons, parts[0].members)
 
 
 def _check_lengths(candidate: Candidate) -> None:
@@ -152,7 +152,7 @@ def _check_lengths(candidate: Candidate) -> None:
                 )
 
 
-def own_references(scores: Scores) -> list[str]:
+def own_references(scores: SiblingScores) -> list[str]:
     """A warning where rows lie on a reference: they may be their own neighbours."""
     count = int((scores.u["dist@1"] < SAME).sum()) if "dist@1" in scores.u else 0
     if not count:
@@ -172,11 +172,11 @@ def title(name: str) -> str:
 
 
 def by_paper(names: Iterable[str]) -> list[str]:
-    """Scores in the paper's order."""
+    """SiblingScores in the paper's order."""
     return sorted(dict.fromkeys(names), key=lambda name: list(SCORES).index(kind(name)))
 
 
-def columns_of(scores: Scores) -> dict[str, Array]:
+def columns_of(scores: SiblingScores) -> dict[str, Array]:
     """For a file: index, nc (higher = more reliable), and every score as u_NAME, higher = less reliable."""
     u = {kind(name): scores.u[name] for name in by_paper(scores.u)}
     nc = {"nc": 1 - u["nc"]} if "nc" in u else {}
@@ -188,7 +188,7 @@ class ScoredRows:
     """The rows of one candidate with two members or more, and how far each can be trusted."""
 
     candidate: Candidate
-    scores: Scores
+    scores: SiblingScores
     rows: JudgedRows
     k: int
     scoring: Scoring
@@ -219,7 +219,7 @@ class ScoredRows:
 
 
 def score_rows(candidate: Candidate, scoring: Scoring | None = None) -> ScoredRows:
-    """Scores every row of one candidate."""
+    """SiblingScores every row of one candidate."""
     scoring = scoring or Scoring()
     rows = judged_rows([candidate], scoring.split, scoring.seed)
     k = neighbours(rows, scoring)
@@ -278,7 +278,7 @@ class Ranked:
     scoring: Scoring
     tasks: str
     comparison: Comparison
-    scores: dict[str, Scores]
+    scores: dict[str, SiblingScores]
     losses: dict[str, DownstreamLosses] = field(default_factory=dict)
     agreement: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -318,7 +318,7 @@ def rank(
     resamples: int | None = None,
     level: float = 0.95,
 ) -> Ranked:
-    """Scores every candidate on the rows that all of them hold, and ranks them by mean NC.
+    """SiblingScores every candidate on the rows that all of them hold, and ranks them by mean NC.
 
     A resample draws the same rows for all, so that a difference between two candidates is judged without the noise
     that they share; the group that cannot be told from the best is `compare`'s. `labels`: compare with the losses of
@@ -348,7 +348,7 @@ def rank(
     return ranked
 
 
-def _notes(rows: JudgedRows, scores: Mapping[str, Scores], k: int) -> list[str]:
+def _notes(rows: JudgedRows, scores: Mapping[str, SiblingScores], k: int) -> list[str]:
     notes = [*rows.notes, *(f"{name}: {note}" for name, own in scores.items() for note in own_references(own))]
     notes += [f"{name} is not ranked. {next(iter(own.reasons.values()))}" for name, own in scores.items() if not own.u]
     if k == rows.references:
@@ -379,7 +379,7 @@ def _losses(
 
 
 def _quantities(
-    scores: Mapping[str, Scores], losses: Mapping[str, DownstreamLosses], nc: str
+    scores: Mapping[str, SiblingScores], losses: Mapping[str, DownstreamLosses], nc: str
 ) -> dict[str, dict[str, Array]]:
     """Metric → candidate → a number for every row."""
     quantities = {
@@ -445,7 +445,7 @@ def agreements(
 
 
 def _table_3(
-    scores: Mapping[str, Scores], losses: Mapping[str, DownstreamLosses], comparison: Comparison
+    scores: Mapping[str, SiblingScores], losses: Mapping[str, DownstreamLosses], comparison: Comparison
 ) -> list[dict[str, Any]]:
     """Means over rows of the agreements, with their intervals."""
     # all scores rank the same candidates: those with siblings, unless there are too few of them

@@ -100,9 +100,11 @@ class Options:
         group="place",
     )
     to: str | None = option(
-        None, "scores of every candidate and row: .csv, .parquet or .npz", metavar="FILE", unset="none"
+        None, "scores of every candidate and row: .csv, .parquet or .npz", metavar="FILE", unset="none", group="output"
     )
-    report: str | None = option(None, "write index.html, rows.csv and tables there", metavar="DIR", unset="none")
+    report: str | None = option(
+        None, "write index.html, rows.csv and tables there", metavar="DIR", unset="none", group="output"
+    )
     format: str = formats()
 
 
@@ -260,7 +262,8 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
         raise BadInput(f"--draw is a number of references from 1 on, not {options.draw}.")
     words = [word for candidate in networks for word in candidate.members]
     ours = any(word.startswith(("store:", "siblings:")) for word in words)  # learnt from a part of the set
-    tests = ImageSet(set_name(str(options.images)), "test" if ours else "given")
+    given = ImageSet(set_name(str(options.images)), "given")
+    tests = _first_to_load([replace(given, split="test"), given], options.place.root) if ours else given
     sets = {"tests": tests}
     if options.references:
         sets["refs"] = refs = _learnt(options.references, options.place.root, options.draw, options.scoring.seed)
@@ -274,15 +277,22 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
 
 
 def _learnt(data: str, root: str | None, draw: int | None = None, seed: int = 0) -> ImageSet:
-    """What networks of `nescio train` learn from; of a set with a class too small to divide, all training images."""
+    """What networks of `nescio train` learn from; of a set that cannot be divided, all training images."""
     from nescio.datasets.images import ImageSet, set_name
 
     images = ImageSet(set_name(data), "train", sample=draw, sample_seed=seed)
-    try:
-        images.load(root)
-    except BadInput:
-        return replace(images, split="learnt")
-    return images
+    return _first_to_load([images, replace(images, split="learnt")], root)
+
+
+def _first_to_load(sets: Sequence[ImageSet], root: str | None) -> ImageSet:
+    """The first set that can be loaded, else the last: a class of one image, say, cannot be divided."""
+    for images in sets[:-1]:
+        try:
+            images.load(root)
+        except BadInput:
+            continue
+        return images
+    return sets[-1]
 
 
 def _check_apart(tests: ImageSet, refs: ImageSet, options: Options) -> None:

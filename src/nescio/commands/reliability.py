@@ -119,10 +119,10 @@ def _thumbnails(scored: ScoredRows, data: str, options: Options) -> dict[int, tu
     from nescio.datasets.images import ImageSet, rows_by_key, set_name
 
     index, every = scored.scores.index, len(scored.candidate.tests[0])
-    images = ImageSet(set_name(data)).load(options.root)
     try:
+        images = ImageSet(set_name(data)).load(options.root)
         places = rows_by_key(index, images, every)
-    except BadInput:  # a set without test images of its own: the rows may be all of it
+    except BadInput:  # a set that nobody has divided: the rows may be all of it
         images = ImageSet(set_name(data), split="given").load(options.root)
         places = rows_by_key(index, images, every)
     wanted = {int(row) for rows in (scored.least(options.least), scored.most(options.least)) for row in rows}

@@ -26,7 +26,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nescio.commands._output import json_of, say
 from nescio.commands._work import CrewOptions, PlaceOptions, end
@@ -170,15 +170,15 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     from nescio.datasets.images import ImageSet, absolute
     from nescio.networks.models import weights_folder
     from nescio.predict import Keeping, predict_all
+    from nescio.runtime import runtime
 
     place = weights_folder(Path(options.weights) if options.weights else None)
     if place is not None and not place.exists():
         raise BadInput(f"There is no folder and no file of weights at {place}.")
-    fields: tuple[Literal["logits", "embeddings"], ...] = (
-        ("logits", "embeddings") if options.embeddings else ("logits",)
-    )
-    keeping = Keeping(fields, "float16")
-    keeping = replace(keeping, passes=options.passes, drop=options.drop, precision=options.precision, compared=True)
+    # "auto" is bf16 on one device and float32 on another: the key holds which
+    precision: Any = runtime(options.place.device).at(options.precision).precision
+    keeping = Keeping(("logits", "embeddings") if options.embeddings else ("logits",), "float16", compared=True)
+    keeping = replace(keeping, passes=options.passes, drop=options.drop, precision=precision)
     networks = _networks(options, work.context, place)
     common = {"limit": options.limit, "readable": options.skip_damaged}
     inside = ImageSet(absolute(options.data), split="given", only=options.classes, **common)  # type: ignore[arg-type]

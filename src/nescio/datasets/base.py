@@ -104,7 +104,14 @@ class Joined:
         return self.parts[part].source(row - int(self.starts[part]))
 
     def read(self, rows: Array) -> Array:
-        return np.concatenate([part.pixels for part in self.parts])[rows]
+        whose = np.searchsorted(self.starts, rows, side="right") - 1
+        order, pixels = [], []
+        for number, part in enumerate(self.parts):
+            own = np.flatnonzero(whose == number)
+            if len(own):
+                order.append(own)
+                pixels.append(part.held.read(part.rows[rows[own] - self.starts[number]]))
+        return np.concatenate(pixels)[np.argsort(np.concatenate(order))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -493,7 +500,7 @@ def splits(
     rest, held = stratified(dataset.train.labels, VALIDATION, seed_for("split", dataset.revision, seed))
     train, val = (dataset.train.take(rows).of(inside) for rows in (rest, held))
     missing = sorted(set(range(len(inside))) - set(val.labels.tolist()))
-    if missing:
+    if missing and dataset.train.maps is None:  # of label maps, every image may have every class
         name = dataset.classes[inside[missing[0]]]
         raise BadInput(
             f"Class {name} of {dataset.name} has fewer than two training images: one of them must be held out."

@@ -174,8 +174,18 @@ def _rows_of_split(images: ImageSet, root: str | None) -> tuple[Dataset, Images]
 def _joined(parts: Sequence[Images]) -> Images:
     if len(parts) == 1:
         return parts[0]
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "index")}
-    return Images(**columns, held=Joined(parts), rows=np.arange(len(columns["labels"])))
+    first = parts[0]
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("labels", "index", "rows", "taught", "annotations")
+        if all(getattr(part, name) is not None for part in parts)
+    }
+    shared = [name for name in first.groups if all(name in part.groups for part in parts)]
+    groups = {name: np.concatenate([part.groups[name] for part in parts]) for name in shared}
+    if all(part.held is first.held for part in parts):  # training and validation images of one set
+        return Images(**columns, groups=groups, held=first.held, maps=first.maps)
+    columns["rows"] = np.arange(len(columns["labels"]))
+    return Images(**columns, groups=groups, held=Joined(parts))
 
 
 def _only(images: Images, labels: Iterable[int], dataset: Dataset) -> Images:
@@ -233,7 +243,12 @@ def numbered(images: LoadedImages, classes: int, names: Sequence[str] | None = N
     kept = images.take(np.flatnonzero(number[images.labels] >= 0))
     if not len(kept):
         raise BadInput(f"No image of {images.name} is of a class that the model knows.")
-    return replace(kept, images=replace(kept.images, labels=number[kept.labels]))
+    votes = kept.images.annotations
+    if votes is not None:
+        known = np.flatnonzero(number >= 0)
+        votes, own = np.zeros((len(kept), classes)), votes
+        votes[:, number[known]] = own[:, known]
+    return replace(kept, images=replace(kept.images, labels=number[kept.labels], annotations=votes))
 
 
 def _numbers(names: Sequence[str], classes: int, known: Sequence[str] | None) -> Array | None:

@@ -73,8 +73,9 @@ def _idx(folder: Path, name: str) -> Array:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             head = file.read(4)
-            sizes = file.read(4 * head[3]) if len(head) == 4 else b""
-            if head[:3] != b"\x00\x00\x08" or not 1 <= head[3] <= 4 or len(sizes) < 4 * head[3]:
+            rank = head[3] if len(head) == 4 else 0
+            sizes = file.read(4 * rank)
+            if head[:3] != b"\x00\x00\x08" or not 1 <= rank <= 4 or len(sizes) < 4 * rank:
                 raise BadInput(f"{path} is not an idx file of bytes: fetch it again.")
             shape = np.frombuffer(sizes, ">u4").tolist()
             announced = math.prod(shape)
@@ -369,7 +370,7 @@ def npz(request: Request) -> Dataset:
         held = files.named_arrays(place)
         _check_arrays(held)
         names = held.get("classes", held.get("wnids"))
-        classes = None if names is None else [str(name) for name in names]
+        classes = _named_by_labels(held) if names is None else [str(name) for name in names]
         if {"x_train", "y_train", "x_test", "y_test"} <= held.keys():
             if request.size:
                 raise BadInput("it holds images as arrays, which cannot be resized: leave the size out.")
@@ -384,6 +385,15 @@ def npz(request: Request) -> Dataset:
             f"it holds {', '.join(held) or 'nothing'}; x_train, y_train, x_test, y_test were expected, "
             "or blob, offsets, y, split."
         )
+
+
+def _named_by_labels(arrays: Mapping[str, Array]) -> list[str] | None:
+    """Numbers as the names of the classes of label maps, of which `void` is none."""
+    labels = [arrays[name] for name in ("y_train", "y_test") if name in arrays]
+    if "void" not in arrays or not labels:
+        return None
+    most = max(int(array[array != arrays["void"]].max(initial=0)) for array in labels)
+    return [str(label) for label in range(most + 1)]
 
 
 def _check_arrays(arrays: Mapping[str, Array]) -> None:

@@ -17,6 +17,7 @@ from nescio.predictions import Predictions
 
 Array = NDArray[Any]
 MARKS = 1 << 21  # marks of neighbours that are held at once: they stay in the cache
+DIGITS = 12  # decimals of a mean of similarities: means of other fractions that are equal stay equal
 
 
 @measure("fitted", needs=("embeddings",), example={"k": 5})
@@ -89,16 +90,17 @@ def neighborhood_inconsistency(
         there = points(ref, metric, f"the reference embeddings of member {m}")
         lists[m] = nearest(there, points(test, metric, f"the test embeddings of member {m}", there), cuts)
     agreed = dict(zip(cuts, consistency(lists, cuts, len(refs[0]), similarity), strict=True))
-    u = np.stack([1 - agreed[each] for each in ks])
+    u = np.stack([1 - agreed[size] for size in ks])
     return u if np.ndim(k) else u[0]
 
 
 @measure("ensemble", needs=("embeddings",))
-def feature_variance(tests: Sequence[Predictions], metric: str = "cosine") -> Array:
+def feature_variance(tests: Sequence[Predictions], metric: str = "cosine", *, unbiased: bool = False) -> Array:
     """How much the embedding of a row varies between the members of an ensemble.
 
-    u(x) = Σ_dimensions Var_m(h_m(x)), the population variance; h is at length one when the metric is cosine.
-    Rows come in the order of tests[0]. Source: Park et al. 2024, §4.1 (FV).
+    u(x) = Σ_dimensions Var_m(h_m(x)); h is at length one when the metric is cosine. Rows come in the order of tests[0].
+    The paper's is the population variance, which rises with the number M of members: × (M − 1)/M of the `unbiased` one.
+    Take the unbiased one to compare ensembles of unequal M. Source: Park et al. 2024, §4.1 (FV).
     """
     if metric not in METRICS:
         raise BadInput(f"There is no distance named {metric!r}. There are: {', '.join(METRICS)}.")
@@ -110,19 +112,22 @@ def feature_variance(tests: Sequence[Predictions], metric: str = "cosine") -> Ar
     for part in blocks(len(u), max(1, (1 << 20) // (len(members) * max(widths)))):
         x = np.stack([np.asarray(member[part], np.float64) for member in members])
         if metric == "cosine":
-            x = np.stack([unit(each, f"the test embeddings of member {m}", part.start) for m, each in enumerate(x)])
-        u[part] = x.var(0).sum(1)
+            x = np.stack([unit(rows, f"the test embeddings of member {m}", part.start) for m, rows in enumerate(x)])
+        u[part] = x.var(0, ddof=int(unbiased)).sum(1)
     return u
 
 
 def consistency(lists: Array, cuts: Sequence[int], n_refs: int, similarity: str = "jaccard") -> Array:
-    """(len(cuts), n) mean similarity of sets over pairs of members.
+    """(len(cuts), n) mean similarity of sets over pairs of members, the same to the last bit in any order of members.
 
     lists (m, n, k) holds neighbours as indices below n_refs; for every cut, rising, the first of a row are its set.
     A set becomes a row of bits: the size of an intersection is the number of ones in AND.
     """
     m, n, _ = lists.shape
-    mean = np.zeros((len(cuts), n))
+    pairs = m * (m - 1) // 2
+    one = 1 << (62 - pairs.bit_length())  # sums of whole numbers of 1/one do not depend on their order, and fit 64 bits
+    total = np.zeros((len(cuts), n), np.int64)
+    tables = [_similarities(cut, similarity, one) for cut in cuts]
     parts = blocks(n, max(1, MARKS // (m * n_refs)))
 
     def work(i: int, workers: int) -> None:
@@ -135,10 +140,16 @@ def consistency(lists: Array, cuts: Sequence[int], n_refs: int, similarity: str 
                 bits = _words(np.packbits(inside, axis=2))
                 for member in range(m - 1):
                     shared = np.bitwise_count(bits[member] & bits[member + 1 :]).sum(2, dtype=np.uint32)
-                    mean[place, part] += (shared / (2 * cut - shared if similarity == "jaccard" else cut)).sum(0)
+                    total[place, part] += tables[place][shared].sum(0)
 
     share(work)
-    return np.asarray(mean / (m * (m - 1) / 2))
+    return np.asarray(np.round(total / (one * pairs), DIGITS))
+
+
+def _similarities(k: int, similarity: str, one: int) -> Array:
+    """(k + 1,) the similarity of two sets of k that share 0, 1, … k rows, in whole numbers of 1/one."""
+    shared = np.arange(k + 1)
+    return np.round(shared / (2 * k - shared if similarity == "jaccard" else k) * one).astype(np.int64)
 
 
 def _words(octets: Array) -> Array:

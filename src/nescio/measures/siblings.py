@@ -49,7 +49,7 @@ SCORES = {  # in the paper's order
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class SiblingScores:
     """u (n,) by the names of the scores, ALWAYS higher = less reliable, and the reason for every one that is missing.
 
     nc@K is 1 − NC_K, dist@K the mean distance to the K nearest references, norm −‖e‖, ll minus the log-density of a
@@ -77,7 +77,7 @@ def kind(name: str) -> str:
     return name.partition("@")[0]
 
 
-def scores_of(refs: Sequence[Predictions], tests: Sequence[Predictions], **options: Any) -> Scores:
+def scores_of(refs: Sequence[Predictions], tests: Sequence[Predictions], **options: Any) -> SiblingScores:
     """The scores of a candidate from the embeddings of its members, in the order of tests[0]; see `spaces_of`."""
     return spaces_of(refs, tests, **options).scores()
 
@@ -99,7 +99,7 @@ class Spaces:
     reasons: Mapping[str, str]
     collapsed: str | None = None  # why no score means anything
 
-    def scores(self, members: Sequence[int] | None = None, k_nc: Sequence[int] | None = None) -> Scores:
+    def scores(self, members: Sequence[int] | None = None, k_nc: Sequence[int] | None = None) -> SiblingScores:
         """The scores of some members, all by default. The first m: range(m). One alone: [i], without NC and FV.
 
         k_nc  some of the k only
@@ -108,7 +108,7 @@ class Spaces:
         ks = [k for k in self.k_nc if k_nc is None or k in k_nc]
         if self.collapsed is not None:
             names = (*(f"nc@{k}" for k in ks), *(f"dist@{k}" for k in self.k_dist), "norm", "ll", "fv")
-            return Scores(self.tests[0].index, {}, dict.fromkeys(names, self.collapsed), len(who))
+            return SiblingScores(self.tests[0].index, {}, dict.fromkeys(names, self.collapsed), len(who))
         u: dict[str, Array] = {}
         reasons = dict(self.reasons)
         try:
@@ -123,7 +123,7 @@ class Spaces:
             u["fv"] = self._variance(who)
         except Undefined as reason:
             reasons["fv"] = str(reason)
-        return Scores(self.tests[0].index, u, reasons, len(who))
+        return SiblingScores(self.tests[0].index, u, reasons, len(who))
 
     def _inconsistency(self, who: Sequence[int], ks: Sequence[int]) -> Array:
         if len(who) < 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from nescio.methods.base import Batches, Evidence, Learning, Method, Setting, fi
 from nescio.search import choice, hparam, log_uniform
 
 COARSEST = 4  # pixels from which the decoder starts
+DECODER_RATE = 0.05  # of the network's learning rate
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,14 @@ class MIR(FeatureDensity):
         self.decoder = decoder(self.features.num_features, setting.channels, setting.shape, recipe.width)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """A large λ makes the loss steeper, not the way longer: steps shrink as it grows."""
-        (group,) = super().parameter_groups()
-        return [group | {"rate": group["rate"] / max(1.0, self.recipe.weight)}]
+        """A squared error is steep where a cross-entropy is flat: the decoder takes small steps, and all shrink with λ."""
+        steep, (group,) = max(1.0, self.recipe.weight), super().parameter_groups()
+        decoder = {id(parameter) for parameter in self.decoder.parameters()}
+        parts = {part: [p for p in group["params"] if (id(p) in decoder) is part] for part in (False, True)}
+        return [
+            group | {"params": parts[False], "rate": group["rate"] / math.sqrt(steep)},
+            group | {"params": parts[True], "rate": group["rate"] * DECODER_RATE / steep},
+        ]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         embeddings = self.features(x)

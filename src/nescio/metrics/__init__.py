@@ -1,6 +1,6 @@
 """Metrics: pure functions of arrays that say how good answers and uncertainties are."""
 
-from nescio.metrics._alignment import crop_agreement, human_alignment, kendall, spearman
+from nescio.metrics._alignment import crop_agreement, has_votes, human_alignment, kendall, spearman
 from nescio.metrics._answers import Answers, accuracy, answers, brier, nll
 from nescio.metrics._calibration import classwise_ece, ece, reliability_curve
 from nescio.metrics._counts import Counts
@@ -45,6 +45,7 @@ __all__ = [
     "ece",
     "fpr_at_tpr",
     "gamma",
+    "has_votes",
     "human_alignment",
     "in_as_in",
     "kendall",

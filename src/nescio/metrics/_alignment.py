@@ -48,9 +48,15 @@ def human_alignment(u: Any, annotations: Any) -> float:
     """Spearman's ρ between u and how much the human votes on a row disagree.
 
     Disagreement is the entropy −Σ_c p_c·log p_c (nats) of p = votes / their sum. Votes that differ only in which
-    class got them tie exactly. Source: Kirchhof et al. 2023 (URL), §4.6.
+    class got them tie exactly. Rows without votes are left out. Source: Kirchhof et al. 2023 (URL), §4.6.
     """
-    return spearman(u, vote_entropy(annotations))
+    votes, u = _votes(annotations), as_scores(u)
+    if len(u) != len(votes):
+        raise BadInput(f"u has {len(u)} rows, annotations has {len(votes)}: they must describe the same rows.")
+    counted = has_votes(votes)
+    if not counted.any():
+        raise Undefined("No row has human votes.")
+    return spearman(u[counted], vote_entropy(votes[counted]))
 
 
 @metric("pairs", better="higher")
@@ -65,8 +71,25 @@ def crop_agreement(u: Any, u_cropped: Any) -> float:
     return float(np.mean(b > a))
 
 
+def has_votes(annotations: Any) -> Array:
+    """(n,) which rows of the votes (n, c) hold any."""
+    return np.asarray(_votes(annotations).any(1))
+
+
 def vote_entropy(annotations: Any) -> Array:
     """(n,) entropy in nats of the normalised votes (n, c) of every row."""
+    votes = np.sort(
+        _votes(annotations), axis=1
+    )  # the same votes for other classes tie to the last bit
+    total = votes.sum(1, keepdims=True)
+    if not total.all():
+        raise BadInput(f"annotations has no votes in row {int(np.flatnonzero(total == 0)[0])}.")
+    p = votes / total
+    return np.asarray(-(p * np.log(np.where(p > 0, p, 1))).sum(1))
+
+
+def _votes(annotations: Any) -> Array:
+    """The votes (n, c) as float64, all of them finite and none negative."""
     votes = as_array(annotations, "annotations")
     if votes.ndim != 2 or votes.dtype.kind not in "fiub":
         raise BadInput(
@@ -76,12 +99,7 @@ def vote_entropy(annotations: Any) -> Array:
     if not np.isfinite(votes).all() or (votes < 0).any():
         row = int(np.flatnonzero(~np.isfinite(votes).all(1) | (votes < 0).any(1))[0])
         raise BadInput(f"annotations has a vote that is negative or not finite in row {row}.")
-    votes.sort(axis=1)  # the same votes for other classes must give the same number to the last bit
-    total = votes.sum(1, keepdims=True)
-    if not total.all():
-        raise BadInput(f"annotations has no votes in row {int(np.flatnonzero(total == 0)[0])}.")
-    p = votes / total
-    return np.asarray(-(p * np.log(np.where(p > 0, p, 1))).sum(1))
+    return votes
 
 
 def _two(a: Any, b: Any, what: str) -> tuple[Array, Array]:

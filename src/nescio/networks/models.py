@@ -78,7 +78,7 @@ def pick(
     everything: bool = False,
     folder: Path | None = None,
 ) -> list[Network]:
-    """The models that names, globs, a family or `everything` ask for, each once, in order.
+    """The models that names, globs, a family or `everything` name, each once, in order.
 
     Globs, families and `everything` mean pretrained classifiers; where a `folder` of weights is given, those whose
     weights lie in it.
@@ -93,7 +93,7 @@ def pick(
     if family is not None:
         names += _of_family(family, folder)
     if not names:
-        raise BadInput("There is no model to ask: name some, such as resnet50 or 'vit_*', or say --family or --all.")
+        raise BadInput("There is no model to predict with: name some, such as resnet50 or 'vit_*', or say --family or --all.")
     return [network(name, store, root) for name in dict.fromkeys(names)]
 
 

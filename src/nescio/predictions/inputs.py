@@ -59,9 +59,6 @@ def votes(value: Any) -> Array:
     negative = (array < 0).any(1)
     if negative.any():
         raise BadInput(f"annotations has a negative number of votes in row {int(np.argmax(negative))}.")
-    empty = ~array.any(1)
-    if empty.any():
-        raise BadInput(f"annotations has no votes in row {int(np.argmax(empty))}: leave such rows out.")
     return array
 
 
@@ -103,10 +100,12 @@ def text(name: str, array: Array) -> Array:
             array = np.char.decode(array, "utf-8")
         if array.dtype.kind == "T" or (array.dtype.kind == "O" and all(isinstance(item, str) for item in array.flat)):
             array = array.astype(str)
-        if array.dtype.kind == "U":
-            "".join(array.ravel().tolist()).encode()
-    except (UnicodeError, ValueError):
+    except UnicodeError:
         raise BadInput(f"{name} holds what is not a text in Unicode: save it again.") from None
+    if array.dtype.kind == "U" and array.dtype.itemsize:
+        points = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
+        if (points > 0x10FFFF).any() or (points >> 11 == 0xD800 >> 11).any():  # no character, or half of one
+            raise BadInput(f"{name} holds what is not a text in Unicode: save it again.")
     return array
 
 
@@ -224,9 +223,9 @@ def scores(logits: Any, probs: Any, normalized: bool) -> Scores:
     if logits is None and probs is None:
         return Scores(None, normalized)
     if probs is not None:
-        logs, notes = _log_of_probs(_two_columns("probs", probs, notes))
+        logs, rounded = _log_of_probs(_two_columns("probs", probs, notes))
         if logits is None:
-            return Scores(logs, True, tuple(notes))
+            return Scores(logs, True, (*notes, *rounded))
         notes = []
     table = cube("logits", _two_columns("logits", logits, notes), masks=True)
     if normalized:

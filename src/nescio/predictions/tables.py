@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from nescio.arrays.checks import check_growth
 from nescio.errors import BadInput
 from nescio.predictions.dump import Predictions
+from nescio.predictions.footer import table_size
 from nescio.predictions.names import Flat, Names, shown, unknown
 
 Array = NDArray[Any]
@@ -43,6 +44,7 @@ MEANT_COLUMN = {
 TEXT_FIELDS = ("index", "labels", "predicted", "taught", "correct")  # beside groups: a table may hold text there
 TRUTH = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 MOST_COLUMNS = 50_000  # a table of more takes longer to open than to read
+FEW_COLUMNS = 2000  # of which the footer is read by hand
 FOOTER_BYTES = 512  # of a .parquet file, for a column
 FORMULA = re.compile(r"'*[=+\-@\t\r]")  # where a spreadsheet would compute a cell
 PARQUET_KEY = b"nescio"  # of the facts beside the columns
@@ -64,9 +66,11 @@ def _field(column: str, names: Names) -> str | None:
 
 
 def _may_be_text(column: str, names: Names) -> bool:
+    """Whether a column may hold text: that of a few fields, and one that is no field."""
     field = _field(column, names)
-    numbered = field is None and COLUMN.fullmatch(column)
-    return field in TEXT_FIELDS or (field or "").startswith("groups/") or not (field or numbered)
+    if field is None:
+        return _numbered(column, names) is None
+    return field in TEXT_FIELDS or field.startswith("groups/")
 
 
 def _numbered(column: str, names: Names) -> tuple[str, str, int] | None:
@@ -159,44 +163,41 @@ def read_parquet(path: Path, names: Names) -> Flat:
     import pyarrow.parquet as pq
 
     size = path.stat().st_size
-    with path.open("rb") as raw:
-        raw.seek(max(0, size - 8))
-        length, magic = raw.read(4), raw.read()
-    if magic != b"PAR1":
-        raise BadInput("this is not a whole .parquet file; it may have been cut short: save it again.")
-    if int.from_bytes(length, "little") > MOST_COLUMNS * FOOTER_BYTES:
-        raise BadInput(f"the description of its columns is too large; a table may have {MOST_COLUMNS}: save .npz.")
+    footer = _footer(path, size)
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        schema, metadata = file.schema_arrow, file.metadata
+        schema, leaves = file.schema_arrow, [file.schema.column(place) for place in range(len(file.schema))]
         _check_names(schema.names)
-        _check_parquet(metadata, size)
-        texts = [column.path for column in _leaves(file) if column.physical_type == "BYTE_ARRAY"]
-        # Texts stay what they are in the file, a list of different ones and numbers: written out they may be endless.
-        with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts) as again:
-            table = again.read()
-    flat = _from_columns(
-        schema.names, names, lambda at, field: _column(table.column(at), schema.names[at], field, size)
-    )
-    kept = (schema.metadata or {}).get(PARQUET_KEY)
-    return flat | (json.loads(kept) if kept else {})
+        if len(leaves) > len(schema.names):
+            raise BadInput("a column holds several columns: write one column for each.")
+        if len(leaves) <= FEW_COLUMNS:
+            table = table_size(footer)
+            check_growth("the table", table.values, size)
+            check_growth("the table", table.written, size, width=1)
+        elif any(leaf.max_repetition_level for leaf in leaves):
+            raise BadInput(f"it holds lists in {len(leaves)} columns: keep lists in {FEW_COLUMNS} columns at most.")
+        else:
+            check_growth("the table", file.metadata.num_rows * len(leaves), size)
+    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    # Texts stay what they are in the file, a list of different ones and numbers: written out they may be endless.
+    with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts) as file:
+        content = file.read()
+    columns = schema.names  # made anew at every look
+    flat = _from_columns(columns, names, lambda at, field: _column(content.column(at), columns[at], field, size))
+    facts = (schema.metadata or {}).get(PARQUET_KEY)
+    return flat | (json.loads(facts) if facts else {})
 
 
-def _leaves(file: Any) -> list[Any]:
-    return [file.schema.column(place) for place in range(len(file.schema))]
-
-
-def _check_parquet(metadata: Any, size: int) -> None:
-    """Refuses a small file that stands for a large table."""
-    columns, values, written = metadata.num_columns, 0, 0
-    if metadata.num_row_groups * columns > 100 * MOST_COLUMNS:
-        raise BadInput(f"it has {metadata.num_row_groups} groups of rows for {columns} columns: write fewer groups.")
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group)
-        chunks = [rows.column(place) for place in range(columns)]
-        values += sum(max(chunk.num_values, rows.num_rows) for chunk in chunks)
-        written += sum(chunk.total_uncompressed_size for chunk in chunks)
-    check_growth("the table", values, size)
-    check_growth("the table", written, size, width=1)
+def _footer(path: Path, size: int) -> bytes:
+    """The description of the columns, at the end of the file."""
+    with path.open("rb") as file:
+        file.seek(max(0, size - 8))
+        length, magic = int.from_bytes(file.read(4), "little"), file.read()
+        if magic != b"PAR1" or length > size - 8:
+            raise BadInput("this is not a whole .parquet file; it may have been cut short: save it again.")
+        if length > MOST_COLUMNS * FOOTER_BYTES:
+            raise BadInput(f"the description of its columns is too large; a table may have {MOST_COLUMNS}: save .npz.")
+        file.seek(size - 8 - length)
+        return file.read(length)
 
 
 def _column(column: Any, name: str, field: str, stored: int) -> Array:

@@ -30,7 +30,7 @@ from nescio.predict import load_dump
 from nescio.predictions import Predictions
 from nescio.predictions.columns import from_npz
 from nescio.protocols import base, reliability
-from nescio.protocols.reliability import PRESETS, Plan, Question, downstream_sets, reports, siblings_of
+from nescio.protocols.reliability import PRESETS, Plan, Question, downstream_sets, evaluate, reports, siblings_of
 from nescio.report import pages
 from nescio.report.blocks import tables_of
 from nescio.report.studies import read_study, write_story
@@ -92,17 +92,6 @@ def seen(siblings, images, context, plan=PLAN):
 
 def references(siblings, sample, context):
     return seen(siblings, reliability.references(PLAN, "digits", sample), context)
-
-
-def evaluate(refs, tests, losses, plan, facts):
-    """Rows and reasons of one candidate from dumps alone: refs hold, for every sample, one dump per member."""
-    rows, reasons = reliability.truth_rows(losses, facts), []
-    for distance in plan.distances:
-        for sample, own in enumerate(refs):
-            more, missing, _ = reliability.score(own, tests, losses, plan, distance, facts | {"sample": sample})
-            rows += more
-            reasons += [reason for reason in missing if reason not in reasons]
-    return rows, reasons
 
 
 def train_and_tests(siblings, context):

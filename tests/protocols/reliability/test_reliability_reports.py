@@ -162,9 +162,9 @@ def test_figures_sweep_every_candidate_and_draw_scores_without_k_level(name, ove
     rows = made_rows()
     found = reports.sweeps(Frame(rows), over)
     assert len(found) == 8
-    for candidate, swept in found:
-        data = "tiny" if candidate["transfer"] else "cifar10"
-        about = {"dataset": data, "backbone": candidate["backbone"], "method": candidate["method"]}
+    for swept in found:
+        data = "tiny" if swept.one("transfer") else "cifar10"
+        about = {"dataset": data, "backbone": swept.one("backbone"), "method": swept.one("method")}
         about |= {"metric": "kendall_brier", "init_seed": None, "condition": "cosine"}
         for measure in WORDS:
             line = {row["size"]: row["value"] for row in swept.where(measure=measure)}

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_cood import zoo
 
-from fake_zoo import answers
+import fake_zoo
+from fake_zoo import answers, keep
 from nescio.cli import main
 from nescio.predictions import Predictions
-from nescio.predictions.entries import entry_of_file
+from nescio.predictions.entries import file_dump
 from nescio.protocols import selective
 from nescio.rows import from_parquet
 from nescio.work.store import Store
@@ -39,8 +39,8 @@ def test_files_become_tables_and_a_page(files: list[str], tmp_path: Path, capsys
     assert run(*files, "--facts", tmp_path / "facts.csv", "--store", store) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Four pretrained models answered 900 images." in out and "Which models know when they are wrong?" in out
-    assert {"index.html", "rows.parquet", "tables.md"} <= {*os.listdir(store / "report")}
-    rows = from_parquet(store / "report" / "rows.parquet")
+    assert {"index.html", "rows.parquet", "tables.md"} <= {*os.listdir(store / "report" / "selective")}
+    rows = from_parquet(store / "report" / "selective" / "rows.parquet")
     sizes = {row["backbone"]: row["params"] for row in rows}
     assert sizes == dict(zip(NAMES, (132_900_000, 133_000_000, None, None), strict=True))
     for name in ("table1", "agreement", "regimes", "pareto", "temperature", "fig5", "fig9", "fig13"):
@@ -52,17 +52,18 @@ def test_the_rows_are_those_of_the_protocol(
 ) -> None:
     assert run(*files[:2], "--measures", "entropy", "--seed", 3, "--store", tmp_path / "a", "--json") == 0
     printed = json.loads(capsys.readouterr().out)
-    entries = [entry_of_file(*reversed(word.split("="))) for word in files[:2]]
+    entries = [file_dump(*reversed(word.split("="))) for word in files[:2]]
     plan = selective.Plan(measures=("entropy",), seed=3)
-    assert printed == selective.run(plan, entries, Store(tmp_path / "b")).rows
+    study = fake_zoo.study("selective", plan, Store(tmp_path / "b"), lambda work: selective.judge(plan, entries, work))
+    assert printed == study.rows
     assert not (tmp_path / "a" / "report").exists()
 
 
 def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(tmp_path / "store")
     for seed, name in enumerate(NAMES[:2]):
-        zoo(store, name, "digits", answers(seed, 1000), False, tmp_path)
-        zoo(store, name, "letters", answers(seed, 600), False, tmp_path)
+        keep(store, name, "digits", answers(seed, 1000), False)
+        keep(store, name, "letters", answers(seed, 600), False)
     assert run("--store", store.root, "--data", "digits") == 0
     assert "Two pretrained models answered 900 images of digits." in " ".join(capsys.readouterr().out.split())
     assert run("--store", store.root) == 2
@@ -77,15 +78,15 @@ def test_bad_input_ends_with_2_and_names_it(
         ([], "There is no store at"),
         ([tmp_path / "bare.npz"], "failed: bare: The dump has no labels"),
         ([tmp_path / "gone.npz"], "There is no file or folder of predictions at"),
-        ([files[0], "--measures", "sureness"], "There is no κ named 'sureness'"),
+        ([files[0], "--measures", "sureness"], "There is no measure named 'sureness'"),
         ([files[0], files[0]], "is given twice"),
-        ([files[0], "--data", "digits"], "leave one of them away"),
-        ([files[0], "--facts", tmp_path / "bare.npz"], "is no CSV table"),
+        ([files[0], "--data", "digits"], "omit one of them"),
+        ([files[0], "--facts", tmp_path / "bare.npz"], "cannot be read as a table"),
     ):
         assert run(*words, "--store", tmp_path / "store") == 2, sentence
         assert sentence in capsys.readouterr().err
     assert run(*files, tmp_path / "bare.npz", "--store", tmp_path / "store") == 1  # the others have their page
-    assert (tmp_path / "store" / "report" / "index.html").is_file()
+    assert (tmp_path / "store" / "report" / "selective" / "index.html").is_file()
 
 
 def test_a_study_without_rows_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

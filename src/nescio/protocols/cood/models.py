@@ -152,6 +152,7 @@ def class_names(plan: Plan, work: Work, pairs: Sequence[PairedDumps] = ()) -> Cl
 
     Those of files must be those of the classes of `pairs`.
     """
+    _tree_of(plan)  # one that cannot be read is named first
     files = (plan.in_names, plan.out_names)
     if any(files) and not all(files) and not (plan.data and plan.out):
         raise BadInput("Give both --in-names and --out-names: overlap is between the two.")
@@ -214,7 +215,7 @@ def check_names(names: ClassNames, pairs: Sequence[PairedDumps]) -> None:
 
 def overlapping_classes(plan: Plan, names: ClassNames | None) -> tuple[tuple[int, ...], list[str]]:
     """The out-classes that overlap with in-classes, and what to know of them."""
-    tree = None if plan.hierarchy is None else hierarchy.read(plan.hierarchy, plan.hierarchy_order)
+    tree = _tree_of(plan)
     if names is None:
         if tree is not None:
             raise BadInput("A hierarchy needs the names of the classes: give --in-names and --out-names.")
@@ -232,3 +233,7 @@ def overlapping_classes(plan: Plan, names: ClassNames | None) -> tuple[tuple[int
     if tree is not None and (unknown := sum(name not in tree for name in (*inside, *outside))):
         notes.append(f"The hierarchy does not know {unknown:,} of the {len(inside) + len(outside):,} classes.")
     return refused, notes
+
+
+def _tree_of(plan: Plan) -> hierarchy.Hierarchy | None:
+    return None if plan.hierarchy is None else hierarchy.read(plan.hierarchy, plan.hierarchy_order)

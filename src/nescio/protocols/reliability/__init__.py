@@ -23,7 +23,7 @@ from nescio.analysis.ranking import agreements
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked
-from nescio.measures.siblings import Scores, Similarity, Spaces, kind, spaces_of
+from nescio.measures.siblings import SiblingScores, Similarity, Spaces, kind, spaces_of
 from nescio.options import nested, option, ranges
 from nescio.predictions import Predictions
 from nescio.predictions.columns import from_npz, to_npz
@@ -407,6 +407,22 @@ def ranking_rows(
     return rows, reasons
 
 
+def evaluate(
+    refs: Sequence[Sequence[Predictions]],
+    tests: Sequence[Predictions],
+    losses: DownstreamLosses,
+    plan: Plan,
+    facts: Row,
+) -> tuple[list[Row], list[Row]]:
+    """Rows and reasons of one candidate from dumps alone: refs hold, for every sample, one dump per member."""
+    rows, reasons = truth_rows(losses, facts), list[Row]()
+    for distance, (sample, own) in product(plan.distances, enumerate(refs)):
+        more, missing, _ = score(own, tests, losses, plan, distance, facts | {"sample": sample})
+        rows += more
+        reasons += [reason for reason in missing if reason not in reasons]
+    return rows, reasons
+
+
 def score(
     refs: Sequence[Predictions],
     tests: Sequence[Predictions],
@@ -461,11 +477,11 @@ class _ScoreRows:
         return {"nc": self.plan.k, "dist": self.plan.k_dist}.get(name)
 
     def key(self, name: str) -> str:
-        """nc → nc@100, as `Scores` has it."""
+        """nc → nc@100, as `SiblingScores` has it."""
         level = self.level(name)
         return name if level is None else f"{name}@{level}"
 
-    def main(self, name: str, scores: Scores) -> None:
+    def main(self, name: str, scores: SiblingScores) -> None:
         """The score with the paper's k against every loss: Tables 1 to 7."""
         try:
             u = scores[self.key(name)]
@@ -476,7 +492,7 @@ class _ScoreRows:
         self.row("mean", float(u.mean()), measure=name, level=self.level(name))
         self.kendall(name, u, self.losses.together, level=self.level(name))
 
-    def alone(self, spaces: Spaces, whole: Scores, seeds: Sequence[int]) -> None:
+    def alone(self, spaces: Spaces, whole: SiblingScores, seeds: Sequence[int]) -> None:
         """Every member's own losses against the siblings' scores, and against its own alone: Tables 8 and 9."""
         for member, seed in enumerate(seeds):
             losses = {name: loss[member] for name, loss in self.losses.alone.items()}
@@ -487,7 +503,7 @@ class _ScoreRows:
                 if self.key(name) in own.u:
                     self.kendall(name + STAR, own[self.key(name)], losses, **about)
 
-    def sweeps(self, spaces: Spaces, whole: Scores) -> None:
+    def sweeps(self, spaces: Spaces, whole: SiblingScores) -> None:
         """Other k, and the first m members, against the losses of all members: Figures 2, 4 and 5."""
         for name, u in whole.u.items():
             k = name.partition("@")[2]

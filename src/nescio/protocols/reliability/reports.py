@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -32,6 +33,8 @@ AXES = {MEMBERS: "networks", NEIGHBOURS: "neighbours"}
 MOST = 6  # candidates whose figures the page shows; of more it shows the tables
 WHICH = "Which score knows what a representation is worth?"
 TRUTH = "Brier score, with labels"
+TAU_AXIS = "Kendall’s τ"
+OF_TAUS: dict[str, Callable[[Sequence[float]], Any]] = {"mean τ ↑": fmean, "lowest τ ↑": min}
 TAU = (
     "Kendall's τ between a score and the downstream performance of every test image, each score signed so that higher "
     "is more reliable"
@@ -45,17 +48,19 @@ ALONE = (
 
 # ---- rows to means
 
-LINE = ("backbone", "setting", "transfer", "method", "condition", "measure", "metric")
+LINE = ("candidate", "backbone", "setting", "transfer", "method", "condition", "measure", "metric")
 
 
 def with_settings(frame: Frame) -> Frame:
-    """Rows with their setting in words, and whether it is one of transfer."""
-    frame = frame.with_column("transfer", lambda row: row["dataset"] != row["target"])
-    return frame.with_column("setting", lambda row: _setting(row["dataset"], row["target"]))
+    """Rows with their setting and their candidate in words, and whether the setting is one of transfer."""
 
+    def named(row: Row) -> Row:
+        data, target = data_name(row["dataset"]), data_name(row["target"])
+        setting = data if row["dataset"] == row["target"] else f"{data} → {target}"
+        candidate = f"{method_word(row['method'])}, {row['backbone']}, {setting}"
+        return row | {"setting": setting, "candidate": candidate, "transfer": row["dataset"] != row["target"]}
 
-def _setting(data: str, target: str) -> str:
-    return data_name(data) if data == target else f"{data_name(data)} → {data_name(target)}"
+    return Frame(map(named, frame))
 
 
 def over_samples(frame: Frame, group: str | None = None, by: Sequence[str] = LINE) -> Frame:
@@ -156,52 +161,41 @@ def table_3(frame: Frame, losses: Sequence[str] = LOSSES) -> list[Table]:
 
 # ---- Figures 2, 4 and 5: ensemble size and number of neighbours
 
-CANDIDATE = ("backbone", "setting", "transfer", "method")
 
-
-def sweeps(frame: Frame, over: str) -> list[tuple[dict[str, Any], Frame]]:
-    """(candidate and setting, its rows) of the sweeps over "k" or "M"; `size` is k or M, also of scores without k."""
+def sweeps(frame: Frame, over: str) -> list[Frame]:
+    """The rows of every candidate in a sweep over "k" or "M"; `size` is k or M, also of scores without k."""
     column = {NEIGHBOURS: "level", MEMBERS: "members"}[over]
     usual = frame.where(metric=f"kendall_{USUAL}")
-    means = over_samples(usual, over, (*CANDIDATE, "measure", column)).with_column("size", lambda row: int(row[column]))
-    fixed = over_samples(usual.where(condition=swept(frame)))
-    found = []
-    for key, own in means.by(*CANDIDATE):
-        candidate = dict(zip(CANDIDATE, key, strict=True))
-        rows, sizes = list(own), own.values("size")
+    means = over_samples(usual, over, (*LINE, column)).with_column("size", lambda row: int(row[column]))
+    level = over_samples(usual.where(condition=swept(frame))).without(measure=("nc", "dist"))
+    candidates = []
+    for (candidate,), own in means.by("candidate"):
+        rows = list(own)
         if over == NEIGHBOURS:  # a score without neighbours is a level line
-            level = fixed.where(**candidate, measure=lambda name: name not in ("nc", "dist"))
-            rows += [row | {"size": size} for row in level for size in sizes]
-        ordered = Frame(rows).sort(lambda row: ORDER.index(row["measure"]), "size")
-        found.append((candidate, ordered))
-    return found
+            rows += [row | {"size": k} for row in level.where(candidate=candidate) for k in own.values("size")]
+        candidates.append(Frame(rows).sort(lambda row: ORDER.index(row["measure"]), "size"))
+    return candidates
 
 
-def sweep_blocks(found: Sequence[tuple[dict[str, Any], Frame]], over: str, figure: int) -> list[Block]:
-    """A figure of each sweep, then their tables."""
+def sweep_blocks(candidates: Sequence[Frame], over: str, figure: int) -> list[Block]:
+    """A figure of each candidate, then their tables."""
     figures, tables = list[Block](), list[Block]()
     note = f"Kendall's τ with minus the Brier score, over {AXES[over]}"
     note += "; the Brier score is that of all networks, whatever M" if over == MEMBERS else ""
     words = f"Figure {figure}. Kendall’s τ with minus the Brier score against the number of {AXES[over]}, {over}."
-    for place, (candidate, rows) in enumerate(found):
-        title = f"{method_word(candidate['method'])}, {candidate['backbone']}, {candidate['setting']}"
-        curves = {
-            score_word(measure): {str(row["size"]): row["value"] for row in own}
-            for (measure,), own in rows.by("measure")
-        }
-        points = level_points(curves, "score", over, "Kendall’s τ")
-        figures.append(Figure(f"fig{figure}-{over.lower()}{place}", title, words, _drawn(curves), points))
-        heads = [Head(f"{over} = {size}", where={"size": size}) for size in sorted(rows.values("size"))]
-        lines = (Column("measure", "score", score_word),)
+    lines = (Column("measure", "score", score_word),)
+    for place, rows in enumerate(candidates):
+        title, curves = rows.one("candidate"), dict[str, dict[str, float]]()
+        for row in rows:
+            curves.setdefault(score_word(row["measure"]), {})[str(row["size"])] = row["value"]
+        chart = partial(levels_figure, curves, TAU_AXIS, guide=0.0)
+        points = level_points(curves, "score", over, TAU_AXIS)
+        figures.append(Figure(f"fig{figure}-{over.lower()}{place}", title, words, chart, points))
+        sizes = sorted(rows.values("size"))
+        heads = [Head(f"{over} = {size}", where={"size": size}, form=decimals(4)) for size in sizes]
         numbered = f"{title} (Figure {figure})"
-        tables.append(
-            table(rows, numbered, lines=lines, heads=heads, note=note, form=decimals(4), mark="none", around=False)
-        )
+        tables.append(table(rows, numbered, lines=lines, heads=heads, note=note, mark="none", around=False))
     return [*figures, *tables]
-
-
-def _drawn(curves: dict[str, dict[str, float]]) -> Any:
-    return lambda: levels_figure(curves, "Kendall’s τ", guide=0.0)
 
 
 @report("reliability/fig2", needs="a sweep over k or over M")
@@ -209,9 +203,10 @@ def fig_2(frame: Frame) -> list[Block]:
     """τ against M and against k, of the first candidate in-distribution and the first in transfer (Figure 2)."""
     blocks: list[Block] = []
     for over in AXES:
-        found = sweeps(frame, over)
-        first = [next((one for one in found if one[0]["transfer"] == transfer), None) for transfer in (False, True)]
-        blocks += sweep_blocks([one for one in first if one is not None], over, 2)
+        first: dict[bool, Frame] = {}
+        for rows in sweeps(frame, over):
+            first.setdefault(rows.one("transfer"), rows)
+        blocks += sweep_blocks([first[side] for side in sorted(first)], over, 2)
     return sorted(blocks, key=lambda block: isinstance(block, Table))
 
 
@@ -239,27 +234,26 @@ def taus(frame: Frame, condition: str, loss: str = USUAL) -> dict[str, list[floa
 @report("reliability/summary", needs="scores of a candidate")
 def summary(frame: Frame) -> Table:
     """One line per score: how well it knew, on average and at worst, and how often it pointed the right way."""
-    condition, rows = swept(frame), dict[str, dict[str, Any]]()
+    condition, rows = swept(frame), dict[str, Row]()
     for loss in (USUAL, "entropy"):
         for measure, values in taus(frame, condition, loss).items():
-            numbers = {"mean τ ↑": fmean(values), "lowest τ ↑": min(values), "above 0 ↑": _above(values)}
             row = rows.setdefault(measure, {"measure": measure})
-            row |= {f"{loss}: {what}": value for what, value in numbers.items()}
+            row |= {f"{loss}: {what}": of(values) for what, of in (OF_TAUS | {"above 0 ↑": _above}).items()}
     ordered = sorted(rows.values(), key=lambda row: -row.get(f"{USUAL}: mean τ ↑", -1.0))
-    heads = list(dict.fromkeys(name for row in ordered for name in row if name != "measure"))
     note = (
         "Kendall's τ with the downstream performance of every test image (minus the Brier score, minus the entropy), "
         f"over all candidates and settings, {condition} distance, each score signed so that higher is more reliable. "
         "Above 0: where the score points the right way"
     )
     known = tuple((SCORES[row["measure"]].word, SCORES[row["measure"]].meaning) for row in ordered)
-    return replace(_by_score(ordered, WHICH, heads, note), legend=known + legend(["kendall"]))
+    return replace(_by_score(ordered, WHICH, note), legend=known + legend(["kendall"]))
 
 
-def _by_score(rows: Sequence[Row], title: str, heads: Sequence[str], note: str) -> Table:
-    """One line per score; a row holds the value of every head."""
-    lines, columns = (Column("measure", "score", score_word),), [Head(name, name, form=decimals(3)) for name in heads]
-    return table(rows, title, lines=lines, heads=columns, note=note, mark="none")
+def _by_score(rows: Sequence[Row], title: str, note: str) -> Table:
+    """One line per score; a row holds the score and the value of every head."""
+    names = dict.fromkeys(name for row in rows for name in row if name != "measure")
+    heads = [Head(name, name, form=decimals(3)) for name in names]
+    return table(rows, title, lines=(Column("measure", "score", score_word),), heads=heads, note=note, mark="none")
 
 
 def _above(values: Sequence[float]) -> str:
@@ -270,16 +264,14 @@ def _above(values: Sequence[float]) -> str:
 def robustness(frame: Frame) -> Table:
     """Unit vectors and cosines against raw vectors and Euclidean distances (§4.5)."""
     sides = {distance: taus(frame, distance) for distance in (COSINE, EUCLIDEAN)}
-    rows = []
-    for measure in SCORES:
-        row: Row = {"measure": measure}
-        for distance, side in sides.items():
-            if values := side.get(measure):
-                row |= {f"{distance}: mean τ ↑": fmean(values), f"{distance}: lowest τ ↑": min(values)}
-        rows += [row] if len(row) == 5 else []  # both distances
-    heads = [f"{distance}: {what} τ ↑" for distance in sides for what in ("mean", "lowest")]
+    rows = [
+        {"measure": measure}
+        | {f"{distance}: {what}": of(side[measure]) for distance, side in sides.items() for what, of in OF_TAUS.items()}
+        for measure in SCORES
+        if all(measure in side for side in sides.values())
+    ]
     note = "Kendall's τ with minus the Brier score, over all candidates and settings; the norm is the same in both"
-    return _by_score(rows, "Does the distance matter?", heads, note)
+    return _by_score(rows, "Does the distance matter?", note)
 
 
 @report("reliability/downstream", needs="downstream losses")
@@ -327,13 +319,8 @@ def heat(frame: Frame) -> Made:
     """τ with minus the Brier score of every candidate, setting and score."""
     means = over_samples(frame.where(condition=swept(frame), metric=f"kendall_{USUAL}"))
     cells = [
-        {
-            "line": f"{method_word(row['method'])}, {row['backbone']}, {row['setting']}",
-            "column": score_word(row["measure"]),
-            "value": row["value"],
-            "n": row["n"],
-        }
-        for _, own in means.by("backbone", "setting", "method")
+        {"line": row["candidate"], "column": score_word(row["measure"]), "value": row["value"], "n": row["n"]}
+        for _, own in means.by("candidate")
         for row in own.sort(lambda row: ORDER.index(row["measure"]))
     ]
     if len(cells) < 2:
@@ -343,7 +330,7 @@ def heat(frame: Frame) -> Made:
         "heat",
         "Every candidate with every score",
         "Kendall’s τ with minus the Brier score: more colour is better, 0 is guessing.",
-        lambda: heat_figure(cells, "Kendall’s τ", 0.0, names),
+        lambda: heat_figure(cells, TAU_AXIS, 0.0, names),
         cells,
     )
 

@@ -1,12 +1,15 @@
-"""Which images a model is asked about, under which labels."""
+"""Which images an image set holds for pretrained networks, under which labels."""
 
 import numpy as np
 import pytest
 
-from nescio.datasets.classes import chosen, labelled, numbered
+from nescio.datasets.images import ImageSet, absolute, numbered
 from nescio.errors import BadInput
-from nescio.predictions.entries import spec_of
 from zoo_help import encoded, folder, pack, picture
+
+
+def labelled(data, split="given", **options):
+    return ImageSet(data, split=split, **options).load()
 
 
 def arrays(path, classes=10, n=40, size=8):
@@ -19,7 +22,7 @@ def arrays(path, classes=10, n=40, size=8):
     return path
 
 
-def test_a_pack_of_validation_images_alone_can_be_asked_about_and_not_trained_on(tmp_path):
+def test_a_pack_of_validation_images_alone_can_be_evaluated_and_not_trained_on(tmp_path):
     from nescio.datasets import load
 
     spec = f"npz:{pack(tmp_path / 'val.npz')}"
@@ -32,7 +35,7 @@ def test_a_pack_of_validation_images_alone_can_be_asked_about_and_not_trained_on
 
 def test_outside_means_every_labelled_image(tmp_path):
     spec = f"npz:{arrays(tmp_path / 'set.npz')}"
-    inside, outside = labelled(spec), labelled(spec, outside=True)
+    inside, outside = labelled(spec), labelled(spec, "outside")
     assert (len(inside), len(outside)) == (40, 80)
     assert len(set(outside.index.tolist())) == 80
     held = np.load(tmp_path / "set.npz")
@@ -44,17 +47,17 @@ def test_outside_means_every_labelled_image(tmp_path):
     held["split"] = np.array(["train", "val", "test"] * 3)
     np.savez(words, **held)
     assert len(labelled(f"npz:{words}")) == 3
-    assert len(labelled(f"npz:{words}", outside=True)) == 9
+    assert len(labelled(f"npz:{words}", "outside")) == 9
 
 
 def test_folders(tmp_path):
     whole = folder(tmp_path / "plain", ("ant", "bee"), each=10)
     assert len(labelled(f"folder:{whole}")) == 20, "nothing was trained on it"
-    assert len(labelled(f"folder:{whole}", divided=True)) == 4, "what `nescio train` leaves for testing"
+    assert len(labelled(f"folder:{whole}", "test")) == 4, "what `nescio train` leaves for testing"
     folder(tmp_path / "both/train", ("ant", "bee"), each=5)
     folder(tmp_path / "both/val", ("ant", "bee"), each=2)
     assert len(labelled(f"folder:{tmp_path / 'both'}")) == 4
-    assert len(labelled(f"folder:{tmp_path / 'both'}", outside=True)) == 14
+    assert len(labelled(f"folder:{tmp_path / 'both'}", "outside")) == 14
     only = folder(tmp_path / "only/test", ("ant", "bee"), each=3).parent
     assert len(labelled(f"folder:{only}")) == 6
 
@@ -103,46 +106,42 @@ def test_labels_in_the_numbering_of_the_model(tmp_path):
     animals = labelled(f"folder:{folder(tmp_path / 'animals', ('ant', 'bee', 'cat'))}")
     assert numbered(animals, 3).labels.tolist() == [0, 0, 1, 1, 2, 2]
     taught = numbered(animals, 2, ("cat", "ant"))
-    assert taught.labels.tolist() == [1, 1, 0, 0] and taught.rows != "all"
+    assert taught.labels.tolist() == [1, 1, 0, 0] and taught.rows != animals.rows
     some = folder(tmp_path / "some", (WNIDS[0], "n00000001"))
     with pytest.raises(BadInput, match="has 2 classes and the model 1000"):
         numbered(labelled(f"folder:{some}"), 1000)
-    outside = labelled(f"folder:{tmp_path / 'animals'}", outside=True)
-    assert numbered(outside, 1000) is outside
 
 
 def test_a_few_rows_stand_for_all(tmp_path):
-    images = labelled(f"npz:{arrays(tmp_path / 'set.npz', classes=10, n=100)}")
-    few = chosen(images, limit=30)
+    data = f"npz:{arrays(tmp_path / 'set.npz', classes=10, n=100)}"
+    images, few, some = labelled(data), labelled(data, limit=30), labelled(data, only=(3, 7))
     assert np.bincount(few.labels).tolist() == [3] * 10
     assert (np.diff(few.index) > 0).all()
-    assert np.array_equal(few.index, chosen(images, limit=30).index)
-    assert sorted(set(chosen(images, limit=4).labels.tolist())) == [1, 3, 6, 8]
-    assert chosen(images, limit=100) is images and chosen(images, limit=999) is images
-    some = chosen(images, classes=(3, 7))
+    assert sorted(set(labelled(data, limit=4).labels.tolist())) == [1, 3, 6, 8]
+    assert labelled(data, limit=100).rows == images.rows == labelled(data, limit=999).rows
     assert set(some.labels.tolist()) == {3, 7} and len(some) == 20
-    assert {few.rows, some.rows, chosen(images, limit=31).rows} & {"all"} == set()
-    assert len({few.rows, some.rows, chosen(images, limit=31).rows}) == 3
+    assert len({images.rows, few.rows, some.rows, labelled(data, limit=31).rows}) == 4
+    place = {int(key): row for row, key in enumerate(images.index)}
     for row in range(len(few)):
-        np.testing.assert_array_equal(few.source(row), images.source(int(few.at[row])))
+        np.testing.assert_array_equal(few.source(row), images.source(place[int(few.index[row])]))
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"limit": 0}, "--limit is a number of images from 1 on, not 0"),
-        ({"classes": (10,)}, "has no class 10: they run from 0 to 9"),
-        ({"classes": (-1,)}, "has no class -1"),
+        ({"only": (10,)}, "has no class 10: they run from 0 to 9"),
+        ({"only": (-1,)}, "has no class -1"),
     ],
 )
 def test_bad_choices(tmp_path, options, sentence):
     with pytest.raises(BadInput, match=sentence):
-        chosen(labelled(f"npz:{arrays(tmp_path / 'set.npz')}"), **options)
+        labelled(f"npz:{arrays(tmp_path / 'set.npz')}", **options)
 
 
 def test_one_set_has_one_name(tmp_path, monkeypatch):
     pack(tmp_path / "val.npz")
     monkeypatch.chdir(tmp_path)
-    assert spec_of("npz:val.npz") == spec_of("npz:./val.npz") == f"npz:{tmp_path.resolve() / 'val.npz'}"
-    assert spec_of("digits") == "digits" and spec_of("npz:nowhere.npz@32") == "npz:nowhere.npz@32"
-    assert spec_of("npz:val.npz@32") == f"npz:{tmp_path.resolve() / 'val.npz'}@32"
+    assert absolute("npz:val.npz") == absolute("npz:./val.npz") == f"npz:{tmp_path.resolve() / 'val.npz'}"
+    assert absolute("digits") == "digits" and absolute("npz:nowhere.npz@32") == "npz:nowhere.npz@32"
+    assert absolute("npz:val.npz@32") == f"npz:{tmp_path.resolve() / 'val.npz'}@32"

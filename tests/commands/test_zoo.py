@@ -1,0 +1,237 @@
+"""`nescio zoo`: many pretrained models on a person's images, compared."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nescio.cli import main
+from nescio.predictions import Predictions
+from nescio.predictions.entries import stored_dumps
+from nescio.work.store import Store
+from zoo_help import N, answers, folder, images_at
+
+pytest.importorskip("torch")
+pytest.importorskip("timm")
+pytest_plugins = ("zoo_fixtures",)
+pytestmark = pytest.mark.usefixtures("offline")
+
+
+def run(*words):
+    return main(["zoo", *map(str, words), "--device", "cpu"])
+
+
+def test_the_command_compares_models_and_writes_a_page(place, tmp_path, capsys):
+    table = tmp_path / "results.csv"
+    table.write_text("model,top1,img_size\ntest_resnet.r160_in1k,80.0,160\ntest_vit.r160_in1k,0.1,160\n")
+    words = ["test_resnet", "test_vit", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w"]
+    words += ["--store", tmp_path / "store", "--published", table]
+    assert run(*words, "--report", tmp_path / "page") == 0
+    out, err = capsys.readouterr()
+    assert "test_resnet" in out and "test_vit" in out and (tmp_path / "page/index.html").is_file()
+    assert "note: test_resnet has top-1 0.00% on 12 images and 80.00% is published" in err
+    assert "test_vit has top-1" not in err.split("note:", 1)[1]
+    assert run(*words, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    accuracy = {row["backbone"]: row["value"] for row in rows if row["metric"] == "accuracy" and not row["calibrated"]}
+    assert accuracy.keys() == {"test_resnet", "test_vit"}
+    published = {row["backbone"]: row["value"] for row in rows if row["metric"] == "published_accuracy"}
+    assert published == {"test_resnet": pytest.approx(0.8), "test_vit": pytest.approx(0.001)}
+
+
+def test_the_command_goes_on_after_a_failure_and_ends_with_one(place, tmp_path, capsys):
+    words = ["test_resnet", "test_byobnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w"]
+    assert run(*words, "--store", tmp_path / "store", "--json") == 1
+    out, err = capsys.readouterr()
+    assert {row["backbone"] for row in json.loads(out)} == {"test_resnet"}
+    assert "failed: test_byobnet on val: The weights of test_byobnet are not on this machine" in err
+
+
+def test_nothing_but_failures(place, tmp_path, capsys):
+    assert run("test_byobnet", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path, "--json") == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out) == [] and "failed: test_byobnet" in err
+
+
+def test_all_means_the_models_whose_weights_are_there(place, tmp_path, capsys):
+    words = ["--all", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path, "--json"]
+    assert run(*words, "--forget") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["backbone"] for row in rows} == {"test_resnet", "test_vit", "test_efficientnet"}
+    assert not list((tmp_path / "pixels").glob("[0-9a-f]*")), "forgotten when the last model was done"
+
+
+def test_damaged_images_are_skipped_when_asked_for(place, tmp_path, capsys):
+    images = dict(np.load(place / "val.npz"))
+    images["blob"] = images["blob"].copy()
+    images["blob"][images["offsets"][4] : images["offsets"][5]] = 0
+    np.savez(tmp_path / "val.npz", **images)
+    words = ["test_resnet", "test_vit", "--data", f"npz:{tmp_path / 'val.npz'}", "--weights", place / "w"]
+    words += ["--store", tmp_path / "store", "--json"]
+    assert run(*words) == 1
+    assert "Image 4 of val cannot be read" in (err := capsys.readouterr().err) and "With --skip-damaged such" in err
+    for _ in range(2):
+        assert run(*words, "--skip-damaged") == 0
+        out, err = capsys.readouterr()
+        assert f"note: 1 of {N} images of val cannot be read and are left out: image 4." in err
+        assert {row["n"] for row in json.loads(out) if row["metric"] == "accuracy"} == {N - 1}
+    assert "decoded" not in err and "images/s" not in err, "the second run finds all done"
+    found = stored_dumps(Store(tmp_path / "store"))
+    assert [each.load().index.tolist() for each in found] == 2 * [[row for row in range(N) if row != 4]]
+    (whole,), _ = answers(place, Store(tmp_path / "whole"), "test_resnet")
+    sound, whole = found[0].load(), whole.load()
+    np.testing.assert_array_equal(sound.labels, np.delete(whole.labels, 4))
+    np.testing.assert_allclose(sound.logits, np.delete(whole.logits, 4, 0), rtol=2e-3, atol=2e-3)
+
+
+def test_all_without_any_weights_names_the_folder(place, tmp_path, capsys):
+    (tmp_path / "none").mkdir()
+    assert run("--all", "--weights", tmp_path / "none", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path) == 2
+    assert "No pretrained model has its weights in" in capsys.readouterr().err
+
+
+def test_many_models_without_weights_are_one_line(place, tmp_path, capsys):
+    assert run("test_*", "--data", f"npz:{place / 'val.npz'}", "--store", tmp_path, "--json") == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("failed")]
+    assert len(lines) == 1 and "predictions that need weights: The weights of test_" in lines[0]
+
+
+def test_graded_detection_of_other_classes(place, tmp_path, capsys):
+    other = folder(tmp_path / "animals", tuple("abcdefgh"), each=6)
+    fixed = folder(tmp_path / "fixed", ("x", "y"), each=3)
+    words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
+    words += ["--out", f"folder:{other}", "--also", f"hard=folder:{fixed}", "--estimation", 4, "--test", 2, "--json"]
+    assert run(*words) == 0
+    rows = json.loads(capsys.readouterr().out)
+    graded = [row for row in rows if row["protocol"] == "cood" and row["metric"] == "auroc"]
+    assert {0.0, 10.0} <= {row["level"] for row in graded} and "hard" in {row["target"] for row in graded}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--published", "nofile.csv"], "nofile.csv cannot be read as a table"),
+        (["--out", "OTHER", "--estimation", 0], "--estimation must be at least 1"),
+        (["--out", "OTHER", "--hierarchy", "nofile.txt"], "nofile.txt cannot be read"),
+        (["--out", "OTHER", "--hierarchy", "TREE"], "no names: name them with --in-names and --out-names"),
+        (["--out", "OTHER", "--hierarchy", "TREE", "--in-names", "IN"], "The hierarchy knows none of the in-classes"),
+        (["--out", "OTHER", "--in-names", "FEW"], "few.txt has 3 names and"),
+        (["--out", "OTHER", "--in-names", "IN", "--out-names", "FEW"], "has 8 classes: name every class"),
+    ],
+)
+def test_options_are_checked_before_any_model_predicts(place, tmp_path, capsys, monkeypatch, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    other = folder(tmp_path / "animals", tuple("abcdefgh"), each=2)
+    (tmp_path / "tree.txt").write_text("a b\n")
+    (tmp_path / "few.txt").write_text("x\ny\nz\n")
+    (tmp_path / "in.txt").write_text("".join(f"n{y}\n" for y in range(1000)))
+    names = {"OTHER": f"folder:{other}", "TREE": "tree.txt", "FEW": "few.txt", "IN": "in.txt"}
+    monkeypatch.setattr("nescio.commands.zoo.predictions", lambda *_: pytest.fail("a model predicts"))
+    data = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
+    assert run(*data, *(names.get(word, word) for word in words)) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_grading_that_fails_has_no_page_and_no_link_to_one(place, tmp_path, capsys):
+    other = folder(tmp_path / "animals", tuple("abcdefgh"), each=6)
+    words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
+    assert run(*words, "--out", f"folder:{other}", "--estimation", 8, "--test", 2) == 1
+    told = capsys.readouterr()
+    assert "No out-class has 10 images" in told.err and told.err.count("failed: ") == 1
+    assert "nothing to show" not in told.out
+    report = tmp_path / "s" / "report" / "zoo"
+    assert not (report / "cood").exists() and "cood/index.html" not in (report / "index.html").read_text()
+
+
+def test_classes_above_or_below_are_left_out_by_names_of_ones_own(place, tmp_path, capsys):
+    other = folder(tmp_path / "animals", tuple("abcdefgh"), each=6)
+    (tmp_path / "tree.txt").write_text("n0 a\nn1 n2\n")
+    (tmp_path / "in.txt").write_text("".join(f"n{y}\n" for y in range(1000)))
+    words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
+    words += ["--out", f"folder:{other}", "--estimation", 4, "--test", 2]
+    words += ["--hierarchy", tmp_path / "tree.txt", "--in-names", tmp_path / "in.txt"]
+    assert run(*words) == 0
+    assert "1 of 8 out-classes are in-classes, or above or below" in " ".join(capsys.readouterr().out.split())
+    known, new = (tmp_path / "s" / "report" / "zoo" / name / "index.html" for name in ("", "cood"))
+    assert 'href="cood/index.html"' in known.read_text() and 'href="../index.html"' in new.read_text()
+    assert main(["report", str(tmp_path / "s"), "--only", "cood/models,fig6", "--to", str(tmp_path / "f")]) == 0
+
+
+def test_a_look_at_a_few(place, tmp_path, capsys):
+    words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--json"]
+    assert run(*words, "--store", tmp_path, "--limit", 5) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert max(row["n"] for row in rows) == 5
+    labels = images_at(place).load().labels
+    assert run(*words, "--store", tmp_path, "--classes", f"{labels[0]},{labels[3]},{labels[7]}") == 0
+    (found,) = [each for each in stored_dumps(Store(tmp_path)) if each.facts["rows"] == 3] or [None]
+    rows = json.loads(capsys.readouterr().out)
+    assert max(row["n"] for row in rows) == 3 and found is None, "most rows count in the store's list"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["test_resnet"], "the following arguments are required: --data"),
+        (["--data", "VAL"], "There is no model to predict with"),
+        (["resnet51", "--data", "VAL"], "Did you mean"),
+        (["test_resnet", "--data", "npz:nowhere.npz"], "There is nothing at"),
+        (["test_resnet", "--data", "VAL", "--limit", "0"], "--limit is a number of images from 1 on"),
+        (["test_resnet", "--data", "VAL", "--passes", "-1"], "passes is -1: it must be at least 0"),
+        (["test_resnet", "--data", "VAL", "--drop", "1"], "--drop is a share from 0 to below 1"),
+        (["test_resnet", "--data", "VAL", "--batch", "0"], "--batch is a number of images from 1 on"),
+        (["test_resnet", "--data", "VAL", "--also", "x=digits"], "--also names further sets beside --out"),
+        (["test_resnet", "--data", "VAL", "--out", "digits", "--also", "x"], "is not of the form NAME=VALUE"),
+        (["test_resnet", "--data", "VAL", "--weights", "nowhere"], "no folder and no file of weights at nowhere"),
+        (["test_resnet", "test_vit", "--data", "VAL", "--weights", "FILE"], "is one checkpoint and 2 models are named"),
+        (["test_*", "--data", "digits"], "digits has 10 classes and the model 1000"),
+        (["test_resnet", "--data", "VAL", "--classes", "x"], "is not a list of class numbers"),
+    ],
+)
+def test_bad_words(place, tmp_path, capsys, monkeypatch, words, sentence):
+    monkeypatch.chdir(tmp_path)
+    names = {"VAL": f"npz:{place / 'val.npz'}", "FILE": str(place / "w/test_resnet.safetensors")}
+    try:
+        end = run(*(names.get(word, word) for word in words), "--store", tmp_path)
+    except SystemExit as no:
+        end = no.code
+    err = " ".join(capsys.readouterr().err.split())
+    assert end == 2 and sentence.lower() in err.lower()
+
+
+def test_a_set_of_other_classes_is_a_failure_of_a_named_model(place, tmp_path, capsys):
+    words = ["test_resnet", "--data", "digits", "--weights", place / "w", "--store", tmp_path, "--json"]
+    assert run(*words) == 1
+    assert "digits has 10 classes and the model 1000" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_network_of_ones_own(tmp_path, capsys):
+    """store:KEY: the same answers as `nescio predict` gives, from its own size, mean and deviation."""
+    store = tmp_path / "store"
+    assert main(["train", "--method", "erm", "--epochs", "1", "--store", str(store), "--device", "cpu"]) == 0
+    key = capsys.readouterr().out.split()[0]
+    to = tmp_path / "test.npz"
+    assert main(["predict", key, "--to", str(to), "--store", str(store), "--device", "cpu"]) == 0
+    assert run(f"store:{key[:6]}", "--data", "digits", "--store", store, "--json") == 0
+    (found,) = stored_dumps(Store(store), "digits")
+    ours, theirs = found.load(), Predictions.load(to)
+    assert found.model == f"store:{key}"
+    np.testing.assert_array_equal(ours.labels, theirs.labels)
+    np.testing.assert_allclose(ours.logits, theirs.logits, atol=5e-3, rtol=2e-3)
+
+
+REAL, FILES = os.environ.get("NESCIO_DATA", ""), os.environ.get("NESCIO_WEIGHTS", "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (Path(REAL) / "imagenet_val_2k.npz").is_file(), reason="NESCIO_DATA has no imagenet_val_2k.npz")
+@pytest.mark.skipif(not list(Path(FILES or ".").glob("efficientnet-lite0*.pth")), reason="NESCIO_WEIGHTS has no Lite0")
+def test_efficientnet_lite0_is_right_about_three_of_four_images(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NESCIO_WEIGHTS", FILES)
+    data = f"npz:{Path(REAL) / 'imagenet_val_2k.npz'}"
+    assert run("tf_efficientnet_lite0", "--data", data, "--store", tmp_path, "--json") == 0
+    (found,) = stored_dumps(Store(tmp_path))
+    assert found.facts["accuracy"] == pytest.approx(0.75, abs=0.03)

@@ -1,0 +1,70 @@
+"""Predictions with the name of their model: those of a store, and a person's own files."""
+
+import time
+
+import numpy as np
+import pytest
+
+from nescio.errors import BadInput
+from nescio.predictions import Predictions
+from nescio.predictions.entries import file_dump, stored_dumps
+from nescio.work.store import Store
+from zoo_help import N, answers, folder, images_at
+
+pytest.importorskip("timm")
+
+from nescio.datasets.images import ImageSet, absolute
+
+pytest_plugins = ("zoo_fixtures",)
+pytestmark = pytest.mark.usefixtures("offline")
+
+
+def test_of_one_model_the_answer_to_most_rows_is_taken(place, tmp_path):
+    store = Store(tmp_path)
+    for images in (images_at(place), images_at(place, limit=4)):
+        answers(place, store, "test_resnet", images=images)
+        time.sleep(0.01)
+    assert len(list((tmp_path / "predict").glob("*"))) == 2
+    (found,) = stored_dumps(store, images_at(place).data)
+    assert found.facts["rows"] == N
+    assert stored_dumps(store, "npz:other.npz") == [] and stored_dumps(store, outside=True) == []
+
+
+def test_sets_outside_are_marked(place, tmp_path):
+    store = Store(tmp_path / "store")
+    other = folder(tmp_path / "animals", ("ant", "bee"), each=3)
+    images = ImageSet(absolute(f"folder:{other}"), split="outside")
+    (found,), _ = answers(place, store, "test_resnet", images=images)
+    dump = found.load()
+    assert not dump.taught.any() and dump.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert found.facts["outside"] is True and "accuracy" not in found.facts
+    assert [each.key for each in stored_dumps(store, outside=True)] == [found.key]
+    assert stored_dumps(store, outside=False) == []
+
+
+def test_only_predictions_that_were_made_to_compare_models_are_listed(place, tmp_path):
+    store = Store(tmp_path)
+    (found,), _ = answers(place, store, "test_resnet", compared=False)
+    assert found.facts["rows"] == N and stored_dumps(store) == []
+
+
+def test_a_persons_own_file_is_an_entry(tmp_path):
+    rng = np.random.default_rng(0)
+    dump = Predictions(logits=rng.normal(size=(5, 3)), labels=[0, 1, 2, 0, 1])
+    dump.save(tmp_path / "mine.npz")
+    dump.save(tmp_path / "theirs")
+    file, other = file_dump(tmp_path / "mine.npz"), file_dump(tmp_path / "theirs", "net", "digits")
+    assert (file.model, file.data, other.model, other.data) == ("mine", "predictions", "net", "digits")
+    np.testing.assert_array_equal(file.load().labels, dump.labels)
+    dump.replace(labels=[0, 0, 0, 0, 0]).save(tmp_path / "mine.npz")
+    assert file_dump(tmp_path / "mine.npz").key != file.key
+    hash(file)
+    with pytest.raises(BadInput, match="There is no file or folder of predictions"):
+        file_dump(tmp_path / "nothing.npz")
+
+
+def test_a_damaged_entry_is_named(place, tmp_path):
+    (found,), _ = answers(place, Store(tmp_path), "test_resnet")
+    (found.place.parent / "facts.json").write_text("{")
+    with pytest.raises(BadInput, match=f"{found.key} is damaged"):
+        stored_dumps(Store(tmp_path))

@@ -1,0 +1,202 @@
+"""What people really have is read: rounded, binary, named, masked, top-1, given twice; with a note where it matters."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax, softmax
+
+from nescio import BadInput, Predictions, stack
+from nescio.analysis.cards import scorecard
+from nescio.measures import summary
+from nescio.predictions import same_rows
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(50, 4))
+LABELS = RNG.integers(0, 4, 50)
+
+
+# ---- rounded probabilities
+
+
+@pytest.mark.parametrize(("classes", "decimals"), [(10, 3), (10, 2), (1000, 3), (1000, 4), (4, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rounded_probabilities_are_divided_by_their_sum(classes, decimals, dtype):
+    exact = softmax(np.random.default_rng(1).normal(size=(300, classes)) * 3, axis=1)
+    rounded = exact.round(decimals).astype(dtype)
+    assert np.abs(rounded.sum(1) - 1).max() > 1.1e-3
+    p = Predictions(probs=rounded)
+    np.testing.assert_allclose(np.exp(p.logits[:, 0].astype(float)).sum(1), 1, atol=1e-5)
+    np.testing.assert_allclose(
+        np.exp(p.logits[:, 0].astype(float)), rounded / rounded.sum(1, keepdims=True), rtol=1e-4, atol=1e-7
+    )
+    (note,) = p.notes
+    assert f"rounded to {decimals} decimals" in note and "divided by its sum" in note
+
+
+def test_the_note_of_the_reader_reaches_the_scorecard_and_every_copy(tmp_path):
+    probs = softmax(RNG.normal(size=(50, 10)) * 2, axis=1).round(2)
+    np.savez(tmp_path / "a.npz", probs=probs, labels=np.arange(50) % 10)
+    p = Predictions.load(tmp_path / "a.npz")
+    for copy in (p, p.take(slice(3)), p.replace(labels=None), p.select([4, 2]), stack([p, p])):
+        assert copy.notes == p.notes != ()
+    for ending in ("", ".npz", ".safetensors", ".parquet"):
+        assert Predictions.load(p.save(tmp_path / f"copy{ending}")).notes == p.notes
+    assert scorecard(p, val=p.take(slice(20))).notes[: len(p.notes)] == list(p.notes)
+    assert scorecard(Predictions(logits=LOGITS, labels=LABELS)).notes == []
+
+
+def test_sums_that_rounding_does_not_explain_are_refused():
+    row = np.array([[0.503, 0.5], [0.25, 0.75]])
+    with pytest.raises(BadInput, match=r"row 0 is off by 0\.003"):
+        Predictions(probs=row)  # two numbers of three decimals are off by 0.001 at most
+    many = np.zeros((2, 1000))
+    many[:, 0] = 0.9, 1.1  # 999 zeros may have been rounded down, and none was rounded up
+    with pytest.raises(BadInput, match=r"row 1 is off by 0\.1"):
+        Predictions(probs=many)
+
+
+def test_logits_that_look_like_probabilities_are_noted():
+    probs = softmax(LOGITS, axis=1)
+    (note,) = Predictions(logits=probs, labels=LABELS).notes
+    assert "logits look like probabilities" in note
+    assert Predictions(logits=LOGITS).notes == Predictions(logits=probs * 2).notes == ()
+    changed = np.tile(probs, (4000, 1))
+    changed[-1] *= 2
+    assert Predictions(logits=changed).notes == ()
+
+
+# ---- both, one column, masks, log-probabilities
+
+
+def test_logits_win_over_the_probabilities_that_are_their_softmax():
+    for probs in (
+        softmax(LOGITS, axis=1),
+        softmax(LOGITS, axis=1).astype(np.float16),
+        softmax(LOGITS, axis=1).round(2),
+    ):
+        p = Predictions(logits=LOGITS, probs=probs)
+        np.testing.assert_array_equal(p.logits[:, 0], LOGITS)
+        assert not p.normalized
+    draws = RNG.normal(size=(50, 3, 4))
+    assert Predictions(logits=draws, probs=softmax(draws, axis=2).mean(1)).draws == 3
+    with pytest.raises(BadInput, match="not the softmax of logits, first in row 7"):
+        Predictions(logits=LOGITS, probs=np.where(np.arange(50)[:, None] == 7, 0.25, softmax(LOGITS, axis=1)))
+
+
+@pytest.mark.parametrize("shape", [(50,), (50, 1)])
+def test_one_column_of_a_binary_classifier(shape):
+    z = RNG.normal(size=50) * 3
+    p = 1 / (1 + np.exp(-z))
+    labels = (RNG.random(50) < p).astype(int)
+    by_logit = Predictions(logits=z.reshape(shape), labels=labels)
+    by_prob = Predictions(probs=p.reshape(shape), labels=labels)
+    assert by_logit.classes == by_prob.classes == 2
+    for dump in (by_logit, by_prob):
+        np.testing.assert_allclose(summary(dump).answers().confidence, np.maximum(p, 1 - p), rtol=1e-9)
+        np.testing.assert_array_equal(summary(dump).predicted, (p > 0.5).astype(int))
+        assert "class 1 of a binary classifier" in dump.notes[0]
+
+
+def test_masked_classes_have_probability_zero():
+    masked = LOGITS.copy()
+    masked[:, 2] = -np.inf
+    labels = np.where(LABELS == 2, 0, LABELS)
+    for dtype in (np.float16, np.float32, np.float64):
+        z = masked.astype(dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            dump = Predictions(logits=z, labels=labels)
+            found = summary(dump)
+            without = summary(Predictions(logits=np.delete(z, 2, 1), labels=labels - (labels > 2)))
+        for name in ("largest", "entropy", "gap", "energy", "max_logit"):
+            np.testing.assert_allclose(found.u[name], without.u[name], rtol=1e-12, err_msg=name)
+        np.testing.assert_allclose(found.answers().log_loss, without.answers().log_loss, rtol=1e-12)
+    of_masked = summary(Predictions(logits=masked, labels=np.full(50, 2))).answers()
+    assert of_masked.floored == 50
+    np.testing.assert_allclose(of_masked.log_loss, -np.log(np.finfo(np.float64).tiny))
+
+
+def test_masked_classes_stay_masked_under_calibration_and_in_files(tmp_path):
+    from nescio.analysis import calibrate
+
+    masked = np.where(RNG.random(LOGITS.shape) < 0.3, -np.inf, LOGITS)
+    masked[np.arange(50), LABELS] = LOGITS[np.arange(50), LABELS]
+    dump = Predictions(logits=masked, labels=LABELS)
+    for ending in ("", ".npz", ".safetensors", ".parquet", ".csv"):
+        np.testing.assert_array_equal(Predictions.load(dump.save(tmp_path / f"a{ending}")).logits, dump.logits)
+    for scale in (calibrate.temperature(dump), calibrate.vector(dump)):
+        np.testing.assert_array_equal(np.isneginf(scale(dump).logits), np.isneginf(dump.logits))
+        assert summary(scale(dump)).answers().log_loss.mean() <= summary(dump).answers().log_loss.mean() + 1e-9
+
+
+def test_log_probabilities_must_sum_to_one():
+    logs = log_softmax(LOGITS, axis=1)
+    for dtype in (np.float16, np.float32, np.float64):
+        Predictions(logits=logs.astype(dtype), normalized=True)
+    Predictions(logits=logs.round(2), normalized=True)
+    for far in (logs + 0.05, LOGITS, -np.abs(LOGITS)):
+        with pytest.raises(BadInput, match="the log-probabilities of row 0 stand for a sum that is off one by"):
+            Predictions(logits=far, normalized=True)
+
+
+def test_the_copy_in_half_precision_does_not_win_by_its_zeros():
+    """One floor whatever the dtype: a wrong answer with probability 0 costs a float16 model what it costs others."""
+    z = RNG.normal(size=(400, 5)) * 30
+    labels = RNG.integers(0, 5, 400)
+    exact = softmax(z, axis=1)
+    for low in (np.float16, np.float32):
+        probs = exact.astype(low)
+        zero = probs[np.arange(400), labels] == 0
+        copies = [Predictions(probs=copy, labels=labels) for copy in (probs, probs.astype(np.float64))]
+        losses = [summary(copy).answers().log_loss for copy in copies]
+        np.testing.assert_array_equal(losses[0][zero], losses[1][zero])
+        assert (losses[0][zero] > 700).all()
+        assert losses[0].mean() >= summary(Predictions(probs=exact, labels=labels)).answers().log_loss.mean()
+
+
+# ---- names of classes
+
+
+def test_names_of_classes_become_numbers_in_sorted_order():
+    names = np.array(["owl", "ant", "cat", "bee"])
+    p = Predictions(labels=names[LABELS], logits=LOGITS)
+    assert p.class_names == ("ant", "bee", "cat", "owl")
+    assert [p.class_names[label] for label in p.labels] == names[LABELS].tolist()
+    assert "ant (0) to owl" in p.notes[0]
+    given = Predictions(labels=names[LABELS], logits=LOGITS, class_names=list(names))
+    np.testing.assert_array_equal(given.labels, LABELS)
+    assert given.class_names == tuple(names) and given.take([3]).class_names == tuple(names)
+    np.testing.assert_array_equal(Predictions(labels=LABELS.astype(str), logits=LOGITS).labels, LABELS)
+
+
+def test_a_name_that_is_no_class_belongs_to_a_row_that_was_not_taught(tmp_path):
+    held = {"labels": ["ant", "yak"], "logits": LOGITS[:2], "class_names": ["ant", "bee", "cat", "owl"]}
+    with pytest.raises(BadInput, match="labels holds 4 in row 1, but the classes are 0 to 3"):
+        Predictions(**held)
+    assert Predictions(**held, taught=[True, False]).labels.tolist() == [0, 4]
+    assert Predictions.load({"labels": ["yak", "emu"], "logits": LOGITS[:2]}, outside=True).labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("ending", ["", ".npz", ".safetensors", ".parquet"])
+def test_names_of_classes_are_kept(tmp_path, ending):
+    p = Predictions(labels=LABELS, logits=LOGITS, class_names=["a", "b", "c", "ü"])
+    assert Predictions.load(p.save(tmp_path / f"a{ending}")).class_names == ("a", "b", "c", "ü")
+
+
+# ---- the same rows twice
+
+
+def test_the_same_rows_are_known_in_any_order_and_under_any_index():
+    p = Predictions(logits=LOGITS, labels=LABELS, embeddings=LOGITS)
+    order = RNG.permutation(50)
+    assert same_rows(p, p)
+    assert same_rows(p, p.take(order))
+    assert same_rows(p, p.take(order).replace(index=np.arange(50) + 1000, embeddings=None))
+    moved = LOGITS.copy()
+    moved[7, 0] += 1e-6
+    assert not same_rows(p, p.replace(logits=moved))
+    assert not same_rows(p, p.take(slice(49)))
+    assert not same_rows(p, p.replace(labels=LABELS[::-1]))
+    assert not same_rows(Predictions(labels=LABELS), Predictions(labels=LABELS))
+    assert not same_rows(p, Predictions(logits=RNG.normal(size=(50, 4)), labels=LABELS))

@@ -1,0 +1,309 @@
+"""Predict, the only writer of dumps: what is in them, for trained and dense networks, resumed and never made twice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+import torch
+from torch import nn
+
+from nescio import datasets, metrics, predict
+from nescio.datasets import Batches
+from nescio.datasets.changes import Crop, Rotation
+from nescio.datasets.images import ImageSet
+from nescio.datasets.view import View
+from nescio.errors import BadInput
+from nescio.methods import Output, registry
+from nescio.networks.models import Network, trained
+from nescio.predict import Keeping, PixelCounts, count_pixels, count_step, load_dump, outputs, predict_step
+from nescio.runtime import runtime
+from nescio.training import load_method, train_step
+from nescio.trials import Training, Trial
+from nescio.work.steps import Context
+from nescio.work.store import Damaged, Store
+
+torch.set_num_threads(1)
+HERE = runtime("cpu")
+
+
+def trial_of(data, method="erm", **more):
+    budget = Training(epochs=1, batch=16, augment="none")
+    recipe = registry[method].recipe_class()
+    return Trial(method=method, recipe=recipe, data=data, backbone="mlp", training=budget, **more)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Images of 6 × 10 pixels in four classes, with votes and groups."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for part, n in (("train", 120), ("test", 40)):
+        labels = np.arange(n) % 4
+        noise = rng.integers(0, 120, (n, 6, 10, 3), np.uint8)
+        arrays |= {
+            f"x_{part}": noise + (30 * labels[:, None, None, None]).astype(np.uint8),
+            f"y_{part}": labels,
+            f"annotations_{part}": rng.integers(1, 9, (n, 4)).astype(float),
+            f"groups/domain_{part}": np.array(["day", "night"])[np.arange(n) % 2],
+        }
+    path = tmp_path_factory.mktemp("images") / "set.npz"
+    np.savez(path, **arrays)
+    return f"npz:{path}"
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory):
+    return Context(Store(tmp_path_factory.mktemp("store")), device="cpu")
+
+
+def logits_by_hand(trial, images, context):
+    method = load_method(train_step(trial).key, trial, context.store, HERE)
+    with torch.no_grad():
+        shown = Batches(images.load().images, datasets.load(trial.data), HERE.device, batch=7)
+        return torch.cat([method(x).logits for x, _, _ in shown]).numpy()
+
+
+# ---- dumps
+
+
+def test_a_dump_holds_what_the_network_says_and_what_the_data_knows(data, context):
+    trial, images = trial_of(data, classes=(3, 1)), ImageSet(data, "test", classes=(3, 1))
+    dump = predict.predict(trained(trial), images, context)
+    shown = images.load()
+    assert np.array_equal(dump.index, shown.index) and np.array_equal(dump.labels, shown.labels)
+    assert dump.taught.all() and dump.embeddings.shape == (20, 100)
+    assert np.array_equal(dump.annotations, shown.images.annotations)  # the votes for its own classes
+    assert np.array_equal(dump.groups["domain"], shown.images.groups["domain"])
+    assert np.allclose(dump.logits, logits_by_hand(trial, images, context), atol=1e-5)
+    step = predict_step(trained(trial), images)
+    facts = json.loads((step.folder(context.store) / predict.FACTS).read_text())
+    right = (dump.logits[:, 0].argmax(1) == dump.labels).mean()
+    assert (facts["accuracy"], facts["rows"], facts["classes"]) == (pytest.approx(right), 20, 2)
+    out = predict.predict(trained(trial), replace(images, split="out"), context)
+    assert not out.taught.any() and set(out.labels.tolist()) == {0, 2} and out.annotations is None
+    assert np.array_equal(out.groups["domain"], replace(images, split="out").load().images.groups["domain"])
+
+
+def test_prediction_trains_first_and_is_made_once(data, context, monkeypatch):
+    trial = trial_of(data, init_seed=1)
+    network, images = trained(trial), ImageSet(data)
+    step = predict_step(network, images)
+    assert not train_step(trial).finished(context.store)
+    first = predict.predict(network, images, context)
+    assert train_step(trial).finished(context.store) and step.finished(context.store)
+    monkeypatch.setattr(predict, "build", lambda *_: pytest.fail("it predicted again"))
+    assert np.array_equal(predict.predict(network, images, context).logits, first.logits)
+
+
+def test_a_damaged_dump_is_never_read(data, context):
+    step = predict_step(trained(trial_of(data, init_seed=2)), ImageSet(data))
+    step.run(context)
+    path = next((step.folder(context.store) / predict.DUMP).glob("logits*"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(Damaged, match="changed"):
+        load_dump(step, context.store)
+
+
+def test_batches_do_not_change_a_dump(data, context):
+    """The same numbers from batches of 5 as from one, changed images included."""
+    trial = trial_of(data)
+    predict.predict(trained(trial), ImageSet(data), context)
+    method = load_method(train_step(trial).key, trial, context.store, HERE)
+    for change in (None, Rotation(30.0), Crop(0.3, 0.9)):
+        shown = ImageSet(data, change=change).load()
+        whole, parts = (outputs(method, trained(trial), shown, None, HERE, batch=batch) for batch in (64, 5))
+        assert np.allclose(whole.logits, parts.logits, atol=1e-5)
+
+
+def test_a_change_is_what_the_network_sees(data, context):
+    trial = trial_of(data)
+    dumps = {
+        name: predict.predict(trained(trial), ImageSet(data, change=change), context)
+        for name, change in {"none": None, "turned": Rotation(90.0), "around": Rotation(360.0)}.items()
+    }
+    assert np.allclose(dumps["none"].logits, dumps["around"].logits, atol=1e-5)
+    assert np.abs(dumps["none"].logits - dumps["turned"].logits).max() > 0.01
+    keys = {predict_step(trained(trial), ImageSet(data, change=change)).key for change in (None, Rotation(90.0))}
+    assert len(keys) == 2
+
+
+def test_what_is_kept_is_what_was_named(data, context):
+    network, images = trained(trial_of(data)), ImageSet(data)
+    dump = predict.predict(network, images, context, Keeping(("embeddings",), "float16"))
+    whole = predict.predict(network, images, context)
+    assert dump.logits is None and dump.embeddings.dtype == np.float16
+    assert np.allclose(dump.embeddings, whole.embeddings, rtol=1e-2, atol=1e-2)
+    assert predict_step(network, images, keeping=Keeping(("embeddings",))).key != predict_step(network, images).key
+    with pytest.raises(BadInput, match="--drop is a share from 0 to below 1, not 1"):
+        Keeping(drop=1.0)
+
+
+def test_other_data_than_it_was_trained_on_is_resized_and_its_labels_stay(data, context):
+    """A downstream set: the view of the network, the set's own labels, none of which was in training."""
+    network = trained(trial_of("digits"))
+    dump = predict.predict(network, ImageSet(data), context)
+    assert predict_step(network, ImageSet(data)).recipe["images"].view == network.view
+    assert dump.logits.shape == (40, 1, 10) and not dump.taught.any()
+    assert np.array_equal(dump.labels, ImageSet(data).load().labels)
+
+
+def test_the_first_score_is_the_native_one(data, context):
+    dump = predict.predict(trained(trial_of(data, "rnd")), ImageSet(data), context)
+    first = next(name for name in dump.scores if name != "native") if len(dump.scores) > 1 else "native"
+    assert np.array_equal(dump.scores["native"], dump.scores[first])
+
+
+def test_numbers_that_are_not_finite_are_refused(data):
+    class Broken(nn.Module):
+        normalized = False
+
+        def forward(self, x):
+            logits = torch.zeros(len(x), 1, 4)
+            logits[0, 0, 0] = float("inf")
+            return Output(logits)
+
+    with pytest.raises(BadInput, match="gives numbers that are not finite for 1 of 40 images"):
+        outputs(Broken(), trained(trial_of(data)), ImageSet(data).load(), None, HERE)
+
+
+def test_votes_are_in_the_order_of_the_networks_classes(data):
+    """Classes of a set are numbered as the network numbers them, and votes with them."""
+    from nescio.datasets.images import numbered
+
+    shown = ImageSet(data).load()
+    other = numbered(shown, 3, ("2", "0", "3"))
+    kept = np.flatnonzero(shown.labels != 1)
+    assert np.array_equal(other.index, shown.index[kept])
+    assert other.labels.tolist() == [{2: 0, 0: 1, 3: 2}[label] for label in shown.labels[kept].tolist()]
+    assert np.array_equal(other.images.annotations, shown.images.annotations[kept][:, [2, 0, 3]])
+
+
+# ---- dense prediction
+
+
+class PerPixel(nn.Module):
+    """Every pixel on its own: logits and one more score are functions of its colour."""
+
+    normalized = False
+
+    def __init__(self, draws=2, classes=3):
+        super().__init__()
+        torch.manual_seed(0)
+        self.draws, self.classes = draws, classes
+        self.map = nn.Conv2d(3, draws * classes, 1)
+
+    def forward(self, x):
+        logits = self.map(x).unflatten(1, (self.draws, self.classes))
+        return Output(logits, scores={"colour": x[:, 0]})
+
+
+VOID = 255
+
+
+@pytest.fixture(scope="module")
+def maps(tmp_path_factory):
+    """Images of 6 × 10 pixels with a label for every pixel, some of which count nowhere."""
+    rng = np.random.default_rng(0)
+    arrays = {"void": np.array(VOID)}
+    for part, n in (("train", 9), ("test", 21)):
+        labels = rng.integers(0, 3, (n, 6, 10)).astype(np.uint8)
+        labels[rng.random(labels.shape) < 0.2] = VOID
+        arrays |= {f"x_{part}": rng.integers(0, 256, (n, 6, 10, 3), np.uint8), f"y_{part}": labels}
+    path = tmp_path_factory.mktemp("maps") / "maps.npz"
+    np.savez(path, **arrays)
+    return f"npz:{path}"
+
+
+def dense_network(maps, classes=3):
+    data = datasets.load(maps)
+    return Network("per-pixel", View(10, 10), data.mean, data.std, classes, checksum="0123456789abcdef")
+
+
+def by_hand(maps, rows=slice(None)):
+    """(truth, answer, scores) of every pixel that counts, with everything in memory at once."""
+    data = datasets.load(maps)
+    images = data.test.take(np.arange(len(data.test))[rows])
+    x = torch.from_numpy(images.pixels).permute(0, 3, 1, 2).float() / 255
+    x = (x - torch.tensor(data.mean).view(3, 1, 1)) / torch.tensor(data.std).view(3, 1, 1)
+    with torch.no_grad():
+        output = PerPixel()(x)
+    p = output.logits.double().softmax(2).mean(1)
+    truth = images.label_maps()
+    known = truth != VOID
+    entropy = -(p * p.log()).sum(1)
+    scores = {"entropy": entropy.numpy()[known], "colour": output.scores["colour"].numpy()[known]}
+    return truth[known], p.argmax(1).numpy()[known], scores
+
+
+def test_label_maps_come_with_their_void(maps):
+    data = datasets.load(maps)
+    assert (data.shape, data.classes, data.void) == ((6, 10), ("0", "1", "2"), VOID)
+    held = np.load(maps.removeprefix("npz:"))
+    assert np.array_equal(data.test.label_maps(np.array([4, 2])), held["y_test"][[4, 2]])
+
+
+def test_counts_of_pixels_are_those_of_all_pixels_at_once(maps, monkeypatch):
+    monkeypatch.setattr(predict, "usual_batch", lambda *_: 16)  # several batches
+    counts = count_pixels(PerPixel(), dense_network(maps), ImageSet(maps).load(), None, HERE)
+    truth, answer, scores = by_hand(maps)
+    for true in range(3):
+        for called in range(3):
+            assert counts.confusion[true, called] == ((truth == true) & (answer == called)).sum()
+    assert np.nanmean(counts.iou) == pytest.approx(metrics.miou(answer, truth, 3))
+    wrong = truth != answer
+    for name, u in scores.items():
+        bound = counts.scores[name].bound(metrics.auroc)
+        assert counts.scores[name].n == len(truth)
+        assert abs(metrics.auroc(counts.scores[name].ranking()) - metrics.auroc(u, wrong)) <= bound + 1e-6 < 0.05
+        assert metrics.raulc(counts.scores[name].ranking()) == pytest.approx(metrics.raulc(u, wrong), abs=0.02)
+
+
+def test_counts_of_shards_add_up(maps):
+    network, shown = dense_network(maps), ImageSet(maps).load()
+    whole = count_pixels(PerPixel(), network, shown, None, HERE)
+    first, second = (
+        count_pixels(PerPixel(), network, shown.take(rows), None, HERE) for rows in (np.arange(8), np.arange(8, 21))
+    )
+    both = first + second
+    assert np.array_equal(both.confusion, whole.confusion)
+    assert all(np.array_equal(both.scores[name].table, whole.scores[name].table) for name in whole.scores)
+
+
+def test_a_step_keeps_counts_and_no_pixel(maps, tmp_path, monkeypatch):
+    network, context = dense_network(maps), Context(Store(tmp_path), device="cpu")
+    monkeypatch.setattr(predict, "build", lambda network, *_: (PerPixel(), network))
+    step = count_step(network, ImageSet(maps))
+    step.run(context)
+    files = {path.name for path in step.folder(context.store).iterdir()}
+    assert "counts.npz" in files and "dump" not in files
+    kept = PixelCounts.load(step.verified(context.store) / "counts.npz")
+    whole = count_pixels(PerPixel(), network, ImageSet(maps).load(), None, HERE)
+    assert np.array_equal(kept.confusion, whole.confusion)
+    assert metrics.auroc(kept.scores["entropy"].ranking()) == metrics.auroc(whole.scores["entropy"].ranking())
+    # what is kept does not grow with the pixels
+    shapes = {name: counts.table.shape for name, counts in whole.scores.items()}
+    few = count_pixels(PerPixel(), network, ImageSet(maps, limit=2).load(), None, HERE)
+    assert shapes == {name: counts.table.shape for name, counts in few.scores.items()}
+    assert count_step(network, ImageSet(maps, limit=2)).key != step.key
+
+
+def test_what_is_not_dense_is_one_sentence(maps, data):
+    class Plain(nn.Module):
+        normalized = False
+
+        def forward(self, x):
+            return Output(torch.zeros(len(x), 1, 3))
+
+    with pytest.raises(BadInput, match="A dense network gives logits"):
+        count_pixels(Plain(), dense_network(maps), ImageSet(maps).load(), None, HERE)
+    with pytest.raises(BadInput, match="have one label each and no label maps"):
+        count_pixels(PerPixel(), dense_network(maps), ImageSet(data).load(), None, HERE)
+    with pytest.raises(BadInput, match="the network has 2 classes"):
+        count_pixels(PerPixel(classes=2), dense_network(maps, 2), ImageSet(maps).load(), None, HERE)

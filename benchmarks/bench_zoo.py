@@ -18,13 +18,14 @@ import torch
 from PIL import Image
 
 from nescio.arrays.parallel import threads
-from nescio.datasets import views as pixels
-from nescio.datasets.classes import labelled
-from nescio.datasets.views import View
-from nescio.networks.ask import Settings, ask, question
-from nescio.networks.models import model
-from nescio.predictions.entries import entry
+from nescio.datasets import views
+from nescio.datasets.images import ImageSet
+from nescio.datasets.view import View
+from nescio.networks.models import network, with_weights
+from nescio.predict import Keeping, predict_step
+from nescio.predictions.entries import stored_dump
 from nescio.runtime import Runtime, runtime
+from nescio.work.steps import Context
 from nescio.work.store import Store
 
 GPU = torch.cuda.is_available()
@@ -64,14 +65,16 @@ def weights(folder: Path, seed: int) -> Path:
 
 def models(root: Path, here: Runtime) -> tuple[float, float, float]:
     """(bare forward, second model of the group, the same with loading its weights and saving) images per second."""
-    store, images = Store(root / "store"), labelled(f"npz:{pictures(root / 'val.npz', ROWS)}")
+    store = Store(root / "store")
+    images = ImageSet(f"npz:{pictures(root / 'val.npz', ROWS)}", split="given")
+    keeping = Keeping(("logits",), "float16", passes=30)
     for seed in range(2):
-        settings = Settings(weights=weights(root / f"w{seed}", seed), batch=BATCH)
-        asked = question(model(NAME, store), images, store, here, settings)
+        wanted = with_weights(network(NAME, store), weights(root / f"w{seed}", seed))
+        step = predict_step(wanted, images, keeping=keeping, batch=BATCH)
         start = time.perf_counter()
-        ask(asked, store, here)
+        step.run(Context(store, device=str(here.device)))
         whole = ROWS / (time.perf_counter() - start)
-    return bare(here), float(entry(store, asked.key(store)).facts["images_per_second"]), whole
+    return bare(here), float(stored_dump(store, step.key).facts["images_per_second"]), whole
 
 
 def bare(here: Runtime) -> float:
@@ -97,12 +100,13 @@ def wait() -> None:
 
 
 def decoding(root: Path, workers: int) -> float:
-    images, view = labelled(f"npz:{pictures(root / f'{workers}.npz', DECODED)}"), View(224, 256)
+    images = ImageSet(f"npz:{pictures(root / f'{workers}.npz', DECODED)}", split="given").load()
+    view = View(224, 256)
     file = root / f"{workers}.npy"
     np.lib.format.open_memmap(file, "w+", np.uint8, (DECODED, 224, 224, 3)).flush()
-    left = pixels.blocks_of(np.arange(DECODED))
+    left = views.blocks_of(np.arange(DECODED))
     start = time.perf_counter()
-    for _ in pixels.decoded(file, images.source, left, view, processes=True, workers=workers):
+    for _ in views.decoded(file, images.source, left, view, processes=True, workers=workers):
         pass
     return DECODED / (time.perf_counter() - start)
 

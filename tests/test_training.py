@@ -1,0 +1,505 @@
+"""The only training loop: what it learns, that it can be killed, and that many processes are as good as one."""
+
+import json
+import logging
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nescio import datasets
+from nescio.datasets import Batches
+from nescio.datasets.images import ImageSet
+from nescio.errors import BadInput
+from nescio.methods import registry
+from nescio.methods.base import accuracy_of
+from nescio.methods.erm import ERM
+from nescio.networks.models import trained
+from nescio.predict import predict_step
+from nescio.runtime import runtime
+from nescio.training import (
+    WEIGHTS,
+    Diverged,
+    build,
+    fit,
+    load_method,
+    optimizer_of,
+    rate_at,
+    start_of,
+    take_weights,
+    train,
+    train_step,
+)
+from nescio.trials import Training, Trial
+from nescio.work.launchers import Task
+from nescio.work.local import LocalWorkers
+from nescio.work.steps import Context
+from nescio.work.store import Store
+
+torch.set_num_threads(1)
+QUICK = Training(epochs=3, batch=128, augment="none", rate=0.1)
+
+
+def trial_of(method="erm", backbone="mlp", training=QUICK, recipe=None, **more):
+    made = recipe or registry[method].recipe_class()
+    return Trial(method=method, recipe=made, data="digits", backbone=backbone, training=training, **more)
+
+
+def fitted(trial, watch=None):
+    method, _ = fit(trial, datasets.load("digits"), runtime("cpu"), None, math.inf, watch)
+    return method
+
+
+def right(method, split="test"):
+    dataset = datasets.load("digits")
+    images = getattr(datasets.splits(dataset), split)
+    return accuracy_of(method, Batches(images, dataset, torch.device("cpu")))
+
+
+def weights(store, key):
+    return (store.path("train", key) / WEIGHTS).read_bytes()
+
+
+# ---- killed and resumed
+
+KILLED = """
+import json, os, signal, sys
+import torch
+torch.set_num_threads(1)
+from nescio import training
+from nescio.trials import from_json
+from nescio.methods import registry
+from nescio.runtime import runtime
+from nescio.work.store import Store
+text, root, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+act, count = training._Step.__call__, 0
+def step(self, loss):
+    global count
+    act(self, loss)
+    count += 1
+    if count == number:
+        os.kill(os.getpid(), signal.SIGKILL)
+training._Step.__call__ = step
+trial = from_json(text, lambda name: registry[name].recipe_class)
+training.train(trial, Store(root), runtime("cpu", "float32"), checkpoint_seconds=0.0)
+"""
+
+
+def kill_at(step, trial, root):
+    from nescio.identity import to_json
+
+    words = [sys.executable, "-W", "ignore", "-c", KILLED, to_json(trial), str(root), str(step)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    ("method", "backbone", "optimizer"),
+    [("mc-dropout", "conv", "sgd"), pytest.param("due", "mlp", "adamw", marks=pytest.mark.slow)],
+)
+def test_killed_and_resumed_is_bit_identical(tmp_path, method, backbone, optimizer):
+    rate = 0.1 if optimizer == "sgd" else 0.003
+    plan = replace(QUICK, optimizer=optimizer, rate=rate, augment="shift", accumulate=2, schedule="cosine")
+    trial = trial_of(method, backbone, plan, spectral=2.0)
+    whole, broken = Store(tmp_path / "whole"), Store(tmp_path / "broken")
+    key = train(trial, whole, runtime("cpu", "float32"))
+    steps = random.Random(method).sample(range(2, 24), 2)  # of 2 × 8 × 3 calls, then of what is left
+    for step in steps:
+        assert kill_at(step, trial, broken.root).returncode == -signal.SIGKILL
+    (left,) = broken.runs()
+    assert left.state == "stopped" and not broken.finished("train", key)
+    assert train(trial, broken, runtime("cpu", "float32"), checkpoint_seconds=0.0) == key
+    assert weights(broken, key) == weights(whole, key)
+    broken.verify("train", key)
+
+
+def test_a_finished_trial_is_not_trained_again(tmp_path, monkeypatch):
+    store, here = Store(tmp_path), runtime("cpu")
+    key = train(trial_of(), store, here)
+    monkeypatch.setattr("nescio.training.fit", lambda *_: pytest.fail("it trained again"))
+    assert train(trial_of(), store, here) == key
+
+
+def test_a_corrupted_checkpoint_is_not_used(tmp_path, caplog):
+    trial, here = trial_of("mixup"), runtime("cpu")
+    whole, store = Store(tmp_path / "whole"), Store(tmp_path / "store")
+    key = train(trial, whole, here)
+
+    def stop(seen):
+        if seen["epoch"] >= 2:
+            raise InterruptedError("enough")
+
+    with pytest.raises(InterruptedError):
+        train(trial, store, here, checkpoint_seconds=0.0, watch=stop)
+    (checkpoint,) = store.root.glob("train/*.part/.work/checkpoint.safetensors")
+    content = bytearray(checkpoint.read_bytes())
+    content[len(content) // 2] ^= 1
+    checkpoint.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert train(trial, store, here) == key
+    assert len([each for each in caplog.records if "damaged" in each.message]) == 1
+    assert weights(store, key) == weights(whole, key)
+
+
+def test_a_loss_that_is_no_number_fails_the_trial(tmp_path):
+    store = Store(tmp_path)
+    with pytest.raises(Diverged, match="smaller learning rate"):
+        train(trial_of(training=replace(QUICK, rate=1e12)), store, runtime("cpu"))
+    (run,) = store.runs()
+    assert run.state == "failed" and "The loss became" in run.reason
+
+
+def test_reloaded_weights_are_the_trained_ones(tmp_path):
+    trial, store, here = trial_of(), Store(tmp_path), runtime("cpu")
+    loaded = load_method(train(trial, store, here), trial, store, here)
+    trained = fitted(trial)
+    assert all(
+        torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), trained.state_dict().values(), strict=True)
+    )
+    facts = json.loads((store.path("train", train(trial, store, here)) / "facts.json").read_text())
+    assert facts["params"] == 64 * 100 + 100 + 2 * (100 * 100 + 100) + 1010
+    assert facts["images"] == 3 * (1078 // 128) * 128
+
+
+def test_seeds_do_what_their_names_say():
+    def first(trial):
+        return next(iter(fitted(replace(trial, training=replace(QUICK, epochs=1))).parameters()))
+
+    base = first(trial_of())
+    assert torch.equal(base, first(trial_of()))
+    assert not torch.equal(base, first(trial_of(init_seed=1)))
+    assert not torch.equal(base, first(trial_of(data_seed=1)))
+
+
+# ---- fine-tuning
+
+
+def test_a_trial_that_starts_from_another_begins_with_its_backbone(tmp_path):
+    store, here, dataset = Store(tmp_path), runtime("cpu"), datasets.load("digits")
+    key = train(trial_of(classes=(0, 1, 2, 3, 4)), store, here)
+    first = load_method(key, trial_of(classes=(0, 1, 2, 3, 4)), store, here)
+    plain, tuned = trial_of(init_seed=1), trial_of(init_seed=1, start=f"store:{key}")
+    begun = start_of(tuned, dataset, here, store)
+    ours, theirs = begun.features.state_dict(), first.features.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    fresh = start_of(plain, dataset, here)
+    assert torch.equal(begun.head.weight, fresh.head.weight)  # ten classes: the head of five is not taken
+    assert not torch.equal(begun.features[1].weight, fresh.features[1].weight)
+    assert train_step(tuned).key != train_step(plain).key
+    other = train(trial_of(classes=(0, 1, 2, 3, 4), init_seed=5), store, here)
+    assert train_step(replace(tuned, start=f"store:{other}")).key != train_step(tuned).key
+    assert right(load_method(train(tuned, store, here), tuned, store, here)) > 0.4
+
+
+def test_a_head_that_fits_is_taken_with_its_backbone(tmp_path):
+    store, here = Store(tmp_path), runtime("cpu")
+    key = train(trial_of(), store, here)
+    method = build(trial_of("soft-labels"), datasets.load("digits"), rows=0)
+    assert take_weights(method, f"store:{key}", store) == []
+    assert torch.equal(method.head.weight, load_method(key, trial_of(), store, here).head.weight)
+
+
+def test_a_trial_starts_from_a_checkpoint_of_the_whole_or_of_the_bare_backbone(tmp_path):
+    from safetensors.torch import save_file
+
+    store, here, dataset = Store(tmp_path), runtime("cpu"), datasets.load("digits")
+    source = start_of(trial_of(init_seed=7), dataset, here)
+    torch.save({"state_dict": source.state_dict()}, tmp_path / "whole.pth")
+    save_file(source.features.state_dict(), tmp_path / "bare.safetensors")
+    for name in ("whole.pth", "bare.safetensors"):
+        begun = start_of(trial_of(start=f"file:{tmp_path / name}"), dataset, here, store)
+        assert torch.equal(begun.features[1].weight, source.features[1].weight)
+    before = train_step(trial_of(start=f"file:{tmp_path / 'bare.safetensors'}")).key
+    save_file(start_of(trial_of(), dataset, here).features.state_dict(), tmp_path / "bare.safetensors")
+    assert train_step(trial_of(start=f"file:{tmp_path / 'bare.safetensors'}")).key != before  # other weights, other key
+
+
+def test_what_a_trial_cannot_start_from_is_one_sentence(tmp_path):
+    store, here = Store(tmp_path), runtime("cpu")
+    torch.save(build(trial_of(backbone="conv"), datasets.load("digits"), 0).state_dict(), tmp_path / "conv.pth")
+    for start, sentence in (
+        (f"file:{tmp_path / 'conv.pth'}", r"conv.pth does not fit this backbone: it lacks features\..*of \d+ tensors"),
+        (f"file:{tmp_path / 'none.pth'}", "starts from store:KEY or from file:PATH"),
+        ("elsewhere", "starts from store:KEY or from file:PATH of a checkpoint, not from 'elsewhere'"),
+        ("store:0123456789abcdef", "There is no trained network 0123456789abcdef"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            train(trial_of(start=start), store, here)
+
+
+def test_killed_fine_tuning_resumes_and_is_bit_identical(tmp_path):
+    whole, broken, here = Store(tmp_path / "whole"), Store(tmp_path / "broken"), runtime("cpu", "float32")
+    first = trial_of(init_seed=3)
+    keys = {train(first, store, here) for store in (whole, broken)}
+    tuned = trial_of("mc-dropout", start=f"store:{keys.pop()}")
+    key = train(tuned, whole, here)
+    assert kill_at(9, tuned, broken.root).returncode == -signal.SIGKILL
+    assert not broken.finished("train", key)
+    assert train(tuned, broken, here, checkpoint_seconds=0.0) == key
+    assert weights(broken, key) == weights(whole, key)
+
+
+def test_the_command_starts_from_a_trained_network(tmp_path):
+    words = "train --backbone mlp --augment none --epochs 1 --batch 128 --device cpu"
+    assert nescio(words, tmp_path).returncode == 0
+    (run,) = Store(tmp_path).runs()
+    done = nescio(f"{words} --start store:{run.key} --init-seed 1", tmp_path)
+    assert done.returncode == 0, done.stderr
+    tuned = next(each for each in Store(tmp_path).runs() if each.key != run.key)
+    assert tuned.recipe["start"] == f"store:{run.key}" and tuned.state == "finished"
+    failed = nescio(f"{words} --start store:ffff", tmp_path)
+    assert failed.returncode == 2 and "ffff" in failed.stderr and len(failed.stderr.splitlines()) == 1
+
+
+# ---- budget
+
+
+def test_parts_of_a_batch_are_the_batch():
+    """Without batch-norm and random draws a batch in two parts gives the same step."""
+    whole, parts = (fitted(trial_of(training=replace(QUICK, accumulate=count))) for count in (1, 2))
+    different = fitted(trial_of(training=replace(QUICK, batch=64)))
+    for name, tensor in whole.state_dict().items():
+        assert torch.allclose(tensor, parts.state_dict()[name], atol=1e-4)
+    assert not torch.allclose(whole.head.weight, different.head.weight, atol=1e-2)
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adamw", 0.003), ("lamb", 0.02)])
+def test_optimizers_learn(optimizer, rate):
+    plan = replace(QUICK, optimizer=optimizer, rate=rate, epochs=8, batch=64)
+    assert right(fitted(trial_of(training=plan))) > 0.9
+
+
+def test_bf16_works_on_a_cpu(tmp_path):
+    plan = replace(QUICK, precision="bf16", epochs=5, batch=64)
+    words = "train --backbone mlp --augment none --epochs 5 --batch 64 --precision bf16 --device cpu"
+    done = nescio(words, tmp_path, ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16")  # AMX is announced, and missing, in sandboxes
+    assert done.returncode == 0, done.stderr
+    (run,) = Store(tmp_path).runs()
+    method = load_method(run.key, trial_of(training=plan), Store(tmp_path), runtime("cpu"))
+    assert right(method) > 0.85
+    assert all(each.dtype == torch.float32 for each in method.parameters())
+    assert not torch.equal(
+        method.head.weight, fitted(trial_of(training=replace(plan, precision="float32"))).head.weight
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile builds with g++ on a CPU")
+def test_a_compiled_network_learns_the_same():
+    plain, compiled = (fitted(trial_of(training=replace(QUICK, epochs=2, compile=each))) for each in (False, True))
+    assert compiled.features._compiled_call_impl is not None, "the network was not compiled"
+    theirs = compiled.state_dict()
+    for name, tensor in plain.state_dict().items():
+        torch.testing.assert_close(theirs[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def test_rates_of_the_schedules():
+    step = Training(schedule="step", every=30, factor=0.1, epochs=100)
+    assert [rate_at(step, e) for e in (0, 29.99, 30, 60, 99)] == pytest.approx([1, 1, 0.1, 0.01, 0.001])
+    cosine = Training(schedule="cosine", epochs=100)
+    assert [rate_at(cosine, e) for e in (0, 50, 100)] == pytest.approx([1, 0.5, 0])
+    warm = Training(schedule="cosine", epochs=105, warmup=5)
+    assert [rate_at(warm, e) for e in (0, 2.5, 5, 55, 105)] == pytest.approx([0, 0.5, 1, 0.5, 0], abs=1e-8)
+    constant = Training(schedule="constant", warmup=2)
+    assert [rate_at(constant, e) for e in (1, 2, 99)] == pytest.approx([0.5, 1, 1])
+
+
+def test_the_rate_that_is_used_is_the_stated_one():
+    seen = []
+    plan = Training(epochs=4, batch=128, augment="none", schedule="step", every=2, rate=0.2)
+    recipe = ERM.recipe_class(rate=0.5)
+    fitted(trial_of(training=plan, recipe=recipe), lambda each: seen.append((each["epoch"], each["rate"])))
+    assert [epoch for epoch, _ in seen] == pytest.approx([1, 2, 3, 4])
+    assert [rate for _, rate in seen] == pytest.approx([0.1, 0.1, 0.01, 0.01])
+
+
+def test_groups_have_their_own_rate_and_decay():
+    method = registry["due"](registry["due"].recipe_class(rate=2.0, decay=3.0), _setting())
+    network, process, posterior = optimizer_of(Training(rate=0.1, decay=1e-4), method, runtime("cpu")).param_groups
+    assert (network["lr"], network["weight_decay"]) == pytest.approx((0.2, 3e-4))
+    assert (process["lr"], process["weight_decay"]) == pytest.approx((0.2, 0))
+    assert posterior["lr"] == pytest.approx(2.0)
+    counted = sum(len(each["params"]) for each in (network, process, posterior))
+    assert counted == len([each for each in method.parameters() if each.requires_grad])
+
+
+def _setting():
+    from nescio.methods import Setting
+
+    return Setting("mlp", 1, 8, 3)
+
+
+def test_clipping_bounds_the_step():
+    plan = replace(QUICK, epochs=1, batch=1024, momentum=0.0, decay=0.0, rate=1.0, clip=1e-3)
+    trial = trial_of(training=plan)
+    start = start_of(trial, datasets.load("digits"), runtime("cpu"))
+    method = fitted(trial)
+    pairs = zip(start.parameters(), method.parameters(), strict=True)
+    moved = torch.cat([(a - b).flatten() for a, b in pairs]).norm()
+    assert float(moved.detach()) == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_moving_average_of_the_weights(monkeypatch):
+    """A method that asks for it predicts with the average of its weights over the steps."""
+    trial = trial_of(training=replace(QUICK, epochs=2))
+    history = []
+
+    def update(self, x, y, step):
+        loss = self.loss(x, y)
+        step(loss)
+        history.append(self.head.weight.detach().clone())
+        return loss
+
+    monkeypatch.setattr(ERM, "update", update)
+    plain = fitted(trial)
+    by_hand = start_of(trial, datasets.load("digits"), runtime("cpu")).head.weight.detach().clone()
+    for each in history:
+        by_hand = 0.8 * by_hand + 0.2 * each
+    monkeypatch.setattr(ERM, "ema", 0.8)
+    averaged = fitted(trial)
+    assert torch.allclose(averaged.head.weight, by_hand, atol=1e-6)
+    assert not torch.allclose(averaged.head.weight, plain.head.weight, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("plan", "sentence"),
+    [(replace(QUICK, batch=4096), "fewer than one batch"), (replace(QUICK, batch=100, accumulate=3), "equal parts")],
+)
+def test_impossible_batches_are_sentences(plan, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        fitted(trial_of(training=plan))
+
+
+# ---- several processes
+
+
+TWO = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
+
+
+def nescio(words, store, launch=(), **environment):
+    """The command as a process, or as several under torchrun."""
+    command = [sys.executable, "-W", "ignore", "-m", *launch, "nescio", *words.split(), "--store", str(store)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+
+
+def test_two_processes_are_as_good_as_one(tmp_path):
+    words = "train --backbone mlp --augment none --epochs 3 --batch 128 --device cpu --checkpoint-seconds 0"
+    done = nescio(words, tmp_path / "two", TWO)
+    assert done.returncode == 0, done.stderr
+    (run,) = Store(tmp_path / "two").runs()
+    assert run.state == "finished" and done.stdout.count("is finished") == 1
+    here, trial = runtime("cpu"), trial_of()
+    key = train(trial, Store(tmp_path / "one"), here)
+    assert run.key == key  # how many processes work is not part of what is made
+    one, two = (load_method(key, trial, Store(tmp_path / name), here) for name in ("one", "two"))
+    for name, tensor in one.state_dict().items():
+        assert torch.allclose(tensor, two.state_dict()[name], atol=1e-3)
+    assert right(one) == pytest.approx(right(two), abs=0.01)
+
+
+@pytest.mark.slow
+def test_two_processes_fail_together_go_on_together_and_find_finished_work(tmp_path):
+    words = "train --method mc-dropout --backbone conv --epochs 5 --batch 64 --augment shift --device cpu"
+    failed = nescio(f"{words} --rate 1e12", tmp_path, TWO)
+    assert failed.returncode != 0
+    (run,) = Store(tmp_path).runs()
+    assert run.state == "failed" and "The loss became" in run.reason
+    trial, store = trial_of("mc-dropout", "conv", Training(epochs=5, batch=64, augment="shift")), Store(tmp_path)
+
+    def stop(seen):
+        if seen["epoch"] >= 2:
+            raise InterruptedError("enough")
+
+    with pytest.raises(InterruptedError):  # one process begins …
+        train(trial, store, runtime("cpu"), checkpoint_seconds=0.0, watch=stop)
+    for said in ("is finished", "was finished before"):  # … two go on
+        done = nescio(words, tmp_path, TWO)
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout
+    key = next(run.key for run in store.runs() if run.state == "finished")
+    assert right(load_method(key, trial, store, runtime("cpu"))) > 0.8
+
+
+def test_the_precision_of_a_trial_is_the_one_that_trains(monkeypatch, tmp_path):
+    seen = []
+
+    def look(trial, dataset, runtime, *_):
+        seen.append(runtime.precision)
+        raise Diverged("Seen enough.")
+
+    monkeypatch.setattr("nescio.training.fit", look)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+    for precision in ("float32", "bf16"):
+        with pytest.raises(Diverged):
+            train(trial_of(training=replace(QUICK, precision=precision)), Store(tmp_path), runtime("cpu"))
+    assert seen == ["float32", "bf16"]
+
+
+def test_networks_of_one_seed_start_alike():
+    def start(method, spectral):
+        return build(trial_of(method, spectral=spectral), datasets.load("digits"), rows=100)
+
+    erm, mixup, bounded = start("erm", None), start("mixup", None), start("erm", 5.0)
+    assert torch.equal(erm.features[1].weight, mixup.features[1].weight)
+    assert torch.equal(erm.head.weight, bounded.head.weight)
+
+
+# ---- same key, same numbers
+
+
+def in_a_worker(trial, root):
+    """The folder of a store in which a worker process has trained a trial and predicted with it."""
+    store = Store(root)
+    steps = [train_step(trial), predict_step(trained(trial), ImageSet("digits", limit=100))]
+    tasks = [Task("both", run_steps, (steps, Context(store, device="cpu")))]
+    with LocalWorkers(1) as workers:
+        assert workers.run(tasks) == []
+    return store, steps
+
+
+def run_steps(steps, context):
+    for step in steps:
+        step.run(context, wait=True)
+
+
+@pytest.mark.parametrize("method", ["erm", "rnd"])
+def test_a_worker_and_a_process_of_many_threads_give_the_same_bits(tmp_path, method):
+    plan = Training(epochs=2, batch=128, augment="shift")
+    trial = trial_of(method, "conv", plan)
+    theirs, steps = in_a_worker(trial, tmp_path / "worker")
+    torch.set_num_threads(2)
+    try:
+        ours = Store(tmp_path / "here")
+        run_steps(steps, Context(ours, device="cpu"))
+        assert torch.get_num_threads() == 2, "what was set before is set again"
+    finally:
+        torch.set_num_threads(1)
+    names = (WEIGHTS, "dump/logits.npy", "dump/embeddings.npy")
+    for step, name in zip((steps[0], steps[1], steps[1]), names, strict=True):
+        one, two = ((step.folder(store) / name).read_bytes() for store in (ours, theirs))
+        assert one == two, name
+
+
+def test_the_number_of_threads_is_part_of_the_key_and_shows_the_same_images():
+    one, two = trial_of(), trial_of(training=replace(QUICK, threads=2))
+    assert train_step(one).key != train_step(two).key
+    assert all(
+        torch.allclose(a, b, atol=1e-3) for a, b in zip(fitted(one).parameters(), fitted(two).parameters(), strict=True)
+    )
+
+
+def test_threads_of_a_gpu_and_of_pretrained_networks_are_left_alone():
+    torch.set_num_threads(2)
+    try:
+        for here, count in ((runtime("cpu"), None), (replace(runtime("cpu"), device=torch.device("cuda")), 1)):
+            with here.threads(count):
+                assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)

@@ -152,7 +152,8 @@ def _predict(
     seed = seed_for("predict", network.name if trial is None else network.arch, images)
     started = time.monotonic()
     make = _scratch(part.folder / WORK) if keeping.dtype == "float16" else _float32
-    dump = outputs(module, network, shown, context.store, here, keeping, seed, make, batch)
+    with here.threads(_threads(network)):
+        dump = outputs(module, network, shown, context.store, here, keeping, seed, make, batch)
     seconds = time.monotonic() - started
     dump.save(part.folder / DUMP)
     facts = {
@@ -174,6 +175,11 @@ def _predict(
         "images_per_second": round(len(shown) / max(seconds, 1e-9), 1),
     }
     return {FACTS: json.dumps({name: fact for name, fact in facts.items() if fact is not None}).encode()}
+
+
+def _threads(network: Network) -> int | None:
+    """Of torch on a CPU: those that a network was trained with. Pretrained ones, which are large, use all there are."""
+    return None if network.trial is None else network.trial.training.threads
 
 
 def _numbered(shown: LoadedImages, network: Network, keeping: Keeping) -> LoadedImages:
@@ -515,7 +521,9 @@ def _probe(
         member.temperature = temperature
     shown = images.load(context.root, context.store)
     seed = seed_for(*(step.key for step in steps), images)
-    probed(members, shown, here, trials[0].training.augment, seed, exact).save(part.folder / DUMP)
+    with here.threads(trials[0].training.threads):
+        dump = probed(members, shown, here, trials[0].training.augment, seed, exact)
+    dump.save(part.folder / DUMP)
     facts = {"jacobian": probes.how_jacobian(members[0].setting.classes, exact)}
     return {PROBES: json.dumps(facts).encode()}
 
@@ -601,7 +609,8 @@ def _count(part: Part, context: Context, network: Network, images: ImageSet) -> 
     here = runtime(context.device).at(network.trial.training.precision if network.trial else "auto")
     module, network = build(network, context.store, here, context.root)
     shown = images.load(context.root, context.store)
-    return {"counts.npz": count_pixels(module, network, shown, context.store, here).save()}
+    with here.threads(_threads(network)):
+        return {"counts.npz": count_pixels(module, network, shown, context.store, here).save()}
 
 
 def count_pixels(module: Any, network: Network, shown: LoadedImages, store: Store | None, here: Runtime) -> PixelCounts:

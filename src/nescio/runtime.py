@@ -45,6 +45,21 @@ class Runtime:
             os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
         return self if precision == "auto" else replace(self, precision=precision)
 
+    @contextmanager
+    def threads(self, count: int | None) -> Iterator[None]:
+        """Inside, torch computes with so many threads on a CPU; None: with as many as there are.
+
+        How many threads share a sum changes its last bits, and what a trial's key promises must not depend on the cores
+        of a machine, or on how many workers share them.
+        """
+        before = torch.get_num_threads()
+        if count is not None and self.device.type == "cpu":
+            torch.set_num_threads(count)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
     def place(self, module: nn.Module) -> nn.Module:
         module = module.to(self.device)
         return module.to(memory_format=torch.channels_last) if self.channels_last else module

@@ -189,6 +189,19 @@ def fit(
     store: Store | None = None,
 ) -> tuple[Method, dict[str, Any]]:
     """Trains from the last checkpoint of `part`, or from the start; returns the method and what it cost."""
+    with runtime.threads(trial.training.threads):
+        return _fit(trial, dataset, runtime, part, checkpoint_seconds, watch, store)
+
+
+def _fit(
+    trial: Trial,
+    dataset: datasets.Dataset,
+    runtime: Runtime,
+    part: Any,
+    checkpoint_seconds: float,
+    watch: Watch | None,
+    store: Store | None,
+) -> tuple[Method, dict[str, Any]]:
     plan, seed = trial.training, _seed(trial)
     method, stream = _begin(trial, dataset, runtime, seed, store)
     optimizer = optimizer_of(plan, method, runtime)
@@ -249,7 +262,7 @@ def start_of(trial: Trial, dataset: datasets.Dataset, runtime: Runtime, store: S
 def _seed(trial: Trial) -> int:
     """Of everything random in training. What only changes speed and memory shows the same images in the same order."""
     usual = Training()
-    speed = {name: getattr(usual, name) for name in ("accumulate", "precision", "compile")}
+    speed = {name: getattr(usual, name) for name in ("accumulate", "precision", "compile", "threads")}
     return seed_for("train", replace(trial, training=replace(trial.training, **speed)))
 
 

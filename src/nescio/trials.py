@@ -40,10 +40,11 @@ class Training(Checked):
         "auto", "auto: bf16 on a GPU, float32 elsewhere", group=SPEED
     )
     compile: bool = option(False, "compile the network with torch.compile", group=SPEED)
+    threads: int = option(1, "of torch on a CPU; another number gives other last bits, and so another key", group=SPEED)
 
     def check(self) -> None:
         self.need(0, "rate", "factor", "clip", above=True)
-        self.need(1, "epochs", "batch", "every", "accumulate")
+        self.need(1, "epochs", "batch", "every", "accumulate", "threads")
         self.need(0, "momentum", "decay", "warmup")
 
 

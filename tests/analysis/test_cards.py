@@ -242,3 +242,46 @@ def test_a_small_validation_dump_serves_as_reference():
 def test_a_validation_dump_that_cannot_calibrate_costs_only_the_calibration():
     card = scorecard(model(), val=model(1, seed=2))
     assert np.isfinite(card.value("accuracy"))
+
+
+def test_a_measure_is_not_called_without_what_it_needs(monkeypatch):
+    from nescio.measures import Measure, measure, uncertainty
+    from nescio.measures import registry as known
+
+    calls = []
+
+    def mine(dump):
+        calls.append(dump)
+        return dump.annotations.sum(1)
+
+    def fitted(reference):
+        calls.append(reference)
+        return lambda dump: dump.annotations.sum(1)
+
+    monkeypatch.setattr(known, "_parts", {**known._parts, "mine": None}, raising=False)
+    parts = [Measure("mine", mine, "plain", ("annotations",)), Measure("fit", fitted, "fitted", ("annotations",))]
+    monkeypatch.setattr(type(known), "parts", lambda self: parts)
+    labels = np.arange(40) % 4
+    dump = Predictions(labels=labels, logits=np.random.default_rng(0).normal(size=(40, 4)))
+    card = scorecard(dump, val=dump.take(np.arange(20)))
+    reasons = {row["measure"]: row["reason"] for row in card.reasons if row["measure"]}
+    assert reasons["mine"] == "mine needs annotations, and there are none in this dump." and not calls
+    assert reasons["fit"] == "fit needs annotations, and there are none in this dump."
+    monkeypatch.undo()
+    with pytest.raises(Undefined, match="norm needs embeddings"):
+        uncertainty("norm", dump)
+    with pytest.raises(BadInput, match="cannot need 'pixels'"):
+        measure("plain", needs=("pixels",))
+
+
+def test_a_calibration_in_doubt_says_so():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 400)
+    dump = Predictions(labels=labels, logits=2 * np.eye(4)[labels] + rng.normal(size=(400, 4)))
+    test, val = dump.take(np.arange(200)), dump.take(np.arange(200, 400))
+    assert scorecard(test, val=val).doubt is None
+    few = scorecard(test, val=val.take(np.arange(20)))
+    assert "fitted on 20 validation rows, which are few" in few.doubt and few.doubt in few.notes
+    assert "which are few" in scorecard(test, val=val, calibration="vector").doubt  # 8 numbers, 200 rows
+    right = val.take(np.asarray(val.logits)[:, 0].argmax(1) == val.labels)
+    assert "Every validation answer is right" in scorecard(test, val=right).doubt

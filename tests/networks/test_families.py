@@ -328,7 +328,7 @@ def test_pairs_are_among_the_models_at_hand_under_their_names_here():
 
 def test_names_need_no_torch():
     code = (
-        "import sys; from nescio.zoo import families, regimes; families.family('vit_b_16'); regimes.table(); "
+        "import sys; from nescio.networks import families, regimes; families.family('vit_b_16'); regimes.table(); "
         "sys.exit(str({'torch', 'timm', 'pandas'} & set(sys.modules) or ''))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.strip() == ""

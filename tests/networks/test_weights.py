@@ -78,7 +78,7 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path, monkeypatch):
     torch.save({"state_dict": {"w": torch.zeros(2)}, "args": Evil()}, "evil.pth", pickle_protocol=2)
     (tmp_path / "evil.bin").write_bytes(pickle.dumps(Evil()))
     for name in ("evil.pth", "evil.bin"):
-        with pytest.raises(BadInput, match=f"{name} is no"):
+        with pytest.raises(BadInput, match=f"{name} (holds more than tensors|is not a checkpoint)"):
             read_weights(Path(name))
     assert not (tmp_path / "was-run").exists()
 
@@ -92,7 +92,7 @@ def test_bad_files(tmp_path):
     for name, sentence in (
         ("half.pth", "is not a whole checkpoint"),
         ("half.safetensors", "is not a whole checkpoint"),
-        ("garbage.pth", "is no checkpoint: neither"),
+        ("garbage.pth", "is not a checkpoint: neither"),
         ("list.pth", "holds no tensors by name"),
         ("nowhere.pth", "cannot be read: No such file"),
     ):
@@ -281,7 +281,7 @@ def test_the_hubs_caches_are_used(tmp_path):
 
 def test_a_clear_sentence_when_weights_are_not_to_be_had(tmp_path):
     with pytest.raises(BadInput) as no:
-        with_weights(network(SMALL, STORE), tmp_path).file
+        with_weights(network(SMALL, STORE), tmp_path)
     for words in (
         "weights of test_resnet are not on this machine and could not be fetched",
         "HF_HUB_OFFLINE forbids it",
@@ -291,7 +291,7 @@ def test_a_clear_sentence_when_weights_are_not_to_be_had(tmp_path):
     ):
         assert words in str(no.value)
     with pytest.raises(BadInput, match=r"Looked for .*torch/hub/checkpoints/vgg11-8a719046\.pth"):
-        with_weights(network("torchvision:vgg11", STORE), None).file
+        with_weights(network("torchvision:vgg11", STORE))
 
 
 def test_a_network_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
@@ -312,7 +312,7 @@ def test_a_network_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.hub, "download_url_to_file", dead)
     for name in ("test_resnet", "test_vit", "torchvision:vgg11"):
         with pytest.raises(BadInput, match=r"\(ConnectionError: no route to host .* (and|so|on) …\)\. Looked for"):
-            with_weights(network(name, STORE), None).file
+            with_weights(network(name, STORE))
     assert len(asked) == 1
 
 
@@ -336,9 +336,7 @@ def test_each_model_sees_images_in_its_own_way():
     assert network("torchvision:resnet50.imagenet1k_v1", STORE).view.resize == 256
     wide = network("convnext_base.fb_in22k_ft_in1k_384", STORE)
     assert (wide.view.size, wide.view.mode) == (384, "squash")
-    assert network("volo_d4_448.sail_in1k", STORE).view.resize == 389, (
-        "smaller than what is cut out: timm adds a border"
-    )
+    assert network("volo_d4_448.sail_in1k", STORE).view.resize == 389, "timm adds a border"
     assert network("test_vit", STORE).mean == (0.5, 0.5, 0.5)
 
 

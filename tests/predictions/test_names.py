@@ -49,9 +49,7 @@ def test_a_map_names_the_fields_of_any_file(tmp_path, ending):
     assert p.notes == ("Not read, since the map does not name them: weights.",)
     with pytest.raises(BadInput, match=r"is not a known (field|column)"):
         Predictions.load(path)
-    with pytest.raises(
-        BadInput, match=r"a\.\w+: there is no 'nowhere' to read labels from: the file holds \w+"
-    ):
+    with pytest.raises(BadInput, match=r"a\.\w+: there is no 'nowhere' to read labels from: the file holds \w+"):
         Predictions.load(path, names={**NAMES, "labels": "nowhere"})
 
 

@@ -40,17 +40,17 @@ class Asked:
         """Reads (u, wrong); otherwise it reads (probs, labels)."""
         return "ranking" in self.metric.kinds
 
-    @property
-    def repeats(self) -> bool:
-        """Can be read off counts of rows, since it takes prepared input."""
-        return self.metric.prepared and ("ranking" in self.metric.kinds or "answers" in self.metric.kinds)
-
     def option(self, name: str) -> Any:
         """The parameter's value, given or by default."""
         return self.options.get(name, signature(self.metric.function).parameters[name].default)
 
-    def __call__(self, prepared: Any) -> float:
-        return float(self.metric.function(prepared, **self.options))
+    @property
+    def by_measure(self) -> bool:
+        """Depends on a measure of uncertainty, not on the answers or embeddings alone."""
+        return bool({"ranking", "votes", "retrieval-ranking", "pairs"} & set(self.metric.kinds))
+
+    def __call__(self, *arrays: Any) -> float:
+        return float(self.metric.function(*arrays, **self.options))
 
 
 def asked(label: str) -> Asked:
@@ -73,20 +73,32 @@ def asked(label: str) -> Asked:
     return Asked(label, metric, {keys[0]: value})
 
 
+OF_ONE_MODEL = {"answers", "ranking", "votes", "retrieval", "retrieval-ranking"}  # kinds of metrics of its own rows
+
+
+def of_one_model(metric: Metric) -> bool:
+    """Whether a scorecard shows it for the in-distribution rows of one model."""
+    return "curve" not in metric.kinds and (bool(OF_ONE_MODEL & set(metric.kinds)) or metric.name == "crop_agreement")
+
+
 def applicable() -> list[Asked]:
-    """Every registered metric of answers and of rankings that counts of rows can give, at its scorecard values."""
-    found = []
-    for metric in registry.parts():
-        if not metric.prepared or not {"answers", "ranking"} & set(metric.kinds) or "curve" in metric.kinds:
-            continue
-        for option, values in metric.at.items():
-            for value in values:
-                plain = metric.name == "accuracy" and value == 1
-                label = metric.name if plain else f"{metric.name}@{value:g}"
-                found.append(Asked(label, metric, {option: value}))
-        if not metric.at:
-            found.append(Asked(metric.name, metric, {}))
-    return found
+    """Every registered metric of one model's own rows, at its scorecard values."""
+    return [shown for metric in registry.parts() if of_one_model(metric) for shown in at_shown_values(metric)]
+
+
+def at_shown_values(metric: Metric) -> list[Asked]:
+    """The metric as a scorecard shows it, once for every value of its parameter, spelled as sac@0.95."""
+    if not metric.at:
+        return [Asked(metric.name, metric, {})]
+    ((option, values),) = metric.at.items()
+    return [
+        Asked(
+            metric.name if (metric.name, value) == ("accuracy", 1) else f"{metric.name}@{value:g}",
+            metric,
+            {option: value},
+        )
+        for value in values
+    ]
 
 
 # ---- one resample of one model
@@ -166,6 +178,36 @@ class RankPart:
     def accelerate(self) -> None:
         """From here on in numba's one ordered pass."""
         self.fast = _ordered_pass()
+
+
+class ArraysPart:
+    """Any metric as it is: a resample repeats the rows of its arrays as often as they were drawn."""
+
+    def __init__(self, arrays: Sequence[Array], metrics: Sequence[Asked]) -> None:
+        self.arrays, self.asked = [np.asarray(array) for array in arrays], list(metrics)
+
+    def point(self) -> list[float | Undefined]:
+        return [_value(metric, *self.arrays) for metric in self.asked]
+
+    def values(self, counts: Array) -> list[float]:
+        rows = np.repeat(np.arange(len(counts)), counts)
+        again = [array[rows] for array in self.arrays]
+        return [_number(metric, *again) for metric in self.asked]
+
+
+class SharePart:
+    """The share of rows of which something is so: flags (n,), NaN for rows that do not count."""
+
+    def __init__(self, flags: Array, metric: Asked) -> None:
+        self.asked, self.flags = [metric], np.asarray(flags, np.float64)
+        self.counting = ~np.isnan(self.flags)
+
+    def point(self) -> list[float | Undefined]:
+        return [float(self.flags[self.counting].mean())]
+
+    def values(self, counts: Array) -> list[float]:
+        drawn = counts[self.counting]
+        return [float(drawn @ self.flags[self.counting] / drawn.sum()) if drawn.any() else np.nan]
 
 
 class Resampled(Ranking):
@@ -262,16 +304,16 @@ def _bin_gaps(answers: Answers, bins: int) -> tuple[Array, Array, Array]:
     return order, (answers.right - answers.confidence)[order], np.flatnonzero(np.diff(which[order], prepend=-1))
 
 
-def _value(metric: Asked, prepared: Any) -> float | Undefined:
+def _value(metric: Asked, *arrays: Any) -> float | Undefined:
     try:
-        return metric(prepared)
+        return metric(*arrays)
     except Undefined as reason:
         return reason
 
 
-def _number(metric: Asked, prepared: Any) -> float:
+def _number(metric: Asked, *arrays: Any) -> float:
     try:
-        return metric(prepared)
+        return metric(*arrays)
     except Undefined:
         return np.nan
 
@@ -329,18 +371,25 @@ def _ordered_pass() -> Callable[..., Any]:
 # ---- many resamples
 
 
-def draw(n: int, seed: int, number: int) -> Array:
+def draw(n: int | Sequence[int], seed: int, number: int) -> Array:
     """How often each of n rows is drawn in resample `number`: n draws with replacement from a stream of its own.
 
     The stream depends on the seed and the number alone, so neither threads nor the number of resamples move it.
+    Of several sets of rows, one after the other, each is drawn by itself.
     """
-    stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number,)))
+    if not isinstance(n, int):
+        return np.concatenate([_drawn(rows, seed, (number, at)[: at + 1]) for at, rows in enumerate(n)])
+    return _drawn(n, seed, (number,))
+
+
+def _drawn(n: int, seed: int, key: tuple[int, ...]) -> Array:
+    stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
     return np.bincount(stream.integers(n, size=n), minlength=n)
 
 
 def resample(
     parts: Sequence[Part],
-    n: int,
+    n: int | Sequence[int],
     resamples: int,
     seed: int,
     *,
@@ -349,11 +398,12 @@ def resample(
 ) -> list[Array]:
     """(resamples, metrics) of every part, all parts on the same resamples; NaN where a metric is undefined.
 
+    `n`: the rows, or those of each set that is drawn by itself.
     `numba`: None = when it is installed and the work is above NUMBA_WORK.
     """
     ranked = [part for part in parts if isinstance(part, RankPart)]
     if numba is None:
-        numba = n * resamples * len(ranked) > NUMBA_WORK and have_numba()
+        numba = int(np.sum(n)) * resamples * len(ranked) > NUMBA_WORK and have_numba()
     if numba:
         for each in ranked:
             each.accelerate()

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from nescio import measures, metrics
 from nescio.analysis import calibrate
+from nescio.analysis.bootstrap import AnswerPart, ArraysPart, Asked, Part, RankPart, SharePart, at_shown_values
 from nescio.errors import BadInput, Undefined
 from nescio.measures._softmax import mean_probs, prob_blocks, summary
 from nescio.metrics._calibration import classwise_ece_of_blocks
-from nescio.metrics._retrieval import retrieved
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 from nescio.work.progress import track
@@ -24,6 +24,8 @@ Array = NDArray[Any]
 
 CLASSWISE_ENTRIES = 20_000_000  # above this many probabilities class-wise ECE costs more than all the rest
 UNTAUGHT = "untaught"  # the split of rows with taught = False
+MOST_PROBS = 200_000_000  # above this many probabilities in all resamples their metrics have no interval
+FEW_ROWS = 50  # validation rows for each parameter of a calibration: with fewer it is in doubt
 KNN = 10  # neighbours of `knn_distance` on a scorecard
 SCALERS: dict[str, Callable[[Predictions], Callable[[Predictions], Predictions]]] = {
     "temperature": calibrate.temperature,
@@ -34,6 +36,25 @@ SCALERS: dict[str, Callable[[Predictions], Callable[[Predictions], Predictions]]
 FOLDS = 10  # of rows that are left out together, where a measure has no closed form for one
 
 
+@dataclass(frozen=True)
+class RowSource:
+    """Cells of a scorecard, and what gives them again on a resample of the rows behind them.
+
+    cell   the columns that they share: calibrated, group, split, measure
+    sizes  how many rows; of in-distribution and out-of-distribution ones, how many of each
+    part   the number of resamples → what a resample gives
+    """
+
+    cell: Row
+    sizes: tuple[int, ...]
+    part: Callable[[int], Part]
+
+    @property
+    def where(self) -> Row:
+        """The columns of a reason."""
+        return {"measure": self.cell["measure"], "split": self.cell["split"]}
+
+
 @dataclass
 class Scorecard:
     """Rows (the design's columns) and reasons (measure, metric, split, reason) of one dump."""
@@ -42,7 +63,9 @@ class Scorecard:
     rows: list[Row] = field(default_factory=list)
     reasons: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what a reader should know beside the numbers
-    drawn: dict[str, Any] = field(default_factory=dict, repr=False)  # what the figures are made from
+    drawn: dict[str, Any] = field(default_factory=dict)  # what the figures are made from
+    sources: list[RowSource] = field(default_factory=list)  # what the intervals are made from
+    doubt: str | None = None  # why calibrated numbers mean little, where they do
 
     def value(
         self, metric: str, measure: str | None = None, split: str | None = None, calibrated: bool = False
@@ -123,8 +146,8 @@ def scorecard(
         except (Undefined, BadInput) as reason:  # a dump that cannot calibrate still says all the rest
             maker.because(None, "calibrated", split, str(reason))
         else:
-            if isinstance(scale, calibrate.Temperature) and scale.note:
-                card.notes.append(scale.note)
+            card.doubt = _doubt(scale, val, known.classes)
+            card.notes += [card.doubt] if card.doubt else []
             maker.calibrated(scale)
             maker.whole(scale(known), {label: scale(p) for label, p in outside.items() if p.logits is not None})
     for group in by:
@@ -169,6 +192,17 @@ def _fit_on(known: Predictions, val: Predictions | None) -> Predictions:
     if val.logits is None or val.labels is None:
         raise Undefined("The validation dump needs logits and labels to fit a calibration.")
     return val
+
+
+def _doubt(scale: Any, val: Predictions | None, classes: int) -> str | None:
+    """Why numbers under this calibration mean little, if they do."""
+    if isinstance(scale, calibrate.Temperature) and scale.note:
+        return scale.note
+    parameters = 1 if isinstance(scale, calibrate.Temperature) else 2 * classes
+    rows = 0 if val is None else len(val)
+    if rows < FEW_ROWS * parameters:
+        return f"The calibration is fitted on {rows} validation rows, which are few: calibrated numbers mean little."
+    return None
 
 
 class _Maker:
@@ -220,6 +254,20 @@ class _Maker:
         else:
             self.because(measure, metric, split or self.split, f"The metric gave {value}, which is no number.")
 
+    def source(
+        self,
+        kind: Callable[..., Part],
+        *given: Any,
+        n: Sequence[int] | None = None,
+        measure: str | None = None,
+        split: str | None = None,
+    ) -> None:
+        """Notes what the rows just written are read off; `kind` makes it of what is given."""
+        cell = {key: self.base[key] for key in ("calibrated", "group")}
+        cell |= {"split": split or self.split, "measure": measure}
+        sizes = (len(given[0]),) if n is None else tuple(n)
+        self.card.sources.append(RowSource(cell, sizes, partial(_part, kind, given)))
+
     # -- filling
 
     def calibrated(self, scale: Any) -> None:
@@ -256,6 +304,7 @@ class _Maker:
                 full = u if everything is known else self.values(of, everything, label, self.split)
                 if found is not None and full is not None:
                     self.ask(partial(metrics.auroc, full, ~found), "r_auroc", len(found), label)
+                    self.source(retrieval_part, full, found, measure=label)
                 elif retrieval is not None:
                     self.because(None, "r_auroc", self.split, retrieval)
             self.votes(known, label, u)
@@ -273,14 +322,18 @@ class _Maker:
             )
             return None
         all_of = summary(known).answers()
-        for each, label, options in _asked("answers"):
-            if each.prepared:
-                self.ask(partial(each.function, all_of, **options), label, len(known))
-            elif each.name == "classwise_ece":
-                if self.wants_classwise(known):
-                    self.ask(lambda: classwise_ece_of_blocks(prob_blocks(known)), label, len(known))
-            else:
-                self.ask(partial(_of_probs, each.function, known, options), label, len(known))
+        shown = list(_shown("answers"))
+        for metric in shown:
+            if metric.metric.prepared:
+                self.ask(partial(metric, all_of), metric.label, len(known))
+            elif metric.label != "classwise_ece":
+                self.ask(partial(_of_probs, metric, known), metric.label, len(known))
+            elif self.wants_classwise(known):
+                self.ask(lambda: classwise_ece_of_blocks(prob_blocks(known)), metric.label, len(known))
+        n = (len(known),)
+        self.source(AnswerPart, all_of, [metric for metric in shown if metric.metric.prepared], n=n)
+        if known.logits is not None:
+            self.source(probs_part, known, None, [metric for metric in shown if not metric.metric.prepared], n=n)
         if all_of.floored and not self.base["calibrated"]:
             told = (
                 f"{all_of.floored} of {len(known)} rows give their true class probability 0; "
@@ -308,13 +361,9 @@ class _Maker:
                 if known.draws == 1 and each.name in ("mutual_information", "expected_entropy"):
                     self.because(each.name, None, self.split, "The model gives one draw a row; draws cannot disagree.")
                     continue
-                yield each.name, each.function
+                yield each.name, each.of
             elif each.kind == "fitted":
-                if known.embeddings is None:
-                    self.because(each.name, None, self.split, "There are no embeddings in this dump.")
-                elif self.reference is None:
-                    self.because(each.name, None, self.split, "It is fitted on reference rows: give --train or --val.")
-                elif (fit := self.fit(each)) is not None:
+                if (fit := self.fit(each, known)) is not None:
                     yield each.name, fit
             elif raw:
                 self.because(each.name, None, self.split, "It compares several networks: one dump holds one of them.")
@@ -322,15 +371,19 @@ class _Maker:
             if self.only is None or name in self.only:
                 yield name, measures.named(name, known).function
 
-    def fit(self, each: Any) -> Callable[[Predictions], Array] | None:
+    def fit(self, each: measures.Measure, known: Predictions) -> Callable[[Predictions], Array] | None:
+        """The fitted measure, or None and a reason."""
         if each.name not in self.fitted:
 
             def make(rows: Predictions) -> Any:
                 options = {"k": min(KNN, len(rows))} if each.name == "knn_distance" else {}
                 return each.function(rows, **options)
 
-            assert self.reference is not None
             try:
+                each.check(known, but=("labels",))
+                if self.reference is None:
+                    raise Undefined("It is fitted on reference rows: give --train or --val.")
+                each.check(self.reference)
                 self.fitted[each.name] = make(self.reference)
                 if self.reference is self.val:
                     self.on_val[each.name] = partial(cross_fitted, make)
@@ -346,11 +399,19 @@ class _Maker:
             self.because(measure, None, split, str(reason))
         return None
 
-    def ranking(self, u: Array, positive: Array, kind: str, measure: str, split: str) -> None:
+    def ranking(
+        self, u: Array, positive: Array, kind: str, measure: str, split: str, sizes: tuple[int, ...] | None = None
+    ) -> None:
         order, arrays = metrics.Ranking(u, positive), (u, positive)
-        for each, label, options in _asked(kind):
-            given = (order,) if each.prepared else arrays
-            self.ask(partial(each.function, *given, **options), label, order.n, measure, split)
+        shown = list(_shown(kind))
+        for metric in shown:
+            given = (order,) if metric.metric.prepared else arrays
+            self.ask(partial(metric, *given), metric.label, order.n, measure, split)
+        n = sizes or (len(u),)
+        prepared = [metric for metric in shown if metric.metric.prepared]
+        self.source(RankPart, u, positive, prepared, n=n, measure=measure, split=split)
+        if others := [metric for metric in shown if not metric.metric.prepared]:
+            self.source(ArraysPart, arrays, others, n=n, measure=measure, split=split)
 
     def detection(
         self,
@@ -370,15 +431,17 @@ class _Maker:
             if u_val is not None:
                 cut = metrics.threshold(u_val)
                 self.ask(partial(metrics.in_as_in, u, cut), "in_as_in", len(u), measure)
+                self.source(SharePart, u <= cut, _plain("in_as_in"), measure=measure)
         for name, dump in outside.items():
             u_out = self.values(of, dump, measure, name)
             if u_out is None:
                 continue
             drawn[name] = u_out
             out = np.repeat([False, True], [len(u), len(u_out)])
-            self.ranking(np.concatenate([u, u_out]), out, "detection", measure, name)
+            self.ranking(np.concatenate([u, u_out]), out, "detection", measure, name, (len(u), len(u_out)))
             if cut is not None:
                 self.ask(partial(metrics.out_as_out, u_out, cut), "out_as_out", len(u_out), measure, name)
+                self.source(SharePart, u_out > cut, _plain("out_as_out"), measure=measure, split=name)
 
     def retrieval(self, p: Predictions) -> tuple[str | None, Array | None]:
         """The reason why retrieval cannot be judged, or which rows find their own class."""
@@ -388,11 +451,12 @@ class _Maker:
             self.because(None, "recall_at_1", self.split, reason)
             return reason, None
         try:
-            found = retrieved(p.embeddings, p.labels)
+            found = metrics.retrieved(p.embeddings, p.labels)
         except (Undefined, BadInput) as error:
             self.because(None, "recall_at_1", self.split, str(error))
             return str(error), None
         self.row("recall_at_1", float(np.mean(found)), len(p))
+        self.source(SharePart, found, _plain("recall_at_1"))
         return None, found
 
     def votes(self, known: Predictions, measure: str, u: Array) -> None:
@@ -402,23 +466,18 @@ class _Maker:
         if voted < len(u):
             self.note(f"{len(u) - voted} of {len(u)} rows have no human votes and are left out of human_alignment.")
         self.ask(lambda: metrics.human_alignment(u, known.annotations), "human_alignment", voted, measure)
+        self.source(ArraysPart, (u, known.annotations), [_plain("human_alignment")], n=(len(u),), measure=measure)
 
     def crops(self, known: Predictions, measure: str, u: Array) -> None:
-        """Rows of the group `twin` name the index of the whole image that they are a crop of."""
-        twin = known.groups.get("twin")
-        if twin is None:
+        pairs = crop_pairs(known)
+        if pairs is None:
             return
-        at = {key: row for row, key in enumerate(known.index.tolist())}
-        crops = [
-            (at[w], row)
-            for row, (w, own) in enumerate(zip(twin.tolist(), known.index.tolist(), strict=True))
-            if w != own and w in at
-        ]
-        if not crops:
+        whole, crop = pairs
+        if not len(crop):
             self.because(None, "crop_agreement", self.split, "No row of the group twin names another row of this dump.")
             return
-        whole, crop = np.transpose(crops)
         self.ask(lambda: metrics.crop_agreement(u[whole], u[crop]), "crop_agreement", len(crop), measure)
+        self.source(SharePart, u[crop] > u[whole], _plain("crop_agreement"), measure=measure)
 
     def by_group(self, known: Predictions, group: str) -> None:
         if group not in known.groups:
@@ -436,14 +495,44 @@ class _Maker:
         self.base = base
 
 
-def _of_probs(metric: Callable[..., float], known: Predictions, options: Mapping[str, Any]) -> float:
-    return metric(mean_probs(known), known.labels, **options)
+def _part(kind: Callable[..., Part], given: Sequence[Any], resamples: int) -> Part:
+    return kind(*given, resamples) if kind is probs_part else kind(*given)
+
+
+def probs_part(dump: Predictions, rows: Any, wanted: Sequence[Asked], resamples: int) -> Part:
+    """Metrics that need the probabilities of all classes; Undefined where there are too many of them to resample."""
+    if len(dump) * dump.classes * resamples > MOST_PROBS:
+        raise Undefined("It needs all class probabilities of every resample, which are too many here.")
+    assert dump.labels is not None
+    rows = slice(None) if rows is None else rows
+    return ArraysPart((mean_probs(dump)[rows], dump.labels[rows]), wanted)
+
+
+def retrieval_part(u: Array, found: Array) -> Part:
+    """R-AUROC: how well u ranks the rows whose nearest other row has another label; neighbours stay as they are."""
+    return RankPart(u, ~found, [Asked("r_auroc", metrics.registry["auroc"], {})])
+
+
+def crop_pairs(dump: Predictions) -> tuple[Array, Array] | None:
+    """(positions of whole images, of their crops): rows of the group `twin` name the index of the whole image."""
+    twin = dump.groups.get("twin")
+    if twin is None:
+        return None
+    at = {key: row for row, key in enumerate(dump.index.tolist())}
+    named = zip(twin.tolist(), dump.index.tolist(), strict=True)
+    pairs = [(at[whole], row) for row, (whole, own) in enumerate(named) if whole != own and whole in at]
+    whole, crop = np.array(pairs, np.int64).reshape(-1, 2).T
+    return whole, crop
+
+
+def _of_probs(metric: Asked, known: Predictions) -> float:
+    return metric(mean_probs(known), known.labels)
 
 
 def cross_fitted(fit: Callable[[Predictions], Callable[[Predictions], Array]], rows: Predictions) -> Array:
     """A fitted measure of the rows that it is fitted on, each by the others: a threshold set on them keeps its promise.
 
-    A density is surer of rows that it has seen, and one fitted on half of them is less sure than the whole one. So every
+    A density is surer of rows that it has seen, and one fitted on half of them is less sure than the whole one. So each
     row is left out alone, where the measure can do that in closed form; else a tenth of the rows at a time.
     """
     fitted: Any = fit(rows)
@@ -457,14 +546,12 @@ def cross_fitted(fit: Callable[[Predictions], Callable[[Predictions], Array]], r
     return u
 
 
-def _asked(kind: str) -> Iterator[tuple[metrics.Metric, str, dict[str, Any]]]:
-    """(metric, its label in a row, options) of every question of this kind, parameters spelled as sac@0.95."""
-    for each in metrics.registry.parts():
-        if kind not in each.kinds:
-            continue
-        if not each.at:
-            yield each, each.name, {}
-        for option, values in each.at.items():
-            for value in values:
-                plain = each.name == "accuracy" and value == 1
-                yield each, each.name if plain else f"{each.name}@{value:g}", {option: value}
+def _plain(name: str) -> Asked:
+    return Asked(name, metrics.registry[name], {})
+
+
+def _shown(kind: str) -> Iterator[Asked]:
+    """Every metric of this kind that a scorecard shows."""
+    for metric in metrics.registry.parts():
+        if kind in metric.kinds:
+            yield from at_shown_values(metric)

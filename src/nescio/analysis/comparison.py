@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,17 +11,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio import measures as _measures
-from nescio.analysis.bootstrap import AnswerPart, Asked, Part, RankPart, applicable, asked, interval, resample
+from nescio.analysis.bootstrap import (
+    AnswerPart,
+    ArraysPart,
+    Asked,
+    Part,
+    RankPart,
+    SharePart,
+    applicable,
+    asked,
+    interval,
+    of_one_model,
+    resample,
+)
+from nescio.analysis.cards import Scorecard, crop_pairs, probs_part, retrieval_part
 from nescio.errors import BadInput, Undefined
-from nescio.measures._softmax import summary
-from nescio.metrics import Answers
-from nescio.metrics import registry as _metrics
+from nescio.measures import summary
+from nescio.metrics import retrieved
 from nescio.predictions import Predictions, join
 from nescio.rows import COLUMNS
 
 __all__ = ["Comparison", "Interval", "add_intervals", "bootstrap", "compare", "interval"]
 
 Array = NDArray[Any]
+CELL = ("calibrated", "group", "split", "measure", "metric")  # columns that tell rows of one scorecard apart
 ROUNDING = 1e-12  # a smaller difference between two models is the order of a sum
 
 
@@ -47,6 +60,7 @@ class Comparison:
     rows: list[dict[str, Any]] = field(default_factory=list)
     reasons: list[dict[str, Any]] = field(default_factory=list)
     differences: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # how the models' predictions were read
 
 
 @dataclass(frozen=True)
@@ -83,38 +97,32 @@ def compare(
     """
     _check(resamples, level, seed)
     models = _named(models)
-    wanted, refused = _wanted(metrics)
+    wanted = _wanted(metrics)
     rows = _joined(models)
     n = len(next(iter(rows.values())))
     result = Comparison(tuple(models), n, resamples, level, seed)
-    for metric in refused:
-        result.reasons.append(_reason(None, metric, None, _UNREPEATABLE))
+    result.notes += [f"{name}: {note}" for name, dump in models.items() for note in dump.notes]
 
     parts: list[Part] = []
     owners: list[str] = []
     for name, predictions in models.items():
-        answers = summary(predictions).answers(rows[name])
-        parts.append(AnswerPart(answers, [metric for metric in wanted if not metric.ranks]))
-        owners.append(name)
-        ranking = [metric for metric in wanted if metric.ranks]
-        if not ranking:
-            continue
-        try:
-            u = _measures.uncertainty(measure, predictions)[rows[name]]
-        except Undefined as why:
-            result.reasons += [_reason(name, metric, measure, f"Model {name!r}: {why}") for metric in ranking]
-            continue
-        parts.append(RankPart(u, answers.wrong, ranking))
-        owners.append(name)
+        for part in _parts(predictions, rows[name], measure, wanted, resamples):
+            if isinstance(part, Absent):
+                why = f"Model {name!r}: {part.reason}"
+                result.reasons += [_reason(name, metric, _of(metric, measure), why) for metric in part.metrics]
+            elif part.asked:
+                parts.append(part)
+                owners.append(name)
 
     points = [part.point() for part in parts]
     samples = resample(parts, n, resamples, seed)
     for metric in wanted:
         held: dict[str, tuple[float, Array]] = {}
         for part, owner, point, sample in zip(parts, owners, points, samples, strict=True):
-            if metric not in part.asked:
+            labels = [own.label for own in part.asked]
+            if metric.label not in labels:
                 continue
-            place = part.asked.index(metric)
+            place = labels.index(metric.label)
             value = point[place]
             if isinstance(value, Undefined):
                 result.reasons.append(_reason(owner, metric, _of(metric, measure), f"Model {owner!r}: {value}"))
@@ -122,6 +130,83 @@ def compare(
                 held[owner] = value, sample[:, place]
         _judge(result, metric, _of(metric, measure), held)
     return result
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Metrics that a model cannot be judged by, and why."""
+
+    metrics: Sequence[Asked]
+    reason: str
+
+
+def _parts(
+    predictions: Predictions, rows: Array, measure: str, wanted: Sequence[Asked], resamples: int
+) -> Iterator[Part | Absent]:
+    """What the wanted metrics of one model are read off, at these rows."""
+    answers = summary(predictions).answers(rows)
+    own = [metric for metric in wanted if "answers" in metric.metric.kinds]
+    whole = [metric for metric in own if not metric.metric.prepared]
+    yield AnswerPart(answers, [metric for metric in own if metric.metric.prepared])
+    if whole and predictions.logits is None:
+        yield Absent(whole, "There are no probabilities of all classes in this dump.")
+    elif whole:
+        try:
+            yield probs_part(predictions, rows, whole, resamples)
+        except Undefined as why:
+            yield Absent(whole, str(why))
+    yield from _measured_parts(predictions, rows, measure, answers.wrong, [m for m in wanted if m not in own])
+
+
+def _measured_parts(
+    predictions: Predictions, rows: Array, measure: str, wrong: Array, wanted: Sequence[Asked]
+) -> Iterator[Part | Absent]:
+    """The parts that need a measure, or embeddings."""
+
+    def of(kind: str, prepared: bool = False) -> list[Asked]:
+        return [m for m in wanted if kind in m.metric.kinds and m.metric.prepared == prepared]
+
+    found, lacking = _neighbours(predictions) if of("retrieval") or of("retrieval-ranking") else (None, "")
+    if found is None:
+        yield Absent([*of("retrieval"), *of("retrieval-ranking")], lacking)
+    else:
+        yield from (SharePart(found[rows], metric) for metric in of("retrieval"))
+    try:
+        u = _measures.uncertainty(measure, predictions)
+    except Undefined as why:
+        yield Absent([metric for metric in wanted if metric.by_measure], str(why))
+        return
+    yield RankPart(u[rows], wrong, of("ranking", prepared=True))
+    yield ArraysPart((u[rows], wrong), of("ranking"))
+    if predictions.annotations is None:
+        yield Absent(of("votes"), "There are no annotations (human votes) in this dump.")
+    else:
+        yield ArraysPart((u[rows], predictions.annotations[rows]), of("votes"))
+    if found is not None:
+        yield from (retrieval_part(u[rows], found[rows]) for _ in of("retrieval-ranking"))
+    if of("pairs"):
+        yield from _crop_part(predictions, u, rows, of("pairs"))
+
+
+def _crop_part(predictions: Predictions, u: Array, rows: Array, metrics: Sequence[Asked]) -> Iterator[Part | Absent]:
+    pairs = crop_pairs(predictions)
+    if pairs is None:
+        yield Absent(metrics, "There is no group twin, which names the whole image of a crop, in this dump.")
+        return
+    whole, crop = pairs
+    flags = np.full(len(u), np.nan)
+    flags[crop] = u[crop] > u[whole]
+    yield from (SharePart(flags[rows], metric) for metric in metrics)
+
+
+def _neighbours(predictions: Predictions) -> tuple[Array | None, str]:
+    """(which rows find their own class, why that is not known)"""
+    if predictions.embeddings is None or predictions.labels is None:
+        return None, f"There are no {'embeddings' if predictions.embeddings is None else 'labels'} in this dump."
+    try:
+        return retrieved(predictions.embeddings, predictions.labels), ""
+    except (Undefined, BadInput) as error:
+        return None, str(error)
 
 
 def bootstrap(
@@ -139,50 +224,64 @@ def bootstrap(
     give, is left out.
     """
     _check(resamples, level, seed)
-    rows = _joined({"": predictions})[""]
-    held = {}
+    rows, wanted = _joined({"": predictions})[""], _wanted(metrics)
+    owners: list[str | None] = []
+    parts: list[Part] = []
     for measure in measures:
-        try:
-            held[measure] = _measures.uncertainty(measure, predictions)[rows]
-        except Undefined:
-            continue
-    return _intervals(summary(predictions).answers(rows), held, _wanted(metrics)[0], resamples, level, seed)
+        for part in _parts(predictions, rows, measure, wanted, resamples):
+            if isinstance(part, Absent) or not part.asked:
+                continue
+            owner = measure if part.asked[0].by_measure else None
+            if owner is not None or measure == measures[0]:  # metrics of the answers are the same for all measures
+                owners.append(owner)
+                parts.append(part)
+    intervals = _intervals(parts, len(rows), resamples, level, seed)
+    return {(owner, label): of for owner, own in zip(owners, intervals, strict=True) for label, of in own.items()}
 
 
-def add_intervals(card: Any, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> None:
-    """Fills low and high of a scorecard's rows about answers and their ranking, raw and calibrated.
+def add_intervals(card: Scorecard, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> None:
+    """Fills low and high of a scorecard's rows: raw and calibrated, of groups and out-of-distribution sets too.
 
-    Rows of out-domain splits and of groups have other rows behind them and stay without an interval.
+    In-distribution and out-of-distribution rows are drawn apart. What was fitted (calibration, densities, thresholds,
+    neighbours) stays as it is: intervals are about the rows that are judged.
     """
     _check(resamples, level, seed)
-    for version, drawn in card.drawn.items():
-        if drawn.get("answers") is None:
-            continue
-        outside = {name for sets in drawn["out"].values() for name in sets}
-        found = _intervals(drawn["answers"], drawn["u"], applicable(), resamples, level, seed)
-        for row in card.rows:
-            mine = bool(row["calibrated"]) == (version == "calibrated") and row["group"] is None
-            if mine and row["split"] not in outside and (row["measure"], row["metric"]) in found:
-                of = found[row["measure"], row["metric"]]
-                row["low"], row["high"] = of.low, of.high
-                if of.undefined:
-                    why = {"reason": f"The interval: {_left_out(of, resamples)}"}
-                    card.reasons.append({key: row[key] for key in ("measure", "metric", "split")} | why)
+    cells = {tuple(row[key] for key in CELL): row for row in card.rows}
+    for sizes in dict.fromkeys(source.sizes for source in card.sources):
+        sources, parts = [], []
+        for source in card.sources:
+            if source.sizes == sizes:
+                try:
+                    parts.append(source.part(resamples))
+                    sources.append(source)
+                except Undefined as reason:
+                    card.reasons.append({**source.where, "metric": None, "reason": f"The interval: {reason}"})
+        intervals = _intervals(parts, sizes if len(sizes) > 1 else sizes[0], resamples, level, seed)
+        for source, own in zip(sources, intervals, strict=True):
+            for label, of in own.items():
+                if row := cells.get(tuple((source.cell | {"metric": label})[key] for key in CELL)):
+                    _fill(card, row, of, resamples)
+
+
+def _fill(card: Scorecard, row: dict[str, Any], of: Interval, resamples: int) -> None:
+    row["low"], row["high"] = of.low, of.high
+    if of.undefined:
+        reason = {"reason": f"The interval: {_left_out(of, resamples)}"}
+        card.reasons.append({key: row[key] for key in ("measure", "metric", "split")} | reason)
 
 
 def _intervals(
-    answers: Answers, us: Mapping[str, Array], metrics: Sequence[Asked], resamples: int, level: float, seed: int
-) -> dict[tuple[str | None, str], Interval]:
-    ranking = [metric for metric in metrics if metric.ranks]
-    parts: list[Part] = [AnswerPart(answers, [metric for metric in metrics if not metric.ranks])]
-    parts += [RankPart(u, answers.wrong, ranking) for u in us.values()]
-    samples = resample(parts, answers.n, resamples, seed)
-    found = {}
-    for measure, part, sample in zip([None, *us], parts, samples, strict=True):
-        for metric, point, values in zip(part.asked, part.point(), sample.T, strict=True):
-            if not isinstance(point, Undefined):
-                found[measure, metric.label] = _interval(values, level)
-    return found
+    parts: Sequence[Part], n: int | Sequence[int], resamples: int, level: float, seed: int
+) -> list[dict[str, Interval]]:
+    """The interval of every metric of each part that is defined on the rows themselves."""
+    return [
+        {
+            metric.label: _interval(values, level)
+            for metric, point, values in zip(part.asked, part.point(), sample.T, strict=True)
+            if not isinstance(point, Undefined)
+        }
+        for part, sample in zip(parts, resample(parts, n, resamples, seed), strict=True)
+    ]
 
 
 def _interval(values: Array, level: float) -> Interval:
@@ -329,28 +428,20 @@ def _warn_if_blunt(result: Comparison, metric: Asked, measure: str | None, compa
 
 # ---- small parts
 
-_UNREPEATABLE = "It needs every class probability of every resampled row, not a summary of each; it is not resampled."
 
-
-def _wanted(metrics: Iterable[str] | None) -> tuple[list[Asked], list[Asked]]:
-    """(those that counts of rows can give, those that they cannot)"""
+def _wanted(metrics: Iterable[str] | None) -> list[Asked]:
+    """The metrics of these names, or all that a scorecard shows of a model's own rows."""
     if metrics is None:
-        return applicable(), _unrepeatable()
+        return applicable()
     names = [metrics] if isinstance(metrics, str) else list(dict.fromkeys(metrics))
-    found = [asked(name) for name in names]
-    if not found:
-        raise BadInput("No metric is asked for; leave metrics out to get all that apply.")
-    for metric in found:
-        if not {"answers", "ranking"} & set(metric.metric.kinds):
-            known = ", ".join(each.label for each in applicable())
-            raise BadInput(f"The metric {metric.label!r} is not one of answers or of their ranking; there are {known}.")
-    return [metric for metric in found if metric.repeats], [metric for metric in found if not metric.repeats]
-
-
-def _unrepeatable() -> list[Asked]:
-    """The metrics of answers and of rankings that a scorecard shows and no resample can give."""
-    judged = [each for each in _metrics.parts() if {"answers", "ranking"} & set(each.kinds)]
-    return [Asked(each.name, each, {}) for each in judged if not each.prepared and "curve" not in each.kinds]
+    if not names:
+        raise BadInput("No metric is named; omit metrics to get all that apply.")
+    wanted = [asked(name) for name in names]
+    for metric in wanted:
+        if not of_one_model(metric.metric):
+            known = ", ".join(other.label for other in applicable())
+            raise BadInput(f"The metric {metric.label!r} is not one of a model's own rows; there are {known}.")
+    return wanted
 
 
 def _named(models: Any) -> dict[str, Predictions]:
@@ -380,7 +471,7 @@ def _check(resamples: int, level: float, seed: int) -> None:
 
 
 def _of(metric: Asked, measure: str) -> str | None:
-    return measure if metric.ranks else None
+    return measure if metric.by_measure else None
 
 
 def _model(name: str) -> str:

@@ -449,20 +449,21 @@ def _table_3(
 ) -> list[dict[str, Any]]:
     """Means over rows of the agreements, with their intervals."""
     # all scores rank the same candidates: those with siblings, unless there are too few of them
-    there = [who for who in losses if scores[who].u]
-    siblings = [who for who in there if scores[who].members > 1]
+    there = [name for name in losses if scores[name].u]
+    siblings = [name for name in there if scores[name].members > 1]
     who = siblings if len(siblings) > 1 else there
-    u = [{name: scores[each].u[name] for name in by_paper(scores[each].u)} for each in who]
+    u = [{score: scores[name].u[score] for score in by_paper(scores[name].u)} for name in who]
+    own_losses = [losses[name] for name in who]
     entries = []
-    for name, loss, taus in agreements(u, [losses[each] for each in who]):
+    for score, loss, taus in agreements(u, own_losses):
         if isinstance(taus, Undefined):
             continue
         n = len(taus)
         again = [taus @ draw(n, comparison.seed, number) / n for number in range(comparison.resamples)]
         low, high = interval(np.array(again), comparison.level)
-        average = _average([own[name].mean() for own in u], [losses[each].together[loss].mean() for each in who])
+        average = _average([own[score].mean() for own in u], [own.together[loss].mean() for own in own_losses])
         entries.append(
-            {"score": name, "loss": loss, "tau": float(taus.mean()), "low": low, "high": high, "n": n}
+            {"score": score, "loss": loss, "tau": float(taus.mean()), "low": low, "high": high, "n": n}
             | {"average": average, "candidates": who}
         )
     return entries

@@ -1,7 +1,7 @@
 """From which uncertainty on must a model abstain, so that its answers keep a promise? Thresholds with a guarantee.
 
-    found = sgr(u, wrong, risk=0.01, delta=0.05)
-    found.threshold                              # answer where u ≤ threshold, abstain elsewhere
+    promise = ltt(u, wrong, risk=0.01, delta=0.05)
+    promise.threshold                            # answer where u ≤ threshold, abstain elsewhere
 
 With probability 1 − delta over the rows, at most a share `risk` of the answers to new rows of the same kind is wrong,
 however badly the model is calibrated. Only thresholds that can be set are tried: ends of tie groups.
@@ -14,7 +14,7 @@ ranks of the rows' own u are as good wherever the selective risk does not fall a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,12 @@ from nescio.analysis.answers import judged
 from nescio.errors import BadInput
 from nescio.measures import summary
 from nescio.metrics import Ranking, as_share, ranking, rows_for
-from nescio.predictions import Predictions
+from nescio.predictions import Predictions, same_rows
 
 Array = NDArray[Any]
 STARTS, GRID = 5, 100  # of Learn-then-Test: where the sequence may begin anew, and how many thresholds it goes through
 FIT_SHARE, FIT_MOST = 10, 5000  # a fitted temperature takes a tenth of the rows, and no more than this
+REPEATS = 20  # resamples behind an estimate of what more rows would buy
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,20 @@ def ltt(
     return _promise(r, chosen, "ltt", risk, delta, level)
 
 
-METHODS = {"sgr": sgr, "ltt": ltt}
+METHODS = {"ltt": ltt, "sgr": sgr}
+
+
+def expected_coverage(
+    u: Any, wrong: Any, risk: float, delta: float = 0.05, *, rows: int, method: str = "ltt", seed: int = 0
+) -> float:
+    """An estimate of the coverage that a method would reach with so many rows: its mean on resamples of that size.
+
+    The rows at hand stand for the population, so it promises nothing. A resample that attains nothing counts as 0.
+    """
+    u, wrong = np.asarray(u), np.asarray(wrong)
+    stream = np.random.default_rng(seed)
+    draws = (stream.integers(len(u), size=rows) for _ in range(REPEATS))
+    return float(np.mean([METHODS[method](u[draw], wrong[draw], risk, delta).coverage for draw in draws]))
 
 
 def _checked(u: Any, wrong: Any, risk: float, delta: float) -> Ranking:
@@ -208,14 +222,28 @@ class Guard:
     fitted   rows that the temperature was fitted on; the guarantee has not seen them
     at_edge  the temperature stands at the edge of its range: these rows cannot say which is best
     tried    what the guarantee was chosen from; each has its own part of delta
+    rows     (u, wrong) of the rows that earned it
     """
 
     measure: str
     temperature: float
     guarantee: Guarantee
     tried: tuple[Guarantee, ...]
+    rows: tuple[Array, Array] = field(repr=False, compare=False)
     fitted: int = 0
     at_edge: bool = False
+
+    def with_more_rows(self, factor: int, seed: int = 0) -> float:
+        """About which share of the rows could be answered under the same promise, had it so many times the rows."""
+        promise = self.guarantee
+        if promise.risk is None:
+            raise BadInput("More rows change the coverage that keeps a risk, and here the coverage was given.")
+        u, wrong = self.rows
+        rows, delta = factor * promise.n, promise.delta / len(self.tried)
+        return max(
+            expected_coverage(u, wrong, promise.risk, delta, rows=rows, method=one.method, seed=seed)
+            for one in self.tried
+        )
 
     def judge(self, predictions: Predictions) -> Judged:
         """What the threshold does to the rows of another dump whose class was in training."""
@@ -231,7 +259,7 @@ def guard(
     coverage: float | None = None,
     delta: float = 0.05,
     measure: str = "largest",
-    method: str = "sgr",
+    method: str = "ltt",
     temperature: float | str = 1.0,
     val: Predictions | None = None,
     fit_rows: int | None = None,
@@ -239,7 +267,7 @@ def guard(
 ) -> Guard:
     """The threshold on a dump that keeps a risk (or a coverage), set on rows that the temperature has not seen.
 
-    method       "sgr", "ltt", or "both": each with half of delta, and the one that keeps more rows is taken
+    method       "ltt", "sgr", or "both": each with half of delta, and the one that keeps more rows is taken
     temperature  a number that these rows had no say in, or "fit": on `val`, else on `fit_rows` rows of this dump (a
                  tenth, at most 5,000), which are drawn evenly over the classes and then left out
     """
@@ -253,6 +281,8 @@ def guard(
         raise BadInput("fit_rows counts rows of this dump that a temperature is fitted on, and none is.")
     if val is not None and temperature != "fit":
         raise BadInput("A temperature is given, and validation rows to fit one on: give one of them.")
+    if val is not None and same_rows(predictions, val):
+        raise BadInput("The validation rows are the rows that earn the guarantee: fit the temperature on other rows.")
     known = predictions if predictions.taught is None else _known(predictions)
     rest, fitted, at_edge = np.arange(len(known)), 0, False
     if temperature == "fit":
@@ -270,7 +300,7 @@ def guard(
         names = list(METHODS) if method == "both" else [method]
         tried = [METHODS[name](u, wrong, risk, delta / len(names)) for name in names]
     best = replace(max(tried, key=lambda found: found.accepted), delta=delta)  # the choice has all of delta
-    return Guard(measure, t, best, tuple(tried), fitted, at_edge)
+    return Guard(measure, t, best, tuple(tried), (u, wrong), fitted, at_edge)
 
 
 def judged_rows(predictions: Predictions, measure: str, temperature: float = 1.0) -> tuple[Array, Array]:

@@ -29,6 +29,7 @@ def as_array(name: str, value: Any) -> Array:
         array = np.asarray(value)
     except ValueError:
         raise BadInput(f"{name} has rows of different lengths: every row needs as many numbers.") from None
+    check_whole(array)
     if array.dtype.name == "bfloat16":  # NumPy has no such type of its own
         array = array.astype(np.float32)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -161,13 +162,8 @@ def _all_finite(block: Array) -> bool:
     return bool(np.isfinite(flat.dot(flat))) or bool(np.isfinite(flat).all())
 
 
-def check_growth(name: str, values: int, stored: int, width: int = 8) -> None:
-    """Refuses content that is far larger in memory than in its file: a bomb, or a damaged size.
-
-    values  numbers that are to be read, of `width` bytes each
-    stored  bytes of the file
-    """
-    needed = values * max(width, 8)
+def check_growth(name: str, needed: int, stored: int) -> None:
+    """Refuses content that takes far more bytes in memory than in its file: a bomb, or a damaged size."""
     if needed > max(GROWTH_FREE, GROWTH * stored):
         raise BadInput(
             f"{name} would take {needed / 1e9:.3g} GB of memory, more than {GROWTH} times its file: it is damaged, or "

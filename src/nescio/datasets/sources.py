@@ -79,7 +79,7 @@ def _idx(folder: Path, name: str) -> Array:
                 raise BadInput(f"{path} is not an idx file of bytes: fetch it again.")
             shape = np.frombuffer(sizes, ">u4").tolist()
             announced = math.prod(shape)
-            check_growth(str(path), announced, path.stat().st_size, width=1)
+            check_growth(str(path), announced, path.stat().st_size)
             data = file.read(announced + 1)
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise BadInput(f"{path} is not a whole .gz file: fetch it again.") from None

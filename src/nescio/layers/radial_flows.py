@@ -40,3 +40,27 @@ class RadialFlows(nn.Module):
             log_det = log_det + (width - 1) * torch.log1p(beta * h) + torch.log1p(beta * h - beta * h.square() * r)
         normal = -0.5 * (z.square().sum(2) + width * math.log(2 * math.pi))
         return normal + log_det.squeeze(2)
+
+    def plane(self) -> RadialFlows:
+        """Flows with the same parameters in the first two dimensions, where densities can be added up on a grid."""
+        classes, count, _ = self.centres.shape
+        flows = RadialFlows(classes, 2, count).to(self.centres.device)
+        flows.load_state_dict(self.state_dict() | {"centres": self.centres[..., :2]})
+        return flows
+
+
+@torch.no_grad()
+def masses(flows: RadialFlows, reach: float = 16.0, cells: int = 100, rounds: int = 8) -> Tensor:
+    """(c,) integrals of two-dimensional densities over a grid, whose cells are cut in four where there is mass."""
+    size = 2 * reach / cells
+    edge = torch.arange(cells, dtype=torch.float64, device=flows.centres.device) * size + size / 2 - reach
+    centres = torch.cartesian_prod(edge, edge)
+    quarters = torch.cartesian_prod(edge.new_tensor([-0.25, 0.25]), edge.new_tensor([-0.25, 0.25]))
+    total = edge.new_zeros(len(flows.centres))
+    for _ in range(rounds):
+        mass = flows(centres).exp() * size**2
+        fine = (mass > 1e-4).any(1)
+        total += mass[~fine].sum(0)
+        centres = (centres[fine][:, None] + size * quarters).flatten(0, 1)
+        size /= 2
+    return total + flows(centres).exp().sum(0) * size**2

@@ -33,7 +33,7 @@ OF_PROBS = ("largest", "gap", "entropy", "mutual_information", "expected_entropy
 # ---- measures
 
 
-@measure("plain", needs=("logits",))
+@measure("plain", needs=("logits",), stand_in="confidence")
 def largest(predictions: Predictions) -> Array:
     """One minus the probability of the most probable class.
 
@@ -160,6 +160,8 @@ def _top_only(predictions: Predictions) -> Summary:
 def _pass(predictions: Predictions) -> Summary:
     if predictions.logits is None:
         return _top_only(predictions)
+    for _, column in predictions.columns():
+        check_whole(column)
     n, c = len(predictions), predictions.classes
     out = _Columns(predictions)
     parts = blocks(n, max(1, BLOCK // c))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +20,7 @@ Kind = Literal[
     "ensemble",  # f(…lists of Predictions, one per member…) -> u
 ]
 F = TypeVar("F", bound=Callable[..., Any])
+FIELDS = [part.name for part in fields(Predictions)]
 
 
 @dataclass(frozen=True)
@@ -29,28 +30,53 @@ class Measure:
     name: str
     function: Callable[..., Any]
     kind: Kind
-    needs: tuple[str, ...]  # fields of Predictions that it reads
+    needs: tuple[str, ...]  # fields of Predictions that it reads: without them it is not called
     example: Mapping[str, Any] = field(default_factory=dict)  # options for the few rows of the contract
+    stand_in: str | None = None  # a field that it can do with where those are missing
 
     @property
     def sentence(self) -> str:
         return (self.function.__doc__ or "").strip().split("\n")[0]
+
+    def check(self, dump: Predictions, but: Sequence[str] = ()) -> None:
+        """Raises Undefined where the dump lacks a field that the measure needs, unless it is one of `but`."""
+        if self.stand_in is not None and getattr(dump, self.stand_in) is not None:
+            return
+        for name in self.needs:
+            value = getattr(dump, name)
+            if name not in but and (value is None or (isinstance(value, Mapping) and not value)):
+                raise Undefined(f"{self.name} needs {name}, and there are none in this dump.")
+
+    def of(self, dump: Predictions) -> NDArray[Any]:
+        """u (n,) of a plain measure; Undefined where the dump lacks what it needs."""
+        self.check(dump)
+        return np.asarray(self.function(dump))
 
 
 registry: Registry[Measure] = Registry("measure")
 
 
 def measure(
-    kind: Kind = "plain", *, needs: tuple[str, ...], name: str | None = None, example: Mapping[str, Any] | None = None
+    kind: Kind = "plain",
+    *,
+    needs: tuple[str, ...],
+    name: str | None = None,
+    example: Mapping[str, Any] | None = None,
+    stand_in: str | None = None,
 ) -> Callable[[F], F]:
     """Registers a function on Predictions as a measure and returns it unchanged.
 
-    example  options with which it works on 120 rows, 4 classes and 6 features, where its defaults do not
+    needs     fields of Predictions without which it is not called; unknown ones are refused
+    example   options with which it works on 120 rows, 4 classes and 6 features, where its defaults do not
+    stand_in  a field that it can do with where those are missing
     """
+    for field_name in needs:
+        if field_name not in FIELDS:
+            raise BadInput(f"A measure cannot need {field_name!r}. There are: {', '.join(FIELDS)}.")
 
     def register(function: F) -> F:
         label = name or function.__name__
-        registry.add(label, Measure(label, function, kind, needs, dict(example or {})))
+        registry.add(label, Measure(label, function, kind, needs, dict(example or {}), stand_in))
         return function
 
     return register
@@ -90,7 +116,7 @@ def uncertainty(name: str, dump: Predictions) -> NDArray[Any]:
     if found.kind != "plain":
         names = ", ".join(sorted(part.name for part in registry.parts() if part.kind == "plain"))
         raise BadInput(f"The measure {name!r} must be fitted first, or compares several dumps; take one of {names}.")
-    return np.asarray(found.function(dump))
+    return found.of(dump)
 
 
 def _score(name: str, dump: Predictions) -> Any:

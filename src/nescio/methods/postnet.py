@@ -16,13 +16,16 @@ from nescio.search import choice, hparam, log_uniform
 
 @dataclass(frozen=True)
 class PostNetRecipe(Learning):
+    # Densities rise as fast as the latent clusters shrink: with the full rate the network outruns its flows and falls.
+    rate: float = hparam(0.3, log_uniform(0.1, 1.0), "multiplies the budget's learning rate")
     entropy: float = hparam(1e-5, log_uniform(1e-6, 1e-2), "λ of the Dirichlet's entropy; the larger, the stronger")
     latent: int = hparam(6, choice(4, 6, 10), "dimensions in which the densities live")
     flows: int = hparam(6, choice(4, 6, 10), "radial flows in a row, for every class")
+    density: float = hparam(10.0, None, "multiplies the learning rate of the flows")
 
     def check(self) -> None:
         super().check()
-        self.need(0, "entropy", above=True)
+        self.need(0, "entropy", "density", above=True)
         self.need(1, "latent", "flows")
 
 
@@ -57,6 +60,13 @@ class PostNet(Method):
         self.counts.zero_()
         for _, y, _ in batches:
             self.counts += torch.bincount(y, minlength=self.setting.classes)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The flows take larger steps than the network, and no weight decay: it would pull densities to one place."""
+        rate, (network,) = self.recipe.rate, super().parameter_groups()
+        flows = list(self.flows.parameters())
+        network["params"] = [p for p in network["params"] if all(p is not flow for flow in flows)]
+        return [network, {"params": flows, "rate": rate * self.recipe.density, "decay": 0.0}]
 
     def log_densities(self, embeddings: Tensor) -> Tensor:
         """(b, c) log q(z | c), float64."""

@@ -6,7 +6,7 @@ from nescio.metrics._calibration import classwise_ece, ece, reliability_curve
 from nescio.metrics._counts import Counts
 from nescio.metrics._detection import in_as_in, out_as_out, threshold
 from nescio.metrics._ranking import Ranking, as_scores, as_share, aupr, auroc, fpr_at_tpr, gamma, ranking, rows_for
-from nescio.metrics._retrieval import r_auroc, recall_at_1
+from nescio.metrics._retrieval import r_auroc, recall_at_1, retrieved
 from nescio.metrics._segmentation import miou
 from nescio.metrics._selective import (
     TENTHS,
@@ -59,6 +59,7 @@ __all__ = [
     "recall_at_1",
     "registry",
     "reliability_curve",
+    "retrieved",
     "risk_coverage",
     "rows_for",
     "sac",

@@ -74,7 +74,7 @@ def map_npy(path: Path) -> Array:
         start = file.tell()
     if path.stat().st_size < start + header.nbytes:
         raise BadInput(_not_npy(path.name))
-    check_growth(path.name, header.values, path.stat().st_size)
+    check_growth(path.name, 8 * header.values, path.stat().st_size)  # as numbers of float64
     if not header.nbytes:
         return np.empty(header.shape, header.dtype)
     order: Any = "F" if header.fortran else "C"
@@ -105,7 +105,7 @@ def read_npz(path: Path, names: Names | None = None) -> Flat:
         members = [member for member in archive.infolist() if not member.is_dir()]
         keys = {member: member.filename.removesuffix(".npy") for member in members}
         wanted = {member: field for member, key in keys.items() if (field := names.field(key)) is not None}
-        check_growth("the file", sum(member.file_size for member in wanted), size, width=1)
+        check_growth("the file", sum(member.file_size for member in wanted), size)
         for member, field in wanted.items():
             if keys[member] == member.filename:
                 raise BadInput(f"{keys[member]} is not an array: write the file with np.savez.")
@@ -122,7 +122,7 @@ def _read_member(file: Any, key: str, announced: int, stored: int) -> Array:
     header = _read_header(file, key)
     if announced != file.tell() + header.nbytes:
         raise BadInput(_not_npy(key))
-    check_growth(key, header.values, stored, header.dtype.itemsize)
+    check_growth(key, header.values * max(8, header.dtype.itemsize), stored)  # as numbers of float64
     content = np.empty(header.nbytes, np.uint8)
     for part in blocks(len(content), READ_BYTES):
         if file.readinto(content[part].data) != part.stop - part.start:
@@ -252,7 +252,7 @@ def load_torch(path: Path) -> Any:
 
     try:
         with zipfile.ZipFile(path) as archive:
-            check_growth("the file", sum(m.file_size for m in archive.infolist()), path.stat().st_size, width=1)
+            check_growth("the file", sum(member.file_size for member in archive.infolist()), path.stat().st_size)
     except zipfile.BadZipFile:
         raise BadInput("this is not a whole file of torch.save; it may be damaged, or older than torch 1.6.") from None
     try:

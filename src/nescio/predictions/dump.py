@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays.checks import integers, kind_of, matrix, vector
+from nescio.arrays.checks import check_whole, integers, kind_of, matrix, vector
 from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput
 from nescio.predictions import inputs
@@ -258,6 +258,9 @@ class Predictions:
             off = (rows < -len(self)) | (rows >= len(self))
             if off.any():
                 raise BadInput(f"There is no row {rows[off][0]}: there are {len(self)} rows, counted from 0.")
+
+        for _, column in self.columns():
+            check_whole(column)
 
         def cut(value: Any) -> Any:
             if isinstance(value, Mapping):

@@ -27,6 +27,14 @@ def table_size(footer: bytes) -> Size:
     return Size(values, written)
 
 
+def column_count(footer: bytes) -> int:
+    """Columns, from the list of them that begins the footer, behind the version."""
+    compact = _Compact(footer)
+    if compact.byte() != 0x15 or compact.number() < 0 or compact.byte() != 0x19:
+        raise ValueError("this is not the footer of a .parquet file")
+    return compact.count(compact.byte()) - 1  # the first is the table itself
+
+
 class _Compact:
     """A reader of structs, as dicts from the number of a field to its value."""
 
@@ -81,7 +89,11 @@ class _Compact:
 
     def list(self) -> list[Any]:
         head = self.byte()
-        count = head >> 4 if head >> 4 < 15 else self.varint()
+        count = self.count(head)
         if count > len(self.content):
             raise ValueError("a list is longer than the footer")
         return [self.value(head & 0xF) if head & 0xF > 2 else self.byte() == 1 for _ in range(count)]
+
+    def count(self, head: int) -> int:
+        """How many entries a list has, by its first byte and perhaps those behind it."""
+        return head >> 4 if head >> 4 < 15 else self.varint()

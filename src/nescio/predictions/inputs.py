@@ -332,7 +332,7 @@ def _look_like_probs(logits: Array) -> bool:
     """Whether no logit is negative and every row sums to one; most files answer in their first block."""
     for part in blocks(len(logits), max(1, CACHE_VALUES // (logits.shape[1] * logits.shape[2]))):
         z = logits[part]
-        if z.min() < 0 or (np.abs(z.sum(-1, dtype=np.float64) - 1) > LOG_SLACK).any():
+        if z.min() < 0 or z.max() > 1 + LOG_SLACK or (np.abs(z.sum(-1, dtype=np.float64) - 1) > LOG_SLACK).any():
             return False
         forget(z)
     return True

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nescio.arrays.checks import check_growth
 from nescio.errors import BadInput
 from nescio.predictions.dump import Predictions
-from nescio.predictions.footer import table_size
+from nescio.predictions.footer import column_count, table_size
 from nescio.predictions.names import Flat, Names, shown, unknown
 
 Array = NDArray[Any]
@@ -45,7 +45,6 @@ TEXT_FIELDS = ("index", "labels", "predicted", "taught", "correct")  # beside gr
 TRUTH = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 MOST_COLUMNS = 50_000  # a table of more takes longer to open than to read
 FEW_COLUMNS = 2000  # of which the footer is read by hand
-FOOTER_BYTES = 512  # of a .parquet file, for a column
 FORMULA = re.compile(r"'*[=+\-@\t\r]")  # where a spreadsheet would compute a cell
 PARQUET_KEY = b"nescio"  # of the facts beside the columns
 
@@ -123,9 +122,13 @@ def _from_columns(columns: list[str], names: Names, read: Callable[[int, str], A
     return flat
 
 
+def _check_count(columns: int) -> None:
+    if columns > MOST_COLUMNS:
+        raise BadInput(f"there are {columns} columns, and a table may have {MOST_COLUMNS}: save .npz.")
+
+
 def _check_names(columns: list[str]) -> None:
-    if len(columns) > MOST_COLUMNS:
-        raise BadInput(f"there are {len(columns)} columns, and a table may have {MOST_COLUMNS}: save .npz.")
+    _check_count(len(columns))
     seen: set[str] = set()
     for position, column in enumerate(columns):
         if not column.strip() or column.startswith(("__index_level_", "Unnamed: ")):
@@ -171,12 +174,11 @@ def read_parquet(path: Path, names: Names) -> Flat:
             raise BadInput("a column holds several columns: write one column for each.")
         if len(leaves) <= FEW_COLUMNS:
             table = table_size(footer)
-            check_growth("the table", table.values, size)
-            check_growth("the table", table.written, size, width=1)
+            check_growth("the table", max(8 * table.values, table.written), size)
         elif any(leaf.max_repetition_level for leaf in leaves):
             raise BadInput(f"it holds lists in {len(leaves)} columns: keep lists in {FEW_COLUMNS} columns at most.")
         else:
-            check_growth("the table", file.metadata.num_rows * len(leaves), size)
+            check_growth("the table", 8 * file.metadata.num_rows * len(leaves), size)
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     # Texts stay what they are in the file, a list of different ones and numbers: written out they may be endless.
     with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts) as file:
@@ -194,10 +196,10 @@ def _footer(path: Path, size: int) -> bytes:
         length, magic = int.from_bytes(file.read(4), "little"), file.read()
         if magic != b"PAR1" or length > size - 8:
             raise BadInput("this is not a whole .parquet file; it may have been cut short: save it again.")
-        if length > MOST_COLUMNS * FOOTER_BYTES:
-            raise BadInput(f"the description of its columns is too large; a table may have {MOST_COLUMNS}: save .npz.")
         file.seek(size - 8 - length)
-        return file.read(length)
+        footer = file.read(length)
+    _check_count(column_count(footer))
+    return footer
 
 
 def _column(column: Any, name: str, field: str, stored: int) -> Array:
@@ -247,7 +249,7 @@ def _texts(values: Any, name: str, field: str, stored: int, rows: int) -> Array:
     texts = values.to_pylist()
     if None in texts:
         raise BadInput(f"column {shown(name)} has no value in row {texts.index(None)}: fill it or leave the row out.")
-    check_growth(f"column {shown(name)}", rows, stored, 4 * max(map(len, texts), default=0))
+    check_growth(f"column {shown(name)}", 4 * rows * max(map(len, texts), default=0), stored)
     return np.array(texts, str)
 
 
@@ -270,6 +272,7 @@ def write_parquet(predictions: Predictions, file: IO[bytes]) -> None:
 def read_csv(path: Path, names: Names) -> Flat:
     columns = _first_line(path)
     _check_names(columns)
+    _check_quotes(path)
     table = _csv_table(path, columns, names)
     size = path.stat().st_size
 
@@ -294,6 +297,14 @@ def _first_line(path: Path) -> list[str]:
         raise BadInput(
             "the first line does not name the columns: a quote is not closed, or a name is too long."
         ) from None
+
+
+def _check_quotes(path: Path) -> None:
+    """Refuses a quote that is never closed: the rest of the table would be one text."""
+    with path.open("rb") as file:
+        quotes = sum(part.count(b'"') for part in iter(lambda: file.read(1 << 20), b""))
+    if quotes % 2:
+        raise BadInput("a quote is opened and not closed: put every quote inside a text twice.")
 
 
 def _csv_table(path: Path, columns: list[str], names: Names) -> Any:

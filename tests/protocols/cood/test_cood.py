@@ -316,7 +316,7 @@ def test_known_severities_give_known_groups_and_exact_aurocs(tmp_path: Path) -> 
         rows = [row for y in group for row in division.estimation[division.classes.tolist().index(y)]]
         assert means[level] == pytest.approx(-u_out[rows].mean(), abs=1e-12)
     assert means == sorted(means)
-    row = next(row for row in study.rows if row["group"] == "severity 3" and row["metric"] == "auroc")
+    row = next(row for row in study.rows if row["level"] == 3 and row["metric"] == "auroc")
     assert row["n"] == 80 + 4 * 4 and row["protocol"] == "cood" and row["method"] == "pretrained"
 
 

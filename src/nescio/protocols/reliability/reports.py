@@ -356,15 +356,15 @@ def lead(frame: Frame) -> list[str]:
     data = ", ".join(dict.fromkeys(map(data_name, frame.values("dataset"))))
     networks = " or ".join(map(count, members))
     sentences = [f"{plural(len(methods), 'method')} learnt {data} without labels, {networks} networks each."]
-    found = taus(frame, swept(frame))
-    means = {measure: fmean(values) for measure, values in found.items()}
-    if "nc" in found:
+    of_score = taus(frame, swept(frame))
+    means = {measure: fmean(values) for measure, values in of_score.items()}
+    if "nc" in means:
         sentence = (
             "Neighbourhood consistency, which has seen no label, goes with downstream performance in "
-            f"{_above(found['nc'])} cases (mean τ = {number(means['nc'], 2)})"
+            f"{_above(of_score['nc'])} cases (mean τ = {number(means['nc'], 2)})"
         )
-        if "fv" in found:
-            sentence += f", feature variance in {_above(found['fv'])} (mean τ = {number(means['fv'], 2)})"
+        if "fv" in means:
+            sentence += f", feature variance in {_above(of_score['fv'])} (mean τ = {number(means['fv'], 2)})"
         sentences.append(f"{sentence}.")
     best = max(means, key=lambda name: means[name], default="nc")
     if best != "nc" and len(means) > 1:

@@ -50,8 +50,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     oracles = [oracle_step(trial, root) for trial in oracle_trials(plan)] if plan.oracle else []
     if plan.search == "optuna":
         work.do(TRAIN, oracles, before)
-        trials = guided_trials(plan, work, before)
-        steps = {trial: trial_step(trial, plan.outside, root) for trial in trials}
+        steps = guided_steps(plan, work, before)
     else:
         steps = {trial: trial_step(trial, plan.outside, root) for trial in trials_of(plan)}
         work.do(TRAIN, [*steps.values(), *oracles], before)
@@ -159,21 +158,21 @@ def trials_of(plan: Plan) -> list[Trial]:
     return [trial for number in range(plan.trials) for trial in _round(plan, number, recipes(number))]
 
 
-def guided_trials(plan: Plan, work: Work, before: Callable[[], None]) -> list[Trial]:
+def guided_steps(plan: Plan, work: Work, before: Callable[[], None]) -> dict[Trial, Step]:
     """Trials that Optuna suggests from the mean validation NLL of those before, which are trained on the way.
 
     Everything is seeded and results do not change, so a second run suggests the same trials and finds them finished.
     """
-    trials: list[Trial] = []
+    every: dict[Trial, Step] = {}
 
     def mean_nll(number: int, recipes: Mapping[Line, Recipe]) -> dict[Line, float | None]:
         steps = {t: trial_step(t, plan.outside, work.context.root) for t in _round(plan, number, recipes)}
         work.do(TRAIN, steps.values(), before)
-        trials.extend(steps)
+        every.update(steps)
         return {line: _mean([_nll(steps[t], work.store) for t in steps if _line_of(t) == line]) for line in recipes}
 
     guided(_searched(plan), plan.trials, mean_nll, plan.search_seed)
-    return trials
+    return every
 
 
 def _searched(plan: Plan) -> dict[Line, type[Recipe]]:
@@ -235,8 +234,8 @@ def dump_steps(
 def trial_step(trial: Trial, outside: tuple[int, ...] | None, root: str | None) -> Step:
     """Trains one trial, predicts its splits, and keeps what selection, calibration and the NLL-versus-AUC plot need."""
     dumps = dump_steps(trial, outside, root)
-    make, summary = partial(_trial, trial=trial, dumps=dumps), partial(_trial_summary, trial=trial)
-    return evaluation(NAME, VERSION, title_of(trial), {"step": TRIAL}, list(dumps.values()), make, summary)
+    make = partial(_trial, trial=trial, dumps=dumps)
+    return evaluation(NAME, VERSION, title_of(trial), {"step": TRIAL}, list(dumps.values()), make, _summary)
 
 
 def _trial(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
@@ -251,9 +250,11 @@ def _trial(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step]
     return table(rows) | {CALIBRATION: json.dumps({"temperature": calibration(val)}).encode()}
 
 
-def _trial_summary(step: Step, context: Context, trial: Trial) -> dict[str, Any]:
-    cost = pace(train_step(trial, context.root), context)
-    return {"trial": step.title, "nll": _nll(step, context.store), **cost}
+def _summary(step: Step, context: Context) -> dict[str, Any]:
+    """For those who watch: what the network of this step took, and the validation NLL of a trial."""
+    predicted: Any = step.parents[0]
+    nll = _nll(step, context.store)
+    return ({} if nll is None else {"trial": step.title, "nll": nll}) | pace(predicted.parents[0], context)
 
 
 def _nll(step: Step, store: Store) -> float | None:
@@ -285,8 +286,8 @@ def oracle_trials(plan: Plan) -> list[Trial]:
 def oracle_step(trial: Trial, root: str | None) -> Step:
     dumps = dump_steps(trial, None, root, ("val", "test"))
     title = f"oracle, {trial.backbone}, data seed {trial.data_seed}"
-    make, summary = partial(_oracle, trial=trial, dumps=dumps), partial(_oracle_summary, trial=trial)
-    return evaluation(NAME, VERSION, title, {"step": "oracle"}, list(dumps.values()), make, summary)
+    make = partial(_oracle, trial=trial, dumps=dumps)
+    return evaluation(NAME, VERSION, title, {"step": "oracle"}, list(dumps.values()), make, _summary)
 
 
 def _oracle(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step]) -> Files:
@@ -305,10 +306,6 @@ def _oracle(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step
         base | {"metric": metric, "value": value, "split": split, "n": n}
         for metric, (value, split, n) in numbers.items()
     ])  # fmt: skip
-
-
-def _oracle_summary(step: Step, context: Context, trial: Trial) -> dict[str, Any]:
-    return pace(train_step(trial, context.root), context)
 
 
 # ---- calibration, selection, ensembles (§3)

@@ -1,0 +1,108 @@
+"""Predictions as commands take them: FILE or NAME=FILE, fields under other names or in files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from nescio.errors import BadInput
+from nescio.options import option
+from nescio.predictions import Predictions, same_rows
+from nescio.predictions.names import is_field
+
+FILES = """\
+FILE is a .npz, .safetensors, .parquet, .csv or .pt file, or a folder. It holds `labels` (n,) and `logits` (n, classes)
+or (n, draws, classes), or `probs` instead of logits; `embeddings` (n, d), `annotations`, `scores/NAME`, `groups/NAME`
+where there are any. A CSV has the columns label, logit_0 … or prob_0 …, and u_NAME. A file of answers alone holds
+`correct`, or `labels` and `predicted`, and `confidence`. Other names: --map logits=predictions,labels=label_ids.
+Arrays in files of their own stand for one FILE as logits:a.npy,labels:b.npy. NAME=FILE gives a file a name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """How the files of a command are read."""
+
+    map: tuple[str, ...] = option(
+        (), "names that fields have in the files", metavar="FIELD=NAME,…", group="input", unset="their own"
+    )
+    logits: str | None = option(None, "one array (.npy, .npz, .pt), with --labels in place of FILE", metavar="FILE")
+    probs: str | None = option(None, "the same of probabilities", metavar="FILE")
+    labels: str | None = option(None, "the true classes of --logits or --probs", metavar="FILE")
+    limit: int | None = option(None, "a random part of so many rows of every file", metavar="N", unset="all rows")
+
+    def files(self, words: Sequence[str]) -> list[str]:
+        """The files that were named, those of single arrays as one of them."""
+        arrays = {"logits": self.logits, "probs": self.probs, "labels": self.labels}
+        given = [f"{field}:{path}" for field, path in arrays.items() if path is not None]
+        if words and given:
+            raise BadInput("--logits, --probs and --labels stand for a FILE, and one is given: omit one of them.")
+        if not words and not given:
+            raise BadInput("A FILE of predictions is required, or --logits and --labels. See --help.")
+        return [*words] or [",".join(given)]
+
+    def read(self, word: str, seed: int = 0, *, outside: bool = False) -> Predictions:
+        """The predictions of FILE or NAME=FILE, or the part of them that --limit leaves."""
+        place = named(word)[1]
+        if arrays := _arrays(place):
+            dump = Predictions.from_files(outside=outside, **arrays)
+        else:
+            dump = Predictions.load(place, names=self._names() or None, outside=outside)
+        if self.limit is None:
+            return dump
+        from nescio.predictions.subset import random_part
+
+        return random_part(dump, self.limit, seed)
+
+    def _names(self) -> dict[str, str]:
+        pairs = [word.partition("=") for word in self.map]
+        for field, equals, name in pairs:
+            if not (equals and field and name):
+                raise BadInput(f"--map takes FIELD=NAME, not {field + equals + name!r}.")
+        return {field: name for field, _, name in pairs}
+
+
+def named(word: str) -> tuple[str, str]:
+    """(name, file) of FILE or NAME=FILE; the name of a file without one is empty."""
+    name, equals, place = word.partition("=")
+    return (name, place) if equals and name and place and not Path(word).exists() else ("", word)
+
+
+def _arrays(place: str) -> dict[str, str]:
+    """Field → file of logits:a.npy,labels:b.npy; nothing where the word is a file."""
+    parts = [part.partition(":") for part in place.split(",")]
+    if Path(place).exists() or not all(colon and is_field(field) for field, colon, _ in parts):
+        return {}
+    return {field: path for field, _, path in parts}
+
+
+def outside_sets(words: Sequence[str], inputs: InputOptions, seed: int = 0) -> dict[str, Predictions]:
+    """The out-of-distribution sets of --ood NAME=FILE."""
+    sets: dict[str, Predictions] = {}
+    for word in words:
+        name, place = named(word)
+        if not name:
+            raise BadInput(f"--ood takes NAME=FILE, not {word!r}.")
+        if name in sets:
+            raise BadInput(f"--ood names {name!r} twice.")
+        sets[name] = inputs.read(place, seed, outside=True)
+    return sets
+
+
+def refuse_same_rows(dumps: Mapping[str, Predictions | None]) -> None:
+    """Refuses one file, or a copy of it, in two parts: what is fitted on rows must not be judged on them."""
+    given = [(part, dump) for part, dump in dumps.items() if dump is not None]
+    for (one, rows), (other, again) in combinations(given, 2):
+        if same_rows(rows, again):
+            raise BadInput(f"{one} and {other} hold the same rows, given twice: give each rows of its own.")
+
+
+def model_names(words: Sequence[str]) -> list[str]:
+    """The given names; else those of the files without their endings where that tells them apart, else as given."""
+    pairs = [named(word) for word in words]
+    stems = [name or Path(place).stem for name, place in pairs]
+    names = stems if len(set(stems)) == len(stems) else [name or place for name, place in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise BadInput(f"{twice} is given twice; compare different models, each under a name of its own.")
+    return names

@@ -1,0 +1,25 @@
+"""A random part of the rows of predictions, which is the same for all models that predicted the same rows."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+
+from nescio.errors import BadInput
+from nescio.predictions.dump import Predictions
+
+
+def random_part(predictions: Predictions, rows: int, seed: int = 0) -> Predictions:
+    """At most so many rows, in their order, with a note that says so.
+
+    Rows are chosen by a hash of the seed and their index: files of other models keep the same rows, in whatever order.
+    """
+    if rows < 1:
+        raise BadInput(f"A random part of {rows} rows has none: give at least 1.")
+    if rows >= len(predictions):
+        return predictions
+    ranks = [blake2b(f"{seed}:{key}".encode(), digest_size=8).digest() for key in predictions.index.tolist()]
+    chosen = np.sort(np.argsort(np.array(ranks, "S8"), kind="stable")[:rows])
+    note = f"A random part: {rows:,} of {len(predictions):,} rows (seed {seed})."
+    return predictions.take(chosen).replace(notes=(*predictions.notes, note))

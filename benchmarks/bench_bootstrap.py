@@ -36,9 +36,9 @@ def parts(dumps: dict[str, Predictions], names: tuple[str, ...]) -> list[_bootst
     found: list[_bootstrap.Part] = []
     for dump in dumps.values():
         answers = summary(dump).answers()
-        found.append(_bootstrap.AnswerPart(answers, [each for each in asked if not each.ranks]))
+        found.append(_bootstrap.ResampledAnswers(answers, [each for each in asked if not each.ranks]))
         found.append(
-            _bootstrap.RankPart(summary(dump).u["largest"], answers.wrong, [each for each in asked if each.ranks])
+            _bootstrap.ResampledRanking(summary(dump).u["largest"], answers.wrong, [each for each in asked if each.ranks])
         )
     return found
 

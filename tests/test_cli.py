@@ -58,8 +58,19 @@ def test_other_forms(capsys, files, form):
         assert {"markdown": "| ", "latex": "\\toprule"}[form] in out
 
 
+def test_the_few_things_that_matter_come_first_and_the_rest_with_all(capsys, files, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    words = ("evaluate", files / "test.npz", "--val", files / "val.npz", "--ood", f"far={files}/out.npz")
+    code, out, _ = ask(capsys, *words)
+    assert code == 0 and len(out.splitlines()) <= 40
+    for sentence in ("It is right in", "Temperature scaling (T =", "Best at rejecting wrong answers:", "--all"):
+        assert sentence in " ".join(out.split())
+    _, longer, _ = ask(capsys, *words, "--all")
+    assert len(longer.splitlines()) > 100
+
+
 def test_the_table_reads_well(capsys, files):
-    code, out, _ = ask(capsys, "evaluate", files / "test.npz")
+    code, out, _ = ask(capsys, "evaluate", files / "test.npz", "--all")
     assert code == 0
     for words in ("How good are the answers", "Does it know when it is wrong", "ECE"):
         assert words in out
@@ -81,13 +92,14 @@ def test_bootstrap_fills_intervals_that_hold_the_value(capsys, files):
 
 
 def test_compare(capsys, files):
-    code, out, _ = ask(capsys, "compare", files / "test.npz", files / "other.npz", "--json", "--resamples", 200)
+    code, out, _ = ask(capsys, "compare", files / "test.npz", files / "other.npz", "--json", "--bootstrap", 200)
     held = json.loads(out)
     assert code == 0
     best = {r["method"]: r["best"] for r in held["rows"] if r["metric"] == "nll"}
     assert best == {"test": True, "other": False}
-    code, out, _ = ask(capsys, "compare", files / "test.npz", files / "other.npz", "--resamples", 100)
+    code, out, _ = ask(capsys, "compare", files / "test.npz", files / "other.npz", "--bootstrap", 100)
     assert code == 0 and "other" in out
+    assert out.splitlines()[-1].startswith("Verdict: ")
 
 
 @pytest.mark.parametrize("what", ["metrics", "measures"])

@@ -298,8 +298,8 @@ def inputs(
         assert store is not None, "pixels under a view are kept in a store"
         pixels = views.cache(shown, shown.set.view, store)
         if change is None:
-            for raw, count in feed(pixels, batch, here.device):
-                yield normal(raw), count
+            for block, count in feed(pixels, batch, here.device):
+                yield normal(block), count
             return
         cached = np.load(pixels, mmap_mode="r")
     elif change is None and not isinstance(images.held, Joined):
@@ -307,11 +307,11 @@ def inputs(
             yield x, len(x)
         return
     for rows in blocks(len(shown), batch):
-        raw = np.array(cached[rows]) if shown.set.view is not None else images.held.read(images.rows[rows])
-        shown_pixels = torch.from_numpy(np.ascontiguousarray(raw)).to(here.device)
+        array = np.array(cached[rows]) if shown.set.view is not None else images.held.read(images.rows[rows])
+        raw = torch.from_numpy(np.ascontiguousarray(array)).to(here.device)
         if change is not None:
-            shown_pixels = change.apply(shown_pixels, torch.from_numpy(images.index[rows]).to(here.device))
-        yield normal(shown_pixels), rows.stop - rows.start
+            raw = change.apply(raw, torch.from_numpy(images.index[rows]).to(here.device))
+        yield normal(raw), rows.stop - rows.start
 
 
 def usual_batch(network: Network, here: Runtime) -> int:

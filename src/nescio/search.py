@@ -125,10 +125,10 @@ def searched(recipe: type) -> dict[str, Search]:
 def draw(recipe: type[R], trial: int, seed: int = 0) -> R:
     """Trial 0 is the defaults; any other draws each searched field from a stream of its own.
 
-    A new field therefore does not move the draws of the others. The stream has the field's name and not the method's: a
-    field that methods share, such as the learning rate, is drawn alike for all of them, so that trial n compares methods
-    and not learning rates. random.Random is used because its random() is
-    promised to stay the same in later versions, which NumPy's generators are not.
+    A new field therefore does not move the draws of the others. The stream has the field's name and not the method's:
+    a field that methods share, such as the learning rate, is drawn alike for all of them, so that trial n compares
+    methods and not learning rates. random.Random is used because its random() is promised to stay the same in later
+    versions, which NumPy's generators are not.
     """
     default = recipe()
     if trial == 0:

@@ -40,7 +40,9 @@ class Training(Checked):
         "auto", "auto: bf16 on a GPU, float32 elsewhere", group=SPEED
     )
     compile: bool = option(False, "compile the network with torch.compile", group=SPEED)
-    threads: int = option(1, "of torch on a CPU; another number gives other last bits, and so another key", group=SPEED)
+    threads: int = option(
+        1, "of torch on a CPU; another number gives other last bits, and so another key", group=SPEED, introduced=1
+    )
 
     def check(self) -> None:
         self.need(0, "rate", "factor", "clip", above=True)

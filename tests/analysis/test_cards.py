@@ -258,16 +258,15 @@ def test_a_measure_is_not_called_without_what_it_needs(monkeypatch):
         calls.append(reference)
         return lambda dump: dump.annotations.sum(1)
 
-    monkeypatch.setattr(known, "_parts", {**known._parts, "mine": None}, raising=False)
-    parts = [Measure("mine", mine, "plain", ("annotations",)), Measure("fit", fitted, "fitted", ("annotations",))]
-    monkeypatch.setattr(type(known), "parts", lambda self: parts)
+    monkeypatch.setattr(known, "_parts", dict(known._parts))
+    known.add("mine", Measure("mine", mine, "plain", ("annotations",)))
+    known.add("fit", Measure("fit", fitted, "fitted", ("annotations",)))
     labels = np.arange(40) % 4
     dump = Predictions(labels=labels, logits=np.random.default_rng(0).normal(size=(40, 4)))
     card = scorecard(dump, val=dump.take(np.arange(20)))
     reasons = {row["measure"]: row["reason"] for row in card.reasons if row["measure"]}
     assert reasons["mine"] == "mine needs annotations, and there are none in this dump." and not calls
     assert reasons["fit"] == "fit needs annotations, and there are none in this dump."
-    monkeypatch.undo()
     with pytest.raises(Undefined, match="norm needs embeddings"):
         uncertainty("norm", dump)
     with pytest.raises(BadInput, match="cannot need 'pixels'"):

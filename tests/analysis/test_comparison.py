@@ -14,7 +14,7 @@ from nescio.analysis.comparison import add_intervals, bootstrap, compare, interv
 
 RANKING = [each for each in boot.applicable() if each.ranks]
 ANSWERS = [each for each in boot.applicable() if "answers" in each.metric.kinds and each.metric.prepared]
-MASS = boot.Asked("ece mass", metrics.registry["ece"], {"scheme": "mass"})
+MASS = boot.WantedMetric("ece mass", metrics.registry["ece"], {"scheme": "mass"})
 
 
 def or_nan(function, *arrays, **options):
@@ -38,7 +38,7 @@ def ranked(draw):
 @pytest.mark.parametrize("numba", [False, True])
 def test_a_resampled_ranking_is_the_ranking_of_the_copied_rows(numba, case):
     u, wrong, counts = case
-    part = boot.RankPart(u, wrong, RANKING)
+    part = boot.ResampledRanking(u, wrong, RANKING)
     if numba:
         pytest.importorskip("numba")
         part.accelerate()
@@ -67,7 +67,7 @@ def test_resampled_answers_are_the_answers_of_the_copied_rows(seed, n, c):
     counts = boot.draw(n, seed, 0)
     copied = np.repeat(np.arange(n), counts)
     wanted = [*ANSWERS, MASS, boot.asked("ece@7"), boot.asked("accuracy@2")]
-    values = boot.AnswerPart(metrics.answers(probs, labels), wanted).values(counts)
+    values = boot.ResampledAnswers(metrics.answers(probs, labels), wanted).values(counts)
     for each, value in zip(wanted, values, strict=True):
         truth = or_nan(each.metric.function, probs[copied], labels[copied], **each.options)
         assert value == pytest.approx(truth, rel=1e-12, abs=1e-14, nan_ok=True), each.label
@@ -79,7 +79,7 @@ def test_numba_and_numpy_agree_on_many_rows_and_ties():
     n = 3000
     wrong = rng.random(n) < 0.3
     u = np.where(rng.random(n) < 0.5, (rng.normal(size=n) + wrong).round(1), rng.normal(size=n) + wrong)
-    parts = [boot.RankPart(u, wrong, RANKING)]
+    parts = [boot.ResampledRanking(u, wrong, RANKING)]
     (slow,) = boot.resample(parts, n, 20, 1, numba=False)
     assert parts[0].fast is None
     (fast,) = boot.resample(parts, n, 20, 1, numba=True)
@@ -94,7 +94,7 @@ def test_auroc_of_resamples_is_scikit_learns():
     rng = np.random.default_rng(2)
     wrong = rng.random(400) < 0.3
     u = (rng.normal(size=400) + wrong).round(1)
-    (values,) = boot.resample([boot.RankPart(u, wrong, [boot.asked("auroc")])], 400, 8, 3)
+    (values,) = boot.resample([boot.ResampledRanking(u, wrong, [boot.asked("auroc")])], 400, 8, 3)
     for number, (value,) in enumerate(values):
         weights = boot.draw(400, 3, number)
         assert value == pytest.approx(roc_auc_score(wrong, u, sample_weight=weights), abs=1e-12)
@@ -117,7 +117,7 @@ def test_streams_depend_on_seed_and_number_alone():
     assert (boot.draw(99, 4, 2) != boot.draw(99, 5, 2)).any()
     rng = np.random.default_rng(0)
     u, wrong = rng.normal(size=99), rng.random(99) < 0.4
-    parts = [boot.RankPart(u, wrong, RANKING)]
+    parts = [boot.ResampledRanking(u, wrong, RANKING)]
     (one,) = boot.resample(parts, 99, 25, 4, workers=1)
     for workers in (2, 3, 7):
         (many,) = boot.resample(parts, 99, 25, 4, workers=workers)
@@ -211,7 +211,7 @@ def test_the_p_value_is_about_uniform_when_models_are_equally_good():
     small = 0
     for _ in range(120):
         a, b = rng.random((2, 150)) < 0.7
-        right = [boot.AnswerPart(_answers_of(each), [boot.asked("accuracy")]) for each in (a, b)]
+        right = [boot.ResampledAnswers(_answers_of(each), [boot.asked("accuracy")]) for each in (a, b)]
         one, two = boot.resample(right, 150, 199, 0, workers=1)
         small += two_sided((one - two).ravel()) <= 0.1
     assert 3 <= small <= 24  # 12 expected
@@ -455,13 +455,13 @@ def test_numba_is_used_only_above_its_stated_size(monkeypatch):
     pytest.importorskip("numba")
     rng = np.random.default_rng(0)
     u, wrong = rng.normal(size=200), rng.random(200) < 0.4
-    few, many = (boot.RankPart(u, wrong, RANKING) for _ in range(2))
+    few, many = (boot.ResampledRanking(u, wrong, RANKING) for _ in range(2))
     boot.resample([few], 200, 10, 0)
     monkeypatch.setattr(boot, "NUMBA_WORK", 1000)
     boot.resample([many], 200, 10, 0)
     assert few.fast is None and many.fast is not None
     monkeypatch.setattr(boot, "have_numba", lambda: False)
-    without = boot.RankPart(u, wrong, RANKING)
+    without = boot.ResampledRanking(u, wrong, RANKING)
     boot.resample([without], 200, 10, 0)
     assert without.fast is None
 

@@ -11,7 +11,16 @@ import pytest
 from scipy import stats
 
 from nescio import Predictions
-from nescio.analysis.thresholds import at_coverage, divided, guard, ltt, rows_needed, sgr, upper_limit
+from nescio.analysis.thresholds import (
+    at_coverage,
+    divided,
+    expected_coverage,
+    guard,
+    ltt,
+    rows_needed,
+    sgr,
+    upper_limit,
+)
 from nescio.cli import main
 from nescio.errors import BadInput
 
@@ -322,6 +331,16 @@ def test_bad_questions_are_sentences(method, change, word):
         method(**asked)
 
 
+@pytest.mark.parametrize("population", [Power(), Atoms(), ConfidentlyWrong()])
+def test_what_more_rows_would_buy_is_about_what_they_buy(population):
+    rng = np.random.default_rng(6)
+    estimates = [expected_coverage(*population.draw(rng, 1000), 0.05, DELTA, rows=2000) for _ in range(20)]
+    bought = [ltt(*population.draw(rng, 2000), 0.05, DELTA).coverage for _ in range(60)]
+    now = [ltt(*population.draw(rng, 1000), 0.05, DELTA).coverage for _ in range(60)]
+    assert np.mean(now) < np.mean(estimates)
+    assert np.mean(estimates) == pytest.approx(np.mean(bought), abs=0.06)
+
+
 # ---- dumps
 
 
@@ -340,7 +359,7 @@ def two_class_risk(u, temperature, true=2.5, longest=12.0):
     return area / (longest - least)
 
 
-@pytest.mark.parametrize("method", ["sgr", "both"])
+@pytest.mark.parametrize("method", ["ltt", "sgr", "both"])
 def test_with_a_fitted_temperature_the_promise_still_holds(method):
     rng, broken, temperatures, coverage = np.random.default_rng(5), 0, [], []
     for seed in range(120):
@@ -360,11 +379,10 @@ def test_the_guarantee_sees_no_row_that_the_temperature_saw():
     assert sorted([*chosen, *rest]) == list(range(1000)) and found.fitted == 300
     assert found.guarantee.n == 700
     # Other labels on the temperature's rows move the temperature; with it held, they change nothing.
-    labels = dump.labels.copy()
-    labels[chosen] = 1 - labels[chosen]
     held = guard(dump.take(rest), risk=0.05, temperature=found.temperature)
-    assert held.guarantee == found.guarantee
-    moved = guard(dump.replace(labels=labels), risk=0.05, temperature="fit", fit_rows=300, seed=9)
+    assert held.guarantee == found.guarantee and held.guarantee.accepted > 100
+    val = dump.take(chosen)
+    moved = guard(dump.take(rest), risk=0.05, temperature="fit", val=val.replace(labels=1 - val.labels))
     assert moved.temperature != found.temperature
     assert moved.guarantee.accepted == found.guarantee.accepted  # a temperature keeps the order of two classes
 
@@ -423,7 +441,7 @@ def test_measures_scores_and_dropout():
 def test_both_shares_delta_and_takes_the_larger_coverage():
     dump = two_class_dump(np.random.default_rng(10), 3000)
     both = guard(dump, risk=0.05, method="both")
-    alone = [guard(dump, risk=0.05, delta=DELTA / 2, method=name).guarantee for name in ("sgr", "ltt")]
+    alone = [guard(dump, risk=0.05, delta=DELTA / 2, method=name).guarantee for name in ("ltt", "sgr")]
     assert list(both.tried) == alone and both.guarantee.delta == DELTA
     assert both.guarantee.accepted == max(each.accepted for each in alone)
 
@@ -471,6 +489,20 @@ def test_bad_settings_are_sentences(options, word):
         guard(dump, **options)
 
 
+def test_rows_that_earn_the_guarantee_fit_no_temperature():
+    rng = np.random.default_rng(3)
+    dump = two_class_dump(rng, 300)
+    for copy in (dump, dump.take(rng.permutation(300)), dump.replace(index=np.arange(300) + 5)):
+        with pytest.raises(BadInput, match="fit the temperature on other rows"):
+            guard(dump, risk=0.1, temperature="fit", val=copy)
+
+
+def test_more_rows_mean_nothing_where_the_coverage_is_given():
+    found = guard(two_class_dump(np.random.default_rng(0), 300), coverage=0.5)
+    with pytest.raises(BadInput, match="the coverage was given"):
+        found.with_more_rows(2)
+
+
 def test_no_labels_and_nothing_taught():
     dump = two_class_dump(np.random.default_rng(0), 50)
     with pytest.raises(BadInput, match="no labels"):
@@ -501,14 +533,20 @@ def test_json_says_what_to_do(capsys, files):
     code, out, err = ask(capsys, "threshold", files / "preds.npz", "--risk", 0.05, "--json")
     found = json.loads(out)
     assert code == 0 and err == "" and found["attainable"]
-    assert found["measure"] == "largest" and found["method"] == "sgr" and found["delta"] == 0.05
+    assert found["measure"] == "largest" and found["method"] == "ltt" and found["delta"] == 0.05
     dump = Predictions.load(files / "preds.npz")
     z = np.asarray(dump.logits[:, 0], np.float64)
     u = 1 / (1 + np.exp(np.abs(z[:, 0] - z[:, 1])))
     kept = u <= found["threshold"] * (1 + 1e-9)
     assert found["coverage"] == kept.mean() and found["accepted"] == kept.sum()
     assert found["errors"] == (z.argmax(1) != dump.labels)[kept].sum()
-    assert found["bound"] == upper_limit(found["errors"], found["accepted"], 0.05 / 11) <= 0.05
+    assert found["bound"] == 0.05
+    assert [more["rows"] for more in found["more_rows"]] == [4000, 20_000]
+    assert found["coverage"] < found["more_rows"][0]["coverage"] < found["more_rows"][1]["coverage"] < 1
+    _, out, _ = ask(capsys, "threshold", files / "preds.npz", "--risk", 0.05, "--method", "sgr", "--json")
+    fewer = json.loads(out)
+    assert fewer["bound"] == upper_limit(fewer["errors"], fewer["accepted"], 0.05 / 11) <= 0.05
+    assert fewer["coverage"] < found["coverage"]
 
 
 def test_the_sentences(capsys, files):
@@ -522,6 +560,8 @@ def test_the_sentences(capsys, files):
         "fitted on 200 other rows",
         "95 % confidence",
         "of the check",
+        "With twice as many rows about",
+        "an estimate",
     ):
         assert words in out
     _, out, _ = ask(capsys, "threshold", files / "preds.npz", "--coverage", 0.8, "--measure", "entropy")
@@ -532,10 +572,10 @@ def test_what_bisection_missed_is_not_called_unattainable(capsys, tmp_path):
     u, wrong = sure_and_wrong()
     surest = 1 - u / 2
     Predictions(probs=np.stack([surest, 1 - surest], 1), labels=wrong.astype(int)).save(tmp_path / "p.npz")
-    code, _, err = ask(capsys, "threshold", tmp_path / "p.npz", "--risk", 0.05)
-    assert code == 1 and "Not found: bisection met no threshold" in err and err.endswith("or try --method ltt.\n")
+    code, _, err = ask(capsys, "threshold", tmp_path / "p.npz", "--risk", 0.05, "--method", "sgr")
+    assert code == 1 and "Not found: bisection met no threshold" in err and "or try --method ltt." in err
     assert "limit" not in err
-    assert ask(capsys, "threshold", tmp_path / "p.npz", "--risk", 0.05, "--method", "ltt")[0] == 0
+    assert ask(capsys, "threshold", tmp_path / "p.npz", "--risk", 0.05)[0] == 0
 
 
 def test_not_attainable_is_said_and_has_its_own_exit_code(capsys, files):

@@ -10,7 +10,7 @@ from nescio.protocols.base import keep, kept, read_kept
 from nescio.report.studies import Study
 from nescio.work.store import Damaged, Store
 
-ROW = {"protocol": "uimnet", "version": 4, "method": "erm", "split": "test", "metric": "accuracy", "value": 0.5, "n": 10}
+ROW = {"protocol": "uimnet", "version": 4, "method": "erm", "split": "test", "metric": "accuracy", "value": 0.5}
 
 
 def study(value):

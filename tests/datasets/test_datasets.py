@@ -542,6 +542,105 @@ def test_a_malicious_pickle_is_refused_and_nothing_runs(tmp_path, run, protocol)
     assert not mark.exists()
 
 
+def test_a_pickle_that_damages_memory_is_refused(tmp_path):
+    """A dtype of objects in place of bytes, by the state of the dtype: NumPy would follow the bytes as addresses."""
+    write_cifar10(tmp_path)
+    path = tmp_path / "cifar-10-batches-py/data_batch_3"
+    whole = path.read_bytes()
+    for code in (b"O8", b"V8", b"f8"):
+        path.write_bytes(whole.replace(b"U\x02u1", b"U\x02" + code))
+        with pytest.raises(BadInput, match="data_batch_3 is not a whole file of CIFAR"):
+            load("cifar10", tmp_path)
+    state = pickle.dumps(np.dtype("u1"), 2)
+    assert b"u1" in state
+    twice = {b"labels": [[0] * 2] * 2, b"data": np.zeros((2, 3072), np.uint8)}
+    path.write_bytes(pickle.dumps(twice, 4))
+    with pytest.raises(BadInput, match="does not hold `data`"):
+        load("cifar10", tmp_path)
+
+
+def test_a_list_that_doubles_itself_is_refused(tmp_path):
+    """Thirty lists, each twice the one before: written out, a thousand million labels."""
+    write_cifar10(tmp_path)
+    labels = [0]
+    for _ in range(30):
+        labels = [labels, labels]
+    held = {b"data": np.zeros((2, 3072), np.uint8), b"labels": labels}
+    (tmp_path / "cifar-10-batches-py/data_batch_3").write_bytes(pickle.dumps(held, 4))
+    with pytest.raises(BadInput, match="does not hold `data`, bytes of shape"):
+        load("cifar10", tmp_path)
+
+
+def test_no_pickle_is_run_anywhere_in_the_readers():
+    for name in ("sources", "pickled", "base"):
+        text = (Path(base.__file__).parent / f"{name}.py").read_text()
+        assert "import pickle\n" not in text and "Unpickler" not in text and "allow_pickle=True" not in text
+
+
+def test_names_of_classes_that_are_no_utf_8_are_read_as_far_as_they_go(tmp_path):
+    write_stl10(tmp_path)
+    names = tmp_path / "stl10_binary/class_names.txt"
+    names.write_bytes(names.read_bytes().replace(b"bird", b"b\xffrd"))
+    assert load("stl10", tmp_path).classes[1] == "b\ufffdrd"
+
+
+def test_a_gzip_bomb_is_refused(tmp_path):
+    write_mnist(tmp_path)
+    head = b"\0\0\x08\x03" + np.array([300_000, 32, 32], ">u4").tobytes()
+    for file in (tmp_path / "mnist").glob("train-images*"):
+        file.unlink()
+    with gzip.open(tmp_path / "mnist/train-images-idx3-ubyte.gz", "wb", compresslevel=1) as file:
+        file.write(head)
+        for _ in range(10):
+            file.write(bytes(1_000_000))
+    with pytest.raises(BadInput, match=r"train-images-idx3-ubyte.gz would take 0\.307 GB of memory"):
+        load("mnist", tmp_path)
+
+
+@pytest.mark.parametrize("link", ["cats/again", "cats/inner/loop", "dogs/others", "owls"])
+def test_a_link_that_would_count_images_twice_is_refused(tmp_path, link):
+    write_folders(tmp_path / "a/train", 2, names=("cats", "dogs"))
+    write_folders(tmp_path / "a/test", 2, names=("cats", "dogs"))
+    (tmp_path / "a/train/cats/inner").mkdir()
+    goal = {"cats/again": ".", "cats/inner/loop": "../..", "dogs/others": "../cats", "owls": "../train"}[link]
+    (tmp_path / "a/train" / link).symlink_to(goal)
+    if link == "owls":
+        (tmp_path / "a/test/owls").symlink_to("../test/cats")
+    with pytest.raises(BadInput, match=r"is the same folder as|is a link to a folder that it lies in"):
+        load(f"folder:{tmp_path}/a@32")
+
+
+def test_test_images_that_are_training_images_are_refused(tmp_path):
+    write_folders(tmp_path / "a/train", 2, names=("cats", "dogs"))
+    (tmp_path / "a/test").symlink_to("train")
+    with pytest.raises(BadInput, match="is the same folder as"):
+        load(f"folder:{tmp_path}/a@32")
+
+
+def test_links_to_folders_elsewhere_are_followed(tmp_path):
+    write_folders(tmp_path / "store", 6, names=("cats", "dogs"))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/x").symlink_to("../store/cats")
+    (tmp_path / "a/y").symlink_to("../store/dogs")
+    found = load(f"folder:{tmp_path}/a@32")
+    assert len(found.train) + len(found.test) == 12 and found.classes == ("x", "y")
+
+
+def test_a_pipe_under_the_name_of_an_image_is_refused(tmp_path):
+    write_folders(tmp_path / "a", 2, names=("cats", "dogs"))
+    os.mkfifo(tmp_path / "a/cats/z.jpg")
+    with pytest.raises(BadInput, match=r"z\.jpg is not a regular file"):
+        load(f"folder:{tmp_path}/a@32")
+    write_stl10(tmp_path)
+    (tmp_path / "stl10_binary/test_X.bin").unlink()
+    os.mkfifo(tmp_path / "stl10_binary/test_X.bin")
+    with pytest.raises(BadInput, match=r"test_X\.bin is not a regular file"):
+        load("stl10", tmp_path)
+    os.mkfifo(tmp_path / "b.npz")
+    with pytest.raises(BadInput, match=r"b\.npz: this is not a regular file"):
+        load(f"npz:{tmp_path}/b.npz")
+
+
 def cut(path, keep):
     data = path.read_bytes()
     path.write_bytes(data[: keep if keep >= 0 else len(data) + keep])
@@ -747,7 +846,7 @@ def test_a_split_is_a_function_of_the_revision_and_the_seed(tmp_path):
     held = splits(data, None, 1).val.index
     assert np.array_equal(held, stratified(labels, 0.1, seed_for("split", data.revision, 1))[1])
     assert not np.array_equal(splits(data, None, 2).val.index, held)
-    # Which classes are in-domain moves no row from one side to the other.
+    # Which classes are in-distribution moves no row from one side to the other.
     assert splits(data, (5, 2, 8), 1).val.index.tolist() == [row for row in held if labels[row] in (5, 2, 8)]
     code = f"from nescio.datasets import load, splits; d = load('npz:{tmp_path}/toy.npz'); "
     code += "print(splits(d, None, 1).val.index.tolist())"
@@ -787,7 +886,7 @@ def test_classes_that_cannot_be_split_are_refused():
         ((1, 10), None, "no class 10: they run from 0 to 9"),
         ((1, 2, 1), None, "Class 1 is named twice"),
         ((1, 2), (2, 3), "Class 2 is named twice"),
-        ((), None, "No class of digits is in-domain"),
+        ((), None, "No class of digits is in-distribution"),
     ):
         with pytest.raises(BadInput, match=words):
             splits(data, classes, 0, outside)

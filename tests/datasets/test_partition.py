@@ -67,7 +67,7 @@ def test_sides_are_equal_apart_and_divided_by_the_root(seed):
     assert sorted(made.order) == list(range(n))
     assert 1 <= len(made.inside) == len(made.outside) <= n // 2
     assert not set(made.inside) & set(made.outside)
-    # The in-domain classes are one end of the order; the out-domain ones are the first of the rest.
+    # In-distribution classes are one end of the order; out-of-distribution ones are the first of the rest.
     places = {label: place for place, label in enumerate(made.order)}
     inside = sorted(places[label] for label in made.inside)
     start = 0 if inside[0] else len(inside)

@@ -10,7 +10,7 @@ from scipy.stats import kendalltau, multivariate_normal
 from nescio import BadInput, Predictions, Undefined
 from nescio.arrays.parallel import one_blas_thread
 from nescio.distributions import von_mises_fisher
-from nescio.measures import _density, gaussian_mixture, gmm, mahalanobis, registry, vmf_mixture
+from nescio.measures import _density, choose_components, gaussian_mixture, gmm, mahalanobis, registry, vmf_mixture
 from reference import load, note
 
 FITTED = (gmm, mahalanobis, gaussian_mixture, vmf_mixture)
@@ -487,3 +487,34 @@ def test_embeddings_whose_squares_overflow():
     x, labels = blobs()
     with pytest.raises(BadInput, match="overflow"):
         gmm(dump(x * 1e200, labels))
+
+
+# ---- how many components
+
+
+def clusters(count, metric, n=600, d=6, seed=0):
+    """Rows around `count` orthogonal directions, or around the corners of a large simplex."""
+    rng = np.random.default_rng(seed)
+    centres = np.eye(d)[:count] * (1 if metric == "cosine" else 20)
+    x = centres[np.arange(n) % count] + rng.normal(size=(n, d)) * (0.15 if metric == "cosine" else 1.0)
+    return dump(x)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_the_number_of_clusters_is_found_by_held_out_likelihood(metric, count):
+    ref = clusters(count, metric)
+    choice = choose_components(ref, (12, 6, 3, 1), metric=metric)
+    assert choice.components == count
+    assert list(choice.log_likelihoods) == [1, 3, 6, 12]
+    assert choice == choose_components(ref, (1, 3, 6, 12), metric=metric), "the same in any order, every time"
+    # the likelihood of the rows themselves goes on rising: it chooses nothing
+    fit = vmf_mixture if metric == "cosine" else gaussian_mixture
+    assert fit(ref, 12)(ref).mean() < fit(ref, count)(ref).mean()
+
+
+def test_nothing_to_choose_from():
+    with pytest.raises(BadInput, match="name at least one"):
+        choose_components(clusters(3, "cosine"), ())
+    with pytest.raises(BadInput):
+        choose_components(clusters(3, "cosine", n=12), (9,))

@@ -113,6 +113,25 @@ def test_saturated_rows_keep_their_order():
     np.testing.assert_allclose(wrong.log_loss, logits[:, 1], rtol=1e-7)  # never the log of an underflowed softmax
 
 
+@pytest.mark.parametrize("measure", [largest, gap, entropy, max_logit])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_thirty_times_the_logits_of_two_classes_give_the_same_order(measure, dtype):
+    """Of two classes all four are functions of one difference, or of one logit, so that the order cannot change."""
+    logits = (np.random.default_rng(0).normal(size=(2000, 2)) * 4).astype(dtype)
+    plain, sharp = (measure(Predictions(logits=logits * factor)) for factor in (1, 30))
+    assert len(np.unique(sharp)) == len(np.unique(plain))
+    np.testing.assert_array_equal(np.argsort(sharp, kind="stable"), np.argsort(plain, kind="stable"))
+
+
+def test_thirty_times_the_logits_of_many_classes_are_ordered_as_in_exact_arithmetic():
+    logits = (np.random.default_rng(0).normal(size=(2000, 10)) * 3).astype(np.float32) * 30
+    logs = np.sort(log_softmax(logits.astype(np.float64), axis=1), axis=1)
+    rest = logsumexp(logs[:, :-1], axis=1)
+    exact = {largest: rest, gap: np.logaddexp(rest, logs[:, -2])}  # log(1 − p₁) and log(1 − p₁ + p₂)
+    for measure, truth in exact.items():
+        np.testing.assert_array_equal(np.argsort(measure(Predictions(logits=logits))), np.argsort(truth))
+
+
 @pytest.mark.parametrize("scale", [1e3, 1e6, 1e30, 1e300])
 @pytest.mark.parametrize("offset", [-1, 0, 1])
 def test_far_away_logits_stay_finite(scale, offset):
@@ -369,3 +388,32 @@ def test_a_large_half_precision_file_is_read_in_bounded_memory(tmp_path):
     assert peak < 24e6 < file.nbytes
     rows = np.array([0, 999, 1999])
     np.testing.assert_allclose(u[rows], by_definition(file[rows])["mutual_information"], rtol=1e-9)
+
+
+# ---- without loss
+
+
+def test_gap_keeps_its_order_however_large_the_logits_are():
+    """The lead of the first class rounds to one at thirty times the logits, and what it lacks does not."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2000, 10)) * 3
+    wrong = rng.random(2000) < 0.3 / (1 + np.exp(np.sort(logits)[:, -1] - np.sort(logits)[:, -2]))
+    for scale in (1, 10, 30):
+        for dump in (Predictions(logits=scale * logits), Predictions(logits=np.stack([scale * logits] * 2, 1))):
+            u = gap(dump)
+            top = np.sort(scale * logits)
+            lead = top[:, -1] - top[:, -2]
+            assert len(np.unique(u)) > 1990 and (u >= 0).all()
+            assert metrics.auroc(u, wrong) == pytest.approx(metrics.auroc(-lead, wrong), abs=0.02)
+
+
+def test_a_zero_costs_the_same_in_every_dtype():
+    labels = [0, 1]
+    losses = []
+    for dtype in (np.float16, np.float32, np.float64):
+        probs = np.array([[0, 1], [0.5, 0.5]], dtype)
+        a = summary(Predictions(probs=probs, labels=labels)).answers()
+        assert a.zero.tolist() == [True, False]
+        losses.append(a.log_loss.tolist())
+        np.testing.assert_allclose(a.log_loss, metrics.answers(probs, labels).log_loss, rtol=1e-6)
+    np.testing.assert_allclose(losses, [losses[2]] * 3, rtol=1e-6)

@@ -586,7 +586,7 @@ def test_uimnet_is_about_classifiers(tmp_path, capsys):
         (["--method", "simclr", "--augment", "none"], "2 views of an image"),
         (["--method", "moco", "--augment", "none", "--members", "2"], "2 views of an image"),
         (["--members", "0"], "--members is a number from 1 on"),
-        (["--members", "2", "--log", "tensorboard:x"], "--log watches one network"),
+        (["--members", "2", "--log", "tensorboard:x"], "--log is for one network"),
         (["--members", "2", "--workers", "-1"], "--workers is a number"),
         (["--members", "2", "--batch", "5000"], "fewer than one batch of 5000"),
     ],

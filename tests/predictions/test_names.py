@@ -67,6 +67,25 @@ def test_a_map_that_means_nothing_is_refused():
         Predictions.load({"z": LOGITS}, names={"logits": "z", "probs": "z"})
 
 
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_mapped_column_takes_the_place_of_the_one_with_the_name_of_the_field(tmp_path, ending):
+    path = write(tmp_path / f"a{ending}", label=LABELS * 0, true=LABELS, pred=LABELS, conf=LABELS / 2)
+    p = Predictions.load(path, names={"labels": "true"})
+    assert p.labels.tolist() == LABELS.tolist() and p.right.all() and "label" in p.notes[0]
+
+
+def test_columns_that_nobody_named_may_hold_anything(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    image = [{"bytes": b"x", "path": "a.png"}] * 6
+    pq.write_table(pa.table({"image": image, "z": LOGITS.tolist(), "label": LABELS}), tmp_path / "a.parquet")
+    p = Predictions.load(tmp_path / "a.parquet", names={"logits": "z"})
+    np.testing.assert_allclose(p.logits[:, 0], LOGITS)
+    with pytest.raises(BadInput, match="'image' is not a known column"):
+        Predictions.load(tmp_path / "a.parquet")
+
+
 # ---- a file per field
 
 
@@ -151,6 +170,13 @@ def test_without_torch_a_sentence(tmp_path, monkeypatch):
         Predictions.load(path)
 
 
+def test_a_tensor_that_repeats_one_number_without_end_is_refused(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.save({"logits": torch.zeros(1).expand(10**6, 10**3)}, tmp_path / "a.pt")
+    with pytest.raises(BadInput, match=r"a\.pt: a tensor would take 8 GB of memory"):
+        Predictions.load(tmp_path / "a.pt")
+
+
 # ---- the first answer only
 
 
@@ -183,3 +209,10 @@ def test_a_spreadsheet_computes_nothing(tmp_path):
         assert not any(cell.strip('"').startswith(tuple("=+-@\t\r")) for cell in line.split(",") if cell)
     again = Predictions.load(path)
     assert again.index.tolist() == cells and again.groups["g"].tolist() == cells[::-1]
+
+
+def test_a_spreadsheet_computes_nothing_of_a_table_of_results(tmp_path):
+    from nescio.predictions.columns import save_columns
+
+    path = save_columns(tmp_path / "a.csv", {"model": ["=cmd()", "resnet", "-x"], "value": [-1.5, None, 2.0]})
+    assert path.read_text() == "model,value\n'=cmd(),-1.5\nresnet,\n'-x,2.0\n"

@@ -95,7 +95,7 @@ def many_rows(folder):
 def one_long_list():
     import pyarrow as pa
 
-    return pa.table({"logits": pa.array([np.zeros(35_000_000)])})
+    return pa.table({"logits": pa.ListArray.from_arrays([0, 35_000_000], np.zeros(35_000_000))})
 
 
 def repeated_text():
@@ -171,8 +171,8 @@ FAMILIES = {
     "a large Parquet table": many_rows,
     "one long list": parquet(one_long_list),
     "one text many times": parquet(repeated_text),
-    "one long text": parquet(one_long_text, compression="zstd"),
-    "60,000 columns": parquet(many_columns),
+    "one long text": parquet(one_long_text, compression="zstd", use_dictionary=False, write_statistics=False),
+    "60,000 columns": parquet(many_columns, use_dictionary=False, write_statistics=False),
     "100,000 columns of text": raw("a.csv", ",".join(f"logit_{number}" for number in range(100_000)) + "\n"),
     "a name over 131 kB": raw("a.csv", "x" * 140_000 + ",label\n1,2\n"),
     "a cell over 131 kB": raw("a.csv", "label,group_g\n1," + "x" * 140_000 + "\n"),

@@ -22,6 +22,7 @@ from nescio.report.scorecards import (
     card_blocks,
     comparison_tables,
     measures_of,
+    rejection,
     summary,
     thinned,
 )
@@ -149,8 +150,22 @@ def test_headline_says_in_plain_words_what_the_rows_say() -> None:
     assert said[2] == "Abstaining on the 20 % it is least sure of brings accuracy to 50.0 %."
     count, confidence, _ = card.curves["reliability"]["raw"]
     assert percent(float(np.average(confidence, weights=count))) in said[3]
-    assert said[4].startswith("On “letters”, which is out of distribution") and "60 of 100" in said[4]
-    assert len(said) == 6
+    assert said[4] == "Temperature scaling (T = 1.75) lowers the ECE from 0.0800 to 0.0300."
+    assert said[5].startswith("On “letters”, which is out of distribution") and "60 of 100" in said[5]
+    assert len(said) == 7
+
+
+def test_a_calibration_that_does_not_help_or_means_little_says_so() -> None:
+    card = sample_card()
+    card.rows = [r | {"value": 0.09} if r["metric"] == "ece" and r["calibrated"] else r for r in card.rows]
+    card.doubt = "The calibration is fitted on 20 validation rows, which are few."
+    said = report.headline(card)
+    assert "Temperature scaling (T = 1.75) does not lower the ECE 0.0800, 0.0900 after it." in said
+    assert card.doubt in said
+    tables = tables_of(report.card_story([card]))
+    assert tables[0].heads == ("raw", "calibrated (in doubt)")
+    assert f"{RANKING}: calibrated (in doubt)" in {table.title for table in tables}
+    assert tables_of(report.short_story([card]))[0].heads == ("raw", "calibrated (in doubt)")
 
 
 def test_headline_is_silent_about_what_was_not_measured() -> None:
@@ -185,21 +200,67 @@ def test_comparison_shows_intervals_and_the_group_that_cannot_be_told_from_the_b
     assert str(differences.cells()[line, "difference"]) == "-0.0400"
 
 
-def test_overview_names_the_best_and_who_cannot_be_told_from_it() -> None:
+def test_no_winner_is_named_without_a_test() -> None:
     cards = [sample_card(name="forest"), sample_card(name="logistic"), sample_card(name="tree")]
     for card, less in zip(cards, (0, 0.05, 0.2), strict=True):
         card.rows = [r | {"value": r["value"] - less} for r in card.rows]
-    assert report.overview(cards) == [
-        "Right most often: forest, in 90.0 % of answers.",
-        "Knows best when it is wrong: forest, less sure then in 50 of 100 comparisons.",
-    ]
-    said = report.overview(cards, sample_comparison())
-    assert said[0] == "Right most often: forest, in 90.0 % of answers; logistic cannot be told from it."
-    clear = sample_comparison()
-    clear.rows = [r | {"best": r["rank"] == 1} for r in clear.rows]
-    assert report.overview(cards, clear)[0].endswith("; the others are behind, beyond chance.")
+    (said,) = report.overview(cards)
+    assert said.startswith("No winner is named: the models were not compared")
+    (said,) = report.overview(cards, incomparable="They share no rows.")
+    assert said == "No winner is named: They share no rows."
     assert report.overview(cards[:1]) == []
-    assert report.overview([cards[0], cards[0]])[0].startswith("Right most often: forest and forest (2), in 90.0 %")
+    assert report.overview(cards, sample_comparison())[0] == (
+        "Right most often: forest (90.0 %) and logistic (89.0 %) cannot be told apart; tree is behind."
+    )
+
+
+def test_a_comparison_ends_with_a_verdict() -> None:
+    comparison = sample_comparison()
+    assert report.verdict(comparison)[-1] == (
+        "Verdict: by 3 metrics forest and logistic are never behind, and cannot be told apart by all of them."
+    )
+    comparison.rows = [r | {"best": r["rank"] == 1} for r in comparison.rows]
+    said = report.verdict(comparison)
+    assert said[0] == "Right most often: forest (90.0 %) is best; logistic and tree are behind, beyond chance."
+    assert said[-1] == "Verdict: by 3 metrics forest is never behind, and ahead of all others in 3."
+    comparison.rows = [r | {"best": True} for r in comparison.rows]
+    assert report.verdict(comparison)[-1] == "Verdict: by 3 metrics forest, logistic and tree cannot be told apart."
+    best = {"accuracy": "forest", "auroc": "tree", "aurc": "tree"}
+    comparison.rows = [r | {"best": r["method"] == best[r["metric"]]} for r in comparison.rows]
+    assert report.verdict(comparison)[-1] == ("Verdict: by 3 metrics no model is always among the best; tree is in 2.")
+    comparison.rows = comparison.rows[:1]
+    assert report.verdict(comparison) == []
+
+
+def test_the_best_measure_is_named_with_its_equals() -> None:
+    rng = np.random.default_rng(0)
+    wrong = rng.random(400) < 0.3
+    good = wrong + rng.normal(size=400)
+    drawn = {
+        "raw": {"wrong": wrong, "u": {"largest": good + 1e-3 * rng.normal(size=400), "entropy": good, "gap": -good}}
+    }
+    (said,) = rejection(SimpleNamespace(drawn=drawn))
+    assert (
+        said.startswith("Best at rejecting wrong answers: ") and "cannot be told from it" in said and "gap" not in said
+    )
+    (said,) = rejection(SimpleNamespace(drawn={"raw": {"wrong": wrong, "u": {"largest": good, "gap": -good}}}))
+    assert said.endswith("better than every other measure beyond chance.")
+    assert rejection(SimpleNamespace(drawn={"raw": {"wrong": wrong & False, "u": {"a": good, "b": good}}})) == []
+
+
+def test_the_short_story_holds_the_essentials_and_fits_a_screen() -> None:
+    from rich.console import Console
+
+    card = sample_card()
+    card.reasons.append({"measure": None, "metric": "in_as_in", "split": "test", "reason": "Give --val."})
+    console = Console(width=100, record=True, file=io.StringIO())
+    report.terminal(report.short_story([card]), console)
+    text = console.export_text()
+    assert len(text.splitlines()) <= 40
+    for words in ("90.0 %", "AUROC ↑", "ECE ↓", "calibrated", "Give --val.", "--all", "reliability diagram"):
+        assert words in text or words.capitalize() in text, words
+    several = report.short_story([card, sample_card(name="b")], sample_comparison())
+    assert [table.title for table in tables_of(several)] == ["The models side by side"]
 
 
 # ---- stories

@@ -14,10 +14,7 @@ from numpy.typing import NDArray
 
 from nescio.arrays.parallel import one_blas_thread, share
 from nescio.errors import BadInput, Undefined
-from nescio.metrics._answers import Answers
-from nescio.metrics._calibration import _bins_of
-from nescio.metrics._ranking import Ranking
-from nescio.metrics._spec import Metric, registry
+from nescio.metrics import Answers, Metric, Ranking, bins_of, registry
 from nescio.work.progress import track
 
 Array = NDArray[Any]
@@ -28,7 +25,7 @@ NUMBA_WORK = 90_000_000  # rows × resamples × rankings: above this numba saves
 
 
 @dataclass(frozen=True)
-class Asked:
+class WantedMetric:
     """A metric with its parameter, as a table names it: `auroc`, `sac@0.95`, `accuracy@5`."""
 
     label: str
@@ -53,12 +50,12 @@ class Asked:
         return float(self.metric.function(*arrays, **self.options))
 
 
-def asked(label: str) -> Asked:
+def asked(label: str) -> WantedMetric:
     """The metric behind a table's name for it."""
     name, at, text = label.partition("@")
     metric = registry[name]
     if not at:
-        return Asked(label, metric, {})
+        return WantedMetric(label, metric, {})
     keys = list(metric.at) or [
         key
         for key, parameter in signature(metric.function).parameters.items()
@@ -70,7 +67,7 @@ def asked(label: str) -> Asked:
         value = int(text) if text.isdecimal() else float(text)
     except ValueError:
         raise BadInput(f"{label!r} must be a metric, an @ and a number, such as sac@0.95.") from None
-    return Asked(label, metric, {keys[0]: value})
+    return WantedMetric(label, metric, {keys[0]: value})
 
 
 OF_ONE_MODEL = {"answers", "ranking", "votes", "retrieval", "retrieval-ranking"}  # kinds of metrics of its own rows
@@ -81,18 +78,18 @@ def of_one_model(metric: Metric) -> bool:
     return "curve" not in metric.kinds and (bool(OF_ONE_MODEL & set(metric.kinds)) or metric.name == "crop_agreement")
 
 
-def applicable() -> list[Asked]:
+def applicable() -> list[WantedMetric]:
     """Every registered metric of one model's own rows, at its scorecard values."""
     return [shown for metric in registry.parts() if of_one_model(metric) for shown in at_shown_values(metric)]
 
 
-def at_shown_values(metric: Metric) -> list[Asked]:
+def at_shown_values(metric: Metric) -> list[WantedMetric]:
     """The metric as a scorecard shows it, once for every value of its parameter, spelled as sac@0.95."""
     if not metric.at:
-        return [Asked(metric.name, metric, {})]
+        return [WantedMetric(metric.name, metric, {})]
     ((option, values),) = metric.at.items()
     return [
-        Asked(
+        WantedMetric(
             metric.name if (metric.name, value) == ("accuracy", 1) else f"{metric.name}@{value:g}",
             metric,
             {option: value},
@@ -104,20 +101,20 @@ def at_shown_values(metric: Metric) -> list[Asked]:
 # ---- one resample of one model
 
 
-class Part(Protocol):
+class ResampledModel(Protocol):
     """What one model says of a resample: how often each row was drawn (n,) in, one number a metric out, or NaN."""
 
-    asked: list[Asked]
+    asked: list[WantedMetric]
 
     def point(self) -> list[float | Undefined]: ...
 
     def values(self, counts: Array) -> list[float]: ...
 
 
-class AnswerPart:
+class ResampledAnswers:
     """Accuracy, NLL and the like: means over rows, so a resample is a product with its counts."""
 
-    def __init__(self, answers: Answers, metrics: Sequence[Asked]) -> None:
+    def __init__(self, answers: Answers, metrics: Sequence[WantedMetric]) -> None:
         self.answers, self.asked, self.n = answers, list(metrics), answers.n
         self._means: dict[int, Array] = {}
         self._binned: dict[int, tuple[Array, Array, Array]] = {}
@@ -151,10 +148,10 @@ class AnswerPart:
         return found.tolist()
 
 
-class RankPart:
+class ResampledRanking:
     """AUROC, AURC and the like: rows are sorted once; counts in that order are the resample's own tie groups."""
 
-    def __init__(self, u: Array, wrong: Array, metrics: Sequence[Asked]) -> None:
+    def __init__(self, u: Array, wrong: Array, metrics: Sequence[WantedMetric]) -> None:
         self.asked, self.ranking = list(metrics), Ranking(u, wrong)
         self.n, self.order = len(u), np.argsort(u, kind="stable")
         sorted_u, self.wrong = np.asarray(u, np.float64)[self.order], np.asarray(wrong, bool)[self.order]
@@ -183,7 +180,7 @@ class RankPart:
 class ArraysPart:
     """Any metric as it is: a resample repeats the rows of its arrays as often as they were drawn."""
 
-    def __init__(self, arrays: Sequence[Array], metrics: Sequence[Asked]) -> None:
+    def __init__(self, arrays: Sequence[Array], metrics: Sequence[WantedMetric]) -> None:
         self.arrays, self.asked = [np.asarray(array) for array in arrays], list(metrics)
 
     def point(self) -> list[float | Undefined]:
@@ -198,7 +195,7 @@ class ArraysPart:
 class SharePart:
     """The share of rows of which something is so: flags (n,), NaN for rows that do not count."""
 
-    def __init__(self, flags: Array, metric: Asked) -> None:
+    def __init__(self, flags: Array, metric: WantedMetric) -> None:
         self.asked, self.flags = [metric], np.asarray(flags, np.float64)
         self.counting = ~np.isnan(self.flags)
 
@@ -224,7 +221,7 @@ class Resampled(Ranking):
     The tie groups themselves are only worked out when a metric asks for them.
     """
 
-    def __init__(self, part: RankPart, counts: Array) -> None:
+    def __init__(self, part: ResampledRanking, counts: Array) -> None:
         self._part, self._counts, n = part, counts, part.n
         run = _sums if part.fast is None else part.fast
         args = counts, part.order, part.first, part.last, part.wrong_rows, part.wrong_first, *part.harmonic
@@ -299,19 +296,19 @@ def _top(answers: Answers, k: float) -> Array:
 
 def _bin_gaps(answers: Answers, bins: int) -> tuple[Array, Array, Array]:
     """(order, right − confidence in that order, starts of the bins) of the rows sorted by their bin of confidence."""
-    which = _bins_of(answers, bins, "width")
+    which = bins_of(answers, bins, "width")
     order = np.argsort(which, kind="stable")
     return order, (answers.right - answers.confidence)[order], np.flatnonzero(np.diff(which[order], prepend=-1))
 
 
-def _value(metric: Asked, *arrays: Any) -> float | Undefined:
+def _value(metric: WantedMetric, *arrays: Any) -> float | Undefined:
     try:
         return metric(*arrays)
     except Undefined as reason:
         return reason
 
 
-def _number(metric: Asked, *arrays: Any) -> float:
+def _number(metric: WantedMetric, *arrays: Any) -> float:
     try:
         return metric(*arrays)
     except Undefined:
@@ -388,7 +385,7 @@ def _drawn(n: int, seed: int, key: tuple[int, ...]) -> Array:
 
 
 def resample(
-    parts: Sequence[Part],
+    parts: Sequence[ResampledModel],
     n: int | Sequence[int],
     resamples: int,
     seed: int,
@@ -401,7 +398,7 @@ def resample(
     `n`: the rows, or those of each set that is drawn by itself.
     `numba`: None = when it is installed and the work is above NUMBA_WORK.
     """
-    ranked = [part for part in parts if isinstance(part, RankPart)]
+    ranked = [part for part in parts if isinstance(part, ResampledRanking)]
     if numba is None:
         numba = int(np.sum(n)) * resamples * len(ranked) > NUMBA_WORK and have_numba()
     if numba:

@@ -12,10 +12,19 @@ from numpy.typing import NDArray
 
 from nescio import measures, metrics
 from nescio.analysis import calibrate
-from nescio.analysis.bootstrap import AnswerPart, ArraysPart, Asked, Part, RankPart, SharePart, at_shown_values
+from nescio.analysis.bootstrap import (
+    ArraysPart,
+    ResampledAnswers,
+    ResampledModel,
+    ResampledRanking,
+    SharePart,
+    WantedMetric,
+    at_shown_values,
+)
+from nescio.analysis.notebook import Presented
 from nescio.errors import BadInput, Undefined
-from nescio.measures._softmax import mean_probs, prob_blocks, summary
-from nescio.metrics._calibration import classwise_ece_of_blocks
+from nescio.measures import mean_probs, prob_blocks, summary
+from nescio.metrics import classwise_ece_of_blocks
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 from nescio.work.progress import track
@@ -26,6 +35,7 @@ CLASSWISE_ENTRIES = 20_000_000  # above this many probabilities class-wise ECE c
 UNTAUGHT = "untaught"  # the split of rows with taught = False
 MOST_PROBS = 200_000_000  # above this many probabilities in all resamples their metrics have no interval
 FEW_ROWS = 50  # validation rows for each parameter of a calibration: with fewer it is in doubt
+REPR = ("accuracy", "nll", "ece", "temperature")  # what the text of a scorecard shows
 KNN = 10  # neighbours of `knn_distance` on a scorecard
 SCALERS: dict[str, Callable[[Predictions], Callable[[Predictions], Predictions]]] = {
     "temperature": calibrate.temperature,
@@ -47,7 +57,7 @@ class RowSource:
 
     cell: Row
     sizes: tuple[int, ...]
-    part: Callable[[int], Part]
+    part: Callable[[int], ResampledModel]
 
     @property
     def where(self) -> Row:
@@ -55,8 +65,8 @@ class RowSource:
         return {"measure": self.cell["measure"], "split": self.cell["split"]}
 
 
-@dataclass
-class Scorecard:
+@dataclass(repr=False)
+class Scorecard(Presented):
     """Rows (the design's columns) and reasons (measure, metric, split, reason) of one dump."""
 
     name: str
@@ -83,6 +93,15 @@ class Scorecard:
             if row["metric"] in (metric, None) and row["measure"] in (measure, None):
                 raise Undefined(row["reason"])
         raise Undefined(f"There is no {metric} of {measure or 'the answers'} on this scorecard.")
+
+    def __repr__(self) -> str:
+        shown = [row for row in self.rows if row["group"] is None and row["metric"] in REPR]
+        kept = {(row["metric"], row["calibrated"]): row for row in reversed(shown)}
+        cells = [
+            f"{row['metric']}{' calibrated' if row['calibrated'] else ''} {row['value']:.4f}" for row in kept.values()
+        ]
+        lines = [f"Scorecard of {self.name or 'a model'}: {len(self.rows)} rows, {len(self.reasons)} reasons"]
+        return "\n  ".join([*lines, ", ".join(reversed(cells)) or "nothing could be said", *self.notes[:3]])
 
     @cached_property
     def curves(self) -> dict[str, Any]:
@@ -256,7 +275,7 @@ class _Maker:
 
     def source(
         self,
-        kind: Callable[..., Part],
+        kind: Callable[..., ResampledModel],
         *given: Any,
         n: Sequence[int] | None = None,
         measure: str | None = None,
@@ -331,7 +350,7 @@ class _Maker:
             elif self.wants_classwise(known):
                 self.ask(lambda: classwise_ece_of_blocks(prob_blocks(known)), metric.label, len(known))
         n = (len(known),)
-        self.source(AnswerPart, all_of, [metric for metric in shown if metric.metric.prepared], n=n)
+        self.source(ResampledAnswers, all_of, [metric for metric in shown if metric.metric.prepared], n=n)
         if known.logits is not None:
             self.source(probs_part, known, None, [metric for metric in shown if not metric.metric.prepared], n=n)
         if all_of.floored and not self.base["calibrated"]:
@@ -409,7 +428,7 @@ class _Maker:
             self.ask(partial(metric, *given), metric.label, order.n, measure, split)
         n = sizes or (len(u),)
         prepared = [metric for metric in shown if metric.metric.prepared]
-        self.source(RankPart, u, positive, prepared, n=n, measure=measure, split=split)
+        self.source(ResampledRanking, u, positive, prepared, n=n, measure=measure, split=split)
         if others := [metric for metric in shown if not metric.metric.prepared]:
             self.source(ArraysPart, arrays, others, n=n, measure=measure, split=split)
 
@@ -495,11 +514,11 @@ class _Maker:
         self.base = base
 
 
-def _part(kind: Callable[..., Part], given: Sequence[Any], resamples: int) -> Part:
+def _part(kind: Callable[..., ResampledModel], given: Sequence[Any], resamples: int) -> ResampledModel:
     return kind(*given, resamples) if kind is probs_part else kind(*given)
 
 
-def probs_part(dump: Predictions, rows: Any, wanted: Sequence[Asked], resamples: int) -> Part:
+def probs_part(dump: Predictions, rows: Any, wanted: Sequence[WantedMetric], resamples: int) -> ResampledModel:
     """Metrics that need the probabilities of all classes; Undefined where there are too many of them to resample."""
     if len(dump) * dump.classes * resamples > MOST_PROBS:
         raise Undefined("It needs all class probabilities of every resample, which are too many here.")
@@ -508,9 +527,9 @@ def probs_part(dump: Predictions, rows: Any, wanted: Sequence[Asked], resamples:
     return ArraysPart((mean_probs(dump)[rows], dump.labels[rows]), wanted)
 
 
-def retrieval_part(u: Array, found: Array) -> Part:
+def retrieval_part(u: Array, found: Array) -> ResampledModel:
     """R-AUROC: how well u ranks the rows whose nearest other row has another label; neighbours stay as they are."""
-    return RankPart(u, ~found, [Asked("r_auroc", metrics.registry["auroc"], {})])
+    return ResampledRanking(u, ~found, [WantedMetric("r_auroc", metrics.registry["auroc"], {})])
 
 
 def crop_pairs(dump: Predictions) -> tuple[Array, Array] | None:
@@ -525,7 +544,7 @@ def crop_pairs(dump: Predictions) -> tuple[Array, Array] | None:
     return whole, crop
 
 
-def _of_probs(metric: Asked, known: Predictions) -> float:
+def _of_probs(metric: WantedMetric, known: Predictions) -> float:
     return metric(mean_probs(known), known.labels)
 
 
@@ -546,11 +565,11 @@ def cross_fitted(fit: Callable[[Predictions], Callable[[Predictions], Array]], r
     return u
 
 
-def _plain(name: str) -> Asked:
-    return Asked(name, metrics.registry[name], {})
+def _plain(name: str) -> WantedMetric:
+    return WantedMetric(name, metrics.registry[name], {})
 
 
-def _shown(kind: str) -> Iterator[Asked]:
+def _shown(kind: str) -> Iterator[WantedMetric]:
     """Every metric of this kind that a scorecard shows."""
     for metric in metrics.registry.parts():
         if kind in metric.kinds:

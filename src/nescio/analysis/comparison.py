@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from nescio import measures as _measures
 from nescio.analysis.bootstrap import (
-    AnswerPart,
     ArraysPart,
-    Asked,
-    Part,
-    RankPart,
+    ResampledAnswers,
+    ResampledModel,
+    ResampledRanking,
     SharePart,
+    WantedMetric,
     applicable,
     asked,
     interval,
@@ -25,6 +25,7 @@ from nescio.analysis.bootstrap import (
     resample,
 )
 from nescio.analysis.cards import Scorecard, crop_pairs, probs_part, retrieval_part
+from nescio.analysis.notebook import Presented
 from nescio.errors import BadInput, Undefined
 from nescio.measures import summary
 from nescio.metrics import retrieved
@@ -38,8 +39,8 @@ CELL = ("calibrated", "group", "split", "measure", "metric")  # columns that tel
 ROUNDING = 1e-12  # a smaller difference between two models is the order of a sum
 
 
-@dataclass
-class Comparison:
+@dataclass(repr=False)
+class Comparison(Presented):
     """Models side by side on the same rows.
 
     rows         one a model and metric: the design's columns (the model is `method`), `rank` and `best`. Ranks are
@@ -61,6 +62,15 @@ class Comparison:
     reasons: list[dict[str, Any]] = field(default_factory=list)
     differences: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # how the models' predictions were read
+
+    def __repr__(self) -> str:
+        lines = [f"Comparison of {', '.join(self.models)} on {self.n} rows, {self.resamples} resamples"]
+        for metric in ("accuracy", "nll", "ece", "auroc"):
+            rows = [row for row in self.rows if row["metric"] == metric]
+            best = [f"{row['method']} {row['value']:.4f}" for row in rows if row["best"]]
+            others = [f"{row['method']} {row['value']:.4f}" for row in rows if not row["best"]]
+            lines += [f"{metric}: {' = '.join(best)}{' | ' if others else ''}{', '.join(others)}"] if rows else []
+        return "\n  ".join(lines)
 
 
 @dataclass(frozen=True)
@@ -103,16 +113,24 @@ def compare(
     result = Comparison(tuple(models), n, resamples, level, seed)
     result.notes += [f"{name}: {note}" for name, dump in models.items() for note in dump.notes]
 
-    parts: list[Part] = []
+    parts: list[ResampledModel] = []
     owners: list[str] = []
+    absent: dict[tuple[str, str], list[str]] = {}  # (metric, reason) → models
     for name, predictions in models.items():
         for part in _parts(predictions, rows[name], measure, wanted, resamples):
             if isinstance(part, Absent):
-                why = f"Model {name!r}: {part.reason}"
-                result.reasons += [_reason(name, metric, _of(metric, measure), why) for metric in part.metrics]
+                for metric in part.metrics:
+                    absent.setdefault((metric.label, part.reason), []).append(name)
             elif part.asked:
                 parts.append(part)
                 owners.append(name)
+
+    for (label, why), names in absent.items():
+        metric = asked(label)
+        if len(names) == len(models) > 1:  # said once
+            result.reasons.append(_reason(None, metric, _of(metric, measure), why))
+        else:
+            result.reasons += [_reason(name, metric, _of(metric, measure), f"Model {name!r}: {why}") for name in names]
 
     points = [part.point() for part in parts]
     samples = resample(parts, n, resamples, seed)
@@ -136,18 +154,18 @@ def compare(
 class Absent:
     """Metrics that a model cannot be judged by, and why."""
 
-    metrics: Sequence[Asked]
+    metrics: Sequence[WantedMetric]
     reason: str
 
 
 def _parts(
-    predictions: Predictions, rows: Array, measure: str, wanted: Sequence[Asked], resamples: int
-) -> Iterator[Part | Absent]:
+    predictions: Predictions, rows: Array, measure: str, wanted: Sequence[WantedMetric], resamples: int
+) -> Iterator[ResampledModel | Absent]:
     """What the wanted metrics of one model are read off, at these rows."""
     answers = summary(predictions).answers(rows)
     own = [metric for metric in wanted if "answers" in metric.metric.kinds]
     whole = [metric for metric in own if not metric.metric.prepared]
-    yield AnswerPart(answers, [metric for metric in own if metric.metric.prepared])
+    yield ResampledAnswers(answers, [metric for metric in own if metric.metric.prepared])
     if whole and predictions.logits is None:
         yield Absent(whole, "There are no probabilities of all classes in this dump.")
     elif whole:
@@ -159,11 +177,11 @@ def _parts(
 
 
 def _measured_parts(
-    predictions: Predictions, rows: Array, measure: str, wrong: Array, wanted: Sequence[Asked]
-) -> Iterator[Part | Absent]:
+    predictions: Predictions, rows: Array, measure: str, wrong: Array, wanted: Sequence[WantedMetric]
+) -> Iterator[ResampledModel | Absent]:
     """The parts that need a measure, or embeddings."""
 
-    def of(kind: str, prepared: bool = False) -> list[Asked]:
+    def of(kind: str, prepared: bool = False) -> list[WantedMetric]:
         return [m for m in wanted if kind in m.metric.kinds and m.metric.prepared == prepared]
 
     found, lacking = _neighbours(predictions) if of("retrieval") or of("retrieval-ranking") else (None, "")
@@ -176,7 +194,7 @@ def _measured_parts(
     except Undefined as why:
         yield Absent([metric for metric in wanted if metric.by_measure], str(why))
         return
-    yield RankPart(u[rows], wrong, of("ranking", prepared=True))
+    yield ResampledRanking(u[rows], wrong, of("ranking", prepared=True))
     yield ArraysPart((u[rows], wrong), of("ranking"))
     if predictions.annotations is None:
         yield Absent(of("votes"), "There are no annotations (human votes) in this dump.")
@@ -188,7 +206,9 @@ def _measured_parts(
         yield from _crop_part(predictions, u, rows, of("pairs"))
 
 
-def _crop_part(predictions: Predictions, u: Array, rows: Array, metrics: Sequence[Asked]) -> Iterator[Part | Absent]:
+def _crop_part(
+    predictions: Predictions, u: Array, rows: Array, metrics: Sequence[WantedMetric]
+) -> Iterator[ResampledModel | Absent]:
     pairs = crop_pairs(predictions)
     if pairs is None:
         yield Absent(metrics, "There is no group twin, which names the whole image of a crop, in this dump.")
@@ -226,7 +246,7 @@ def bootstrap(
     _check(resamples, level, seed)
     rows, wanted = _joined({"": predictions})[""], _wanted(metrics)
     owners: list[str | None] = []
-    parts: list[Part] = []
+    parts: list[ResampledModel] = []
     for measure in measures:
         for part in _parts(predictions, rows, measure, wanted, resamples):
             if isinstance(part, Absent) or not part.asked:
@@ -271,7 +291,7 @@ def _fill(card: Scorecard, row: dict[str, Any], of: Interval, resamples: int) ->
 
 
 def _intervals(
-    parts: Sequence[Part], n: int | Sequence[int], resamples: int, level: float, seed: int
+    parts: Sequence[ResampledModel], n: int | Sequence[int], resamples: int, level: float, seed: int
 ) -> list[dict[str, Interval]]:
     """The interval of every metric of each part that is defined on the rows themselves."""
     return [
@@ -341,7 +361,9 @@ def _true_classes(predictions: Predictions) -> dict[str, Array]:
 # ---- the judgement
 
 
-def _judge(result: Comparison, metric: Asked, measure: str | None, held: Mapping[str, tuple[float, Array]]) -> None:
+def _judge(
+    result: Comparison, metric: WantedMetric, measure: str | None, held: Mapping[str, tuple[float, Array]]
+) -> None:
     """Adds the rows and the differences of one metric."""
     if not held:
         return
@@ -368,7 +390,7 @@ def _judge(result: Comparison, metric: Asked, measure: str | None, held: Mapping
 
 def _difference(
     result: Comparison,
-    metric: Asked,
+    metric: WantedMetric,
     measure: str | None,
     name: str,
     best: str,
@@ -415,7 +437,7 @@ def _holm(found: list[dict[str, Any]], error: float) -> list[dict[str, Any]]:
     return [each for each in found if each["adjusted"] is None or each["adjusted"] > error]
 
 
-def _warn_if_blunt(result: Comparison, metric: Asked, measure: str | None, comparisons: int) -> None:
+def _warn_if_blunt(result: Comparison, metric: WantedMetric, measure: str | None, comparisons: int) -> None:
     """Says so when no p-value can be small enough for Holm's first step."""
     needed = math.ceil(2 * comparisons / (1 - result.level)) - 1
     if result.resamples < needed:
@@ -429,7 +451,7 @@ def _warn_if_blunt(result: Comparison, metric: Asked, measure: str | None, compa
 # ---- small parts
 
 
-def _wanted(metrics: Iterable[str] | None) -> list[Asked]:
+def _wanted(metrics: Iterable[str] | None) -> list[WantedMetric]:
     """The metrics of these names, or all that a scorecard shows of a model's own rows."""
     if metrics is None:
         return applicable()
@@ -470,7 +492,7 @@ def _check(resamples: int, level: float, seed: int) -> None:
         raise BadInput(f"seed is {seed}; it must be 0 or more.")
 
 
-def _of(metric: Asked, measure: str) -> str | None:
+def _of(metric: WantedMetric, measure: str) -> str | None:
     return measure if metric.by_measure else None
 
 
@@ -478,5 +500,5 @@ def _model(name: str) -> str:
     return f"Model {name!r}" if name else "The model"
 
 
-def _reason(method: str | None, metric: Asked, measure: str | None, why: str) -> dict[str, Any]:
+def _reason(method: str | None, metric: WantedMetric, measure: str | None, why: str) -> dict[str, Any]:
     return {"method": method, "measure": measure, "metric": metric.label, "split": None, "reason": why}

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.analysis.bootstrap import Asked, draw, interval
+from nescio.analysis.bootstrap import WantedMetric, draw, interval
 from nescio.analysis.candidates import Candidate, JudgedRows, judged_rows
 from nescio.analysis.comparison import Comparison, _check, _judge
 from nescio.analysis.downstream import LOSSES, DownstreamLosses, downstream_losses, joined
@@ -414,7 +414,7 @@ def _add_means(comparison: Comparison, quantities: Mapping[str, Mapping[str, Arr
         quantity = QUANTITIES[kind(name)]
         metric = Metric(quantity.word, _mean, ("other",), quantity.better, False)  # type: ignore[arg-type]
         means = {who: (float(row.mean()), next(columns)) for who, row in own.items()}
-        _judge(comparison, Asked(name, metric, {}), None, means)
+        _judge(comparison, WantedMetric(name, metric, {}), None, means)
 
 
 def _mean() -> None:

@@ -12,21 +12,12 @@ from nescio.options import option
 from nescio.predictions import Predictions, same_rows
 from nescio.predictions.names import is_field
 
-FILES = """\
-FILE is a .npz, .safetensors, .parquet, .csv or .pt file, or a folder. It holds `labels` (n,) and `logits` (n, classes)
-or (n, draws, classes), or `probs` instead of logits; `embeddings` (n, d), `annotations`, `scores/NAME`, `groups/NAME`
-where there are any. A CSV has the columns label, logit_0 … or prob_0 …, and u_NAME. A file of answers alone holds
-`correct`, or `labels` and `predicted`, and `confidence`. Other names: --map logits=predictions,labels=label_ids.
-Arrays in files of their own stand for one FILE as logits:a.npy,labels:b.npy. NAME=FILE gives a file a name."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
     """How the files of a command are read."""
 
-    map: tuple[str, ...] = option(
-        (), "names that fields have in the files", metavar="FIELD=NAME,…", group="input", unset="their own"
-    )
+    map: tuple[str, ...] = option((), "names that fields have in the files", metavar="FIELD=NAME,…", unset="their own")
     logits: str | None = option(None, "one array (.npy, .npz, .pt), with --labels in place of FILE", metavar="FILE")
     probs: str | None = option(None, "the same of probabilities", metavar="FILE")
     labels: str | None = option(None, "the true classes of --logits or --probs", metavar="FILE")

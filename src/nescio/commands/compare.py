@@ -5,29 +5,28 @@ models, so that a difference between two models is judged without the noise they
 
 examples:
   nescio compare a.npz b.npz c.npz
-  nescio compare a.npz b.npz --measure entropy --metrics auroc aurc --resamples 5000
+  nescio compare small=a.npz large=b.npz --measure entropy --metrics auroc,aurc --bootstrap 5000
+  nescio compare a.parquet b.parquet --map logits=predictions,labels=label_ids
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
+from nescio.commands._inputs import InputOptions, model_names, refuse_same_rows
 from nescio.commands._output import formats, json_of, say
-from nescio.errors import BadInput
-from nescio.options import argument, option
-from nescio.predictions import Predictions
+from nescio.options import argument, nested, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    files: tuple[str, ...] = argument("predictions of each model on the same split", metavar="FILE")
+    files: tuple[str, ...] = argument("predictions of each model on the same split", metavar="[NAME=]FILE")
     measure: str = option("largest", "which uncertainty ranks the predictions")
-    metrics: tuple[str, ...] = option((), "which metrics", style="words", metavar="METRIC", unset="all that apply")
-    resamples: int = option(1000, "of the bootstrap")
+    metrics: tuple[str, ...] = option((), "which metrics", metavar="METRIC,…", unset="all that apply")
+    bootstrap: int = option(1000, "resamples of the rows behind intervals and verdicts", metavar="B")
     level: float = option(0.95, "of the intervals")
-    seed: int = option(0, "of the bootstrap")
+    seed: int = option(0, "of the bootstrap, and of --limit")
+    inputs: InputOptions = nested(InputOptions(), omit=("logits", "probs", "labels"))
     report: str | None = option(None, "write index.html and rows.csv there", metavar="DIR")
     format: str = formats()
 
@@ -36,13 +35,14 @@ def run(options: Options) -> int:
     from nescio import report
     from nescio.analysis.comparison import compare
 
-    names = _names(options.files)
-    models = {name: Predictions.load(file) for name, file in zip(names, options.files, strict=True)}
+    names = model_names(options.files)
+    models = {name: options.inputs.read(file, options.seed) for name, file in zip(names, options.files, strict=True)}
+    refuse_same_rows(models)
     comparison = compare(
         models,
         measure=options.measure,
         metrics=options.metrics or None,
-        resamples=options.resamples,
+        resamples=options.bootstrap,
         level=options.level,
         seed=options.seed,
     )
@@ -50,9 +50,12 @@ def run(options: Options) -> int:
     if options.report:
         written = report.write(story, options.report, rows=comparison.rows)
     if options.format == "json":
-        say(json_of({"rows": comparison.rows, "differences": comparison.differences, "reasons": comparison.reasons}))
+        parts = ("rows", "differences", "reasons", "notes")
+        said = {part: getattr(comparison, part) for part in parts} | {"verdict": report.verdict(comparison)}
+        say(json_of(said))
     elif options.format == "table":
-        report.terminal(story)
+        report.terminal(replace(story, lead=[]))
+        say("\n".join(report.verdict(comparison)))
         if options.report:
             say(f"\nThe page is {written}.")
     elif options.format == "csv":
@@ -60,12 +63,3 @@ def run(options: Options) -> int:
     else:
         say((report.markdown if options.format == "markdown" else report.latex)(story))
     return 0
-
-
-def _names(files: Sequence[str]) -> Sequence[str]:
-    """File names without their ending where that tells them apart, else as they were given."""
-    stems = [Path(file).stem for file in files]
-    names = stems if len(set(stems)) == len(files) else files
-    if len(set(names)) < len(names):
-        raise BadInput("A file is given twice; compare different models.")
-    return names

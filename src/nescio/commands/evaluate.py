@@ -1,89 +1,127 @@
-"""Everything that can be said about a model's uncertainty, from its saved predictions.
+"""All that saved predictions tell about a model's uncertainty: the few things that matter, the rest with --all.
 
-FILE is a .npz, .safetensors, .parquet or .csv file, or a folder. It holds `labels` (n,) and `logits` (n, classes) or
-(n, draws, classes), or `probs` instead of logits; `embeddings` (n, d), `annotations`, `scores/NAME`, `groups/NAME`
-when there are any. A CSV has the columns label, logit_0 … or prob_0 …, and u_NAME.
+FILE is a .npz, .safetensors, .parquet, .csv or .pt file, or a folder, of a single-label classifier. It holds `labels`
+(n,) and `logits` (n, classes) or (n, draws, classes), or `probs` instead of logits; `embeddings` (n, d), `annotations`,
+`scores/NAME`, `groups/NAME` where there are any. A CSV has the columns label, logit_0 … or prob_0 …, and u_NAME.
+Answers alone will do: `correct`, or `labels` and `predicted`, with `confidence`. Other names: --map. Arrays in files of
+their own stand for a FILE wherever one is taken: logits:a.npy,labels:b.npy.
 
 examples:
   nescio evaluate preds.npz
   nescio evaluate test.npz --val val.npz --ood svhn=svhn.npz --ood noise=noise.npz
-  nescio evaluate a.npz b.npz --report out        one page for both: open out/index.html
+  nescio evaluate small=a.npz large=b.npz --report out        one page for both: open out/index.html
+  nescio evaluate hf.npz --map logits=predictions,labels=label_ids
+  nescio evaluate --logits logits.npy --labels labels.npy --all
   nescio evaluate preds.npz --json | jq '.files[0].rows[] | select(.metric == "auroc")'
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from nescio.commands._inputs import InputOptions, named, outside_sets, refuse_same_rows
 from nescio.commands._output import formats, json_of, say
 from nescio.errors import BadInput
-from nescio.options import argument, option
+from nescio.options import argument, nested, option
 from nescio.predictions import Predictions
+
+COMPARED = 1000  # resamples behind what is said of several models, where --bootstrap does not say
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    files: tuple[str, ...] = argument("predictions on in-distribution test rows", metavar="FILE")
+    files: tuple[str, ...] = argument(
+        "predictions on in-distribution test rows", default=(), metavar="[NAME=]FILE", unset="--logits and --labels"
+    )
     train: str | None = option(None, "training rows: fit the density and neighbour measures", metavar="FILE")
     val: str | None = option(None, "validation rows: fit the calibration and the rejection threshold", metavar="FILE")
     ood: tuple[str, ...] = option(
         (), "out-of-distribution rows under a name; may be repeated", style="repeats", metavar="NAME=FILE"
     )
-    by: tuple[str, ...] = option((), "rows of their own for every value of a group", style="repeats", metavar="GROUP")
-    calibration: Literal["temperature", "vector"] = option("temperature", "fitted on --val")
+    by: tuple[str, ...] = option((), "rows of their own for every value of these groups", metavar="GROUP,…")
+    calibration: Literal["temperature", "vector"] = option("temperature", "scaling that is fitted on --val")
     classwise: bool = option(False, "class-wise ECE on dumps of any size")
-    bootstrap: int = option(0, "95 % intervals from B resamples of the rows; 0: none", metavar="B")
-    seed: int = option(0, "of the bootstrap")
-    report: str | None = option(None, "write index.html, rows.csv, tables.md and tables.tex there", metavar="DIR")
+    bootstrap: int = option(0, "95 % intervals of all numbers, from B resamples of the rows; 0: none", metavar="B")
+    seed: int = option(0, "of the bootstrap, and of --limit")
+    inputs: InputOptions = nested(InputOptions())
+    all: bool = option(False, "every measure, metric and reason", group="output")
+    report: str | None = option(
+        None, "write index.html, rows.csv, tables.md and tables.tex there", metavar="DIR", group="output"
+    )
     format: str = formats()
 
 
 def run(options: Options) -> int:
     from nescio import report
-    from nescio.analysis.cards import scorecard
 
     if options.bootstrap < 0:
         raise BadInput(f"--bootstrap is a number of resamples, not {options.bootstrap}.")
-    train = Predictions.load(options.train) if options.train else None
-    val = Predictions.load(options.val) if options.val else None
-    outside = {}
-    for word in options.ood:
-        name, equals, path = word.partition("=")
-        if not (equals and name and path):
-            raise BadInput(f"--ood takes NAME=FILE, not {word!r}.")
-        if name in outside:
-            raise BadInput(f"--ood names {name!r} twice.")
-        outside[name] = Predictions.load(path, outside=True)
-    cards = []
-    for file in options.files:
-        predictions = Predictions.load(file)
-        card = scorecard(
-            predictions,
-            train,
-            val,
-            outside,
-            name=file,
-            by=options.by,
-            calibration=options.calibration,
-            classwise=options.classwise or None,
-        )
-        if options.bootstrap:
-            from nescio.analysis.comparison import add_intervals
-
-            add_intervals(card, resamples=options.bootstrap, seed=options.seed)
-        cards.append(card)
-    story = report.card_story(cards)
+    files = options.inputs.files(options.files)
+    models = {file: options.inputs.read(file, options.seed) for file in dict.fromkeys(files)}
+    if len(models) < len(files):
+        raise BadInput("A file is given twice; evaluate different models.")
+    cards = _cards(options, models)
+    compared, incomparable = _comparison(options, models)
+    story = report.card_story(cards, compared, incomparable=incomparable)
     if options.report:
         written = report.write(story, options.report, rows=report.rows_of(cards))
     if options.format == "json":
-        say(json_of({"files": [{"file": card.name, "rows": card.rows, "reasons": card.reasons} for card in cards]}))
+        parts = ("rows", "reasons", "notes")
+        say(
+            json_of({"files": [{"file": card.name, **{part: getattr(card, part) for part in parts}} for card in cards]})
+        )
     elif options.format == "table":
-        report.terminal(story)
+        report.terminal(story if options.all else report.short_story(cards, compared, incomparable))
         if options.report:
-            say(f"\nThe page is {written}.")
+            say(f"The page is {written}.")
     elif options.format == "csv":
         say(report.rows_csv(report.rows_of(cards)))
     else:
         say((report.markdown if options.format == "markdown" else report.latex)(story))
     return 0
+
+
+def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
+    """A scorecard of each model, with intervals where they are wanted."""
+    from nescio.analysis.cards import scorecard
+    from nescio.analysis.comparison import add_intervals
+
+    read, seed = options.inputs.read, options.seed
+    train = read(options.train, seed) if options.train else None
+    val = read(options.val, seed) if options.val else None
+    outside = outside_sets(options.ood, options.inputs, seed)
+    others = {"--train": train, "--val": val, **{f"--ood {name}": dump for name, dump in outside.items()}}
+    refuse_same_rows({**models, **others})
+    cards = []
+    for file, predictions in models.items():
+        name, place = named(file)
+        card = scorecard(
+            predictions,
+            train,
+            val,
+            outside,
+            name=name or place,
+            by=options.by,
+            calibration=options.calibration,
+            classwise=options.classwise or None,
+        )
+        if options.bootstrap:
+            add_intervals(card, resamples=options.bootstrap, seed=seed)
+        cards.append(card)
+    return cards
+
+
+def _comparison(options: Options, models: Mapping[str, Predictions]) -> tuple[Any, str]:
+    """(the models compared by the metrics of the summary, the sentence that says why they cannot be)"""
+    from nescio.analysis.comparison import compare
+    from nescio.report.scorecards import HEADLINE
+
+    if len(models) < 2:
+        return None, ""
+    names = {named(file)[0] or file: dump for file, dump in models.items()}
+    try:
+        return compare(names, metrics=HEADLINE, resamples=options.bootstrap or COMPARED, seed=options.seed), ""
+    except BadInput as reason:
+        return None, str(reason)

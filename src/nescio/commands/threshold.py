@@ -1,14 +1,17 @@
 """From which uncertainty on a model must abstain, so that its answers are wrong no more often than promised.
 
-FILE holds labelled predictions on rows that the model was not trained on, as for `nescio evaluate`. The promise: answer
-where u ≤ threshold and abstain elsewhere, and with confidence 1 − delta the share of wrong answers (the selective risk)
-on new rows like these is at most --risk. It needs no calibrated model; it does need rows like those to come.
+FILE holds labelled predictions on rows that the model was not trained on, as for `nescio evaluate`; answers with their
+confidence will do. The promise: answer where u ≤ threshold and abstain elsewhere, and with confidence 1 − delta the
+share of wrong answers (the selective risk) on new rows like these is at most --risk. It needs no calibrated model; it
+does need rows like those to come.
 
-  sgr   bisection over the coverage, every one of ⌈log₂ n⌉ looks with an exact binomial limit at delta/⌈log₂ n⌉
-        (Geifman & El-Yaniv 2017)
   ltt   Learn-then-Test: exact binomial tests of up to 100 thresholds in a fixed order, the most restrictive first
-        (Angelopoulos et al. 2021); usually keeps a little more, and promises the risk itself, no smaller bound
+        (Angelopoulos et al. 2021); promises the risk itself
+  sgr   bisection over the coverage, every one of ⌈log₂ n⌉ looks with an exact binomial limit at delta/⌈log₂ n⌉
+        (Geifman & El-Yaniv 2017); usually keeps fewer rows, and may promise a smaller risk
   both  each with half of delta, and the one that keeps more rows
+
+Choose one before looking: the better answer of several files or methods keeps no promise.
 
 A temperature that is fitted sees other rows than the guarantee: --val, or a part of FILE that is then left out.
 
@@ -16,7 +19,7 @@ Exit code: 0 found; 1 not attainable, or not found (--json then has "threshold":
 
 examples:
   nescio threshold preds.npz --risk 0.01
-  nescio threshold preds.npz --risk 0.05 --delta 0.01 --measure entropy --method ltt
+  nescio threshold preds.npz --risk 0.05 --delta 0.01 --measure entropy --method sgr
   nescio threshold preds.npz --risk 0.05 --temperature fit --check test.npz
   nescio threshold preds.npz --coverage 0.8                  which risk can be promised at this coverage
   nescio threshold preds.npz --risk 0.05 --json > promise.json && nescio export MODEL --threshold promise.json
@@ -29,15 +32,18 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from nescio.analysis.thresholds import Guard, Judged, guard, rows_needed, upper_limit
+from nescio.commands._inputs import InputOptions, refuse_same_rows
 from nescio.commands._output import json_of, say
 from nescio.errors import BadInput
-from nescio.options import argument, option
-from nescio.predictions import Predictions
+from nescio.options import argument, nested, option
+
+MORE = {2: "twice", 10: "ten times"}  # as many rows, of which the sentences tell what they would buy
+MOST_ROWS = 1_000_000  # an estimate is not made for more rows than this
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    file: str = argument("labelled predictions that earn the guarantee", metavar="FILE")
+    files: tuple[str, ...] = argument("labelled predictions that earn the guarantee", default=(), metavar="FILE")
     risk: float | None = option(None, "share of wrong answers that is promised, e.g. 0.01", metavar="R")
     coverage: float | None = option(None, "share of rows to answer: the risk limit comes out", metavar="C")
     delta: float = option(0.05, "chance that the promise fails", metavar="D")
@@ -46,7 +52,7 @@ class Options:
         "uncertainty that the threshold acts on: see `nescio measures`; mc-dropout for a variant of that name, "
         "scores/NAME for a score of FILE; largest is one minus the largest probability",
     )
-    method: Literal["sgr", "ltt", "both"] = option("sgr", "for --risk")
+    method: Literal["ltt", "sgr", "both"] = option("ltt", "for --risk")
     temperature: str | None = option(
         None,
         "divides the logits: a number that these rows had no say in, or fit",
@@ -60,15 +66,23 @@ class Options:
         metavar="N",
         unset="a tenth, at most 5000",
     )
-    seed: int = option(0, "of which rows these are")
+    seed: int = option(0, "of which rows these are, and of --limit")
     check: str | None = option(None, "other labelled rows: what the threshold does to them", metavar="FILE")
+    inputs: InputOptions = nested(InputOptions())
     json: bool = option(False, "strict JSON, alone on stdout")
 
 
 def run(options: Options) -> int:
     if (options.risk is None) == (options.coverage is None):
         raise BadInput("One of --risk and --coverage is required, not both.")
-    predictions = Predictions.load(options.file)
+    files = options.inputs.files(options.files)
+    if len(files) > 1:
+        raise BadInput(f"A threshold is set on one FILE, and {len(files)} are given.")
+    read = options.inputs.read
+    predictions = read(files[0], options.seed)
+    val = read(options.val, options.seed) if options.val else None
+    check = read(options.check, options.seed) if options.check else None
+    refuse_same_rows({"FILE": predictions, "--val": val, "--check": check})
     guarded = guard(
         predictions,
         risk=options.risk,
@@ -77,23 +91,21 @@ def run(options: Options) -> int:
         measure=options.measure,
         method=options.method,
         temperature=options.temperature or ("fit" if options.val else 1.0),
-        val=Predictions.load(options.val) if options.val else None,
+        val=val,
         fit_rows=options.fit_rows,
         seed=options.seed,
     )
     promise = guarded.guarantee
-    check = guarded.judge(Predictions.load(options.check)) if options.check and promise.attainable else None
+    judged = guarded.judge(check) if check is not None and promise.attainable else None
     untaught = 0 if predictions.taught is None else int((~predictions.taught).sum())
     if options.json:
-        say(
-            json_of(
-                {"file": options.file, "classes": predictions.classes, "untaught": untaught, **_facts(guarded, check)}
-            )
-        )
+        about = {"file": files[0], "classes": predictions.classes, "untaught": untaught, "notes": predictions.notes}
+        say(json_of({**about, **_facts(guarded, judged)}))
     elif promise.attainable:
-        say("\n".join(_sentences(guarded, untaught, check)))
+        say("\n".join([*_sentences(guarded, untaught, judged), *predictions.notes]))
     else:
-        print(f"nescio threshold: {_why_not(guarded)}", file=sys.stderr)
+        more = _more_rows(guarded)
+        print(f"nescio threshold: {_why_not(guarded)}{f' {more}' if more else ''}", file=sys.stderr)
     return 0 if promise.attainable else 1
 
 
@@ -112,6 +124,8 @@ def _facts(guarded: Guard, check: Judged | None) -> dict[str, Any]:
         facts |= {"least": promise.least, "reason": _why_not(guarded)}
     if len(guarded.tried) > 1:
         facts["tried"] = [{**asdict(one), "coverage": one.coverage} for one in guarded.tried]
+    if promise.risk is not None:
+        facts["more_rows"] = [{"rows": rows, "coverage": coverage} for rows, coverage in _estimates(guarded).values()]
     if check is not None:
         facts["check"] = {**asdict(check), "coverage": check.coverage, "risk": check.risk}
     return facts
@@ -132,11 +146,35 @@ def _sentences(guarded: Guard, untaught: int, check: Judged | None) -> list[str]
         f"these are wrong ({_method(guarded)})."
     )
     lines.append(_kept(Judged(promise.n, promise.accepted, promise.errors), "that earned it"))
+    if more := _more_rows(guarded):
+        lines.append(more)
     if untaught:
         lines.append(f"Left out, and covered by no promise: {untaught:,} rows of classes that were not in training.")
     if check is not None:
         lines.append(_kept(check, "of the check"))
     return lines
+
+
+def _estimates(guarded: Guard) -> dict[str, tuple[int, float]]:
+    """How many times the rows → (rows, about which coverage they would buy); none where the coverage was given."""
+    promise = guarded.guarantee
+    if promise.risk is None:
+        return {}
+    factors = [factor for factor in MORE if factor * promise.n <= MOST_ROWS]
+    return {MORE[factor]: (factor * promise.n, guarded.with_more_rows(factor)) for factor in factors}
+
+
+def _more_rows(guarded: Guard) -> str:
+    """What more rows would buy, as far as these can tell."""
+    bought = [f"with {times} as many rows {_share(coverage)}" for times, (_, coverage) in _estimates(guarded).items()]
+    if not bought:
+        return ""
+    sentence = f"{', '.join(bought)} could be answered (an estimate: the same method on resampled rows)."
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _share(coverage: float) -> str:
+    return f"about {100 * coverage:.0f} %" if coverage >= 0.005 else "nothing"
 
 
 def _method(guarded: Guard) -> str:
@@ -158,7 +196,7 @@ def _why_not(guarded: Guard) -> str:
         looked = {"sgr": "bisection", "ltt": "Learn-then-Test"}[promise.method]
         other = ", or try --method ltt" if [one.method for one in guarded.tried] == ["sgr"] else ""
         return (
-            f"Not guarded: {looked} met no threshold that promises a risk of {promise.risk:g} {terms}, "
+            f"Not found: {looked} met no threshold that promises a risk of {promise.risk:g} {terms}, "
             f"for too many of the surest answers are wrong; abstain from everything{other}."
         )
     why = f"everything must be abstained from, and the smallest limit of any threshold is {promise.least:.4g}"

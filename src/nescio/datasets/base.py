@@ -308,6 +308,9 @@ def find(
     looked = [place / folder for place in places(root) for folder in folders]
     for folder in looked:
         if all(any((folder / f"{file}{ending}").exists() for ending in endings) for file in wanted):
+            for file in wanted:
+                for ending in endings:
+                    regular(folder / f"{file}{ending}")
             return folder
     also = f" (or with {' or '.join(endings[1:])})" if len(endings) > 1 else ""
     raise BadInput(
@@ -391,8 +394,8 @@ def _content(source: Any, whole: bool) -> Any:
 
 
 def regular(path: P) -> P:
-    """The path of a regular file: a pipe under the name of a file would never end."""
-    if os.path.exists(path) and not os.path.isfile(path):
+    """The path of a file or a folder: a pipe under the name of a file would never end."""
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise BadInput(f"{path} is not a regular file.")
     return path
 
@@ -477,13 +480,13 @@ def stratified(labels: Array, share: float, seed: int) -> tuple[Array, Array]:
 def splits(
     dataset: Dataset, classes: tuple[int, ...] | None = None, seed: int = 0, outside: tuple[int, ...] | None = None
 ) -> Splits:
-    """90/10 train and validation of the in-domain classes, the test set, and the test images of other classes.
+    """90/10 train and validation of the in-distribution classes, the test set, and the test images of other classes.
 
     Which training rows are held out depends on the data's revision and the seed alone, so that no choice of classes
     makes a validation row of one study a training row of another.
 
-    classes  in-domain classes in their new order; None: all
-    outside  out-domain classes; None: all that are not in-domain
+    classes  in-distribution classes in their new order; None: all
+    outside  out-of-distribution classes; None: all others
     """
     every = range(len(dataset.classes))
     inside = classes if classes is not None else tuple(every)
@@ -492,11 +495,11 @@ def splits(
         if label not in every:
             raise BadInput(f"{dataset.name} has no class {label}: they run from 0 to {len(every) - 1}.")
     if not inside:
-        raise BadInput(f"No class of {dataset.name} is in-domain: name at least one.")
+        raise BadInput(f"No class of {dataset.name} is in-distribution: name at least one.")
     named = sorted((*inside, *others))
     twice = [label for label, after in pairwise(named) if label == after]
     if twice:
-        raise BadInput(f"Class {twice[0]} is named twice: a class is in-domain or out-domain, once.")
+        raise BadInput(f"Class {twice[0]} is named twice: a class is in- or out-of-distribution, once.")
     rest, held = stratified(dataset.train.labels, VALIDATION, seed_for("split", dataset.revision, seed))
     train, val = (dataset.train.take(rows).of(inside) for rows in (rest, held))
     missing = sorted(set(range(len(inside))) - set(val.labels.tolist()))

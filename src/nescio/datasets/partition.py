@@ -94,7 +94,7 @@ class Partition:
             raise BadInput(f"{path} is not a partition: it is not a file that `nescio imagenot` wrote.")
         if held.get("rule") != RULE:
             raise BadInput(f"{path} was made by rule {held.get('rule')}, and this version of nescio knows rule {RULE}.")
-        names = [each.name for each in fields(Partition)]
+        names = [entry.name for entry in fields(Partition)]
         missing = [name for name in names if name not in held]
         if missing:
             raise BadInput(f"{path} has no {missing[0]}: make it again with `nescio imagenot`.")

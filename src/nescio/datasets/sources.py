@@ -27,7 +27,6 @@ from nescio.datasets.base import (
     encoded,
     find,
     places,
-    regular,
     resident,
     source,
     stratified,
@@ -69,7 +68,6 @@ def _sklearn_digits() -> tuple[Array, Array]:
 def _idx(folder: Path, name: str) -> Array:
     """An idx file: two zero bytes, the type (8: bytes), the rank, the sizes in big endian, the values."""
     path = folder / name if (folder / name).exists() else folder / f"{name}.gz"
-    regular(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             head = file.read(4)
@@ -118,7 +116,7 @@ def _cifar(folder: Path, files: Sequence[str], key: bytes) -> Part:
     """Images stored as a row of 3,072 bytes: 1,024 of red, 1,024 of green, 1,024 of blue, each row by row."""
     shown, labels = [], []
     for path in (folder / file for file in files):
-        content = read_pickle(regular(path))
+        content = read_pickle(path)
         data, numbers = content.get(b"data"), content.get(key)
         if not isinstance(data, np.ndarray) or data.shape[1:] != (3072,) or not _all_of(int, numbers):
             raise BadInput(
@@ -130,7 +128,7 @@ def _cifar(folder: Path, files: Sequence[str], key: bytes) -> Part:
 
 
 def _cifar_names(path: Path, key: bytes) -> list[str]:
-    names = read_pickle(regular(path)).get(key)
+    names = read_pickle(path).get(key)
     if not _all_of(bytes, names):
         raise BadInput(f"{path} does not hold `{key.decode()}`, a list of names: fetch it again.")
     return [name.decode(errors="replace") for name in names]
@@ -180,7 +178,9 @@ def stl10(request: Request) -> Dataset:
         labels = np.fromfile(folder / f"{name}_y.bin", np.uint8).astype(np.int64) - 1
         return pixels.reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1), labels
 
-    return resident("stl10", part("train"), part("test"), (folder / "class_names.txt").read_text().split())
+    return resident(
+        "stl10", part("train"), part("test"), (folder / "class_names.txt").read_text("utf-8", "replace").split()
+    )
 
 
 # ---- image files
@@ -195,12 +195,12 @@ def tiny_imagenet(request: Request) -> Dataset:
     published = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
     folders = ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200")
     folder = find("tiny-imagenet", request.root, folders, files, published)
-    wnids = sorted((folder / "wnids.txt").read_text().split())
+    wnids = sorted((folder / "wnids.txt").read_text("utf-8", "replace").split())
     number = {wnid: label for label, wnid in enumerate(wnids)}
     train = [] if request.wanted == "test" else _files_of(folder / "train", wnids)
     notes = folder / "val/val_annotations.txt"
     test = []
-    for line in sorted(notes.read_text().splitlines()):
+    for line in sorted(notes.read_text("utf-8", "replace").splitlines()):
         file, wnid, *_ = *line.split("\t"), ""
         if wnid not in number:
             raise BadInput(f"{notes} has the line {line!r}, which names no class of wnids.txt: fetch it again.")
@@ -208,7 +208,11 @@ def tiny_imagenet(request: Request) -> Dataset:
     shown = sum(entry.name.lower().endswith(ENDINGS) for entry in os.scandir(folder / "val/images"))
     if len(test) != shown:
         raise BadInput(f"{notes} describes {len(test)} images, but {shown} are there: fetch it again.")
-    words = dict(line.split("\t", 1) for line in (folder / "words.txt").read_text().splitlines() if "\t" in line)
+    words = dict(
+        line.split("\t", 1)
+        for line in (folder / "words.txt").read_text("utf-8", "replace").splitlines()
+        if "\t" in line
+    )
     names = [words.get(wnid, wnid).split(",")[0] for wnid in wnids]
     return encoded("tiny-imagenet", _part(train), _part(test), names, request.size)
 
@@ -243,7 +247,7 @@ def _imagenet(place: Path, request: Request) -> Dataset:
     table = next((each / SOLUTION for each in (val, *val.parents) if (each / SOLUTION).is_file()), None)
     if table is None or any(each.is_dir() for each in os.scandir(val)):
         return _divided("imagenet", place, "val", request)
-    lines = [line.split(",", 1) for line in table.read_text().splitlines()[1:] if "," in line]
+    lines = [line.split(",", 1) for line in table.read_text("utf-8", "replace").splitlines()[1:] if "," in line]
     wnids = {name: rest.split()[0] for name, rest in lines if WNID.match(rest)}
     classes = sorted(set(wnids.values()))
     number = {wnid: label for label, wnid in enumerate(classes)}

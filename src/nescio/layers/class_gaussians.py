@@ -76,5 +76,5 @@ def factor(covariances: Tensor) -> Tensor:
     while True:
         try:
             return torch.linalg.cholesky(covariances + jitter * identity)
-        except torch.linalg.LinAlgError:
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             jitter = max(10 * jitter, FIRST_JITTER * variance)

@@ -1,6 +1,6 @@
 """Measures: Predictions in, one number a row out, ALWAYS higher = less sure."""
 
-from nescio.measures._density import gaussian_mixture, gmm, mahalanobis, vmf_mixture
+from nescio.measures._density import ComponentChoice, choose_components, gaussian_mixture, gmm, mahalanobis, vmf_mixture
 from nescio.measures._native import native, norm
 from nescio.measures._neighbours import feature_variance, knn_distance, neighborhood_inconsistency
 from nescio.measures._probes import jacobian, tta
@@ -14,13 +14,16 @@ from nescio.measures._softmax import (
     max_logit,
     mean_probs,
     mutual_information,
+    prob_blocks,
     summary,
 )
 from nescio.measures._spec import SCORE, Measure, measure, named, registry, scores_of, uncertainty
 
 __all__ = [
     "SCORE",
+    "ComponentChoice",
     "Measure",
+    "choose_components",
     "dempster_shafer",
     "energy",
     "entropy",
@@ -41,6 +44,7 @@ __all__ = [
     "native",
     "neighborhood_inconsistency",
     "norm",
+    "prob_blocks",
     "registry",
     "scores_of",
     "summary",

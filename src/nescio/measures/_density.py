@@ -8,10 +8,10 @@ BLAS stays at one, since its own threads wait for each other on products as narr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ FLOOR = 1e-6  # of the mean variance, added to every covariance of an unsupervis
 BORROWED = 2  # a covariance rests on at least this many rows per feature, borrowed where they are missing
 SEED_ROWS = 4096  # rows that an initial clustering looks at
 SEED_ROUNDS = 10
+FOLDS = 3  # of the references, each of which judges mixtures of the others
 NEAR = 1e-4  # of a row's squared length: less than this left of it is computed without a difference of large numbers
 CLOSEST = 1 - 1e-6  # mean resultant at most: rows that repeat must not make a component infinitely sure
 
@@ -133,8 +134,8 @@ class ClassDensity(GaussianDensity):
     def leave_one_out(self, train: Predictions) -> Array:
         """u of the rows that it was fitted on, each by the density of all others; of rows left out, as of new ones.
 
-        Without row i, class c of n rows has the mean μ − a/(n − 1), a = x_i − μ, and the scatter S − n/(n − 1)·aaᵀ. With
-        s = aᵀS⁻¹a, k = n/(n − 1), r = 1 − k·s, the square becomes (n − 2)·k²·s/r and log det Σ gains
+        Without row i, class c of n rows has the mean μ − a/(n − 1), a = x_i − μ, and the scatter S − n/(n − 1)·aaᵀ.
+        With s = aᵀS⁻¹a, k = n/(n − 1), r = 1 − k·s, the square becomes (n − 2)·k²·s/r and log det Σ gains
         log r + d·log((n − 1)/(n − 2)) (the matrix determinant lemma and Sherman and Morrison's identity).
         """
         embeddings, d = _embeddings(train, "a density", self.means.shape[1]), self.means.shape[1]
@@ -297,6 +298,39 @@ def vmf_mixture(
             break
         model = _sphere_model(np.sum(sums, axis=0), np.sum(counts, axis=0), model.log_likelihoods)
     return model
+
+
+@dataclass(frozen=True)
+class ComponentChoice:
+    """How many components a mixture should have, and the mean held-out log-likelihood of a row by every candidate."""
+
+    components: int
+    log_likelihoods: Mapping[int, float]
+
+
+def choose_components(
+    ref: Predictions, candidates: Sequence[int], seed: int = 0, *, metric: Literal["cosine", "euclidean"] = "cosine"
+) -> ComponentChoice:
+    """The fewest components whose held-out likelihood is within one standard error of the best, over FOLDS folds.
+
+    Every reference row is judged by a mixture of the other folds: von Mises–Fisher for cosine, Gaussian for Euclidean.
+    The standard error is that of the difference to the best, row by row.
+    """
+    if not candidates:
+        raise BadInput("There is no number of components to choose from: name at least one.")
+    fit: Any = vmf_mixture if metric == "cosine" else gaussian_mixture
+    n = len(_embeddings(ref, "a mixture"))
+    fold = np.random.default_rng(seed).permutation(n) % FOLDS
+    held_out = {count: np.empty(n) for count in sorted(set(candidates))}
+    for number in range(FOLDS):
+        own, others = ref.take(fold == number), ref.take(fold != number)
+        for count, values in held_out.items():
+            values[fold == number] = -fit(others, count, seed)(own)
+    means = {count: float(values.mean()) for count, values in held_out.items()}
+    best = held_out[max(means, key=lambda count: means[count])]
+    behind = {count: best - values for count, values in held_out.items()}
+    enough = [count for count, lost in behind.items() if lost.mean() <= lost.std() / math.sqrt(n)]
+    return ComponentChoice(enough[0], means)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from nescio.arrays.checks import check_whole, forget
 from nescio.arrays.parallel import blocks, share, threads
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import measure
-from nescio.metrics._answers import Answers, places, top_answers, without_cancellation
+from nescio.metrics import Answers, places, top_answers, without_cancellation
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 

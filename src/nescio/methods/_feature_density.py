@@ -41,8 +41,12 @@ class FeatureDensity(Method):
         output.scores = {"density": density, "entropy": entropy(self.probs(output.logits))}
         return output
 
-    def density_rises(self, x: Tensor) -> Evidence:
-        """Do the Gaussians tell training images from noise?"""
-        near, far = (float(self.density_score(self.features(images)).median()) for images in (x, noise_like(x)))
-        seen = f"the median of −log density is {near:.3g} on training images, {far:.3g} on noise"
-        return Evidence(seen, far > near + 1)
+    def density_rises(self, x: Tensor, start: Method) -> Evidence:
+        """Do the Gaussians fit training images, better than before they were fitted, and tell them from noise?"""
+        embeddings = self.features(x)
+        near, far = (float(self.density_score(rows).median()) for rows in (embeddings, self.features(noise_like(x))))
+        before = float(start.density_score(embeddings).median())
+        seen = (
+            f"median −log density on training images {before:.3g} before the fit, {near:.3g} after; {far:.3g} on noise"
+        )
+        return Evidence(seen, near < before - 1 and near < far - 1)

@@ -77,5 +77,5 @@ class DCU(FeatureDensity):
             "not collapsed": not_collapsed(now[0]),
             "temperature acts": temperature_acts(self, x, y),
             "two phases": Evidence(f"{alone:.0f} steps of pretraining, {joint:.0f} joint ones", min(alone, joint) > 0),
-            "density away from the data": self.density_rises(x[0]),
+            "density away from the data": self.density_rises(x[0], start),
         }

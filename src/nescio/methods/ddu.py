@@ -33,5 +33,5 @@ class DDU(FeatureDensity):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         return {
             "stretches are bounded": bound_holds(self),
-            "density away from the data": self.density_rises(first_batch(batches)[0]),
+            "density away from the data": self.density_rises(first_batch(batches)[0], start),
         }

@@ -57,7 +57,7 @@ class MIR(FeatureDensity):
         self.decoder = decoder(self.features.num_features, setting.channels, setting.shape, recipe.width)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """A squared error is steep where a cross-entropy is flat: the decoder takes small steps, and all shrink with λ."""
+        """A squared error is steeper than a cross-entropy: the decoder takes small steps, and all shrink with λ."""
         steep, (group,) = max(1.0, self.recipe.weight), super().parameter_groups()
         decoder = {id(parameter) for parameter in self.decoder.parameters()}
         parts = {part: [p for p in group["params"] if (id(p) in decoder) is part] for part in (False, True)}
@@ -78,5 +78,5 @@ class MIR(FeatureDensity):
         seen = f"error {before:.3g} before training, {error:.3g} after; the mean image has {mean:.3g}"
         return {
             "reconstructs": Evidence(seen, error < min(before, mean)),
-            "density away from the data": self.density_rises(x),
+            "density away from the data": self.density_rises(x, start),
         }

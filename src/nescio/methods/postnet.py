@@ -9,19 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Dirichlet
 
-from nescio.layers.radial_flows import RadialFlows
+from nescio.layers.radial_flows import RadialFlows, masses
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method, noise_like
 from nescio.search import choice, hparam, log_uniform
 
 
 @dataclass(frozen=True)
 class PostNetRecipe(Learning):
-    # Densities rise as fast as the latent clusters shrink: with the full rate the network outruns its flows and falls.
-    rate: float = hparam(0.3, log_uniform(0.1, 1.0), "multiplies the budget's learning rate")
     entropy: float = hparam(1e-5, log_uniform(1e-6, 1e-2), "λ of the Dirichlet's entropy; the larger, the stronger")
     latent: int = hparam(6, choice(4, 6, 10), "dimensions in which the densities live")
     flows: int = hparam(6, choice(4, 6, 10), "radial flows in a row, for every class")
-    density: float = hparam(10.0, None, "multiplies the learning rate of the flows")
+    density: float = hparam(3.0, None, "multiplies the learning rate of the flows")
 
     def check(self) -> None:
         super().check()
@@ -32,6 +30,11 @@ class PostNetRecipe(Learning):
 def uncertain_cross_entropy(alpha: Tensor, y: Tensor) -> Tensor:
     """(b,) E[−log p_y] for p ~ Dirichlet(α): ψ(α₀) − ψ(α_y) (Charpentier et al. 2020, eq. 8)."""
     return torch.digamma(alpha.sum(1)) - torch.digamma(alpha.gather(1, y[:, None]).squeeze(1))
+
+
+def shortened(gradient: Tensor) -> Tensor:
+    """The gradient of a mean over rows, no row's own longer than one: where densities are sharp it is a cliff."""
+    return gradient / (len(gradient) * gradient.norm(dim=1, keepdim=True)).clamp_min(1)
 
 
 @method("postnet", PostNetRecipe)
@@ -71,7 +74,10 @@ class PostNet(Method):
     def log_densities(self, embeddings: Tensor) -> Tensor:
         """(b, c) log q(z | c), float64."""
         with torch.autocast(embeddings.device.type, enabled=False):
-            return self.flows(self.norm(self.head(embeddings.float())))
+            z = self.norm(self.head(embeddings.float()))
+            if self.training:
+                z.register_hook(shortened)
+            return self.flows(z)
 
     def alpha(self, log_densities: Tensor) -> Tensor:
         """(b, c) parameters of the Dirichlet, 1 + N_c·q(z | c)."""
@@ -92,6 +98,7 @@ class PostNet(Method):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
+        mass = masses(self.flows.plane())
         near, far = (
             float(self.alpha(self.log_densities(self.features(images))).sum(1).log().median())
             for images in (x, noise_like(x))
@@ -102,6 +109,10 @@ class PostNet(Method):
         )
         return {
             "flows learnt": Evidence(f"their parameters moved by up to {moved:.3g}", moved > 1e-2),
+            "densities integrate to 1": Evidence(
+                f"{float(mass.min()):.3f} to {float(mass.max()):.3f} in two dimensions",
+                bool(((mass - 1).abs() < 0.02).all()),
+            ),
             "evidence falls away from the data": Evidence(
                 f"median log α₀ {near:.3g} on training images, {far:.3g} on noise", near > far + 1
             ),

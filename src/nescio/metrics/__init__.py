@@ -1,8 +1,8 @@
 """Metrics: pure functions of arrays that say how good answers and uncertainties are."""
 
 from nescio.metrics._alignment import crop_agreement, has_votes, human_alignment, kendall, spearman
-from nescio.metrics._answers import Answers, accuracy, answers, brier, nll
-from nescio.metrics._calibration import classwise_ece, ece, reliability_curve
+from nescio.metrics._answers import Answers, accuracy, answers, brier, nll, places, top_answers, without_cancellation
+from nescio.metrics._calibration import bins_of, classwise_ece, classwise_ece_of_blocks, ece, reliability_curve
 from nescio.metrics._counts import Counts
 from nescio.metrics._detection import in_as_in, out_as_out, threshold
 from nescio.metrics._ranking import Ranking, as_scores, as_share, aupr, auroc, fpr_at_tpr, gamma, ranking, rows_for
@@ -38,8 +38,10 @@ __all__ = [
     "aurc",
     "aurc_over",
     "auroc",
+    "bins_of",
     "brier",
     "classwise_ece",
+    "classwise_ece_of_blocks",
     "crop_agreement",
     "e_aurc",
     "ece",
@@ -53,6 +55,7 @@ __all__ = [
     "miou",
     "nll",
     "out_as_out",
+    "places",
     "r_auroc",
     "ranking",
     "raulc",
@@ -66,4 +69,6 @@ __all__ = [
     "selective_risk",
     "spearman",
     "threshold",
+    "top_answers",
+    "without_cancellation",
 ]

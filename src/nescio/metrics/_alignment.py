@@ -78,9 +78,7 @@ def has_votes(annotations: Any) -> Array:
 
 def vote_entropy(annotations: Any) -> Array:
     """(n,) entropy in nats of the normalised votes (n, c) of every row."""
-    votes = np.sort(
-        _votes(annotations), axis=1
-    )  # the same votes for other classes tie to the last bit
+    votes = np.sort(_votes(annotations), axis=1)  # the same votes for other classes tie to the last bit
     total = votes.sum(1, keepdims=True)
     if not total.all():
         raise BadInput(f"annotations has no votes in row {int(np.flatnonzero(total == 0)[0])}.")

@@ -26,7 +26,7 @@ def ece(probs: Any, labels: Any = None, bins: int = 15, scheme: Literal["width",
     """
     a, bins = _sure(answers(probs, labels)), _checked_bins(bins)
     gaps = a.right - a.confidence
-    return float(np.abs(np.bincount(_bins_of(a, bins, scheme), gaps, bins)).sum() / a.n)
+    return float(np.abs(np.bincount(bins_of(a, bins, scheme), gaps, bins)).sum() / a.n)
 
 
 @metric("answers", better="lower")
@@ -80,7 +80,7 @@ def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliabi
     Bins as in `ece`, so that Σ count/n · |accuracy - confidence| is the ECE.
     """
     a, bins = _sure(answers(probs, labels)), _checked_bins(bins)
-    index = _bins_of(a, bins, "width")
+    index = bins_of(a, bins, "width")
     count = np.bincount(index, minlength=bins)
     held = np.flatnonzero(count)
     confidence = np.bincount(index, a.confidence, bins)[held] / count[held]
@@ -100,7 +100,7 @@ def bin_index(confidence: Array, bins: int) -> Array:
     return np.searchsorted(upper, confidence, side="left")
 
 
-def _bins_of(a: Answers, bins: int, scheme: str) -> Array:
+def bins_of(a: Answers, bins: int, scheme: str) -> Array:
     bins = _checked_bins(bins)
     if scheme == "mass":
         index = np.empty(a.n, np.int64)

@@ -2,7 +2,7 @@
 
 The file takes uint8 images (n, channels, size, size), values 0 to 255, any n. Everything after that is inside it: the
 normalisation, the network, the temperature, the measure and the threshold. How an image is resized and cropped to that
-size is told by its metadata (key `nescio`, JSON).
+size stands in its metadata (key `nescio`, JSON).
 """
 
 from __future__ import annotations
@@ -211,14 +211,14 @@ def _noise(rows: int, classifier: ExportableNetwork) -> Tensor:
 @torch.no_grad()
 def _check_answers(module: Abstaining, images: Tensor, classes: int) -> None:
     """One logit for every class, and the same at every call: draws that are made anew cannot be in a file."""
-    said = []
+    outputs = []
     for seed in (0, 1):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            said.append(module.network(images.float() / 255))
-    if not isinstance(said[0], Tensor) or said[0].dim() not in (2, 3) or said[0].shape[-1] != classes:
+            outputs.append(module.network(images.float() / 255))
+    if not isinstance(outputs[0], Tensor) or outputs[0].dim() not in (2, 3) or outputs[0].shape[-1] != classes:
         raise BadInput(f"This network does not answer with a logit for each of {classes} classes: export a classifier.")
-    if not torch.equal(*said):
+    if not torch.equal(*outputs):
         raise BadInput(
             "This network answers the same image differently at every call (MC-dropout and other draws): an exported "
             "file has one answer an image. Export a network without draws."
@@ -231,11 +231,13 @@ def _write_onnx(module: Abstaining, images: Tensor, file: Path, about: str) -> N
         raise BadInput(
             f"An ONNX file needs the package {' and '.join(missing)}: pip install 'nescio[export]', or write .pt2."
         )
-    if sum(each.numel() * each.element_size() for each in module.state_dict().values()) > MOST_BYTES:
+    if sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values()) > MOST_BYTES:
         raise BadInput("The weights are larger than the two gigabytes that one ONNX file holds: write .pt2.")
-    for each in module.modules():
-        if getattr(each, "fused_attn", False):  # timm's switch: written out, because ONNX's has four dimensions at most
-            each.fused_attn = False  # type: ignore[assignment]
+    for layer in module.modules():
+        if getattr(
+            layer, "fused_attn", False
+        ):  # timm's switch: written out, because ONNX's has four dimensions at most
+            layer.fused_attn = False  # type: ignore[assignment]
     names: dict[str, Any] = {"input_names": ["images"], "output_names": list(OUTPUTS), "dynamic_shapes": _any_number()}
     try:
         made = torch.onnx.export(module, (images,), dynamo=True, verbose=False, **names)
@@ -276,8 +278,8 @@ def load(path: str | Path) -> tuple[Callable[[Any], dict[str, Any]], dict[str, A
 
         def run(images: Any) -> dict[str, Any]:
             with torch.no_grad():
-                found = module(torch.as_tensor(images))
-            return {name: each.numpy() for name, each in zip(OUTPUTS, found, strict=True)}
+                outputs = module(torch.as_tensor(images))
+            return {name: output.numpy() for name, output in zip(OUTPUTS, outputs, strict=True)}
 
         return run, json.loads(extra[META])
     if find_spec("onnxruntime") is None:
@@ -298,8 +300,8 @@ def _check_file(file: Path, module: Abstaining, images: Tensor) -> bool:
     if file.suffix == ".onnx" and find_spec("onnxruntime") is None:
         return False
     with torch.no_grad():
-        said, wanted = load(file)[0](images), module(images)
-    far = float((torch.from_numpy(said["probability"]) - wanted[1]).abs().max())
+        answered, wanted = load(file)[0](images), module(images)
+    far = float((torch.from_numpy(answered["probability"]) - wanted[1]).abs().max())
     if not far <= AGREES:
         raise NotExportable(f"The file's probabilities are up to {far:.2g} away from the network's: it is not kept.")
     return True
@@ -307,7 +309,7 @@ def _check_file(file: Path, module: Abstaining, images: Tensor) -> bool:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """The exporters tell their own steps and warn of their own futures; a person asked for a file."""
+    """The exporters print their own steps and warnings; a person wants a file."""
     was = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

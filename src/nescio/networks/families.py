@@ -73,10 +73,10 @@ def family(name: str) -> str:
     if name.startswith("store:"):
         return OWN
     bare = _bare(name)
-    for found, (_, begins) in FAMILIES.items():
+    for known, (_, begins) in FAMILIES.items():
         if re.match(begins, bare):
-            taught = TAUGHT.search(bare) or found in ALWAYS_DISTILLED
-            return found + (DISTILLED if taught else "")
+            learnt = TAUGHT.search(bare) or known in ALWAYS_DISTILLED
+            return known + (DISTILLED if learnt else "")
     return _unknown(bare) + (DISTILLED if TAUGHT.search(bare) else "")
 
 
@@ -99,10 +99,10 @@ def label(of: str) -> str:
 def belongs(name: str, wanted: str) -> bool:
     """Whether a model is of the family that a person names: by our name or the paper's, distilled ones with the plain.
 
-    "xcit" asks for all XCiTs, "xcit distilled" (or "xcit-distilled") for the distilled ones only.
+    "xcit" means all XCiTs, "xcit distilled" (or "xcit-distilled") for the distilled ones only.
     """
-    asked = _word(wanted)
-    return any(asked in (_word(each), _word(label(each))) for each in (family(name), architecture(name)))
+    word = _word(wanted)
+    return any(word in (_word(own), _word(label(own))) for own in (family(name), architecture(name)))
 
 
 def _word(text: str) -> str:
@@ -111,7 +111,7 @@ def _word(text: str) -> str:
 
 def _bare(name: str) -> str:
     bare = name.strip().lower()
-    while start := next((each for each in ORIGINS if bare.startswith(each)), None):
+    while start := next((origin for origin in ORIGINS if bare.startswith(origin)), None):
         bare = bare[len(start) :]
     return bare
 

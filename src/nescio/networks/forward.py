@@ -70,7 +70,7 @@ def heads(network: nn.Module, classes: int) -> list[nn.Module]:
         return isinstance(module, (nn.Linear, nn.Conv2d)) and out == classes
 
     known: Any = network.get_classifier() if hasattr(network, "get_classifier") else ()
-    known = [each for each in (known if isinstance(known, tuple) else (known,)) if gives(each)]
+    known = [layer for layer in (known if isinstance(known, tuple) else (known,)) if gives(layer)]
     return known or [module for module in network.modules() if gives(module)][-1:]
 
 
@@ -93,7 +93,7 @@ def _flat(x: Tensor) -> Tensor:
 def dropouts(network: nn.Module) -> list[nn.Module]:
     """The modules whose own `training` flag turns dropout on: dropout layers, and modules that ask their flag when they
     call dropout as a function (timm's `drop_rate`, fused attention)."""
-    found = []
+    layers = []
     for module in network.modules():
         rates = [getattr(module, "drop_rate", 0), getattr(getattr(module, "attn_drop", None), "p", 0)]
         if isinstance(module, nn.modules.dropout._DropoutNd):
@@ -101,8 +101,8 @@ def dropouts(network: nn.Module) -> list[nn.Module]:
         if isinstance(module, nn.MultiheadAttention):
             rates.append(module.dropout)
         if any(isinstance(rate, (int, float)) and rate > 0 for rate in rates):
-            found.append(module)
-    return found
+            layers.append(module)
+    return layers
 
 
 @contextmanager

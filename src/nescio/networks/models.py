@@ -85,15 +85,17 @@ def pick(
     """
     names = [name for pattern in patterns for name in _matching(pattern, folder)]
     if everything:
-        names += (found := _all(folder))
-        if not found:
+        names += (every := _all(folder))
+        if not every:
             raise BadInput(
                 f"No pretrained model has its weights in {folder}: a file there is called MODEL.pth or alike."
             )
     if family is not None:
         names += _of_family(family, folder)
     if not names:
-        raise BadInput("There is no model to predict with: name some, such as resnet50 or 'vit_*', or say --family or --all.")
+        raise BadInput(
+            "There is no model to predict with: name some, such as resnet50 or 'vit_*', or give --family or --all."
+        )
     return [network(name, store, root) for name in dict.fromkeys(names)]
 
 
@@ -101,9 +103,9 @@ def _of_family(family: str, folder: Path | None) -> list[str]:
     from nescio.networks.families import belongs
     from nescio.networks.families import family as family_of
 
-    found = [name for name in _all(folder) if belongs(name, family)]
-    if found:
-        return found
+    own = [name for name in _all(folder) if belongs(name, family)]
+    if own:
+        return own
     if folder and any(belongs(name, family) for name in _all(None)):
         raise BadInput(f"No model of the family {family!r} has its weights in {folder}.")
     known = sorted({family_of(name) for name in _all(None)})
@@ -113,11 +115,11 @@ def _of_family(family: str, folder: Path | None) -> list[str]:
 def _matching(pattern: str, folder: Path | None) -> list[str]:
     if not any(letter in pattern for letter in "*?["):
         return [pattern]
-    found = fnmatch.filter(_all(folder), pattern)
-    if not found:
+    names = fnmatch.filter(_all(folder), pattern)
+    if not names:
         where = f" with weights in {folder}" if folder else ""
         raise BadInput(f"No pretrained model{where} has a name like {pattern!r}.{_meant(pattern.strip('*?'))}")
-    return found
+    return names
 
 
 def _all(folder: Path | None) -> list[str]:
@@ -125,12 +127,12 @@ def _all(folder: Path | None) -> list[str]:
     if folder is None:
         return [*_timm_pretrained(), *_torchvision()]
     files = weights.index(folder)
-    found = [name for name in _timm_architectures() if name in files and _timm(name) is not None]
+    names = [name for name in _timm_architectures() if name in files and _timm(name) is not None]
     for name in (*_timm_pretrained(), *_torchvision()):
-        each = _torchvision_model(name) if name.startswith(TORCHVISION) else _timm(name)
-        if each is not None and any(called in files for called in each.called[:-1]):
-            found.append(name)
-    return found
+        known = _torchvision_model(name) if name.startswith(TORCHVISION) else _timm(name)
+        if known is not None and any(called in files for called in known.called[:-1]):
+            names.append(name)
+    return names
 
 
 @cache
@@ -194,7 +196,7 @@ def _timm(name: str) -> Network | None:
     channels, height, width = seen["input_size"]
     if channels != 3 or height != width:
         return None
-    mean, std = (tuple(float(value) for value in seen[each]) for each in ("mean", "std"))
+    mean, std = (tuple(float(value) for value in seen[key]) for key in ("mean", "std"))
     mode = seen["crop_mode"]
     red, green, blue = (round(255 * value) if mode == "border" else 0 for value in mean)
     view = View(height, math.floor(height / seen["crop_pct"]), mode, seen["interpolation"], (red, green, blue))

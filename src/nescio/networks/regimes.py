@@ -69,13 +69,13 @@ def pairs(models: Iterable[str]) -> list[Pair]:
     here: dict[str, str] = {}
     for name in models:
         here.setdefault(canonical(name), name)
-    found = []
-    for each in table():
-        if each.model in here:
-            counterpart, teacher = (here.get(other) if other else None for other in (each.counterpart, each.teacher))
+    present = []
+    for pair in table():
+        if pair.model in here:
+            counterpart, teacher = (here.get(other) if other else None for other in (pair.counterpart, pair.teacher))
             if counterpart or teacher:
-                found.append(Pair(here[each.model], counterpart, each.regime, teacher))
-    return found
+                present.append(Pair(here[pair.model], counterpart, pair.regime, teacher))
+    return present
 
 
 def regime(model: str) -> str | None:
@@ -85,13 +85,13 @@ def regime(model: str) -> str | None:
 
 @cache
 def _regimes() -> dict[str, str]:
-    return {each.model: each.regime for each in table()}
+    return {pair.model: pair.regime for pair in table()}
 
 
 def canonical(name: str) -> str:
     """timm's name with its tag, for names of the table and their aliases; any other name as it is."""
     bare = name.strip()
-    while place := next((each for each in PLACES if bare.startswith(each)), None):
+    while place := next((start for start in PLACES if bare.startswith(start)), None):
         bare = bare[len(place) :]
     return _aliases().get(bare, bare)
 

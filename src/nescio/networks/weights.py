@@ -48,7 +48,7 @@ def index(folder: Path) -> dict[str, Path]:
     exact: dict[str, Path] = {}
     hashed: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
-        inside = next((file / each for each in HUB_FILES if (file / each).is_file()), None)
+        inside = next((file / name for name in HUB_FILES if (file / name).is_file()), None)
         if inside is not None:
             exact.setdefault(file.name, inside)
     for ending in ENDINGS:  # the safest kind first
@@ -59,11 +59,11 @@ def index(folder: Path) -> dict[str, Path]:
     return {**hashed, **exact}
 
 
-_unreachable: list[str] = []  # why the network did not answer: hundreds of models need not ask it again
+_unreachable: list[str] = []  # why the internet did not answer: hundreds of models need not try it again
 
 
 class _NotTried(ConnectionError):
-    """The network is not asked, and why."""
+    """The internet is not tried, and why."""
 
 
 def published(name: str, remote: Remote, called: str, looked: Sequence[str] = ()) -> Path:
@@ -168,9 +168,6 @@ def checksum(file: Path) -> str:
         return real.name
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-# ---- reading
 
 
 # ---- loading

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nescio.errors import BadInput
 from nescio.predictions.files import beside, flush, naming
+from nescio.predictions.tables import escaped
 
 Array = NDArray[Any]
 
@@ -48,8 +49,13 @@ def _to_csv(table: Mapping[str, Any]) -> bytes:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table)
     columns = [values.tolist() if isinstance(values, np.ndarray) else values for values in table.values()]
-    writer.writerows(["" if value is None else value for value in line] for line in zip(*columns, strict=True))
+    writer.writerows([_cell(value) for value in line] for line in zip(*columns, strict=True))
     return text.getvalue().encode()
+
+
+def _cell(value: Any) -> Any:
+    """Empty for None; a text that a spreadsheet would compute has a quote in front."""
+    return "" if value is None else escaped(value) if isinstance(value, str) else value
 
 
 def _to_parquet(table: Mapping[str, Any]) -> bytes:

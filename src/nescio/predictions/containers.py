@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nescio.arrays.checks import check_growth
 from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput
-from nescio.predictions.names import Flat, Names
+from nescio.predictions.names import Flat, Names, shown
 
 Array = NDArray[Any]
 WRITE_BYTES = 1 << 24  # written at once
@@ -107,12 +107,13 @@ def read_npz(path: Path, names: Names | None = None) -> Flat:
         wanted = {member: field for member, key in keys.items() if (field := names.field(key)) is not None}
         check_growth("the file", sum(member.file_size for member in wanted), size)
         for member, field in wanted.items():
+            key = shown(keys[member])
             if keys[member] == member.filename:
-                raise BadInput(f"{keys[member]} is not an array: write the file with np.savez.")
+                raise BadInput(f"{key or 'a nameless member'} is not an array: write the file with np.savez.")
             if field in flat:
-                raise BadInput(f"{field} is given twice.")
+                raise BadInput(f"{key} is given twice.")
             with archive.open(member) as file:
-                flat[field] = _read_member(file, keys[member], member.file_size, size)
+                flat[field] = _read_member(file, key, member.file_size, size)
     names.check(keys.values())
     return flat
 
@@ -169,7 +170,7 @@ def read_safetensors(path: Path, names: Names) -> Flat:
     for key, tensor in tensors.items():
         field = names.field(key)
         if field is not None:
-            flat[field] = _safe_tensor(path, key, tensor, begin, size)
+            flat[field] = _safe_tensor(path, shown(key), tensor, begin, size)
     names.check(tensors)
     return flat | texts
 
@@ -191,7 +192,9 @@ def _safe_header(header: bytes) -> tuple[dict[str, _Tensor], Flat]:
 
 def _safe_tensor(path: Path, key: str, tensor: _Tensor, begin: int, size: int) -> Array:
     if tensor.dtype not in SAFE_TYPES:
-        raise BadInput(f"{key} has the type {tensor.dtype[:20]}, which is not read: save it as F16, BF16, F32 or F64.")
+        raise BadInput(
+            f"{key} has the type {shown(tensor.dtype)}, which is not read: save it as F16, BF16, F32 or F64."
+        )
     dtype, shape = np.dtype(SAFE_TYPES[tensor.dtype]), tensor.shape
     needed = math.prod(shape) * dtype.itemsize
     if len(shape) > 32 or min(tensor.start, 0, *shape) < 0 or tensor.end - tensor.start != needed:
@@ -260,9 +263,20 @@ def load_torch(path: Path) -> Any:
     except ImportError:
         raise BadInput("torch reads this file, and is not installed: save the arrays as .npz.") from None
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # a damaged file can fail in any way inside torch
         raise BadInput(
             "it holds other things than tensors, which need pickle, and pickle is never loaded, or it is damaged: "
             "save a dict of tensors."
         ) from None
+    _check_tensors(content, path.stat().st_size)
+    return content
+
+
+def _check_tensors(content: Any, stored: int) -> None:
+    """Refuses tensors that repeat a few numbers without end."""
+    if isinstance(content, Mapping):
+        for value in content.values():
+            _check_tensors(value, stored)
+    elif hasattr(content, "numel"):
+        check_growth("a tensor", 8 * content.numel(), stored)

@@ -34,7 +34,7 @@ from nescio.predictions.containers import (
     write_safetensors,
 )
 from nescio.predictions.dump import Array, Predictions
-from nescio.predictions.names import FIELDS, MAPPINGS, MEANT, Flat, Names, is_field, unknown
+from nescio.predictions.names import FIELDS, MAPPINGS, MEANT, Flat, Names, is_field, shown, unknown
 from nescio.predictions.tables import read_csv, read_parquet, write_csv, write_parquet
 
 ACCEPTED = "a folder with recipe.json, .npz, .safetensors, .parquet, .csv or .pt"
@@ -142,7 +142,7 @@ def _build(source: Mapping[str, Any], outside: bool, names: Names) -> Prediction
             arrays = values.setdefault(field, {})
             for inner, array in {name: value}.items() if slash else value.items():
                 if inner in arrays:
-                    raise BadInput(f"{field}/{inner} is given twice.")
+                    raise BadInput(f"{field}/{shown(str(inner))} is given twice.")
                 arrays[inner] = array
         elif is_field(key):
             values[key] = value
@@ -193,11 +193,11 @@ def _sentences(ending: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of libraries, about bytes that the checks judge
             yield
-    except (BadInput, OSError, MemoryError) as error:
-        if type(error) in (BadInput, MemoryError) or getattr(error, "errno", None):
+    except (BadInput, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno:  # without a number, a library calls damage so
             raise
-        raise BadInput(_not_whole(ending)) from None  # some libraries call damage an OSError
-    except Exception:
         raise BadInput(_not_whole(ending)) from None
 
 
@@ -297,9 +297,9 @@ def _read_folder(folder: Path, names: Names) -> Flat:
             continue
         file = folder / name
         if folder.resolve() not in file.resolve().parents:
-            raise BadInput(f"{RECIPE} names {name}, which lies outside the folder.")
+            raise BadInput(f"{RECIPE} names {shown(name)}, which lies outside the folder.")
         if not file.is_file():
-            raise BadInput(f"{name} is missing, though {RECIPE} names it: the folder is not whole.")
+            raise BadInput(f"{shown(name)} is missing, though {RECIPE} names it: the folder is not whole.")
         if file.stat().st_size != size:
             raise BadInput(f"{name} has {file.stat().st_size} bytes, {RECIPE} says {size}: the folder is not whole.")
         if _checksum(file) != checksum:

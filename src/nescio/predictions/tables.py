@@ -59,9 +59,10 @@ def _field(column: str, names: Names) -> str | None:
     match = COLUMN.fullmatch(column)
     if match is None:
         return None
+    field = SINGLE.get(column) or WHOLE.get(column)
     if match["named"]:
-        return f"{'scores' if match['named'] == 'u' else 'groups'}/{match['name']}"
-    return SINGLE.get(column) or WHOLE.get(column)
+        field = f"{'scores' if match['named'] == 'u' else 'groups'}/{match['name']}"
+    return None if field in names.given else field
 
 
 def _may_be_text(column: str, names: Names) -> bool:
@@ -82,7 +83,12 @@ def _numbered(column: str, names: Names) -> tuple[str, str, int] | None:
         return None
     if match["variant"]:
         return f"variant_{match['variant']}", f"variants/{match['variant']}", int(match["at"])
-    return match["field"], NUMBERED[match["field"]], int(match["number"])
+    field = NUMBERED[match["field"]]
+    return None if field in names.given else (match["field"], field, int(match["number"]))
+
+
+def _is_read(column: str, names: Names) -> bool:
+    return _field(column, names) is not None or _numbered(column, names) is not None
 
 
 def _from_columns(columns: list[str], names: Names, read: Callable[[int, str], Array]) -> Flat:
@@ -170,8 +176,6 @@ def read_parquet(path: Path, names: Names) -> Flat:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         schema, leaves = file.schema_arrow, [file.schema.column(place) for place in range(len(file.schema))]
         _check_names(schema.names)
-        if len(leaves) > len(schema.names):
-            raise BadInput("a column holds several columns: write one column for each.")
         if len(leaves) <= FEW_COLUMNS:
             table = table_size(footer)
             check_growth("the table", max(8 * table.values, table.written), size)
@@ -182,8 +186,9 @@ def read_parquet(path: Path, names: Names) -> Flat:
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     # Texts stay what they are in the file, a list of different ones and numbers: written out they may be endless.
     with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts) as file:
-        content = file.read()
-    columns = schema.names  # made anew at every look
+        columns = [column for column in schema.names if not names.given or _is_read(column, names)]
+        names.passed_over += [column for column in schema.names if column not in columns]
+        content = file.read(columns if names.given else None)
     flat = _from_columns(columns, names, lambda at, field: _column(content.column(at), columns[at], field, size))
     facts = (schema.metadata or {}).get(PARQUET_KEY)
     return flat | (json.loads(facts) if facts else {})
@@ -228,12 +233,13 @@ def _column(column: Any, name: str, field: str, stored: int) -> Array:
 def _lists(column: Any, name: str, field: str, stored: int) -> Array:
     """Lists of one length as a matrix; lists of lists as draws."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    lengths = {len(values) for chunk in column.chunks for values in chunk}
+    lengths = pc.unique(pc.list_value_length(column)).to_pylist()
     if len(lengths) != 1:
         raise BadInput(f"column {shown(name)} holds lists of different lengths: every row needs as many numbers.")
     inner = _column(pa.chunked_array([chunk.flatten() for chunk in column.chunks]), name, field, stored)
-    return inner.reshape(len(column), lengths.pop(), *inner.shape[1:])
+    return inner.reshape(len(column), lengths[0], *inner.shape[1:])
 
 
 def _texts(values: Any, name: str, field: str, stored: int, rows: int) -> Array:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nescio.analysis.curves import GUIDES
-from nescio.report.blocks import Block, Figure, Fold, Panel, Prose, Section, Story, Terms, explained, tables_of
+from nescio.analysis.delong import best_ranking
+from nescio.errors import Undefined
+from nescio.report.blocks import Block, Figure, Fold, Panel, Prose, Section, Story, Terms, explained, flat, tables_of
 from nescio.report.charts import (
     histogram_figure,
     intervals_figure,
@@ -39,6 +41,7 @@ IDENTITY = COLUMNS[: COLUMNS.index("calibrated")]  # columns that say which mode
 HEADLINE = ("accuracy", "nll", "brier", "ece", "auroc", "aurc", "sac@0.95")  # what a summary of models shows
 
 ANSWERS = "How good are the answers"
+ESSENTIALS = "How good are the answers, and does it know when it is wrong"
 RANKING = "Does it know when it is wrong"
 DETECTION = "Does it notice what is out of distribution"
 RETRIEVAL = "Do its embeddings find their kind"
@@ -51,18 +54,24 @@ MEANING = {  # what is positive, and what u should do, where a table ranks rows
     RETRIEVAL: "Every row looks for its nearest other row; u should be higher where that one has another label",
     HUMAN: "The uncertainty u should be higher where people's votes differ more",
 }
+IN_DOUBT = "calibrated (in doubt)"  # the head of numbers under a calibration that means little
+VERDICTS = (  # metric, what it means, how its values are written
+    ("accuracy", "Right most often", percent),
+    ("auroc", "Knows best when it is wrong (AUROC)", number),
+)
 SUMMARY = "The models side by side"
+MORE = "Every measure, metric and reason: --all. Reliability diagram, risk–coverage curve, histogram: --report DIR."
 COMPARISON = "Which differences are real"
 PAGE_POINTS, LEAST_POINTS = 40_000, 50  # of all risk–coverage curves together, so that the file stays small; of one
 CAPTIONS = {
     "risk": (
-        "How many of the answers it keeps are wrong",
+        "Risk–coverage curve: how many of the answers it keeps are wrong",
         "Keep only the surest answers: the further left, the fewer are kept. A model that knows when it is wrong has "
         "a line that stays near the floor until almost all answers are kept. The far left, where few answers are "
         "left, may leave the picture.",
     ),
     "reliability": (
-        "Is it as sure as it should be",
+        "Reliability diagram: is it as sure as it should be",
         "Each dot gathers answers of similar confidence; a larger dot, more answers. Below the diagonal it claims "
         "more than it keeps, above it is too modest.",
     ),
@@ -72,7 +81,7 @@ CAPTIONS = {
         "lies beyond them.",
     ),
     "models": (
-        "How many of the answers that each model keeps are wrong",
+        "Risk–coverage curves: how many of the answers that each model keeps are wrong",
         "A lower line is better. Where lines cross, the better model depends on how many answers must be given.",
     ),
     "intervals": (
@@ -123,14 +132,16 @@ def default_measure(rows: Iterable[Row]) -> str | None:
 # ---- the tables of one scorecard
 
 
-def card_tables(rows: Iterable[Row]) -> list[Table]:
+def card_tables(rows: Iterable[Row], doubt: str | None = None) -> list[Table]:
     """The tables of a scorecard's rows, one question each, in the order in which a reader asks them."""
-    return explained_once(tables_of(card_blocks(rows)))
+    return explained_once(tables_of(card_blocks(rows, doubt)))
 
 
-def card_blocks(rows: Iterable[Row]) -> list[Block]:
-    """The same; second looks (after calibration, of groups) are folded."""
+def card_blocks(rows: Iterable[Row], doubt: str | None = None) -> list[Block]:
+    """The same; second looks (after calibration, of groups) are folded. `doubt`: why calibrated numbers mean little."""
     frame = Frame(rows)
+    if doubt:
+        frame = frame.with_column("calibrated", lambda row: IN_DOUBT if row.get("calibrated") else False)
     own = own_splits(frame)
     return [block for question in SECTIONS for block in _question(question, frame, own)]
 
@@ -140,7 +151,9 @@ def _question(question: str, frame: Frame, own: frozenset[Any]) -> list[Block]:
     rows = rows.sort(lambda row: by_fame(row.get("measure")))
     whose = [name for name in IDENTITY if len(rows.values(name)) > 1]
     if question == ANSWERS:
-        fitted = dict.fromkeys(f"temperature {row['value']:.4g}" for row in frame.where(metric="temperature"))
+        fitted = dict.fromkeys(
+            f"temperature scaling with temperature {row['value']:.4g}" for row in frame.where(metric="temperature")
+        )
         made: list[Block] = []
         for (_, group), part in rows.by("split", "group"):
             note = ", ".join(text for text in (_counted(part), *fitted) if text)
@@ -320,6 +333,7 @@ def headline(card: Any) -> list[str]:
         gap = 100 * (sure - right["value"])
         verdict = f"{abs(gap):.1f} points too {'sure' if gap > 0 else 'modest'}" if abs(gap) >= 0.5 else "which fits"
         sentences.append(f"On average it claims to be {percent(sure)} sure, {verdict}.")
+    sentences += _calibration(card)
     for row in raw:
         if row["metric"] == "auroc" and question_of(row, own) == DETECTION and row.get("measure") == measure:
             sentences.append(
@@ -339,42 +353,99 @@ def _confidence(card: Any) -> float | None:
     return sum(float(n) * float(p) for n, p in zip(count, confidence, strict=True) if n) / total if total else None
 
 
-def overview(cards: Sequence[Any], comparison: Any = None) -> list[str]:
-    """Which of several models is right most often and which knows best when it is wrong, in plain sentences."""
+def _calibration(card: Any) -> list[str]:
+    """What the calibration did to the ECE, and whether that means something."""
+    raw, calibrated = (
+        next((row["value"] for row in card.rows if _is_ece(row) and bool(row.get("calibrated")) == after), None)
+        for after in (False, True)
+    )
+    if raw is None or calibrated is None:
+        return []
+    fitted = Frame(card.rows).where(metric="temperature").one("value")
+    name = "Vector scaling" if fitted is None else f"Temperature scaling (T = {fitted:.3g})"
+    verb = "lowers" if calibrated < raw else "does not lower"
+    change = (
+        f"from {number(raw)} to {number(calibrated)}"
+        if calibrated < raw
+        else f"{number(raw)}, {number(calibrated)} after it"
+    )
+    doubt = getattr(card, "doubt", None)
+    return [f"{name} {verb} the ECE {change}.", *([doubt] if doubt else [])]
+
+
+def _is_ece(row: Row) -> bool:
+    return bool(row["metric"] == "ece" and row.get("group") is None)
+
+
+def rejection(card: Any) -> list[str]:
+    """Which measure of uncertainty rejects wrong answers best, and which cannot be told from it."""
+    drawn = (getattr(card, "drawn", None) or {}).get("raw", {})
+    wrong, measures = drawn.get("wrong"), drawn.get("u") or {}
+    if wrong is None or len(measures) < 2:
+        return []
+    try:
+        best = best_ranking(measures, wrong)
+    except Undefined:
+        return []
+    others = [name for name in sorted(best.equals, key=by_fame) if name != best.name]
+    some = listed([*others[:4], f"{len(others) - 4} more"] if len(others) > 5 else others) if others else ""
+    rest = f"; {some} cannot be told from it" if others else ", better than every other measure beyond chance"
+    return [f"Best at rejecting wrong answers: {best.name} (AUROC {number(best.auroc)}){rest}."]
+
+
+def overview(cards: Sequence[Any], comparison: Any = None, incomparable: str = "") -> list[str]:
+    """Which of several models is right most often and which knows best when it is wrong, as a paired test can tell.
+
+    incomparable  why there is no comparison
+    """
+    if len(cards) < 2:
+        return []
+    if comparison is not None:
+        return verdict(comparison)
+    return [f"No winner is named: {incomparable or 'the models were not compared (`nescio compare` does).'}"]
+
+
+def verdict(comparison: Any) -> list[str]:
+    """What a comparison says of accuracy and of knowing when wrong, and last of all metrics together."""
+    frame = Frame(comparison.rows).where(best=(True, False))
+    if len({model_name(row) for row in frame}) < 2:
+        return []
     sentences = []
-    winners, share = _winners(cards, "accuracy")
-    if winners:
-        standing = _standing("accuracy", winners, comparison)
-        sentences.append(f"Right most often: {listed(winners)}, in {percent(share)} of answers{standing}.")
-    winners, share = _winners(cards, "auroc")
-    if winners:
-        standing = _standing("auroc", winners, comparison)
-        sentences.append(
-            f"Knows best when it is wrong: {listed(winners)}, less sure then in {of_hundred(share)} comparisons"
-            f"{standing}."
-        )
-    return sentences
+    for metric, words, form in VERDICTS:
+        if rows := frame.where(metric=metric):
+            sentences.append(f"{words}: {_standing(rows, form)}.")
+    return [*sentences, _over_all(frame)]
 
 
-def _winners(cards: Sequence[Any], metric: str) -> tuple[list[str], float]:
-    """The models with the highest value of a metric, by the default measure if by any; none if only one has it."""
-    values: dict[str, float] = {}
-    for name, card in zip(unique_names(cards), cards, strict=True):
-        own, measures = own_splits(card.rows), (None, default_measure(card.rows))
-        for row in _plain(card.rows):
-            if row.get("split") in own and row["metric"] == metric and row.get("measure") in measures:
-                values.setdefault(name, row["value"])
-    top = max(values.values(), default=0.0)
-    return [name for name, value in values.items() if value == top] if len(values) > 1 else [], top
+def _standing(rows: Frame, form: Callable[[float], str]) -> str:
+    """The best models by one metric, told apart from the others as far as that is possible."""
+    ranked = sorted(rows, key=lambda row: row["rank"])
+    best = [f"{model_name(row)} ({form(row['value'])})" for row in ranked if row["best"]]
+    others = [model_name(row) for row in ranked if not row["best"]]
+    behind = f"; {listed(others)} {'is' if len(others) == 1 else 'are'} behind" if others else ""
+    if len(best) == 1:
+        return f"{best[0]} is best{behind}, beyond chance"
+    return f"{listed(best)} cannot be told apart{behind}"
 
 
-def _standing(metric: str, winners: Sequence[str], comparison: Any) -> str:
-    """Which others may be the best, as far as a comparison can tell."""
-    rows = [row for row in getattr(comparison, "rows", ()) if row["metric"] == metric and row.get("best") is not None]
-    if len(rows) < 2:
-        return ""
-    others = [model_name(row) for row in rows if row["best"] and model_name(row) not in winners]
-    return f"; {listed(others)} cannot be told from it" if others else "; the others are behind, beyond chance"
+def _over_all(frame: Frame) -> str:
+    """The verdict over all metrics: which models are never behind, and which one is ahead alone."""
+    models = list(dict.fromkeys(map(model_name, frame)))
+    winners = [
+        [model_name(row) for row in part if row["best"]]
+        for _, part in frame.by("metric", "measure", "split", "calibrated")
+    ]
+    count = f"{len(winners)} metrics" if len(winners) > 1 else "the one metric"
+    among = {name: sum(name in best for best in winners) for name in models}
+    leaders = [name for name in models if among[name] == len(winners)]
+    if len(leaders) == len(models):
+        return f"Verdict: by {count} {listed(models)} cannot be told apart."
+    if len(leaders) > 1:
+        return f"Verdict: by {count} {listed(leaders)} are never behind, and cannot be told apart by all of them."
+    top = max(models, key=lambda name: among[name])
+    if leaders:
+        return f"Verdict: by {count} {top} is never behind, and ahead of all others in {winners.count([top])}."
+    return f"Verdict: by {count} no model is always among the best; {top} is in {among[top]}."
 
 
 # ---- figures
@@ -436,11 +507,12 @@ def interval_points(comparison: Any) -> list[Row]:
 # ---- the story
 
 
-def card_story(cards: Sequence[Any], comparison: Any = None, title: str = "") -> Story:
+def card_story(cards: Sequence[Any], comparison: Any = None, title: str = "", incomparable: str = "") -> Story:
     """What there is to say of one model or several, and of their comparison.
 
-    cards       scorecards: rows, reasons, notes, name, curves
-    comparison  what `compare` returns
+    cards         scorecards: rows, reasons, notes, name, curves
+    comparison    what `compare` returns
+    incomparable  why there is none
     """
     names, several = unique_names(cards), len(cards) > 1
     curves = {name: thinned(_curves(card), len(cards)) for name, card in zip(names, cards, strict=True)}
@@ -451,12 +523,61 @@ def card_story(cards: Sequence[Any], comparison: Any = None, title: str = "") ->
     models = []
     for at, (name, card) in enumerate(zip(names, cards, strict=True)):
         opening = [Prose(headline(card), lead=True)] if several else []
-        blocks = [*opening, _card_panel(curves[name], at), *card_blocks(card.rows), *_gaps(card)]
+        blocks = [
+            *opening,
+            _card_panel(curves[name], at),
+            *card_blocks(card.rows, getattr(card, "doubt", None)),
+            *_gaps(card),
+        ]
         models.append(Section(name if several else "", name if several else "", blocks, model=several))
-    lead = overview(cards, comparison) if several else headline(cards[0]) if cards else []
+    lead = _lead(cards, comparison, incomparable)
     shown = [Path(name).name for name in names] or [str(name) for name in getattr(comparison, "models", ())]
     title = title or " · ".join(shown[:3]) + (" …" if len(shown) > 3 else "") or "Scorecard"
     return Story(title, lead, explained([*sections, *(compared + models if several else models + compared)]))
+
+
+def _lead(cards: Sequence[Any], comparison: Any, incomparable: str) -> list[str]:
+    if not cards:
+        return verdict(comparison) if comparison is not None else []
+    return overview(cards, comparison, incomparable) if len(cards) > 1 else [*headline(cards[0]), *rejection(cards[0])]
+
+
+def short_story(cards: Sequence[Any], comparison: Any = None, incomparable: str = "") -> Story:
+    """The few things that matter first, on one screen: how good, how calibrated, which measure, what is missing."""
+    story = card_story(cards, comparison, incomparable=incomparable)
+    table = summary(cards) if len(cards) > 1 else essentials(cards[0])
+    notes = list(dict.fromkeys(note for card in cards for note in card.notes if note not in story.lead))
+    blocks = [replace(table, legend=()), Prose(notes), Terms(_missing(cards), "What could not be said"), Prose([MORE])]
+    return Story(story.title, story.lead, [Section("", "", flat(blocks))])
+
+
+def _missing(cards: Sequence[Any]) -> list[tuple[str, str]]:
+    """Reasons that an option mends, and how many others there are."""
+    reasons = grouped([reason for card in cards for reason in card.reasons], most=3)
+    mended = [(what, reason) for what, reason in reasons if "--" in reason]
+    others = [what for what, reason in reasons if "--" not in reason]
+    return [*mended, ("and", f"{'; '.join(others[:4])}{' …' if len(others) > 4 else ''}")] if others else mended
+
+
+def essentials(card: Any) -> Table:
+    """The figures of one model that most people look for first, raw and calibrated."""
+    own, measure = own_splits(card.rows), default_measure(card.rows)
+    doubt = getattr(card, "doubt", None)
+    rows = []
+    for row in Frame(card.rows).where(group=None):
+        question, ranked = question_of(row, own), row.get("measure") == measure
+        if question == DETECTION and ranked and row["metric"] == "auroc":
+            line = f"{label('auroc')} against {out_name(row['split'])}"
+        elif (question == ANSWERS or (question == RANKING and ranked)) and row["metric"] in HEADLINE:
+            line = label(row["metric"])
+        else:
+            continue
+        kept = {key: row.get(key) for key in ("metric", "value", "low", "high")}
+        rows.append(
+            kept | {"line": line, "stage": IN_DOUBT if doubt and row["calibrated"] else stage(row["calibrated"])}
+        )
+    note = f"{_counted(Frame(card.rows).where(metric='accuracy'))}; ranking by {measure}" if measure else ""
+    return table(rows, ESSENTIALS, lines=(Column("line", "metric"),), heads="stage", within=("line",), note=note)
 
 
 def _curves(card: Any) -> Mapping[str, Any]:

@@ -100,16 +100,16 @@ def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> I
     )
     seen = f"beside other images, or beside noise, an answer moves by {apart:.1g}"
     yield "rows stand alone", Evidence(seen, apart < 1e-4)
-    said = method(x)
-    if said.logits is not None and said.logits.shape[1] > 1:
-        p = said.logits.float().softmax(-1)
+    output = method(x)
+    if output.logits is not None and output.logits.shape[1] > 1:
+        p = output.logits.float().softmax(-1)
         spread = float((p - p.mean(1, keepdim=True)).abs().max())
         yield "draws differ", Evidence(f"{p.shape[1]} draws, p moves by up to {spread:.3f}", spread > 1e-3)
     if method.scores:
-        names = ", ".join(said.scores) or "none"
-        yield "scores", Evidence(f"{names}, as the class names them", tuple(said.scores) == method.scores)
-    if said.scores and method.far:
-        native, far = (next(iter(output.scores.values())) for output in (said, method(noise)))
+        names = ", ".join(output.scores) or "none"
+        yield "scores", Evidence(f"{names}, as the class names them", tuple(output.scores) == method.scores)
+    if output.scores and method.far:
+        native, far = (next(iter(answer.scores.values())) for answer in (output, method(noise)))
         area = auroc(torch.cat([native, far]).double().numpy(), torch.arange(2 * len(x)).ge(len(x)).numpy())
         seen = f"in {area:.0%} of pairs noise gets a higher native score than a training image"
         yield "noise above data", Evidence(seen, area > 0.9)
@@ -121,34 +121,35 @@ def _answers_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime)
 
 
 def _groups_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
-    """Without answers: a changed image lies among images of its class, though nobody said which they are."""
+    """Without answers: a changed image lies among images of its class, though it never saw a label."""
     images = _training_images(trial, dataset)
     images = images.take(np.arange(len(images))[:: -(-len(images) // NEIGHBOURS)])
 
-    def found(each: Method) -> float:
+    def share_found(network: Method) -> float:
         plain, changed = (
-            _embeddings(each, Batches(images, dataset, here.device, augment=augment, seed=1))
+            _embeddings(network, Batches(images, dataset, here.device, augment=augment, seed=1))
             for augment in ("none", trial.training.augment)
         )
         known = points(plain, "euclidean")
         first = nearest(known, points(changed, "euclidean", like=known), (1,), others=True)[:, 0]
         return float(np.mean(images.labels[first] == images.labels))
 
-    before, after = found(start_of(trial, dataset, here)), found(method)
+    before, after = share_found(start_of(trial, dataset, here)), share_found(method)
     seen = f"the image nearest to a changed one is of its class in {after:.0%}, before training in {before:.0%}"
     return Evidence(seen, after > 1.1 * before and after > 2 / method.setting.classes)
 
 
 def _embeddings(method: Method, batches: Batches) -> Any:
-    said = [method(x).embeddings for x, _, _ in batches]
-    return torch.cat([each for each in said if each is not None]).numpy()
+    outputs = [method(x).embeddings for x, _, _ in batches]
+    return torch.cat([embeddings for embeddings in outputs if embeddings is not None]).numpy()
 
 
 def _answers(method: Method, x: Tensor) -> list[Tensor]:
-    """Everything that is said, with the same random numbers whatever the images are."""
+    """All outputs, with the same random numbers whatever the images are."""
     seed_everything(0)
-    said = method(torch.zeros(x.shape).copy_(x))  # one memory layout: dropout draws along the memory
-    return [each.float() for each in (said.logits, said.embeddings, *said.scores.values()) if each is not None]
+    output = method(torch.zeros(x.shape).copy_(x))  # one memory layout: dropout draws along the memory
+    tensors = (output.logits, output.embeddings, *output.scores.values())
+    return [tensor.float() for tensor in tensors if tensor is not None]
 
 
 def _kept(trial: Trial, dataset: Dataset, here: Runtime, root: str | Path | None) -> Iterator[tuple[str, Evidence]]:
@@ -168,7 +169,7 @@ def _kept(trial: Trial, dataset: Dataset, here: Runtime, root: str | Path | None
     yield "same seed, same weights", Evidence(seen, not differ)
     shown = ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed).load(root)
     network = trained(trial, root)
-    a, b = (outputs(each, network, shown, None, here, seed=1) for each in (held, loaded))
+    a, b = (outputs(module, network, shown, None, here, seed=1) for module in (held, loaded))
     pairs = {"logits": (a.logits, b.logits), "embeddings": (a.embeddings, b.embeddings)}
     pairs |= {name: (a.scores[name], b.scores.get(name)) for name in a.scores}
     lost = [name for name, (u, v) in pairs.items() if u is not None and (v is None or (u != v).any())]
@@ -186,9 +187,11 @@ def _bounded(trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
     x, _ = first_batch(_shown(trial, dataset, here), 1)
     x = x.repeat(1, method.setting.channels // x.shape[1], 1, 1)
     layers = [
-        each for each in method.features.modules() if isinstance(each, (*Stretching, nn.modules.batchnorm._BatchNorm))
+        layer
+        for layer in method.features.modules()
+        if isinstance(layer, (*Stretching, nn.modules.batchnorm._BatchNorm))
     ]
-    bound = sum(parametrize.is_parametrized(each, "weight") for each in layers)
+    bound = sum(parametrize.is_parametrized(layer, "weight") for layer in layers)
     largest = max(found.values())
     maps = operator_norms(method.features, x)
     beside = f"; as maps of images convolutions reach {max(maps.values()):.2f}" if maps else ""

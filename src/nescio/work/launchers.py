@@ -65,7 +65,7 @@ def launcher(name: str) -> Callable[[L], L]:
 
 
 def attempt(task: Task) -> tuple[str, Any]:
-    """What becomes of a task here: done and its answer; busy; refused or failed, with the reason and the error's class."""
+    """What becomes of a task here: done and its answer; busy; refused or failed, with reason and class of the error."""
     try:
         return "done", task.call(*task.args)
     except Busy:

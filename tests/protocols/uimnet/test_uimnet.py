@@ -337,7 +337,7 @@ def test_each_member_is_calibrated_on_its_own_validation_answers_before_the_aver
     assert group.scales(True) == own and group.scales(False) == [1.0, 1.0] and own[0] != own[1]
     for calibrated in (False, True):
         mean = np.mean([
-            probs(dump(t, "test", context).logits, s) 
+            probs(dump(t, "test", context).logits, s)
             for t, s in zip(group.trials, group.scales(calibrated), strict=True)
         ], axis=0)  # fmt: skip
         labels = dump(group.first, "test", context).labels

@@ -359,7 +359,7 @@ def select(plan: Plan, temperatures: Mapping[Trial, float | None], work: Work) -
                 ensembles[Ensemble(trials, tuple(temperatures[trial] for trial in trials))] = None
     if max(plan.members) > plan.trials:
         work.note(f"With {plan.trials} trials per method, ensembles have up to {plan.trials} members.")
-    if uncalibrated := sorted({each.first.method for each in ensembles if None in each.temperatures}):
+    if uncalibrated := sorted({ensemble.first.method for ensemble in ensembles if None in ensemble.temperatures}):
         work.note(
             f"Some networks of {', '.join(uncalibrated)} get every validation answer right (or none better than "
             "chance): no temperature is best for them, and they stay at 1."

@@ -1,0 +1,154 @@
+"""The ways to name predictions that evaluate, compare and threshold share."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nescio.cli import main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp("inputs"), np.random.default_rng(0)
+    labels = rng.integers(0, 4, 600)
+    for name, noise in (("a", 1.0), ("b", 1.2)):
+        logits = 3 * np.eye(4)[labels] + noise * rng.normal(size=(600, 4))
+        np.savez(folder / f"{name}.npz", labels=labels, logits=logits)
+        np.savez(folder / f"{name}-trainer.npz", label_ids=labels, predictions=logits)
+        np.save(folder / f"{name}-logits.npy", logits)
+        shares = np.exp(logits - logits.max(1, keepdims=True))
+        shares /= shares.sum(1, keepdims=True)
+        lines = [f"{y},{p.argmax()},{p.max():.17g}" for y, p in zip(labels, shares, strict=True)]
+        (folder / f"{name}-top.csv").write_text("\n".join(["label,predicted,confidence", *lines]))
+    np.save(folder / "labels.npy", labels)
+    other = rng.integers(0, 4, 300)
+    np.savez(folder / "val.npz", labels=other, logits=3 * np.eye(4)[other] + rng.normal(size=(300, 4)))
+    return folder
+
+
+@pytest.fixture
+def ask(capsys, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+
+    def run(*words):
+        code = main([str(word) for word in words])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def numbers(out):
+    """(metric, measure) → value of the first file's raw rows."""
+    rows = json.loads(out)["files"][0]["rows"]
+    return {(row["metric"], row["measure"]): row["value"] for row in rows if not row["calibrated"]}
+
+
+def test_fields_under_other_names_and_in_files_of_their_own_are_the_same_predictions(ask):
+    truth = numbers(ask("evaluate", "a.npz", "--json")[1])
+    for words in (
+        ("a-trainer.npz", "--map", "logits=predictions,labels=label_ids"),
+        ("--logits", "a-logits.npy", "--labels", "labels.npy"),
+        ("logits:a-logits.npy,labels:labels.npy",),
+        ("mine=logits:a-logits.npy,labels:labels.npy",),
+    ):
+        code, out, err = ask("evaluate", *words, "--json")
+        assert code == 0, err
+        assert numbers(out) == pytest.approx(truth), words
+    promise = json.loads(ask("threshold", "a.npz", "--risk", 0.1, "--json")[1])
+    again = json.loads(
+        ask("threshold", "--logits", "a-logits.npy", "--labels", "labels.npy", "--risk", 0.1, "--json")[1]
+    )
+    assert promise["threshold"] == again["threshold"] and promise["coverage"] == again["coverage"]
+
+
+def test_torch_files_are_read(ask, folder):
+    torch = pytest.importorskip("torch")
+    arrays = dict(np.load(folder / "a.npz"))
+    torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, folder / "a.pt")
+    truth = numbers(ask("evaluate", "a.npz", "--json")[1])
+    assert numbers(ask("evaluate", "a.pt", "--json")[1]) == pytest.approx(truth)
+
+
+def test_answers_with_their_confidence_will_do(ask):
+    truth = numbers(ask("evaluate", "a.npz", "--json")[1])
+    top = numbers(ask("evaluate", "a-top.csv", "--json")[1])
+    for cell in (("accuracy", None), ("ece", None), ("auroc", "largest"), ("aurc", "largest"), ("sac@0.95", "largest")):
+        assert top[cell] == pytest.approx(truth[cell]), cell
+    code, out, _ = ask("compare", "a-top.csv", "b-top.csv", "--json", "--bootstrap", 200)
+    whole = json.loads(ask("compare", "a.npz", "b.npz", "--json", "--bootstrap", 200)[1])
+    assert code == 0
+
+    def intervals(said):
+        return {(row["method"][0], row["metric"]): row["low"] for row in said["rows"] if row["metric"] == "auroc"}
+
+    assert intervals(json.loads(out)) == pytest.approx(intervals(whole))
+    code, out, _ = ask("threshold", "a-top.csv", "--risk", 0.1)
+    assert code == 0 and "Answer where largest ≤" in out
+
+
+def test_files_have_names(ask):
+    said = json.loads(ask("evaluate", "small=a.npz", "large=b.npz", "--json")[1])
+    assert [one["file"] for one in said["files"]] == ["small", "large"]
+    said = json.loads(ask("compare", "small=a.npz", "b.npz", "--json", "--bootstrap", 100)[1])
+    assert {row["method"] for row in said["rows"]} == {"small", "b"}
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare", "threshold"])
+def test_a_random_part_of_the_rows_is_stamped_on_the_output(ask, command):
+    words = {"evaluate": ("a.npz",), "compare": ("a.npz", "b.npz"), "threshold": ("a.npz", "--risk", 0.1)}[command]
+    stamp = "A random part: 200 of 600 rows (seed 3)."
+    code, out, _ = ask(command, *words, "--limit", 200, "--seed", 3)
+    assert code == 0 and stamp in " ".join(out.split())
+    code, out, _ = ask(command, *words, "--limit", 200, "--seed", 3, "--json")
+    assert stamp in out
+    said = json.loads(out)
+    n = said["n"] if command == "threshold" else said.get("files", [said])[0]["rows"][0]["n"]
+    assert n == 200
+    assert "A random part" not in ask(command, *words, "--limit", 600)[1]
+
+
+def test_the_page_says_that_it_shows_a_part(ask, tmp_path):
+    assert ask("evaluate", "a.npz", "--limit", 100, "--report", tmp_path)[0] == 0
+    assert "A random part: 100 of 600 rows (seed 0)." in (tmp_path / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("evaluate", "a.npz", "--val", "a.npz"), "a.npz and --val hold the same rows"),
+        (("evaluate", "a.npz", "--val", "copy.npz"), "a.npz and --val hold the same rows"),
+        (("evaluate", "a.npz", "--ood", "far=copy.npz"), "a.npz and --ood far hold the same rows"),
+        (("evaluate", "a.npz", "--train", "val.npz", "--val", "val.npz"), "--train and --val hold the same rows"),
+        (("evaluate", "a.npz", "b=a.npz"), "hold the same rows"),
+        (("threshold", "a.npz", "--risk", "0.1", "--val", "copy.npz"), "FILE and --val hold the same rows"),
+        (("threshold", "a.npz", "--risk", "0.1", "--check", "a.npz"), "FILE and --check hold the same rows"),
+        (("compare", "a.npz", "copy.npz"), "hold the same rows"),
+        (("threshold", "a.npz", "b.npz", "--risk", "0.1"), "one FILE, and 2 are given"),
+        (("evaluate", "a.npz", "--logits", "a-logits.npy"), "omit one of them"),
+        (("evaluate", "a-trainer.npz", "--map", "logits"), "--map takes FIELD=NAME"),
+        (("evaluate", "a-trainer.npz", "--map", "logit=predictions"), "'logit' is not a known field"),
+        (("evaluate", "a-trainer.npz", "--map", "logits=preds"), "there is no 'preds'"),
+        (("evaluate", "--logits", "none.npy", "--labels", "labels.npy"), "none.npy"),
+        (("evaluate", "a.npz", "--limit", "0"), "at least 1"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(ask, folder, words, sentence):
+    arrays = dict(np.load(folder / "a.npz"))
+    order = np.random.default_rng(1).permutation(600)
+    np.savez(folder / "copy.npz", **{name: array[order] for name, array in arrays.items()})
+    code, out, err = ask(*words)
+    assert code == 2 and out == "" and sentence in err and err.count("\n") == 1
+
+
+def test_several_models_are_told_apart_by_a_paired_test_or_not_at_all(ask, folder):
+    """One answer of 600 is no reason to name a winner."""
+    arrays = dict(np.load(folder / "a.npz"))
+    wrong = int(np.flatnonzero(arrays["logits"].argmax(1) != arrays["labels"])[0])
+    arrays["logits"][wrong] = 9 * np.eye(4)[arrays["labels"][wrong]]
+    np.savez(folder / "one-more.npz", **arrays)
+    out = " ".join(ask("evaluate", "a.npz", "one-more.npz")[1].split())
+    assert "Right most often: one-more.npz (" in out and "cannot be told apart" in out and "is best" not in out
+    out = " ".join(ask("evaluate", "a.npz", "val.npz")[1].split())
+    assert "No winner is named" in out and "different labels" in out

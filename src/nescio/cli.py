@@ -111,7 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = next((word for word in words if not word.startswith("-")), None)
     name = f"nescio {command}" if command in COMMANDS else "nescio"
     try:
-        return _run(command, words)
+        code = _run(command, words)
+        sys.stdout.flush()  # here, where a pipe that nobody reads any more is no failure
+        return code
     except (BadInput, Undefined) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 2

@@ -166,6 +166,8 @@ FAMILIES = {
     "a safetensors header of 4 GB": raw("a.safetensors", (1 << 32).to_bytes(8, "little") + b"{}"),
     "a deep recipe": folder_with('{"arrays": ' + DEEP),
     "a recipe of a list": folder_with("[1]"),
+    "a recipe with a null in a name": folder_with('{"arrays": {"a": {"file": "x\\u0000", "bytes": 1, "crc32": 1}}}'),
+    "a name of two lines": raw("a.npz", zipped(**{"two\nlines__npy": b"x"})),
     "a recipe of other types": folder_with(json.dumps({"arrays": {"logits": {"file": 3, "bytes": "x", "crc32": []}}})),
     "an array that is a device": endless,
     "a large Parquet table": many_rows,

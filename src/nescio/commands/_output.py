@@ -34,12 +34,11 @@ def json_of(value: Any) -> str:
 
 def print_findings(sentences: Sequence[str], tables: Sequence[Any], notes: Sequence[str] = ()) -> None:
     """Sentences and tables for people; notes go to stderr."""
-    from rich.console import Console
     from rich.text import Text
 
-    from nescio.report.text import terminal
+    from nescio.report.text import screen, terminal
 
-    console = Console()
+    console = screen()
     console.print(Text(" ".join(sentences)), end="\n\n")
     terminal(tables, console)
     for note in notes:

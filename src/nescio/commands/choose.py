@@ -90,7 +90,7 @@ def run(options: Options) -> int:
 
 def _show(chosen: Chosen, form: str) -> None:
     from nescio.report.choices import choice_sentences, choice_table
-    from nescio.report.text import latex, markdown, rows_csv, terminal
+    from nescio.report.text import latex, markdown, rows_csv, screen, terminal
 
     if form == "json":
         say(json_of(_plain(chosen)))
@@ -99,10 +99,9 @@ def _show(chosen: Chosen, form: str) -> None:
     elif form != "table":
         say({"markdown": markdown, "latex": latex}[form](choice_table(chosen)))
     else:
-        from rich.console import Console
         from rich.text import Text
 
-        console = Console()
+        console = screen()
         console.print(Text(" ".join(choice_sentences(chosen))), end="\n\n")
         terminal(choice_table(chosen), console)
         for note in chosen.notes:

@@ -46,7 +46,5 @@ class FeatureDensity(Method):
         embeddings = self.features(x)
         near, far = (float(self.density_score(rows).median()) for rows in (embeddings, self.features(noise_like(x))))
         before = float(start.density_score(embeddings).median())
-        seen = (
-            f"median −log density on training images {before:.3g} before the fit, {near:.3g} after; {far:.3g} on noise"
-        )
+        seen = f"median −log density {near:.3g} on training images, {before:.3g} before the fit; {far:.3g} on noise"
         return Evidence(seen, near < before - 1 and near < far - 1)

@@ -81,7 +81,8 @@ class SNGP(Method):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
         mass = float(self.gp.precision.trace()) / len(self.gp.precision) - RIDGE
-        near, far = (float(self.gp.variance(self.gp.expand(self.features(i))).mean()) for i in (x, noise_like(x)))
+        expanded = (self.gp.expand(self.features(images)) for images in (x, noise_like(x)))
+        near, far = (float(self.gp.variance(features).mean()) for features in expanded)
         return {
             "stretches are bounded": bound_holds(self),
             "precision changed": Evidence(f"its diagonal rose by {mass:.3g} on average", mass > 1e-3),

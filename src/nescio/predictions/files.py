@@ -216,7 +216,8 @@ def _check_file(path: Path) -> None:
 
 def _read(path: Path, names: Names) -> Flat:
     if path.is_dir():
-        return _read_folder(path, names)
+        with _sentences(RECIPE):
+            return _read_folder(path, names)
     _check_file(path)
     ending = path.suffix.lower()
     if ending in READERS:
@@ -289,7 +290,9 @@ def _read_folder(folder: Path, names: Names) -> Flat:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise BadInput(f"{RECIPE} does not say which arrays there are: save the folder again.") from None
     if recipe.get("version", VERSION) != VERSION:
-        raise BadInput(f"{RECIPE} has version {recipe['version']}, this nescio reads {VERSION}: use a newer one.")
+        raise BadInput(
+            f"{RECIPE} has version {shown(str(recipe['version']))}, this nescio reads {VERSION}: use a newer one."
+        )
     flat: Flat = {"normalized": recipe.get("normalized", False)}
     for key, (name, size, checksum) in arrays.items():
         field = names.field(key)

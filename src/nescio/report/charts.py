@@ -175,9 +175,14 @@ def _tips(*fields: Sequence[str]) -> list[Any]:
 
     made = []
     for field, title, *form in fields:
-        tip = alt.Tooltip(field, title=title)
+        tip = alt.Tooltip(field, title=_in_expression(title))
         made.append(tip.format(form[0]) if form else tip)
     return made
+
+
+def _in_expression(name: str) -> str:
+    """A name on one line that Vega-Lite can put into an expression: it escapes quotes, and not backslashes."""
+    return "".join(mark if mark.isprintable() else " " for mark in name).replace("\\", "\\\\")
 
 
 def _guide(side: str, at: float, words: str = "", *, field: str | None = None, **look: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from nescio.report.blocks import Section, SectionParts, Story, Terms, sections_o
 from nescio.report.frame import SEEN, Frame
 from nescio.report.pages import write
 from nescio.report.tables import Table, explained_once
-from nescio.report.text import json_text, terminal
+from nescio.report.text import json_text, screen, terminal
 from nescio.report.words import data_name, grouped, plural
 from nescio.rows import Row, from_parquet, to_parquet
 from nescio.work.launchers import Failure
@@ -178,10 +178,9 @@ def _made_by(study: Study, command: Command | None) -> list[str]:
 
 def print_story(study: Study, story: Story, first_look: Sequence[Table]) -> None:
     """The first look on the terminal: what was done, a few tables, and notes."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    console = screen()
     tables = explained_once(table for table in first_look if table)
     if not tables:
         console.print(Text("There is nothing to show: nothing was finished."))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nescio.predictions.tables import escaped
 from nescio.report.blocks import Block, Prose, Section, Story, Terms, within
 from nescio.report.tables import NOTHING, Cell, Table
 from nescio.rows import COLUMNS
@@ -164,8 +165,20 @@ def tables_csv(tables: Iterable[Table]) -> str:
 def _csv(lines: Iterable[Sequence[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerows(["" if value is None else plain(value) for value in line] for line in lines)
+    writer.writerows([_csv_cell(value) for value in line] for line in lines)
     return out.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    """Nothing for None; a text that a spreadsheet would compute gets a quote in front, unless it is a number."""
+    value = "" if value is None else plain(value)
+    if not isinstance(value, str):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return escaped(value)
+    return value
 
 
 def json_text(value: Any, indent: int | None = 2) -> str:
@@ -191,10 +204,9 @@ def plain(value: Any) -> Any:
 
 def terminal(source: Source, console: Console | None = None) -> None:
     """Prints a story, tables or one table with rich; a table wider than the terminal goes on below itself."""
-    from rich.console import Console
     from rich.text import Text
 
-    console = console or Console()
+    console = console or screen()
     for section in _sections(source):
         if section.title:
             console.print(Text(section.title, style="bold underline"))
@@ -206,6 +218,17 @@ def terminal(source: Source, console: Console | None = None) -> None:
             elif isinstance(block, Terms):
                 console.print(Text(block.title, style="bold") if block.title else "", end="\n" if block.title else "")
                 console.print(_terms(block.entries))
+
+
+def screen() -> Console:
+    """The terminal; a reader that stops reading (`| head -1`) is a BrokenPipeError here, as of any other output."""
+    from rich.console import Console
+
+    class Screen(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Screen()
 
 
 def _print_table(table: Table, heading: str, console: Console) -> None:

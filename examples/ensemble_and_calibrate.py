@@ -2,10 +2,8 @@
 
 import numpy as np
 
-from nescio import Predictions, stack
+from nescio import Predictions, compare, scorecard, stack
 from nescio.analysis.calibrate import temperature
-from nescio.analysis.cards import scorecard
-from nescio.analysis.comparison import compare
 
 
 def network(labels: np.ndarray, seed: int) -> Predictions:
@@ -24,8 +22,8 @@ print(f"the ensemble wants a temperature of {scale.temperature:.2f}")
 card = scorecard(ensemble, val=ensemble_val)
 print(f"ECE {card.value('ece'):.3f} raw, {card.value('ece', calibrated=True):.3f} calibrated")
 
-found = compare({"one network": members[0], "ensemble": ensemble}, resamples=500)
-for row in found.rows:
+comparison = compare({"one network": members[0], "ensemble": ensemble}, resamples=500)
+for row in comparison.rows:
     if row["metric"] in ("nll", "auroc"):
         best = "cannot be told from the best" if row["best"] else "behind"
         print(f"{row['metric']:6s} {row['method']:12s} {row['value']:.3f} [{row['low']:.3f}, {row['high']:.3f}] {best}")

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from nescio import Predictions, measures, metrics
-from nescio.analysis.cards import scorecard
+from nescio import Predictions, measures, metrics, scorecard
 
 rng = np.random.default_rng(0)
 labels = rng.integers(0, 10, 2000)
@@ -11,6 +10,7 @@ logits = 3 * np.eye(10)[labels] + 2 * rng.normal(size=(2000, 10))  # your model'
 
 predictions = Predictions(labels=labels, logits=logits)
 card = scorecard(predictions)
+print(card)
 print(f"accuracy {card.value('accuracy'):.3f}, ECE {card.value('ece'):.3f}")
 
 u = measures.entropy(predictions)  # (n,), higher = less sure

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from nescio import Predictions
-from nescio.analysis.cards import scorecard
+from nescio import Predictions, scorecard
 from nescio.measures import measure
 from nescio.metrics import metric
 from nescio.testing import check_measure, check_metric
@@ -17,14 +16,11 @@ def surest_half_right(u, wrong):
     return 1 - selective_risk(u, wrong, 0.5)
 
 
-@measure("plain", needs=("logits",))
+@measure("plain", needs=("logits",))  # without logits it is not called
 def second_thoughts(predictions):
     """Probability of the runner-up."""
-    from nescio.errors import Undefined
     from nescio.measures import gap, largest
 
-    if predictions.logits is None:
-        raise Undefined("There are no logits, so there is no runner-up.")
     return 1 - largest(predictions) + gap(predictions)
 
 

@@ -254,3 +254,14 @@ def test_no_exported_name_is_a_submodule():
 
     modules = {p.stem for p in (ROOT / "src/nescio").iterdir() if not p.name.startswith("_")}
     assert not modules & set(nescio.__all__)
+
+
+@pytest.mark.parametrize("words", [(), ("--all",), ("--json",), ("--csv",)])
+def test_a_reader_that_stops_reading_is_no_failure_and_loses_no_file(files, tmp_path, words):
+    command = [sys.executable, "-m", "nescio", "evaluate", str(files / "test.npz"), "--report", str(tmp_path / "out")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() == 0
+    assert (tmp_path / "out" / "index.html").stat().st_size > 10_000 and (tmp_path / "out" / "rows.csv").is_file()

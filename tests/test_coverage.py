@@ -1,4 +1,4 @@
-"""docs/coverage.md has no gap: every item is there, its command parses, its tests exist. So with docs/methods.md."""
+"""docs/coverage.md has no gap: every item is there, its command, report and tests exist. So with docs/methods.md."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import re
 import shlex
 import textwrap
 from dataclasses import fields
+from functools import cache
 
 import pytest
 
 from nescio.cli import COMMANDS, main, parser_for
 from nescio.errors import BadInput
+from nescio.protocols.base import registry as protocols
+from nescio.report.named import registry as reports
 from paths import ROOT
 
 COVERAGE = ROOT / "docs" / "coverage.md"
@@ -25,8 +28,8 @@ REQUIRED = {
         "Table 1: algorithms",
         "Table 1: uncertainty measures",
         "Table 1: native measures",
-        "Table 1: in-domain metrics",
-        "Table 1: out-domain metrics",
+        "Table 1: in-distribution metrics",
+        "Table 1: out-of-distribution metrics",
         "Table 1: ablations",
         "Table 1: ensembles",
         "Table 2:",
@@ -125,12 +128,12 @@ def titles(page):
 
 def tables(text):
     """Every table as a list of lines, each a list of cells."""
-    found = []
+    every = []
     for block in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
         lines = [[cell.strip() for cell in line.strip("|\n ").split(" | ")] for line in block.splitlines()]
         assert all(len(line) == len(lines[0]) for line in lines), lines[0]
-        found.append(list(lines[2:]))
-    return found
+        every.append(list(lines[2:]))
+    return every
 
 
 def code(cell):
@@ -148,11 +151,11 @@ def gaps(page):
         for item in wanted:
             if sum(line[0].startswith(item) for line in lines) != 1:
                 found.append(f"{paper}: {item} does not stand there once.")
-        found += [f"{paper}: nobody asked for {line[0]}." for line in lines if not line[0].startswith(wanted)]
+        found += [f"{paper}: {line[0]} is not in the paper." for line in lines if not line[0].startswith(wanted)]
         for item, _, command, guards in lines:
             found += [f"{item}: {why}" for why in (_command(command), *map(_guard, code(guards) or [""])) if why]
         missing = " ".join(line[0] for table in others for line in table)
-        found += [f"{paper}: nothing says that {each} is not there." for each in ABSENT[paper] if each not in missing]
+        found += [f"{paper}: nothing says that {item} is not there." for item in ABSENT[paper] if item not in missing]
     for definition, _, where, guards in tables(section(page, "Definitions that the other papers use"))[0]:
         found += [f"{definition}: {why}" for why in (*map(_place, code(where)), *map(_guard, code(guards))) if why]
     return found
@@ -163,16 +166,27 @@ def _command(cell):
     if words[:1] != ["nescio"] or words[1] not in COMMANDS:
         return f"{cell} is not a command."
     try:
-        _, unknown = parser_for(words[1]).parse_known_args(words[1:])
+        options, unknown = parser_for(words[1]).parse_known_args(words[1:])
     except BadInput as error:
         return f"{cell} does not parse: {error}"
-    return f"{cell} has unknown options {unknown}." if unknown else ""
+    if unknown:
+        return f"{cell} has unknown options {unknown}."
+    names = (getattr(options, "only", None) or "").split(",")
+    wrong = [name for name in names if name and name not in report_names()]
+    return f"{cell}: no protocol has a report of the full name {', '.join(wrong)}." if wrong else ""
+
+
+@cache
+def report_names():
+    for protocol in protocols.parts():
+        importlib.import_module(protocol.reports)
+    return frozenset(reports)
 
 
 def _guard(guard):
     path, _, name = guard.partition("::")
     file = ROOT / path
-    if not (path.startswith("tests/test_") and file.is_file()):
+    if not (re.fullmatch(r"tests/(\w+/)*test_\w+\.py", path) and file.is_file()):
         return f"there is no {path or 'test'}."
     defined = {node.name for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.FunctionDef)}
     return f"{path} has no {name}." if name and name not in defined else ""
@@ -196,7 +210,9 @@ def test_nothing_is_missing():
         (r"--members 1,5", "--member-count 1,5", "unknown options"),
         (r"nescio imagenot --data digits", "nescio imagenot", "does not parse"),
         (r"::test_the_oracle_is_told_what_is_outside", "::test_the_oracle", "has no test_the_oracle."),
-        (r"tests/test_select.py", "tests/test_selection.py", "there is no tests/test_selection.py."),
+        (r"tests/analysis/test_selection.py", "tests/test_select.py", "there is no tests/test_select.py."),
+        (r"--only cood/fig6`", "--only selective/fig6`", "no protocol has a report of the full name selective/fig6."),
+        (r"--only selective/fig1`", "--only fig1`", "no protocol has a report of the full name fig1."),
         (r"\| Appendix D:", "| The list:", "nothing says that Appendix D is not there."),
         (r"nescio\.metrics\.sac`", "nescio.metrics.sack`", "there is no nescio.metrics.sack."),
         (r"^## UIMNET", "## UINET", "UIMNET has no section."),
@@ -214,7 +230,7 @@ def test_guards_run_in_the_ordinary_tests():
         path, _, name = guard.partition("::")
         for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))) if name else ():
             if isinstance(node, ast.FunctionDef) and node.name == name:
-                assert not any("mark.slow" in ast.unparse(each) for each in node.decorator_list), guard
+                assert not any("mark.slow" in ast.unparse(mark) for mark in node.decorator_list), guard
 
 
 def test_table_1_is_all_there(capsys):

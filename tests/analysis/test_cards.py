@@ -190,7 +190,7 @@ def test_bad_wishes():
         scorecard(model(), val=model(c=5))
     with pytest.raises(BadInput, match="no measure named 'entropi'"):
         scorecard(model(), only=("entropi",))
-    with pytest.raises(BadInput, match="out-domain"):
+    with pytest.raises(BadInput, match="out-of-distribution"):
         scorecard(model(taught=np.zeros(400, bool)))
 
 

@@ -534,3 +534,20 @@ def test_in_and_out_of_distribution_rows_are_drawn_apart():
     counts = boot.draw((30, 30), 0, 5)
     assert counts[:30].sum() == counts[30:].sum() == 30
     assert (counts[:30] == boot.draw(30, 0, 5)).all() and (counts[:30] != counts[30:]).any()
+
+
+def test_every_number_of_a_scorecard_has_an_interval():
+    from nescio.analysis.cards import scorecard
+
+    card = scorecard(
+        model(0).replace(groups={"half": np.arange(400) % 2}),
+        val=model(3),
+        ood={"noise": Predictions(logits=np.random.default_rng(0).normal(size=(50, 4)))},
+        by=["half"],
+    )
+    add_intervals(card, resamples=60)
+    without = {(row["metric"], row["split"], row["group"]) for row in card.rows if row["low"] is None}
+    assert without == {("temperature", "val", None)}  # fitted, not judged
+    half = next(row for row in card.rows if row["group"] == "half=1" and row["metric"] == "accuracy")
+    alone = compare({"a": model(0).take(np.arange(1, 400, 2))}, metrics=["accuracy"], resamples=60).rows[0]
+    assert (half["low"], half["high"]) == (alone["low"], alone["high"])

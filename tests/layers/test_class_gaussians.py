@@ -56,8 +56,8 @@ def test_dead_features_and_small_classes_give_finite_densities():
     torch.manual_seed(0)
     rows, labels = torch.randn(40, 6), torch.arange(40) % 2
     rows[:, 5] = 0.0  # a dead unit
-    rows, labels = torch.cat([rows, torch.randn(1, 6)]), torch.cat([labels, torch.tensor([2])])  # one row, no covariance
-    gaussians = fitted(rows, labels, classes=4)  # and a class without rows
+    rows, labels = torch.cat([rows, torch.randn(1, 6)]), torch.cat([labels, torch.tensor([2])])  # a class of one row
+    gaussians = fitted(rows, labels, classes=4)  # and one without rows
     density = gaussians(torch.cat([rows, 50 * torch.randn(5, 6)]))
     assert torch.isfinite(density).all() and density[41:].max() < density[:40].min()
     assert gaussians.log_joint(rows)[:, 3].max() == -torch.inf

@@ -77,13 +77,10 @@ def test_precision_covariance_and_mean_field_logits_of_the_original():
 
 def test_mean_field_logits_approximate_the_mean_of_the_softmax():
     torch.manual_seed(0)
-    z, variance = torch.tensor([[1.5, -0.5]]), torch.tensor([2.0])
-    mean = (z + variance.sqrt() * torch.randn(200_000, 2)).softmax(1).mean(0)
-    # two logits of variance 2 differ by a normal of variance 4: the approximation is of one logit against a fixed one
-    single = torch.sigmoid(z[0, 0] + variance.sqrt() * torch.randn(200_000)).mean()
-    assert torch.sigmoid(mean_field(z[:, :1], variance))[0, 0] == pytest.approx(float(single), abs=0.01)
-    assert mean_field(z, variance).softmax(1)[0, 0] < z.softmax(1)[0, 0]
-    assert mean.max() < z.softmax(1).max()
+    z, variance = torch.tensor([[1.5]]), torch.tensor([2.0])
+    mean = torch.sigmoid(z[0, 0] + variance.sqrt() * torch.randn(200_000)).mean()  # against a second logit fixed at 0
+    assert torch.sigmoid(mean_field(z, variance))[0, 0] == pytest.approx(float(mean), abs=0.01)
+    assert torch.sigmoid(z)[0, 0] > mean + 0.05
 
 
 def test_dempster_shafer_is_a_share_that_falls_with_the_evidence():

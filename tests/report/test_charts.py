@@ -139,3 +139,28 @@ def test_texts_and_lines_stand_out_from_the_ground(palette: dict[str, str]) -> N
             assert contrast >= 4.5, (name, contrast)
         elif name.startswith("c"):  # lines: 3
             assert contrast >= 3, (name, contrast)
+
+
+def test_names_with_quotes_newlines_and_backslashes_lose_no_chart() -> None:
+    """Every name stands on its chart; Vega puts some of them into expressions."""
+    from html import unescape
+
+    import vl_convert
+
+    from nescio.report.charts import histogram_figure, intervals_figure, models_figure, on_paper
+
+    names = ['it\'s "odd"\nname', "back\\slash", "<b>&amp;", "a.b[0]", ","]
+    curve = {"largest": ([0.5, 1.0], [0.1, 0.2])}
+    bins = {"edges": [0.0, 0.5, 1.0], "right": [3, 1], "wrong": [1, 2], "out": {name: [1, 1] for name in names}}
+    points = [
+        {"question": "accuracy", "model": name, "rank": at, "value": 0.5, "low": 0.4, "high": 0.6, "best": True}
+        for at, name in enumerate(names, start=1)
+    ]
+    for chart in (
+        models_figure(dict.fromkeys(names, curve)),
+        histogram_figure({'a "measure"': bins}),
+        intervals_figure(points),
+    ):
+        text = unescape(str(vl_convert.vegalite_to_svg(on_paper(chart))))
+        for name in names:
+            assert name.split("\n")[0] in text

@@ -123,7 +123,7 @@ def test_the_page_says_first_what_the_model_knows(one: Path, several: Path) -> N
     text = one.read_text()
     assert "It is right in <strong>90.0 %</strong> of 400 answers." in text
     assert text.index('class="lead"') < text.index("<figure")
-    assert "logistic cannot be told from it" in several.read_text()
+    assert "and logistic (<strong>89.0 %</strong>) cannot be told apart; tree is behind." in several.read_text()
 
 
 def test_readers_of_screens_and_keyboards_are_served(several: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_calibration_that_does_not_help_or_means_little_says_so() -> None:
     card.rows = [r | {"value": 0.09} if r["metric"] == "ece" and r["calibrated"] else r for r in card.rows]
     card.doubt = "The calibration is fitted on 20 validation rows, which are few."
     said = report.headline(card)
-    assert "Temperature scaling (T = 1.75) does not lower the ECE 0.0800, 0.0900 after it." in said
+    assert "Temperature scaling (T = 1.75) does not lower the ECE (0.0800 before, 0.0900 after)." in said
     assert card.doubt in said
     tables = tables_of(report.card_story([card]))
     assert tables[0].heads == ("raw", "calibrated (in doubt)")
@@ -253,11 +253,21 @@ def test_the_short_story_holds_the_essentials_and_fits_a_screen() -> None:
 
     card = sample_card()
     card.reasons.append({"measure": None, "metric": "in_as_in", "split": "test", "reason": "Give --val."})
+    card.reasons.append({"measure": None, "metric": "answers", "split": "test", "reason": "There are no labels."})
     console = Console(width=100, record=True, file=io.StringIO())
     report.terminal(report.short_story([card]), console)
     text = console.export_text()
     assert len(text.splitlines()) <= 40
-    for words in ("90.0 %", "AUROC ↑", "ECE ↓", "calibrated", "Give --val.", "--all", "reliability diagram"):
+    for words in (
+        "90.0 %",
+        "AUROC ↑",
+        "ECE ↓",
+        "calibrated",
+        "Give --val.",
+        "There are no labels.",
+        "--all",
+        "reliability diagram",
+    ):
         assert words in text or words.capitalize() in text, words
     several = report.short_story([card, sample_card(name="b")], sample_comparison())
     assert [table.title for table in tables_of(several)] == ["The models side by side"]
@@ -297,6 +307,13 @@ def test_a_story_has_the_figures_that_there_are() -> None:
     bare = SimpleNamespace(rows=[], reasons=[], notes=[], curves={}, name="none")
     assert not list(blocks_of(report.card_story([bare])))
     assert not any(isinstance(block, Figure | Table) for block in blocks_of(report.card_story([bare, bare])))
+
+
+def test_figures_bear_the_names_that_the_field_knows() -> None:
+    titles = [figure.title for figure in figures_of(report.card_story([sample_card(), sample_card()]))]
+    for term in ("Reliability diagram", "Risk–coverage curve:", "Risk–coverage curves:"):
+        assert any(title.startswith(term) for title in titles), term
+    assert "temperature scaling with temperature 1.75" in report.card_tables(sample_rows())[0].note
 
 
 def test_what_could_not_be_said_and_notes_are_part_of_the_story() -> None:

@@ -146,3 +146,16 @@ def test_grid_holds_every_text(form: str) -> None:
     text = report.grid(rows, form)
     assert all(word in text.replace("\\_", "_") for word in ("name", "auroc", "e_aurc", "Chance of a pair.", "better"))
     assert text.endswith("\n") and "None" not in text
+
+
+def test_a_spreadsheet_computes_nothing() -> None:
+    formula = '=HYPERLINK("http://x","y")'
+    text = report.rows_csv([{"method": formula, "metric": "+x", "value": -0.5, "measure": "-1.5"}])
+    (held,) = csv.DictReader(io.StringIO(text))
+    assert held["method"] == f"'{formula}" and held["metric"] == "'+x"
+    assert held["value"] == "-0.5" and held["measure"] == "-1.5"  # numbers stay numbers
+    table = Table("@title", ("model",), ("=head",), ((("-name",), (Cell(-0.25),)),))
+    (cell,) = csv.DictReader(io.StringIO(report.tables_csv([table])))
+    assert (cell["table"], cell["line"], cell["column"]) == ("'@title", "'-name", "'=head")
+    assert cell["value"] == "-0.25" and cell["text"].startswith("-0.25")
+    assert report.grid([{"name": "=1+1"}], "csv") == "name\n'=1+1\n"

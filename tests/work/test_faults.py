@@ -322,7 +322,7 @@ def test_a_full_disk_costs_what_did_not_fit_and_nothing_else(warm, finished, dis
     code, command = warm.run(*SWEEP, "--workers", "0", "--store", store)
     failed = [line for line in command.err.splitlines() if line.startswith("failed")]
     assert code == 1 and failed and "Traceback" not in command.err
-    assert all("the disk is full: make room" in line or "No space left" in line for line in failed)
+    assert all("the disk is full: make room" in line or "No space left" in line for line in failed), failed
     whole = [each for each in Store(store).runs() if each.state == "finished"]
     for each in whole:
         Store(store).verify(each.stage, each.key)

@@ -113,7 +113,7 @@ def test_stage_parents_and_version_change_the_key_and_the_environment_does_not(s
     ]
     assert len({key, *others}) == 4 and all(len(each) == 16 for each in others)
     assert store.key("x", 1, parents=("a", "b")) != store.key("x", 1, parents=("b", "a"))
-    monkeypatch.setattr(nescio.work.store, "_environment", lambda: {"packages": {"torch": "99"}})
+    monkeypatch.setattr(nescio.work.store, "environment", lambda: {"packages": {"torch": "99"}})
     assert store.key("train", TRIAL) == key
     with store.work("train", TRIAL) as part:
         part.env["device"] = "abacus"

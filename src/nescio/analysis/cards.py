@@ -23,7 +23,7 @@ from nescio.analysis.bootstrap import (
 )
 from nescio.analysis.notebook import Presented
 from nescio.errors import BadInput, Undefined
-from nescio.measures import mean_probs, prob_blocks, summary
+from nescio.measures import Measure, mean_probs, prob_blocks, summary
 from nescio.metrics import classwise_ece_of_blocks
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
@@ -129,7 +129,7 @@ def scorecard(
 
     train        reference of the density and neighbour measures (`val` stands in when it is missing)
     val          fits the calibration, adding calibrated rows beside the raw ones, and sets the rejection threshold
-    ood          out-domain dumps by name; rows of `predictions` with taught = False join them as "untaught"
+    ood          out-of-distribution dumps by name; rows of `predictions` with taught = False join them as "untaught"
     by           groups whose values get rows of their own, e.g. ("severity",)
     calibration  "temperature", "vector", or None for no calibrated rows
     only         names of the measures to take; None: all that there are
@@ -145,7 +145,9 @@ def scorecard(
     if predictions.taught is not None and not predictions.taught.all():
         outside[UNTAUGHT] = predictions.take(~predictions.taught)
         if not predictions.taught.any():
-            raise BadInput("Every row is of a class that was not in training; give this file as out-domain data.")
+            raise BadInput(
+                "Every row is of a class that was not in training; give this file as out-of-distribution rows."
+            )
         known = predictions.take(predictions.taught)
     for label, other in {"val": val, **outside}.items():
         if (
@@ -182,11 +184,13 @@ def _notes(dumps: Mapping[str, Predictions | None]) -> list[str]:
 
 
 def _outside(ood: Any, split: str) -> dict[str, Predictions]:
-    """Out-domain dumps by name. A name must not be that of another split, or its rows could not be told apart."""
+    """Out-of-distribution dumps by name, which must not be that of another split: rows are told apart by it."""
     named = {"ood": ood} if ood is not None and not isinstance(ood, Mapping) else dict(ood or {})
     for label in named:
         if label in (split, "val", UNTAUGHT):
-            raise BadInput(f"Out-domain data cannot be named {label!r}, which names other rows; give it another name.")
+            raise BadInput(
+                f"Out-of-distribution rows cannot be named {label!r}, which names others; give them another name."
+            )
     return {label: _dump(dump, outside=True) for label, dump in named.items()}
 
 
@@ -306,7 +310,7 @@ class _Maker:
         if everything is not None:
             retrieval, found = self.retrieval(everything)
             if not outside:
-                self.because(None, "detection", self.split, "Out-domain detection needs out-domain data: give --ood.")
+                self.because(None, "detection", self.split, "Detection needs out-of-distribution rows: give --ood.")
         drawn = self.card.drawn.setdefault("calibrated" if not raw else "raw", {})
         drawn["wrong"], drawn["u"], drawn["out"] = wrong, {}, {}
         if wrong is not None and not (known.logits is None and known.confidence is None):
@@ -390,7 +394,7 @@ class _Maker:
             if self.only is None or name in self.only:
                 yield name, measures.named(name, known).function
 
-    def fit(self, each: measures.Measure, known: Predictions) -> Callable[[Predictions], Array] | None:
+    def fit(self, each: Measure, known: Predictions) -> Callable[[Predictions], Array] | None:
         """The fitted measure, or None and a reason."""
         if each.name not in self.fitted:
 

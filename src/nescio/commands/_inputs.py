@@ -10,7 +10,9 @@ from pathlib import Path
 from nescio.errors import BadInput
 from nescio.options import option
 from nescio.predictions import Predictions, same_rows
+from nescio.predictions.entries import ZOO, dump_named
 from nescio.predictions.names import is_field
+from nescio.work.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,7 @@ class InputOptions:
     probs: str | None = option(None, "the same of probabilities", metavar="FILE")
     labels: str | None = option(None, "the true classes of --logits or --probs", metavar="FILE")
     limit: int | None = option(None, "a random part of so many rows of every file", metavar="N", unset="all rows")
+    store: str = option("store", "folder where `nescio zoo` keeps its work, for zoo:NAME in place of FILE")
 
     def files(self, words: Sequence[str]) -> list[str]:
         """The files that were named, those of single arrays as one of them."""
@@ -36,7 +39,9 @@ class InputOptions:
     def read(self, word: str, seed: int = 0, *, outside: bool = False) -> Predictions:
         """The predictions of FILE or NAME=FILE, or the part of them that --limit leaves."""
         place = named(word)[1]
-        if arrays := _arrays(place):
+        if place.startswith(ZOO) and not Path(place).exists():
+            dump = dump_named(place, Store(self.store)).load(outside=outside)
+        elif arrays := _arrays(place):
             dump = Predictions.from_files(outside=outside, **arrays)
         else:
             dump = Predictions.load(place, names=self._names() or None, outside=outside)
@@ -45,6 +50,16 @@ class InputOptions:
         from nescio.predictions.subset import random_part
 
         return random_part(dump, self.limit, seed)
+
+    def origin(self, word: str) -> dict[str, str | None]:
+        """Of which model the predictions are, as far as the word tells: its name, and digests of its weights and of
+        the predictions; None what is not known."""
+        name, place = named(word)
+        if _arrays(place):
+            return {"model": name or None, "weights": None, "predictions": None}
+        dump = dump_named(place, Store(self.store))
+        model = dump.model if dump.store is not None else name or None
+        return {"model": model, "weights": dump.weights, "predictions": dump.key}
 
     def _names(self) -> dict[str, str]:
         pairs = [word.partition("=") for word in self.map]

@@ -1,16 +1,17 @@
 """One file that answers, says how sure it is, and abstains: for ONNX Runtime (.onnx) or torch.export (.pt2).
 
-MODEL is a timm name, torchvision:NAME, or store:KEY for a network of `nescio train`. The file takes uint8 images
+MODEL is a timm name, torchvision:NAME, store:KEY for a network of `nescio train`, or zoo:NAME for a model that
+`nescio zoo` has predicted with, under the weights that it had then. The file takes uint8 images
 (n, channels, size, size), values 0 to 255, any n; the normalisation is inside. It returns `class`, `probability` (of
 that class, calibrated), `uncertainty` (higher is less sure) and `abstain` (true where the uncertainty is above the
 threshold). Its metadata (key `nescio`) says how an image must be resized and cropped, and what the threshold promises.
 
 The threshold is a number, or the file that `nescio threshold --json` wrote: measure and temperature are then taken from
-it. After writing, the file is read again and its answers are compared with the network's.
+it, and a promise that was made for another model is refused. After writing, the file is read again and its answers are compared with the network's.
 
 examples:
-  nescio threshold preds.npz --risk 0.05 --temperature fit --json > promise.json
-  nescio export resnet50.a1_in1k --threshold promise.json
+  nescio threshold zoo:resnet50.a1_in1k --risk 0.05 --temperature fit --json > promise.json
+  nescio export zoo:resnet50.a1_in1k --threshold promise.json
   nescio export tf_efficientnet_lite0 --weights weights/ --threshold 0.2 --temperature 1.1 --to lite0.pt2
   nescio export store:3f2a --threshold promise.json --to digits.onnx
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from nescio.commands._output import json_of, say
-from nescio.commands._work import DATA
+from nescio.commands._work import DATA, padding_option
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, option
 from nescio.work.store import Store
@@ -31,7 +32,7 @@ from nescio.work.store import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    model: str = argument("timm name, torchvision:NAME or store:KEY", metavar="MODEL")
+    model: str = argument("timm name, torchvision:NAME, store:KEY or zoo:NAME", metavar="MODEL")
     threshold: str = option(REQUIRED, "abstain above it; or a file of `nescio threshold --json`", metavar="U|FILE")
     temperature: float | None = option(None, "divides the logits", metavar="T", unset="of the threshold's file, or 1")
     measure: str | None = option(
@@ -49,7 +50,8 @@ class Options:
         metavar="PATH",
         unset="$NESCIO_WEIGHTS, or the hubs",
     )
-    store: str = option("store", "folder of finished work, for store:KEY")
+    image_padding: bool = padding_option()
+    store: str = option("store", "folder of finished work, for store:KEY and zoo:NAME")
     root: str | None = option(None, "folder of datasets, for store:KEY", unset=DATA)
     json: bool = option(False, "the file's metadata as strict JSON, alone on stdout")
 
@@ -60,19 +62,27 @@ def run(options: Options) -> int:
 
     rule, promise = rule_of(options.threshold, options.temperature, options.measure)
     weights = Path(options.weights) if options.weights else None
-    network = exportable(options.model, Store(options.store), weights=weights, root=options.root)
-    if promise.pop("classes", network.classes) != network.classes:
-        raise BadInput(
-            f"The threshold was set on predictions of another model: {options.model} has {network.classes} classes."
-        )
-    if promise:
-        network = replace(network, about={**network.about, "promise": promise})
+    network = exportable(
+        options.model,
+        Store(options.store),
+        weights=weights,
+        root=options.root,
+        image_padding=options.image_padding,
+    )
+    promise.check(network)
+    if promise.terms:
+        network = replace(network, about={**network.about, "promise": promise.terms})
     made = export(network, rule, goal)
     if options.json:
         say(json_of({"file": str(made.path), "checked": made.checked, **made.metadata}))
         return 0
     say(f"{made.path} abstains where {rule.measure} > {rule.threshold!r} (temperature {rule.temperature:g}).")
     say(f"It takes {made.metadata['input'].removeprefix('images: ')}.")
+    if promise.terms and promise.model is None:
+        say(
+            f"The promise of {options.threshold} does not name its model: see to it that it was made on predictions of "
+            f"{options.model} (`nescio threshold {options.model}=FILE` names it)."
+        )
     say("Its answers are the network's." if made.checked else "It is not checked: onnxruntime is not installed here.")
     return 0
 

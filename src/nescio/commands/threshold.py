@@ -1,7 +1,8 @@
 """From which uncertainty on a model must abstain, so that its answers are wrong no more often than promised.
 
 FILE holds labelled predictions on rows that the model was not trained on, as for `nescio evaluate`; answers with their
-confidence will do. The promise: answer where u ≤ threshold and abstain elsewhere, and with confidence 1 − delta the
+confidence will do. NAME=FILE names the model that the promise is for, and zoo:NAME takes the model's predictions from
+the store of `nescio zoo`; `nescio export` refuses a promise of another model. The promise: answer where u ≤ threshold and abstain elsewhere, and with confidence 1 − delta the
 share of wrong answers (the selective risk) on new rows like these is at most --risk. It needs no calibrated model; it
 does need rows like those to come.
 
@@ -22,7 +23,7 @@ examples:
   nescio threshold preds.npz --risk 0.05 --delta 0.01 --measure entropy --method sgr
   nescio threshold preds.npz --risk 0.05 --temperature fit --check test.npz
   nescio threshold preds.npz --coverage 0.8                  which risk can be promised at this coverage
-  nescio threshold preds.npz --risk 0.05 --json > promise.json && nescio export MODEL --threshold promise.json
+  nescio threshold zoo:NAME --risk 0.05 --json > promise.json && nescio export zoo:NAME --threshold promise.json
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def run(options: Options) -> int:
     judged = guarded.judge(check) if check is not None and promise.attainable else None
     untaught = 0 if predictions.taught is None else int((~predictions.taught).sum())
     if options.json:
-        about = {"file": files[0], "classes": predictions.classes, "untaught": untaught, "notes": predictions.notes}
+        about = {"file": files[0], **options.inputs.origin(files[0])}
+        about |= {"classes": predictions.classes, "untaught": untaught, "notes": predictions.notes}
         say(json_of({**about, **_facts(guarded, judged)}))
     elif promise.attainable:
         say("\n".join([*_sentences(guarded, untaught, judged), *predictions.notes]))

@@ -42,9 +42,8 @@ class FeatureDensity(Method):
         return output
 
     def density_rises(self, x: Tensor, start: Method) -> Evidence:
-        """Do the Gaussians fit training images, better than before they were fitted, and tell them from noise?"""
-        embeddings = self.features(x)
-        near, far = (float(self.density_score(rows).median()) for rows in (embeddings, self.features(noise_like(x))))
-        before = float(start.density_score(embeddings).median())
-        seen = f"median −log density {near:.3g} on training images, {before:.3g} before the fit; {far:.3g} on noise"
-        return Evidence(seen, near < before - 1 and near < far - 1)
+        """Were the Gaussians fitted, and do they tell training images from noise?"""
+        moved = float((self.gaussians.means - start.gaussians.means).norm(dim=1).mean())
+        near, far = (float(self.density_score(self.features(images)).median()) for images in (x, noise_like(x)))
+        seen = f"median −log density {near:.3g} on training images, {far:.3g} on noise; means moved by {moved:.3g}"
+        return Evidence(seen, moved > 1e-3 and far > near + 1)

@@ -73,8 +73,9 @@ class DUQ(Method):
         """Moves every centroid towards the images of its class."""
         own = of_all_processes(placed[torch.arange(len(y), device=y.device), :, y])  # (b, width)
         classes = one_hot(of_all_processes(y), self.setting.classes).to(own)
-        self.counts.lerp_(classes.sum(0), 1 - self.recipe.momentum)
-        self.sums.lerp_(own.T @ classes, 1 - self.recipe.momentum)
+        with torch.autocast(own.device.type, enabled=False):
+            self.counts.lerp_(classes.sum(0), 1 - self.recipe.momentum)
+            self.sums.lerp_(own.T @ classes, 1 - self.recipe.momentum)
 
     def penalty(self, x: Tensor, log_kernels: Tensor) -> Tensor:
         """(‖∇_x Σ_c K_c‖₂ − 1)², the mean over images."""

@@ -13,7 +13,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from nescio import __version__
 from nescio.errors import BadInput
-from nescio.networks.models import build, build_classifier, network, with_weights
+from nescio.networks.models import STORE, answer_names, build, build_classifier, network, with_weights
+from nescio.predictions.entries import ZOO, dump_named
 from nescio.predictions.files import beside
 from nescio.runtime import Runtime
 from nescio.training import WEIGHTS
@@ -73,6 +74,7 @@ class ExportableNetwork:
     std: tuple[float, ...]
     size: int
     classes: int
+    digest: str = ""  # the checksum of its weights, or the key of its training
     about: Mapping[str, Any] = field(default_factory=dict)  # joins the metadata
 
     @property
@@ -188,6 +190,7 @@ def metadata(classifier: ExportableNetwork, rule: Rule) -> dict[str, Any]:
     return {
         "nescio": __version__,
         **classifier.about,
+        **({"digest": classifier.digest} if classifier.digest else {}),
         "classes": classifier.classes,
         "input": f"images: uint8, shape (n, {channels}, {size}, {size}), values 0 to 255; normalised inside the file",
         "mean": list(classifier.mean),
@@ -344,38 +347,83 @@ class LogitsOnly(nn.Module):
 
 
 def exportable(
-    name: str, store: Store, *, weights: Path | None = None, root: str | Path | None = None
+    name: str,
+    store: Store,
+    *,
+    weights: Path | None = None,
+    root: str | Path | None = None,
+    image_padding: bool = False,
 ) -> ExportableNetwork:
-    """A timm name, torchvision:NAME, or store:KEY for a network of `nescio train`, with its weights, on the CPU."""
-    wanted = with_weights(network(name, store, root), weights)
+    """A timm name, torchvision:NAME, store:KEY or zoo:NAME, with its weights, on the CPU.
+
+    zoo:NAME is the model with the weights that the predictions in the store were made with.
+    """
+    stored = dump_named(name, store) if name.startswith(ZOO) else None
+    wanted = with_weights(network(stored.model if stored else name, store, root), weights)
+    wanted = replace(wanted, image_padding=image_padding)
+    if stored and wanted.trial is None and wanted.checksum != stored.weights:
+        raise BadInput(
+            f"The weights of {stored.model} in {wanted.file} are not those that the predictions in {store.root} were "
+            "made with: name those with --weights, or predict again with `nescio zoo`."
+        )
     if wanted.trial is not None:
         method, wanted = build(wanted, store, Runtime(torch.device("cpu"), "float32"), root)
         module: nn.Module = LogitsOnly(method)
     else:
         module, wanted = build_classifier(wanted)
     about = {"model": wanted.name, "weights": wanted.file.name if wanted.file else WEIGHTS, "view": asdict(wanted.view)}
-    if wanted.class_names is not None:
-        about["names"] = list(wanted.class_names)
-    return ExportableNetwork(module.eval(), wanted.mean, wanted.std, wanted.view.size, wanted.classes, about)
+    if (names := answer_names(wanted)) is not None:
+        about["names"] = list(names)
+    digest = wanted.checksum or wanted.arch
+    return ExportableNetwork(module.eval(), wanted.mean, wanted.std, wanted.view.size, wanted.classes, digest, about)
 
 
-def rule_of(
-    threshold: str, temperature: float | None = None, measure: str | None = None
-) -> tuple[Rule, dict[str, Any]]:
+@dataclass(frozen=True)
+class Promise:
+    """What the file of `nescio threshold --json` promises, and of which model; empty of a plain number."""
+
+    model: str | None = None
+    weights: str | None = None  # their digest
+    classes: int | None = None
+    terms: Mapping[str, Any] = field(default_factory=dict)  # risk, delta, bound, coverage …
+
+    def check(self, classifier: ExportableNetwork) -> None:
+        """Raises BadInput for a network that the promise was not made for."""
+        model = classifier.about.get("model", "")
+        own = "set the threshold on its own predictions"
+        if self.classes not in (None, classifier.classes):
+            raise BadInput(
+                f"The threshold was set on predictions of another model, of {self.classes} classes, and {model} has "
+                f"{classifier.classes}: {own}."
+            )
+        if self.weights is not None and self.weights != classifier.digest:
+            other = "other weights of it" if self.model == model else f"{self.model}, another model"
+            raise BadInput(f"The promise is not for {model} with these weights: it was made for {other}; {own}.")
+        if self.weights is None and self.model is not None and not _same_model(self.model, model):
+            raise BadInput(f"The promise was made for the model {self.model}, and {model} is exported: {own}.")
+
+
+def _same_model(promised: str, exported: str) -> bool:
+    """Keys of a store may be cut short."""
+    short = promised.startswith(STORE) and promised != STORE
+    return exported.startswith(promised) if short else exported == promised
+
+
+def rule_of(threshold: str, temperature: float | None = None, measure: str | None = None) -> tuple[Rule, Promise]:
     """The rule that a number, or a file of `nescio threshold --json`, asks for; with what that file promises."""
     try:
         value = float(threshold)
     except ValueError:
         return _rule_of_file(Path(threshold), temperature, measure)
-    return Rule(value, 1.0 if temperature is None else temperature, measure or "largest"), {}
+    return Rule(value, 1.0 if temperature is None else temperature, measure or "largest"), Promise()
 
 
-def _rule_of_file(file: Path, temperature: float | None, measure: str | None) -> tuple[Rule, dict[str, Any]]:
+def _rule_of_file(file: Path, temperature: float | None, measure: str | None) -> tuple[Rule, Promise]:
     if not file.is_file():
         raise BadInput(f"The threshold is {str(file)!r}: neither a number nor a file of `nescio threshold --json`.")
     try:
-        promise = json.loads(file.read_text("utf-8"))
-        rule = {key: promise[key] for key in ("threshold", "temperature", "measure")}
+        held = json.loads(file.read_text("utf-8"))
+        rule = {key: held[key] for key in ("threshold", "temperature", "measure")}
     except (ValueError, KeyError, TypeError):
         raise BadInput(f"{file} is not what `nescio threshold --json` writes.") from None
     if rule["threshold"] is None:
@@ -383,5 +431,6 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
     for key, other in (("temperature", temperature), ("measure", measure)):
         if other is not None and other != rule[key]:
             raise BadInput(f"{file} has the {key} {rule[key]}, and {other} is given: its promise holds for its own.")
-    kept = ("risk", "delta", "bound", "coverage", "method", "n", "classes")
-    return Rule(**rule), {key: promise[key] for key in kept if promise.get(key) is not None}
+    kept = ("model", "weights", "predictions", "risk", "delta", "bound", "coverage", "method", "n")
+    terms = {key: held[key] for key in kept if held.get(key) is not None}
+    return Rule(**rule), Promise(held.get("model"), held.get("weights"), held.get("classes"), terms)

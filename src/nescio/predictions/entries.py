@@ -14,9 +14,10 @@ from typing import Any
 
 from nescio.errors import BadInput
 from nescio.predictions import Predictions
-from nescio.work.store import Store
+from nescio.work.store import Store, StoreError
 
 STAGE, DUMP, FACTS = "predict", "dump", "facts.json"
+ZOO = "zoo:"  # before the name of a model whose predictions a store holds
 OWN = "predictions"  # the dataset of a file that does not name one
 
 
@@ -29,9 +30,21 @@ class ModelDump:
     facts: Mapping[str, Any] = field(hash=False)  # params, input_size, embedding_size, dropout, classes, rows …
     place: Path  # the dump: any file or folder that Predictions.load reads
     key: str  # changes when the dump changes
+    store: Store | None = field(default=None, compare=False, repr=False)  # which holds it under that key
 
-    def load(self, outside: bool | None = None) -> Predictions:
-        return Predictions.load(self.place) if outside is None else Predictions.load(self.place, outside=outside)
+    def load(self, outside: bool = False) -> Predictions:
+        """The predictions; StoreError where those of a store are not byte for byte as they were written."""
+        if self.store is not None:
+            self.store.verify(STAGE, self.key)
+        return Predictions.load(self.place, outside=outside)
+
+    @property
+    def weights(self) -> str | None:
+        """The checksum of the model's weights, or the key of its training; None of a person's own files."""
+        if self.store is None:
+            return None
+        parents = self.store.recipe(STAGE, self.key)["parents"]
+        return str(parents[0]) if parents else None
 
     def number(self, fact: str) -> float | None:
         """A fact as a number; of the shape of an image (channels, height, width) its side."""
@@ -62,9 +75,12 @@ def stored_dump(store: Store, key: str) -> ModelDump:
     """The finished predictions under one key."""
     folder = store.path(STAGE, key)
     try:
-        facts = dict(json.loads((folder / FACTS).read_text("utf-8")))
-        return ModelDump(facts.pop("model"), facts.pop("data"), facts, folder / DUMP, key)
-    except (OSError, ValueError, TypeError, KeyError):
+        content = (folder / FACTS).read_bytes()
+        if hashlib.sha256(content).hexdigest() != store.recipe(STAGE, key)["files"][FACTS]["sha256"]:
+            raise ValueError("the facts are not what was written")
+        facts = dict(json.loads(content))
+        return ModelDump(facts.pop("model"), facts.pop("data"), facts, folder / DUMP, key, store)
+    except (OSError, ValueError, TypeError, KeyError, StoreError):
         raise BadInput(f"{folder} is damaged: remove this folder and run again.") from None
 
 
@@ -84,7 +100,7 @@ def dumps_of(files: Sequence[str], store: Store, data: str | None = None) -> lis
     if files and data:
         raise BadInput("--data names a set of a store, and files are given: omit one of them.")
     if files:
-        return [_named_file(word) for word in files]
+        return [dump_named(word, store) for word in files]
     if not store.root.is_dir():
         raise BadInput(f"There is no store at {store.root}: name files of predictions, or run `nescio zoo` first.")
     dumps = stored_dumps(store, data, outside=False)
@@ -94,9 +110,29 @@ def dumps_of(files: Sequence[str], store: Store, data: str | None = None) -> lis
     return dumps
 
 
-def _named_file(word: str) -> ModelDump:
-    name, equals, path = word.partition("=")
-    return file_dump(path, name) if equals and not Path(word).exists() else file_dump(word)
+def dump_named(text: str, store: Store) -> ModelDump:
+    """FILE, NAME=FILE, or zoo:NAME for the in-distribution predictions of a model in the store."""
+    if text.startswith(ZOO) and not Path(text).exists():
+        return _stored_model(text.removeprefix(ZOO), store)
+    name, equals, path = text.partition("=")
+    return file_dump(path, name) if equals and not Path(text).exists() else file_dump(text)
+
+
+def _stored_model(model: str, store: Store) -> ModelDump:
+    dumps = stored_dumps(store, outside=False) if store.root.is_dir() else []
+    own = [dump for dump in dumps if dump.model == model]
+    if len(own) == 1:
+        return own[0]
+    if own:
+        sets = ", ".join(dump.data for dump in own)
+        raise BadInput(f"The store {store.root} holds predictions of {model} on {sets}: name one of {_places(own)}.")
+    names = sorted({dump.model for dump in dumps})
+    known = f"there are {', '.join(names)}" if names else "`nescio zoo` makes some"
+    raise BadInput(f"The store {store.root} holds no predictions of {model!r}: {known}.")
+
+
+def _places(dumps: Sequence[ModelDump]) -> str:
+    return " or ".join(str(dump.place) for dump in dumps)
 
 
 def check_comparable(dumps: Sequence[ModelDump]) -> None:

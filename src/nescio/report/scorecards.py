@@ -59,6 +59,7 @@ VERDICTS = (  # metric, what it means, how its values are written
     ("accuracy", "Right most often", percent),
     ("auroc", "Knows best when it is wrong (AUROC)", number),
 )
+MISSED = ("answers", "calibrated", "detection", "in_as_in")  # gaps that have their reason on the first screen
 SUMMARY = "The models side by side"
 MORE = "Every measure, metric and reason: --all. Reliability diagram, risk–coverage curve, histogram: --report DIR."
 COMPARISON = "Which differences are real"
@@ -363,14 +364,11 @@ def _calibration(card: Any) -> list[str]:
         return []
     fitted = Frame(card.rows).where(metric="temperature").one("value")
     name = "Vector scaling" if fitted is None else f"Temperature scaling (T = {fitted:.3g})"
-    verb = "lowers" if calibrated < raw else "does not lower"
-    change = (
-        f"from {number(raw)} to {number(calibrated)}"
-        if calibrated < raw
-        else f"{number(raw)}, {number(calibrated)} after it"
-    )
+    change = f"lowers the ECE from {number(raw)} to {number(calibrated)}"
+    if calibrated >= raw:
+        change = f"does not lower the ECE ({number(raw)} before, {number(calibrated)} after)"
     doubt = getattr(card, "doubt", None)
-    return [f"{name} {verb} the ECE {change}.", *([doubt] if doubt else [])]
+    return [f"{name} {change}.", *([doubt] if doubt else [])]
 
 
 def _is_ece(row: Row) -> bool:
@@ -547,16 +545,28 @@ def short_story(cards: Sequence[Any], comparison: Any = None, incomparable: str 
     story = card_story(cards, comparison, incomparable=incomparable)
     table = summary(cards) if len(cards) > 1 else essentials(cards[0])
     notes = list(dict.fromkeys(note for card in cards for note in card.notes if note not in story.lead))
-    blocks = [replace(table, legend=()), Prose(notes), Terms(_missing(cards), "What could not be said"), Prose([MORE])]
+    blocks: list[Block] = [
+        replace(table, legend=()),
+        Prose(notes),
+        Terms(_missing(cards), "What could not be said"),
+        Prose([MORE]),
+    ]
     return Story(story.title, story.lead, [Section("", "", flat(blocks))])
 
 
 def _missing(cards: Sequence[Any]) -> list[tuple[str, str]]:
-    """Reasons that an option mends, and how many others there are."""
-    reasons = grouped([reason for card in cards for reason in card.reasons], most=3)
-    mended = [(what, reason) for what, reason in reasons if "--" in reason]
-    others = [what for what, reason in reasons if "--" not in reason]
-    return [*mended, ("and", f"{'; '.join(others[:4])}{' …' if len(others) > 4 else ''}")] if others else mended
+    """Why there is no calibration, no detection and the like; of other gaps, what they are."""
+    reasons = [reason for card in cards for reason in card.reasons]
+    main = [reason for reason in reasons if reason["metric"] in MISSED or _is_fitted(reason["measure"])]
+    others = [what for what, _ in grouped([reason for reason in reasons if reason not in main], most=3)]
+    more = [("and", f"{'; '.join(others[:4])}{' …' if len(others) > 4 else ''}")] if others else []
+    return [*grouped(main, most=3), *more]
+
+
+def _is_fitted(measure: str | None) -> bool:
+    from nescio.measures import registry
+
+    return measure in registry and registry[str(measure)].kind == "fitted"
 
 
 def essentials(card: Any) -> Table:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 import fake_zoo
 from fake_zoo import keep
@@ -300,6 +301,12 @@ def severities(rows: Any, model: str = "a", measure: str = "largest", metric: st
     return [found[f"severity {level}"] for level in range(11)]
 
 
+def outside_confidence(outside: Predictions) -> np.ndarray:
+    """The largest softmax of every row."""
+    assert outside.logits is not None
+    return softmax(outside.logits[:, 0].astype(float), axis=-1).max(-1)
+
+
 def test_known_severities_give_known_groups_and_exact_aurocs(tmp_path: Path) -> None:
     inside, outside = dumps(spread=0.01)
     study = graded(SMALL, [saved(tmp_path, "a", inside, outside)], Store(tmp_path / "store"))
@@ -314,8 +321,11 @@ def test_known_severities_give_known_groups_and_exact_aurocs(tmp_path: Path) -> 
     means = severities(study.rows, metric="severity")
     for level, (group, _) in enumerate(plain):
         rows = [row for y in group for row in division.estimation[division.classes.tolist().index(y)]]
-        assert means[level] == pytest.approx(-u_out[rows].mean(), abs=1e-12)
+        assert means[level] == pytest.approx(outside_confidence(outside)[rows].mean(), abs=1e-6)
     assert means == sorted(means)
+    chosen = read_npz(next((tmp_path / "store" / "evaluate").glob("*/classes.npz")))
+    own = [outside_confidence(outside)[rows].mean() for rows in division.estimation]
+    np.testing.assert_allclose(chosen["severity.largest"], own, atol=1e-6)
     row = next(row for row in study.rows if row["level"] == 3 and row["metric"] == "auroc")
     assert row["n"] == 80 + 4 * 4 and row["protocol"] == "cood" and row["method"] == "pretrained"
 

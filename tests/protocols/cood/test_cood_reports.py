@@ -45,7 +45,7 @@ LEVELS = [f"severity {level}" for level in range(11)]
 
 
 def row(**facts: Any) -> Row:
-    base = {"protocol": "cood", "version": 1, "dataset": "imagenet:/data/val", "method": "pretrained", "members": 1}
+    base = {"protocol": "cood", "version": 4, "dataset": "imagenet:/data/val", "method": "pretrained", "members": 1}
     return dict.fromkeys(COLUMNS) | base | {"calibrated": False, "split": "out", "n": 100} | facts
 
 
@@ -64,7 +64,7 @@ def rows_of(models: tuple[str, ...] = MODELS, dropout: int = 5, seed: int = 0) -
             for level, group in enumerate(LEVELS):
                 value = skill - 0.03 * level + rng.uniform(-0.02, 0.02)
                 rows.append(row(**own, **place(group), measure=κ, metric="auroc", value=value))
-                rows.append(row(**own, **place(group), measure=κ, metric="severity", value=-1 + 0.05 * level))
+                rows.append(row(**own, **place(group), measure=κ, metric="severity", value=0.5 + 0.03125 * level))
             rows.append(row(**own, target="imagenet-o", measure=κ, metric="auroc", value=rng.uniform(0.3, 0.7)))
     for κ in ("largest", "entropy"):
         for level, group in enumerate(LEVELS):
@@ -354,7 +354,7 @@ def study() -> Study:
     failures = [Failure("dpn68", "The file is empty.")]
     packages = {"nescio": "0.1"}
     about = {"reasons": reasons, "failures": failures, "notes": notes, "packages": packages}
-    return Study(protocol="cood", version=3, rows=ROWS, plan=plan, **about)
+    return Study(protocol="cood", version=4, rows=ROWS, plan=plan, **about)
 
 
 def found_by_name() -> list[Report]:
@@ -416,7 +416,7 @@ def test_the_page_tells_everything(study: Study, tmp_path: Path) -> None:
 
 def test_a_browser_draws_every_figure(study: Study, tmp_path: Path) -> None:
     rows = [r | {"backbone": NASTY} if r["backbone"] == MODELS[0] else r for r in study.rows]
-    nasty = Study(protocol="cood", version=3, rows=rows, failures=[Failure(NASTY, NASTY)], notes=[NASTY])
+    nasty = Study(protocol="cood", version=4, rows=rows, failures=[Failure(NASTY, NASTY)], notes=[NASTY])
     page = write_story(nasty, registry["cood"].story(nasty), tmp_path / "report")
     dom, log = browse(page, "--dump-dom", folder=tmp_path)
     assert console(log) == [] and "<title>broken</title>" not in dom
@@ -449,7 +449,7 @@ def test_the_first_look_ranks_models_by_the_median_severity(study: Study, capsys
 
 def test_one_model_is_reported_too() -> None:
     rows = [r for r in rows_of(MODELS[:1]) if r["metric"] not in ("union", "intersection", "same_answer")]
-    study = Study(protocol="cood", version=3, rows=rows)
+    study = Study(protocol="cood", version=4, rows=rows)
     assert "One model that knows val met 60 classes" in reports.lead(study)[0]
     assert [table.title for table in reports.first_look(study)] and reports.story(study).sections
 
@@ -461,7 +461,8 @@ def test_rows_without_a_plan_are_reported(tmp_path: Path) -> None:
 
 
 def test_rows_of_older_versions_are_the_same_rows() -> None:
-    """Before version 3 severities, fixed sets and mistaken images were texts of the group."""
+    """Before version 3 severities, fixed sets and mistaken images were texts of the group; severities by the largest
+    softmax were shifted by −1 before version 4."""
 
     def older(row: Row) -> Row:
         group = row["target"]
@@ -469,7 +470,9 @@ def test_rows_of_older_versions_are_the_same_rows() -> None:
             group = " · ".join((row["group"], row["target"], row["condition"]))
         elif row["condition"] == "severity":
             group = f"severity {row['level']:g}"
-        return row | {"group": group, "target": None, "condition": None, "level": None}
+        shifted = row["metric"] == "severity" and row["measure"] == "largest"
+        before = {"version": 2, "value": row["value"] - 1} if shifted else {}
+        return row | {"group": group, "target": None, "condition": None, "level": None} | before
 
     old = [older(row) for row in ROWS]
     assert upgrade(old) == ROWS == upgrade(ROWS)

@@ -22,6 +22,7 @@ from nescio.methods import Learning, Method, Output, classifiers, registry
 from nescio.methods.base import method
 from nescio.options import add_options, command_of, instance_of, options_of
 from nescio.predict import load_dump
+from nescio.predictions import Predictions
 from nescio.protocols import base, uimnet
 from nescio.protocols.uimnet import PRESETS, Plan, reports, steps
 from nescio.report.studies import read_study
@@ -356,7 +357,32 @@ def test_calibration_of_single_networks_changes_no_answer_and_helps(study):
             )
 
 
+@pytest.mark.parametrize(
+    ("right", "reason"), [(True, "Every validation answer is right"), (False, "Every validation answer is wrong")]
+)
+def test_a_network_without_a_temperature_says_the_right_reason(right, reason, study):
+    labels = np.arange(60) % 6
+    logits = 4 * np.eye(6)[labels if right else (labels + 1) % 6]
+    temperature, why = steps.calibration(Predictions(index=np.arange(60), labels=labels, logits=logits[:, None]))
+    assert temperature is None and why.startswith(reason)
+    trials = [t for t in steps.trials_of(PLAN) if t.method == "erm"]
+    (note,) = steps._uncalibrated(dict.fromkeys(trials, why))
+    assert note.startswith("Some networks of erm keep the temperature 1.") and reason in note
+    assert not any("temperature 1" in note for note in study.notes)
+
+
 # ---- measures
+
+
+def test_the_jacobian_is_exact_where_the_plan_asks_for_it(study, context):
+    assert "The norm of the Jacobian (the measure jacobian) is exact." in study.notes  # of six classes
+    ensemble = steps.Ensemble((steps.trials_of(PLAN)[0],), (None,))
+    for exact in (False, True):
+        step = steps.line_step(ensemble, False, replace(PLAN, exact_jacobian=exact), None)
+        assert [parent.recipe["exact"] for parent in step.parents[:3]] == [exact] * 3
+    parser = argparse.ArgumentParser()
+    add_options(parser, Plan)
+    assert options_of(parser.parse_args(["--exact-jacobian"]), Plan).exact_jacobian
 
 
 def entropy(p):

@@ -204,8 +204,8 @@ def test_rows_that_hold_nothing_make_no_report() -> None:
     empty = Frame()
     made = [reports.look(empty), reports.effects(empty), reports.ranking(empty), *reports.table_2(empty)]
     assert not any(made) and not reports.table_3(empty).options
-    assert [reports.methods(empty), reports.heat(empty), reports.networks(empty)] == [None, None, None]
-    names = {"look", "effects", "ranking", "table2", "table3", "methods", "heat", "networks"}
+    assert [made(empty) for made in (reports.methods, reports.heat, reports.networks, reports.search)] == [None] * 4
+    names = {"look", "effects", "ranking", "table2", "table3", "methods", "heat", "networks", "search"}
     assert set(names_of("uimnet")) == names
 
 
@@ -233,7 +233,7 @@ def test_the_published_study_has_the_numbers_that_its_tables_hold() -> None:
     assert len(shown) == len(published) > 100
     for entry in published:
         cell = shown[entry["line"], entry["column"]]
-        assert cell.value == pytest.approx(float(entry["value"]), rel=1e-12) and str(cell) == entry["text"]
+        assert cell.value == pytest.approx(float(entry["value"]), rel=1e-12) and str(cell) == entry["text"].removeprefix("'")
 
 
 # ---- the files
@@ -427,3 +427,26 @@ def test_screenshots_for_a_person_to_look_at(folder: Path, tmp_path: Path, schem
     flags = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
     browse(folder / "index.html", f"--screenshot={picture}", *flags, folder=tmp_path)
     assert picture.stat().st_size > 50_000
+
+
+def test_the_defaults_stand_beside_the_selected_trial() -> None:
+    """Two methods whose networks are the same at the defaults differ by the trial that was drawn and selected."""
+    rows = []
+    for method, (second, third) in {"erm": (0.30, 0.30), "rnd": (0.60, 0.30)}.items():
+        for trial, accuracy in enumerate((0.40, second, third)):
+            for seed in range(2):
+                one = {"method": method, "trial": trial, "data_seed": seed, "condition": "trial"}
+                rows.append(row(**one, split="val", metric="nll", value=1 - accuracy))
+                rows.append(row(**one, split="test", metric="accuracy", value=accuracy + 0.01 * seed))
+                rows.append(row(**one, split="out", metric="auroc", measure="entropy", value=0.7))
+    table = reports.search(Frame(rows))
+    assert table is not None
+    defaults, selected = (line(table, "erm", name)["ACC@1 ↑"] for name in ("defaults", "selected (trial 0)"))
+    assert defaults == selected and defaults.value == pytest.approx(0.405)
+    assert line(table, "rnd", "defaults")["ACC@1 ↑"].value == defaults.value
+    assert line(table, "rnd", "selected (trial 1)")["ACC@1 ↑"].value == pytest.approx(0.605)
+    every = line(table, "rnd", "all trials")["ACC@1 ↑"]
+    assert every.spread == pytest.approx(stdev([0.40, 0.41, 0.60, 0.61, 0.30, 0.31]))
+    assert reports.search(Frame(row for row in rows if row["trial"] == 0)) is None
+    study = study_of(rows)
+    assert any(block.title == table.title for block in tables_of(reports.story(study)))

@@ -40,7 +40,7 @@ from nescio.rows import COLUMNS, Row
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part
 
-NAME, VERSION = "cood", 3
+NAME, VERSION = "cood", 4
 SEVERITY = "severity"  # the condition of a group of out-classes; its level is the number
 CLASSES, ABOUT = "classes.npz", "about.json"  # beside the rows of one model: which classes it got, and what to know
 LISTED = 10  # images that most models get wrong alike
@@ -118,11 +118,19 @@ class Plan(Checked):
 
 
 def upgrade(rows: list[Row]) -> list[Row]:
-    """Rows before version 3 wrote severities, fixed sets and mistaken images as texts of their group."""
-    return [row if row["group"] is None or row["condition"] else _upgraded(row, row["group"]) for row in rows]
+    """Rows before version 3 wrote severities, fixed sets and mistaken images as texts of their group.
+
+    Before version 4 the severity by the largest softmax was the mean confidence less 1.
+    """
+    rows = [row if row["group"] is None or row["condition"] else _regrouped(row, row["group"]) for row in rows]
+    return [_unshifted(row) if (row["version"] or 0) < 4 and row["metric"] == SEVERITY else row for row in rows]
 
 
-def _upgraded(row: Row, group: str) -> Row:
+def _unshifted(row: Row) -> Row:
+    return row | {"value": row["value"] + most_confident(row["measure"]), "version": VERSION}
+
+
+def _regrouped(row: Row, group: str) -> Row:
     kind, _, level = group.rpartition(" ")
     if kind == SEVERITY:
         return row | {"group": None, "condition": SEVERITY, "level": float(level)}
@@ -207,6 +215,11 @@ def _make(part: Part, context: Context, plan: Plan, pair: PairedDumps, refused: 
 
 
 # ---- one model
+
+
+def most_confident(measure: str) -> float:
+    """The confidence where u is 0, so that a severity is a mean confidence: 1 − u of the largest softmax, else −u."""
+    return 1.0 if measure == "largest" else 0.0
 
 
 @dataclass
@@ -299,15 +312,15 @@ class GradedModel:
             self.because(measure, "auroc", "test", reason)
 
     def _graded(self, grades: Grades, measure: str, n_in: int) -> None:
-        n = n_in + grades.window * self.plan.test
+        n, top = n_in + grades.window * self.plan.test, most_confident(measure)
         for level, (auroc, severity) in enumerate(zip(grades.aurocs, grades.severities, strict=True)):
             where = {"split": "out", "condition": SEVERITY, "level": float(level), "measure": measure}
             self.row("auroc", auroc, n, **where)
-            self.row("severity", severity, grades.window * self.plan.estimation, **where)
+            self.row(SEVERITY, severity + top, grades.window * self.plan.estimation, **where)
         self.chosen |= {
             "starts": grades.starts,
             f"order.{measure}": grades.order.astype(np.int32),
-            f"severity.{measure}": grades.severity.astype(np.float32),
+            f"severity.{measure}": (grades.severity + top).astype(np.float32),
         }
 
     def _fixed(self, name: str, dump: Predictions, u_in: Array, measure: str) -> None:

@@ -43,6 +43,9 @@ class Plan(Checked):
     measures: tuple[str, ...] = option(
         MEASURES, "of uncertainty: measures, or scores of the methods; or all", parse=_measure_names
     )
+    exact_jacobian: bool = option(
+        False, "the whole Jacobian, one backward pass per class; else estimated above 16 classes", introduced=False
+    )
     members: tuple[int, ...] = option((1, 5), "sizes of ensembles", metavar="K")
     trials: int = option(3, "hyper-parameters tried for each method; the first are its defaults")
     seeds: int = option(2, "data seeds: divisions into training and validation images")

@@ -25,7 +25,7 @@ from nescio.errors import BadInput, Undefined
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.networks.models import trained
-from nescio.predict import load_dump, predict_step, probe_step
+from nescio.predict import load_dump, predict_step, probe_facts, probe_step
 from nescio.predictions import Predictions, stack
 from nescio.protocols.uimnet import NAME, TRIAL, VERSION, Plan
 from nescio.rows import COLUMNS, Row
@@ -58,8 +58,12 @@ def compare(plan: Plan, work: Work) -> Plan:
     temperatures = {trial: _temperature(step, work.store) for trial, step in steps.items() if step in taken}
     work.take(oracles)
     ensembles = select(plan, temperatures, work)
+    selected = dict.fromkeys(trial for ensemble in ensembles for trial in ensemble.trials)
+    work.note(*_uncalibrated({trial: _calibrated(steps[trial], work.store).get("reason") for trial in selected}))
     lines = [line_step(ensemble, calibrated, plan, root) for ensemble in ensembles for calibrated in (False, True)]
-    work.evaluate(SCORE, lines, before)
+    evaluated = work.evaluate(SCORE, lines, before)
+    if "jacobian" in plan.measures:
+        work.note(*_how_jacobian(evaluated, work.store))
     return plan
 
 
@@ -247,7 +251,8 @@ def _trial(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step]
     ]
     kept = {("val", "nll"), ("test", "nll"), ("test", "accuracy"), ("out", "auroc")}
     rows = [row for card in cards for row in card.rows if (row["split"], row["metric"]) in kept]
-    return table(rows) | {CALIBRATION: json.dumps({"temperature": calibration(val)}).encode()}
+    temperature, reason = calibration(val)
+    return table(rows) | {CALIBRATION: json.dumps({"temperature": temperature, "reason": reason}).encode()}
 
 
 def _summary(step: Step, context: Context) -> dict[str, Any]:
@@ -311,19 +316,35 @@ def _oracle(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step
 # ---- calibration, selection, ensembles (§3)
 
 
-def calibration(val: Predictions) -> float | None:
-    """The temperature that fits validation answers best; None where none does: all are right, or chance."""
+def calibration(val: Predictions) -> tuple[float | None, str | None]:
+    """The temperature that fits validation answers best; None and the reason where no temperature does."""
     try:
         fitted = calibrate.temperature(val)
-    except Undefined:
-        return None
-    return None if fitted.at_edge else fitted.temperature
+    except Undefined as reason:
+        return None, str(reason)
+    return (None, fitted.note) if fitted.at_edge else (fitted.temperature, None)
+
+
+def _calibrated(step: Step, store: Store) -> dict[str, Any]:
+    """The `calibration` of a trial: its temperature, and the reason where there is none."""
+    return dict(json.loads((step.verified(store) / CALIBRATION).read_text("utf-8")))
 
 
 def _temperature(step: Step, store: Store) -> float | None:
-    """The `calibration` of a trial."""
-    temperature: float | None = json.loads((step.folder(store) / CALIBRATION).read_text())["temperature"]
+    temperature: float | None = _calibrated(step, store)["temperature"]
     return temperature
+
+
+def _uncalibrated(reasons: Mapping[Trial, str | None]) -> list[str]:
+    """Sentences on the networks that keep the temperature 1, every reason once."""
+    methods_by_reason: dict[str, dict[str, None]] = {}
+    for trial, reason in reasons.items():
+        if reason is not None:
+            methods_by_reason.setdefault(reason, {})[trial.method] = None
+    return [
+        f"Some networks of {', '.join(sorted(names))} keep the temperature 1. {reason}"
+        for reason, names in methods_by_reason.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -359,11 +380,6 @@ def select(plan: Plan, temperatures: Mapping[Trial, float | None], work: Work) -
                 ensembles[Ensemble(trials, tuple(temperatures[trial] for trial in trials))] = None
     if max(plan.members) > plan.trials:
         work.note(f"With {plan.trials} trials per method, ensembles have up to {plan.trials} members.")
-    if uncalibrated := sorted({ensemble.first.method for ensemble in ensembles if None in ensemble.temperatures}):
-        work.note(
-            f"Some networks of {', '.join(uncalibrated)} get every validation answer right (or none better than "
-            "chance): no temperature is best for them, and they stay at 1."
-        )
     return list(ensembles)
 
 
@@ -373,9 +389,9 @@ def select(plan: Plan, temperatures: Mapping[Trial, float | None], work: Work) -
 def line_step(ensemble: Ensemble, calibrated: bool, plan: Plan, root: str | None) -> Step:
     """Probes the average of the calibrated members, and takes every measure and metric of it."""
     trials, scales = ensemble.trials, ensemble.scales(calibrated)
-    probes = {
-        split: probe_step(trials, scales, images_of(ensemble.first, split, plan.outside), root) for split in SPLITS
-    }
+    shown = {split: images_of(ensemble.first, split, plan.outside) for split in SPLITS}
+    exact = plan.exact_jacobian
+    probes = {split: probe_step(trials, scales, images, root, exact=exact) for split, images in shown.items()}
     dumps = [dump_steps(trial, plan.outside, root) for trial in trials]
     title = title_of(ensemble.first)
     title = title if len(trials) == 1 else f"{len(trials)} × {title} and others"
@@ -383,6 +399,13 @@ def line_step(ensemble: Ensemble, calibrated: bool, plan: Plan, root: str | None
     make = partial(_line, ensemble=ensemble, calibrated=calibrated, names=plan.measures, dumps=dumps, probes=probes)
     parents = [*probes.values(), *(step for steps in dumps for step in steps.values())]
     return evaluation(NAME, VERSION, f"{title}, calibrated" if calibrated else title, recipe, parents, make)
+
+
+def _how_jacobian(lines: Sequence[Step], store: Store) -> list[str]:
+    """Sentences on how the Jacobian's norm was computed in these lines."""
+    probes = [parent for line in lines if isinstance(parent := line.parents[0], Step)]
+    how = sorted({str(probe_facts(step, store)["jacobian"]) for step in probes})
+    return [f"The norm of the Jacobian (the measure jacobian) is {words}." for words in how]
 
 
 def _line(

@@ -1,0 +1,370 @@
+"""Deterministic methods: alive, dead when switched off, equal to stored values, unsure far from the data."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_moons
+from test_methods import deceive, replace_after
+from torch import nn
+
+from nescio import datasets
+from nescio.errors import BadInput
+from nescio.layers.radial_flows import RadialFlows, masses
+from nescio.layers.spectral import settle
+from nescio.methods import Method, Setting, dcu, ddu, registry, sngp
+from nescio.methods._feature_density import FeatureDensity
+from nescio.methods.dcs import DCS
+from nescio.methods.dcu import DCU
+from nescio.methods.ddu import DDU
+from nescio.methods.duq import DUQ
+from nescio.methods.mc_dropout import entropy
+from nescio.methods.mir import MIR, decoder
+from nescio.methods.postnet import PostNet, uncertain_cross_entropy
+from nescio.methods.sngp import SNGP
+from nescio.metrics import auroc
+from nescio.runtime import runtime
+from nescio.search import draw
+from nescio.testing import check_method
+from nescio.testing.methods import special, trial_of
+from nescio.training import fit
+from reference import load
+
+torch.set_num_threads(1)
+SEVEN = ("dcs", "dcu", "ddu", "duq", "mir", "postnet", "sngp")
+SMALL = Setting("mlp", 1, 8, 3, rows=10)
+
+
+@pytest.mark.parametrize("backbone", ["conv", "mlp"])
+@pytest.mark.parametrize("name", SEVEN)
+def test_alive(name, backbone):
+    assert len(check_method(name, backbone=backbone, epochs=6 if backbone == "conv" else 8)) >= 8
+
+
+# ---- switched off: how, and which evidence must see it
+
+
+def no_finalize(self, batches):
+    pass
+
+
+def no_bound(setting, recipe):
+    return setting
+
+
+def no_log_determinants(self, z):
+    return -0.5 * (z.double()[:, None] - self.centres[:, 0]).square().sum(2)
+
+
+def same_everywhere(self, log_densities):
+    return 1 + 0 * log_densities
+
+
+def one_kernel(self, placed):
+    return -placed.square().mean((1, 2))[:, None].expand(-1, placed.shape[2])
+
+
+BROKEN = [
+    ("sngp", "no covariance", "precision changed", SNGP, "finalize", no_finalize),
+    ("sngp", "no covariance", "variance away from the data", SNGP, "finalize", no_finalize),
+    ("sngp", "no spectral norm", "stretches are bounded", sngp, "bounded", no_bound),
+    ("ddu", "no Gaussians", "density away from the data", FeatureDensity, "finalize", no_finalize),
+    ("ddu", "no spectral norm", "stretches are bounded", ddu, "bounded", no_bound),
+    ("mir", "no Gaussians", "density away from the data", FeatureDensity, "finalize", no_finalize),
+    ("mir", "the decoder does not learn", "reconstructs", MIR, "loss", Method.loss),
+    ("duq", "centroids stay", "centroids moved", DUQ, "follow", lambda self, placed, y: None),
+    ("duq", "no penalty", "gradient penalty", DUQ, "penalty", lambda self, x, log_kernels: 0 * log_kernels.sum()),
+    ("duq", "one kernel for all", "centroids separate", DUQ, "log_kernels", one_kernel),
+    (
+        "dcs",
+        "centroids do not learn",
+        "centroids moved",
+        DCS,
+        "__init__",
+        replace_after(DCS, lambda self: self.centroids.requires_grad_(False)),
+    ),
+    ("dcs", "cross-entropy alone", "distance loss", DCS, "distance_loss", lambda self, distances, y: 0.0),
+    (
+        "postnet",
+        "flows do not learn",
+        "flows learnt",
+        PostNet,
+        "__init__",
+        replace_after(PostNet, lambda self: self.flows.requires_grad_(False)),
+    ),
+    ("postnet", "no determinants", "densities integrate to 1", RadialFlows, "forward", no_log_determinants),
+    ("postnet", "no evidence", "evidence falls away from the data", PostNet, "alpha", same_everywhere),
+    ("dcu", "no contrastive loss", "temperature acts", dcu, "nt_xent", lambda z, temperature: 0 * z.sum()),
+    ("dcu", "no pretraining", "two phases", DCU, "__init__", deceive(DCU, pretraining=0.0)),
+    ("dcu", "no Gaussians", "density away from the data", FeatureDensity, "finalize", no_finalize),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "what", "owner", "attribute", "broken"),
+    BROKEN,
+    ids=[f"{name}: {how} -> {what}" for name, how, what, *_ in BROKEN],
+)
+def test_switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, broken):
+    monkeypatch.setattr(owner, attribute, broken)
+    trial, here, dataset = trial_of(name, epochs=4), runtime("cpu"), datasets.load("digits")
+    method, _ = fit(trial, dataset, here, None, float("inf"), None)
+    assert not special(method, trial, dataset, here)[what].alive
+
+
+def test_every_method_has_a_way_to_die():
+    assert {name for name, *_ in BROKEN} == set(SEVEN)
+
+
+# ---- what the recipes refuse, and what the search may draw
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("sngp", "bound", 0.0),
+        ("sngp", "width", 0),
+        ("ddu", "bound", 0.0),
+        ("mir", "weight", 0.0),
+        ("duq", "penalty", 0.0),
+        ("duq", "momentum", 1.0),
+        ("duq", "lengthscale", 0.0),
+        ("dcs", "weight", 0.0),
+        ("dcs", "margin", 0.0),
+        ("dcu", "weight", 0.0),
+        ("dcu", "pretraining", 1.0),
+        ("dcu", "pretraining", 0.0),
+        ("postnet", "entropy", 0.0),
+        ("postnet", "latent", 0),
+    ],
+)
+def test_a_recipe_that_would_switch_its_method_off_is_refused(name, field, value):
+    with pytest.raises(BadInput, match=field):
+        registry[name].recipe_class(**{field: value})
+
+
+@pytest.mark.parametrize("name", SEVEN)
+def test_drawn_recipes_build_for_images_of_any_shape(name):
+    for number, shape in enumerate([(8, 8), (5, 12), (1, 2)]):
+        method = registry[name](draw(registry[name].recipe_class, number), Setting("mlp", 2, shape, 3, rows=10))
+        images = torch.randn(*([2] if method.views == 2 else []), 6, 2, *shape)
+        assert torch.isfinite(method.loss(images, torch.arange(6) % 3))
+        with torch.no_grad():
+            output = method.eval()(torch.randn(5, 2, *shape))
+        assert output.logits.shape == (5, 1, 3) and output.embeddings.shape == (5, 100)
+        assert tuple(output.scores) == method.scores
+        assert all(score.shape == (5,) and torch.isfinite(score).all() for score in output.scores.values())
+
+
+@pytest.mark.parametrize("name", ["sngp", "ddu"])
+def test_the_bound_is_the_recipes_unless_the_setting_names_one(name):
+    cls = registry[name]
+    assert cls(cls.recipe_class(bound=0.7), SMALL).setting.spectral == 0.7
+    named = Setting("mlp", 1, 8, 3, spectral=2.0)
+    assert cls(cls.recipe_class(bound=0.7), named).setting.spectral == 2.0
+
+
+# ---- two moons: less sure far from the data
+
+
+def moons(name, steps=400, rate=0.1, **fields):
+    """The method, trained on two moons as images of 1 × 2 pixels; the moons; points on a ring far around them."""
+    torch.manual_seed(0)
+    points, labels = make_moons(600, noise=0.1, random_state=0)
+    x = torch.tensor((points - points.mean(0)) / points.std(0), dtype=torch.float32).view(-1, 1, 1, 2)
+    y = torch.from_numpy(labels)
+    angle, radius = 2 * math.pi * torch.rand(300), 4 + 2 * torch.rand(300)
+    ring = torch.stack([radius * angle.cos(), radius * angle.sin()], 1).view(-1, 1, 1, 2)
+    batches = list(zip(x.split(100), y.split(100), torch.arange(600).split(100), strict=True))
+    method = registry[name](registry[name].recipe_class(**fields), Setting("mlp", 1, (1, 2), 2, rows=600)).eval()
+    with torch.no_grad():
+        method.prepare(batches)
+    groups = [{"params": group["params"], "lr": rate * group["rate"]} for group in method.parameter_groups()]
+    optimizer = torch.optim.SGD(groups, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+
+    def step(loss):
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+
+    method.train()
+    for number in range(steps):
+        rows = torch.randint(len(x), (100,))
+        views = [x[rows] + 0.1 * torch.randn(100, 1, 1, 2) for _ in range(method.views)]
+        method.update(torch.stack(views) if method.views > 1 else x[rows], y[rows], step)
+        method.moved((number + 1) / steps)
+    settle(method)
+    method.eval().finalize(batches)
+    return method, x, y, ring
+
+
+@pytest.mark.parametrize("name", SEVEN)
+def test_two_moons_are_known_and_what_lies_around_them_is_not(name):
+    method, x, y, ring = moons(name)
+    with torch.no_grad():
+        on, around = method(x), method(ring)
+    assert float((method.probs(on.logits).argmax(1) == y).float().mean()) > 0.97
+    native = method.scores[0]
+    score = torch.cat([on.scores[native], around.scores[native]]).double().numpy()
+    assert auroc(score, np.arange(len(score)) >= len(x)) > 0.9
+
+
+def test_softmax_entropy_does_not_know_what_lies_around_the_moons():
+    """Why the density is there: of the same network the entropy is lower far away than on the data."""
+    method, x, _, ring = moons("ddu")
+    with torch.no_grad():
+        on, around = method(x).scores["entropy"], method(ring).scores["entropy"]
+    assert auroc(torch.cat([on, around]).double().numpy(), np.arange(900) >= 600) < 0.5
+
+
+def test_postnet_densities_of_two_moons_integrate_to_one_and_evidence_falls():
+    method, x, _, ring = moons("postnet", latent=2)
+    assert torch.allclose(masses(method.flows), torch.ones(2, dtype=torch.float64), atol=0.01)
+    with torch.no_grad():
+        on, around = (method.alpha(method.log_densities(method.features(rows))).sum(1) for rows in (x, ring))
+    assert on.median() > 100 * around.median()
+    assert around.median() < 10  # of 600 images: next to nothing above the prior's 2
+
+
+# ---- meaning, and the values of others
+
+
+def test_duq_kernels_and_centroids_are_those_of_the_original():
+    stored = {name: torch.from_numpy(np.asarray(array)) for name, array in load("pract_duq").items()}
+    width, classes, _ = stored["W"].shape
+    recipe = DUQ.recipe_class(width=width, lengthscale=float(stored["length_scale"]), momentum=float(stored["gamma"]))
+    method = DUQ(recipe, Setting("mlp", 1, 8, classes))
+    method.weight = nn.Parameter(stored["W"])
+    method.sums.copy_(stored["m"])
+    method.counts.copy_(stored["n"])
+    with torch.no_grad():
+        placed = method.place(stored["z"])
+        log_kernels = method.log_kernels(placed)
+    assert torch.allclose(placed, stored["emb"], atol=1e-6)
+    assert torch.allclose(log_kernels.exp(), stored["x_kernel"], atol=1e-6)
+    assert torch.allclose(-log_kernels.max(1).values, stored["uncertainty"], rtol=1e-4, atol=1e-5)
+    method.follow(placed, stored["y_onehot"].argmax(1))
+    assert torch.allclose(method.counts, stored["n_after_update"], atol=1e-5)
+    assert torch.allclose(method.sums, stored["m_after_update"], atol=1e-6)
+
+
+def test_duq_penalty_is_two_sided():
+    method = DUQ(DUQ.recipe_class(), SMALL)
+    for slope, penalty in ((0.0, 1.0), (1.0, 0.0), (3.0, 4.0)):
+        x = torch.zeros(4, 1, 8, 8, requires_grad=True)
+        kernel = 1 + slope * x[:, 0, 0, 0]  # its gradient has the length `slope`
+        assert float(method.penalty(x, kernel.log()[:, None]).detach()) == pytest.approx(penalty, abs=1e-6)
+
+
+def test_postnet_dirichlet_and_loss_are_those_of_the_original():
+    """The original sums over the batch; the mean is ours."""
+    stored = {name: torch.from_numpy(np.asarray(array)) for name, array in load("postnet_dirichlet").items()}
+    method = PostNet(PostNet.recipe_class(latent=5), Setting("mlp", 1, 8, 4)).double().eval()
+    method.head = nn.Identity()
+    with torch.no_grad():
+        for name, values in (("running_mean", "bn_mean"), ("running_var", "bn_var")):
+            getattr(method.norm, name).copy_(stored[values])
+        method.norm.weight.copy_(stored["bn_weight"])
+        method.norm.bias.copy_(stored["bn_bias"])
+        method.counts.copy_(stored["N"])
+        for name, values in (("centres", "x0"), ("softness", "alpha_prime"), ("strength", "beta_prime")):
+            getattr(method.flows, name).copy_(stored[values])
+        latent = method.norm(stored["z_in"])
+        alpha = method.alpha(method.flows(latent))
+    assert torch.allclose(latent, stored["latent_after_bn"], atol=1e-8)
+    assert torch.allclose(alpha, stored["x_alpha"], rtol=1e-6)
+    assert torch.allclose(alpha / alpha.sum(1, keepdim=True), stored["prob"], atol=1e-8)
+    spread = torch.distributions.Dirichlet(alpha).entropy()
+    loss = uncertain_cross_entropy(alpha, stored["labels"]).sum() - float(stored["regr"]) * spread.sum()
+    assert float(loss) == pytest.approx(float(stored["uce_loss_sum"]), rel=1e-9)
+
+
+def test_uncertain_cross_entropy_is_the_mean_over_the_dirichlet():
+    torch.manual_seed(0)
+    alpha = torch.tensor([[2.0, 5.0, 1.5]])
+    drawn = torch.distributions.Dirichlet(alpha[0]).sample((200_000,))
+    assert float(uncertain_cross_entropy(alpha, torch.tensor([2]))) == pytest.approx(
+        -float(drawn[:, 2].log().mean()), rel=0.02
+    )
+
+
+def test_postnet_says_the_mean_of_its_dirichlet_and_the_density_of_its_answer():
+    method = PostNet(PostNet.recipe_class(), SMALL).eval()
+    x = torch.randn(7, 1, 8, 8)
+    with torch.no_grad():
+        output, log_q = method(x), method.log_densities(method.features(x))
+    alpha = 1 + method.counts * log_q.exp()
+    assert torch.allclose(output.logits[:, 0].exp().double(), alpha / alpha.sum(1, keepdim=True), atol=1e-6)
+    assert torch.allclose(output.scores["evidence"].double(), -log_q[torch.arange(7), alpha.argmax(1)], atol=1e-5)
+
+
+def test_entropy_is_exact_where_the_original_adds_to_the_logarithm():
+    stored = load("pract_entropy_mi")
+    assert np.allclose(entropy(torch.from_numpy(stored["probs"])), stored["x_entropy_exact"], atol=1e-6)
+    draws = torch.from_numpy(stored["samples_B_C_S"]).transpose(1, 2)
+    information = entropy(draws.mean(1)) - entropy(draws).mean(1)
+    assert np.allclose(information, stored["x_mi_exact"], atol=1e-12)
+
+
+def test_class_gaussians_are_fitted_to_training_features_with_true_labels():
+    method = DDU(DDU.recipe_class(), SMALL).eval()
+    x, y = torch.randn(90, 1, 8, 8), torch.arange(90) % 3
+    method.finalize([(x[:50], y[:50], None), (x[50:], y[50:], None)])
+    with torch.no_grad():
+        features = method.features(x).double()
+    for c in range(3):
+        assert torch.allclose(method.gaussians.means[c], features[y == c].mean(0), atol=1e-9)
+    assert torch.allclose(method.gaussians.log_shares.exp(), torch.full((3,), 1 / 3, dtype=torch.float64))
+
+
+def test_sngp_scores_are_of_its_mean_field_logits():
+    method = SNGP(SNGP.recipe_class(width=64), SMALL).eval()
+    x = torch.randn(40, 1, 8, 8)
+    method.finalize([(x, None, None)])
+    with torch.no_grad():
+        output = method(x)
+        expanded = method.gp.expand(output.embeddings)
+    z = method.gp.mean(expanded).detach() / (1 + math.pi / 8 * method.gp.variance(expanded)).sqrt()[:, None]
+    assert torch.allclose(output.logits[:, 0], z, atol=1e-6)
+    assert torch.allclose(output.scores["dempster_shafer"], 3 / (3 + z.exp().sum(1)), atol=1e-6)
+    assert torch.allclose(output.scores["entropy"], entropy(z.softmax(1)), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (17, 40), (1, 2), (96, 64)])
+def test_the_decoder_makes_images_of_any_shape(shape):
+    assert decoder(10, 3, shape, 8)(torch.randn(2, 10)).shape == (2, 3, *shape)
+
+
+def test_dcs_scores_are_distances_to_the_nearest_centroid():
+    method = DCS(DCS.recipe_class(), SMALL).eval()
+    x = torch.randn(4, 1, 8, 8)
+    with torch.no_grad():
+        output = method(x)
+        places = method.head(output.embeddings)
+    by_hand = torch.tensor([[float((p - e).square().sum().sqrt()) for e in method.centroids.detach()] for p in places])
+    assert torch.allclose(output.scores["distance"], by_hand.min(1).values, atol=1e-5)
+    assert torch.equal(output.logits[:, 0].argmax(1), by_hand.argmin(1))
+    y = torch.tensor([0, 1, 2, 0])
+    terms = [
+        by_hand[i, c] ** 2 if c == y[i] else max(0.0, 4.0 - by_hand[i, c]) ** 2 / 2 for i in range(4) for c in range(3)
+    ]
+    assert float(method.distance_loss(by_hand, y)) == pytest.approx(float(sum(terms)) / 4, rel=1e-5)
+
+
+def test_dcu_pretrains_the_features_without_labels():
+    method = DCU(DCU.recipe_class(), SMALL)
+    x = torch.randn(2, 6, 1, 8, 8)
+
+    def gradient(labels):
+        method.zero_grad()
+        method.loss(x, torch.tensor(labels)).backward()
+        return method.features[1].weight.grad.clone(), method.head.weight.grad.clone()
+
+    first, other = gradient([0, 1, 2, 0, 1, 2]), gradient([2, 2, 0, 1, 0, 0])
+    assert torch.equal(first[0], other[0]) and not torch.equal(first[1], other[1])
+    method.moved(0.6)
+    first, other = gradient([0, 1, 2, 0, 1, 2]), gradient([2, 2, 0, 1, 0, 0])
+    assert not torch.allclose(first[0], other[0])

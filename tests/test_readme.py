@@ -1,0 +1,116 @@
+"""README and docs follow the code: snippets run, commands parse, links lead somewhere, guides are what the tests run."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from nescio.cli import COMMANDS, parser_for
+from nescio.protocols.base import registry as protocols
+from paths import ROOT
+
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("results/*/*.md"))]
+PAGES = [page for page in PAGES if page.name != "tables.md"]
+GUIDE = "settling"  # the protocol of docs/add-a-protocol.md
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page, *languages):
+    """What stands between fences of these languages."""
+    return [text for language, text in FENCE.findall(page.read_text("utf-8")) if language in languages]
+
+
+def commands(page):
+    """Every `nescio …` of a page that gives options or files, in a block, indented or inside a sentence."""
+    rest = FENCE.sub("", page.read_text("utf-8"))
+    shown = "\n".join([*blocks(page, "", "sh"), *re.findall(r"^    (nescio .*)$", rest, re.MULTILINE)])
+    lines = [line.strip() for line in shown.replace("\\\n", " ").splitlines()]
+    inside = [" ".join(text.split()) for text in re.findall(r"`(nescio [^`]+)`", rest)]
+    return [_command(line) for line in (*lines, *inside) if line.startswith("nescio ")]
+
+
+def _command(line):
+    """Without the comment, the file that its output goes to, and the words that stand for more of the same."""
+    line = re.split(r"\s#\s|\s\|\s|\s>\s|(?<=\S)\s{3,}(?=\S)", re.sub(r" {2,}(?=--)", " ", line))[0]
+    return line.replace("…", "").strip()
+
+
+def test_the_snippets_of_the_readme_run_as_they_stand(tmp_path):
+    """One after the other in one process, in an empty folder; then the commands on the files that they wrote."""
+    code = "\n".join(blocks(README, "python"))
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    for words in (["-c", code], ["-m", "nescio", "evaluate", "preds.npz"]):
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "index.html").is_file()
+
+
+def test_the_sample_of_the_readme_is_what_the_command_prints(tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"}
+    made, shown = blocks(README, "")[1:3]
+    printed = ""
+    for line in (line for line in made.splitlines() if line.startswith("nescio ")):
+        words = [sys.executable, "-m", *shlex.split(_command(line))]
+        done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        printed = done.stdout
+    lines = [line.rstrip() for line in printed.splitlines()]
+    for line in shown.splitlines():
+        assert line == "…" or line.rstrip() in lines, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_parse(page):
+    for words in map(shlex.split, commands(page)):
+        if words[1:3] == ["run", GUIDE]:  # installed by tests/protocols/test_outside_protocol.py alone
+            continue
+        line = " ".join(words)
+        assert words[1] in COMMANDS, line
+        if words[1] == "run" and len(words) > 2:
+            assert words[2] in protocols, line
+        if len(words) > 2 + (words[1] in ("run", "store")):  # more than its name
+            _, unknown = parser_for(words[1]).parse_known_args(words[1:])
+            assert not unknown, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_tests_exist(page):
+    text = page.read_text("utf-8")
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (page.parent / link).exists(), link
+    for path in re.findall(r"`((?:tests|src|docs|examples|results)/[\w/.-]+?)(?:::\w+)?`", text):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_guide_to_protocols_shows_the_protocol_that_the_tests_run():
+    tree = ast.parse((ROOT / "tests" / "protocols" / "test_outside_protocol.py").read_text("utf-8"))
+    (source,) = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "SOURCE"
+    ]
+    assert blocks(ROOT / "docs" / "add-a-protocol.md", "python") == [source.lstrip("\n")]
+
+
+def test_the_guide_to_data_names_every_source_and_change():
+    from nescio.datasets import registry
+    from nescio.datasets.corruptions import CORRUPTIONS
+
+    text = (ROOT / "docs" / "data.md").read_text("utf-8")
+    for name in (*registry, *CORRUPTIONS):
+        assert f"`{name}" in text, name
+
+
+def test_the_snippets_of_the_guide_to_data_run(tmp_path):
+    pytest.importorskip("torch")
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    code = "\n".join(blocks(ROOT / "docs" / "data.md", "python"))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

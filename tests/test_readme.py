@@ -1,4 +1,4 @@
-"""README and docs follow the code: snippets run, commands parse, links lead somewhere, guides are what the tests run."""
+"""README and docs follow the code: snippets run, commands parse, links lead somewhere, guides are what tests run."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def _numbered(shown: LoadedImages, network: Network, keeping: Keeping) -> Loaded
     if "logits" not in keeping.fields:
         return replace(shown, images=replace(shown.images, taught=None))
     try:
-        return numbered(shown, network.classes, network.class_names)
+        return numbered(shown, network.classes, network.class_names, network.class_map)
     except BadInput:
         if trial is None:
             raise

@@ -100,7 +100,7 @@ def run(options: Options) -> int:
     judged = guarded.judge(check) if check is not None and promise.attainable else None
     untaught = 0 if predictions.taught is None else int((~predictions.taught).sum())
     if options.json:
-        about = {"file": files[0], **options.inputs.origin(files[0])}
+        about: dict[str, Any] = {"file": files[0], **options.inputs.origin(files[0])}
         about |= {"classes": predictions.classes, "untaught": untaught, "notes": predictions.notes}
         say(json_of({**about, **_facts(guarded, judged)}))
     elif promise.attainable:

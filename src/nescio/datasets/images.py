@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio.datasets import imagenet
 from nescio.datasets.base import Dataset, Images, Joined, load, registry, splits
 from nescio.datasets.changes import Change
 from nescio.datasets.view import View
@@ -29,7 +30,6 @@ from nescio.identity import Checked, seed_for, tag
 from nescio.work.store import Store
 
 Array = NDArray[Any]
-IMAGENET = 1000  # classes
 Split = Literal["train", "val", "test", "out", "learnt", "given", "outside"]
 
 
@@ -228,21 +228,26 @@ def absolute(data: str) -> str:
 # ---- labels in the numbering of a network
 
 
-def numbered(images: LoadedImages, classes: int, names: Sequence[str] | None = None) -> LoadedImages:
+def numbered(
+    images: LoadedImages, classes: int, names: Sequence[str] | None = None, class_map: Sequence[tuple[str, int]] = ()
+) -> LoadedImages:
     """The images with labels in the numbering of a network of so many classes; rows of other classes are left out.
 
-    By the names of the network's classes, where they are known and the set's are among them; by ImageNet's WordNet ids;
-    by the numbers that are the set's names; else the set must have as many classes as the network, in its order.
+    By a class map (name of a set's class, the network's label), where one is given; by the names of the network's
+    classes, where they are known and fit the set's; by ImageNet's WordNet ids or class names; by the numbers that are
+    the set's names; else the set must have as many classes as the network, in its order.
     """
-    number = _numbers(images.classes, classes, names)
+    number = _numbers(images.classes, classes, names, dict(class_map))
     if number is None:
         raise BadInput(
-            f"{images.name} has {len(images.classes)} classes and the model {classes}: give it a set of its own "
-            "classes, or give the set with --out."
+            f"{images.name} has {len(images.classes)} classes and the model {classes}: {_known(classes, names)}, and "
+            f"here are {_some(images.classes)}. Give it a set of its own classes, name them with --classes FILE, or "
+            "give the set with --out."
         )
     kept = images.take(np.flatnonzero(number[images.labels] >= 0))
     if not len(kept):
-        raise BadInput(f"No image of {images.name} is of a class that the model knows.")
+        known = f"--classes names {_some(list(dict(class_map)))}" if class_map else _known(classes, names)
+        raise BadInput(f"No image of {images.name} is of a class that the model knows: {known}.")
     votes = kept.images.annotations
     if votes is not None:
         known = np.flatnonzero(number >= 0)
@@ -251,24 +256,38 @@ def numbered(images: LoadedImages, classes: int, names: Sequence[str] | None = N
     return replace(kept, images=replace(kept.images, labels=number[kept.labels], annotations=votes))
 
 
-def _numbers(names: Sequence[str], classes: int, known: Sequence[str] | None) -> Array | None:
+def _numbers(
+    names: Sequence[str], classes: int, known: Sequence[str] | None, class_map: Mapping[str, int]
+) -> Array | None:
     """(c,) the network's label of every class of the set, −1 where it has none; None if they do not fit together."""
-    if known is not None and set(known) <= set(names):
+    if class_map:
+        return np.array([class_map.get(name, -1) for name in names])
+    if known is not None and (set(known) <= set(names) or set(names) <= set(known)):
         return _places(names, known)
     if len(names) == classes and set(names) == set(map(str, range(classes))):
         return np.array([int(name) for name in names])  # folders named by numbers are sorted as texts
-    if classes == IMAGENET and all(len(name) == 9 and name[0] == "n" and name[1:].isdigit() for name in names):
-        found = _places(names, _imagenet())
-        return found if (found >= 0).all() else None
+    if classes == imagenet.CLASSES:
+        if all(len(name) == 9 and name[0] == "n" and name[1:].isdigit() for name in names):
+            found = _places(names, imagenet.wordnet_ids())
+            return found if (found >= 0).all() else None
+        numbers = [imagenet.by_name().get(imagenet.plain(name), ()) for name in names]
+        if all(len(own) == 1 for own in numbers):  # a name of two classes says nothing
+            return np.array([own[0] for own in numbers])
     return np.arange(classes) if len(names) == classes else None
 
 
-def _imagenet() -> Sequence[str]:
-    """The WordNet ids of ImageNet-1k, in order."""
-    from timm.data.imagenet_info import ImageNetInfo
+def _known(classes: int, names: Sequence[str] | None) -> str:
+    """Which names of classes a network knows, in words."""
+    if names is not None:
+        return f"it knows the classes {_some(names)}"
+    numbers = f"the numbers 0 to {classes - 1}"
+    if classes != imagenet.CLASSES:
+        return f"it knows {numbers}"
+    return f"it knows ImageNet's WordNet ids (n01440764 …), its class names (tench, goldfish …) and {numbers}"
 
-    names: Callable[[], Sequence[str]] = ImageNetInfo("imagenet-1k").label_names
-    return names()
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
 
 
 def _places(names: Sequence[str], among: Sequence[str]) -> Array:

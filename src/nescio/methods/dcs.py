@@ -19,10 +19,12 @@ class DCSRecipe(Learning):
     weight: float = hparam(0.1, log_uniform(0.01, 1.0), "λ of the distance loss; the larger, the stronger")
     margin: float = hparam(4.0, log_uniform(1.0, 10.0), "distance from which other centroids are far enough")
     width: int = hparam(32, choice(16, 32, 64), "dimensions of the centroids")
+    # Squared distances of wide features are steep: with the network's own rate a ResNet's loss explodes at once.
+    output: float = hparam(0.02, None, "multiplies the learning rate of h and of the centroids")
 
     def check(self) -> None:
         super().check()
-        self.need(0, "weight", "margin", above=True)
+        self.need(0, "weight", "margin", "output", above=True)
         self.need(1, "width")
 
 
@@ -45,6 +47,11 @@ class DCS(Method):
         self.head = nn.Linear(self.features.num_features, recipe.width)
         apart = recipe.margin / math.sqrt(2 * recipe.width)  # so that centroids start about a margin from each other
         self.centroids = nn.Parameter(apart * torch.randn(setting.classes, recipe.width))
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        (group,) = super().parameter_groups()
+        output = {"params": [*self.head.parameters(), self.centroids], "rate": group["rate"] * self.recipe.output}
+        return [group | {"params": list(self.features.parameters())}, group | output]
 
     def distances(self, embeddings: Tensor) -> Tensor:
         """(b, c) distances to the centroids, from differences: products would lose the digits of small ones."""

@@ -6,22 +6,25 @@ import difflib
 import fnmatch
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from nescio import datasets
 from nescio.checkpoints import read_weights
+from nescio.datasets import imagenet
 from nescio.datasets.base import Pixels
 from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
 from nescio.networks import weights
-from nescio.networks.forward import Classifier
+from nescio.networks.forward import Classifier, heads
 from nescio.runtime import Runtime
 from nescio.training import load_method, train_step
 from nescio.trials import Trial, from_plain
@@ -29,6 +32,8 @@ from nescio.work.steps import Step
 from nescio.work.store import Store
 
 TORCHVISION, STORE = "torchvision:", "store:"
+AT = "@"  # between a name and the file of weights of one's own
+LITE = "tf_efficientnet_lite"
 NOWHERE = weights.Remote()
 
 
@@ -47,10 +52,12 @@ class Network:
     trial: Trial | None = None  # what it was trained by, or is to be
     file: Path | None = None  # its weights, once they are found …
     checksum: str = ""  # … and their checksum
+    class_map: tuple[tuple[str, int], ...] = ()  # what a set calls a class, and the network's label of it
+    image_padding: bool = False  # of EfficientNet-Lite: see weights.pad_for_the_image
 
     @property
     def arch(self) -> str:
-        return self.name.removeprefix(TORCHVISION).removeprefix(STORE)
+        return self.name.partition(AT)[0].removeprefix(TORCHVISION).removeprefix(STORE)
 
     def parent(self, root: str | Path | None = None) -> Step | str:
         """What the key of its predictions follows from: the step that trains it, or the checksum of its weights."""
@@ -63,7 +70,12 @@ class Network:
     @property
     def identity(self) -> dict[str, Any]:
         """What else its predictions depend on, as plain values."""
-        return {} if self.trial is not None else {"model": self.name, "mean": self.mean, "std": self.std}
+        own = {"class_map": self.class_map} if self.class_map else {}
+        if self.trial is not None:
+            return own
+        if self.arch.startswith(LITE):
+            own |= {"padding": "image" if self.image_padding else "map"}
+        return {"model": self.name, "mean": self.mean, "std": self.std, **own}
 
 
 # ---- names
@@ -163,14 +175,17 @@ def _meant(name: str) -> str:
 
 
 def network(name: str, store: Store, root: str | Path | None = None) -> Network:
-    """The network of a name: a timm name, torchvision:NAME, or store:KEY."""
+    """The network of a name: a timm name, torchvision:NAME, either with @FILE for weights of one's own, or store:KEY."""
+    bare, at, file = name.partition(AT)
+    if at and not name.startswith(STORE):
+        return replace(with_weights(network(bare, store, root), Path(file).expanduser()), name=name)
     if name.startswith(STORE):
         return trained(trial_of(store.find("train", name.removeprefix(STORE)), store), root)
     found = _torchvision_model(name) if name.startswith(TORCHVISION) else _timm(name)
     if found is None:
         raise BadInput(
-            f"There is no classifier named {name!r}.{_meant(name)} There are timm's names, torchvision:NAME, and "
-            "store:KEY for a network of `nescio train`."
+            f"There is no classifier named {name!r}.{_meant(name)} There are timm's names, torchvision:NAME, "
+            "either with @FILE for weights of your own, and store:KEY for a network of `nescio train`."
         )
     return found
 
@@ -209,9 +224,6 @@ def _timm(name: str) -> Network | None:
     return Network(name, view, mean, std, int(cfg.num_classes), None, remote, (*called, arch))
 
 
-LITE = "tf_efficientnet_lite"
-
-
 def _stem(url: str) -> str:
     name = Path(url).name
     return next((name.removesuffix(ending) for ending in weights.ENDINGS if name.endswith(ending)), name)
@@ -220,7 +232,7 @@ def _stem(url: str) -> str:
 def _build_timm(wanted: Network, file: Path, drop: float | None) -> tuple[nn.Module, Network]:
     import timm
 
-    options: dict[str, Any] = {} if drop is None else {"drop_rate": drop}
+    options: dict[str, Any] = {"num_classes": wanted.classes} | ({} if drop is None else {"drop_rate": drop})
     module = timm.create_model(wanted.arch, **options)
     state = read_weights(file)
     if wanted.arch.startswith(LITE) and weights.is_lite_port(state):
@@ -228,8 +240,9 @@ def _build_timm(wanted: Network, file: Path, drop: float | None) -> tuple[nn.Mod
         if odd := weights.differences(module.state_dict(), state):
             size = "it is an EfficientNet-Lite of another size, or with other classes"
             raise BadInput(f"{file} does not fit {wanted.name}: {size} ({odd}).")
-        weights.pad_as_the_port(module, wanted.view.size)
         wanted = replace(wanted, mean=weights.LITE_MEAN, std=weights.LITE_STD)
+    if wanted.arch.startswith(LITE) and wanted.image_padding:
+        weights.pad_for_the_image(module, wanted.view.size)
     odd = weights.differences(module.state_dict(), state)
     if not odd:
         weights.load(module, state, file, wanted.name)
@@ -276,7 +289,7 @@ def _build_torchvision(wanted: Network, file: Path) -> nn.Module:
     import torchvision
 
     arch = wanted.arch.partition(".")[0]
-    module = torchvision.models.get_model(arch, weights=None, **OPTIONS.get(arch, {}))
+    module = torchvision.models.get_model(arch, weights=None, num_classes=wanted.classes, **OPTIONS.get(arch, {}))
     weights.load(module, weights.dense_names(read_weights(file)), file, wanted.name)
     for head in ("aux1", "aux2", "AuxLogits"):  # they only help to train
         if hasattr(module, head):
@@ -320,14 +333,47 @@ def weights_folder(weights_path: Path | None = None) -> Path | None:
 
 
 def with_weights(wanted: Network, place: Path | None = None) -> Network:
-    """The network with its weights found: a named file, one of its name in a named folder, or published ones."""
+    """The network with its weights found: a named file, one of its name in a named folder, or published ones.
+
+    A named file may be of a network that was fine-tuned: it then has as many classes as the file's last layer.
+    """
     if wanted.trial is not None:
         return wanted
-    file = _weights_of(wanted, weights_folder(place))
+    file = wanted.file or _weights_of(wanted, weights_folder(place))
+    if place is not None and place.is_file():
+        wanted = replace(wanted, classes=_head_rows(wanted, file) or wanted.classes)
     return replace(wanted, file=file, checksum=weights.checksum(file))
 
 
+def _head_rows(wanted: Network, file: Path) -> int | None:
+    """How many classes the last layer of a checkpoint has; None where it has none of that name."""
+    state = read_weights(file)
+    if weights.is_lite_port(state):
+        return len(state["_fc.weight"])
+    name = _torchvision_head(wanted) if wanted.name.startswith(TORCHVISION) else _timm_head(wanted)
+    return len(state[name]) if name in state else None
+
+
+def _timm_head(wanted: Network) -> str:
+    import timm
+
+    name: Any = timm.get_pretrained_cfg(wanted.arch).classifier
+    return f"{name if isinstance(name, str) else name[0]}.weight"
+
+
+def _torchvision_head(wanted: Network) -> str:
+    import torchvision
+
+    arch = wanted.arch.partition(".")[0]
+    with torch.device("meta"):
+        module = torchvision.models.get_model(arch, weights=None, **OPTIONS.get(arch, {}))
+    (head,) = heads(module, wanted.classes)
+    return next(f"{name}.weight" for name, layer in module.named_modules() if layer is head)
+
+
 def _weights_of(wanted: Network, place: Path | None) -> Path:
+    if place is not None and not place.exists():
+        raise BadInput(f"There is no folder and no file of weights at {place}.")
     if place is not None and place.is_file():
         return place
     looked = []
@@ -356,6 +402,53 @@ def build_classifier(wanted: Network, drop: float | None = None) -> tuple[nn.Mod
     if wanted.name.startswith(TORCHVISION):
         return _build_torchvision(wanted, wanted.file), wanted
     return _build_timm(wanted, wanted.file, drop)
+
+
+# ---- names of classes
+
+
+def answer_names(wanted: Network) -> tuple[str, ...] | None:
+    """What the network's answers are called, class 0 first; None where nobody knows."""
+    if wanted.class_names is not None:
+        return wanted.class_names
+    return imagenet.descriptions() if wanted.trial is None and wanted.classes == imagenet.CLASSES else None
+
+
+def with_classes(wanted: Network, file: Path) -> Network:
+    """The network with the names of its classes from a file: one name a line, class 0 first; or NAME=CLASS a line
+    (NAME,CLASS in a .csv file), what a set calls a class and the network's number or name of it."""
+    try:
+        lines = [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}.") from None
+    parts = [re.split("," if file.suffix == ".csv" else r"\t|=", line, maxsplit=1) for line in lines]
+    if lines and all(len(words) == 2 for words in parts):
+        pairs = tuple((name.strip(), _class_number(wanted, number.strip(), file)) for name, number in parts)
+        return replace(wanted, class_map=pairs)
+    if len(lines) != wanted.classes:
+        raise BadInput(
+            f"{file} has {len(lines)} names and {wanted.name} {wanted.classes} classes: write one name a line, class 0 "
+            "first, or NAME=CLASS on every line."
+        )
+    if len(set(lines)) < len(lines):
+        twice = next(name for name in lines if lines.count(name) > 1)
+        raise BadInput(f"{file} holds {twice} twice: every class needs a name of its own.")
+    pairs = tuple((name, number) for number, name in enumerate(lines))
+    return replace(wanted, class_names=tuple(lines), class_map=pairs)
+
+
+def _class_number(wanted: Network, word: str, file: Path) -> int:
+    """The network's number of a class, by its number or its name."""
+    if word.isdecimal() and int(word) < wanted.classes:
+        return int(word)
+    names = wanted.class_names
+    if names is not None and word in names:
+        return names.index(word)
+    known = imagenet.by_name().get(imagenet.plain(word), ()) if wanted.classes == imagenet.CLASSES else ()
+    if len(known) == 1:
+        return known[0]
+    why = f"is the name of {len(known)} classes ({', '.join(map(str, known))})" if known else "is no class"
+    raise BadInput(f"{file}: {word!r} {why} of {wanted.name}: write a number from 0 to {wanted.classes - 1}.")
 
 
 def parameters(module: nn.Module) -> int:

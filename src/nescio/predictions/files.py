@@ -183,7 +183,10 @@ def naming(path: Path, done: str) -> Iterator[None]:
     except MemoryError:
         raise BadInput(f"{path} cannot be {done}: it asks for more memory than there is.") from None
     except OSError as no:
-        raise BadInput(f"{path} cannot be {done}: {(no.strerror or str(no)).rstrip('.')}.") from None
+        # NumPy reports a write that was cut short without an error number: there was no room
+        short = done == "written" and no.errno is None
+        why = "the disk is full: make room and run again" if short else no.strerror or str(no)
+        raise BadInput(f"{path} cannot be {done}: {why.rstrip('.')}.") from None
 
 
 @contextmanager

@@ -1,0 +1,39 @@
+"""The classes of ImageNet-1k by WordNet id and by name; some names, such as crane and maillot, stand for two classes."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+CLASSES = 1000
+
+
+@cache
+def wordnet_ids() -> tuple[str, ...]:
+    """n01440764 and so on, in order of the classes."""
+    from timm.data.imagenet_info import ImageNetInfo
+
+    return tuple(ImageNetInfo("imagenet-1k").label_names())  # type: ignore[no-untyped-call]
+
+
+@cache
+def descriptions() -> tuple[str, ...]:
+    """All names of each class in one text: "tench, Tinca tinca"."""
+    from timm.data.imagenet_info import ImageNetInfo
+
+    return tuple(ImageNetInfo("imagenet-1k").label_descriptions())  # type: ignore[no-untyped-call]
+
+
+@cache
+def by_name() -> dict[str, tuple[int, ...]]:
+    """Plain name or WordNet id → the classes that bear it."""
+    places: dict[str, list[int]] = {}
+    for number, (wordnet, names) in enumerate(zip(wordnet_ids(), descriptions(), strict=True)):
+        for name in {wordnet, *map(plain, names.split(","))}:
+            places.setdefault(name, []).append(number)
+    return {name: tuple(numbers) for name, numbers in places.items()}
+
+
+def plain(name: str) -> str:
+    """A name as it is compared: small letters, and one space for what divides words."""
+    return re.sub(r"[\s_-]+", " ", name).strip().lower()

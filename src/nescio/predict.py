@@ -264,16 +264,19 @@ def predict_all(
         if fresh and say:
             say(_sentence(network, step, context.store))
 
-    for (images, view), numbers in groups.items():
-        tasks = [Task(f"{pairs[number][0].name} on {data_name(images.data)}", one, (number,)) for number in numbers]
-        with start("local", 0) as launcher:
-            made.failures += launcher.run(tasks)
-        if forget and any(number in finished for number in numbers):
-            shown = _numbered(images.load(context.root, context.store), pairs[numbers[0]][0], keeping)
-            views.forget(shown, view, context.store)
-        done += len(numbers)
-        if watch:
-            watch(done, len(made.failures), len(pairs))
+    if watch:
+        watch(0, 0, len(pairs))  # the clock starts before the first network
+    with start("local", 0) as launcher:
+        for (images, view), numbers in groups.items():
+            for number in numbers:
+                task = Task(f"{pairs[number][0].name} on {data_name(images.data)}", one, (number,))
+                made.failures += launcher.run([task])
+                done += 1
+                if watch:
+                    watch(done, len(made.failures), len(pairs))
+            if forget and any(number in finished for number in numbers):
+                shown = _numbered(images.load(context.root, context.store), pairs[numbers[0]][0], keeping)
+                views.forget(shown, view, context.store)
     made.steps = [finished[number] for number in sorted(finished)]
     return made
 

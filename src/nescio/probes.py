@@ -52,7 +52,7 @@ def jacobian_norm(
 
 
 def how_jacobian(classes: int, exact: bool = False) -> str:
-    """How `jacobian_norm` of so many classes is computed, for those who read the scores."""
+    """How `jacobian_norm` of so many classes is computed, for readers of the scores."""
     return "exact" if exact or classes <= EXACT_CLASSES else f"estimated from {HUTCHINSON} random directions"
 
 

@@ -84,7 +84,7 @@ class Runtime:
 
 
 def runtime(device: str = "auto", precision: str = "auto") -> Runtime:
-    """Picks the device once: the GPU if there is one. bf16 on a GPU, float32 on a CPU, unless said otherwise.
+    """Picks the device once: the GPU if there is one. bf16 on a GPU, float32 on a CPU, by default.
 
     Under `torchrun` it joins the other processes: gradients are averaged, and each takes its share of every batch.
     """
@@ -156,7 +156,7 @@ def random_state() -> dict[str, Any]:
 def restore_random_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"].cpu())
     if torch.cuda.is_available() and state["cuda"]:
-        torch.cuda.set_rng_state_all([each.cpu() for each in state["cuda"]])
+        torch.cuda.set_rng_state_all([one.cpu() for one in state["cuda"]])
     name, keys, position, has_gauss, gauss = state["numpy"]
     np.random.set_state((name, keys.cpu().numpy().astype(np.uint32), position, has_gauss, gauss))
     version, inner, gauss_next = state["python"]

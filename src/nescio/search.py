@@ -119,7 +119,7 @@ R = TypeVar("R")
 
 def searched(recipe: type) -> dict[str, Search]:
     """The fields that a search may move, with their ranges."""
-    return {each.name: each.metadata["search"] for each in fields(recipe) if each.metadata.get("search") is not None}
+    return {f.name: f.metadata["search"] for f in fields(recipe) if f.metadata.get("search") is not None}
 
 
 def draw(recipe: type[R], trial: int, seed: int = 0) -> R:

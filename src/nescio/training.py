@@ -99,7 +99,7 @@ def facts_of(step: Step, store: Store) -> dict[str, Any]:
 
 
 def pace(step: Step, context: Context) -> dict[str, Any]:
-    """Images, seconds and images a second of a trained network, for those who watch."""
+    """Images, seconds and images per second of a trained network, for progress."""
     facts = facts_of(step, context.store)
     images, seconds = facts["images"], max(facts["seconds"], 1e-9)
     return {"images": images, "seconds": seconds, "images/s": images / seconds}
@@ -167,7 +167,7 @@ def take_weights(method: Method, start: str, store: Store) -> list[str]:
 def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
     """A trial's method with the initial weights that its init seed gives."""
     classes = len(trial.classes) if trial.classes is not None else len(dataset.classes)
-    # without the method: networks of one seed start alike, whatever they are taught by (UIMNET §1)
+    # without the method: networks of one seed start alike, whatever method trains them (UIMNET §1)
     seed_everything(seed_for("init", trial.backbone, trial.init_seed))
     setting = Setting(trial.backbone, dataset.channels, dataset.shape, classes, trial.spectral, rows)
     return methods[trial.method](trial.recipe, setting)
@@ -249,7 +249,7 @@ def _fit(
     seed_everything(seed_for(seed, "finalize"))
     with evaluating(method), runtime.autocast():
         method.finalize(stream.plain())
-    learnt = sum(each.numel() for each in method.parameters() if each.requires_grad)
+    learnt = sum(weight.numel() for weight in method.parameters() if weight.requires_grad)
     return method.eval(), {"params": learnt, "seconds": seconds, "images": seen}
 
 
@@ -282,7 +282,7 @@ def _begin(
     with evaluating(method), torch.no_grad(), runtime.autocast():
         method.prepare(stream.plain())
         # Several GPUs may differ in the last bits of what `prepare` saw, and gradients alone would never join them.
-        runtime.mean([each for each in method.state_dict().values() if each.is_floating_point()])
+        runtime.mean([tensor for tensor in method.state_dict().values() if tensor.is_floating_point()])
     return method, stream
 
 
@@ -427,7 +427,7 @@ class _Stream:
         check_views(self.plan, self.views)
 
     def __len__(self) -> int:
-        """Parts of batches in an epoch; an incomplete last batch is left out."""
+        """Parts of batches in an epoch; an incomplete last batch is omitted."""
         rows = self.plan.batch // self.plan.accumulate
         return len(self.images.labels) // self.plan.batch * self.plan.accumulate or len(self.images.labels) // rows
 
@@ -476,9 +476,9 @@ def _save(
         "epoch": epoch,
         "batch": batch,
     }
-    held = io.BytesIO()
-    torch.save(state, held)
-    part.save_checkpoint({"state": held.getvalue()}, {"epoch": epoch, "batch": batch})
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    part.save_checkpoint({"state": buffer.getvalue()}, {"epoch": epoch, "batch": batch})
 
 
 def _resume(

@@ -60,7 +60,7 @@ class Trial(Checked):
     data: str
     backbone: str
     training: Training = Training()
-    classes: tuple[int, ...] | None = None  # labels that are in-domain, in their new order; None: all
+    classes: tuple[int, ...] | None = None  # in-distribution classes in their new order; None: all
     spectral: float | None = None  # target norm of spectral normalisation; None: off
     trial: int = 0
     data_seed: int = 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 
 import numpy as np
 import pytest
@@ -385,3 +387,26 @@ def test_bad_files(held, tmp_path, capsys):
     nameless = entry("n", Predictions(logits=np.ones((4, 3))), tmp_path / "n.npz")
     assert main(["choose", file, str(nameless.place)]) == 2
     assert "n: The dump has no labels" in capsys.readouterr().err
+
+
+def test_the_next_command_runs(store, held, tmp_path, capsys):
+    """From the choice to a threshold without a hole: of models of a store, and of files."""
+    words = ["choose", "--accuracy", "0.9", "--resamples", "100"]
+    for more in (["--store", str(store.root)], [str(model.place) for model in held[:2]]):
+        assert main([*words, *more]) == 0
+        line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Next"))
+        program, *command = shlex.split(line.partition(": ")[2])
+        assert program == "nescio" and command[0] == "threshold" and "--risk 0.1" in line
+        assert main([*command, "--json"]) in (0, 1)
+        promise = json.loads(capsys.readouterr().out)
+        assert promise["model"] and promise["predictions"] and promise["risk"] == pytest.approx(0.1)
+
+
+def test_a_damaged_dump_of_a_store_is_a_sentence(store, tmp_path, capsys):
+    copy = shutil.copytree(store.root, tmp_path / "store")
+    for file in copy.glob("predict/*/dump/logits.npy"):
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 0x40
+        file.write_bytes(content)
+    assert main(["choose", "--store", str(copy), "--accuracy", "0.9"]) != 0
+    assert "dump/logits.npy changed" in capsys.readouterr().err

@@ -21,7 +21,7 @@ from nescio.analysis.candidates import Candidate, divide, judged_rows, shared_ke
 from nescio.analysis.downstream import downstream_losses
 from nescio.analysis.ranking import Scoring, rank, scored
 from nescio.cli import main
-from nescio.commands.rank import named_members, sides
+from nescio.commands.rank import different_layers, named_members, sides
 from nescio.errors import BadInput
 from nescio.measures.siblings import ALONE
 from nescio.predictions import Predictions
@@ -692,3 +692,15 @@ def test_candidates_of_the_same_members_are_refused(tmp_path, capsys):
     both = f"{tmp_path / '0.npz'},{tmp_path / '1.npz'}"
     code, _, said = ask(capsys, "rank", f"a={both}", f"b={both}")
     assert code == 2 and "a and b are the same members" in said
+
+
+def test_candidates_of_other_widths_are_warned_of():
+    """An early layer can be the most consistent and the worst (NC 0.43 against 0.22, a probe 0.45 against 0.92)."""
+    rng = np.random.default_rng(0)
+
+    def candidate(name, width):
+        return Candidate(name, [Predictions(embeddings=rng.normal(size=(9, width))) for _ in range(2)])
+
+    (note,) = different_layers([candidate("early", 4), candidate("late", 8)])
+    assert "differ in width (4, 8 features)" in note and "does not compare layers" in note
+    assert different_layers([candidate("a", 4), candidate("b", 4)]) == []

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from nescio.cli import main
+from nescio.commands.zoo import Options, predictions
 from nescio.predictions import Predictions
 from nescio.predictions.entries import stored_dumps
+from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from zoo_help import N, answers, folder, images_at
 
 pytest.importorskip("torch")
-pytest.importorskip("timm")
+timm = pytest.importorskip("timm")
 pytest_plugins = ("zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("offline")
 
@@ -107,6 +109,21 @@ def test_graded_detection_of_other_classes(place, tmp_path, capsys):
     rows = json.loads(capsys.readouterr().out)
     graded = [row for row in rows if row["protocol"] == "cood" and row["metric"] == "auroc"]
     assert {0.0, 10.0} <= {row["level"] for row in graded} and "hard" in {row["target"] for row in graded}
+
+
+def test_out_classes_that_bear_names_of_trained_classes_are_left_out(place, tmp_path, capsys):
+    """The images have numbers for classes; the model is of ImageNet-1k, so its names and WordNet ids are compared."""
+    names = ("crane", "Fox_Squirrel", "n01443537", *(f"my {letter}" for letter in "abcdefgh"))
+    other = folder(tmp_path / "animals", names, each=6)
+    words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
+    words += ["--out", f"folder:{other}", "--estimation", 4, "--test", 2]
+    assert run(*words, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {8}
+    assert run(*words, "--report", tmp_path / "report") == 0
+    page = (tmp_path / "report" / "cood" / "index.html").read_text()
+    assert "3 of 11 out-classes are in-classes, or bear the name of a class of ImageNet-1k, and are left out" in page
+    assert "Fox_Squirrel, crane (the name of 2 classes), n01443537." in page
 
 
 @pytest.mark.parametrize(
@@ -235,3 +252,35 @@ def test_efficientnet_lite0_is_right_about_three_of_four_images(tmp_path, monkey
     assert run("tf_efficientnet_lite0", "--data", data, "--store", tmp_path, "--json") == 0
     (found,) = stored_dumps(Store(tmp_path))
     assert found.facts["accuracy"] == pytest.approx(0.75, abs=0.03)
+
+
+def test_a_fine_tuned_checkpoint_with_names_of_its_own(place, tmp_path, capsys):
+    """A head of three classes, folders of any names, and their names in the exported file."""
+    import torch
+
+    torch.manual_seed(0)
+    network = timm.create_model("test_resnet", num_classes=3)
+    torch.save(network.state_dict(), tmp_path / "flowers.pth")
+    data = folder(tmp_path / "set", ("a rose", "some lilies", "tulips"), each=4)
+    (tmp_path / "classes.txt").write_text("tulips=0\na rose=1\nsome lilies=2\n")
+    (tmp_path / "names.txt").write_text("tulips\na rose\nsome lilies\n")
+    name, store = f"test_resnet@{tmp_path / 'flowers.pth'}", str(tmp_path / "store")
+    words = ["--data", f"folder:{data}", "--store", store, "--passes", "0", "--json", "--classes"]
+    for file in ("classes.txt", "names.txt"):
+        assert main(["zoo", name, *words, str(tmp_path / file)]) == 0
+        assert {row["backbone"] for row in json.loads(capsys.readouterr().out)} == {name}
+    for dump in stored_dumps(Store(store)):
+        held = dump.load()
+        assert held.classes == 3 and held.labels.tolist() == [1] * 4 + [2] * 4 + [0] * 4
+    assert main(["zoo", name, *words[:-1]]) == 0, "as many classes, in their order"
+    capsys.readouterr()
+    assert main(["runs", "--store", store, "--csv"]) == 0
+    assert name in capsys.readouterr().out
+
+
+def test_the_time_left_is_counted_from_before_the_first_model(place, tmp_path):
+    told = []
+    work = Work(Context(Store(tmp_path), device="cpu"), None, lambda *event: told.append(event))
+    options = Options(models=("test_resnet", "test_vit"), weights=str(place / "w"), data=f"npz:{place / 'val.npz'}")
+    predictions(options, work)
+    assert [(done, total) for _, done, _, total, _ in told] == [(0, 2), (1, 2), (2, 2)]

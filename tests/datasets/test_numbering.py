@@ -145,3 +145,52 @@ def test_one_set_has_one_name(tmp_path, monkeypatch):
     assert absolute("npz:val.npz") == absolute("npz:./val.npz") == f"npz:{tmp_path.resolve() / 'val.npz'}"
     assert absolute("digits") == "digits" and absolute("npz:nowhere.npz@32") == "npz:nowhere.npz@32"
     assert absolute("npz:val.npz@32") == f"npz:{tmp_path.resolve() / 'val.npz'}@32"
+
+
+def test_imagenet_is_known_by_its_class_names_too(tmp_path):
+    """Folders in the order of the alphabet are not ImageNet's order: names decide, and two of them say nothing."""
+    names = ("Goldfish", "great_white_shark", "tench")
+    found = labelled(f"folder:{folder(tmp_path / 'fish', names, each=2)}")
+    assert numbered(found, 1000).labels.tolist() == [1, 1, 2, 2, 0, 0]
+    for odd in ("crane", "my dog"):
+        images = labelled(f"folder:{folder(tmp_path / odd, ('tench', odd), each=1)}")
+        with pytest.raises(BadInput, match=r"WordNet ids .* class names .*--classes FILE"):
+            numbered(images, 1000)
+    images = labelled(f"folder:{tmp_path / 'crane'}")
+    assert numbered(images, 1000, class_map=[("crane", 517), ("tench", 0)]).labels.tolist() == [517, 0]
+    assert numbered(images, 3, names=("bee", "crane", "tench")).labels.tolist() == [1, 2]
+    with pytest.raises(BadInput, match="--classes names ant"):
+        numbered(images, 1000, class_map=[("ant", 1)])
+
+
+def test_phones_hold_images_upright_and_16_bits_are_not_white(tmp_path):
+    from PIL import Image
+
+    from nescio.datasets.decode import rgb
+
+    wide = np.zeros((4, 8, 3), np.uint8)
+    wide[:, 4:] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned by 90 degrees
+    Image.fromarray(wide).save(tmp_path / "turned.png", exif=exif)
+    turned = np.asarray(rgb(str(tmp_path / "turned.png")))
+    assert turned.shape == (8, 4, 3) and turned[:4].max() == 0 and turned[4:].min() == 255
+    grey = np.linspace(0, 65535, 16).astype(np.uint16).reshape(4, 4)
+    Image.fromarray(grey).save(tmp_path / "deep.png")
+    np.testing.assert_array_equal(np.asarray(rgb(str(tmp_path / "deep.png")))[..., 0], grey // 257)
+
+
+def test_large_images_are_not_called_damaged_and_gifs_are_read(tmp_path, monkeypatch):
+    from PIL import Image
+
+    from nescio.datasets.decode import rgb
+
+    for name in ("ant", "bee"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        Image.fromarray(np.full((6, 6), 77, np.uint8)).save(tmp_path / "set" / name / "one.gif")
+    assert len(labelled(f"folder:{tmp_path / 'set'}")) == 2
+    assert np.asarray(rgb(str(tmp_path / "set/ant/one.gif"))).tolist()[0][0] == [77] * 3
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(BadInput, match="is too large") as no:
+        rgb(str(tmp_path / "set/ant/one.gif"))
+    assert "damaged" not in str(no.value)

@@ -10,18 +10,13 @@ from nescio.layers.random_features import MEAN_FIELD, RandomFeatureGP, dempster_
 from reference import load
 
 
-@pytest.fixture
-def gp():
+def test_products_of_random_features_are_the_kernel():
     torch.manual_seed(0)
-    return RandomFeatureGP(3, 4, 20_000)
-
-
-def test_products_of_random_features_are_the_kernel(gp):
-    x = torch.randn(6, 3)
+    gp, x = RandomFeatureGP(3, 4, 2_000), torch.randn(6, 3)
     gp.lengthscale.fill_(1.7)
     expanded = gp.expand(x)
     kernel = torch.exp(-torch.cdist(x, x).square() / (2 * 1.7**2))
-    assert torch.allclose(expanded @ expanded.T, kernel, atol=0.03)
+    assert torch.allclose(expanded @ expanded.T, kernel, atol=0.08)
 
 
 def test_the_posterior_is_exact_whatever_the_batches():
@@ -44,7 +39,8 @@ def test_the_posterior_is_exact_whatever_the_batches():
     assert torch.allclose(gp.variance(new.float()).double(), by_kernel, atol=1e-5)
 
 
-def test_variance_falls_at_the_data_and_returns_to_the_prior_far_away(gp):
+def test_variance_falls_at_the_data_and_returns_to_the_prior_far_away():
+    torch.manual_seed(0)
     gp = RandomFeatureGP(2, 2, 512)
     gp.fit([torch.randn(500, 2)])
     near, far = gp.variance(gp.expand(torch.zeros(1, 2))), gp.variance(gp.expand(torch.full((1, 2), 40.0)))

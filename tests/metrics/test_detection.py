@@ -1,4 +1,4 @@
-"""Thresholds from validation rows, on in-domain and out-domain rows."""
+"""Thresholds from validation rows, on in- and out-of-distribution rows."""
 
 import numpy as np
 import pytest

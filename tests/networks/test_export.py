@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from nescio.networks.export import (
     Abstaining,
     ExportableNetwork,
     NotExportable,
+    Promise,
     Rule,
     answers,
     export,
@@ -142,7 +145,7 @@ def test_the_file_says_what_the_measures_say(tmp_path, ending, measure, draws):
     assert made.checked
     run, about = load(made.path)
     assert about == made.metadata and about["threshold"] == rule.threshold and about["measure"] == measure
-    for rows in (1, 2, 7, 300):
+    for rows in (0, 1, 2, 7, 300):
         said = run(images[:rows])
         assert [said[name].shape for name in ("class", "probability", "uncertainty", "abstain")] == [(rows,)] * 4
         np.testing.assert_array_equal(said["class"], predicted[:rows])
@@ -323,8 +326,9 @@ def test_rules_from_files(tmp_path):
     file = tmp_path / "promise.json"
     file.write_text(json.dumps(promise))
     rule, held = rule_of(str(file))
-    assert rule == Rule(0.25, 1.5, "entropy") and held == {"risk": 0.05, "delta": 0.05, "classes": 4}
-    assert rule_of("0.2") == (Rule(0.2), {}) and rule_of("0.2", 3.0, "entropy")[0] == Rule(0.2, 3.0, "entropy")
+    assert rule == Rule(0.25, 1.5, "entropy")
+    assert held == Promise(classes=4, terms={"risk": 0.05, "delta": 0.05})
+    assert rule_of("0.2") == (Rule(0.2), Promise()) and rule_of("0.2", 3.0, "entropy")[0] == Rule(0.2, 3.0, "entropy")
     assert rule_of(str(file), 1.5, "entropy")[0] == rule
     for options, word in (({"temperature": 2.0}, "temperature"), ({"measure": "largest"}, "measure")):
         with pytest.raises(BadInput, match=word):
@@ -339,6 +343,28 @@ def test_rules_from_files(tmp_path):
             rule_of(str(file))
     with pytest.raises(BadInput, match="neither a number nor a file"):
         rule_of("missing.json")
+
+
+@pytest.mark.parametrize(
+    ("promise", "sentence"),
+    [
+        (Promise(), None),
+        (Promise("net", "abc"), None),
+        (Promise("another name of it", "abc"), None),
+        (Promise("net", "xyz"), "made for other weights of it"),
+        (Promise("vit", "xyz"), "made for vit, another model"),
+        (Promise("net"), None),
+        (Promise("vit"), "made for the model vit, and net is exported"),
+        (Promise(classes=4), "of 4 classes, and net has 9"),
+    ],
+)
+def test_a_promise_holds_for_the_model_that_it_was_made_for(promise, sentence):
+    classifier = replace(pixels(), digest="abc", about={"model": "net"})
+    if sentence is None:
+        promise.check(classifier)
+    else:
+        with pytest.raises(BadInput, match=sentence):
+            promise.check(classifier)
 
 
 # ---- real networks, by the command
@@ -390,6 +416,33 @@ def test_from_the_promise_to_the_file(trained, capsys, tmp_path, ending):
     sure = np.abs(u - held["threshold"]) > 1e-4
     np.testing.assert_array_equal(said["abstain"][sure], (u > held["threshold"])[sure])
     assert 1 - said["abstain"].mean() == pytest.approx(held["coverage"], abs=0.01)
+
+
+def test_a_promise_of_another_model_is_refused(trained, capsys, tmp_path):
+    """The file names no model, so NAME=FILE does; one without a name is said to be unchecked."""
+    folder, key = trained
+    promise, words = tmp_path / "promise.json", ["--store", folder / "store", "--to", tmp_path / "digits.pt2"]
+    for name, code, sentence in (
+        (f"store:{key[:8]}=", 0, ""),
+        ("", 0, "does not name its model"),
+        ("store:0123=", 2, "The promise was made for the model store:0123"),
+    ):
+        _, out, _ = say(capsys, "threshold", f"{name}{folder / 'test.npz'}", "--coverage", 0.6, "--json")
+        promise.write_text(out)
+        found, out, err = say(capsys, "export", f"store:{key}", "--threshold", promise, *words)
+        assert found == code and sentence in out + err and ("does not name" in out) == (not name)
+
+
+def test_a_flipped_bit_of_stored_weights_is_a_sentence(trained, capsys, tmp_path):
+    folder, key = trained
+    copy = shutil.copytree(folder / "store", tmp_path / "store")
+    file = copy / "train" / key / "weights.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 0x40
+    file.write_bytes(content)
+    words = ["--threshold", 0.3, "--store", copy, "--to", tmp_path / "f.pt2"]
+    code, _, err = say(capsys, "export", f"store:{key}", *words)
+    assert code != 0 and "weights.safetensors changed" in err and not (tmp_path / "f.pt2").exists()
 
 
 @pytest.fixture(scope="module")

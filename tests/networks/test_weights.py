@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from nescio.checkpoints import read_weights
 from nescio.errors import BadInput
 from nescio.networks import weights
-from nescio.networks.models import build_classifier, network, pick, with_weights
+from nescio.networks.models import answer_names, build_classifier, network, pick, with_classes, with_weights
 from nescio.work.store import Store
 from zoo_help import checkpoint
 
@@ -106,13 +107,14 @@ def test_bad_files(tmp_path):
 def test_what_does_not_fit_is_said_by_name(tmp_path):
     state = read_weights(checkpoint(tmp_path / "w.pth", SMALL))
     state["fc.other"] = state.pop("fc.bias")
-    state["fc.weight"] = state["fc.weight"][:10]
+    first = next(name for name in state if state[name].dim() == 4)
+    state[first] = state[first][:3]
     torch.save(state, tmp_path / "odd.pth")
     with pytest.raises(BadInput) as no:
         loaded(SMALL, tmp_path / "odd.pth")
     for words in ("odd.pth does not fit test_resnet", "fc.bias missing", "fc.other unexpected"):
         assert words in str(no.value)
-    assert "fc.weight has shape (10, " in str(no.value) and "where (1000, " in str(no.value)
+    assert f"{first} has shape (3, " in str(no.value) and "is needed" in str(no.value)
 
 
 def test_the_order_of_names_does_not_matter(tmp_path):
@@ -181,6 +183,57 @@ def test_torchvision_builds_the_same_network(tmp_path, arch):
         assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
 
 
+# ---- checkpoints of one's own
+
+
+@pytest.mark.parametrize("name", [SMALL, "torchvision:squeezenet1_1", "torchvision:resnet18", "test_vit"])
+def test_a_fine_tuned_head_has_its_own_number_of_classes(tmp_path, name):
+    torch.manual_seed(0)
+    if name.startswith("torchvision:"):
+        import torchvision
+
+        theirs = torchvision.models.get_model(name.partition(":")[2], num_classes=7).eval()
+    else:
+        theirs = timm.create_model(name, num_classes=7).eval()
+    torch.save({"state_dict": theirs.state_dict()}, tmp_path / "flowers.pth")
+    for wanted in (
+        network(f"{name}@{tmp_path / 'flowers.pth'}", STORE),
+        with_weights(network(name, STORE), tmp_path / "flowers.pth"),
+    ):
+        assert wanted.classes == 7 and wanted.checksum and network(name, STORE).classes == 1000
+        ours = build_classifier(with_weights(wanted))[0].eval()
+        x = torch.rand(2, 3, wanted.view.size, wanted.view.size)
+        with torch.inference_mode():
+            torch.testing.assert_close(ours(x), theirs(x))
+    with pytest.raises(BadInput, match="There is no folder and no file of weights"):
+        network(f"{name}@{tmp_path / 'nothing.pth'}", STORE)
+
+
+def test_class_files_name_classes_or_map_names_to_them(tmp_path):
+    file, wanted = tmp_path / "classes.txt", replace(network(SMALL, STORE), classes=3)
+    file.write_text("rose\ntulip\nlily of the valley\n")
+    named = with_classes(wanted, file)
+    assert answer_names(named) == ("rose", "tulip", "lily of the valley") and dict(named.class_map)["tulip"] == 1
+    assert named.identity != wanted.identity
+    file.write_text("Rosa canina=rose\nRosa alba=0\nLilium\t2\n")
+    assert with_classes(named, file).class_map == (("Rosa canina", 0), ("Rosa alba", 0), ("Lilium", 2))
+    pretrained = network(SMALL, STORE)
+    assert answer_names(pretrained)[1] == "goldfish, Carassius auratus" and answer_names(wanted) is None
+    file.write_text("fish=goldfish\nbird=n01514668")
+    assert with_classes(pretrained, file).class_map == (("fish", 1), ("bird", 7))
+    for text, sentence in (
+        ("a\nb", "has 2 names and test_resnet 3 classes"),
+        ("a\nb\na", "holds a twice"),
+        ("a=7", "'7' is no class of test_resnet"),
+    ):
+        file.write_text(text)
+        with pytest.raises(BadInput, match=sentence):
+            with_classes(wanted, file)
+    file.write_text("bird=crane")
+    with pytest.raises(BadInput, match=r"'crane' is the name of 2 classes \(134, 517\)"):
+        with_classes(pretrained, file)
+
+
 # ---- EfficientNet-Lite in its first PyTorch port
 
 
@@ -226,10 +279,12 @@ def test_efficientnet_lite_by_its_names(tmp_path, number):
     with torch.inference_mode():
         image = torch.randn(1, 3, size, size)
         ours, plain = module.forward_features(image), own.forward_features(image)
-    side = {0: (7, 7), 1: (7, 8), 2: (8, 9)}[number]  # the port pads for the image, timm for every map
-    assert (ours.shape[-1], plain.shape[-1]) == side
-    if number == 0:
-        torch.testing.assert_close(ours, plain)
+        torch.testing.assert_close(ours, plain)  # timm's own padding is the default
+        padded, _ = build_classifier(replace(wanted, image_padding=True))
+        other = padded.eval().forward_features(image)
+    side = {0: (7, 7), 1: (7, 8), 2: (8, 9)}[number]  # padded for the image, and for every map
+    assert (other.shape[-1], plain.shape[-1]) == side
+    assert wanted.identity != replace(wanted, image_padding=True).identity, "other padding, other key"
     theirs["_fc.weight"] = theirs["_fc.weight"][:999]
     torch.save(theirs, wanted.file)
     with pytest.raises(BadInput, match=r"classifier\.weight has shape \(999, 1280\) where \(1000, 1280\)"):

@@ -7,13 +7,14 @@ import pytest
 
 from nescio.errors import BadInput
 from nescio.predictions import Predictions
-from nescio.predictions.entries import file_dump, stored_dumps
-from nescio.work.store import Store
+from nescio.predictions.entries import dump_named, file_dump, stored_dumps
+from nescio.work.store import Damaged, Store
 from zoo_help import N, answers, folder, images_at
 
 pytest.importorskip("timm")
 
 from nescio.datasets.images import ImageSet, absolute
+from nescio.networks.models import network, with_weights
 
 pytest_plugins = ("zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("offline")
@@ -68,3 +69,35 @@ def test_a_damaged_entry_is_named(place, tmp_path):
     (found.place.parent / "facts.json").write_text("{")
     with pytest.raises(BadInput, match=f"{found.key} is damaged"):
         stored_dumps(Store(tmp_path))
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_flipped_bit_in_a_stored_dump_is_a_sentence(place, tmp_path):
+    (found,), _ = answers(place, Store(tmp_path), "test_resnet")
+    flip(found.place / "logits.npy")
+    (again,) = stored_dumps(Store(tmp_path))
+    with pytest.raises(Damaged, match=r"dump/logits\.npy changed"):
+        again.load()
+    flip(found.place.parent / "facts.json")
+    with pytest.raises(BadInput, match=f"{found.key} is damaged"):
+        stored_dumps(Store(tmp_path))
+
+
+def test_a_model_of_the_store_by_its_name(place, tmp_path):
+    store = Store(tmp_path / "store")
+    (found,), _ = answers(place, store, "test_resnet")
+    named = dump_named("zoo:test_resnet", store)
+    assert named == found and named.weights == with_weights(network("test_resnet", store), place / "w").checksum
+    np.testing.assert_array_equal(named.load().index, found.load().index)
+    named.load().save(tmp_path / "mine.npz")
+    file = dump_named(f"my net={tmp_path / 'mine.npz'}", store)
+    assert (file.model, file.store, file.weights) == ("my net", None, None)
+    with pytest.raises(BadInput, match=r"no predictions of 'test_vit': there are test_resnet\."):
+        dump_named("zoo:test_vit", store)
+    with pytest.raises(BadInput, match="`nescio zoo` makes some"):
+        dump_named("zoo:test_vit", Store(tmp_path / "nothing"))

@@ -80,7 +80,7 @@ def test_a_wide_row_is_a_line_and_its_texts_are_words() -> None:
 
 
 def test_two_rows_for_one_cell_are_an_error_not_an_overwrite() -> None:
-    with pytest.raises(nescio.BadInput, match="tells them apart"):
+    with pytest.raises(nescio.BadInput, match="in which they differ"):
         table([row("auroc", 0.8, "largest"), row("auroc", 0.7, "largest")])
 
 

@@ -1,10 +1,11 @@
 """The model to deploy: the one that answers most images while the accuracy you need is kept, under your limits.
 
-The models are files of predictions on the same images (FILE, or NAME=FILE to name the model), or what `nescio zoo` kept
-in a store. With --accuracy the best model is the one that may answer the largest share of the images, the surest first,
-while that share of its answers is right; with --coverage the one with the fewest errors when that share of the images
-must be answered; with neither, the one that knows best when it is wrong (AUROC). Rows are joined on `index`; a paired
-bootstrap over them gives intervals, and shows which models cannot be told from the best one.
+The models are files of predictions on the same images (FILE, or NAME=FILE to name the model; zoo:NAME for one of the
+store), or all that `nescio zoo` kept in a store. With --accuracy the best model is the one that may answer the largest
+share of the images, the surest first, while that share of its answers is right; with --coverage the one with the fewest
+errors when that share of the images must be answered; with neither, the one that knows best when it is wrong (AUROC).
+Rows are joined on `index`; a paired bootstrap over them gives intervals, and shows which models cannot be told from the
+best one.
 
 Exit code: 0 chosen; 1 no model attains the accuracy (--json then has "choice": null); 2 bad input.
 
@@ -17,15 +18,19 @@ examples:
 
 from __future__ import annotations
 
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nescio.commands._output import formats, json_of, say
 from nescio.options import argument, option
+from nescio.predictions.entries import ZOO
 
 if TYPE_CHECKING:
     from nescio.analysis.choosing import Chosen
+    from nescio.predictions.entries import ModelDump
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,11 +89,24 @@ def run(options: Options) -> int:
         level=options.level,
         seed=options.seed,
     )
-    _show(chosen, options.format)
+    _show(chosen, options.format, models, options.store)
     return 0 if chosen.attained else 1
 
 
-def _show(chosen: Chosen, form: str) -> None:
+def next_command(chosen: Chosen, models: Sequence[ModelDump], store: str) -> str:
+    """The command that sets the threshold of the chosen model, for the risk that was required or 5 %."""
+    first = next(model for model in models if model.model == chosen.models[0]["model"])
+    accuracy, coverage = chosen.requirement.accuracy, chosen.requirement.coverage
+    risk = 0.05 if accuracy is None or accuracy == 1 else 1 - accuracy
+    goal = ["--risk", f"{risk:.6g}"] if coverage is None else ["--coverage", f"{coverage:g}"]
+    if first.store is None:
+        words = [f"{first.model}={first.place}", *goal]
+    else:
+        words = [f"{ZOO}{first.model}", *goal, *(["--store", store] if store != "store" else [])]
+    return shlex.join(["nescio", "threshold", *words, "--measure", chosen.measure])
+
+
+def _show(chosen: Chosen, form: str, models: Sequence[ModelDump], store: str) -> None:
     from nescio.report.choices import choice_sentences, choice_table
     from nescio.report.text import latex, markdown, rows_csv, screen, terminal
 
@@ -106,6 +124,8 @@ def _show(chosen: Chosen, form: str) -> None:
         terminal(choice_table(chosen), console)
         for note in chosen.notes:
             print(note, file=sys.stderr)
+        if chosen.attained:
+            say(f"\nNext, from which uncertainty on it must abstain: {next_command(chosen, models, store)}")
 
 
 def _plain(chosen: Chosen) -> dict[str, Any]:

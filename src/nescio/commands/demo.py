@@ -24,7 +24,7 @@ class Options:
 
 
 def run(options: Options) -> int:
-    import torch  # noqa: F401  (the demo trains networks: a missing torch is said before any work)
+    import torch  # noqa: F401  (the demo trains networks: a missing torch is reported before any work)
 
     from nescio.protocols import base
 

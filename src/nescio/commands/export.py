@@ -7,7 +7,8 @@ that class, calibrated), `uncertainty` (higher is less sure) and `abstain` (true
 threshold). Its metadata (key `nescio`) says how an image must be resized and cropped, and what the threshold promises.
 
 The threshold is a number, or the file that `nescio threshold --json` wrote: measure and temperature are then taken from
-it, and a promise that was made for another model is refused. After writing, the file is read again and its answers are compared with the network's.
+it, and a promise that was made for another model is refused. After writing, the file is read again and its answers are
+compared with the network's.
 
 examples:
   nescio threshold zoo:resnet50.a1_in1k --risk 0.05 --temperature fit --json > promise.json

@@ -1,4 +1,4 @@
-"""The measures that nescio knows, built in and plugged in: what each one says, and how to read it."""
+"""The measures that nescio knows, built in and plugged in: what each one means, and how to read it."""
 
 from __future__ import annotations
 

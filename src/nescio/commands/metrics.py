@@ -1,4 +1,4 @@
-"""The metrics that nescio knows, built in and plugged in: what each one says, and how to read it."""
+"""The metrics that nescio knows, built in and plugged in: what each one means, and how to read it."""
 
 from __future__ import annotations
 

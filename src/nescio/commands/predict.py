@@ -1,7 +1,7 @@
 """Predictions of a trained network on a split of its data, as a file for `nescio evaluate`.
 
 KEY is what `nescio train` printed, or its first letters; `nescio runs` lists all. Methods that learn without labels
-give embeddings alone. --probes adds what only a classifier's network can tell: the norm of the Jacobian (score
+give embeddings alone. --probes adds what needs the classifier's network itself: the norm of the Jacobian (score
 `jacobian`) and test-time augmentation (variant `tta`).
 
 examples:

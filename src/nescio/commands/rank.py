@@ -120,6 +120,7 @@ def run(options: Options) -> int:
     labelled = all(candidate.tests[0].labels is not None for candidate in ranked.candidates)
     if labelled and not ranked.losses and not options.unlabelled:
         ranked.notes.append(HINT)
+    ranked.notes += different_layers(ranked.candidates)
     if options.to:
         from nescio.predictions.columns import save_columns
 
@@ -132,6 +133,18 @@ def run(options: Options) -> int:
         page = write(ranking_story(ranked), options.report, rows=ranked.comparison.rows)
     _print(ranked, options, page)
     return 0
+
+
+def different_layers(candidates: Sequence[Candidate]) -> list[str]:
+    """A warning where candidates differ in width, so that their layers are not alike."""
+    widths = sorted({width for candidate in candidates for width in candidate.features})
+    if len(widths) < 2:
+        return []
+    return [
+        f"The candidates differ in width ({', '.join(map(str, widths))} features): consistency does not compare layers "
+        "of different depth or width. An early layer may be the most consistent and tell classes apart worst: check "
+        "with labels (--train) before trusting one over another."
+    ]
 
 
 # ---- what is meant

@@ -60,7 +60,7 @@ def _row(run: Any) -> dict[str, str]:
         if recipe.get(name)
     ]
     if not what:
-        what = [str(recipe[name]) for name in ("split", "kind") if recipe.get(name)]
+        what = _predicted(run) or [str(recipe[name]) for name in ("split", "kind") if recipe.get(name)]
     return {
         "key": run.key,
         "stage": run.stage,
@@ -68,6 +68,15 @@ def _row(run: Any) -> dict[str, str]:
         "what": " · ".join(what),
         "why": run.reason or run.owner,
     }
+
+
+def _predicted(run: Any) -> list[str]:
+    """Model and images of predictions: pretrained models are in the recipe, networks of the store are its parents."""
+    images = run.recipe.get("images")
+    if not isinstance(images, dict):
+        return [str(run.recipe["model"])] if "model" in run.recipe else []
+    model = run.recipe.get("model") or next((f"store:{key}" for key in run.parents), "")
+    return [str(model), *(str(images[name]) for name in ("data", "split") if images.get(name))]
 
 
 def _word(name: str, value: Any) -> str:

@@ -22,7 +22,7 @@ from nescio.work.store import Store
 UNITS = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "KB": 10**3}
 PRUNE = """Removes work of older versions: finished, failed and stopped work that no command of today reads.
 
-Work that is going on is never touched. What is removed, and how much, is said first."""
+Work that is going on is never touched. What is removed, and how much, is printed first."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class PruneOptions:
 
     store: str = option("store", "folder of finished work")
     dry_run: bool = option(False, "only say what would be removed")
-    yes: bool = option(False, "do not ask; needed where nobody can answer")
+    yes: bool = option(False, "remove without asking; needed without a terminal")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if not options.yes:
         if not sys.stdin.isatty():
-            raise BadInput("Nobody is there to ask: say --yes to remove it, or --dry-run only to look.")
+            raise BadInput("Without a terminal, give --yes to remove it, or --dry-run only to look.")
         if input(f"Remove it from {store.root}? [y/N] ").strip().lower() not in ("y", "yes"):
             say("Nothing was removed.")
             return 0

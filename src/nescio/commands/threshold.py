@@ -2,9 +2,9 @@
 
 FILE holds labelled predictions on rows that the model was not trained on, as for `nescio evaluate`; answers with their
 confidence will do. NAME=FILE names the model that the promise is for, and zoo:NAME takes the model's predictions from
-the store of `nescio zoo`; `nescio export` refuses a promise of another model. The promise: answer where u ≤ threshold and abstain elsewhere, and with confidence 1 − delta the
-share of wrong answers (the selective risk) on new rows like these is at most --risk. It needs no calibrated model; it
-does need rows like those to come.
+the store of `nescio zoo`: `nescio export` refuses a promise of another model. The promise: answer where u ≤ threshold
+and abstain elsewhere, and with confidence 1 − delta the share of wrong answers (the selective risk) on new rows like
+these is at most --risk. It needs no calibrated model; it does need rows like those to come.
 
   ltt   Learn-then-Test: exact binomial tests of up to 100 thresholds in a fixed order, the most restrictive first
         (Angelopoulos et al. 2021); promises the risk itself

@@ -1,12 +1,17 @@
 """Which pretrained model knows when it is wrong? Predicts with many on your images, and compares what they know.
 
 MODEL is a timm name (resnet50, vit_base_patch16_224.augreg_in21k_ft_in1k), torchvision:NAME, store:KEY for a network
-of `nescio train`, or a glob such as 'resnet*'. Every model sees images as its weights were tested: its own size, crop,
-interpolation, mean and deviation. Images are decoded once for all models that see them alike.
+of `nescio train`, or a glob such as 'resnet*'; NAME@FILE is a model with a checkpoint of your own. Every model sees
+images as its weights were tested: its own size, crop, interpolation, mean and deviation. Images are decoded once for
+all models that see them alike.
 
 Weights come from --weights (a checkpoint, or a folder of files named by models), from the caches of the Hugging Face
 hub and of torch on this machine, else from the network. Everything finished lies in the store: run the same command
 again and only what is missing is done. A model that fails does not stop the others.
+
+A checkpoint that was fine-tuned has the classes of its own head. --classes FILE names them: one name a line, class 0
+first. Folders of any names are mapped by lines NAME=CLASS, where CLASS is a number or a name of the model; without it a
+model of ImageNet-1k knows WordNet ids, ImageNet's class names and numbers.
 
 With --out, models also predict on images of classes that were not in training, and are graded on how well each notices
 the easiest to the hardest of them (`nescio run cood --help` says how).
@@ -16,6 +21,7 @@ examples:
   nescio zoo 'efficientnet*' --data imagenet:/data/imagenet --limit 5000          a quick look
   nescio zoo --family vit --data imagenet:/data/imagenet --published results-imagenet.csv
   nescio zoo tf_efficientnet_lite0 --weights efficientnet-lite0.pth --data npz:val.npz
+  nescio zoo resnet18@flowers.pth --classes flowers.txt --data folder:/data/flowers
   nescio zoo resnet50 --data imagenet:/data/imagenet --out folder:/data/imagenet21k --also imagenet-o=folder:/data/o
   nescio zoo store:3f2a --data cifar10
 """
@@ -29,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nescio.commands._output import json_of, say
-from nescio.commands._work import CrewOptions, PlaceOptions, end
+from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option, ranges
 from nescio.protocols.base import registry, study_of
@@ -77,8 +83,12 @@ class Options:
         unset="none",
         group="images",
     )
-    classes: tuple[int, ...] | None = option(
-        None, "only these classes of --data, as 0-9,17", parse=ranges, metavar="LIST", unset="all", group="images"
+    classes: str | None = option(
+        None,
+        "only these classes of --data, as 0-9,17; or a file of the names of the models' classes",
+        metavar="LIST|FILE",
+        unset="all",
+        group="images",
     )
     limit: int | None = option(
         None, "only N images of each set, spaced evenly over its classes", metavar="N", unset="all", group="images"
@@ -101,6 +111,7 @@ class Options:
         None, "images at a time", metavar="B", unset="512 of 224² on a GPU, 32 on a CPU", group="predicting"
     )
     precision: Literal["auto", "float32", "bf16"] = option("auto", "auto: bf16 on a GPU", group="predicting")
+    image_padding: bool = padding_option(group="predicting")
     published: str | None = option(
         None,
         "a table with columns model and top1 (timm's results-imagenet.csv): a warning where ours is another",
@@ -117,6 +128,16 @@ class Options:
         None, "page, tables and rows there", metavar="DIR", unset="STORE/report/zoo", group="output"
     )
     json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
+
+    @property
+    def class_file(self) -> Path | None:
+        """The file of class names that --classes is, if it is one."""
+        return Path(self.classes) if self.classes and Path(self.classes).is_file() else None
+
+    @property
+    def only(self) -> tuple[int, ...] | None:
+        """The classes of --data that --classes lists."""
+        return ranges(self.classes) if self.classes and self.class_file is None else None
 
     @property
     def plan(self) -> GradingPlan:
@@ -181,7 +202,7 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     keeping = replace(keeping, passes=options.passes, drop=options.drop, precision=precision)
     networks = _networks(options, work.context, place)
     common = {"limit": options.limit, "readable": options.skip_damaged}
-    inside = ImageSet(absolute(options.data), split="given", only=options.classes, **common)  # type: ignore[arg-type]
+    inside = ImageSet(absolute(options.data), split="given", only=options.only, **common)  # type: ignore[arg-type]
     others = [options.out, *named_values(options.also, "--also").values()] if options.out else []
     outside = [ImageSet(absolute(data), split="outside", **common) for data in others if data]  # type: ignore[arg-type]
     networks = _fitting(networks, inside, options, work)
@@ -210,7 +231,7 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
 
 
 def _networks(options: Options, context: Context, place: Path | None) -> list[Network]:
-    from nescio.networks.models import pick
+    from nescio.networks.models import pick, with_classes, with_weights
 
     networks = pick(
         options.models,
@@ -223,6 +244,11 @@ def _networks(options: Options, context: Context, place: Path | None) -> list[Ne
     if place is not None and place.is_file() and len(networks) > 1:
         count = len(networks)
         raise BadInput(f"{place} is one checkpoint and {count} models are named: name one, or a folder of files.")
+    if place is not None and place.is_file():
+        networks = [with_weights(network, place) for network in networks]  # with the classes of its own head
+    networks = [replace(network, image_padding=options.image_padding) for network in networks]
+    if options.class_file is not None:
+        networks = [with_classes(network, options.class_file) for network in networks]
     return networks
 
 
@@ -244,12 +270,13 @@ def _fitting(networks: Sequence[Network], images: ImageSet, options: Options, wo
     for network in networks:
         if network.name not in options.models:
             try:
-                numbered(loaded, network.classes, network.class_names)
+                numbered(loaded, network.classes, network.class_names, network.class_map)
             except BadInput:
                 continue
         fitting.append(network)
     if not fitting:
-        numbered(loaded, networks[0].classes, networks[0].class_names)  # says why
+        first = networks[0]
+        numbered(loaded, first.classes, first.class_names, first.class_map)  # says why
     if left := len(networks) - len(fitting):
         work.note(f"{left} models answer with other classes than {loaded.name} has; they are left out.")
     return fitting

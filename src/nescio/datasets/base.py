@@ -81,7 +81,7 @@ class Encoded:
     def __init__(self, sources: Sequence[Any], size: int, crop: float) -> None:
         # An array of bytes instead of a million objects: worker processes share its memory.
         self._are_paths = len(sources) > 0 and isinstance(sources[0], str)
-        self._sources = np.array([os.fsencode(each) for each in sources]) if self._are_paths else sources
+        self._sources = np.array([os.fsencode(source) for source in sources]) if self._are_paths else sources
         self.size, self.crop = size, crop
 
     def source(self, row: int) -> Any:
@@ -167,7 +167,7 @@ class Images:
         )
 
     def of(self, classes: Iterable[int]) -> Images:
-        """The rows of these classes, renumbered 0, 1, … in the order given, marked as taught."""
+        """The rows of these classes, renumbered 0, 1, … in the order given, marked as in training."""
         classes = list(classes)
         number = np.full(1 + max(int(self.labels.max(initial=0)), *classes, 0), -1)
         number[classes] = np.arange(len(classes))
@@ -181,7 +181,7 @@ class Images:
         )
 
     def outside(self, classes: Iterable[int]) -> Images:
-        """The rows of these classes under their own labels, marked as not taught."""
+        """The rows of these classes under their own labels, marked as not in training."""
         kept = self.take(np.flatnonzero(np.isin(self.labels, list(classes))))
         return replace(kept, taught=np.zeros(len(kept), bool))
 
@@ -222,7 +222,7 @@ Wanted = Literal["both", "test", "all"]
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for behind a dataset's name, `NAME:PATH@SIZE`, and the folder to look in.
+    """What stands behind a dataset's name, `NAME:PATH@SIZE`, and the folder to look in.
 
     `wanted` both: training and test images; test: test images, and a reader may leave out the training images; all:
     every labelled image, and a reader may call them all test images.
@@ -241,7 +241,7 @@ class Source:
     name: str
     read: Callable[[Request], Dataset]
     path: bool | None  # whether a path must follow the name; None: it may
-    size: int | None  # usual size of its images in pixels where another one can be asked for
+    size: int | None  # usual size of its images in pixels where another one can be chosen
 
 
 registry: Registry[Source] = Registry("dataset")
@@ -263,7 +263,7 @@ def load(spec: str, root: str | Path | None = None, wanted: Wanted = "both") -> 
     """A dataset by name (`digits`, `cifar10` …) or by place (`folder:PATH`, `npz:PATH`); `@SIZE` resizes image files.
 
     Named sets are looked for under `root`, else under $NESCIO_DATA, else under ~/.cache/nescio/data. A process reads a
-    dataset once. `wanted` test or all: for models that are asked and not trained, a set may be without training images.
+    dataset once. `wanted` test or all: for models that only predict, a set may lack training images.
     """
     where = None if root is None else str(Path(root).expanduser().absolute())
     found = _load(spec, where, os.environ.get("NESCIO_DATA"), os.getcwd(), wanted)
@@ -369,13 +369,13 @@ def encoded(
     digest = hashlib.sha256(f"{size} {crop}".encode())
     for sources, labels in parts:
         digest.update(f"{len(sources)} {labels.tolist()}".encode())
-        for each in sources:
-            content = _content(each, fits)
+        for entry in sources:
+            content = _content(entry, fits)
             digest.update(len(content).to_bytes(8, "little"))
             digest.update(content)
     held: list[Any] = [Encoded(sources, size, crop) for sources, _ in parts]
     if fits:
-        held = [Pixels(partial(each.read, range(len(part[0]))), each) for each, part in zip(held, parts, strict=True)]
+        held = [Pixels(partial(file.read, range(len(part[0]))), file) for file, part in zip(held, parts, strict=True)]
     return _dataset(name, held, parts, classes, 3, (size, size), digest)
 
 
@@ -453,7 +453,7 @@ def _numbers(name: str, labels: Sequence[Array]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """What a trial trains on, is tuned on, and is asked about."""
+    """What a trial trains on, is tuned on and is evaluated on."""
 
     train: Images
     val: Images

@@ -1,4 +1,4 @@
-"""In or out: two groups of classes of another dataset as two classes, for the oracle that is told what is outside."""
+"""In or out: two groups of classes of another dataset as two classes, for the oracle, which is trained on both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def binary(request: Request) -> Dataset:
     """binary:DATA#0,1,2#7,8: classes 0 to 2 of DATA as class 0, classes 7 and 8 as class 1."""
     try:
         spec, *words = parts_of(request.path)
-        inside, outside = (tuple(int(each) for each in word.split(",")) for word in words)
+        inside, outside = (tuple(int(label) for label in word.split(",")) for word in words)
     except ValueError:
         raise BadInput(
             f"{request.path!r}: write binary:DATA#0,1,2#7,8, the classes that are in and those that are out."

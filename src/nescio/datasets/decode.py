@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,7 @@ from nescio.work.progress import track
 
 RESIDENT_BYTES = 4 << 30  # datasets up to this size are decoded once and stay in memory
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+ORIENTATION = 0x0112  # the EXIF tag
 CROP = 0.875  # of a large image, the central part that is looked at: 224 of 256
 
 
@@ -49,14 +51,42 @@ def rgb(data: Any) -> Any:
 
     if isinstance(data, np.ndarray):
         return Image.fromarray(data[..., 0] if data.shape[-1] == 1 else data).convert("RGB")
+    what = data if isinstance(data, str) else "An encoded image"
     try:
-        with Image.open(data if isinstance(data, str) else io.BytesIO(data)) as file:
-            return file.convert("RGB")
+        with warnings.catch_warnings(), Image.open(data if isinstance(data, str) else io.BytesIO(data)) as file:
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large, and still read
+            return _eight_bits(_upright(file)).convert("RGB")
+    except Image.DecompressionBombError as error:
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise BadInput(
+            f"{what} is too large: it has more than {most / 1e6:.0f} million pixels, which could fill the memory. Make "
+            "it smaller, or omit it."
+        ) from error
     # What Pillow raises on damaged files, besides OSError.
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        what = data if isinstance(data, str) else "An encoded image"
+    except (OSError, SyntaxError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is damaged, cut short, or no image"
         raise BadInput(f"{what} cannot be read: {reason}.") from error
+
+
+def _upright(image: Any) -> Any:
+    """The image turned as its EXIF data says that a camera was held."""
+    from PIL import Image, ImageOps
+
+    try:
+        turned = image.getexif().get(ORIENTATION, 1) != 1
+    except Exception:  # damaged EXIF data of an image that can be read says nothing
+        return image
+    upright: Image.Image | None = ImageOps.exif_transpose(image) if turned else image
+    return upright
+
+
+def _eight_bits(image: Any) -> Any:
+    """Grey images of 16 bits with their values divided by 257; Pillow would cut them at 255."""
+    from PIL import Image
+
+    if not image.mode.startswith("I"):
+        return image
+    return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
 
 
 def decode_all(sources: Sequence[Any], size: int, crop: float = CROP) -> NDArray[np.uint8]:

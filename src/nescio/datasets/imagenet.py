@@ -1,4 +1,4 @@
-"""The classes of ImageNet-1k by WordNet id and by name; some names, such as crane and maillot, stand for two classes."""
+"""The classes of ImageNet-1k by WordNet id and by name; two names, crane and maillot, stand for two classes each."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class ImageSet(Checked):
            learnt   both together; of a set without training images, all of it
            test     the test images
            out      test images of the classes that are not in-distribution
-           given    the test images; of a set that nobody has divided, all of it: for networks trained elsewhere
+           given    the test images; of a set that is not divided, all of it: for networks trained elsewhere
            outside  every labelled image of a set whose classes are all out-of-distribution
     """
 
@@ -246,8 +246,8 @@ def numbered(
         )
     kept = images.take(np.flatnonzero(number[images.labels] >= 0))
     if not len(kept):
-        known = f"--classes names {_some(list(dict(class_map)))}" if class_map else _known(classes, names)
-        raise BadInput(f"No image of {images.name} is of a class that the model knows: {known}.")
+        listed = f"--classes names {_some(list(dict(class_map)))}" if class_map else _known(classes, names)
+        raise BadInput(f"No image of {images.name} is of a class that the model knows: {listed}.")
     votes = kept.images.annotations
     if votes is not None:
         known = np.flatnonzero(number >= 0)

@@ -59,7 +59,7 @@ class Partition:
     features: str = ""
 
     def save(self, path: str | Path) -> Path:
-        """Writes the partition as JSON that says what it was made from."""
+        """Writes the partition as JSON, with what it was made from."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(self.to_json() + "\n", "utf-8")

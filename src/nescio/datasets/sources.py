@@ -35,7 +35,7 @@ from nescio.datasets.pickled import read_pickle
 from nescio.errors import BadInput
 from nescio.predictions import files
 
-ENDINGS = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+ENDINGS = (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
 @source("digits")
@@ -54,8 +54,8 @@ def _sklearn_digits() -> tuple[Array, Array]:
         file = Path(folder) / "datasets" / "data" / "digits.csv.gz"
         if file.is_file():
             with gzip.open(file, "rt") as lines:
-                held = np.loadtxt(lines, delimiter=",")
-            return held[:, :-1], held[:, -1].astype(np.int64)
+                table = np.loadtxt(lines, delimiter=",")
+            return table[:, :-1], table[:, -1].astype(np.int64)
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -90,8 +90,8 @@ def _idx(folder: Path, name: str) -> Array:
 def _four(request: Request, name: str, folders: Sequence[str], published: str, classes: list[str]) -> Dataset:
     files = [f"{part}-{what}" for part in ("train", "t10k") for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
     folder = find(name, request.root, folders, files, published, endings=("", ".gz"))
-    shown, labels, asked, answers = (_idx(folder, file) for file in files)
-    return resident(name, (shown, labels), (asked, answers), classes)
+    train, train_labels, test, test_labels = (_idx(folder, file) for file in files)
+    return resident(name, (train, train_labels), (test, test_labels), classes)
 
 
 @source("mnist")
@@ -228,7 +228,7 @@ def imagenet(request: Request) -> Dataset:
     if not request.path:
         return _imagenet(find("imagenet", request.root, folders, wanted, published), request)
     place = _place(request)
-    inside = next((place / each for each in (".", *folders) if (place / each / "val").is_dir()), None)
+    inside = next((place / name for name in (".", *folders) if (place / name / "val").is_dir()), None)
     if inside is not None:
         return _imagenet(inside, request)
     if not any(WNID.fullmatch(name) for name in _folders(place)):
@@ -244,8 +244,8 @@ SOLUTION = "LOC_val_solution.csv"
 def _imagenet(place: Path, request: Request) -> Dataset:
     """Validation images in folders by class, or side by side with a table of their classes (Kaggle's layout)."""
     val = place.resolve() / "val"
-    table = next((each / SOLUTION for each in (val, *val.parents) if (each / SOLUTION).is_file()), None)
-    if table is None or any(each.is_dir() for each in os.scandir(val)):
+    table = next((above / SOLUTION for above in (val, *val.parents) if (above / SOLUTION).is_file()), None)
+    if table is None or any(entry.is_dir() for entry in os.scandir(val)):
         return _divided("imagenet", place, "val", request)
     lines = [line.split(",", 1) for line in table.read_text("utf-8", "replace").splitlines()[1:] if "," in line]
     wnids = {name: rest.split()[0] for name, rest in lines if WNID.match(rest)}
@@ -268,7 +268,7 @@ def folder(request: Request) -> Dataset:
         if held_out is None:
             raise BadInput(f"{place} holds the folder train, but neither test nor val beside it.")
         return _divided(place.name, place, held_out, request)
-    if request.wanted != "both":  # nothing here was trained on: all of it can be asked about
+    if request.wanted != "both":  # nothing here was trained on: all of it is test images
         return _class_folders(place.name, None, place, request.size)
     classes = _folders(place)
     rows = _files_of(place, classes)
@@ -294,10 +294,10 @@ def _place(request: Request) -> Path:
 
 def _folders(place: Path) -> list[str]:
     """Class folders by name; hidden ones are not classes."""
-    found = sorted(each.name for each in os.scandir(place) if each.is_dir() and not each.name.startswith("."))
-    if not found:
+    names = sorted(entry.name for entry in os.scandir(place) if entry.is_dir() and not entry.name.startswith("."))
+    if not names:
         raise BadInput(f"{place} holds no folders: it must hold one for each class, with images in it.")
-    return found
+    return names
 
 
 def _files_of(place: Path, classes: Sequence[str], seen: Seen | None = None) -> list[tuple[str, int]]:
@@ -371,22 +371,22 @@ def npz(request: Request) -> Dataset:
     `void` counts nowhere."""
     place = _place(request)
     with files.naming(place, "read"):
-        held = files.named_arrays(place)
-        _check_arrays(held)
-        names = held.get("classes", held.get("wnids"))
-        classes = _named_by_labels(held) if names is None else [str(name) for name in names]
-        if {"x_train", "y_train", "x_test", "y_test"} <= held.keys():
+        arrays = files.named_arrays(place)
+        _check_arrays(arrays)
+        names = arrays.get("classes", arrays.get("wnids"))
+        classes = _named_by_labels(arrays) if names is None else [str(name) for name in names]
+        if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
             if request.size:
                 raise BadInput("it holds images as arrays, which cannot be resized: leave the size out.")
-            train = held["x_train"], held["y_train"]
-            return _with_extras(resident(place.stem, train, (held["x_test"], held["y_test"]), classes), held)
-        if {"x_test", "y_test"} <= held.keys() and not request.size:
-            test = held["x_test"], held["y_test"]
-            return _with_extras(resident(place.stem, (test[0][:0], test[1][:0]), test, classes), held)
-        if {"blob", "offsets", "y", "split"} <= held.keys():
-            return _pack(place.stem, held, classes, request)
+            train = arrays["x_train"], arrays["y_train"]
+            return _with_extras(resident(place.stem, train, (arrays["x_test"], arrays["y_test"]), classes), arrays)
+        if {"x_test", "y_test"} <= arrays.keys() and not request.size:
+            test = arrays["x_test"], arrays["y_test"]
+            return _with_extras(resident(place.stem, (test[0][:0], test[1][:0]), test, classes), arrays)
+        if {"blob", "offsets", "y", "split"} <= arrays.keys():
+            return _pack(place.stem, arrays, classes, request)
         raise BadInput(
-            f"it holds {', '.join(held) or 'nothing'}; x_train, y_train, x_test, y_test were expected, "
+            f"it holds {', '.join(arrays) or 'nothing'}; x_train, y_train, x_test, y_test were expected, "
             "or blob, offsets, y, split."
         )
 
@@ -408,27 +408,27 @@ def _check_arrays(arrays: Mapping[str, Array]) -> None:
             raise BadInput(f"{name} holds one value: it must hold one for every row.")
 
 
-def _with_extras(dataset: Dataset, held: Mapping[str, Array]) -> Dataset:
+def _with_extras(dataset: Dataset, arrays: Mapping[str, Array]) -> Dataset:
     """The dataset with the votes and groups that an npz file holds beside its images."""
     parts = {}
     for word in ("train", "test"):
         images: Images = getattr(dataset, word)
-        votes = held.get(f"annotations_{word}")
+        votes = arrays.get(f"annotations_{word}")
         groups = {
             name.removeprefix("groups/").removesuffix(f"_{word}"): values
-            for name, values in held.items()
+            for name, values in arrays.items()
             if name.startswith("groups/") and name.endswith(f"_{word}")
         }
         for name, values in (({} if votes is None else {"annotations": votes}) | groups).items():
             if len(values) != len(images):
                 raise BadInput(f"{name}_{word} has {len(values)} rows, and there are {len(images)} {word} images.")
         parts[word] = replace(images, annotations=votes, groups=groups)
-    void = int(held["void"]) if "void" in held else None
+    void = int(arrays["void"]) if "void" in arrays else None
     return replace(dataset, **parts, void=void)
 
 
-def _pack(name: str, held: dict[str, Array], classes: list[str] | None, request: Request) -> Dataset:
-    blob, cut, labels, words = (held[key] for key in ("blob", "offsets", "y", "split"))
+def _pack(name: str, arrays: dict[str, Array], classes: list[str] | None, request: Request) -> Dataset:
+    blob, cut, labels, words = (arrays[key] for key in ("blob", "offsets", "y", "split"))
     if not len(cut) - 1 == len(labels) == len(words):
         raise BadInput(
             f"offsets cuts {len(cut) - 1} images, y has {len(labels)} rows, split {len(words)}: they must be equal."
@@ -442,7 +442,7 @@ def _pack(name: str, held: dict[str, Array], classes: list[str] | None, request:
     rows = [np.flatnonzero(words == word) for word in ("train", held_out)]
     if request.wanted == "all":
         rows = [rows[0][:0], np.arange(len(labels))]
-    train, test = (([images[row] for row in each], labels[each]) for each in rows)
+    train, test = (([images[row] for row in part], labels[part]) for part in rows)
     # An image that is already small is looked at as a whole.
     first = next((each[0] for each, _ in (train, test) if each), None)
     size = request.size or (min(decode.rgb(first).size) if first else 1)

@@ -202,7 +202,7 @@ def _make_room(draft: Path, shape: tuple[int, ...], root: Path) -> None:
 
 
 def blocks_of(rows: NDArray[Any]) -> list[NDArray[Any]]:
-    return [rows[each] for each in blocks(len(rows), BLOCK)]
+    return [rows[block] for block in blocks(len(rows), BLOCK)]
 
 
 def decoded(
@@ -224,8 +224,8 @@ def decoded(
                     going[pool.submit(_decode_block, str(file), rows, sources, view)] = rows
                 if not going:
                     return
-                for each in wait(going, return_when=FIRST_COMPLETED).done:
-                    yield going.pop(each), each.result()
+                for future in wait(going, return_when=FIRST_COMPLETED).done:
+                    yield going.pop(future), future.result()
         except BrokenProcessPool:
             raise StoreError("A process that decodes images was killed; most often no memory was left.") from None
         finally:
@@ -254,7 +254,7 @@ def _decode_block(file: str, rows: NDArray[Any], sources: Sequence[Any], view: V
 def _sentence(images: LoadedImages, unreadable: list[tuple[int, str]]) -> str:
     row, reason = min(unreadable)
     if not isinstance(images.source(row), str):
-        reason = f"Image {images.index[row]} of {images.name} cannot be read: it is damaged, cut short, or no image."
+        reason = reason.replace("An encoded image", f"Image {images.index[row]} of {images.name}", 1)
     if len(unreadable) == 1:
         return reason
     return f"{reason.rstrip('.')}; nor can {_names(images, [row for row, _ in sorted(unreadable)[1:]])}."

@@ -34,7 +34,7 @@ SERIAL = 1 << 19  # numbers below which a second thread costs more than it saves
 
 
 class Problem(Protocol):
-    """h heads of one kind; `a` and what is said of each head are (h,), directions and gradients (h, k)."""
+    """h heads of one kind; `a` and what is known of each head are (h,), directions and gradients (h, k)."""
 
     penalty: Any  # (k,) λ
 

@@ -127,7 +127,7 @@ class Pairs:
         return second[part] - first[part]
 
     def _ask(self, answers: Any, question: Any, x: Any) -> Any:
-        """What every class says to its heads' entries of x."""
+        """What every class contributes to its heads' entries of x."""
         if namespace(x) is not np:
             x = namespace(x).concatenate([x, 0 * x[:1]])
 
@@ -239,7 +239,7 @@ class Softmax:
         return abs(self.ahead[part]).max()
 
     def _over(self, work: Any) -> Any:
-        """What work(part) says of each part of the rows."""
+        """What work(part) returns for each part of the rows."""
         answers = [None] * len(self.parts)
 
         def ask(i: int) -> None:

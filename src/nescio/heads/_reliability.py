@@ -67,11 +67,11 @@ def reliability_targets(heads: Sequence[Heads], members: Sequence[Any], truth: A
     truth = np.asarray(truth) if namespace(truth) is np else truth.cpu().numpy()
     perform = probability_performance if heads[0].probabilities else regression_performance
     one_row = heads[0].misses(features[0][:1], truth[:1]).size * len(heads)
-    found = []
+    parts = []
     for part in blocks(len(truth), max(1, BLOCK // one_row)):
         misses = [h.misses(x[part], truth[part]) for h, x in zip(heads, features, strict=True)]
-        found.append(perform(np.stack(misses)))
-    return {name: np.concatenate([f[name] for f in found]) for name in found[0]}
+        parts.append(perform(np.stack(misses)))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def probability_performance(wrong: Any) -> dict[str, Array]:
@@ -85,22 +85,22 @@ def probability_performance(wrong: Any) -> dict[str, Array]:
     wrong = np.asarray(wrong, np.float64)
     p = wrong.mean(0)
     q = p.sum(-1)
-    found = {
+    performance = {
         "brier": -(q**2 + (p**2).sum(-1)),
         "entropy": _log_times(1 - q, np.log1p(-np.minimum(q, 1 - 1e-16))) + _log_times(p).sum(-1),
     }
     if len(wrong) > 1:
-        found["variance"] = -(wrong.sum(-1).var(0) + wrong.var(0).sum(-1))
-    return {name: value.mean(-1) for name, value in found.items()}
+        performance["variance"] = -(wrong.sum(-1).var(0) + wrong.var(0).sum(-1))
+    return {name: value.mean(-1) for name, value in performance.items()}
 
 
 def regression_performance(misses: Any) -> dict[str, Array]:
     """Performance (n,) from prediction less truth (m, n, t): −(mean miss)² and −variance over members, over t tasks."""
     misses = np.asarray(misses, np.float64)
-    found = {"squared_error": -(misses.mean(0) ** 2)}
+    performance = {"squared_error": -(misses.mean(0) ** 2)}
     if len(misses) > 1:
-        found["variance"] = -misses.var(0)
-    return {name: value.mean(-1) for name, value in found.items()}
+        performance["variance"] = -misses.var(0)
+    return {name: value.mean(-1) for name, value in performance.items()}
 
 
 def _log_times(p: Array, log_p: Array | None = None) -> Array:

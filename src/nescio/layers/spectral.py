@@ -85,10 +85,10 @@ def settle(module: nn.Module) -> None:
     """Converges the power iterations on the final weights, so that the bound holds for what is saved."""
     for part in module.modules():
         if parametrize.is_parametrized(part, "weight"):
-            held: Any = part.parametrizations["weight"]  # type: ignore[index]
-            for each in held:
-                if isinstance(each, Bounded):
-                    each.iterate(held.original.flatten(1), SETTLE)
+            bounds: Any = part.parametrizations["weight"]  # type: ignore[index]
+            for bound in bounds:
+                if isinstance(bound, Bounded):
+                    bound.iterate(bounds.original.flatten(1), SETTLE)
 
 
 @torch.no_grad()

@@ -473,7 +473,7 @@ def _cluster(x: Array, components: int, seed: int, sphere: bool = False) -> tupl
 
 
 class _Rows:
-    """Float64 row blocks of the embeddings, on the unit sphere if asked; kept between passes when they are few."""
+    """Float64 row blocks of the embeddings, optionally on the unit sphere; kept between passes when they are few."""
 
     def __init__(self, embeddings: Array, sphere: bool = False) -> None:
         self.embeddings, self.sphere, self.n = embeddings, sphere, len(embeddings)
@@ -518,7 +518,7 @@ def _embeddings(predictions: Predictions, name: str, d: int | None = None) -> Ar
 
 
 def _classes_of(train: Predictions, name: str) -> tuple[Array, list[Array]]:
-    """The embeddings, and for every class that was taught the numbers of its rows."""
+    """The embeddings, and for every class of the training the numbers of its rows."""
     embeddings = _embeddings(train, name)
     if train.labels is None:
         raise Undefined(f"The reference has no labels, and {name} needs the true class of every row.")

@@ -81,12 +81,12 @@ def neighborhood_inconsistency(
         )
     if similarity not in ("jaccard", "overlap"):
         raise BadInput(f"There is no similarity named {similarity!r}. There are: jaccard, overlap.")
-    known, asked = _aligned(refs, "reference"), _aligned(tests, "test")
+    known, queried = _aligned(refs, "reference"), _aligned(tests, "test")
     ks = _sizes(k, len(refs[0]))
     cuts = sorted(set(ks))
     dtype = np.min_scalar_type(len(refs[0]) - 1)
     lists = np.empty((len(refs), len(tests[0]), cuts[-1]), dtype)
-    for m, (ref, test) in enumerate(zip(known, asked, strict=True)):
+    for m, (ref, test) in enumerate(zip(known, queried, strict=True)):
         there = points(ref, metric, f"the reference embeddings of member {m}")
         lists[m] = nearest(there, points(test, metric, f"the test embeddings of member {m}", there), cuts)
     agreed = dict(zip(cuts, consistency(lists, cuts, len(refs[0]), similarity), strict=True))

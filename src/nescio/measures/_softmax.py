@@ -130,7 +130,7 @@ class Summary:
             raise Undefined("There are no labels, so there is nothing to judge the answers by.")
         rows = self.known if rows is None else rows
         if not self.known[rows].all():
-            raise BadInput("Some of these rows have a label of a class that was not in training; leave them out.")
+            raise BadInput("Some of these rows have a label of a class that was not in training; omit them.")
         picked = self._answers if rows is self.known and self.known.all() else self._answers.take(rows)
         if not picked.n:
             raise Undefined("No row has a label of a class that was in training.")
@@ -147,7 +147,7 @@ def summary(predictions: Predictions) -> Summary:
 
 
 def _top_only(predictions: Predictions) -> Summary:
-    """What a dump without logits says by its answers and their confidence alone."""
+    """What follows from a dump's answers and their confidence alone, without logits."""
     n, right, confidence = len(predictions), predictions.right, predictions.confidence
     if right is None and confidence is None:
         raise Undefined("There are no logits and no probs, so there is no softmax.")

@@ -105,18 +105,18 @@ def named(name: str, dump: Predictions) -> Measure:
     if score in dump.scores:
         return Measure(_called(score), partial(_score, score), "plain", ("scores",))
     if score != name:
-        there = ", ".join(f"{SCORE}{each}" for each in dump.scores) or "none"
+        there = ", ".join(f"{SCORE}{name}" for name in dump.scores) or "none"
         raise BadInput(f"There is no score named {score!r} in this dump. There are: {there}.")
     return registry[name]  # which refuses it
 
 
 def uncertainty(name: str, dump: Predictions) -> NDArray[Any]:
     """u (n,) of the rows of a dump by the name of a measure that needs nothing else, or of a score of the dump."""
-    found = named(name, dump)
-    if found.kind != "plain":
+    measure = named(name, dump)
+    if measure.kind != "plain":
         names = ", ".join(sorted(part.name for part in registry.parts() if part.kind == "plain"))
         raise BadInput(f"The measure {name!r} must be fitted first, or compares several dumps; take one of {names}.")
-    return found.of(dump)
+    return measure.of(dump)
 
 
 def _score(name: str, dump: Predictions) -> Any:

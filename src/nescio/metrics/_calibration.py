@@ -82,10 +82,10 @@ def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliabi
     a, bins = _sure(answers(probs, labels)), _checked_bins(bins)
     index = bins_of(a, bins, "width")
     count = np.bincount(index, minlength=bins)
-    held = np.flatnonzero(count)
-    confidence = np.bincount(index, a.confidence, bins)[held] / count[held]
-    accuracy = np.bincount(index, a.right, bins)[held] / count[held]
-    return Reliability(held / bins, (held + 1) / bins, count[held], confidence, accuracy)
+    filled = np.flatnonzero(count)
+    confidence = np.bincount(index, a.confidence, bins)[filled] / count[filled]
+    accuracy = np.bincount(index, a.right, bins)[filled] / count[filled]
+    return Reliability(filled / bins, (filled + 1) / bins, count[filled], confidence, accuracy)
 
 
 def _sure(a: Answers) -> Answers:

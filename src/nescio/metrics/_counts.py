@@ -138,12 +138,12 @@ class Counts:
         """values (g,) rising, counts (g, 2), and whether all rows of the group have that very score (g,)."""
         coarse = self.table.copy()
         coarse[self.split] = 0
-        held = np.flatnonzero(coarse[:, 0] | coarse[:, 1])
+        keys = np.flatnonzero(coarse[:, 0] | coarse[:, 1])
         if self.half:
-            values = held.astype(np.uint16).view(np.float16).astype(np.float64)
+            values = keys.astype(np.uint16).view(np.float16).astype(np.float64)
         else:
-            values = (held.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-        counts, sure = coarse[held], np.full(len(held), self.half)
+            values = (keys.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        counts, sure = coarse[keys], np.full(len(keys), self.half)
         if len(self.split):
             key, lower = np.nonzero(self.fine[:, :, 0] | self.fine[:, :, 1])
             bits = self.split[key].astype(np.uint32) << 16 | lower.astype(np.uint32)

@@ -1,4 +1,4 @@
-"""Does a threshold that was set on in-domain validation rows let the in-domain in and keep the out-domain out?"""
+"""Does a threshold set on in-distribution validation rows accept in-distribution rows and reject the others?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nescio.metrics._spec import metric
 
 @metric("other", better="neither")
 def threshold(u_val: Any, level: float = 0.95) -> float:
-    """The u below which a share `level` of the in-domain validation rows lies: their linearly interpolated quantile.
+    """The u below which a share `level` of the in-distribution validation rows lies: their interpolated quantile.
 
     Source: Belghazi and Lopez-Paz 2021 (UIMNET), §5.
     """
@@ -27,7 +27,7 @@ def threshold(u_val: Any, level: float = 0.95) -> float:
 
 @metric("threshold", better="higher")
 def in_as_in(u: Any, threshold: float) -> float:
-    """Share of in-domain rows that are taken as in-domain: u ≤ threshold.
+    """Share of in-distribution rows that are accepted as such: u ≤ threshold.
 
     Source: Belghazi and Lopez-Paz 2021 (UIMNET), §5.
     """
@@ -36,7 +36,7 @@ def in_as_in(u: Any, threshold: float) -> float:
 
 @metric("threshold", better="higher")
 def out_as_out(u: Any, threshold: float) -> float:
-    """Share of out-domain rows that are taken as out-domain: u > threshold.
+    """Share of out-of-distribution rows that are rejected: u > threshold.
 
     Source: Belghazi and Lopez-Paz 2021 (UIMNET), §5.
     """

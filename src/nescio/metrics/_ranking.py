@@ -1,4 +1,4 @@
-"""Does u rank the positive rows (wrong answers, out-domain images) above the others? One sort serves every metric."""
+"""Does u rank the positive rows (wrong or out-of-distribution) above the others? One sort serves every metric."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def miou(predicted: Any, labels: Any, classes: int, void: int | None = None) -> 
     classes = as_whole(classes, "classes", 1)
     void = None if void is None else as_whole(void, "void")
     called, true = called.reshape(-1), true.reshape(-1)
-    both, are, said = (np.zeros(classes, np.int64) for _ in range(3))
+    both, labelled, answered = (np.zeros(classes, np.int64) for _ in range(3))
     for part in blocks(len(true), PIXELS):
         p, t = called[part], true[part]
         if void is not None:
@@ -42,9 +42,9 @@ def miou(predicted: Any, labels: Any, classes: int, void: int | None = None) -> 
                 odd = ids[(ids < 0) | (ids >= classes)][0]
                 raise BadInput(f"{name} holds {odd}, but there are {classes} classes (0 to {classes - 1}).")
         both += np.bincount(t[p == t], minlength=classes)
-        are += np.bincount(t, minlength=classes)
-        said += np.bincount(p, minlength=classes)
-    union = are + said - both
+        labelled += np.bincount(t, minlength=classes)
+        answered += np.bincount(p, minlength=classes)
+    union = labelled + answered - both
     if void is not None and 0 <= void < classes:
         union[void] = 0
     there = union > 0
@@ -59,4 +59,4 @@ def _whole(values: Any, name: str) -> Array:
         return array.astype(np.uint8) if array.dtype == bool else array
     if array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.rint(array)).all():
         return array.astype(np.int64)
-    raise BadInput(f"{name} must hold whole numbers, one class a pixel.")
+    raise BadInput(f"{name} must hold whole numbers, one class per pixel.")

@@ -81,7 +81,7 @@ def selective_risk(u: Any, wrong: Any = None, coverage: float = 0.8) -> float:
 
 @metric("ranking", better="lower", prepared=True)
 def aurc_over(u: Any, wrong: Any = None, coverages: Iterable[float] = TENTHS) -> float:
-    """Mean selective risk over the coverages that matter (every tenth unless told).
+    """Mean selective risk over the coverages that matter (default: every tenth).
 
     AURC_C = (1/|C|)·Σ_{c∈C} selective risk at c. Source: Galil et al. 2023, §2.
     """

@@ -11,7 +11,7 @@ from nescio.registry import Registry
 Kind = Literal[
     "answers",  # f(probs, labels)
     "ranking",  # f(u, wrong): does u rank wrong answers above right ones
-    "detection",  # f(u, out): does u rank out-domain rows above in-domain ones
+    "detection",  # f(u, out): does u rank out-of-distribution rows above the others
     "threshold",  # f(u, threshold)
     "retrieval",  # f(embeddings, labels)
     "retrieval-ranking",  # f(embeddings, labels, u)

@@ -103,6 +103,7 @@ class Abstaining(nn.Module):
         logits = self.network(torch.addcmul(self.shift, images, self.scale))  # type: ignore[arg-type]
         top, probability, doubt, entropy = answers(logits, self.rule.temperature)
         u = doubt if self.rule.measure == "largest" else entropy
+        top, probability, u = (_one_dimension(output) for output in (top, probability, u))
         return top, probability, u, ~(u <= self.threshold)  # what is not a number abstains
 
 
@@ -123,6 +124,11 @@ def answers(logits: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor, T
     probability = torch.where(first, probs, 0.0).sum(1)
     entropy = -(others * others.clamp_min(TINY).log()).sum(1) - probability * _log_one_minus(doubt)
     return top, probability, doubt, entropy
+
+
+def _one_dimension(x: Tensor) -> Tensor:
+    """x (n,), said once more: ONNX Runtime gives (0, c) for the sum of an empty batch over its classes."""
+    return x[:, None].flatten()
 
 
 def _log_one_minus(x: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ class Network:
     @property
     def identity(self) -> dict[str, Any]:
         """What else its predictions depend on, as plain values."""
-        own = {"class_map": self.class_map} if self.class_map else {}
+        own: dict[str, Any] = {"class_map": self.class_map} if self.class_map else {}
         if self.trial is not None:
             return own
         if self.arch.startswith(LITE):
@@ -175,7 +175,7 @@ def _meant(name: str) -> str:
 
 
 def network(name: str, store: Store, root: str | Path | None = None) -> Network:
-    """The network of a name: a timm name, torchvision:NAME, either with @FILE for weights of one's own, or store:KEY."""
+    """The network of a name: timm's or torchvision:NAME, with @FILE for weights of one's own, or store:KEY."""
     bare, at, file = name.partition(AT)
     if at and not name.startswith(STORE):
         return replace(with_weights(network(bare, store, root), Path(file).expanduser()), name=name)
@@ -339,7 +339,8 @@ def with_weights(wanted: Network, place: Path | None = None) -> Network:
     """
     if wanted.trial is not None:
         return wanted
-    file = wanted.file or _weights_of(wanted, weights_folder(place))
+    own = wanted.file if AT in wanted.name else None
+    file = own or _weights_of(wanted, weights_folder(place))
     if place is not None and place.is_file():
         wanted = replace(wanted, classes=_head_rows(wanted, file) or wanted.classes)
     return replace(wanted, file=file, checksum=weights.checksum(file))

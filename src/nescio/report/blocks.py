@@ -95,7 +95,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Story:
-    """What a page says, first things first. Every figure has a key of its own."""
+    """What a page shows, first things first. Every figure has a key of its own."""
 
     title: str
     lead: Sequence[str]

@@ -72,7 +72,7 @@ def read_study(path: str | Path) -> Study:
             study.failures = [_failure(entry) for entry in about["failures"]]
             study.packages, study.parts = dict(about["packages"]), list(about.get("parts", []))
         except (ValueError, KeyError, TypeError):
-            raise BadInput(f"{beside} is not a plan that nescio wrote; move it away to report without it.") from None
+            raise BadInput(f"{beside} is not a plan that nescio wrote; rename it to report without it.") from None
     return study
 
 

@@ -263,7 +263,7 @@ def _places(frame: Frame, names: Sequence[str], heads: Iterable[Head]) -> dict[t
             key = tuple(row.get(name) for name in names)
             if head.title in places[key]:
                 about = ", ".join(f"{name} {value}" for name, value in zip(names, key, strict=True))
-                raise BadInput(f"Two rows are both {about} with {head.title}; name a column that tells them apart.")
+                raise BadInput(f"Two rows are both {about} with {head.title}; name a column in which they differ.")
             if row.get(head.of) is not None:
                 places[key][head.title] = head, row
     return places

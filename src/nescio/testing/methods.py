@@ -1,4 +1,4 @@
-"""What every method promises, seen on trained weights: `nescio verify` shows it, `testing.check_method` asks it."""
+"""What every method promises, seen on trained weights: `nescio verify` shows it, `testing.check_method` asserts it."""
 
 from __future__ import annotations
 
@@ -155,11 +155,11 @@ def _answers(method: Method, x: Tensor) -> list[Tensor]:
 def _kept(trial: Trial, dataset: Dataset, here: Runtime, root: str | Path | None) -> Iterator[tuple[str, Evidence]]:
     """One epoch in memory and the same through a store: equal weights, and nothing is lost on the way to the disk."""
     short = replace(trial, training=replace(trial.training, epochs=1))
-    held, _ = fit(short, dataset, here, None, float("inf"), None)
+    direct, _ = fit(short, dataset, here, None, float("inf"), None)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
         loaded = load_method(train(short, store, here, root=root), short, store, here, root)
-    ours, theirs = held.state_dict(), loaded.state_dict()
+    ours, theirs = direct.state_dict(), loaded.state_dict()
     differ = [name for name in ours if not torch.equal(ours[name], theirs[name])]
     seen = (
         f"{len(differ)} of {len(ours)} tensors differ between two runs"
@@ -169,7 +169,7 @@ def _kept(trial: Trial, dataset: Dataset, here: Runtime, root: str | Path | None
     yield "same seed, same weights", Evidence(seen, not differ)
     shown = ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed).load(root)
     network = trained(trial, root)
-    a, b = (outputs(module, network, shown, None, here, seed=1) for module in (held, loaded))
+    a, b = (outputs(module, network, shown, None, here, seed=1) for module in (direct, loaded))
     pairs = {"logits": (a.logits, b.logits), "embeddings": (a.embeddings, b.embeddings)}
     pairs |= {name: (a.scores[name], b.scores.get(name)) for name in a.scores}
     lost = [name for name, (u, v) in pairs.items() if u is not None and (v is None or (u != v).any())]
@@ -181,8 +181,8 @@ def _bounded(trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
     """The largest stretch of any layer of the features, by singular values of the weights that are really used."""
     assert trial.spectral is not None
     method, _ = fit(replace(trial, training=replace(trial.training, epochs=2)), dataset, here, None, float("inf"), None)
-    found = stretches(method.features)
-    if not found:
+    norms = stretches(method.features)
+    if not norms:
         return Evidence("the features have no layer that it bounds", False)
     x, _ = first_batch(_shown(trial, dataset, here), 1)
     x = x.repeat(1, method.setting.channels // x.shape[1], 1, 1)
@@ -192,8 +192,8 @@ def _bounded(trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
         if isinstance(layer, (*Stretching, nn.modules.batchnorm._BatchNorm))
     ]
     bound = sum(parametrize.is_parametrized(layer, "weight") for layer in layers)
-    largest = max(found.values())
+    largest = max(norms.values())
     maps = operator_norms(method.features, x)
     beside = f"; as maps of images convolutions reach {max(maps.values()):.2f}" if maps else ""
-    seen = f"largest singular value {largest:.3f}, target {trial.spectral:g}, {bound} of {len(found)} layers{beside}"
-    return Evidence(seen, bound == len(found) and largest <= SLACK * trial.spectral)
+    seen = f"largest singular value {largest:.3f}, target {trial.spectral:g}, {bound} of {len(norms)} layers{beside}"
+    return Evidence(seen, bound == len(norms) and largest <= SLACK * trial.spectral)

@@ -30,7 +30,7 @@ def check_metric(name: str | Callable[..., Any]) -> list[str]:
     name = _name(name, metrics)
     part = metrics[name]
     promise(bool(part.sentence), f"{name} has no docstring: one sentence must say what it means.")
-    evidence = ["it says what it means"]
+    evidence = ["its docstring is a sentence of meaning"]
     for kind in part.kinds:
         promise(kind in METRIC_CHECKS, f"{name} is of the kind {kind!r}, which nothing checks.")
         for check in METRIC_CHECKS[kind]:
@@ -71,8 +71,8 @@ def _name(part: Any, registry: Any) -> str:
     """The name under which a function, or a part itself, is registered."""
     if isinstance(part, str):
         return part
-    for name, held in registry.items():
-        if part is held or part is held.function:
+    for name, known in registry.items():
+        if part is known or part is known.function:
             return str(name)
     raise BadInput(f"{getattr(part, '__name__', part)} is not registered as a {registry.kind}: decorate it first.")
 

@@ -19,7 +19,7 @@ from nescio.work.launchers import Counts, Failure, Task, attempt, launcher, note
 from nescio.work.store import reason_of
 
 BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-PATIENCE = 0.5  # seconds before asking again for work that another sweep is doing
+PATIENCE = 0.5  # seconds before trying again work that another sweep is doing
 
 
 @launcher("local")
@@ -77,7 +77,7 @@ class LocalWorkers:
                 time.sleep(queue.pause() or 0)
                 continue
             free = len(at_work) < self.workers
-            wait([each for w in at_work for each in (w.pipe, w.process.sentinel)], queue.pause() if free else None)
+            wait([signal for w in at_work for signal in (w.pipe, w.process.sentinel)], queue.pause() if free else None)
             for worker in at_work:
                 if (answer := worker.answer()) is not None:
                     yield answer
@@ -111,7 +111,7 @@ class _Queue:
         self.busy.append((time.monotonic() + PATIENCE, task))
 
     def pause(self) -> float | None:
-        """Seconds until a task can be asked again; None if no task waits."""
+        """Seconds until a task can be tried again; None if no task waits."""
         if self.ready:
             return 0.0
         return max(0.0, self.busy[0][0] - time.monotonic()) if self.busy else None
@@ -129,7 +129,7 @@ class _Worker:
 
     def give(self, task: Task) -> None:
         self.task = task
-        with suppress(BrokenPipeError):  # it just died; `answer` says how
+        with suppress(BrokenPipeError):  # it just died; `answer` reports how
             self.pipe.send(task)
 
     def answer(self) -> tuple[Task, str, Any] | None:
@@ -138,9 +138,9 @@ class _Worker:
         task = self.task
         try:
             if self.pipe.poll():
-                state, said = self.pipe.recv()
+                state, result = self.pipe.recv()
                 self.task = None
-                return task, state, said
+                return task, state, result
         except (EOFError, OSError):
             pass  # it died; the next lines say how
         else:
@@ -162,7 +162,7 @@ class _Worker:
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
     """Processes started inside share the cores: each counts on so many, and its BLAS on one, because code that needs
-    more brings its own threads. What the user has said stays."""
+    more brings its own threads. What the user has set stays."""
     ours = {"NESCIO_THREADS": str(count)} | dict.fromkeys(BLAS, "1")
     ours = {name: value for name, value in ours.items() if name not in os.environ}
     os.environ.update(ours)

@@ -77,6 +77,7 @@ class Run:
     reason: str = ""  # of a failure
     owner: str = ""  # of running work
     version: int | None = None  # of the stage when the work was begun; None if it cannot be read
+    parents: tuple[str, ...] = ()  # keys and checksums that it follows from
 
 
 class Store:
@@ -175,22 +176,24 @@ class Store:
         return finished[0]
 
     def failure(self, stage: str, key: str) -> str | None:
-        """Why work failed, if it did and nobody has finished it since."""
+        """Why work failed, if it did and has not been finished since."""
         note = self.path(stage, key).with_name(f"{key}.part") / FAILURE
         return str(_read_json(note).get("reason", "")) or None
 
     def runs(self) -> list[Run]:
         """Everything in the store: finished, running, failed with its reason, and stopped half-way."""
         with _sentences(self.root):
-            folders = [each for each in sorted(self.root.glob("*/*")) if each.is_dir()]
-            return [run for each in folders if (run := self._run(each)) is not None]
+            folders = [path for path in sorted(self.root.glob("*/*")) if path.is_dir()]
+            return [run for folder in folders if (run := self._run(folder)) is not None]
 
     def _run(self, folder: Path) -> Run | None:
         stage, key = folder.parent.name, folder.name.removesuffix(".part")
         if not re.fullmatch("[0-9a-f]{16}", key):
             return None
         document = _read_json(folder / RECIPE)
-        run = Run(stage, key, "finished", folder, document.get("recipe", {}), version=document.get("version"))
+        parents = tuple(map(str, document.get("parents") or ()))
+        recipe, version = document.get("recipe", {}), document.get("version")
+        run = Run(stage, key, "finished", folder, recipe, version=version, parents=parents)
         if folder.name == key:
             return run
         number, owner = _last(folder / WORK)
@@ -275,9 +278,9 @@ class Part:
 
     def _clear(self) -> None:
         """Removes all but the checkpoint and the lock: a previous owner may have left it half-written."""
-        for each in self.folder.iterdir():
-            if each.name != WORK:
-                shutil.rmtree(each) if each.is_dir() else each.unlink()
+        for path in self.folder.iterdir():
+            if path.name != WORK:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _finish(self) -> None:
         with _sentences(self.folder):

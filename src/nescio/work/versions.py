@@ -7,8 +7,8 @@ Versions of the stages `evaluate` and `study` are those of the protocols.
 from __future__ import annotations
 
 TRAIN = 4
-PREDICT = 2
-PIXELS = 2
+PREDICT = 3
+PIXELS = 3
 
 STAGES = {"train": TRAIN, "predict": PREDICT, "count": PREDICT, "pixels": PIXELS, "damaged": PIXELS}
 GONE = ("zoo", "embed")  # stages that older versions had: nothing reads them any more

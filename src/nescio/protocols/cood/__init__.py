@@ -182,7 +182,7 @@ def grade_models(plan: Plan, pairs: Sequence[PairedDumps], names: ClassNames | N
     for name in (name for pair in pairs for name in pair.others):
         if name.startswith(f"{SEVERITY} "):
             raise BadInput(f"A fixed out-set cannot be named {name!r}: that is the name of a group.")
-    refused, notes = overlapping_classes(plan, names)
+    refused, notes = overlapping_classes(plan, names, pairs)
     work.note(*notes)
     steps = work.evaluate("grading the out-classes", [_step(plan, pair, refused) for pair in pairs])
     folders = [step.folder(work.store) for step in steps]

@@ -9,10 +9,11 @@ That is the order taken here; files with the child first are read with order="ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nescio.datasets.imagenet import plain
 from nescio.errors import BadInput
 
 ORDERS = ("parent-child", "child-parent")
@@ -102,8 +103,12 @@ def names(path: str | Path) -> tuple[str, ...]:
     return found
 
 
-def overlapping(inside: Sequence[str], outside: Sequence[str], tree: Hierarchy | None = None) -> tuple[int, ...]:
+def overlapping(
+    inside: Sequence[str], outside: Sequence[str], tree: Hierarchy | None = None, known: Collection[str] = ()
+) -> tuple[int, ...]:
     """Numbers of the out-classes that are in-classes, or above or below one of them in the tree.
+
+    known  plain names of further classes that were in training
 
     Source: Galil et al. 2023, appendix L.1: "bear" is no fair out-class for a model that knows the brown bear.
     """
@@ -115,7 +120,8 @@ def overlapping(inside: Sequence[str], outside: Sequence[str], tree: Hierarchy |
                     "names them, by WordNet ids if it is WordNet's."
                 )
     refused = set(inside) if tree is None else tree.related(inside)
-    return tuple(number for number, name in enumerate(outside) if name in refused)
+    plain_names = {plain(name) for name in inside} | set(known)
+    return tuple(number for number, name in enumerate(outside) if name in refused or plain(name) in plain_names)
 
 
 def _lines(path: str | Path) -> list[str]:

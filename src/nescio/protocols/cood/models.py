@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nescio.datasets import imagenet
 from nescio.errors import BadInput
 from nescio.measures import summary
 from nescio.predictions import Predictions
@@ -20,6 +21,7 @@ from nescio.work.store import Store
 if TYPE_CHECKING:
     from nescio.protocols.cood import Plan
 
+LISTED = 50  # classes that are left out, by name
 ClassNames = tuple[Sequence[str], Sequence[str]]  # of the in-classes and of the out-classes, class 0 first
 
 
@@ -150,7 +152,7 @@ def pairs_of(
 def class_names(plan: Plan, work: Work, pairs: Sequence[PairedDumps] = ()) -> ClassNames | None:
     """Names of the in-classes and of the out-classes, from files or from the datasets; None where there are none.
 
-    Those of files must be those of the classes of `pairs`.
+    Those of files must be those of the classes of `pairs`. In-classes without names are an empty list.
     """
     _tree_of(plan)  # one that cannot be read is named first
     files = (plan.in_names, plan.out_names)
@@ -159,9 +161,9 @@ def class_names(plan: Plan, work: Work, pairs: Sequence[PairedDumps] = ()) -> Cl
     sides: list[Sequence[str]] = []
     for file, data, split in zip(files, (plan.data, plan.out), ("given", "outside"), strict=True):
         own = hierarchy.names(file) if file is not None else _names_of_set(plan, data, split, work)
-        if own is None:
+        if own is None and split == "outside":
             return None
-        sides.append(own)
+        sides.append(own or ())
     names = sides[0], sides[1]
     if any(files):
         check_names(names, pairs)
@@ -213,18 +215,29 @@ def check_names(names: ClassNames, pairs: Sequence[PairedDumps]) -> None:
             )
 
 
-def overlapping_classes(plan: Plan, names: ClassNames | None) -> tuple[tuple[int, ...], list[str]]:
-    """The out-classes that overlap with in-classes, and what to know of them."""
+def overlapping_classes(
+    plan: Plan, names: ClassNames | None, pairs: Sequence[PairedDumps] = ()
+) -> tuple[tuple[int, ...], list[str]]:
+    """The out-classes that overlap with in-classes, or with what the models of `pairs` were trained on; and sentences
+    on them."""
     tree = _tree_of(plan)
     if names is None:
         if tree is not None:
             raise BadInput("A hierarchy needs the names of the classes: give --in-names and --out-names.")
         return (), []
     inside, outside = names
-    refused, notes = hierarchy.overlapping(inside, outside, tree), []
+    of_imagenet = any(_of_imagenet(pair.inside) for pair in pairs)
+    known = imagenet.by_name() if of_imagenet or _are_imagenet(inside) else {}
+    refused = hierarchy.overlapping(inside, outside, tree, known)
+    notes = []
     if refused:
         why = "are in-classes" if tree is None else "are in-classes, or above or below one in the hierarchy"
-        notes.append(f"{len(refused):,} of {len(outside):,} out-classes {why}, and are left out.")
+        if known:
+            why += ", or bear the name of a class of ImageNet-1k"
+        notes.append(
+            f"{len(refused):,} of {len(outside):,} out-classes {why}, and are left out: "
+            f"{_listed([_described(outside[number], known) for number in refused])}."
+        )
     if tree is not None and tree.upside_down:
         notes.append(
             f"Read as {plan.hierarchy_order}, the hierarchy has more tops than leaves: its lines may be the other way "
@@ -233,6 +246,26 @@ def overlapping_classes(plan: Plan, names: ClassNames | None) -> tuple[tuple[int
     if tree is not None and (unknown := sum(name not in tree for name in (*inside, *outside))):
         notes.append(f"The hierarchy does not know {unknown:,} of the {len(inside) + len(outside):,} classes.")
     return refused, notes
+
+
+def _of_imagenet(dump: ModelDump) -> bool:
+    """Whether the model was trained on ImageNet-1k: a pretrained one of its number of classes."""
+    return dump.facts.get("classes") == imagenet.CLASSES and not dump.model.startswith("store:")
+
+
+def _are_imagenet(names: Sequence[str]) -> bool:
+    return bool(names) and set(names) <= set(imagenet.wordnet_ids())
+
+
+def _described(name: str, known: Mapping[str, tuple[int, ...]]) -> str:
+    """A class, with how many classes of ImageNet-1k bear its name where they are several."""
+    times = len(known.get(imagenet.plain(name), ()))
+    return f"{name} (the name of {times} classes)" if times > 1 else name
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
 
 
 def _tree_of(plan: Plan) -> hierarchy.Hierarchy | None:

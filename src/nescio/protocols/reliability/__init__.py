@@ -219,7 +219,7 @@ def _check_target(source: Any, target: Any, data: str, name: str) -> None:
             "from the one cannot look at the other."
         )
     if len(target.classes) < 2:
-        raise BadInput(f"{name} has one class only: there is nothing to tell apart downstream.")
+        raise BadInput(f"{name} has one class only: downstream heads need two or more.")
 
 
 # ---- the steps
@@ -559,7 +559,7 @@ def _upgraded(row: Row, swept: str) -> Row:
 
 @protocol(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports=f"{__name__}.reports", upgrade=upgrade)
 def reliability(plan: Plan, work: Work) -> None:
-    """Which representations can be trusted, before anyone says what they are for.
+    """Which representations can be trusted, before their purpose is known.
 
     Networks learn without labels (SimCLR, BYOL, MoCo), several seeds of each. Every test image gets scores from their
     embeddings alone: neighbourhood consistency (NC), distance to the references (Dist), length (Norm), density (LL) and

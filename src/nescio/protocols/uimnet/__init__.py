@@ -84,11 +84,14 @@ class Plan(Checked):
             raise BadInput("At least two classes must be in-distribution: with one there is nothing to classify.")
 
 
+# the methods of the paper (UIMNET §3)
+PAPER = ("erm", "mixup", "soft-labels", "rbf", "rnd", "oc", "deep-ae", "mc-dropout", "mimo", "due")
+DEMO = Training(epochs=15, batch=64, every=6, augment="shift")
 PRESETS = {
     "small": Plan(training=Training(epochs=20, batch=64, every=8, augment="shift")),
-    "demo": Plan(trials=2, spectral=(None,), training=Training(epochs=15, batch=64, every=6, augment="shift")),
+    "demo": Plan(methods=PAPER, trials=2, spectral=(None,), training=DEMO),
     # the paper's own: ImageNet, two sizes, ten trials, three data seeds, SGD, 100 epochs, batch 256, rate ÷ 10 every 30
-    "paper": Plan(data="imagenet", backbones=("resnet18", "resnet50"), trials=10, seeds=3),
+    "paper": Plan(data="imagenet", methods=PAPER, backbones=("resnet18", "resnet50"), trials=10, seeds=3),
 }
 
 

@@ -96,9 +96,9 @@ def refuse_impossible(plan: Plan, root: str | None) -> None:
 def _divided(plan: Plan, work: Work) -> Plan:
     """The plan with its classes: those that it names, those of a file, or by the Ward tree of class means."""
     if plan.partition is not None:
-        found = Partition.load(plan.partition)
-        found.check(datasets.load(plan.data, work.context.root))
-        return replace(plan, partition=None, inside=found.inside, outside=found.outside)
+        partition = Partition.load(plan.partition)
+        partition.check(datasets.load(plan.data, work.context.root))
+        return replace(plan, partition=None, inside=partition.inside, outside=partition.outside)
     if plan.inside is not None:
         return replace(plan, outside=_others(plan, work.context.root))
     if plan.features is None and plan.data in BY_HAND:
@@ -107,8 +107,8 @@ def _divided(plan: Plan, work: Work) -> Plan:
     step = partition_step(plan, work.context.root)
     if not work.do(DIVIDE, [step], partial(refuse_impossible, plan, work.context.root)):
         raise StoreError(f"The classes could not be divided: {work.failures[-1].reason}")
-    found = Partition.load(step.verified(work.store) / PARTITION)
-    return replace(plan, inside=found.inside, outside=found.outside)
+    partition = Partition.load(step.verified(work.store) / PARTITION)
+    return replace(plan, inside=partition.inside, outside=partition.outside)
 
 
 def _others(plan: Plan, root: str | None) -> tuple[int, ...]:

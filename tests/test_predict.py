@@ -307,3 +307,15 @@ def test_what_is_not_dense_is_one_sentence(maps, data):
         count_pixels(PerPixel(), dense_network(maps), ImageSet(data).load(), None, HERE)
     with pytest.raises(BadInput, match="the network has 2 classes"):
         count_pixels(PerPixel(classes=2), dense_network(maps, 2), ImageSet(maps).load(), None, HERE)
+
+
+def test_scores_beyond_float16_are_kept_in_a_float16_dump(tmp_path):
+    """Log-densities reach 10⁶: as float16 they would all be tied at its largest number."""
+    from nescio import predict as room
+
+    make = room._scratch(tmp_path)
+    assert make("scores/density", (3,)).dtype == np.float32
+    assert make("logits", (3, 1, 2)).dtype == np.float16
+    host = room.Host(2, make)
+    host.take({"scores/far": torch.tensor([1e6, 2e6]), "embeddings": torch.ones(2, 1)})
+    assert host.arrays()["scores/far"].tolist() == [1e6, 2e6]

@@ -51,6 +51,7 @@ PIXELS = {"cuda": 512 * 224 * 224, "cpu": 32 * 224 * 224}  # of a batch of a pre
 BATCH = 512  # images of a trained network, whose images are small
 PROBE_PIXELS = 128 * 64**2  # of a batch of probes: they go backward through the network, which keeps every layer
 VIEWS = 8  # augmented copies of an image that test-time augmentation averages
+SCORES = "scores/"  # before the name of a score
 LARGEST = float(np.finfo(np.float16).max)
 
 
@@ -371,7 +372,8 @@ def _outputs(
             tensors = {name: tensor[:count] for name, tensor in _tensors(module(x), keeping).items()}
             if "logits" in tensors:
                 finite += torch.isfinite(tensors["logits"]).flatten(1).all(1).sum()
-            host.take({name: tensor.clamp(-limit, limit) for name, tensor in tensors.items()})
+            scores = {name: tensor for name, tensor in tensors.items() if name.startswith(SCORES)}
+            host.take(scores | {name: t.clamp(-limit, limit) for name, t in tensors.items() if name not in scores})
             done += count
         arrays = host.arrays()
         if "logits" in arrays and int(finite) < done:
@@ -393,7 +395,7 @@ def _tensors(output: Output, keeping: Keeping) -> dict[str, Tensor]:
         found["embeddings"] = output.embeddings.flatten(1)
     if "scores" in keeping.fields and output.scores:
         native = next(iter(output.scores.values()))
-        found |= {f"scores/{name}": tensor for name, tensor in ({"native": native} | output.scores).items()}
+        found |= {f"{SCORES}{name}": tensor for name, tensor in ({"native": native} | output.scores).items()}
     return found
 
 
@@ -411,7 +413,7 @@ def _dump(shown: LoadedImages, arrays: Mapping[str, Any], normalized: bool) -> P
         logits=arrays.get("logits"),
         variants=below("variants/"),
         embeddings=arrays.get("embeddings"),
-        scores=below("scores/"),
+        scores=below(SCORES),
         annotations=images.annotations,
         groups=dict(images.groups),
         normalized=normalized and "logits" in arrays,
@@ -423,10 +425,11 @@ def _float32(name: str, shape: tuple[int, ...]) -> Any:
 
 
 def _scratch(folder: Path) -> Callable[[str, tuple[int, ...]], Any]:
-    """float16 arrays in files of a folder, so that memory does not grow with the images."""
+    """Arrays in files of a folder, so that memory does not grow with the images; float16, but for scores."""
 
     def make(name: str, shape: tuple[int, ...]) -> Any:
-        return np.lib.format.open_memmap(folder / name.replace("/", "-"), "w+", np.float16, shape)
+        dtype = np.float32 if name.startswith(SCORES) else np.float16  # log-densities lie beyond float16
+        return np.lib.format.open_memmap(folder / name.replace("/", "-"), "w+", dtype, shape)
 
     return make
 

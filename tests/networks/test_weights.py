@@ -201,7 +201,7 @@ def test_a_fine_tuned_head_has_its_own_number_of_classes(tmp_path, name):
         with_weights(network(name, STORE), tmp_path / "flowers.pth"),
     ):
         assert wanted.classes == 7 and wanted.checksum and network(name, STORE).classes == 1000
-        ours = build_classifier(with_weights(wanted))[0].eval()
+        ours = build_classifier(wanted)[0].eval()
         x = torch.rand(2, 3, wanted.view.size, wanted.view.size)
         with torch.inference_mode():
             torch.testing.assert_close(ours(x), theirs(x))

@@ -131,4 +131,5 @@ def test_no_class_name_has_two_meanings():
 def test_tests_mirror_the_source():
     folders = {path.parent.relative_to(ROOT / "tests").parts for path in (ROOT / "tests").rglob("test_*.py")}
     for parts in folders:
-        assert SOURCE.joinpath(*parts).is_dir(), f"tests/{'/'.join(parts)} has no room of its name"
+        known = SOURCE.joinpath(*parts).is_dir() or ROOT.joinpath(*parts).is_dir()  # results/ has tests too
+        assert known, f"tests/{'/'.join(parts)} has no room of its name"

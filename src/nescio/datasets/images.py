@@ -262,7 +262,8 @@ def _numbers(
     """(c,) the network's label of every class of the set, −1 where it has none; None if they do not fit together."""
     if class_map:
         return np.array([class_map.get(name, -1) for name in names])
-    if known is not None and (set(known) <= set(names) or set(names) <= set(known)):
+    some = set(names) <= set(known or ()) and not all(name.isdigit() for name in names)  # numbers are no names
+    if known is not None and (set(known) <= set(names) or some):
         return _places(names, known)
     if len(names) == classes and set(names) == set(map(str, range(classes))):
         return np.array([int(name) for name in names])  # folders named by numbers are sorted as texts

@@ -37,9 +37,8 @@ def parts(dumps: dict[str, Predictions], names: tuple[str, ...]) -> list[_bootst
     for dump in dumps.values():
         answers = summary(dump).answers()
         found.append(_bootstrap.ResampledAnswers(answers, [each for each in asked if not each.ranks]))
-        found.append(
-            _bootstrap.ResampledRanking(summary(dump).u["largest"], answers.wrong, [each for each in asked if each.ranks])
-        )
+        u, ranking = summary(dump).u["largest"], [each for each in asked if each.ranks]
+        found.append(_bootstrap.ResampledRanking(u, answers.wrong, ranking))
     return found
 
 

@@ -15,10 +15,13 @@ from torch import nn
 
 from nescio import backbones, datasets
 from nescio.datasets.base import resident
+from nescio.datasets.images import ImageSet, LoadedImages
+from nescio.datasets.view import View
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.methods.base import Setting
-from nescio.predict import dump_of
+from nescio.networks.models import Network
+from nescio.predict import outputs
 from nescio.runtime import Runtime, runtime
 from nescio.training import fit
 from nescio.trials import Training, Trial
@@ -101,17 +104,19 @@ def ordinary(dataset: datasets.Dataset, place: Runtime) -> float:
 
 
 def prediction(place: Runtime, compile: bool) -> tuple[float, float]:
-    """(bare forward, dump_of) images per second: ResNet-50, 224 pixels, resident input."""
+    """(bare forward, predict.outputs) images per second: ResNet-50, 224 pixels, resident input."""
     dataset = data(16_384, 224)
     setting = Setting("resnet50", 3, 224, 1000)
     method: Any = place.place(methods["erm"](methods["erm"].recipe_class(), setting)).eval()
     if compile:
         method.features.compile()
     images, batch = dataset.train, 512
-    dump_of(method, images, dataset, place, batch=batch)  # warm
+    network = Network("resnet50", View(224, 224, "trained", "bilinear"), dataset.mean, dataset.std, 1000)
+    shown = LoadedImages(ImageSet("made", "train"), dataset, images)
+    outputs(method, network, shown, None, place, batch=batch)  # warm
     _wait()
     start = time.perf_counter()
-    dump_of(method, images, dataset, place, batch=batch)
+    outputs(method, network, shown, None, place, batch=batch)
     mine = len(images) / (time.perf_counter() - start)
     x = torch.randn(batch, 3, 224, 224, device=place.device).contiguous(memory_format=torch.channels_last)
     with torch.inference_mode(), place.autocast():

@@ -155,7 +155,7 @@ class Checked:
         cls: type = type(self)
         if inspect.get_annotations(cls) and "__dataclass_fields__" not in vars(cls):
             name = f"{cls.__module__}.{cls.__qualname__}"
-            raise BadInput(f"{name} has fields but is no dataclass: put @dataclass(frozen=True) above it.")
+            raise BadInput(f"{name} has fields but is not a dataclass: put @dataclass(frozen=True) above it.")
         for name, hint in _hints(cls).items():
             value = getattr(self, name)
             try:

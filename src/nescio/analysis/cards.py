@@ -275,7 +275,7 @@ class _Maker:
         if np.isfinite(value):
             self.row(metric, value, n, measure, split or self.split)
         else:
-            self.because(measure, metric, split or self.split, f"The metric gave {value}, which is no number.")
+            self.because(measure, metric, split or self.split, f"The metric gave {value}, which is not a number.")
 
     def source(
         self,

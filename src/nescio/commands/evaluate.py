@@ -27,7 +27,7 @@ from nescio.errors import BadInput
 from nescio.options import argument, nested, option
 from nescio.predictions import Predictions
 
-COMPARED = 1000  # resamples behind what is said of several models, where --bootstrap does not say
+COMPARED = 1000  # resamples of a comparison of several models, unless --bootstrap names another number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nescio.layers.contrastive import unit
 from nescio.methods.base import Evidence, Method
 
-Pair = tuple[Tensor, Tensor]  # what is said of two views of the same images, row by row
+Pair = tuple[Tensor, Tensor]  # outputs for two views of the same images, row by row
 
 
 def views_found(now: Pair, then: Pair) -> Evidence:

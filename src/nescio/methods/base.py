@@ -80,13 +80,13 @@ class Method(nn.Module):
     classifies: ClassVar[bool] = True  # False: it gives embeddings and no logits
     scores: ClassVar[tuple[str, ...]] = ()  # names of its own uncertainties, the main one first; its `native` score
     views: ClassVar[int] = 1  # images per row that `loss` wants; 2 for contrastive methods
-    augment: ClassVar[str | None] = None  # what it wants done to training images where nobody says otherwise
+    augment: ClassVar[str | None] = None  # its augmentation of training images by default
     normalized: ClassVar[bool] = False  # True where logits are log-probabilities
     ema: ClassVar[float | None] = None  # decay of a moving average of the weights that predicts in their place
     paper: ClassVar[str] = ""
     name: ClassVar[str] = ""
     recipe_class: ClassVar[type[Recipe]] = Learning
-    spectral_default: ClassVar[float | None] = None  # target of its spectral norm where nobody says otherwise
+    spectral_default: ClassVar[float | None] = None  # target of its spectral norm by default
     far: ClassVar[bool] = False  # its native score claims to rise far away from the training data
 
     def __init__(self, recipe: Any, setting: Setting) -> None:
@@ -107,7 +107,7 @@ class Method(nn.Module):
         return nn.functional.cross_entropy(self.head(self.features(x)), y)
 
     def forward(self, x: Tensor) -> Output:
-        """What is said about images: logits (b, s, c), embeddings (b, d), scores."""
+        """The output for images: logits (b, s, c), embeddings (b, d), scores."""
         embeddings = self.features(x)
         return Output(self.head(embeddings)[:, None], embeddings)
 

@@ -409,7 +409,7 @@ def build_classifier(wanted: Network, drop: float | None = None) -> tuple[nn.Mod
 
 
 def answer_names(wanted: Network) -> tuple[str, ...] | None:
-    """What the network's answers are called, class 0 first; None where nobody knows."""
+    """What the network's answers are called, class 0 first; None where that is not known."""
     if wanted.class_names is not None:
         return wanted.class_names
     return imagenet.descriptions() if wanted.trial is None and wanted.classes == imagenet.CLASSES else None

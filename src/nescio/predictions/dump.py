@@ -29,7 +29,7 @@ class Predictions:
 
     index        (n,)       join key across models; the row number unless given
     labels       (n,)       true class ids of the split's own dataset
-    taught       (n,)       False where that class was not in training (out-domain, downstream); or one value for all
+    taught       (n,)       False where that class was not in training (out-of-distribution); or one value for all
     logits       (n, s, c)  unnormalised scores of s draws; (n, c) is taken as one draw; -inf is a probability of 0
     members      (s,)       which network a draw came from
     variants     (n, c)     other predictive log-probabilities by name, e.g. "tta"

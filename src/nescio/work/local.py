@@ -1,4 +1,4 @@
-"""Many tasks on a few worker processes. A worker that fails or dies costs its task, never the others."""
+"""Many tasks on a few worker processes. A worker that fails or dies loses its task only."""
 
 from __future__ import annotations
 

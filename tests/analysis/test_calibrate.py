@@ -357,10 +357,15 @@ def test_calibration_that_the_protocol_leaves_out():
     from nescio.protocols.uimnet.steps import calibration
 
     logits, labels = counted()
-    assert calibration(Predictions(logits=np.eye(3), labels=[0, 1, 2])) is None
-    assert calibration(Predictions(logits=np.eye(3), labels=[1, 2, 0])) is None
-    assert calibration(Predictions(logits=np.ones((3, 3)), labels=[0, 1, 2])) is None
-    assert calibration(Predictions(logits=logits * 3, labels=labels)) == pytest.approx(3, rel=1e-6)
+    for made, truth, why in (
+        (np.eye(3), [0, 1, 2], "Every validation answer is right"),
+        (np.eye(3), [1, 2, 0], "wrong"),
+        (np.ones((3, 3)), [0, 1, 2], ""),
+    ):
+        temperature, note = calibration(Predictions(logits=made, labels=truth))
+        assert temperature is None and why in note and note
+    temperature, note = calibration(Predictions(logits=logits * 3, labels=labels))
+    assert temperature == pytest.approx(3, rel=1e-6) and not note
 
 
 GROWTH = """

@@ -202,10 +202,10 @@ def test_an_accuracy_that_no_model_attains_is_said(hopeless):
 
 def test_it_ends_with_one_and_json_has_no_choice(hopeless, capsys):
     files = [str(each.place) for each in hopeless]
-    assert main(["choose", *files, "--accuracy", "0.99", "--resamples", "50", "--json"]) == 1
+    assert main(["choose", *files, "--accuracy", "0.99", "--bootstrap", "50", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["choice"] is None and told["group"] == [] and told["closest"]["accuracy"] == pytest.approx(0.9)
-    assert main(["choose", *files, "--accuracy", "0.99", "--resamples", "50"]) == 1
+    assert main(["choose", *files, "--accuracy", "0.99", "--bootstrap", "50"]) == 1
     assert "No model keeps" in capsys.readouterr().out
 
 
@@ -311,7 +311,7 @@ def store(tmp_path_factory, held):
 
 
 def test_a_store_of_models(store, held, capsys):
-    args = ["choose", "--store", str(store.root), "--accuracy", "0.95", "--resamples", "100", "--json"]
+    args = ["choose", "--store", str(store.root), "--accuracy", "0.95", "--bootstrap", "100", "--json"]
     assert main(args) == 0
     told = json.loads(capsys.readouterr().out)
     expected = {each.model: coverage_of(each.load(), 0.95) for each in held[:5]}
@@ -327,11 +327,11 @@ def test_a_store_of_models(store, held, capsys):
 
 def test_the_table_for_people(held, capsys):
     files = [f"{each.model}={each.place}" for each in held[:4]]
-    assert main(["choose", *files, "--accuracy", "0.95", "--resamples", "60"]) == 0
+    assert main(["choose", *files, "--accuracy", "0.95", "--bootstrap", "60"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("Choose ") and "answers at 95 % right ↑" in out and "against the best" in out
     for form in ("--csv", "--markdown", "--latex"):
-        assert main(["choose", *files, "--coverage", "0.8", "--resamples", "20", form]) == 0
+        assert main(["choose", *files, "--coverage", "0.8", "--bootstrap", "20", form]) == 0
         assert held[0].model.replace("_", "") in capsys.readouterr().out.replace("\\_", "").replace("_", "")
 
 
@@ -339,7 +339,7 @@ def test_facts_from_a_table_as_timm_publishes_it(held, tmp_path, capsys):
     facts = tmp_path / "results.csv"
     facts.write_text('model,top1,param_count,img_size\nlight,80.1,5.29,224\nheavy,85.0,"1,304.33",560\n')
     files = [f"light={held[0].place}", f"heavy={held[1].place}"]
-    args = ["choose", *files, "--facts", str(facts), "--resamples", "50", "--json"]
+    args = ["choose", *files, "--facts", str(facts), "--bootstrap", "50", "--json"]
     assert main([*args, "--max-params", "30M"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["choice"] == "light" and told["models"][0]["params"] == pytest.approx(5.29e6)
@@ -362,7 +362,7 @@ def test_facts_from_a_table_as_timm_publishes_it(held, tmp_path, capsys):
         (["--among", "0"], "at least 1"),
         (["--family", "vit"], "not of the family vit"),
         (["--data", "npz:x"], "omit one of them"),
-        (["--resamples", "0"], "resamples is 0"),
+        (["--bootstrap", "0"], "resamples is 0"),
     ],
 )
 def test_bad_words(held, tmp_path, capsys, words, said):
@@ -391,7 +391,7 @@ def test_bad_files(held, tmp_path, capsys):
 
 def test_the_next_command_runs(store, held, tmp_path, capsys):
     """From the choice to a threshold without a hole: of models of a store, and of files."""
-    words = ["choose", "--accuracy", "0.9", "--resamples", "100"]
+    words = ["choose", "--accuracy", "0.9", "--bootstrap", "100"]
     for more in (["--store", str(store.root)], [str(model.place) for model in held[:2]]):
         assert main([*words, *more]) == 0
         line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Next"))

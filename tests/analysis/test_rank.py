@@ -333,7 +333,7 @@ def test_pairs_of_files_are_what_python_gets(capsys, files, found):
     held = plain(
         capsys,
         *(pairs(files, name) for name in ("noise", "good", "fair")),
-        *("--train", "references", "--components", 3, "--resamples", 200),
+        *("--train", "references", "--components", 3, "--bootstrap", 200),
     )
     assert held["choice"] == "good" and held["group"] == ["good"] and held["by"] == "nc@8"
     assert (held["n"], held["references"], held["halves"]) == (N, R, False)
@@ -347,7 +347,7 @@ def test_pairs_of_files_are_what_python_gets(capsys, files, found):
 
 
 def test_without_train_the_labels_of_references_are_left_alone_and_it_is_said(capsys, files):
-    words = [pairs(files, "good"), pairs(files, "fair"), "--components", 0, "--resamples", 50]
+    words = [pairs(files, "good"), pairs(files, "fair"), "--components", 0, "--bootstrap", 50]
     held = plain(capsys, *words)
     assert held["agreement"] == [] and "--train" in held["notes"][0] and len(held["notes"]) == 1
     assert plain(capsys, *words, "--unlabelled")["notes"] == []
@@ -355,25 +355,25 @@ def test_without_train_the_labels_of_references_are_left_alone_and_it_is_said(ca
 
 def test_labelled_files_that_teach_by_candidate(capsys, files):
     train = [f"{name}=" + ",".join(f"{files}/{name}{m}r.npz" for m in range(3)) for name in ("good", "fair")]
-    words = [pairs(files, "good"), pairs(files, "fair"), "--components", 0, "--resamples", 20]
+    words = [pairs(files, "good"), pairs(files, "fair"), "--components", 0, "--bootstrap", 20]
     one = plain(capsys, *words, "--train", train[0], "--train", train[1])
     assert one["agreement"] and one["agreement"] == plain(capsys, *words, "--train", "references")["agreement"]
 
 
 def test_one_file_a_member_is_halved_or_split(capsys, files):
-    held = plain(capsys, wholes(files, "fair"), wholes(files, "good"), "--components", 0, "--resamples", 20)
+    held = plain(capsys, wholes(files, "fair"), wholes(files, "good"), "--components", 0, "--bootstrap", 20)
     assert held["choice"] == "good" and held["halves"] and (held["n"], held["references"]) == (R + N, (R + N) // 2)
     assert held["agreement"]  # halves of one file are of one set
     held = plain(
         capsys,
         *(wholes(files, "fair"), wholes(files, "good"), "--split-references", 140),
-        *("--components", 0, "--resamples", 20, "--unlabelled"),
+        *("--components", 0, "--bootstrap", 20, "--unlabelled"),
     )
     assert (held["n"], held["references"], held["halves"]) == (R + N - 140, 140, False) and not held["agreement"]
 
 
 def test_what_people_read(capsys, files):
-    words = [wholes(files, "fair"), wholes(files, "good"), files / "noise0.npz", "--components", 0, "--resamples", 100]
+    words = [wholes(files, "fair"), wholes(files, "good"), files / "noise0.npz", "--components", 0, "--bootstrap", 100]
     code, out, err = ask(capsys, "rank", *words)
     said = re.sub(r"\s+", " ", out)
     assert code == 0 and err == ""
@@ -396,7 +396,7 @@ def test_the_page_stands_alone(capsys, files, tmp_path):
     code, out, _ = ask(
         capsys,
         *("rank", wholes(files, "fair"), wholes(files, "good"), files / "noise0.npz"),
-        *("--report", tmp_path / "out", "--resamples", 20, "--components", 0),
+        *("--report", tmp_path / "out", "--bootstrap", 20, "--components", 0),
     )
     page = (tmp_path / "out" / "index.html").read_text("utf-8")
     assert code == 0 and "index.html" in out
@@ -408,7 +408,7 @@ def test_the_page_stands_alone(capsys, files, tmp_path):
 
 
 def test_the_file_of_rows(capsys, files, tmp_path):
-    words = [wholes(files, "fair"), wholes(files, "good"), files / "noise0.npz", "--components", 0, "--resamples", 20]
+    words = [wholes(files, "fair"), wholes(files, "good"), files / "noise0.npz", "--components", 0, "--bootstrap", 20]
     for ending in ("csv", "parquet", "npz"):
         assert ask(capsys, "rank", *words, "--to", tmp_path / f"s.{ending}")[0] == 0
     with open(tmp_path / "s.csv") as file:
@@ -473,7 +473,7 @@ def test_bad_inputs_are_one_sentence(capsys, files, tmp_path):
         ([good, "--train", "digits"], "the candidates are files"),
         ([good, "--train", "x=a.npz"], "with one of good"),
         ([good, "--train", f"good={files}/good0r.npz"], "1 files for 3 members"),
-        ([good, "--resamples", 0], "resamples is 0"),
+        ([good, "--bootstrap", 0], "resamples is 0"),
         ([good, "--level", 2], "level is 2"),
         ([good, "--components", -1], "--components is -1"),
         ([good, "--to", tmp_path / "x.txt"], "use .csv, .parquet or .npz"),
@@ -493,7 +493,7 @@ def test_dumps_alone_never_import_torch(files, tmp_path):
         wholes(files, "fair"),
         "--report",
         str(tmp_path / "out"),
-        "--resamples",
+        "--bootstrap",
         "20",
     ]
     code = f"import sys\nfrom nescio.cli import main\nassert main({words!r}) == 0\nassert 'torch' not in sys.modules"
@@ -543,7 +543,7 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
     assert with_siblings([f"siblings:{keys[0]}"], held) == [f"store:{key}" for key in keys[:2]]
     assert with_siblings([f"siblings:{keys[2]}"], held) == [f"store:{keys[2]}"]
     words = [f"simclr=siblings:{keys[0]}", f"alone=store:{keys[2][:8]}", "--store", held.root]
-    words += ["--images", "digits", "--references", "digits", "--draw", 600, "--components", 3, "--resamples", 50]
+    words += ["--images", "digits", "--references", "digits", "--draw", 600, "--components", 3, "--bootstrap", 50]
     found = plain(capsys, *words)
     first, alone = found["candidates"]
     assert (first["candidate"], first["members"]) == ("simclr", 2)
@@ -602,7 +602,7 @@ def test_a_folder_without_labels_and_a_pretrained_model(capsys, tmp_path, monkey
     found = plain(
         capsys,
         *("test_resnet", "--weights", tmp_path / "w", "--images", photos, "--store", place, "--k", 2),
-        *("--components", 2, "--resamples", 20, "--device", "cpu"),
+        *("--components", 2, "--bootstrap", 20, "--device", "cpu"),
     )
     (only,) = found["candidates"]
     assert found["choice"] is None and found["n"] == 12 and only["reasons"]["nc@2"] == ALONE
@@ -622,7 +622,7 @@ def test_a_folder_without_labels_and_a_pretrained_model(capsys, tmp_path, monkey
     both = plain(
         capsys,
         *(f"simclr=siblings:{keys[0]}", "--images", photos, "--store", held.root, "--k", 2),
-        *("--components", 0, "--resamples", 20),
+        *("--components", 0, "--bootstrap", 20),
     )
     assert both["choice"] == "simclr" and both["agreement"] == []
 
@@ -634,7 +634,7 @@ def test_labels_of_another_set_never_teach_by_accident(capsys, store, tmp_path):
     x, y = rng.integers(0, 256, (40, 8, 8, 1), dtype=np.uint8), np.arange(40) % 2
     np.savez(tmp_path / "other.npz", x_train=x[:20], y_train=y[:20], x_test=x[20:], y_test=y[20:])
     words = [f"a=siblings:{keys[0]}", f"b=siblings:{keys[2]}", "--store", held.root, "--components", 0]
-    words += ["--references", "digits", "--draw", 100, "--images", f"npz:{tmp_path}/other.npz", "--resamples", 20]
+    words += ["--references", "digits", "--draw", 100, "--images", f"npz:{tmp_path}/other.npz", "--bootstrap", 20]
     found = plain(capsys, *words)
     assert "brier" not in found["candidates"][0]["scores"] and any("--train" in note for note in found["notes"])
     found = plain(capsys, *words, "--train", f"npz:{tmp_path}/other.npz")

@@ -60,7 +60,7 @@ class Options:
         "largest", "which uncertainty withholds answers: largest, entropy, mc-dropout … (see `nescio measures`)"
     )
     among: int = option(20, "how many models, the best first, the bootstrap compares", metavar="M")
-    resamples: int | None = option(None, "of the bootstrap", unset="1000, or more where --among models need them")
+    bootstrap: int | None = option(None, "resamples of the rows", unset="1000, or more where --among models need them")
     level: float = option(0.95, "of the intervals")
     seed: int = option(0, "of the bootstrap")
     format: str = formats()
@@ -85,7 +85,7 @@ def run(options: Options) -> int:
         limits.refused(models),
         measure=options.measure,
         among=options.among,
-        resamples=options.resamples,
+        resamples=options.bootstrap,
         level=options.level,
         seed=options.seed,
     )

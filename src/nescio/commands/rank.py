@@ -87,8 +87,8 @@ class Options:
         "one-vs-one", "of the downstream heads: every pair of classes, or all at once", group=LABELS
     )
     scoring: Scoring = nested(Scoring())
-    resamples: int | None = option(
-        None, "of the bootstrap", unset="1000, or more where many candidates need them", group=COMPARISON
+    bootstrap: int | None = option(
+        None, "resamples of the rows", unset="1000, or more where many candidates need them", group=COMPARISON
     )
     level: float = option(0.95, "of the intervals", group=COMPARISON)
     place: PlaceOptions = nested(PlaceOptions(), omit=("checkpoint_seconds",))
@@ -114,7 +114,7 @@ def run(options: Options) -> int:
         options.scoring,
         labels=not options.unlabelled,
         tasks=options.tasks,
-        resamples=options.resamples,
+        resamples=options.bootstrap,
         level=options.level,
     )
     labelled = all(candidate.tests[0].labels is not None for candidate in ranked.candidates)

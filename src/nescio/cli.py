@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from nescio import __version__
 from nescio.errors import BadInput, Undefined
 from nescio.options import add_options, near, options_of
+from nescio.registry import add_plugin
 
 GROUPS = {
     "I have a model's outputs": {
@@ -73,12 +74,13 @@ def parser_for(command: str | None) -> Parser:
     """The parser of `nescio`, with the options of one command: the modules of the others are not imported."""
     parser = Parser(
         prog="nescio",
-        usage="nescio [-h] [--version] COMMAND …",
+        usage="nescio [-h] [--version] [--plugin FILE.py] COMMAND …",
         description=_overview(),
         epilog=START,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"nescio {__version__}")
+    parser.add_argument("--plugin", metavar="FILE", help="a Python file with parts of your own; before any command")
     commands = parser.add_subparsers(prog="nescio", dest="_command", parser_class=Parser, help=argparse.SUPPRESS)
     for name in COMMANDS:
         sub = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -108,9 +110,12 @@ def _overview() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 fine, 1 when work failed, 2 for bad input."""
     words = list(sys.argv[1:] if argv is None else argv)
+    plugins = _plugins(words)
     command = next((word for word in words if not word.startswith("-")), None)
     name = f"nescio {command}" if command in COMMANDS else "nescio"
     try:
+        for plugin in plugins:
+            add_plugin(plugin)
         code = _run(command, words)
         sys.stdout.flush()  # here, where a pipe that nobody reads any more is no failure
         return code
@@ -128,7 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        print(f"{name}: {error.strerror or error}: {error.filename}.", file=sys.stderr)
+        where = "" if error.filename is None else f": {error.filename}"
+        print(f"{name}: {error.strerror or error}{where}.", file=sys.stderr)
         return 2
     except RuntimeError as error:
         if type(error).__module__.partition(".")[0] != "nescio":
@@ -138,6 +144,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{name}: stopped.", file=sys.stderr)
         return 130
+
+
+def _plugins(words: list[str]) -> list[str]:
+    """Takes --plugin FILE out of the words, wherever it stands: it is the same for every command."""
+    files = []
+    while "--plugin" in words[:-1]:
+        at = words.index("--plugin")
+        files.append(words[at + 1])
+        del words[at : at + 2]
+    return files
 
 
 def _run(command: str | None, words: Sequence[str]) -> int:

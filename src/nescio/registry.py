@@ -1,15 +1,40 @@
-"""Named parts: built in by decorator, plugged in by entry point."""
+"""Named parts: built in by decorator, plugged in by entry point or by a file."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from nescio.errors import BadInput
 
 T = TypeVar("T")
+PLUGINS = "NESCIO_PLUGINS"  # modules that every process of a command imports, by name
+
+
+def add_plugin(path: str) -> None:
+    """Imports a Python file whose decorators register parts; processes that this one starts import it too."""
+    file = Path(path).expanduser().resolve()
+    if file.suffix != ".py" or not file.is_file() or not file.stem.isidentifier():
+        raise BadInput(f"--plugin takes a Python file, such as mine.py, not {path}.")
+    names = os.environ.get(PLUGINS, "").split()
+    if file.stem not in names:
+        known = find_spec(file.stem)
+        if known is not None and known.origin != str(file):
+            raise BadInput(f"There is a module named {file.stem} already: rename {path}.")
+        sys.path.append(str(file.parent))  # worker processes start with the same path
+        os.environ[PLUGINS] = " ".join([*names, file.stem])
+    try:
+        import_module(file.stem)
+    except (ImportError, BadInput):
+        raise
+    except Exception as error:  # whatever a person's own file raises, in one sentence
+        raise BadInput(f"{path} cannot be imported ({type(error).__name__}: {error}).") from error
 
 
 class Registry(Generic[T]):
@@ -32,11 +57,14 @@ class Registry(Generic[T]):
         return part
 
     def plug_in(self) -> None:
-        """Imports the entry points of outside packages, once."""
+        """Imports the files of --plugin and the entry points of outside packages, once."""
         if self._plugged:
             return
         self._plugged = True
         from importlib.metadata import entry_points
+
+        for name in os.environ.get(PLUGINS, "").split():
+            import_module(name)
 
         for point in entry_points(group=self.group):
             try:

@@ -1,0 +1,73 @@
+"""`--plugin FILE.py`: parts of one's own without a package, in this process and in its workers."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from paths import ROOT
+
+MEASURE = """
+import numpy as np
+from nescio.measures import measure
+
+@measure("plain", needs=("logits",))
+def my_constant(predictions):
+    \"\"\"The same for every row.\"\"\"
+    return np.ones(len(predictions))
+"""
+METHOD = """
+from nescio.methods import Method, method
+
+@method("my-erm")
+class MyERM(Method):
+    \"\"\"Cross-entropy under another name.\"\"\"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "my_measure.py").write_text(MEASURE)
+    (tmp_path / "my_method.py").write_text(METHOD)
+    (tmp_path / "broken_part.py").write_text("1 / 0")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "json.py").write_text("")
+    labels = np.arange(30) % 3
+    np.savez(tmp_path / "preds.npz", labels=labels, logits=np.eye(3)[labels] + np.arange(90).reshape(30, 3) % 7)
+    return tmp_path
+
+
+def nescio(folder, *words):
+    env = {name: value for name, value in os.environ.items() if name != "NESCIO_PLUGINS"}
+    env["PYTHONPATH"] = str(ROOT / "src")
+    command = [sys.executable, "-W", "ignore", "-m", "nescio", *words]
+    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=240)
+
+
+def test_a_measure_stands_on_the_scorecard(folder):
+    for words in (["--plugin", "my_measure.py", "evaluate"], ["evaluate", "--plugin", "my_measure.py"]):
+        done = nescio(folder, *words, "preds.npz", "--json")
+        assert done.returncode == 0 and "my_constant" in done.stdout, done.stderr
+    assert "my_constant" not in nescio(folder, "evaluate", "preds.npz", "--json").stdout
+
+
+def test_a_method_is_trained_by_workers(folder):
+    words = "run uimnet --methods my-erm --backbones mlp --spectral none --trials 1 --seeds 1 --epochs 1 --no-oracle"
+    done = nescio(folder, "--plugin", "my_method.py", *words.split(), "--workers", "2", "--measures", "entropy")
+    assert done.returncode == 0 and "my-erm" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("nowhere.py", "--plugin takes a Python file"),
+        ("preds.npz", "--plugin takes a Python file"),
+        ("other/json.py", "There is a module named json already"),
+        ("broken_part.py", "cannot be imported (ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_used_is_a_sentence(folder, file, sentence):
+    done = nescio(folder, "--plugin", file, "metrics")
+    assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr

@@ -231,7 +231,7 @@ def test_a_plug_in_that_gives_nan_becomes_a_reason(monkeypatch):
     monkeypatch.setitem(metrics.registry._parts, "broken", broken)
     card = scorecard(model())
     assert all(np.isfinite(r["value"]) for r in card.rows)
-    assert any(r["metric"] == "broken" and "no number" in r["reason"] for r in card.reasons)
+    assert any(r["metric"] == "broken" and "not a number" in r["reason"] for r in card.reasons)
 
 
 def test_a_small_validation_dump_serves_as_reference():

@@ -45,8 +45,7 @@ TEXT_FIELDS = ("index", "labels", "predicted", "taught", "correct")  # beside gr
 TRUTH = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 MOST_COLUMNS = 50_000  # a table of more takes longer to open than to read
 FEW_COLUMNS = 2000  # of which the footer is read by hand
-# where a spreadsheet would compute a cell; signed numbers with their spread or percent sign are only numbers
-FORMULA = re.compile(r"'*(?![+\-][\d.,e+\- %±\[\]]*$)[=+\-@\t\r]")
+FORMULA = re.compile(r"'*[=+\-@\t\r]")  # where a spreadsheet would compute a cell
 PARQUET_KEY = b"nescio"  # of the facts beside the columns
 
 

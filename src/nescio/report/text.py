@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 Source = Story | Table | Iterable[Block]
 JOINT = " · "  # between the labels of a line where they share a column
+SIGNED = re.compile(r"[+\-][\d.,e+\- %±\[\]]*")  # a number with its spread, interval or percent sign: no formula
 
 
 def with_code(sentence: str, escape: Callable[[str], str], code: str) -> str:
@@ -172,13 +174,7 @@ def _csv(lines: Iterable[Sequence[Any]]) -> str:
 def _csv_cell(value: Any) -> Any:
     """Nothing for None; a text that a spreadsheet would compute gets a quote in front, unless it is a number."""
     value = "" if value is None else plain(value)
-    if not isinstance(value, str):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return escaped(value)
-    return value
+    return escaped(value) if isinstance(value, str) and not SIGNED.fullmatch(value) else value
 
 
 def json_text(value: Any, indent: int | None = 2) -> str:

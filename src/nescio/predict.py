@@ -101,7 +101,7 @@ def predict(network: Network, images: ImageSet, context: Context, keeping: Keepi
     return load_dump(step, context.store)
 
 
-# float32: neighbours are told apart by digits that bf16 does not have
+# float32: bf16 has too few digits to order neighbours
 EMBEDDINGS = Keeping(("embeddings",), precision="float32")
 
 

@@ -62,7 +62,7 @@ def means(frame: Frame) -> Frame:
 
 
 def measures_of(frame: Frame) -> list[str]:
-    """The measures with which new was told from known, the paper's first."""
+    """The measures of out-of-distribution detection, the paper's first."""
     names = [name for name in means(frame).values("measure") if name not in (None, ORACLE)]
     return sorted(names, key=lambda name: name != DEFAULT_MEASURE)
 

@@ -34,7 +34,7 @@ class MCDropout(Method):
     """ERM with dropout before the head, or after every activation as well, that stays on at test time: K passes are K
     draws (Gal & Ghahramani 2016; UIMNET §3). Batch-norm stays in evaluation mode. Embeddings are the mean over passes.
 
-    The default place is that of timm's dropout, with the rates of URL §B.11; after all 17 activations of a ResNet-18 the
+    The default place is that of timm's dropout, with the rates of URL §B.11; after all activations of a ResNet-18 the
     same rate takes away far more.
 
     Native score (UIMNET §4): the Jensen–Shannon divergence of the passes, H(mean p) − mean H(p).

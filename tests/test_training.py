@@ -165,6 +165,7 @@ def test_reloaded_weights_are_the_trained_ones(tmp_path):
     facts = json.loads((store.path("train", train(trial, store, here)) / "facts.json").read_text())
     assert facts["params"] == 64 * 100 + 100 + 2 * (100 * 100 + 100) + 1010
     assert facts["images"] == 3 * (1078 // 128) * 128
+    assert facts["train_accuracy"] == pytest.approx(right(loaded, "train"), abs=1e-9)  # all rows: there are few
 
 
 def test_seeds_do_what_their_names_say():

@@ -7,7 +7,7 @@ import io
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from nescio.errors import BadInput
 from nescio.identity import seed_for
 from nescio.layers.spectral import settle
 from nescio.methods import registry as methods
-from nescio.methods.base import Method, Setting
+from nescio.methods.base import Method, Setting, accuracy_of
 from nescio.runtime import Runtime, evaluating, random_state, restore_random_state, runtime, seed_everything
 from nescio.trials import Training, Trial
 from nescio.work.steps import Context, Files, Step
@@ -31,6 +31,8 @@ from nescio.work.store import Part, Store
 from nescio.work.versions import TRAIN as VERSION
 
 STAGE, WEIGHTS, FACTS = "train", "weights.safetensors", "facts.json"
+JUDGED = 5000  # training rows, at most, on which the training accuracy is measured …
+JUDGED_MAPS = 64  # … and training images with label maps, whose every location is a row
 LOOK = 50  # optimiser steps between two looks at the loss: looking waits for the device
 Watch = Callable[[dict[str, Any]], None]
 
@@ -94,8 +96,15 @@ def train(
 
 
 def facts_of(step: Step, store: Store) -> dict[str, Any]:
-    """What training found out: params, seconds and images."""
+    """What training found out: params, seconds, images, and the accuracy on training rows."""
     return dict(json.loads((step.folder(store) / FACTS).read_text("utf-8")))
+
+
+def members_facts(trials: Sequence[Trial], context: Context) -> dict[str, Any]:
+    """The columns of a row that name a network, or an average of networks."""
+    params = sum(facts_of(train_step(trial, context.root), context.store)["params"] for trial in trials)
+    facts = trials[0].describe() | {"params": params, "members": len(trials)}
+    return facts if len(trials) == 1 else facts | {"trial": None, "init_seed": None}
 
 
 def pace(step: Step, context: Context) -> dict[str, Any]:
@@ -118,6 +127,7 @@ def load_method(key: str, trial: Trial, store: Store, here: Runtime, root: str |
 # ---- where weights start from
 
 FROM_STORE, FROM_FILE = "store:", "file:"
+DENSE = "features.backbone."  # before the names of a dense backbone's weights
 
 
 def start_key(start: str) -> str:
@@ -153,6 +163,8 @@ def take_weights(method: Method, start: str, store: Store) -> list[str]:
     own = method.state_dict()
     if not any(name.startswith("features.") for name in state):
         state = {f"features.{name}": tensor for name, tensor in state.items()}
+    if method.setting.dense and not any(name.startswith(DENSE) for name in state):  # of a classifier
+        state = {name.replace("features.", DENSE, 1): tensor for name, tensor in state.items()}
     fitting = {name: tensor for name, tensor in state.items() if name in own and own[name].shape == tensor.shape}
     missing = [name for name in own if name.startswith("features.") and name not in fitting]
     if missing:
@@ -166,10 +178,18 @@ def take_weights(method: Method, start: str, store: Store) -> list[str]:
 
 def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
     """A trial's method with the initial weights that its init seed gives."""
+    dense = trial.task == "segmentation"
+    if dense and (trial.classes is not None or dataset.train.maps is None):
+        what = "a choice of classes" if trial.classes is not None else f"{dataset.name}, which has no label maps"
+        raise BadInput(f"Segmentation learns every class of a set with label maps; it cannot learn from {what}.")
+    if dataset.train.maps is not None and not dense:
+        raise BadInput(f"{dataset.name} has a label for every pixel: say --task segmentation.")
     classes = len(trial.classes) if trial.classes is not None else len(dataset.classes)
     # without the method: networks of one seed start alike, whatever method trains them (UIMNET §1)
     seed_everything(seed_for("init", trial.backbone, trial.init_seed))
-    setting = Setting(trial.backbone, dataset.channels, dataset.shape, classes, trial.spectral, rows)
+    setting = Setting(
+        trial.backbone, dataset.channels, dataset.shape, classes, trial.spectral, rows, dense, dataset.void
+    )
     return methods[trial.method](trial.recipe, setting)
 
 
@@ -227,7 +247,7 @@ def _fit(
             watch({**done, "loss": mean, "rate": optimizer.param_groups[0]["lr"], "images/s": pace, "left": left})
 
     while epoch < plan.epochs:
-        for x, y, _ in stream.epoch(epoch, batch):
+        for x, y, _ in method.located(stream.epoch(epoch, batch)):
             with runtime.autocast():
                 loss = method.update(x, y, step)
             losses += loss.detach()
@@ -248,9 +268,14 @@ def _fit(
     settle(method)
     seed_everything(seed_for(seed, "finalize"))
     with evaluating(method), runtime.autocast():
-        method.finalize(stream.plain())
+        method.finalize(method.located(stream.plain()))
     learnt = sum(weight.numel() for weight in method.parameters() if weight.requires_grad)
-    return method.eval(), {"params": learnt, "seconds": seconds, "images": seen}
+    facts = {"params": learnt, "seconds": seconds, "images": seen}
+    if method.classifies:
+        with evaluating(method), runtime.autocast():
+            some = stream.some(JUDGED_MAPS if method.setting.dense else JUDGED)
+            facts["train_accuracy"] = accuracy_of(method, method.located(some))
+    return method.eval(), facts
 
 
 def start_of(trial: Trial, dataset: datasets.Dataset, runtime: Runtime, store: Store | None = None) -> Method:
@@ -280,7 +305,7 @@ def _begin(
     seed_everything(seed_for(seed, "prepare"))
     # The data flows on the device that the runtime chose; a method sees only batches.
     with evaluating(method), torch.no_grad(), runtime.autocast():
-        method.prepare(stream.plain())
+        method.prepare(method.located(stream.plain()))
         # Several GPUs may differ in the last bits of what `prepare` saw, and gradients alone would never join them.
         runtime.mean([tensor for tensor in method.state_dict().values() if tensor.is_floating_point()])
     return method, stream
@@ -314,9 +339,10 @@ def rate_at(plan: Training, epochs: float) -> float:
     return 1.0
 
 
-def usual_batch(rows: int, parts: int = 1) -> int:
-    """256, or for fewer than 4096 rows the largest power of two that is at most a sixteenth of them."""
-    batch = Training().batch
+def usual_batch(rows: int, parts: int = 1, task: str = "classification") -> int:
+    """256, or for fewer than 4096 rows the largest power of two that is at most a sixteenth of them; of images with
+    label maps, which hold many rows each, 8."""
+    batch = Training().batch if task == "classification" else 8
     while batch > rows / 16 and batch > max(8, parts):
         batch //= 2
     return batch
@@ -441,6 +467,7 @@ class _Stream:
         shown = self.batches(
             batch=rows,
             augment=self.plan.augment,
+            border=self.plan.border,
             seed=seed_for(self.seed, epoch),
             shuffle=True,
             drop_last=True,
@@ -455,6 +482,10 @@ class _Stream:
     def plain(self) -> Batches:
         """Every training row once, in random order, without augmentation."""
         return self.batches(batch=self.plan.batch, augment="none", seed=seed_for(self.seed, "plain"), shuffle=True)
+
+    def some(self, rows: int) -> Batches:
+        """So many of the same, or a few more."""
+        return replace(self.plain(), stop=math.ceil(rows / self.plan.batch))
 
 
 def _look(losses: Tensor, count: int, epoch: int) -> float:

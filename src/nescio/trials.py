@@ -36,6 +36,9 @@ class Training(Checked):
     augment: Literal["none", "shift", "crop-flip", "full"] = option(
         "crop-flip", "what is done to training images", group=BUDGET
     )
+    border: Literal["black", "reflect"] = option(
+        "black", "what a moved image shows beyond its edge", group=BUDGET, introduced="black"
+    )
     precision: Literal["auto", "float32", "bf16"] = option(
         "auto", "auto: bf16 on a GPU, float32 elsewhere", group=SPEED
     )

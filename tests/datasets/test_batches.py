@@ -306,6 +306,16 @@ def test_images_are_moved_by_up_to_an_eighth(acts):
     assert set(moved.unique().tolist()) == {0, 9} and (moved[:, :, 2:6, 2:6] == 9).all()
 
 
+def test_reflected_borders_mirror_the_image_at_its_edge():
+    x = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8).expand(50, 1, 8, 8)
+    draw = draws(50, 2)
+    moved = batches.shift(x, draw, 2, "reflect")
+    padded = torch.nn.functional.pad(x.float(), (2,) * 4, mode="reflect")
+    for row, (top, left) in enumerate((draw * 5).long().tolist()):
+        assert torch.equal(moved[row].float(), padded[row, :, top : top + 8, left : left + 8])
+    assert not torch.equal(moved, batches.shift(x, draw, 2))
+
+
 def test_a_random_part_is_cut_out(acts):
     boxes = batches.part(draws(4000, 4), 0.2)
     left, top, right, bottom = boxes.unbind(1)

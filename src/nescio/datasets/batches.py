@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nescio.arrays.parallel import threads
-from nescio.datasets.base import Dataset, Encoded, Images, Pixels
+from nescio.datasets.base import Dataset, Encoded, Frames, Images, Pixels
 from nescio.datasets.decode import decode
 from nescio.errors import BadInput
 from nescio.identity import seed_for
@@ -26,11 +26,13 @@ from nescio.identity import seed_for
 AUGMENTATIONS = {
     "none": "as it is",
     "shift": "moved by up to an eighth of its size",
-    "crop-flip": "moved (above 64 pixels: a random part of at least 8 % of it), and mirrored half of the time",
+    "crop-flip": "moved (above 64 pixels: a random part of at least 8 % of it), and mirrored half of the time; with "
+    "label maps: scaled by 0.5 to 2, moved and mirrored together with them",
     "full": "a random part of at least 20 %, mirrored, recoloured, greyed and blurred: for contrastive methods",
 }
 SMALL = 64  # pixels up to which a crop moves the image and above which it cuts a part out
 WORKERS = 16  # processes, at most, that read images from the disk
+SCALES = 0.5, 2.0  # of images with label maps
 DRAWS = 13  # numbers in [0, 1) for each image
 PLACE, MIRROR, COLOUR, GREY, BLUR = slice(0, 4), 4, slice(5, 10), 10, slice(11, 13)  # what each of them is for
 
@@ -39,6 +41,7 @@ PLACE, MIRROR, COLOUR, GREY, BLUR = slice(0, 4), 4, slice(5, 10), 10, slice(11, 
 class Batches:
     """Yields (images (b, ch, h, w), normalised, labels (b,), index (b,)); several views are (views, b, ch, h, w).
 
+    Where images have label maps, these are the labels, (b, h, w), and an augmentation acts on both alike.
     Its length is that of the whole epoch; `start` leaves out the batches that were seen before a restart.
     """
 
@@ -47,6 +50,7 @@ class Batches:
     device: torch.device
     batch: int = 256
     augment: str = "none"
+    border: str = "black"  # what a moved image shows beyond its edge: black, or reflect
     seed: int = 0
     shuffle: bool = False
     drop_last: bool = False
@@ -60,6 +64,9 @@ class Batches:
     def __post_init__(self) -> None:
         if self.augment not in AUGMENTATIONS:
             raise BadInput(f"There is no augmentation named {self.augment!r}. There are: {', '.join(AUGMENTATIONS)}.")
+        if self.images.maps is not None and (self.views > 1 or self.augment not in ("none", "crop-flip")):
+            what = f"{self.views} views" if self.views > 1 else self.augment
+            raise BadInput(f"Images with label maps are augmented by none or crop-flip in one view, not by {what}.")
         if self.batch < 1:
             raise BadInput(f"A batch of {self.batch} images cannot be made: it needs at least one.")
 
@@ -76,16 +83,20 @@ class Batches:
         moments = torch.tensor([self.dataset.mean, self.dataset.std], device=self.device)
         mean, std = moments[:, None, :, None, None]
         raws = self._stream(order) if isinstance(self.images.held, Encoded) else self._resident(self.images.held, order)
-        for number, raw in zip(range(self.start, len(self)), raws, strict=True):
+        for number, (raw, maps) in zip(range(self.start, len(self)), raws, strict=True):
             mine = self._mine(number)
+            y = labels[mine] if maps is None else maps
             raw = raw.expand(self.views, -1, -1, -1, -1).flatten(0, 1)
             raw = raw.permute(0, 3, 1, 2)  # (views·b, ch, h, w), in memory still (…, h, w, ch)
             draws = None if self.augment == "none" else self._draws(number).to(self.device, non_blocking=True)
             with torch.autocast(self.device.type, enabled=False):  # all views at once
+                if maps is not None and draws is not None:
+                    raw, y = framed(raw, maps, draws[0], self.dataset.void, self.border)
+                    draws = None
                 x = self._show(raw, None if draws is None else draws.flatten(0, 1), mean, std)
             if self.views > 1:
                 x = x.unflatten(0, (self.views, mine.stop - mine.start))
-            yield x, labels[mine], index[mine]
+            yield x, y.long(), index[mine]
 
     def _order(self) -> Any:
         """Rows of `images` as they are shown. By raw bits, because NumPy may change its permutations."""
@@ -117,7 +128,7 @@ class Batches:
         x, peak = raw, 255.0
         if draw is not None:
             if self._least is None:
-                x = shift(x, draw[:, PLACE], max(1, self.dataset.size // 8))
+                x = shift(x, draw[:, PLACE], max(1, self.dataset.size // 8), self.border)
             elif not isinstance(self.images.held, Encoded):  # what streams was cut out of the file, at its full detail
                 x, peak = zoom(x.float() / peak, draw[:, PLACE], self._least), 1.0
             if self.augment != "shift":
@@ -128,14 +139,16 @@ class Batches:
         x = torch.addcmul(-mean / std, x, 1 / (peak * std))
         return x.contiguous(memory_format=torch.channels_last if self.channels_last else torch.contiguous_format)
 
-    def _resident(self, held: Pixels, order: Any) -> Iterator[Tensor]:
-        """uint8 batches (1, b, h, w, ch) of what is on the device."""
+    def _resident(self, held: Pixels, order: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """uint8 batches (1, b, h, w, ch) of what is on the device, and their label maps (b, h, w) if there are any."""
         pixels, rows = held.on(self.device), torch.from_numpy(self.images.rows[order]).to(self.device)
+        maps = None if self.images.maps is None else self.images.maps.on(self.device)
         for number in range(self.start, len(self)):
-            yield pixels[rows[self._mine(number)]][None]
+            mine = rows[self._mine(number)]
+            yield pixels[mine][None], None if maps is None else maps[mine][..., 0]
 
-    def _stream(self, order: Any) -> Iterator[Tensor]:
-        """uint8 batches (views or 1, b, h, w, ch) from worker processes."""
+    def _stream(self, order: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """The same from worker processes, the images as (views or 1, b, h, w, ch)."""
         todo = range(self.start, len(self))
         loader = torch.utils.data.DataLoader(
             _Reader(self, order),
@@ -145,10 +158,12 @@ class Batches:
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # the global one belongs to the method, and must not move with every restart
         )
-        for raw in loader:
-            if isinstance(raw, BadInput):
-                raise raw
-            yield raw.to(self.device, non_blocking=True)
+        for found in loader:
+            if isinstance(found, BadInput):
+                raise found
+            raw, maps = found
+            there = None if maps is None else maps.to(self.device, non_blocking=True)
+            yield raw.to(self.device, non_blocking=True), there
 
 
 class _Reader(torch.utils.data.Dataset[Any]):
@@ -160,7 +175,10 @@ class _Reader(torch.utils.data.Dataset[Any]):
     def __getitem__(self, number: int) -> Any:
         batches, held = self.batches, self.batches.images.held
         assert isinstance(held, Encoded)
-        sources = [held.source(row) for row in batches.images.rows[self.order[batches._mine(number)]]]
+        rows, maps = batches.images.rows[self.order[batches._mine(number)]], batches.images.maps
+        if isinstance(held, Frames) and isinstance(maps, Frames):
+            return self._framed(held, maps, rows)
+        sources = [held.source(row) for row in rows]
         views: list[list[Any]] = [[None] * len(sources)]
         if batches._least is not None:
             views = [part(draw[:, PLACE], batches._least).tolist() for draw in batches._draws(number)]
@@ -171,25 +189,59 @@ class _Reader(torch.utils.data.Dataset[Any]):
                     shown[row] = decode(source, held.size, held.crop, box)
         except BadInput as error:  # handed over as it is: what a worker raises arrives as a traceback
             return error
-        return torch.from_numpy(out)
+        return torch.from_numpy(out), None
+
+    def _framed(self, held: Frames, maps: Frames, rows: Any) -> Any:
+        try:
+            images, labels = (np.stack([each.one(row) for row in rows]) for each in (held, maps))
+        except BadInput as error:
+            return error
+        return torch.from_numpy(images[None]), torch.from_numpy(labels[..., 0])
 
 
 # ---- augmentation: x is (b, ch, h, w), every image has its own draws in [0, 1)
 
 
-def shift(x: Tensor, draw: Tensor, most: int) -> Tensor:
-    """Moves each image by up to `most` pixels each way; what comes in is black. draw (b, 2 or more)."""
+def shift(x: Tensor, draw: Tensor, most: int, border: str = "black") -> Tensor:
+    """Moves each image by up to `most` pixels each way; what comes in is black or a reflection. draw (b, 2 or more)."""
     b, _, h, w = x.shape
-    padded = F.pad(x, (most,) * 4).permute(0, 2, 3, 1)
     top, left = (draw[:, :2] * (2 * most + 1)).long().clamp_max(2 * most).unbind(1)
     rows = (top[:, None] + torch.arange(h, device=x.device))[:, :, None]
     columns = (left[:, None] + torch.arange(w, device=x.device))[:, None, :]
-    return padded[torch.arange(b, device=x.device)[:, None, None], rows, columns].permute(0, 3, 1, 2)
+    if border == "reflect":
+        source, rows, columns = x, _reflected(rows - most, h), _reflected(columns - most, w)
+    else:
+        source = F.pad(x, (most,) * 4)
+    images = torch.arange(b, device=x.device)[:, None, None]
+    return source.permute(0, 2, 3, 1)[images, rows, columns].permute(0, 3, 1, 2)
+
+
+def _reflected(place: Tensor, size: int) -> Tensor:
+    """Places beyond an edge, mirrored at it."""
+    return (size - 1) - ((size - 1) - place.abs()).abs()
 
 
 def mirror(x: Tensor, draw: Tensor) -> Tensor:
     """Mirrors half of the images, left and right. draw (b,)."""
     return torch.where(_of(draw < 0.5), x.flip(3), x)
+
+
+def framed(x: Tensor, y: Tensor, draw: Tensor, void: int | None, border: str = "black") -> tuple[Tensor, Tensor]:
+    """Images and their label maps (b, h, w), scaled, moved and mirrored alike, in a frame of their own size.
+
+    What comes in is void; without a void label images are only ever enlarged. draw (b, MIRROR + 1 or more).
+    """
+    least, most = SCALES if void is not None else (1.0, SCALES[1])
+    side = 1 / (least * (most / least) ** draw[:, 0])  # of what the frame shows, as a share of the image's
+    shift = (1 - side)[:, None] * (2 * draw[:, 2:4] - 1)
+    across, zero = torch.where(draw[:, MIRROR] < 0.5, -side, side), torch.zeros_like(side)
+    theta = torch.stack([across, zero, shift[:, 0], zero, side, shift[:, 1]], 1).view(-1, 2, 3)
+    grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+    mode = "reflection" if border == "reflect" else "zeros"
+    shown = F.grid_sample(x.float(), grid, padding_mode=mode, align_corners=False)
+    beyond = void or 0  # labels are sampled as distances from void, which is 0 beyond the edge
+    labels = F.grid_sample(y[:, None].float() - beyond, grid, mode="nearest", align_corners=False) + beyond
+    return shown, labels[:, 0].round()
 
 
 def part(draw: Tensor, least: float) -> Tensor:

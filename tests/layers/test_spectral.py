@@ -75,6 +75,24 @@ def test_backward_sees_the_normalised_weights():
     assert abs(float((gradient * raw).sum())) < 1e-6 * float(gradient.norm() * raw.norm())
 
 
+def test_a_network_that_bounds_all_its_layers_at_once_is_the_one_that_bounds_them_one_by_one():
+    x = torch.randn(8, 3, 16, 16)
+    net = backbones.build("resnet18", 3, 32)
+    for parameter in net.parameters():
+        parameter.data *= 1.5
+    together = spectral_normalize(net, 0.5)
+    alone = copy.deepcopy(together)
+    alone._forward_pre_hooks.clear()
+    for _ in range(2):  # two power iterations
+        outputs = [each(x) for each in (together, alone)]
+        assert torch.allclose(*outputs, rtol=1e-4, atol=1e-6)
+    for output in outputs:
+        output.square().sum().backward()
+    for one, other in zip(together.parameters(), alone.parameters(), strict=True):
+        assert torch.allclose(one.grad, other.grad, rtol=1e-3, atol=1e-5 * float(other.grad.abs().max()))
+    assert not any(getattr(part, "ready", None) is not None for part in together.modules())
+
+
 def test_batch_norm_is_bounded_by_its_scale_over_its_deviation():
     norm = nn.BatchNorm2d(4)
     norm.weight.data = torch.tensor([0.5, 3.0, 1.0, -8.0])

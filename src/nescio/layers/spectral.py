@@ -8,6 +8,7 @@ It is a reparameterisation: backward sees the normalised weights, and weights in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ class Bounded(nn.Module):
 
     left: Tensor
     right: Tensor
+    ready: Tensor | None = None  # the bounded weight while the whole network runs
 
     def __init__(self, weight: Tensor, target: float) -> None:
         super().__init__()
@@ -34,28 +36,16 @@ class Bounded(nn.Module):
         own = torch.Generator().manual_seed(0)  # the global one must give the same weights with and without a bound
         for name, size in zip(("left", "right"), matrix.shape, strict=True):
             self.register_buffer(name, nn.functional.normalize(torch.randn(size, generator=own), dim=0))
-        self.iterate(matrix, 15)
-
-    @torch.no_grad()
-    def iterate(self, matrix: Tensor, times: int) -> None:
-        matrix, left, right = matrix.to(self.left.dtype), self.left, self.right
-        for _ in range(times):
-            right = nn.functional.normalize(matrix.mT @ left, dim=0)
-            left = nn.functional.normalize(matrix @ right, dim=0)
-        # new tensors, not in-place changes: an earlier forward pass may still need the old ones for its backward
-        self.left, self.right = left, right
+        iterate([self], [matrix], 15)
 
     def forward(self, weight: Tensor) -> Tensor:
-        with torch.autocast(weight.device.type, enabled=False):
-            matrix = weight.flatten(1)
-            if self.training:
-                self.iterate(matrix, 1)
-            sigma = torch.dot(self.left, torch.mv(matrix.to(self.left.dtype), self.right))
-            return weight / torch.clamp(sigma / self.target, min=1.0).to(weight.dtype)
+        return bounded([self], [weight])[0] if self.ready is None else self.ready
 
 
 class BoundedScale(nn.Module):
     """γ ↦ γ / max(1, max|γ|/√(var + ε) / target) of one batch-norm."""
+
+    ready: Tensor | None = None  # the bounded scale while the whole network runs
 
     def __init__(self, norm: nn.Module, target: float) -> None:
         super().__init__()
@@ -63,9 +53,104 @@ class BoundedScale(nn.Module):
         self.norm: list[Any] = [norm]  # in a list, so that the norm does not become its own submodule
 
     def forward(self, scale: Tensor) -> Tensor:
-        norm = self.norm[0]
-        stretch = (scale.abs() / (norm.running_var + norm.eps).sqrt()).max()
-        return scale / torch.clamp(stretch / self.target, min=1.0)
+        return bounded_scales([self], [scale])[0] if self.ready is None else self.ready
+
+
+# ---- all layers at once: layer by layer, a GPU waits for a thousand small kernels in every step
+
+
+@torch.no_grad()
+def iterate(bounds: Sequence[Bounded], matrices: Sequence[Tensor], times: int) -> None:
+    """Power iterations of many matrices."""
+    lefts, rights = [bound.left for bound in bounds], [bound.right for bound in bounds]
+    matrices = [matrix.to(left.dtype) for matrix, left in zip(matrices, lefts, strict=True)]
+    for _ in range(times):
+        rights = _units([matrix.mT @ left for matrix, left in zip(matrices, lefts, strict=True)])
+        lefts = _units([matrix @ right for matrix, right in zip(matrices, rights, strict=True)])
+    # new tensors, not in-place changes: an earlier forward pass may still need the old ones for its backward
+    for bound, left, right in zip(bounds, lefts, rights, strict=True):
+        bound.left, bound.right = left, right
+
+
+def _units(vectors: list[Tensor]) -> list[Tensor]:
+    """The vectors at length one."""
+    return _scaled(vectors, 1 / torch.stack(torch._foreach_norm(vectors)).clamp_min(1e-12))
+
+
+def _scaled(vectors: Sequence[Tensor], factors: Tensor) -> list[Tensor]:
+    """Each vector times its own factor, in one product."""
+    sizes = [len(vector) for vector in vectors]
+    repeated = torch.cat([factor.expand(size) for factor, size in zip(factors, sizes, strict=True)])
+    return list((torch.cat(list(vectors)) * repeated).split(sizes))
+
+
+def bounded(bounds: Sequence[Bounded], weights: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The weights within their bounds; in training after a power iteration."""
+    with torch.autocast(weights[0].device.type, enabled=False):
+        if bounds[0].training:
+            iterate(bounds, [weight.detach().flatten(1) for weight in weights], 1)
+        lefts, rights = [bound.left for bound in bounds], [bound.right for bound in bounds]
+        return _Shrink.apply(bounds[0].target, len(weights), *weights, *lefts, *rights)  # type: ignore[no-any-return]
+
+
+class _Shrink(torch.autograd.Function):
+    """W / max(1, σ/target) of many weights, σ = leftᵀ·W·right, whose gradient is left·rightᵀ."""
+
+    @staticmethod
+    def forward(ctx: Any, target: float, n: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        weights, lefts, rights = tensors[:n], tensors[n : 2 * n], tensors[2 * n :]
+        sigmas = [
+            torch.dot(left, torch.mv(weight.flatten(1).to(left.dtype), right))
+            for weight, left, right in zip(weights, lefts, rights, strict=True)
+        ]
+        factors = (torch.stack(sigmas) / target).clamp_min(1.0)
+        ctx.target, ctx.n = target, n
+        ctx.save_for_backward(factors, *tensors)
+        return tuple(weight / factor.to(weight.dtype) for weight, factor in zip(weights, factors, strict=True))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        factors, *tensors = ctx.saved_tensors
+        n = ctx.n
+        weights, lefts, rights = tensors[:n], tensors[n : 2 * n], tensors[2 * n :]
+        shrunk = [g / factor.to(g.dtype) for g, factor in zip(gradients, factors, strict=True)]
+        along = torch.stack([(g * weight).sum() for g, weight in zip(shrunk, weights, strict=True)]).to(factors)
+        pulls = _scaled(lefts, torch.where(factors > 1, -along / (factors * ctx.target), 0.0))
+        moved = [
+            g.flatten(1).addr(pull.to(g.dtype), right.to(g.dtype)).view_as(g)
+            for g, pull, right in zip(shrunk, pulls, rights, strict=True)
+        ]
+        return (None, None, *moved, *[None] * (2 * n))
+
+
+def bounded_scales(bounds: Sequence[BoundedScale], scales: Sequence[Tensor]) -> list[Tensor]:
+    """The scales of batch-norms within their bounds."""
+    norms = [bound.norm[0] for bound in bounds]
+    sizes = [len(scale) for scale in scales]
+    deviations = (torch.cat([norm.running_var for norm in norms]) + norms[0].eps).sqrt()
+    stretches = torch.cat(list(scales)).abs() / deviations
+    largest = nn.utils.rnn.pad_sequence(list(stretches.split(sizes)), batch_first=True).amax(1)
+    return _scaled(scales, 1 / torch.clamp(largest / bounds[0].target, min=1.0))
+
+
+class _Bounds:
+    """All bounds of a network: their weights are made together before it runs, and given back after."""
+
+    def __init__(self, module: nn.Module) -> None:
+        lists = [part.parametrizations["weight"] for part in module.modules() if parametrize.is_parametrized(part)]  # type: ignore[index]
+        self.weights = [each for each in lists if isinstance(each[0], Bounded)]  # type: ignore[index]
+        self.scales = [each for each in lists if isinstance(each[0], BoundedScale)]  # type: ignore[index]
+
+    def make(self, *_: Any) -> None:
+        for lists, function in ((self.weights, bounded), (self.scales, bounded_scales)):
+            if lists:
+                bounds = [each[0] for each in lists]
+                for bound, weight in zip(bounds, function(bounds, [each.original for each in lists]), strict=True):
+                    bound.ready = weight
+
+    def give_back(self, *_: Any) -> None:
+        for each in (*self.weights, *self.scales):
+            each[0].ready = None
 
 
 def spectral_normalize(module: nn.Module, target: float) -> nn.Module:
@@ -77,6 +162,9 @@ def spectral_normalize(module: nn.Module, target: float) -> nn.Module:
             parametrize.register_parametrization(part, "weight", Bounded(part.weight, target))
         elif isinstance(part, nn.modules.batchnorm._BatchNorm) and part.affine and part.track_running_stats:
             parametrize.register_parametrization(part, "weight", BoundedScale(part, target))
+    bounds = _Bounds(module)
+    module.register_forward_pre_hook(bounds.make)
+    module.register_forward_hook(bounds.give_back, always_call=True)
     return module
 
 
@@ -88,7 +176,7 @@ def settle(module: nn.Module) -> None:
             bounds: Any = part.parametrizations["weight"]  # type: ignore[index]
             for bound in bounds:
                 if isinstance(bound, Bounded):
-                    bound.iterate(bounds.original.flatten(1), SETTLE)
+                    iterate([bound], [bounds.original.flatten(1)], SETTLE)
 
 
 @torch.no_grad()

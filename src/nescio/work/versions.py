@@ -6,7 +6,7 @@ Versions of the stages `evaluate` and `study` are those of the protocols.
 
 from __future__ import annotations
 
-TRAIN = 4
+TRAIN = 5
 PREDICT = 3
 PIXELS = 3
 

@@ -31,7 +31,8 @@ TIERS = [
     "predict",
     "testing",
     "protocols",
-    "commands cli",
+    "commands",
+    "cli",
 ]
 TIER = {room: number for number, line in enumerate(TIERS) for room in line.split()}
 WITHOUT_TORCH = [room for room, tier in TIER.items() if tier < TIER["trials"]]

@@ -26,6 +26,7 @@ def files(tmp_path_factory):
         np.savez(folder / f"{name}.npz", labels=labels, logits=logits)
     test = dict(np.load(folder / "test.npz"))
     np.savez(folder / "other.npz", labels=test["labels"], logits=test["logits"] + rng.normal(size=(200, 4)))
+    np.savez(folder / "grouped.npz", **test, **{"groups/site": test["labels"] % 2})
     return folder
 
 
@@ -77,7 +78,7 @@ def test_the_table_reads_well(capsys, files):
 
 
 def test_report_writes_a_page_and_tables(capsys, files, tmp_path):
-    code, out, _ = ask(capsys, "evaluate", files / "test.npz", files / "other.npz", "--report", tmp_path / "out")
+    code, out, _ = ask(capsys, "evaluate", files / "test.npz", files / "other.npz", "--to", tmp_path / "out")
     assert code == 0 and "index.html" in out
     assert {"index.html", "rows.csv", "tables.md", "tables.tex"} <= {p.name for p in (tmp_path / "out").iterdir()}
 
@@ -196,10 +197,24 @@ def test_the_first_help_fits_a_small_terminal_and_names_every_command(capsys, mo
         ),
         (["evaluate", "a.npz", "--bootstrap", "many"], "--bootstrap is a whole number, not 'many'."),
         (["metrics", "auroc", "aurc"], "'aurc' is one word too many."),
+        (["run", "uimnt"], "There is no protocol 'uimnt'. Did you mean 'uimnet'?"),
+        (["store", "prun"], "There is no action 'prun'. Did you mean 'prune'?"),
+        (["store", "prune", "--dryrun"], "no option --dryrun. Did you mean '--dry-run'?"),
+        (
+            ["evaluate", "{folder}/grouped.npz", "--by", "sites"],
+            "no group named 'sites' in this dump. Did you mean 'site'?",
+        ),
+        (["evaluate", "{folder}/tst.npz"], "there is no such file or folder. Did you mean 'test.npz'?"),
+        (["choose", "{folder}/tst.npz"], "Did you mean 'test.npz'?"),
+        (["report", "{results}", "--only", "tabel2"], "no report named 'tabel2'. Did you mean 'table2'?"),
+        (["train", "--log", "tensorbord:x"], "not 'tensorbord:x'. Did you mean 'tensorboard'?"),
+        (["train", "--recipe", "rat=0.1"], "has no setting 'rat'. Did you mean 'rate'?"),
+        (["evaluate", "{test}", "--map", "logitz=x"], "did you mean 'logits'?"),
     ],
 )
-def test_near_misses_are_named(capsys, words, sentence):
-    assert main(words) == 2
+def test_near_misses_are_named(capsys, files, words, sentence):
+    places = {"test": files / "test.npz", "folder": files, "results": ROOT / "results/uimnet/rows.parquet"}
+    assert main([word.format(**places) for word in words]) == 2
     err = capsys.readouterr().err
     assert sentence in err and err.count("\n") == 1
 
@@ -229,7 +244,7 @@ def test_pages_are_drawn_without_pandas(files, tmp_path):
         f"import sys; sys.path.insert(0, r'{tmp_path}')\n"
         "from nescio.cli import main\n"
         f"one = main(['evaluate', r'{files / 'test.npz'}', '--val', r'{files / 'val.npz'}', "
-        f"'--ood', r'far={files / 'out.npz'}', '--report', r'{tmp_path / 'one'}'])\n"
+        f"'--ood', r'far={files / 'out.npz'}', '--to', r'{tmp_path / 'one'}'])\n"
         f"study = main(['report', r'{ROOT / 'results/uimnet/rows.parquet'}', '--to', r'{tmp_path / 'study'}'])\n"
         "print('CODES', one, study, 'altair' in sys.modules)"
     )
@@ -258,7 +273,7 @@ def test_no_exported_name_is_a_submodule():
 
 @pytest.mark.parametrize("words", [(), ("--all",), ("--json",), ("--csv",)])
 def test_a_reader_that_stops_reading_is_no_failure_and_loses_no_file(files, tmp_path, words):
-    command = [sys.executable, "-m", "nescio", "evaluate", str(files / "test.npz"), "--report", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "nescio", "evaluate", str(files / "test.npz"), "--to", str(tmp_path / "out")]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
     process.stdout.readline()

@@ -103,6 +103,24 @@ def test_every_kind_of_value():
     assert parsed(["--clip", "none", "--in", "none"]) == Plan()
 
 
+def test_every_list_is_separated_by_commas_and_may_be_repeated():
+    words = "--methods erm,due --methods oc --names a,b c --names d --pair x=1,2,y=3 --pair z=logits:a,labels:b".split()
+    plan = parsed(words)
+    assert plan.methods == ("erm", "due", "oc") and plan.names == ("a", "b", "c", "d")
+    assert plan.pair == ("x=1,2", "y=3", "z=logits:a,labels:b")
+
+
+def test_names_of_before_work_and_are_not_listed():
+    @dataclass(frozen=True)
+    class Moved:
+        to: tuple[str, ...] = option((), "where to write", before=("report",))
+
+    parser = argparse.ArgumentParser(prog="nescio")
+    add_options(parser, Moved)
+    assert options_of(parser.parse_args(["--report", "a", "--to", "b"]), Moved) == Moved(("a", "b"))
+    assert "--report" not in parser.format_help()
+
+
 def test_help_ends_with_the_default_which_is_written_once():
     words = helped()
     assert words["--epochs"] == "passes over the rows (default: 20)"  # of the plan that holds the budget

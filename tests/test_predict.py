@@ -20,7 +20,7 @@ from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.methods import Output, registry
 from nescio.networks.models import Network, trained
-from nescio.predict import Keeping, PixelCounts, count_pixels, count_step, load_dump, outputs, predict_step
+from nescio.predict import Keeping, count_pixels, count_step, load_counts, load_dump, outputs, predict_step
 from nescio.runtime import runtime
 from nescio.training import load_method, train_step
 from nescio.trials import Training, Trial
@@ -238,7 +238,10 @@ def by_hand(maps, rows=slice(None)):
     truth = images.label_maps()
     known = truth != VOID
     entropy = -(p * p.log()).sum(1)
-    scores = {"entropy": entropy.numpy()[known], "colour": output.scores["colour"].numpy()[known]}
+    each = output.logits.double().softmax(2)
+    apart = entropy + (each * each.log()).sum(2).mean(1)
+    found = {"entropy": entropy, "mutual_information": apart, "colour": output.scores["colour"]}
+    scores = {name: score.numpy()[known] for name, score in found.items()}
     return truth[known], p.argmax(1).numpy()[known], scores
 
 
@@ -251,7 +254,7 @@ def test_label_maps_come_with_their_void(maps):
 
 def test_counts_of_pixels_are_those_of_all_pixels_at_once(maps, monkeypatch):
     monkeypatch.setattr(predict, "usual_batch", lambda *_: 16)  # several batches
-    counts = count_pixels(PerPixel(), dense_network(maps), ImageSet(maps).load(), None, HERE)
+    counts = count_pixels([PerPixel()], dense_network(maps), ImageSet(maps).load(), None, HERE)
     truth, answer, scores = by_hand(maps)
     for true in range(3):
         for called in range(3):
@@ -267,9 +270,9 @@ def test_counts_of_pixels_are_those_of_all_pixels_at_once(maps, monkeypatch):
 
 def test_counts_of_shards_add_up(maps):
     network, shown = dense_network(maps), ImageSet(maps).load()
-    whole = count_pixels(PerPixel(), network, shown, None, HERE)
+    whole = count_pixels([PerPixel()], network, shown, None, HERE)
     first, second = (
-        count_pixels(PerPixel(), network, shown.take(rows), None, HERE) for rows in (np.arange(8), np.arange(8, 21))
+        count_pixels([PerPixel()], network, shown.take(rows), None, HERE) for rows in (np.arange(8), np.arange(8, 21))
     )
     both = first + second
     assert np.array_equal(both.confusion, whole.confusion)
@@ -283,13 +286,13 @@ def test_a_step_keeps_counts_and_no_pixel(maps, tmp_path, monkeypatch):
     step.run(context)
     files = {path.name for path in step.folder(context.store).iterdir()}
     assert "counts.npz" in files and "dump" not in files
-    kept = PixelCounts.load(step.verified(context.store) / "counts.npz")
-    whole = count_pixels(PerPixel(), network, ImageSet(maps).load(), None, HERE)
+    kept = load_counts(step, context.store)
+    whole = count_pixels([PerPixel()], network, ImageSet(maps).load(), None, HERE)
     assert np.array_equal(kept.confusion, whole.confusion)
     assert metrics.auroc(kept.scores["entropy"].ranking()) == metrics.auroc(whole.scores["entropy"].ranking())
     # what is kept does not grow with the pixels
     shapes = {name: counts.table.shape for name, counts in whole.scores.items()}
-    few = count_pixels(PerPixel(), network, ImageSet(maps, limit=2).load(), None, HERE)
+    few = count_pixels([PerPixel()], network, ImageSet(maps, limit=2).load(), None, HERE)
     assert shapes == {name: counts.table.shape for name, counts in few.scores.items()}
     assert count_step(network, ImageSet(maps, limit=2)).key != step.key
 
@@ -302,11 +305,11 @@ def test_what_is_not_dense_is_one_sentence(maps, data):
             return Output(torch.zeros(len(x), 1, 3))
 
     with pytest.raises(BadInput, match="A dense network gives logits"):
-        count_pixels(Plain(), dense_network(maps), ImageSet(maps).load(), None, HERE)
+        count_pixels([Plain()], dense_network(maps), ImageSet(maps).load(), None, HERE)
     with pytest.raises(BadInput, match="have one label each and no label maps"):
-        count_pixels(PerPixel(), dense_network(maps), ImageSet(data).load(), None, HERE)
+        count_pixels([PerPixel()], dense_network(maps), ImageSet(data).load(), None, HERE)
     with pytest.raises(BadInput, match="the network has 2 classes"):
-        count_pixels(PerPixel(classes=2), dense_network(maps, 2), ImageSet(maps).load(), None, HERE)
+        count_pixels([PerPixel(classes=2)], dense_network(maps, 2), ImageSet(maps).load(), None, HERE)
 
 
 def test_scores_beyond_float16_are_kept_in_a_float16_dump(tmp_path):

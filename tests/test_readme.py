@@ -54,7 +54,7 @@ def test_the_snippets_of_the_readme_run_as_they_stand(tmp_path):
 
 def test_the_sample_of_the_readme_is_what_the_command_prints(tmp_path):
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "100"}
-    made, shown = blocks(README, "")[1:3]
+    made, shown = blocks(README, "")[:2]
     printed = ""
     for line in (line for line in made.splitlines() if line.startswith("nescio ")):
         words = [sys.executable, "-m", *shlex.split(_command(line))]

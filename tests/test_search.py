@@ -143,3 +143,9 @@ def test_guided_rounds_are_replayed_and_learn_from_those_before():
 def test_a_guided_round_that_failed_says_nothing_and_stops_nothing():
     pytest.importorskip("optuna")
     assert len(replay(lambda number, recipe: None if number == 1 else 0.5)) == 16
+
+
+def test_a_grid_runs_from_low_to_high_in_equal_ratios():
+    values = log_uniform(0.01, 100.0).grid(5)
+    assert values == (0.01, 0.1, 1.0, 10.0, 100.0)
+    assert log_uniform(0.5, 12.0).grid(3)[1] == pytest.approx((0.5 * 12) ** 0.5, rel=1e-5)

@@ -1,4 +1,7 @@
-"""Backbones: images (b, ch, h, w) to features (b, num_features). Two small ones here, the rest from timm."""
+"""Backbones: images (b, ch, h, w) to features (b, num_features). Two small ones here, the rest from timm.
+
+A dense backbone gives one row of features for every location of its map in place of one for every image.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import difflib
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from nescio.errors import BadInput
 
 SMALL = 64  # up to this many pixels a ResNet keeps its resolution: 3×3 stem, no pooling (the CIFAR stem)
+STRIDE = 8  # pixels from one location of a dense backbone's map to the next (Yu et al. 2017), for images above SMALL
+TRIED = 64  # pixels of the image that tells the stride and the width of a dense backbone
 
 
 class MLP(nn.Sequential):
@@ -36,23 +41,92 @@ class Conv(nn.Sequential):
         self.num_features = widths[-1]
 
 
-def build(name: str, channels: int, shape: int | tuple[int, int]) -> Any:
+class DilatedConv(nn.Sequential):
+    """Three convolutions with strides, then three dilated ones, which see far at the same resolution: enough for maps
+    (b, d, h′, w′) on a CPU. Every 8th pixel is a location; up to 64 pixels, every 4th."""
+
+    def __init__(self, channels: int, shape: tuple[int, int], width: int = 64) -> None:
+        layers: list[nn.Module] = []
+        first = 2 if max(shape) > SMALL else 1
+        steps = [(first, 1), (2, 1), (2, 1), (1, 2), (1, 4), (1, 8)]  # (stride, dilation)
+        for inputs, outputs, (stride, dilation) in zip(
+            (channels, width // 2, *[width] * 4), (width // 2, *[width] * 5), steps, strict=True
+        ):
+            layers.append(nn.Conv2d(inputs, outputs, 3, stride, dilation, dilation, bias=False))
+            layers += [nn.BatchNorm2d(outputs), nn.ReLU()]
+        super().__init__(*layers)
+
+
+class Locations(nn.Module):
+    """A backbone of maps (b, d, h′, w′) whose every location is a row of features: (b·h′·w′, d).
+
+    In training, images come with one channel more (`with_known`): 1 where a pixel has a label, 0 where it is void. Rows
+    of void locations are then left out, and so is everything that a method makes of them.
+    """
+
+    def __init__(self, backbone: nn.Module, channels: int) -> None:
+        super().__init__()
+        self.backbone, self.channels = backbone, channels
+        was = backbone.training
+        with torch.no_grad():
+            maps = backbone.eval()(torch.zeros(1, channels, TRIED, TRIED))
+        backbone.train(was)
+        if maps.dim() != 4:
+            raise ValueError(f"features of shape {tuple(maps.shape)} are no map")
+        self.num_features, self.stride = maps.shape[1], TRIED // maps.shape[2]
+
+    def grid(self, shape: tuple[int, int]) -> tuple[int, int]:
+        """(h′, w′) of the map of images of a shape."""
+        return -(-shape[0] // self.stride), -(-shape[1] // self.stride)
+
+    def maps(self, x: Tensor) -> Tensor:
+        """(b, d, h′, w′) features of images, with or without the channel of known pixels."""
+        return self.backbone(x[:, : self.channels])  # type: ignore[no-any-return]
+
+    def rows(self, maps: Tensor, x: Tensor) -> Tensor:
+        """The known locations of maps, one row each; all of them where the images do not say which are known."""
+        rows = maps.permute(0, 2, 3, 1).flatten(0, 2)
+        return rows if x.shape[1] == self.channels else rows[self.reduced(x[:, -1]).flatten() > 0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rows(self.maps(x), x)
+
+    def reduced(self, maps: Tensor) -> Tensor:
+        """(b, h, w) to (b, h′, w′): of each location the pixel at its centre."""
+        height, width = maps.shape[1:]
+        lines, columns = (
+            ((torch.arange(count, device=maps.device) + 0.5) * (size / count)).long()
+            for size, count in zip((height, width), self.grid((height, width)), strict=True)
+        )
+        return maps[:, lines[:, None], columns]
+
+    def with_known(self, x: Tensor, labels: Tensor, void: int | None) -> tuple[Tensor, Tensor]:
+        """Images with the channel of known pixels, and the labels of the rows that `forward` makes of them.
+
+        labels  (b, h, w) label maps
+        """
+        known = torch.ones_like(labels, dtype=torch.bool) if void is None else labels != void
+        reduced = self.reduced(labels)
+        return torch.cat([x, known[:, None].to(x)], 1), reduced[self.reduced(known)].long()
+
+
+def build(name: str, channels: int, shape: int | tuple[int, int], *, dense: bool = False) -> Any:
     """A new backbone with random weights and an attribute `num_features`.
 
     `mlp`, `conv`, `resnet18`, `resnet50` (with a 3×3 stem and no pooling up to 64 pixels), or any timm name.
     shape  (height, width) of the images; one number where they are square
+    dense  a row of features for every location: `conv`, or a timm network whose last strides can become dilations
     """
     shape = (shape, shape) if isinstance(shape, int) else shape
+    if dense:
+        return _dense(name, channels, shape)
     if name == "mlp":
         return MLP(channels, shape)
     if name == "conv":
         return Conv(channels)
     import timm
 
-    if not timm.is_model(name):
-        close = difflib.get_close_matches(name, ["mlp", "conv", *timm.list_models()], n=3)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
-        raise BadInput(f"There is no backbone named {name!r}.{hint} There are mlp, conv, and every timm model.")
+    _check_name(name)
     options = {"num_classes": 0, "in_chans": channels, "pretrained": False}
     try:
         network = timm.create_model(name, img_size=shape, **options)  # transformers are built for one size
@@ -60,12 +134,48 @@ def build(name: str, channels: int, shape: int | tuple[int, int]) -> Any:
         network = timm.create_model(name, **options)
     except (AssertionError, RuntimeError, ValueError, ZeroDivisionError) as error:
         raise BadInput(_unfit(name, shape, error)) from None
+    _keep_resolution(network, name, channels, shape)
+    network.num_features = _width(network, name, channels, shape)  # type: ignore[assignment]
+    return network
+
+
+def _dense(name: str, channels: int, shape: tuple[int, int]) -> Locations:
+    """Of a ResNet the dilated one (Yu et al. 2017, DRN-A): in its last two stages dilations stand for the strides."""
+    if name == "conv":
+        return Locations(DilatedConv(channels, shape), channels)
+    import timm
+
+    try:
+        if name == "mlp":
+            raise ValueError
+        _check_name(name)
+        network = timm.create_model(
+            name, num_classes=0, in_chans=channels, pretrained=False, output_stride=STRIDE, global_pool=""
+        )
+        _keep_resolution(network, name, channels, shape)
+        return Locations(network, channels)
+    except (AssertionError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        raise BadInput(
+            f"The backbone {name} has no map of features with a location for every {STRIDE} pixels: choose conv, or a "
+            "convolutional network of timm such as resnet18."
+        ) from None
+
+
+def _check_name(name: str) -> None:
+    import timm
+
+    if not timm.is_model(name):
+        close = difflib.get_close_matches(name, ["mlp", "conv", *timm.list_models()], n=3)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        raise BadInput(f"There is no backbone named {name!r}.{hint} There are mlp, conv, and every timm model.")
+
+
+def _keep_resolution(network: Any, name: str, channels: int, shape: tuple[int, int]) -> None:
+    """Gives a ResNet for small images its 3×3 stem."""
     if max(shape) <= SMALL and name.startswith("resnet") and isinstance(getattr(network, "conv1", None), nn.Conv2d):
         network.conv1 = nn.Conv2d(channels, network.conv1.out_channels, 3, 1, 1, bias=False)
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
         network.maxpool = nn.Identity()
-    network.num_features = _width(network, name, channels, shape)  # type: ignore[assignment]
-    return network
 
 
 def _width(network: nn.Module, name: str, channels: int, shape: tuple[int, int]) -> int:

@@ -1,4 +1,7 @@
-"""The two ways in which nescio says no."""
+"""The two ways in which nescio says no, and what it thinks was meant."""
+
+import difflib
+from collections.abc import Iterable
 
 
 class BadInput(ValueError):
@@ -7,3 +10,9 @@ class BadInput(ValueError):
 
 class Undefined(ValueError):
     """The question has no answer on this input: one sentence says why."""
+
+
+def near(text: str, known: Iterable[str]) -> str:
+    """A question that names the nearest of the known words, or nothing; it begins with a space."""
+    close = difflib.get_close_matches(text[:100], list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -18,20 +18,21 @@ the default is True), Literal (choices), T | None (the word none is None), tuple
 from __future__ import annotations
 
 import argparse
-import difflib
+import re
 import shlex
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from nescio.errors import BadInput
+from nescio.errors import BadInput, near
 from nescio.identity import INTRODUCED
 
 REQUIRED = MISSING  # the default of an option that must be given
 PRESET = "preset"
-Style = Literal["commas", "words", "repeats"]  # --x a,b | --x a b | --x a --x b
+Style = Literal["commas", "words", "repeats"]  # --x a,b | --x a,b or --x a b | --x n=a,m=b or --x n=a --x m=b
+PAIR = re.compile(r",(?=[^,=:/]+=)")  # the comma before the next NAME=; what stands behind it may hold commas
 T = TypeVar("T")
 _SPEC = "option"  # name in a field's metadata
 _OMIT = "omit"
@@ -54,6 +55,7 @@ class Spec:
     unset: str | None = None
     style: Style = "commas"
     switches: Mapping[str, str] | None = None
+    before: tuple[str, ...] = ()
     positional: bool = False
 
 
@@ -67,8 +69,10 @@ def option(default: Any, help: str = "", *, introduced: Any = MISSING, **how: An
     write       value → text, its inverse
     group       heading under which --help lists it (default: the name of the nested field it belongs to)
     unset       what --help names as the default where that is None or empty, such as "all"
-    style       of a tuple: "commas" (one word), "words" (several after one option), "repeats" (the option repeated)
+    style       of a tuple, which is separated by commas and whose option may be repeated: "commas"; "words", which
+                takes several words after one option as well; "repeats", of NAME=VALUE where a value may hold commas
     switches    value → help: every value is a flag of its own, such as --json and --csv for a field `format`
+    before      names that the option had before: they work, and --help does not list them
     introduced  see nescio.identity.added
     """
     metadata = {_SPEC: Spec(help, **how)}
@@ -154,9 +158,10 @@ def add_options(
     if presets:
         first, *others = presets
         names = ", ".join([f"{first} (default)", *others])
-        parser.add_argument(
+        preset = parser.add_argument(
             f"--{PRESET}", default=first, metavar="NAME", help=f"where the other options start from: {names}"
         )
+        _offer(preset, list(presets))
     groups: dict[str | None, Any] = {None: parser}
     for leaf in _leaves(cls, start):
         if leaf.spec.group not in groups:
@@ -181,11 +186,24 @@ def _add(group: Any, leaf: _Leaf, presets: Mapping[str, Any]) -> None:
     elif leaf.spec.positional:
         required = leaf.default is REQUIRED
         nargs = ("+" if required else "*") if leaf.many else (None if required else "?")
-        group.add_argument(leaf.dest, metavar=leaf.flag, nargs=nargs, **how)
+        _offer(group.add_argument(leaf.dest, metavar=leaf.flag, nargs=nargs, **how), _choices(leaf))
     else:
         how |= {"metavar": _metavar(leaf), "required": leaf.default is REQUIRED and not presets}
-        how |= {"commas": {}, "words": {"nargs": "*"}, "repeats": {"action": "append"}}[leaf.spec.style]
-        group.add_argument(leaf.flag, dest=leaf.dest, **how)
+        if _is_tuple(leaf.hint) and leaf.spec.parse is None:
+            how |= {"nargs": "*", "action": "extend"} if leaf.spec.style == "words" else {"action": "append"}
+        _offer(group.add_argument(leaf.flag, dest=leaf.dest, **how), _choices(leaf))
+        for name in leaf.spec.before:
+            group.add_argument(f"--{name}", dest=leaf.dest, **how | {"help": argparse.SUPPRESS})
+
+
+def _offer(action: argparse.Action, words: Sequence[str]) -> None:
+    """Notes the words that an option takes; argparse's own `choices` would refuse others in its own sentence."""
+    action.offers = words  # type: ignore[attr-defined]
+
+
+def offers(action: argparse.Action) -> Sequence[str]:
+    """The words that an option or argument of a parser takes, as far as they are known."""
+    return getattr(action, "offers", ())
 
 
 def _metavar(leaf: _Leaf) -> str:
@@ -248,9 +266,13 @@ def _built(cls: type[T], start: T | None, given: Mapping[tuple[str, ...], Any]) 
 
 def _read(leaf: _Leaf, given: Any) -> Any:
     """The value of what argparse found: a text, a list of texts, or the constant of a flag."""
-    if isinstance(given, list):
+    if isinstance(given, list) and (leaf.spec.positional or leaf.spec.style == "repeats"):
         item = typing.get_args(_without_none(leaf.hint))[0]
-        return tuple(_parsed(leaf, text, item) for text in given)
+        texts = given if leaf.spec.positional else [pair for text in given for pair in PAIR.split(text)]
+        return tuple(_parsed(leaf, text, item) for text in texts)
+    if isinstance(given, list):
+        values = [_parsed(leaf, text, leaf.hint) for text in given]
+        return None if values[-1:] == [None] else tuple(item for value in values for item in value or ())
     return given if leaf.spec.switches or isinstance(given, bool) else _parsed(leaf, given, leaf.hint)
 
 
@@ -327,12 +349,6 @@ def _kind(hint: Any) -> str:
 def _alternatives(choices: Sequence[str]) -> str:
     *others, last = choices
     return f"{', '.join(others)} or {last}" if others else last
-
-
-def near(text: str, known: Iterable[str]) -> str:
-    """A question that names the nearest of the known words, or nothing."""
-    close = difflib.get_close_matches(text, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def ranges(text: str, what: str = "class numbers") -> tuple[int, ...]:

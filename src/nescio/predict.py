@@ -12,8 +12,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from nescio import probes
-from nescio.arrays.npz import npz_bytes
+from nescio.analysis.pixels import PixelCounts
 from nescio.arrays.parallel import blocks
 from nescio.datasets import Batches, views
 from nescio.datasets.base import Encoded, Joined, Pixels
@@ -31,10 +32,10 @@ from nescio.datasets.images import ImageSet, LoadedImages, numbered
 from nescio.errors import BadInput
 from nescio.identity import Checked, seed_for, tag
 from nescio.methods.base import Method, Output
-from nescio.metrics import Counts
 from nescio.networks.forward import Classifier
 from nescio.networks.models import Network, build, parameters, with_weights
 from nescio.predictions import Predictions
+from nescio.predictions.files import save
 from nescio.report.words import data_name
 from nescio.runtime import Runtime, evaluating, runtime, seed_everything
 from nescio.training import load_method, train_step
@@ -46,7 +47,7 @@ from nescio.work.store import WORK, Part, Store
 from nescio.work.versions import PREDICT as VERSION
 
 STAGE, COUNT = "predict", "count"
-DUMP, FACTS, PROBES = "dump", "facts.json", "probes.json"
+DUMP, FACTS, PROBES, COUNTS = "dump", "facts.json", "probes.json", "counts.npz"
 PIXELS = {"cuda": 512 * 224 * 224, "cpu": 32 * 224 * 224}  # of a batch of a pretrained network
 BATCH = 512  # images of a trained network, whose images are small
 PROBE_PIXELS = 128 * 64**2  # of a batch of probes: they go backward through the network, which keeps every layer
@@ -86,6 +87,10 @@ def predict_step(
 
     compile  only saves time on large sets
     """
+    if network.trial is not None and network.trial.task == "segmentation":
+        raise BadInput(
+            f"{network.name} gives an answer for every pixel: count them with count_step, a dump has no room."
+        )
     images = as_seen(images, network, root)
     recipe = {"images": images, "keeping": keeping, **network.identity}
     title = f"{network.name} on {images.data}" if network.trial is None else train_step(network.trial, root).title
@@ -146,7 +151,7 @@ def _predict(
     trial = network.trial
     here = runtime(context.device).at(keeping.precision or (trial.training.precision if trial else "auto"))
     shown = _numbered(images.load(context.root, context.store), network, keeping)
-    module, network = build(network, context.store, here, context.root, keeping.drop)
+    module, network = _last_built(network, context.store.root.absolute(), here, context.root, keeping.drop)
     if compile:
         (module.features if isinstance(module, Method) else module).compile()
     dropout = isinstance(module, Classifier) and module.repeat(keeping.passes)
@@ -156,7 +161,7 @@ def _predict(
     with here.threads(_threads(network)):
         dump = outputs(module, network, shown, context.store, here, keeping, seed, make, batch)
     seconds = time.monotonic() - started
-    dump.save(part.folder / DUMP)
+    save(dump, part.folder / DUMP, durable=False)  # the store flushes what a step leaves
     facts = {
         "model": network.name,
         "data": images.data,
@@ -176,6 +181,12 @@ def _predict(
         "images_per_second": round(len(shown) / max(seconds, 1e-9), 1),
     }
     return {FACTS: json.dumps({name: fact for name, fact in facts.items() if fact is not None}).encode()}
+
+
+@lru_cache(maxsize=1)
+def _last_built(network: Network, store: Path, here: Runtime, root: str | None, drop: float | None) -> Any:
+    """What `build` gives, kept until another network is wanted: a study shows one network many sets."""
+    return build(network, Store(store), here, root, drop)
 
 
 def _threads(network: Network) -> int | None:
@@ -247,16 +258,18 @@ def predict_all(
     """
     if batch is not None and batch < 1:
         raise BadInput(f"--batch is a number of images from 1 on, not {batch}.")
-    made, done = ManyPredictions(), 0
+    made, done, known = ManyPredictions(), 0, 0
     finished: dict[int, Step] = {}
     groups: dict[Any, list[int]] = {}
     for number, (network, images) in enumerate(pairs):
         groups.setdefault((images, network.view), []).append(number)
 
     def one(number: int) -> None:
+        nonlocal known
         network, images = pairs[number]
         step = predict_step(with_weights(network, weights), images, root=context.root, keeping=keeping, batch=batch)
         fresh = not step.finished(context.store)
+        known += not fresh
         try:
             step.run(context)
         except views.UnreadableImages as error:
@@ -273,8 +286,8 @@ def predict_all(
                 task = Task(f"{pairs[number][0].name} on {data_name(images.data)}", one, (number,))
                 made.failures += launcher.run([task])
                 done += 1
-                if watch:
-                    watch(done, len(made.failures), len(pairs))
+                if watch:  # what was finished before took no time, and would promise the same of the others
+                    watch(done - known, len(made.failures), len(pairs) - known)
             if forget and any(number in finished for number in numbers):
                 shown = _numbered(images.load(context.root, context.store), pairs[numbers[0]][0], keeping)
                 views.forget(shown, view, context.store)
@@ -310,12 +323,44 @@ def inputs(
         for x, _, _ in Batches(images, network, here.device, batch=batch, channels_last=here.channels_last):
             yield x, len(x)
         return
-    for rows in blocks(len(shown), batch):
+
+    def pixels_of(rows: slice) -> Tensor:
         array = np.array(cached[rows]) if shown.set.view is not None else images.held.read(images.rows[rows])
         raw = torch.from_numpy(np.ascontiguousarray(array)).to(here.device)
-        if change is not None:
-            raw = change.apply(raw, torch.from_numpy(images.index[rows]).to(here.device))
-        yield normal(raw), rows.stop - rows.start
+        return raw if change is None else change.apply(raw, torch.from_numpy(images.index[rows]).to(here.device))
+
+    for raw in _changed(shown, here.device, batch, pixels_of) if change else map(pixels_of, blocks(len(shown), batch)):
+        yield normal(raw), len(raw)
+
+
+ROOM = 256 << 20  # bytes of changed pixels that a process keeps on a CPU; on a GPU …
+SHARE = 16  # … one in so many of its bytes
+_kept: dict[Any, Tensor] = {}
+
+
+def _changed(
+    shown: LoadedImages, device: torch.device, batch: int, make: Callable[[slice], Tensor]
+) -> Iterator[Tensor]:
+    """Batches of changed images (b, h, w, ch), computed once a process and not once a network, while there is room.
+
+    What has no room is computed anew: to forget the oldest would keep nothing for the next network's round of all sets.
+    """
+    key = shown.set, shown.revision, shown.rows, device
+    if key in _kept:
+        yield from _kept[key].split(batch)
+        return
+    if any(revision != shown.revision for _, revision, *_ in _kept):  # another study
+        _kept.clear()
+    room = torch.cuda.mem_get_info(device)[1] // SHARE if device.type == "cuda" else ROOM
+    room -= sum(pixels.nbytes for pixels in _kept.values())
+    parts: list[Tensor] = []
+    for rows in blocks(len(shown), batch):
+        raw = make(rows)
+        if raw[0].nbytes * len(shown) <= room:
+            parts.append(raw)
+        yield raw
+    if parts:
+        _kept[key] = torch.cat(parts)
 
 
 def usual_batch(network: Network, here: Runtime) -> int:
@@ -348,6 +393,7 @@ def outputs(
             if batch == 1:
                 raise
             batch //= 2
+        _kept.clear()
         torch.cuda.empty_cache()
 
 
@@ -566,92 +612,102 @@ def probed(
 # ---- dense prediction: label maps in, counts of pixels out
 
 
-@dataclass(frozen=True, eq=False)
-class PixelCounts:
-    """What is kept of dense predictions: enough for mIoU, and for AUROC and rAULC over all pixels. Shards add up."""
-
-    confusion: Any  # (c, c) pixels of each true class (line) by the class they are called (column), void left out
-    scores: dict[str, Counts]  # right and wrong pixels by key of each score
-
-    def __add__(self, other: PixelCounts) -> PixelCounts:
-        scores = {name: counts + other.scores[name] for name, counts in self.scores.items()}
-        return PixelCounts(self.confusion + other.confusion, scores)
-
-    def save(self) -> bytes:
-        """An .npz file of the counts."""
-        arrays = {"confusion": self.confusion}
-        for name, counts in self.scores.items():
-            arrays |= {f"{name}/table": counts.table, f"{name}/half": np.array(counts.half)}
-        return npz_bytes(arrays)
-
-    @classmethod
-    def load(cls, path: Path) -> PixelCounts:
-        with np.load(path) as arrays:
-            names = [name.removesuffix("/table") for name in arrays.files if name.endswith("/table")]
-            none = np.zeros((0, 1 << 16, 2), np.int64)
-            scores = {
-                name: Counts(bool(arrays[f"{name}/half"]), True, np.zeros(0, np.uint16), arrays[f"{name}/table"], none)
-                for name in names
-            }
-            return cls(arrays["confusion"], scores)
-
-    @property
-    def iou(self) -> Any:
-        """(c,) intersection over union of each class; NaN where it occurs nowhere."""
-        both = np.diag(self.confusion)
-        union = self.confusion.sum(0) + self.confusion.sum(1) - both
-        return np.where(union > 0, both / np.maximum(union, 1), np.nan)
+def count_step(network: Network | Sequence[Network], images: ImageSet, *, root: str | Path | None = None) -> Step:
+    """The step that counts the pixels of a dense network's answers, or of an average of several; no pixel is dumped."""
+    members = (network,) if isinstance(network, Network) else tuple(network)
+    if not members:
+        raise BadInput("An average needs at least one network.")
+    if images.view is not None:
+        raise BadInput("A label map belongs to the whole image: pixels are counted without a view.")
+    make = partial(_count, members=members, images=images)
+    title = f"{members[0].name}{f' and {len(members) - 1} more' if members[1:] else ''} on {images.data}"
+    identity = members[0].identity if len(members) == 1 else {"members": [member.identity for member in members]}
+    parents = (*(member.parent(root) for member in members), images.load_revision(root))
+    return Step(title, COUNT, {"images": images, **identity}, make, parents, VERSION)
 
 
-def count_step(network: Network, images: ImageSet, *, root: str | Path | None = None) -> Step:
-    """The step that counts the pixels of a dense network's answers; no pixel is dumped."""
-    make = partial(_count, network=network, images=images)
-    title = f"{network.name} on {images.data}"
-    parents = (network.parent(root), images.load_revision(root))
-    return Step(title, COUNT, {"images": images, **network.identity}, make, parents, VERSION)
+def load_counts(step: Step, store: Store) -> PixelCounts:
+    """The counts of a finished step."""
+    return PixelCounts.load(step.verified(store) / COUNTS)
 
 
-def _count(part: Part, context: Context, network: Network, images: ImageSet) -> Files:
-    here = runtime(context.device).at(network.trial.training.precision if network.trial else "auto")
-    module, network = build(network, context.store, here, context.root)
+def _count(part: Part, context: Context, members: Sequence[Network], images: ImageSet) -> Files:
+    first = members[0]
+    here = runtime(context.device).at(first.trial.training.precision if first.trial else "auto")
+    built = [build(member, context.store, here, context.root) for member in members]
     shown = images.load(context.root, context.store)
-    with here.threads(_threads(network)):
-        return {"counts.npz": count_pixels(module, network, shown, context.store, here).save()}
+    modules, seed = [module for module, _ in built], seed_for("count", first.arch, images)
+    with here.threads(_threads(first)):
+        return {COUNTS: count_pixels(modules, built[0][1], shown, context.store, here, seed).save()}
 
 
-def count_pixels(module: Any, network: Network, shown: LoadedImages, store: Store | None, here: Runtime) -> PixelCounts:
+def count_pixels(
+    modules: Sequence[Any], network: Network, shown: LoadedImages, store: Store | None, here: Runtime, seed: int = 0
+) -> PixelCounts:
     """Counts right and wrong pixels by score, and a confusion matrix, image by image in bounded memory.
 
-    The module gives logits (b, s, c, h, w) and scores (b, h, w); the entropy of the mean softmax is always one of them.
+    A module gives logits (b, s, c, h′, w′) and scores (b, h′, w′), of any resolution. Several modules are averaged; all
+    see the images as `network` does. What is counted: see `pixel_answers`.
     """
+    seed_everything(seed)
     total: PixelCounts | None = None
     done, void = 0, shown.dataset.void
     batch = max(1, usual_batch(network, here) // 4)  # pixel-wise logits take as much room as the features
-    with evaluating(module), torch.inference_mode(), here.autocast():
+    with ExitStack() as modes, torch.inference_mode(), here.autocast():
+        for module in modules:
+            modes.enter_context(evaluating(module))
         for x, count in track(inputs(network, shown, store, here, batch), network.name, math.ceil(len(shown) / batch)):
             truth = shown.images.label_maps(slice(done, done + count))
-            counts = _batch_counts(module(x), truth, network.classes, void, count)
+            called, scores = pixel_answers([module(x) for module in modules], truth.shape[1:])
+            arrays = {name: score[:count].float().cpu().numpy() for name, score in scores.items()}
+            counts = PixelCounts.of(truth, called[:count].cpu().numpy(), arrays, network.classes, void)
             total = counts if total is None else total + counts
             done += count
     assert total is not None
     return total
 
 
-def _batch_counts(output: Output, truth: Any, classes: int, void: int | None, count: int) -> PixelCounts:
-    logits = output.logits
-    if logits is None or logits.dim() != 5:
+def pixel_answers(outputs: Sequence[Output], shape: tuple[int, int]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Classes (b, h, w) of the mean softmax of all members' draws, and scores (b, h, w), at the labels' resolution.
+
+    Logits are interpolated bilinearly, scores bicubically (Postels et al. 2022, §4.2). Scores: "entropy" of the mean
+    softmax; where there are several members, or draws of one, their "mutual_information", H(mean p) − mean H(p); and of
+    a single network its own.
+    """
+    means = [_mean_softmax(output, shape) for output in outputs]
+    probs = torch.stack([mean for mean, _ in means]).mean(0)
+    own = outputs[0].scores if len(outputs) == 1 else {}
+    scores = {name: _resized(score[:, None], shape, "bicubic")[:, 0] for name, score in own.items()}
+    scores["entropy"] = _entropy(probs)  # of the very probabilities that are counted, though a method may have its own
+    apart = [_entropy(mean) for mean, _ in means] if len(means) > 1 else [means[0][1]]
+    if len(means) > 1 or _draws(outputs[0]) > 1:
+        scores["mutual_information"] = (scores["entropy"] - torch.stack(apart).mean(0)).clamp_min(0)
+    return probs.argmax(1), scores
+
+
+def _draws(output: Output) -> int:
+    if output.logits is None or output.logits.dim() != 5:
         raise BadInput("A dense network gives logits (b, s, c, h, w); this one does not.")
-    probs = logits[:count].float().softmax(2).mean(1)
-    called = probs.argmax(1).cpu().numpy()
-    scores = {"entropy": -(probs.clamp_min(1e-30).log() * probs).sum(1), **output.scores}
-    known = np.ones(truth.shape, bool) if void is None else truth != void
-    true, answers = truth[known].astype(np.int64), called[known]
-    if true.max(initial=0) >= classes:
-        raise BadInput(
-            f"A label map has the label {true.max()}, and the network has {classes} classes, from 0 on: if it marks "
-            "pixels that do not count, name it as `void` in the file."
-        )
-    confusion = np.bincount(true * classes + answers, minlength=classes**2).reshape(classes, classes)
-    wrong = true != answers
-    counted = {name: Counts.of(score[:count].float().cpu().numpy()[known], wrong) for name, score in scores.items()}
-    return PixelCounts(confusion, counted)
+    return output.logits.shape[1]
+
+
+def _mean_softmax(output: Output, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """(b, c, h, w) mean softmax of the draws and (b, h, w) mean of their entropies, one draw at a time to save room."""
+    draws = _draws(output)
+    assert output.logits is not None
+    probs = entropy = torch.zeros(())
+    for logits in output.logits.unbind(1):
+        p = _resized(logits, shape, "bilinear").softmax(1)
+        probs, entropy = probs.to(p) + p / draws, entropy.to(p) + _entropy(p) / draws
+    return probs, entropy
+
+
+def _resized(maps: Tensor, shape: tuple[int, int], mode: str) -> Tensor:
+    """Maps (b, c, h′, w′) at another resolution, in float32."""
+    if maps.shape[2:] == shape:
+        return maps.float()
+    return torch.nn.functional.interpolate(maps.float(), shape, mode=mode, align_corners=False)
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    return torch.special.entr(probs).sum(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from nescio.errors import BadInput
+from nescio.errors import BadInput, near
 
 T = TypeVar("T")
 PLUGINS = "NESCIO_PLUGINS"  # modules that every process of a command imports, by name
@@ -81,9 +80,8 @@ class Registry(Generic[T]):
             self.plug_in()
         if name in self._parts:
             return self._parts[name]
-        close = difflib.get_close_matches(name, self._parts, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        raise BadInput(f"There is no {self.kind} named {name!r}.{hint} There are: {', '.join(sorted(self._parts))}.")
+        known = ", ".join(sorted(self._parts))
+        raise BadInput(f"There is no {self.kind} named {name!r}.{near(name, self._parts)} There are: {known}.")
 
     def __iter__(self) -> Iterator[str]:
         self.plug_in()

@@ -54,7 +54,15 @@ class LogUniform:
             raise BadInput(f"log_uniform({self.low}, {self.high}): the range needs 0 < low < high.")
 
     def draw(self, rng: random.Random) -> float:
-        return _short(self.low * (self.high / self.low) ** rng.random())
+        return self.at(rng.random())
+
+    def at(self, share: float) -> float:
+        """The value so far along the way from low, 0, to high, 1."""
+        return _short(self.low * (self.high / self.low) ** share)
+
+    def grid(self, count: int) -> tuple[float, ...]:
+        """So many values from low to high in equal ratios."""
+        return tuple(self.at(number / max(1, count - 1)) for number in range(count))
 
     def suggest(self, trial: Any, name: str) -> float:
         return float(trial.suggest_float(name, self.low, self.high, log=True))

@@ -354,17 +354,15 @@ def test_inside_the_box():
 
 
 def test_calibration_that_the_protocol_leaves_out():
-    from nescio.protocols.uimnet.steps import calibration
-
     logits, labels = counted()
     for made, truth, why in (
         (np.eye(3), [0, 1, 2], "Every validation answer is right"),
         (np.eye(3), [1, 2, 0], "wrong"),
         (np.ones((3, 3)), [0, 1, 2], ""),
     ):
-        temperature, note = calibration(Predictions(logits=made, labels=truth))
+        temperature, note = calibrate.temperature_or_reason(Predictions(logits=made, labels=truth))
         assert temperature is None and why in note and note
-    temperature, note = calibration(Predictions(logits=logits * 3, labels=labels))
+    temperature, note = calibrate.temperature_or_reason(Predictions(logits=logits * 3, labels=labels))
     assert temperature == pytest.approx(3, rel=1e-6) and not note
 
 

@@ -66,7 +66,7 @@ def test_resampled_answers_are_the_answers_of_the_copied_rows(seed, n, c):
     labels = rng.integers(c, size=n)
     counts = boot.draw(n, seed, 0)
     copied = np.repeat(np.arange(n), counts)
-    wanted = [*ANSWERS, MASS, boot.asked("ece@7"), boot.asked("accuracy@2")]
+    wanted = [*ANSWERS, MASS, boot.wanted_metric("ece@7"), boot.wanted_metric("accuracy@2")]
     values = boot.ResampledAnswers(metrics.answers(probs, labels), wanted).values(counts)
     for each, value in zip(wanted, values, strict=True):
         truth = or_nan(each.metric.function, probs[copied], labels[copied], **each.options)
@@ -94,7 +94,7 @@ def test_auroc_of_resamples_is_scikit_learns():
     rng = np.random.default_rng(2)
     wrong = rng.random(400) < 0.3
     u = (rng.normal(size=400) + wrong).round(1)
-    (values,) = boot.resample([boot.ResampledRanking(u, wrong, [boot.asked("auroc")])], 400, 8, 3)
+    (values,) = boot.resample([boot.ResampledRanking(u, wrong, [boot.wanted_metric("auroc")])], 400, 8, 3)
     for number, (value,) in enumerate(values):
         weights = boot.draw(400, 3, number)
         assert value == pytest.approx(roc_auc_score(wrong, u, sample_weight=weights), abs=1e-12)
@@ -211,7 +211,7 @@ def test_the_p_value_is_about_uniform_when_models_are_equally_good():
     small = 0
     for _ in range(120):
         a, b = rng.random((2, 150)) < 0.7
-        right = [boot.ResampledAnswers(_answers_of(each), [boot.asked("accuracy")]) for each in (a, b)]
+        right = [boot.ResampledAnswers(_answers_of(each), [boot.wanted_metric("accuracy")]) for each in (a, b)]
         one, two = boot.resample(right, 150, 199, 0, workers=1)
         small += two_sided((one - two).ravel()) <= 0.1
     assert 3 <= small <= 24  # 12 expected
@@ -331,7 +331,7 @@ def test_undefined_on_most_resamples_means_no_interval():
 
     rare = np.array([np.nan] * 6 + [0.5] * 4)
     made = Comparison(("a", "b"), 9, 10, 0.95, 0)
-    _judge(made, boot.asked("gamma"), "largest", {"a": (0.5, rare), "b": (0.4, rare)})
+    _judge(made, boot.wanted_metric("gamma"), "largest", {"a": (0.5, rare), "b": (0.4, rare)})
     assert [row["low"] for row in made.rows] == [None, None]
     assert made.differences[0]["p"] is None and all(row["best"] for row in made.rows)
     assert any("no interval" in reason["reason"] for reason in made.reasons)

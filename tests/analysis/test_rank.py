@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -21,7 +22,7 @@ from nescio.analysis.candidates import Candidate, divide, judged_rows, shared_ke
 from nescio.analysis.downstream import downstream_losses
 from nescio.analysis.ranking import Scoring, rank, scored
 from nescio.cli import main
-from nescio.commands.rank import different_layers, named_members, sides
+from nescio.commands.rank import named_members, sides
 from nescio.errors import BadInput
 from nescio.measures.siblings import ALONE
 from nescio.predictions import Predictions
@@ -694,13 +695,29 @@ def test_candidates_of_the_same_members_are_refused(tmp_path, capsys):
     assert code == 2 and "a and b are the same members" in said
 
 
-def test_candidates_of_other_widths_are_warned_of():
+def test_candidates_of_other_widths_or_backbones_are_warned_of():
     """An early layer can be the most consistent and the worst (NC 0.43 against 0.22, a probe 0.45 against 0.92)."""
-    rng = np.random.default_rng(0)
 
-    def candidate(name, width):
-        return Candidate(name, [Predictions(embeddings=rng.normal(size=(9, width))) for _ in range(2)])
+    def notes(*candidates):
+        return [note for note in rank(candidates, QUICK, resamples=20).notes if "does not compare layers" in note]
 
-    (note,) = different_layers([candidate("early", 4), candidate("late", 8)])
-    assert "differ in width (4, 8 features)" in note and "does not compare layers" in note
-    assert different_layers([candidate("a", 4), candidate("b", 4)]) == []
+    (note,) = notes(candidate("early", 1, 0.3, d=4), candidate("late", 2, 0.3, d=8))
+    assert "differ in width (4, 8 features):" in note
+    alike = [candidate("a", 1, 0.3), candidate("b", 2, 0.3)]
+    assert notes(*alike) == []
+    (note,) = notes(*(replace(each, backbones=(name,)) for each, name in zip(alike, ("conv", "mlp"), strict=True)))
+    assert "differ in backbone (conv, mlp):" in note
+    assert notes(*(replace(each, backbones=("conv", "conv")) for each in alike)) == []
+
+
+def test_candidates_are_compared_by_as_many_members():
+    """FV of five members is that of three times 6/5 on average, and their Brier score lower: neither is a merit."""
+    many, few = candidate("many", 1, 0.3, members=5), candidate("few", 2, 0.3, members=3)
+    found = rank([many, few], QUICK, resamples=20)
+    same = rank([many.first(3), few], QUICK, resamples=20)
+    assert "compared by their first 3 networks each" in found.notes[0] and "many has 5." in found.notes[0]
+    assert found.comparison.rows == same.comparison.rows and not any("networks each" in note for note in same.notes)
+    assert {each.members for each in found.candidates} == {3}
+    alone = rank([many, candidate("alone", 3, 0.3, members=1)], QUICK, resamples=20)
+    assert {each.name: each.members for each in alone.candidates} == {"many": 5, "alone": 1}  # it has no NC anyway
+    assert not any("networks each" in note for note in alone.notes)

@@ -110,7 +110,7 @@ def test_a_random_part_of_the_rows_is_stamped_on_the_output(ask, command):
 
 
 def test_the_page_says_that_it_shows_a_part(ask, tmp_path):
-    assert ask("evaluate", "a.npz", "--limit", 100, "--report", tmp_path)[0] == 0
+    assert ask("evaluate", "a.npz", "--limit", 100, "--to", tmp_path)[0] == 0
     assert "A random part: 100 of 600 rows (seed 0)." in (tmp_path / "index.html").read_text()
 
 
@@ -152,3 +152,36 @@ def test_several_models_are_told_apart_by_a_paired_test_or_not_at_all(ask, folde
     assert "Right most often: one-more.npz (" in out and "cannot be told apart" in out and "is best" not in out
     out = " ".join(ask("evaluate", "a.npz", "val.npz")[1].split())
     assert "No winner is named" in out and "different labels" in out
+
+
+def overlapping(folder, shared, name="overlap.npz"):
+    """Validation rows of which the first so many are rows of a.npz, under other indices."""
+    a, val = np.load(folder / "a.npz"), np.load(folder / "val.npz")
+    arrays = {field: np.concatenate([val[field][shared:], a[field][:shared]]) for field in ("labels", "logits")}
+    np.savez(folder / name, **arrays)
+    return name
+
+
+def test_a_few_rows_in_common_are_counted(ask, folder):
+    val = overlapping(folder, 7)
+    sentence = "and --val have 7 rows in common"
+    notes = json.loads(ask("evaluate", "a.npz", "--val", val, "--json")[1])["files"][0]["notes"]
+    assert any(sentence in note for note in notes)
+    assert sentence in ask("evaluate", "a.npz", "--val", val)[1]
+    assert sentence in ask("threshold", "a.npz", "--risk", 0.1, "--val", val)[1]
+    assert "in common" not in ask("threshold", "a.npz", "--risk", 0.1, "--val", "val.npz")[1]
+
+
+@pytest.mark.parametrize("words", [("evaluate", "a.npz", "--val"), ("threshold", "a.npz", "--risk", 0.1, "--check")])
+def test_many_rows_in_common_are_refused(ask, folder, words):
+    code, _, err = ask(*words, overlapping(folder, 150, "half.npz"))
+    assert code == 2 and "have 150 rows in common" in err and err.count("\n") == 1
+
+
+def test_rounded_rows_that_are_equal_by_chance_are_no_overlap(ask, folder):
+    rng = np.random.default_rng(5)
+    for name in ("round-a.npz", "round-b.npz"):
+        p = rng.random(200).round(2)
+        np.savez(folder / name, labels=rng.integers(0, 2, 200), probs=np.stack([1 - p, p], 1))
+    code, out, _ = ask("evaluate", "round-a.npz", "--val", "round-b.npz")
+    assert code == 0 and "in common" not in out

@@ -223,7 +223,7 @@ def digits(tmp_path_factory):
 def test_the_page_shows_the_least_reliable_images(capsys, digits, tmp_path, kind):
     folder, images, odd = digits
     pair = [folder / f"{kind}{member}.npz" for member in range(2)]
-    words = ["--images", "digits", "--report", tmp_path / "out", "--least", 8, "--components", 0, "--json"]
+    words = ["--images", "digits", "--to", tmp_path / "out", "--least", 8, "--components", 0, "--json"]
     code, out, _ = ask(capsys, "reliability", *pair, *words)
     assert code == 0
     least = [row["index"] for row in json.loads(out)["least"]]
@@ -243,7 +243,7 @@ def test_the_page_shows_the_least_reliable_images(capsys, digits, tmp_path, kind
 
 
 def test_a_page_without_images_tells_the_rows_by_index(capsys, place, tmp_path):
-    words = ["--references", *files(place, "r"), "--report", tmp_path / "out", "--least", 5]
+    words = ["--references", *files(place, "r"), "--to", tmp_path / "out", "--least", 5]
     code, out, _ = ask(capsys, "reliability", *files(place, "t"), *words)
     page = (tmp_path / "out" / "index.html").read_text("utf-8")
     assert code == 0 and "index.html" in out and not shown(page)
@@ -272,7 +272,7 @@ def test_a_folder_of_images_by_order_and_by_name(capsys, photos, tmp_path):
         np.savez(tmp_path / f"by-name{member}.npz", embeddings=held[::-1], index=names[::-1])
     for kind in ("by-order", "by-name"):
         pair = [tmp_path / f"{kind}{member}.npz" for member in range(2)]
-        words = ["--images", photos, "--report", tmp_path / kind, "--least", 4, "--k", 2, "--components", 0]
+        words = ["--images", photos, "--to", tmp_path / kind, "--least", 4, "--k", 2, "--components", 0]
         assert ask(capsys, "reliability", *pair, *words)[0] == 0
         galleries = shown((tmp_path / kind / "index.html").read_text("utf-8"))
         for name, picture in galleries[0] + galleries[1]:
@@ -350,7 +350,7 @@ def test_bad_inputs_are_one_sentence(capsys, place, tmp_path):
         ([one, two, "--references", narrow, place / "r1.npz"], "they must come from the same network"),
         ([one, two, "--to", tmp_path / "s.xlsx"], "use .csv, .parquet or .npz"),
         ([one, two, "--least", 0], "--least is a number of rows from 1 on"),
-        ([one, two, "--images", tmp_path / "nowhere", "--report", tmp_path / "o"], "nowhere"),
+        ([one, two, "--images", tmp_path / "nowhere", "--to", tmp_path / "o"], "nowhere"),
     ]
     for words, sentence in cases:
         code, out, err = ask(capsys, "reliability", *words)
@@ -359,7 +359,7 @@ def test_bad_inputs_are_one_sentence(capsys, place, tmp_path):
 
 
 def test_dumps_alone_never_import_torch(place, tmp_path):
-    words = ["reliability", *map(str, files(place, "t")), "--report", str(tmp_path / "out"), "--images", "digits"]
+    words = ["reliability", *map(str, files(place, "t")), "--to", str(tmp_path / "out"), "--images", "digits"]
     words += ["--to", str(tmp_path / "s.parquet"), "--json"]
     Predictions(embeddings=np.random.default_rng(0).normal(size=(599, 3))).save(tmp_path / "a.npz")
     Predictions(embeddings=np.random.default_rng(1).normal(size=(599, 3))).save(tmp_path / "b.npz")

@@ -88,7 +88,7 @@ def test_a_study_has_a_first_look_and_a_page_of_its_own(tmp_path, capsys):
     pages = {name: (tmp_path / "report" / name / "index.html").read_text() for name in ("counting", "recounting")}
     assert "counting: [0.0, 1.0, 2.0]" in pages["counting"]
     assert "recounting: [0.0, 1.0]" in pages["recounting"]
-    assert run(capsys, "counting", "--store", tmp_path, "--report", tmp_path / "elsewhere")[0] == 0
+    assert run(capsys, "counting", "--store", tmp_path, "--to", tmp_path / "elsewhere")[0] == 0
     assert (tmp_path / "elsewhere" / "index.html").is_file()
 
 
@@ -131,7 +131,7 @@ def test_help_has_the_plan_and_what_every_run_takes(capsys, monkeypatch):
         "workers",
         "launcher",
         "log",
-        "report",
+        "to",
         "json",
     ]:
         assert f"--{name}" in out
@@ -151,7 +151,7 @@ def test_what_fails_is_listed_and_does_not_stop_the_others(tmp_path, capsys):
 
 def test_a_page_that_cannot_be_written_is_a_failure_after_the_tables(tmp_path, capsys):
     (tmp_path / "file").write_text("in the way")
-    code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--report", tmp_path / "file" / "page")
+    code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--to", tmp_path / "file" / "page")
     assert code == 1 and "Counted 3." in out
     assert "failed: writing the report:" in err and "a file stands where a folder should be" in err
 

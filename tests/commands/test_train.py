@@ -114,6 +114,22 @@ def test_predict_writes_a_file_to_evaluate(store, tmp_path, capsys):
     assert any(row["measure"] == "jacobian" for row in rows)
 
 
+def test_predict_takes_a_random_part_and_says_so(store, tmp_path, capsys):
+    drawn = {}
+    for seed in ("0", "1"):
+        file = tmp_path / f"{seed}.npz"
+        words = ["predict", key_in(store), "--store", store, "--to", str(file), "--limit", "20", "--seed", seed]
+        assert main(words) == 0
+        stamp = f"A random part: 20 of 361 images (seed {seed})."
+        assert stamp in capsys.readouterr().out
+        found = Predictions.load(file)
+        assert len(found) == 20 and stamp in found.notes
+        drawn[seed] = found.index.tolist()
+    assert drawn["0"] != drawn["1"]
+    assert main([*words[:-3], "0"]) == 2
+    assert "--limit is a number of images from 1 on, not 0." in capsys.readouterr().err
+
+
 def test_runs_lists_what_there_is_and_why_it_failed(tmp_path, capsys):
     place = ["--store", str(tmp_path)]
     assert main([*TRAIN, "--epochs", "1", *place]) == 0

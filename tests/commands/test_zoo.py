@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 
 from nescio.cli import main
 from nescio.commands.zoo import Options, predictions
+from nescio.errors import BadInput
+from nescio.networks.export import exportable
 from nescio.predictions import Predictions
 from nescio.predictions.entries import stored_dumps
 from nescio.work.steps import Context, Work
@@ -30,7 +33,7 @@ def test_the_command_compares_models_and_writes_a_page(place, tmp_path, capsys):
     table.write_text("model,top1,img_size\ntest_resnet.r160_in1k,80.0,160\ntest_vit.r160_in1k,0.1,160\n")
     words = ["test_resnet", "test_vit", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w"]
     words += ["--store", tmp_path / "store", "--published", table]
-    assert run(*words, "--report", tmp_path / "page") == 0
+    assert run(*words, "--to", tmp_path / "page") == 0
     out, err = capsys.readouterr()
     assert "test_resnet" in out and "test_vit" in out and (tmp_path / "page/index.html").is_file()
     assert "note: test_resnet has top-1 0.00% on 12 images and 80.00% is published" in err
@@ -120,7 +123,7 @@ def test_out_classes_that_bear_names_of_trained_classes_are_left_out(place, tmp_
     assert run(*words, "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {8}
-    assert run(*words, "--report", tmp_path / "report") == 0
+    assert run(*words, "--to", tmp_path / "report") == 0
     page = (tmp_path / "report" / "cood" / "index.html").read_text()
     assert "3 of 11 out-classes are in-classes, or bear the name of a class of ImageNet-1k, and are left out" in page
     assert "Fox_Squirrel, crane (the name of 2 classes), n01443537." in page
@@ -174,6 +177,32 @@ def test_classes_above_or_below_are_left_out_by_names_of_ones_own(place, tmp_pat
     known, new = (tmp_path / "s" / "report" / "zoo" / name / "index.html" for name in ("", "cood"))
     assert 'href="cood/index.html"' in known.read_text() and 'href="../index.html"' in new.read_text()
     assert main(["report", str(tmp_path / "s"), "--only", "cood/models,fig6", "--to", str(tmp_path / "f")]) == 0
+
+
+def test_files_that_are_no_images_are_counted(place, tmp_path, capsys):
+    data = folder(tmp_path / "set", ("n01440764", "n01443537"), each=3)
+    for name in ("notes.txt", "one.heic", "TWO.HEIC", ".hidden"):
+        (data / "n01440764" / name).write_text("no image")
+    words = ["test_resnet", "--data", f"folder:{data}", "--weights", place / "w", "--store", tmp_path / "s"]
+    assert run(*words) == 0
+    said = capsys.readouterr()
+    assert "set: 3 files skipped: .heic, .txt." in said.err
+    assert "3 files skipped: .heic, .txt." in (tmp_path / "s" / "report" / "zoo" / "index.html").read_text()
+
+
+def test_a_part_of_the_images_is_drawn_and_stamped(place, tmp_path, capsys):
+    words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--limit", 7]
+    drawn = {}
+    for seed in (0, 1):
+        store = tmp_path / str(seed)
+        assert run(*words, "--store", store, "--seed", seed) == 0
+        said = capsys.readouterr()
+        stamp = f"A random part: 7 of {N} images of val (seed {seed})."
+        assert stamp in said.err and stamp in (store / "report" / "zoo" / "index.html").read_text()
+        assert run(*words, "--store", store, "--seed", seed, "--json") == 0
+        assert {(row["limit"], row["seed"]) for row in json.loads(capsys.readouterr().out)} == {(7, seed)}
+        drawn[seed] = stored_dumps(Store(store))[0].load().index.tolist()
+    assert drawn[0] != drawn[1]
 
 
 def test_a_look_at_a_few(place, tmp_path, capsys):
@@ -269,6 +298,17 @@ def test_a_fine_tuned_checkpoint_with_names_of_its_own(place, tmp_path, capsys):
     for file in ("classes.txt", "names.txt"):
         assert main(["zoo", name, *words, str(tmp_path / file)]) == 0
         assert {row["backbone"] for row in json.loads(capsys.readouterr().out)} == {name}
+    for about in (["--classes", str(tmp_path / "names.txt")], ["--classes", str(tmp_path / "classes.txt")]):
+        goal = ["--threshold", "0.3", "--to", str(tmp_path / "flowers.pt2"), "--store", store, "--json"]
+        assert main(["export", name, *goal, *about]) == 0
+        assert json.loads(capsys.readouterr().out)["names"] == ["tulips", "a rose", "some lilies"]
+    assert exportable(f"zoo:{name}", Store(store)).about["names"] == ["tulips", "a rose", "some lilies"]
+    with pytest.raises(BadInput, match=r"two\.txt has 2 names"):
+        (tmp_path / "two.txt").write_text("tulips\na rose\n")
+        exportable(name, Store(store), classes=tmp_path / "two.txt")
+    with pytest.raises(BadInput, match="does not name all 3 classes"):
+        (tmp_path / "two.txt").write_text("tulips=0\na rose=1\n")
+        exportable(name, Store(store), classes=tmp_path / "two.txt")
     for dump in stored_dumps(Store(store)):
         held = dump.load()
         assert held.classes == 3 and held.labels.tolist() == [1] * 4 + [2] * 4 + [0] * 4
@@ -284,3 +324,6 @@ def test_the_time_left_is_counted_from_before_the_first_model(place, tmp_path):
     options = Options(models=("test_resnet", "test_vit"), weights=str(place / "w"), data=f"npz:{place / 'val.npz'}")
     predictions(options, work)
     assert [(done, total) for _, done, _, total, _ in told] == [(0, 2), (1, 2), (2, 2)]
+    told.clear()
+    predictions(replace(options, models=("test_resnet", "test_vit", "test_efficientnet")), work)
+    assert [(done, total) for _, done, _, total, _ in told][-2:] == [(0, 1), (1, 1)], "finished models took no time"

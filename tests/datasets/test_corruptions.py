@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from nescio.datasets.changes import Crop, Rotation, normals, uniforms
+from nescio.datasets import corruptions
+from nescio.datasets.changes import Crop, Rotation, bits, normals, uniforms
 from nescio.datasets.corruptions import CONSTANTS, CORRUPTIONS, SEVERITIES, Corruption
 from nescio.errors import BadInput
 from nescio.identity import to_json
@@ -211,3 +212,63 @@ def test_crops_show_a_part_of_the_image_and_follow_the_key():
     assert not torch.equal(Crop(0.25, 0.5, seed=1).apply(ramp, torch.arange(50)).float(), shown)
     with pytest.raises(BadInput, match="A crop keeps a share"):
         Crop(0.5, 0.2)
+
+
+@pytest.mark.parametrize("count", [7, 3000, 9000])
+def test_bits_are_alike_independent_and_functions_of_key_place_and_seed(count):
+    keys = torch.arange(400) * 31
+    found = bits(keys, count, 5)
+    assert found.shape == (400, count) and found.dtype == torch.int16
+    assert torch.equal(bits(keys[[3, 90]], count, 5), found[[3, 90]])
+    assert not torch.equal(bits(keys, count, 6), found)
+    some = found[:, torch.linspace(0, count - 1, 7).long()].double()
+    assert float((torch.corrcoef(some.T) - torch.eye(7)).abs().max()) < 0.25
+    assert float(torch.corrcoef(found[:5].double())[0, 1:].abs().max()) < (0.99 if count == 7 else 0.1)
+    for bit in range(16):  # every bit is as often 0 as 1
+        assert float((found >> bit & 1).double().mean()) == pytest.approx(0.5, abs=0.04)
+
+
+def test_shot_noise_of_black_is_black_and_noise_is_clipped():
+    black, white = (torch.full((3, 32, 32, 3), level, dtype=torch.uint8) for level in (0, 255))
+    assert int(apply("shot_noise", 5, black, KEYS[:3]).max()) == 0
+    noisy = apply("gaussian_noise", 5, white, KEYS[:3])
+    assert 0.4 < float((noisy == 255).float().mean()) < 0.6
+
+
+def test_a_blur_along_a_line_is_the_sum_over_its_steps():
+    x, angle = X[:6].float(), torch.tensor([0.7, -0.3, 0.1, 0.7, -0.75, 0.0])
+    found = corruptions._along(x, 4, 2.0, angle)
+    weights = torch.exp(-(torch.arange(9.0) ** 2) / 8)
+    for row in range(6):
+        total = torch.zeros(32, 32, 3)
+        for step, weight in enumerate(weights / weights.sum()):
+            down, across = (step * angle[row].sin()).round().int(), (step * angle[row].cos()).round().int()
+            lines, columns = ((torch.arange(32) + move).clamp(0, 31) for move in (down, across))
+            total += weight * x[row][lines][:, columns]
+        assert torch.allclose(found[row], total, atol=0.02)
+
+
+@pytest.mark.parametrize("size", [32, 104])
+def test_a_zoom_blur_is_the_mean_of_its_zooms(size):
+    from torch.nn import functional as F
+
+    shown = pictures(3, size, size - 4)
+    x = shown.permute(0, 3, 1, 2).float()
+    factors = np.arange(1, *CONSTANTS["zoom_blur"][size > 100][1]).tolist()
+    total = x.clone()
+    for factor in factors:
+        theta = torch.tensor([[1 / factor, 0, 0], [0, 1 / factor, 0]]).expand(3, 2, 3)
+        total += F.grid_sample(x, F.affine_grid(theta, list(x.shape), align_corners=True), align_corners=True)
+    wanted = (total / (len(factors) + 1)).permute(0, 2, 3, 1)
+    assert float((apply("zoom_blur", 2, shown, KEYS[:3]).float() + 0.5 - wanted).abs().max()) <= 0.51
+
+
+def test_threads_of_torch_are_as_before(monkeypatch):
+    monkeypatch.setitem(corruptions.CHUNK, "cpu", X[0].numel() * 5)
+    torch.set_num_threads(2)
+    halves = [apply("fog", x=X[rows], keys=KEYS[rows]) for rows in (slice(12), slice(12, 24))]
+    assert torch.equal(apply("fog"), torch.cat(halves))
+    assert torch.get_num_threads() == 2
+    with torch.inference_mode():
+        apply("fog")
+    apply("fog")

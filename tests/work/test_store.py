@@ -421,6 +421,39 @@ def test_an_owner_elsewhere_lives_as_long_as_its_heart_beats(store, where, monke
     assert not busy(store)
 
 
+def test_a_lock_that_is_dated_ahead_lives_by_its_heartbeat_and_not_until_its_date(store, monkeypatch):
+    monkeypatch.setattr(nescio.work.store, "SILENCE", 0.3)
+    lock = plant(store, host="elsewhere")
+    tomorrow = time.time() + 86400
+    os.utime(lock, (tomorrow, tomorrow))
+    began = time.monotonic()
+    for beat in range(1, 5):  # it beats, so it lives for longer than the silence
+        assert busy(store)
+        time.sleep(0.15)
+        os.utime(lock, (tomorrow, tomorrow + beat))
+    assert busy(store) and time.monotonic() - began > 0.3
+    time.sleep(0.35)
+    assert not busy(store)
+
+
+def test_a_waiter_takes_over_a_silent_lock_that_is_dated_ahead(store, monkeypatch):
+    monkeypatch.setattr(nescio.work.store, "SILENCE", 0.3)
+    lock = plant(store, host="elsewhere")
+    os.utime(lock, (time.time() + 86400,) * 2)
+    with store.work("train", "r") as part:
+        assert part is not None
+
+
+def test_a_title_is_kept_and_is_no_part_of_the_key(store):
+    with store.work("evaluate", "r", title="erm, seed 0"):
+        assert [(run.state, run.title) for run in store.runs()] == [("running", "erm, seed 0")]
+    (run,) = store.runs()
+    assert (run.state, run.title, run.key) == ("finished", "erm, seed 0", store.key("evaluate", "r"))
+    store.verify("evaluate", run.key)
+    store.fail("evaluate", "other", "killed", title="mixup, seed 0")
+    assert {run.title: run.state for run in store.runs()} == {"erm, seed 0": "finished", "mixup, seed 0": "failed"}
+
+
 def test_the_heart_beats(store, monkeypatch):
     monkeypatch.setattr(nescio.work.store, "BEAT", 0.02)
     with store.work("train", "r") as part:

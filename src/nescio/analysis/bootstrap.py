@@ -50,7 +50,7 @@ class WantedMetric:
         return float(self.metric.function(*arrays, **self.options))
 
 
-def asked(label: str) -> WantedMetric:
+def wanted_metric(label: str) -> WantedMetric:
     """The metric behind a table's name for it."""
     name, at, text = label.partition("@")
     metric = registry[name]
@@ -104,7 +104,7 @@ def at_shown_values(metric: Metric) -> list[WantedMetric]:
 class ResampledModel(Protocol):
     """What one model says of a resample: how often each row was drawn (n,) in, one number a metric out, or NaN."""
 
-    asked: list[WantedMetric]
+    metrics: list[WantedMetric]
 
     def point(self) -> list[float | Undefined]: ...
 
@@ -115,10 +115,10 @@ class ResampledAnswers:
     """Accuracy, NLL and the like: means over rows, so a resample is a product with its counts."""
 
     def __init__(self, answers: Answers, metrics: Sequence[WantedMetric]) -> None:
-        self.answers, self.asked, self.n = answers, list(metrics), answers.n
+        self.answers, self.metrics, self.n = answers, list(metrics), answers.n
         self._means: dict[int, Array] = {}
         self._binned: dict[int, tuple[Array, Array, Array]] = {}
-        for place, metric in enumerate(self.asked):
+        for place, metric in enumerate(self.metrics):
             name = metric.metric.name
             if name == "accuracy":
                 self._means[place] = _top(answers, metric.option("k"))
@@ -129,30 +129,30 @@ class ResampledAnswers:
             elif name == "ece" and metric.option("scheme") == "width":
                 self._binned[place] = _bin_gaps(answers, metric.option("bins"))
         self._columns = np.array([np.asarray(column, np.float64) for column in self._means.values()])
-        self._other = [i for i in range(len(self.asked)) if i not in self._means and i not in self._binned]
+        self._other = [i for i in range(len(self.metrics)) if i not in self._means and i not in self._binned]
 
     def point(self) -> list[float | Undefined]:
-        return [_value(metric, self.answers) for metric in self.asked]
+        return [_value(metric, self.answers) for metric in self.metrics]
 
     def values(self, counts: Array) -> list[float]:
-        found = np.empty(len(self.asked))
+        values = np.empty(len(self.metrics))
         if self._means:
-            found[list(self._means)] = self._columns @ counts.astype(np.float64) / self.n
+            values[list(self._means)] = self._columns @ counts.astype(np.float64) / self.n
         for place, (order, gaps, starts) in self._binned.items():
             # Σ_b |B_b|/n · |acc_b − conf_b| = Σ_b |Σ_{i in b} counts_i · (right_i − confidence_i)| / n
-            found[place] = np.abs(np.add.reduceat(counts[order] * gaps, starts)).sum() / self.n
+            values[place] = np.abs(np.add.reduceat(counts[order] * gaps, starts)).sum() / self.n
         if self._other:
             again = self.answers.take(np.repeat(np.arange(self.n), counts))
             for place in self._other:
-                found[place] = _number(self.asked[place], again)
-        return found.tolist()
+                values[place] = _number(self.metrics[place], again)
+        return values.tolist()
 
 
 class ResampledRanking:
     """AUROC, AURC and the like: rows are sorted once; counts in that order are the resample's own tie groups."""
 
     def __init__(self, u: Array, wrong: Array, metrics: Sequence[WantedMetric]) -> None:
-        self.asked, self.ranking = list(metrics), Ranking(u, wrong)
+        self.metrics, self.ranking = list(metrics), Ranking(u, wrong)
         self.n, self.order = len(u), np.argsort(u, kind="stable")
         sorted_u, self.wrong = np.asarray(u, np.float64)[self.order], np.asarray(wrong, bool)[self.order]
         self.ends = np.flatnonzero(np.append(sorted_u[1:] != sorted_u[:-1], True)) + 1
@@ -166,11 +166,11 @@ class ResampledRanking:
         self.fast: Callable[..., Any] | None = None
 
     def point(self) -> list[float | Undefined]:
-        return [_value(metric, self.ranking) for metric in self.asked]
+        return [_value(metric, self.ranking) for metric in self.metrics]
 
     def values(self, counts: Array) -> list[float]:
         ranking = Resampled(self, counts)
-        return [_number(metric, ranking) for metric in self.asked]
+        return [_number(metric, ranking) for metric in self.metrics]
 
     def accelerate(self) -> None:
         """From here on in numba's one ordered pass."""
@@ -181,22 +181,22 @@ class ArraysPart:
     """Any metric as it is: a resample repeats the rows of its arrays as often as they were drawn."""
 
     def __init__(self, arrays: Sequence[Array], metrics: Sequence[WantedMetric]) -> None:
-        self.arrays, self.asked = [np.asarray(array) for array in arrays], list(metrics)
+        self.arrays, self.metrics = [np.asarray(array) for array in arrays], list(metrics)
 
     def point(self) -> list[float | Undefined]:
-        return [_value(metric, *self.arrays) for metric in self.asked]
+        return [_value(metric, *self.arrays) for metric in self.metrics]
 
     def values(self, counts: Array) -> list[float]:
         rows = np.repeat(np.arange(len(counts)), counts)
         again = [array[rows] for array in self.arrays]
-        return [_number(metric, *again) for metric in self.asked]
+        return [_number(metric, *again) for metric in self.metrics]
 
 
 class SharePart:
     """The share of rows of which something is so: flags (n,), NaN for rows that do not count."""
 
     def __init__(self, flags: Array, metric: WantedMetric) -> None:
-        self.asked, self.flags = [metric], np.asarray(flags, np.float64)
+        self.metrics, self.flags = [metric], np.asarray(flags, np.float64)
         self.counting = ~np.isnan(self.flags)
 
     def point(self) -> list[float | Undefined]:
@@ -402,20 +402,20 @@ def resample(
     if numba is None:
         numba = int(np.sum(n)) * resamples * len(ranked) > NUMBA_WORK and have_numba()
     if numba:
-        for each in ranked:
-            each.accelerate()
-    found = [np.empty((resamples, len(part.asked))) for part in parts]
+        for part in ranked:
+            part.accelerate()
+    samples = [np.empty((resamples, len(part.metrics))) for part in parts]
 
     def work(worker: int, workers: int) -> None:
         numbers: Any = range(worker, resamples, workers)
         for number in track(numbers, "resamples") if worker == 0 else numbers:
             counts = draw(n, seed, number)
-            for part, values in zip(parts, found, strict=True):
+            for part, values in zip(parts, samples, strict=True):
                 values[number] = part.values(counts)
 
     with one_blas_thread():
         share(work, workers)
-    return found
+    return samples
 
 
 def interval(values: Array, level: float = 0.95) -> tuple[float, float]:

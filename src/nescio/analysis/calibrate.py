@@ -105,6 +105,15 @@ def temperature(val: Predictions) -> Temperature:
     return Temperature(float(np.exp(best)), rows.edge(best == edges[0]) if best in edges else None)
 
 
+def temperature_or_reason(val: Predictions) -> tuple[float | None, str | None]:
+    """The temperature that fits validation answers best; None and the reason where no temperature does."""
+    try:
+        fitted = temperature(val)
+    except Undefined as reason:
+        return None, str(reason)
+    return (None, fitted.note) if fitted.at_edge else (fitted.temperature, None)
+
+
 def _minima(value: Callable[[float], float], grid: Array) -> list[float]:
     """The points of a grid that are no higher than their neighbours."""
     values = np.array([np.inf, *map(value, grid), np.inf])
@@ -265,7 +274,7 @@ class Scaled(np.lib.mixins.NDArrayOperatorsMixin):
         return whole
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        whole = [np.asarray(each) if isinstance(each, Scaled) else each for each in inputs]
+        whole = [np.asarray(given) if isinstance(given, Scaled) else given for given in inputs]
         return getattr(ufunc, method)(*whole, **options)
 
     def __getattr__(self, name: str) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ class Candidate:
     tests: Sequence[Predictions]
     refs: Sequence[Predictions] | None = None  # None: a part of the test rows
     train: Sequence[Predictions] | None = None  # labelled rows for downstream heads
+    backbones: tuple[str, ...] = ()  # of the members, as far as they are known
 
     @property
     def members(self) -> int:
@@ -36,6 +37,44 @@ class Candidate:
     def features(self) -> list[int]:
         """d of the members, every number once."""
         return sorted({int(np.asarray(dump.embeddings).shape[1]) for dump in self.tests})
+
+    def first(self, members: int) -> Candidate:
+        """The first members alone."""
+        refs, train = (None if dumps is None else dumps[:members] for dumps in (self.refs, self.train))
+        return replace(self, tests=self.tests[:members], refs=refs, train=train)
+
+
+# ---- what makes a comparison unfair
+
+
+def equal_members(counts: Mapping[str, int]) -> tuple[int, list[str]]:
+    """By how many members candidates are compared, the fewest of any that has siblings, and what to say of it.
+
+    FV is a population variance, (M − 1)/M of the unbiased one, and answers averaged over more networks have the lower
+    Brier score: at unequal M a candidate would win or lose by its M.
+    """
+    members = min((count for count in counts.values() if count > 1), default=1)
+    more = [f"{name} has {count}" for name, count in counts.items() if count > members]
+    if not more:
+        return members, []
+    return members, [
+        f"Candidates are compared by their first {members} networks each, because variances and losses depend on how "
+        f"many there are: {', '.join(more)}."
+    ]
+
+
+def different_layers(widths: Iterable[int], backbones: Iterable[str]) -> list[str]:
+    """A warning where candidates differ in width or backbone, so that their layers are not alike."""
+    wide, built = sorted(set(widths)), sorted(set(backbones))
+    differ = [f"width ({', '.join(map(str, wide))} features)"] if len(wide) > 1 else []
+    differ += [f"backbone ({', '.join(built)})"] if len(built) > 1 else []
+    if not differ:
+        return []
+    return [
+        f"The candidates differ in {' and '.join(differ)}: consistency does not compare layers of different depth or "
+        "width. An early layer may be the most consistent and tell classes apart worst: check with labels before "
+        "trusting one over another."
+    ]
 
 
 # ---- reading embeddings
@@ -155,7 +194,8 @@ def shared_keys(candidates: Sequence[Candidate]) -> Array:
 
 def judged_rows(candidates: Sequence[Candidate], split: int | None = None, seed: int = 0) -> JudgedRows:
     """The rows of all candidates; where references are a part of them, the same part for all."""
-    keys, notes, parts = shared_keys(candidates), list[str](), list[ReferencePart]()
+    keys, parts = shared_keys(candidates), list[ReferencePart]()
+    notes = list(dict.fromkeys(note for candidate in candidates for note in candidate.tests[0].notes))
     lost = max(len(candidate.tests[0]) for candidate in candidates) - len(keys)
     if lost:
         notes.append(f"{len(keys):,} rows are judged, which all candidates hold; up to {lost:,} rows of one are not.")

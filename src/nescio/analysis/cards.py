@@ -22,7 +22,7 @@ from nescio.analysis.bootstrap import (
     at_shown_values,
 )
 from nescio.analysis.notebook import Presented
-from nescio.errors import BadInput, Undefined
+from nescio.errors import BadInput, Undefined, near
 from nescio.measures import Measure, mean_probs, prob_blocks, summary
 from nescio.metrics import classwise_ece_of_blocks
 from nescio.predictions import Predictions
@@ -139,7 +139,7 @@ def scorecard(
     if calibration is not None and calibration not in SCALERS:
         raise BadInput(f"There is no calibration named {calibration!r}. There are: {', '.join(SCALERS)}.")
     predictions = _dump(predictions)
-    train, val = (None if each is None else _dump(each) for each in (train, val))
+    train, val = (None if dump is None else _dump(dump) for dump in (train, val))
     outside = _outside(ood, split)
     known = predictions
     if predictions.taught is not None and not predictions.taught.all():
@@ -251,13 +251,13 @@ class _Maker:
     # -- writing
 
     def row(self, metric: str, value: float, n: int, measure: str | None = None, split: str | None = None) -> None:
-        found = {"measure": measure, "metric": metric, "value": float(value), "n": n, "split": split or self.split}
-        self.card.rows.append(self.base | found)
+        entry = {"measure": measure, "metric": metric, "value": float(value), "n": n, "split": split or self.split}
+        self.card.rows.append(self.base | entry)
 
     def because(self, measure: str | None, metric: str | None, split: str, reason: str) -> None:
-        found = {"measure": measure, "metric": metric, "split": split, "reason": reason}
-        if found not in self.card.reasons:
-            self.card.reasons.append(found)
+        entry = {"measure": measure, "metric": metric, "split": split, "reason": reason}
+        if entry not in self.card.reasons:
+            self.card.reasons.append(entry)
 
     def note(self, sentence: str) -> None:
         if sentence not in self.card.notes:
@@ -306,9 +306,9 @@ class _Maker:
         """All rows of one version. `everything` is given for the raw one: what cannot change is said once."""
         raw = everything is not None
         wrong = self.answers(known)
-        found = retrieval = None
+        retrieved = retrieval = None
         if everything is not None:
-            retrieval, found = self.retrieval(everything)
+            retrieval, retrieved = self.retrieval(everything)
             if not outside:
                 self.because(None, "detection", self.split, "Detection needs out-of-distribution rows: give --ood.")
         drawn = self.card.drawn.setdefault("calibrated" if not raw else "raw", {})
@@ -325,16 +325,16 @@ class _Maker:
             self.detection(of, label, u, outside, drawn["out"].setdefault(label, {}))
             if raw and everything is not None:
                 full = u if everything is known else self.values(of, everything, label, self.split)
-                if found is not None and full is not None:
-                    self.ask(partial(metrics.auroc, full, ~found), "r_auroc", len(found), label)
-                    self.source(retrieval_part, full, found, measure=label)
+                if retrieved is not None and full is not None:
+                    self.ask(partial(metrics.auroc, full, ~retrieved), "r_auroc", len(retrieved), label)
+                    self.source(retrieval_part, full, retrieved, measure=label)
                 elif retrieval is not None:
                     self.because(None, "r_auroc", self.split, retrieval)
             self.votes(known, label, u)
             self.crops(known, label, u)
-        for each in metrics.registry.parts():
-            if "votes" in each.kinds and known.annotations is None and raw:
-                self.because(None, each.name, self.split, "There are no annotations (human votes) in this dump.")
+        for metric in metrics.registry.parts():
+            if "votes" in metric.kinds and known.annotations is None and raw:
+                self.because(None, metric.name, self.split, "There are no annotations (human votes) in this dump.")
 
     def answers(self, known: Predictions) -> Array | None:
         """Rows about the answers themselves; returns which of them are wrong."""
@@ -358,12 +358,12 @@ class _Maker:
         if known.logits is not None:
             self.source(probs_part, known, None, [metric for metric in shown if not metric.metric.prepared], n=n)
         if all_of.floored and not self.base["calibrated"]:
-            told = (
+            sentence = (
                 f"{all_of.floored} of {len(known)} rows give their true class probability 0; "
                 "their NLL uses the smallest normal number of float64 instead."
             )
-            self.card.notes.append(told)
-            self.because(None, "nll", self.split, told)
+            self.card.notes.append(sentence)
+            self.because(None, "nll", self.split, sentence)
         return np.asarray(~all_of.right)
 
     def wants_classwise(self, known: Predictions) -> bool:
@@ -377,43 +377,43 @@ class _Maker:
 
     def measures(self, known: Predictions, raw: bool) -> Iterator[tuple[str, Callable[[Predictions], Array]]]:
         """(name, Predictions -> u) of every measure that this version changes."""
-        for each in measures.registry.parts():
-            if (not raw and "logits" not in each.needs) or (self.only is not None and each.name not in self.only):
+        for part in measures.registry.parts():
+            if (not raw and "logits" not in part.needs) or (self.only is not None and part.name not in self.only):
                 continue
-            if each.kind == "plain":
-                if known.draws == 1 and each.name in ("mutual_information", "expected_entropy"):
-                    self.because(each.name, None, self.split, "The model gives one draw a row; draws cannot disagree.")
+            if part.kind == "plain":
+                if known.draws == 1 and part.name in ("mutual_information", "expected_entropy"):
+                    self.because(part.name, None, self.split, "The model gives one draw a row; draws cannot disagree.")
                     continue
-                yield each.name, each.of
-            elif each.kind == "fitted":
-                if (fit := self.fit(each, known)) is not None:
-                    yield each.name, fit
+                yield part.name, part.of
+            elif part.kind == "fitted":
+                if (fit := self.fit(part, known)) is not None:
+                    yield part.name, fit
             elif raw:
-                self.because(each.name, None, self.split, "It compares several networks: one dump holds one of them.")
+                self.because(part.name, None, self.split, "It compares several networks: one dump holds one of them.")
         for name in measures.scores_of(known) if raw else ():
             if self.only is None or name in self.only:
                 yield name, measures.named(name, known).function
 
-    def fit(self, each: Measure, known: Predictions) -> Callable[[Predictions], Array] | None:
+    def fit(self, measure: Measure, known: Predictions) -> Callable[[Predictions], Array] | None:
         """The fitted measure, or None and a reason."""
-        if each.name not in self.fitted:
+        if measure.name not in self.fitted:
 
             def make(rows: Predictions) -> Any:
-                options = {"k": min(KNN, len(rows))} if each.name == "knn_distance" else {}
-                return each.function(rows, **options)
+                options = {"k": min(KNN, len(rows))} if measure.name == "knn_distance" else {}
+                return measure.function(rows, **options)
 
             try:
-                each.check(known, but=("labels",))
+                measure.check(known, but=("labels",))
                 if self.reference is None:
                     raise Undefined("It is fitted on reference rows: give --train or --val.")
-                each.check(self.reference)
-                self.fitted[each.name] = make(self.reference)
+                measure.check(self.reference)
+                self.fitted[measure.name] = make(self.reference)
                 if self.reference is self.val:
-                    self.on_val[each.name] = partial(cross_fitted, make)
+                    self.on_val[measure.name] = partial(cross_fitted, make)
             except (Undefined, BadInput) as reason:
-                self.because(each.name, None, self.split, str(reason))
+                self.because(measure.name, None, self.split, str(reason))
                 return None
-        return self.fitted[each.name]
+        return self.fitted[measure.name]
 
     def values(self, of: Callable[[Predictions], Array], p: Predictions, measure: str, split: str) -> Array | None:
         try:
@@ -474,13 +474,13 @@ class _Maker:
             self.because(None, "recall_at_1", self.split, reason)
             return reason, None
         try:
-            found = metrics.retrieved(p.embeddings, p.labels)
+            retrieved = metrics.retrieved(p.embeddings, p.labels)
         except (Undefined, BadInput) as error:
             self.because(None, "recall_at_1", self.split, str(error))
             return str(error), None
-        self.row("recall_at_1", float(np.mean(found)), len(p))
-        self.source(SharePart, found, _plain("recall_at_1"))
-        return None, found
+        self.row("recall_at_1", float(np.mean(retrieved)), len(p))
+        self.source(SharePart, retrieved, _plain("recall_at_1"))
+        return None, retrieved
 
     def votes(self, known: Predictions, measure: str, u: Array) -> None:
         if known.annotations is None:
@@ -505,7 +505,8 @@ class _Maker:
     def by_group(self, known: Predictions, group: str) -> None:
         if group not in known.groups:
             there = ", ".join(known.groups) or "none"
-            raise BadInput(f"There is no group named {group!r} in this dump. There are: {there}.")
+            hint = near(group, known.groups)
+            raise BadInput(f"There is no group named {group!r} in this dump.{hint} There are: {there}.")
         base, self.base = self.base, self.base | {"calibrated": False}
         for value in np.unique(known.groups[group]):
             part = known.take(known.groups[group] == value)
@@ -531,9 +532,9 @@ def probs_part(dump: Predictions, rows: Any, wanted: Sequence[WantedMetric], res
     return ArraysPart((mean_probs(dump)[rows], dump.labels[rows]), wanted)
 
 
-def retrieval_part(u: Array, found: Array) -> ResampledModel:
+def retrieval_part(u: Array, retrieved: Array) -> ResampledModel:
     """R-AUROC: how well u ranks the rows whose nearest other row has another label; neighbours stay as they are."""
-    return ResampledRanking(u, ~found, [WantedMetric("r_auroc", metrics.registry["auroc"], {})])
+    return ResampledRanking(u, ~retrieved, [WantedMetric("r_auroc", metrics.registry["auroc"], {})])
 
 
 def crop_pairs(dump: Predictions) -> tuple[Array, Array] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from nescio import measures
 from nescio.analysis.answers import answerable, judged
-from nescio.analysis.bootstrap import asked
+from nescio.analysis.bootstrap import wanted_metric
 from nescio.analysis.comparison import Comparison, _joined, compare
 from nescio.errors import BadInput, Undefined
 from nescio.measures import summary
@@ -103,13 +103,14 @@ def choose(
     for name in track(list(dumps), "models"):
         try:
             ranking = _ranking(dumps[name], rows[name], own)
-            values[name], sides[name] = asked(requirement.metric)(ranking), _sides(ranking)
+            values[name], sides[name] = wanted_metric(requirement.metric)(ranking), _sides(ranking)
         except Undefined as why:
             left.append((name, _reason(why)))
     _some_left(values, left)
     order = sorted(values, key=lambda name: (-requirement.sign * values[name], *_cost(allowed[name])))
     best = order[:among]
     chosen = Chosen(requirement, measure, len(rows[order[0]]), level, len(values), left_out=left)
+    chosen.notes += dict.fromkeys(note for dump in dumps.values() for note in dump.notes)
     if requirement.accuracy is not None and values[order[0]] == 0:
         near = max(order, key=lambda name: sides[name]["reached"])
         accuracy, coverage = sides[near]["reached"]

@@ -19,10 +19,10 @@ from nescio.analysis.bootstrap import (
     SharePart,
     WantedMetric,
     applicable,
-    asked,
     interval,
     of_one_model,
     resample,
+    wanted_metric,
 )
 from nescio.analysis.cards import Scorecard, crop_pairs, probs_part, retrieval_part
 from nescio.analysis.notebook import Presented
@@ -121,12 +121,12 @@ def compare(
             if isinstance(part, Absent):
                 for metric in part.metrics:
                     absent.setdefault((metric.label, part.reason), []).append(name)
-            elif part.asked:
+            elif part.metrics:
                 parts.append(part)
                 owners.append(name)
 
     for (label, why), names in absent.items():
-        metric = asked(label)
+        metric = wanted_metric(label)
         if len(names) == len(models) > 1:  # said once
             result.reasons.append(_reason(None, metric, _of(metric, measure), why))
         else:
@@ -135,9 +135,9 @@ def compare(
     points = [part.point() for part in parts]
     samples = resample(parts, n, resamples, seed)
     for metric in wanted:
-        held: dict[str, tuple[float, Array]] = {}
+        numbers: dict[str, tuple[float, Array]] = {}
         for part, owner, point, sample in zip(parts, owners, points, samples, strict=True):
-            labels = [own.label for own in part.asked]
+            labels = [own.label for own in part.metrics]
             if metric.label not in labels:
                 continue
             place = labels.index(metric.label)
@@ -145,8 +145,8 @@ def compare(
             if isinstance(value, Undefined):
                 result.reasons.append(_reason(owner, metric, _of(metric, measure), f"Model {owner!r}: {value}"))
             else:
-                held[owner] = value, sample[:, place]
-        _judge(result, metric, _of(metric, measure), held)
+                numbers[owner] = value, sample[:, place]
+        _judge(result, metric, _of(metric, measure), numbers)
     return result
 
 
@@ -184,11 +184,11 @@ def _measured_parts(
     def of(kind: str, prepared: bool = False) -> list[WantedMetric]:
         return [m for m in wanted if kind in m.metric.kinds and m.metric.prepared == prepared]
 
-    found, lacking = _neighbours(predictions) if of("retrieval") or of("retrieval-ranking") else (None, "")
-    if found is None:
+    hits, lacking = _neighbours(predictions) if of("retrieval") or of("retrieval-ranking") else (None, "")
+    if hits is None:
         yield Absent([*of("retrieval"), *of("retrieval-ranking")], lacking)
     else:
-        yield from (SharePart(found[rows], metric) for metric in of("retrieval"))
+        yield from (SharePart(hits[rows], metric) for metric in of("retrieval"))
     try:
         u = _measures.uncertainty(measure, predictions)
     except Undefined as why:
@@ -200,8 +200,8 @@ def _measured_parts(
         yield Absent(of("votes"), "There are no annotations (human votes) in this dump.")
     else:
         yield ArraysPart((u[rows], predictions.annotations[rows]), of("votes"))
-    if found is not None:
-        yield from (retrieval_part(u[rows], found[rows]) for _ in of("retrieval-ranking"))
+    if hits is not None:
+        yield from (retrieval_part(u[rows], hits[rows]) for _ in of("retrieval-ranking"))
     if of("pairs"):
         yield from _crop_part(predictions, u, rows, of("pairs"))
 
@@ -249,9 +249,9 @@ def bootstrap(
     parts: list[ResampledModel] = []
     for measure in measures:
         for part in _parts(predictions, rows, measure, wanted, resamples):
-            if isinstance(part, Absent) or not part.asked:
+            if isinstance(part, Absent) or not part.metrics:
                 continue
-            owner = measure if part.asked[0].by_measure else None
+            owner = measure if part.metrics[0].by_measure else None
             if owner is not None or measure == measures[0]:  # metrics of the answers are the same for all measures
                 owners.append(owner)
                 parts.append(part)
@@ -297,7 +297,7 @@ def _intervals(
     return [
         {
             metric.label: _interval(values, level)
-            for metric, point, values in zip(part.asked, part.point(), sample.T, strict=True)
+            for metric, point, values in zip(part.metrics, part.point(), sample.T, strict=True)
             if not isinstance(point, Undefined)
         }
         for part, sample in zip(parts, resample(parts, n, resamples, seed), strict=True)
@@ -331,10 +331,10 @@ def _joined(models: Mapping[str, Predictions]) -> dict[str, Array]:
     shared = join(*light)
     first_name, first = next(iter(models)), shared[0]
     taught = np.ones(len(first), bool)
-    for name, each in zip(models, shared, strict=True):
-        if each.taught is not None:
-            taught &= each.taught
-        labels = each.groups.get("label"), first.groups.get("label")
+    for name, dump in zip(models, shared, strict=True):
+        if dump.taught is not None:
+            taught &= dump.taught
+        labels = dump.groups.get("label"), first.groups.get("label")
         if labels[0] is None or labels[1] is None or labels[0].dtype.kind != labels[1].dtype.kind:
             continue
         differ = np.flatnonzero(labels[0] != labels[1])
@@ -345,7 +345,7 @@ def _joined(models: Mapping[str, Predictions]) -> dict[str, Array]:
             )
     if not taught.any():
         raise BadInput("No shared row is of a class that was taught; answers to the others cannot be right or wrong.")
-    return {name: each.groups["row"][taught] for name, each in zip(models, shared, strict=True)}
+    return {name: dump.groups["row"][taught] for name, dump in zip(models, shared, strict=True)}
 
 
 def _true_classes(predictions: Predictions) -> dict[str, Array]:
@@ -362,28 +362,28 @@ def _true_classes(predictions: Predictions) -> dict[str, Array]:
 
 
 def _judge(
-    result: Comparison, metric: WantedMetric, measure: str | None, held: Mapping[str, tuple[float, Array]]
+    result: Comparison, metric: WantedMetric, measure: str | None, numbers: Mapping[str, tuple[float, Array]]
 ) -> None:
     """Adds the rows and the differences of one metric."""
-    if not held:
+    if not numbers:
         return
     sign = {"higher": 1.0, "lower": -1.0, "neither": 0.0}[metric.metric.better]
     # the first named of equal models is the best
-    best = max(held, key=lambda name: sign * held[name][0])
-    group = set(held)
-    if sign and len(held) > 1:
-        found = [_difference(result, metric, measure, name, best, held) for name in held if name != best]
-        group = {best} | {each["model"] for each in _holm(found, 1 - result.level)}
-        result.differences += found
-        _warn_if_blunt(result, metric, measure, len(found))
-    for name, (value, sample) in held.items():
+    best = max(numbers, key=lambda name: sign * numbers[name][0])
+    group = set(numbers)
+    if sign and len(numbers) > 1:
+        differences = [_difference(result, metric, measure, name, best, numbers) for name in numbers if name != best]
+        group = {best} | {difference["model"] for difference in _holm(differences, 1 - result.level)}
+        result.differences += differences
+        _warn_if_blunt(result, metric, measure, len(differences))
+    for name, (value, sample) in numbers.items():
         of = _interval(sample, result.level)
         if of.undefined:
             why = f"Model {name!r}: {_left_out(of, result.resamples)}"
             result.reasons.append(_reason(name, metric, measure, why))
         row: dict[str, Any] = dict.fromkeys(COLUMNS)
         row.update(method=name, measure=measure, metric=metric.label, value=value, low=of.low, high=of.high, n=result.n)
-        row["rank"] = 1 + sum(sign * other > sign * value for other, _ in held.values()) if sign else None
+        row["rank"] = 1 + sum(sign * other > sign * value for other, _ in numbers.values()) if sign else None
         row["best"] = name in group if sign else None
         result.rows.append(row)
 
@@ -394,10 +394,10 @@ def _difference(
     measure: str | None,
     name: str,
     best: str,
-    held: Mapping[str, tuple[float, Array]],
+    numbers: Mapping[str, tuple[float, Array]],
 ) -> dict[str, Any]:
-    value, sample = held[name]
-    top, top_sample = held[best]
+    value, sample = numbers[name]
+    top, top_sample = numbers[best]
     paired = sample - top_sample
     paired = paired[~np.isnan(paired)]
     low = high = p = None
@@ -423,18 +423,18 @@ def two_sided(differences: Array) -> float:
     return min(1.0, 2 * (1 + min(below, above)) / (len(differences) + 1))
 
 
-def _holm(found: list[dict[str, Any]], error: float) -> list[dict[str, Any]]:
+def _holm(pairs: list[dict[str, Any]], error: float) -> list[dict[str, Any]]:
     """Fills `adjusted` by Holm's step-down rule and returns the comparisons that do not reach significance.
 
     adjusted_(i) = max_{j ≤ i} min(1, (m − j + 1)·p_(j)), p sorted upwards. A comparison without a p-value cannot be
     told apart and still counts among the m.
     """
     running = 0.0
-    valued = sorted((each for each in found if each["p"] is not None), key=lambda each: float(each["p"]))
-    for place, each in enumerate(valued):
-        running = max(running, min(1.0, (len(found) - place) * each["p"]))
-        each["adjusted"] = running
-    return [each for each in found if each["adjusted"] is None or each["adjusted"] > error]
+    valued = sorted((pair for pair in pairs if pair["p"] is not None), key=lambda pair: float(pair["p"]))
+    for place, pair in enumerate(valued):
+        running = max(running, min(1.0, (len(pairs) - place) * pair["p"]))
+        pair["adjusted"] = running
+    return [pair for pair in pairs if pair["adjusted"] is None or pair["adjusted"] > error]
 
 
 def _warn_if_blunt(result: Comparison, metric: WantedMetric, measure: str | None, comparisons: int) -> None:
@@ -458,7 +458,7 @@ def _wanted(metrics: Iterable[str] | None) -> list[WantedMetric]:
     names = [metrics] if isinstance(metrics, str) else list(dict.fromkeys(metrics))
     if not names:
         raise BadInput("No metric is named; omit metrics to get all that apply.")
-    wanted = [asked(name) for name in names]
+    wanted = [wanted_metric(name) for name in names]
     for metric in wanted:
         if not of_one_model(metric.metric):
             known = ", ".join(other.label for other in applicable())
@@ -472,13 +472,13 @@ def _named(models: Any) -> dict[str, Predictions]:
             raise BadInput(
                 f"models is one {type(models).__name__}; give several Predictions, as a list or as a dict by name."
             )
-        models = {str(place): each for place, each in enumerate(models)}
+        models = {str(place): predictions for place, predictions in enumerate(models)}
     if not models:
         raise BadInput("There is nothing to compare: give at least one model.")
-    for name, each in models.items():
-        if not isinstance(each, Predictions):
+    for name, model in models.items():
+        if not isinstance(model, Predictions):
             raise BadInput(
-                f"Model {name!r} is of type {type(each).__name__}; give Predictions (Predictions.load reads a file)."
+                f"Model {name!r} is of type {type(model).__name__}; give Predictions (Predictions.load reads a file)."
             )
     return dict(models)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio.arrays.nearest import nearest, points
 from nescio.errors import BadInput, Undefined
 from nescio.heads import fit_heads, reliability_targets
 from nescio.measures.siblings import Quantity, aligned
@@ -22,6 +23,10 @@ LOSSES = {
     "brier": Quantity("Brier", "lower", "of downstream heads: squared error of the probabilities"),
     "entropy": Quantity("entropy", "lower", "of downstream heads, in nats"),
     "variance": Quantity("variance", "lower", "of downstream heads between siblings"),
+}
+ACCURACIES = {
+    "probe_accuracy": Quantity("linear probe", "higher", "share of test images that one linear head gets right"),
+    "knn_accuracy": Quantity("k-NN", "higher", "share of test images whose nearest training images vote right"),
 }
 
 
@@ -92,3 +97,28 @@ def downstream_losses(
         {name: -performance for name, performance in together.items()},
         {name: -np.stack([member[name] for member in alone]) for name in alone[0]},
     )
+
+
+def probe_accuracy(train: Predictions, test: Predictions, place: Callable[[Array], Any] = np.asarray) -> float:
+    """Share of test rows that a linear probe, softmax regression on the frozen features, gets right."""
+    features, labels = _labelled(train)
+    (head,) = fit_heads([place(features)], labels, tasks="multiclass")
+    rows, answers = _labelled(test)
+    wrong = head.misses(place(rows), answers)[:, 0]
+    return float((1 - wrong.sum(1) > wrong.max(1)).mean())
+
+
+def knn_accuracy(train: Predictions, test: Predictions, k: int) -> float:
+    """Share of test rows whose k nearest training rows, by cosine, vote for their class; ties go to the lower class."""
+    (features, labels), (rows, answers) = _labelled(train), _labelled(test)
+    known = points(features, "cosine", "the training embeddings")
+    near = nearest(known, points(rows, "cosine", "the test embeddings", known), (min(k, len(known)),))
+    classes = np.unique(labels)
+    votes = [np.count_nonzero(labels[near] == label, axis=1) for label in classes]
+    return float((classes[np.argmax(votes, axis=0)] == answers).mean())
+
+
+def _labelled(dump: Predictions) -> tuple[Array, Array]:
+    if dump.embeddings is None or dump.labels is None:
+        raise Undefined("The accuracy of a representation needs embeddings and the true class of every row.")
+    return np.asarray(dump.embeddings), np.asarray(dump.labels)

@@ -33,7 +33,7 @@ class Presented:
         return _presenter().plots(self)
 
     def report(self, folder: str | Path) -> Path:
-        """Writes the page and its tables as `--report` does; returns where the page is."""
+        """Writes the page and its tables as `--to` does; returns where the page is."""
         return Path(_presenter().write(self, folder))
 
     def _repr_html_(self) -> str:

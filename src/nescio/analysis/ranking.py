@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.analysis.bootstrap import WantedMetric, draw, interval
-from nescio.analysis.candidates import Candidate, JudgedRows, judged_rows
+from nescio.analysis.candidates import Candidate, JudgedRows, different_layers, equal_members, judged_rows
 from nescio.analysis.comparison import Comparison, _check, _judge
 from nescio.analysis.downstream import LOSSES, DownstreamLosses, downstream_losses, joined
 from nescio.errors import BadInput, Undefined
@@ -172,7 +172,7 @@ def title(name: str) -> str:
 
 
 def by_paper(names: Iterable[str]) -> list[str]:
-    """SiblingScores in the paper's order."""
+    """Names of scores in the paper's order."""
     return sorted(dict.fromkeys(names), key=lambda name: list(SCORES).index(kind(name)))
 
 
@@ -215,11 +215,11 @@ class ScoredRows:
 
     @property
     def notes(self) -> list[str]:
-        return own_references(self.scores)
+        return [*self.rows.notes, *own_references(self.scores)]
 
 
 def score_rows(candidate: Candidate, scoring: Scoring | None = None) -> ScoredRows:
-    """SiblingScores every row of one candidate."""
+    """The scores of every row of one candidate."""
     scoring = scoring or Scoring()
     rows = judged_rows([candidate], scoring.split, scoring.seed)
     k = neighbours(rows, scoring)
@@ -318,11 +318,12 @@ def rank(
     resamples: int | None = None,
     level: float = 0.95,
 ) -> Ranked:
-    """SiblingScores every candidate on the rows that all of them hold, and ranks them by mean NC.
+    """Scores every candidate on the rows that all of them hold, and ranks them by mean NC.
 
     A resample draws the same rows for all, so that a difference between two candidates is judged without the noise
     that they share; the group that cannot be told from the best is `compare`'s. `labels`: compare with the losses of
-    downstream heads where there are labels. `resamples` None: 1,000, or more where Holm's first step needs them.
+    downstream heads where there are labels. Candidates of unequal M are compared by the members that all of them have
+    (`equal_members`). `resamples` None: 1,000, or more where Holm's first step needs them.
     """
     scoring = scoring or Scoring()
     if resamples is None:
@@ -331,12 +332,14 @@ def rank(
     names = [candidate.name for candidate in candidates]
     if twice := [name for name in names if names.count(name) > 1]:
         raise BadInput(f"Two candidates are called {twice[0]!r}: give them names, NAME=….")
+    members, unequal = equal_members({candidate.name: candidate.members for candidate in candidates})
+    candidates = [candidate.first(members) for candidate in candidates]
     rows = judged_rows(candidates, scoring.split, scoring.seed)
     k = neighbours(rows, scoring)
-    scores = {each.name: scored(each, rows, k, scoring) for each in track(candidates, "candidates")}
+    scores = {candidate.name: scored(candidate, rows, k, scoring) for candidate in track(candidates, "candidates")}
     if not any(own.u for own in scores.values()):
         raise BadInput("There is nothing to rank. " + next(iter(scores[names[0]].reasons.values())))
-    notes = _notes(rows, scores, k)
+    notes = [*unequal, *_notes(rows, scores, k), *_layers(candidates)]
     losses = _losses(candidates, rows, tasks, notes) if labels and has_labels(candidates) else {}
     comparison = Comparison(tuple(names), len(rows.keys), resamples, level, scoring.seed)
     _add_means(comparison, _quantities(scores, losses, f"nc@{k}"))
@@ -356,6 +359,13 @@ def _notes(rows: JudgedRows, scores: Mapping[str, SiblingScores], k: int) -> lis
     return notes
 
 
+def _layers(candidates: Sequence[Candidate]) -> list[str]:
+    return different_layers(
+        (width for candidate in candidates for width in candidate.features),
+        (backbone for candidate in candidates for backbone in candidate.backbones),
+    )
+
+
 def _losses(
     candidates: Sequence[Candidate], rows: JudgedRows, tasks: str, notes: list[str]
 ) -> dict[str, DownstreamLosses]:
@@ -370,7 +380,9 @@ def _losses(
                 f"{rows.keys[differ[0]]}; the same index must mean the same image."
             )
     try:
-        return {each.name: downstream(each, rows, tasks) for each in track(candidates, "downstream heads")}
+        return {
+            candidate.name: downstream(candidate, rows, tasks) for candidate in track(candidates, "downstream heads")
+        }
     except BadInput as reason:
         if any(candidate.train is not None for candidate in candidates):
             raise

@@ -53,8 +53,8 @@ def best_trials(
     scores = _scores(rows, metric, split, tuple(by), tuple(member), calibrated)
     if not scores:
         raise BadInput(f"There is nothing to select from: no row holds the {metric} of a single model on {split}.")
-    found = {seed for candidates in scores.values() for values in candidates.values() for seed in values}
-    wanted = sorted(found if seeds is None else set(seeds), key=_rank)
+    seen = {seed for candidates in scores.values() for values in candidates.values() for seed in values}
+    wanted = sorted(seen if seeds is None else set(seeds), key=_rank)
     expected = set() if trials is None else set(trials)
     chosen = Selection()
     for group in sorted(scores, key=_rank):
@@ -72,7 +72,7 @@ def best_trials(
             else:
                 # An exact sum: the mean, and so the choice, does not depend on the order of the rows.
                 means[candidate] = math.fsum(values[seed] for seed in wanted) / len(wanted)
-        best = sorted(means, key=lambda each: (sign * means[each], _rank(each)))[:k]
+        best = sorted(means, key=lambda candidate: (sign * means[candidate], _rank(candidate)))[:k]
         if best:
             chosen[group] = best
         if len(best) < k:
@@ -126,7 +126,7 @@ def _value(row: Row, column: str) -> Any:
 def _rank(value: Any) -> tuple[Any, ...]:
     """An order for what may be missing, a number, a text, or a tuple of these."""
     if isinstance(value, tuple):
-        return tuple(_rank(each) for each in value)
+        return tuple(_rank(part) for part in value)
     return (0,) if value is None else (2, value) if isinstance(value, str) else (1, value)
 
 

@@ -299,7 +299,7 @@ def guard(
     else:
         names = list(METHODS) if method == "both" else [method]
         tried = [METHODS[name](u, wrong, risk, delta / len(names)) for name in names]
-    best = replace(max(tried, key=lambda found: found.accepted), delta=delta)  # the choice has all of delta
+    best = replace(max(tried, key=lambda guarantee: guarantee.accepted), delta=delta)  # the choice has all of delta
     return Guard(measure, t, best, tuple(tried), (u, wrong), fitted, at_edge)
 
 

@@ -6,13 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from nescio.errors import BadInput
 from nescio.options import option
-from nescio.predictions import Predictions, same_rows
+from nescio.predictions import Predictions, same_rows, shared_rows
 from nescio.predictions.entries import ZOO, dump_named
 from nescio.predictions.names import is_field
+from nescio.predictions.subset import random_part
 from nescio.work.store import Store
+
+MOST_SHARED = 0.1  # of the rows of two parts: an image may be in a dataset twice, a split that overlaps is a mistake
+
+
+def limit_option(what: str, **how: Any) -> Any:
+    """--limit of the commands that read rows or images."""
+    return option(None, f"a random part of so many {what}", metavar="N", unset="all", **how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +32,7 @@ class InputOptions:
     logits: str | None = option(None, "one array (.npy, .npz, .pt), with --labels in place of FILE", metavar="FILE")
     probs: str | None = option(None, "the same of probabilities", metavar="FILE")
     labels: str | None = option(None, "the true classes of --logits or --probs", metavar="FILE")
-    limit: int | None = option(None, "a random part of so many rows of every file", metavar="N", unset="all rows")
+    limit: int | None = limit_option("rows of every file")
     store: str = option("store", "folder where `nescio zoo` keeps its work, for zoo:NAME in place of FILE")
 
     def files(self, words: Sequence[str]) -> list[str]:
@@ -45,10 +54,6 @@ class InputOptions:
             dump = Predictions.from_files(outside=outside, **arrays)
         else:
             dump = Predictions.load(place, names=self._names() or None, outside=outside)
-        if self.limit is None:
-            return dump
-        from nescio.predictions.subset import random_part
-
         return random_part(dump, self.limit, seed)
 
     def origin(self, word: str) -> dict[str, str | None]:
@@ -96,12 +101,24 @@ def outside_sets(words: Sequence[str], inputs: InputOptions, seed: int = 0) -> d
     return sets
 
 
-def refuse_same_rows(dumps: Mapping[str, Predictions | None]) -> None:
-    """Refuses one file, or a copy of it, in two parts: what is fitted on rows must not be judged on them."""
-    given = [(part, dump) for part, dump in dumps.items() if dump is not None]
-    for (one, rows), (other, again) in combinations(given, 2):
+def check_apart(
+    models: Mapping[str, Predictions], others: Mapping[str, Predictions | None] | None = None
+) -> tuple[str, ...]:
+    """Refuses one file, or a copy of it, in two parts: what is fitted on rows must not be judged on them.
+
+    Parts that share more than a tenth of their rows are refused as well; fewer are named in the notes that come back.
+    """
+    given = {**models, **{part: dump for part, dump in (others or {}).items() if dump is not None}}
+    notes = []
+    for (one, rows), (other, again) in combinations(given.items(), 2):
         if same_rows(rows, again):
             raise BadInput(f"{one} and {other} hold the same rows, given twice: give each rows of its own.")
+        shared = 0 if other in models else shared_rows(rows, again)  # models are compared on rows that they share
+        if shared > MOST_SHARED * min(len(rows), len(again)):
+            raise BadInput(f"{one} and {other} have {shared:,} rows in common: give each rows of its own.")
+        if shared:
+            notes.append(f"{one} and {other} have {shared:,} rows in common, which flatters what is fitted on them.")
+    return tuple(notes)
 
 
 def model_names(words: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from nescio.errors import BadInput
+from nescio.errors import BadInput, near
 
 SCALARS = ("loss", "rate", "nll", "seconds", "images/s")
 
@@ -17,7 +17,7 @@ def logger(log: str | None, about: dict[str, Any]) -> AbstractContextManager[Any
         return nullcontext()
     kind, _, place = log.partition(":")
     if kind not in LOGGERS or not place:
-        raise BadInput(f"--log takes tensorboard:DIR or wandb:PROJECT, not {log!r}.")
+        raise BadInput(f"--log takes tensorboard:DIR or wandb:PROJECT, not {log!r}.{near(kind, LOGGERS)}")
     try:
         return LOGGERS[kind](place, about)
     except ImportError:

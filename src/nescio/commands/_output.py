@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from nescio.options import option
@@ -20,6 +21,31 @@ FORMATS = {
 def formats() -> Any:
     """The field `format` of a command that prints rows; "table" without a flag."""
     return option("table", switches=FORMATS, group="output")
+
+
+def page_option(what: str, unset: str = "no page", **how: Any) -> Any:
+    """--to of a command that writes a page; --report is what it was called before."""
+    return option(None, what, metavar="DIR", unset=unset, group="output", before=("report",), **how)
+
+
+def scores_option(what: str) -> Any:
+    """--to of a command that has a page and scores to write."""
+    words = f"a folder for the page, or a .csv, .parquet or .npz file for the scores of every {what}; or both"
+    return option((), words, metavar="DIR|FILE,…", unset="none", group="output", before=("report",))
+
+
+def folders_and_files(places: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What --to names: folders of pages, and files of scores, which have an ending."""
+    files = [place for place in places if Path(place).suffix and not Path(place).is_dir()]
+    return [place for place in places if place not in files], files
+
+
+def say_written(places: Sequence[str], rows: int) -> None:
+    folders, files = folders_and_files(places)
+    for file in files:
+        say(f"{file} holds the scores of {rows:,} rows.")
+    for folder in folders:
+        say(f"The page is {Path(folder) / 'index.html'}.")
 
 
 def say(text: str) -> None:

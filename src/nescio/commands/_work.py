@@ -21,6 +21,7 @@ from nescio.work.steps import Context, Work
 from nescio.work.store import Store, reason_of
 
 if TYPE_CHECKING:
+    from nescio.datasets import Dataset
     from nescio.report.studies import Study
 
 DATA = "$NESCIO_DATA, else ~/.cache/nescio/data"
@@ -84,6 +85,12 @@ def working(
     workers = crew.count(place.device)
     with logger(log, about or {}) as write, crew.launch(workers) as launcher, Stages(workers, write) as stages:
         yield Work(place.context(), launcher, stages)
+
+
+def tell_notes(dataset: Dataset) -> None:
+    """What was left out when a dataset was read."""
+    for note in dataset.notes:
+        print(f"{dataset.name}: {note}", file=sys.stderr, flush=True)
 
 
 # ---- the end of a study

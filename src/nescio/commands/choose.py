@@ -21,9 +21,10 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from nescio.commands._inputs import limit_option
 from nescio.commands._output import formats, json_of, say
 from nescio.options import argument, option
 from nescio.predictions.entries import ZOO
@@ -62,7 +63,8 @@ class Options:
     among: int = option(20, "how many models, the best first, the bootstrap compares", metavar="M")
     bootstrap: int | None = option(None, "resamples of the rows", unset="1000, or more where --among models need them")
     level: float = option(0.95, "of the intervals")
-    seed: int = option(0, "of the bootstrap")
+    limit: int | None = limit_option("rows of every model")
+    seed: int = option(0, "of the bootstrap, and of --limit")
     format: str = formats()
 
 
@@ -79,6 +81,8 @@ def run(options: Options) -> int:
     limits = Limits(params, options.max_size, options.family)
     data = absolute(options.data) if options.data else None
     models = with_facts(dumps_of(options.files, Store(options.store), data), options.facts)
+    if options.limit is not None:
+        models = [replace(model, part=(options.limit, options.seed)) for model in models]
     chosen = choose(
         models,
         requirement,

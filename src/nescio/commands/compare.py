@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nescio.commands._inputs import InputOptions, model_names, refuse_same_rows
-from nescio.commands._output import formats, json_of, say
+from nescio.commands._inputs import InputOptions, check_apart, model_names
+from nescio.commands._output import formats, json_of, page_option, say
 from nescio.options import argument, nested, option
 
 
@@ -27,7 +27,7 @@ class Options:
     level: float = option(0.95, "of the intervals")
     seed: int = option(0, "of the bootstrap, and of --limit")
     inputs: InputOptions = nested(InputOptions(), omit=("logits", "probs", "labels"))
-    report: str | None = option(None, "write index.html and rows.csv there", metavar="DIR")
+    to: str | None = page_option("write index.html and rows.csv there")
     format: str = formats()
 
 
@@ -37,7 +37,7 @@ def run(options: Options) -> int:
 
     names = model_names(options.files)
     models = {name: options.inputs.read(file, options.seed) for name, file in zip(names, options.files, strict=True)}
-    refuse_same_rows(models)
+    check_apart(models)
     comparison = compare(
         models,
         measure=options.measure,
@@ -47,8 +47,8 @@ def run(options: Options) -> int:
         seed=options.seed,
     )
     story = report.card_story([], comparison)
-    if options.report:
-        written = report.write(story, options.report, rows=comparison.rows)
+    if options.to:
+        written = report.write(story, options.to, rows=comparison.rows)
     if options.format == "json":
         parts = ("rows", "differences", "reasons", "notes")
         said = {part: getattr(comparison, part) for part in parts} | {"verdict": report.verdict(comparison)}
@@ -56,7 +56,7 @@ def run(options: Options) -> int:
     elif options.format == "table":
         report.terminal(replace(story, lead=[]))
         say("\n".join(report.verdict(comparison)))
-        if options.report:
+        if options.to:
             say(f"\nThe page is {written}.")
     elif options.format == "csv":
         say(report.rows_csv(comparison.rows))

@@ -6,12 +6,16 @@ FILE is a .npz, .safetensors, .parquet, .csv or .pt file, or a folder, of a sing
 Answers alone will do: `correct`, or `labels` and `predicted`, with `confidence`. Other names: --map. Arrays in files of
 their own stand for a FILE wherever one is taken: logits:a.npy,labels:b.npy.
 
+Segmentation: --labels, --predictions and --scores name folders of maps, matched by the names of their files without
+endings; mIoU, accuracy and the ranking of right and wrong pixels are over all pixels, whatever their number.
+
 examples:
   nescio evaluate preds.npz
-  nescio evaluate test.npz --val val.npz --ood svhn=svhn.npz --ood noise=noise.npz
-  nescio evaluate small=a.npz large=b.npz --report out        one page for both: open out/index.html
+  nescio evaluate test.npz --val val.npz --ood svhn=svhn.npz,noise=noise.npz
+  nescio evaluate small=a.npz large=b.npz --to out            one page for both: open out/index.html
   nescio evaluate hf.npz --map logits=predictions,labels=label_ids
   nescio evaluate --logits logits.npy --labels labels.npy --all
+  nescio evaluate --labels truth --predictions answers --scores entropy=maps --void 255
   nescio evaluate preds.npz --json | jq '.files[0].rows[] | select(.metric == "auroc")'
 """
 
@@ -19,14 +23,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-from nescio.commands._inputs import InputOptions, named, outside_sets, refuse_same_rows
-from nescio.commands._output import formats, json_of, say
+from nescio.commands._inputs import InputOptions, check_apart, named, outside_sets
+from nescio.commands._output import formats, json_of, page_option, say
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
 from nescio.predictions import Predictions
 
+SEGMENTATION = "segmentation"  # group of options
 COMPARED = 1000  # resamples of a comparison of several models, unless --bootstrap names another number
 
 
@@ -38,24 +44,35 @@ class Options:
     train: str | None = option(None, "training rows: fit the density and neighbour measures", metavar="FILE")
     val: str | None = option(None, "validation rows: fit the calibration and the rejection threshold", metavar="FILE")
     ood: tuple[str, ...] = option(
-        (), "out-of-distribution rows under a name; may be repeated", style="repeats", metavar="NAME=FILE"
+        (), "out-of-distribution rows under a name", style="repeats", metavar="NAME=FILE,…", unset="none"
     )
     by: tuple[str, ...] = option((), "rows of their own for every value of these groups", metavar="GROUP,…")
     calibration: Literal["temperature", "vector"] = option("temperature", "scaling that is fitted on --val")
     classwise: bool = option(False, "class-wise ECE on dumps of any size")
     bootstrap: int = option(0, "95 % intervals of all numbers, from B resamples of the rows; 0: none", metavar="B")
     seed: int = option(0, "of the bootstrap, and of --limit")
+    predictions: str | None = option(
+        None, "predicted label maps (.png); --labels is then a folder of true ones", metavar="DIR", group=SEGMENTATION
+    )
+    scores: tuple[str, ...] = option(
+        (),
+        "maps of scores, higher = less sure (.npy, .npz, .png of 16 bits); may be repeated",
+        style="repeats",
+        metavar="[NAME=]DIR",
+        group=SEGMENTATION,
+    )
+    void: int | None = option(255, "label of pixels that count nowhere; none: all count", group=SEGMENTATION)
     inputs: InputOptions = nested(InputOptions())
     all: bool = option(False, "every measure, metric and reason", group="output")
-    report: str | None = option(
-        None, "write index.html, rows.csv, tables.md and tables.tex there", metavar="DIR", group="output"
-    )
+    to: str | None = page_option("write index.html, rows.csv, tables.md and tables.tex there")
     format: str = formats()
 
 
 def run(options: Options) -> int:
     from nescio import report
 
+    if options.predictions is not None or options.scores:
+        return _pixels(options)
     if options.bootstrap < 0:
         raise BadInput(f"--bootstrap is a number of resamples, not {options.bootstrap}.")
     files = options.inputs.files(options.files)
@@ -65,22 +82,45 @@ def run(options: Options) -> int:
     cards = _cards(options, models)
     compared, incomparable = _comparison(options, models)
     story = report.card_story(cards, compared, incomparable=incomparable)
-    if options.report:
-        written = report.write(story, options.report, rows=report.rows_of(cards))
+    short = story if options.all else report.short_story(cards, compared, incomparable)
+    parts = ("rows", "reasons", "notes")
+    plain = {"files": [{"file": card.name, **{part: getattr(card, part) for part in parts}} for card in cards]}
+    return _tell(options, story, short, report.rows_of(cards), plain)
+
+
+def _tell(options: Options, story: Any, short: Any, rows: Any, plain: Any) -> int:
+    """The page where one is wanted, and what is printed: `short` as a table, `plain` as JSON."""
+    from nescio import report
+
+    if options.to:
+        written = report.write(story, options.to, rows=rows)
     if options.format == "json":
-        parts = ("rows", "reasons", "notes")
-        say(
-            json_of({"files": [{"file": card.name, **{part: getattr(card, part) for part in parts}} for card in cards]})
-        )
+        say(json_of(plain))
     elif options.format == "table":
-        report.terminal(story if options.all else report.short_story(cards, compared, incomparable))
-        if options.report:
+        report.terminal(short)
+        if options.to:
             say(f"The page is {written}.")
     elif options.format == "csv":
-        say(report.rows_csv(report.rows_of(cards)))
+        say(report.rows_csv(rows))
     else:
         say((report.markdown if options.format == "markdown" else report.latex)(story))
     return 0
+
+
+def _pixels(options: Options) -> int:
+    """Segmentation, from folders of maps."""
+    from nescio.analysis.pixels import count_folders
+    from nescio.report.pixels import pixel_story
+
+    if options.predictions is None or options.inputs.labels is None or options.files:
+        raise BadInput("For segmentation name the folders --labels and --predictions, and no FILE.")
+    folders = {name or Path(place).name: place for name, place in map(named, options.scores)}
+    if len(folders) < len(options.scores):
+        raise BadInput("Two folders of --scores have one name: write NAME=DIR.")
+    counts = count_folders(options.inputs.labels, options.predictions, folders, options.void)
+    rows, reasons = counts.rows()
+    story = pixel_story(counts, rows, reasons, options.predictions)
+    return _tell(options, story, story, rows, {"rows": rows, "reasons": reasons})
 
 
 def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
@@ -93,7 +133,7 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
     val = read(options.val, seed) if options.val else None
     outside = outside_sets(options.ood, options.inputs, seed)
     others = {"--train": train, "--val": val, **{f"--ood {name}": dump for name, dump in outside.items()}}
-    refuse_same_rows({**models, **others})
+    shared = check_apart(models, others)
     cards = []
     for file, predictions in models.items():
         name, place = named(file)
@@ -107,6 +147,7 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
             calibration=options.calibration,
             classwise=options.classwise or None,
         )
+        card.notes += shared
         if options.bootstrap:
             add_intervals(card, resamples=options.bootstrap, seed=seed)
         cards.append(card)

@@ -4,7 +4,8 @@ MODEL is a timm name, torchvision:NAME, store:KEY for a network of `nescio train
 `nescio zoo` has predicted with, under the weights that it had then. The file takes uint8 images
 (n, channels, size, size), values 0 to 255, any n; the normalisation is inside. It returns `class`, `probability` (of
 that class, calibrated), `uncertainty` (higher is less sure) and `abstain` (true where the uncertainty is above the
-threshold). Its metadata (key `nescio`) says how an image must be resized and cropped, and what the threshold promises.
+threshold). Its metadata (key `nescio`) says how an image must be resized and cropped, what the classes are called and
+what the threshold promises.
 
 The threshold is a number, or the file that `nescio threshold --json` wrote: measure and temperature are then taken from
 it, and a promise that was made for another model is refused. After writing, the file is read again and its answers are
@@ -15,6 +16,7 @@ examples:
   nescio export zoo:resnet50.a1_in1k --threshold promise.json
   nescio export tf_efficientnet_lite0 --weights weights/ --threshold 0.2 --temperature 1.1 --to lite0.pt2
   nescio export store:3f2a --threshold promise.json --to digits.onnx
+  nescio export resnet18@flowers.pth --threshold 0.2 --classes flowers.txt
 """
 
 from __future__ import annotations
@@ -51,6 +53,12 @@ class Options:
         metavar="PATH",
         unset="$NESCIO_WEIGHTS, or the hubs",
     )
+    classes: str | None = option(
+        None,
+        "names of the classes for the file: one a line, class 0 first, or NAME=CLASS a line",
+        metavar="FILE",
+        unset="those that the network or the store knows",
+    )
     image_padding: bool = padding_option()
     store: str = option("store", "folder of finished work, for store:KEY and zoo:NAME")
     root: str | None = option(None, "folder of datasets, for store:KEY", unset=DATA)
@@ -69,6 +77,7 @@ def run(options: Options) -> int:
         weights=weights,
         root=options.root,
         image_padding=options.image_padding,
+        classes=Path(options.classes) if options.classes else None,
     )
     promise.check(network)
     if promise.terms:
@@ -78,6 +87,8 @@ def run(options: Options) -> int:
         say(json_of({"file": str(made.path), "checked": made.checked, **made.metadata}))
         return 0
     say(f"{made.path} abstains where {rule.measure} > {rule.threshold!r} (temperature {rule.temperature:g}).")
+    if names := made.metadata.get("names"):
+        say(f"Its {len(names):,} classes are named, from {names[0]} to {names[-1]}.")
     say(f"It takes {made.metadata['input'].removeprefix('images: ')}.")
     if promise.terms and promise.model is None:
         say(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio.commands._output import say
-from nescio.commands._work import DATA
+from nescio.commands._work import DATA, tell_notes
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, option
 
@@ -57,6 +57,7 @@ def run(options: Options) -> int:
     if options.draw and Path(options.draw).suffix != ".svg":
         raise BadInput(f"--draw writes SVG: {options.draw} must end in .svg.")
     dataset = datasets.load(options.data, options.root)
+    tell_notes(dataset)
     means, features = _means(options, dataset)
     made = imagenot.imagenot(dataset, means, features)
     if options.to:

@@ -12,12 +12,15 @@ examples:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from nescio.commands._inputs import limit_option
 from nescio.commands._output import say
-from nescio.commands._work import PlaceOptions
+from nescio.commands._work import PlaceOptions, tell_notes
+from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option
+from nescio.predictions.subset import part_note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,8 @@ class Options:
         "test", "out: test images of classes that were not in training"
     )
     to: str = option(REQUIRED, ".npz or .safetensors file, or a folder", metavar="FILE")
+    limit: int | None = limit_option("images")
+    seed: int = option(0, "of --limit")
     probes: bool = option(False, "Jacobian and test-time augmentation as well")
     compile: bool = option(False, "torch.compile the network: worth it on large sets")
     place: PlaceOptions = nested(PlaceOptions())
@@ -42,7 +47,11 @@ def run(options: Options) -> int:
     key = store.find("train", options.key)
     trial = trial_of(key, store)
     images = ImageSet(trial.data, options.split, trial.classes, seed=trial.data_seed)
-    images.load(root)  # an empty split is refused before any work
+    whole = images.load(root)  # an empty split is refused before any work
+    tell_notes(whole.dataset)
+    if options.limit is not None and options.limit < 1:
+        raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
+    images = replace(images, sample=options.limit, sample_seed=options.seed)
     steps = [predict_step(trained(trial, root), images, root=root, compile=options.compile)]
     if options.probes:
         steps.append(probe_step([trial], [1.0], images, root))
@@ -51,6 +60,7 @@ def run(options: Options) -> int:
     dump, *probed = (load_dump(step, store) for step in steps)
     for other in probed:
         dump = dump.replace(scores={**dump.scores, **other.scores}, variants={**dump.variants, **other.variants})
-    dump.save(options.to)
-    say(f"{options.to} holds the predictions of {key} for {len(dump)} images ({options.split}).")
+    stamp = [part_note(len(dump), len(whole), "images", options.seed)] if len(dump) < len(whole) else []
+    dump.replace(notes=(*dump.notes, *stamp)).save(options.to)
+    say(" ".join([f"{options.to} holds the predictions of {key} for {len(dump)} images ({options.split}).", *stamp]))
     return 0

@@ -22,7 +22,7 @@ Where there are labels the ranking is compared with that of downstream heads (Ta
 
 examples:
   nescio rank simclr=s0.npz,s1.npz,s2.npz byol=b0.npz,b1.npz,b2.npz
-  nescio rank simclr=train0.npz:test0.npz,train1.npz:test1.npz moco=m0r.npz:m0.npz,m1r.npz:m1.npz --report out
+  nescio rank simclr=train0.npz:test0.npz,train1.npz:test1.npz moco=m0r.npz:m0.npz,m1r.npz:m1.npz --to out
   nescio rank simclr=siblings:3f2a moco=siblings:77b0 resnet50 --references cifar10 --images photos/
   nescio rank a=siblings:3f2a b=siblings:77b0 --references tiny-imagenet --images cifar10 --train cifar10
   nescio rank mine=a.npz,b.npz --to scores.parquet --json
@@ -38,11 +38,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nescio.analysis.candidates import Candidate, in_one_order, read
 from nescio.analysis.ranking import QUANTITIES, Ranked, Scoring, arrays_of, rank, table_of
-from nescio.commands._output import formats, json_of, print_findings, say
+from nescio.commands._inputs import limit_option
+from nescio.commands._output import folders_and_files, formats, json_of, print_findings, say, say_written, scores_option
 from nescio.commands._work import PlaceOptions
 from nescio.errors import BadInput
 from nescio.measures.siblings import kind
 from nescio.options import argument, nested, option
+from nescio.predictions.subset import part_note, random_part
+from nescio.work.store import Store
 
 if TYPE_CHECKING:
     from nescio.datasets.images import ImageSet
@@ -71,6 +74,7 @@ class Options:
         unset="a part of --images, as for FILEs",
         group=ROWS,
     )
+    limit: int | None = limit_option("rows or images that are judged", group=ROWS)
     draw: int = option(5000, "references drawn from --references", metavar="N", group=ROWS)
     train: tuple[str, ...] = option(
         (),
@@ -99,12 +103,7 @@ class Options:
         unset="$NESCIO_WEIGHTS, then the hubs' caches, then the network",
         group="place",
     )
-    to: str | None = option(
-        None, "scores of every candidate and row: .csv, .parquet or .npz", metavar="FILE", unset="none", group="output"
-    )
-    report: str | None = option(
-        None, "write index.html, rows.csv and tables there", metavar="DIR", unset="none", group="output"
-    )
+    to: tuple[str, ...] = scores_option("candidate and row")
     format: str = formats()
 
 
@@ -120,31 +119,18 @@ def run(options: Options) -> int:
     labelled = all(candidate.tests[0].labels is not None for candidate in ranked.candidates)
     if labelled and not ranked.losses and not options.unlabelled:
         ranked.notes.append(HINT)
-    ranked.notes += different_layers(ranked.candidates)
-    if options.to:
+    folders, files = folders_and_files(options.to)
+    for file in files:
         from nescio.predictions.columns import save_columns
 
-        save_columns(options.to, table_of(ranked), arrays_of(ranked))
-    page = None
-    if options.report:
+        save_columns(file, table_of(ranked), arrays_of(ranked))
+    for folder in folders:
         from nescio.report.pages import write
         from nescio.report.representations import ranking_story
 
-        page = write(ranking_story(ranked), options.report, rows=ranked.comparison.rows)
-    _print(ranked, options, page)
+        write(ranking_story(ranked), folder, rows=ranked.comparison.rows)
+    _print(ranked, options)
     return 0
-
-
-def different_layers(candidates: Sequence[Candidate]) -> list[str]:
-    """A warning where candidates differ in width, so that their layers are not alike."""
-    widths = sorted({width for candidate in candidates for width in candidate.features})
-    if len(widths) < 2:
-        return []
-    return [
-        f"The candidates differ in width ({', '.join(map(str, widths))} features): consistency does not compare layers "
-        "of different depth or width. An early layer may be the most consistent and tell classes apart worst: check "
-        "with labels (--train) before trusting one over another."
-    ]
 
 
 # ---- what is meant
@@ -216,7 +202,9 @@ def candidates_of(options: Options) -> list[Candidate]:
         raise BadInput("--images and --references are what networks look at, and all candidates are files: drop them.")
     sets = _image_sets(options, train.get(None), networks) if networks else {}
     return [
-        _predicted(candidate, options, sets) if candidate.networks else _read(candidate, train.get(candidate.name))
+        _predicted(candidate, options, sets)
+        if candidate.networks
+        else _read(candidate, train.get(candidate.name), options)
         for candidate in wanted
     ]
 
@@ -244,13 +232,14 @@ def _training_rows(texts: Sequence[str], wanted: Sequence[NamedMembers]) -> dict
     return rows
 
 
-def _read(wanted: NamedMembers, train: str | None) -> Candidate:
+def _read(wanted: NamedMembers, train: str | None, options: Options) -> Candidate:
     """A candidate of files."""
     pairs = [sides(word) for word in wanted.members]
     references = [file for file, _ in pairs if file is not None]
     if references and len(references) < len(pairs):
         raise BadInput(f"{wanted.name}: some members are REFERENCES:TESTS and some are one file; write all alike.")
-    tests, refs = read([file for _, file in pairs]), read(references) if references else None
+    tests = [random_part(dump, options.limit, options.scoring.seed) for dump in read([file for _, file in pairs])]
+    refs = read(references) if references else None
     labelled = None
     if train == REFERENCES:
         labelled = refs  # where they are a part of the rows, heads learn from them anyway
@@ -261,7 +250,27 @@ def _read(wanted: NamedMembers, train: str | None) -> Candidate:
         labelled = read(files)
     if labelled is not None and labelled[0].labels is None:
         raise BadInput(f"The rows that heads on {wanted.name} should learn from have no labels.")
-    return Candidate(wanted.name, tests, refs, labelled)
+    known = [backbone for _, file in pairs if (backbone := _backbone_beside(Path(file)))]
+    return Candidate(wanted.name, tests, refs, labelled, tuple(known))
+
+
+def _backbone_beside(file: Path) -> str | None:
+    """The backbone of the network whose predictions a store holds there; None of other files."""
+    from nescio.predictions.entries import DUMP, STAGE, stored_dump
+
+    folder = file.resolve().parent
+    if file.name != DUMP or folder.parent.name != STAGE:
+        return None
+    store = Store(folder.parents[1])
+    dump = stored_dump(store, folder.name)
+    if dump.model.startswith("store:"):
+        return str(store.recipe("train", str(dump.weights))["recipe"]["backbone"])
+    return _architecture(dump.model)
+
+
+def _architecture(model: str) -> str:
+    """torchvision:resnet50, resnet50.a1_in1k → resnet50."""
+    return model.removeprefix("torchvision:").partition(".")[0]
 
 
 # ---- networks
@@ -271,12 +280,15 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
     """What all networks look at: tests, refs and train, as far as they are given; no image is its own reference."""
     from nescio.datasets.images import ImageSet, set_name
 
+    if options.limit is not None and options.limit < 1:
+        raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
     if options.draw < 1:
         raise BadInput(f"--draw is a number of references from 1 on, not {options.draw}.")
     words = [word for candidate in networks for word in candidate.members]
     ours = any(word.startswith(("store:", "siblings:")) for word in words)  # learnt from a part of the set
     given = ImageSet(set_name(str(options.images)), "given")
     tests = _first_to_load([replace(given, split="test"), given], options.place.root) if ours else given
+    tests = replace(tests, sample=options.limit, sample_seed=options.scoring.seed)
     sets = {"tests": tests}
     if options.references:
         sets["refs"] = refs = _learnt(options.references, options.place.root, options.draw, options.scoring.seed)
@@ -287,6 +299,15 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
     if train is not None and train != REFERENCES and not options.unlabelled:
         sets["train"] = _learnt(train, options.place.root)
     return sets
+
+
+def _stamp(tests: ImageSet, options: Options) -> tuple[str, ...]:
+    """What was left out of the images that are judged."""
+    whole = replace(tests, sample=None).load(options.place.root)
+    stamp = [f"{whole.name}: {note}" for note in whole.dataset.notes]
+    if tests.sample is not None and tests.sample < len(whole):
+        stamp.append(part_note(tests.sample, len(whole), f"images of {whole.name}", tests.sample_seed))
+    return tuple(stamp)
 
 
 def _learnt(data: str, root: str | None, draw: int | None = None, seed: int = 0) -> ImageSet:
@@ -330,23 +351,22 @@ def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]
     names = with_siblings(wanted.members, context.store)
     networks = [with_weights(network(name, context.store, context.root), place) for name in names]
     dumps = {role: in_one_order(embed(networks, images, context), names) for role, images in sets.items()}
-    return Candidate(wanted.name, dumps["tests"], dumps.get("refs"), dumps.get("train"))
+    dumps["tests"] = [dump.replace(notes=_stamp(sets["tests"], options)) for dump in dumps["tests"]]
+    known = tuple(one.trial.backbone if one.trial else _architecture(one.name) for one in networks)
+    return Candidate(wanted.name, dumps["tests"], dumps.get("refs"), dumps.get("train"), known)
 
 
 # ---- what is printed
 
 
-def _print(ranked: Ranked, options: Options, page: Path | None) -> None:
+def _print(ranked: Ranked, options: Options) -> None:
     from nescio.report import text
     from nescio.report.representations import ranking_sentences, ranking_tables
 
     tables = ranking_tables(ranked, brief=options.format == "table")
     if options.format == "table":
         print_findings(ranking_sentences(ranked), tables, ranked.notes)
-        if options.to:
-            say(f"{options.to} holds the scores of {len(ranked.rows.keys):,} rows.")
-        if page is not None:
-            say(f"The page is {page}.")
+        say_written(options.to, len(ranked.rows.keys))
     elif options.format == "json":
         say(json_of(_plain(ranked)))
     elif options.format == "csv":

@@ -13,11 +13,12 @@ The references are other rows, best 5,000 of those that the models learnt from: 
 same order. Without them the rows are halved and each half is judged against (at most 5,000 rows of) the other, so that
 every row gets a score; or --split-references takes N rows as references, which then get none.
 
---to writes index, nc (higher = more reliable), and u_nc, u_dist, u_norm, u_ll, u_fv (all: higher = less reliable).
+--to FILE has the columns index, nc (higher = more reliable), and u_nc, u_dist, u_norm, u_ll, u_fv (all: higher = less
+reliable).
 
 examples:
   nescio reliability seed0.npz seed1.npz seed2.npz --to scores.csv
-  nescio reliability a.npz b.npz --references train_a.npz train_b.npz --report out --images photos/
+  nescio reliability a.npz b.npz --references train_a.npz,train_b.npz --to out --images photos/
   nescio reliability a.npz b.npz --split-references 2000 --k 50 --json
 """
 
@@ -29,9 +30,11 @@ from typing import Any
 
 from nescio.analysis.candidates import Candidate, read
 from nescio.analysis.ranking import ScoredRows, Scoring, columns_of, score_rows
-from nescio.commands._output import json_of, print_findings, say
+from nescio.commands._inputs import limit_option
+from nescio.commands._output import folders_and_files, json_of, print_findings, say, say_written, scores_option
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
+from nescio.predictions.subset import random_part
 
 ONE = (
     "One model has no neighbourhood consistency: NC is how far models agree on what is near to a row, so it needs the "
@@ -47,15 +50,13 @@ class Options:
         (),
         "embeddings of the references, one file per model in the same order",
         style="words",
-        metavar="FILE",
+        metavar="FILE,…",
         unset="the other half of the rows, at most 5000",
         group="references",
     )
     scoring: Scoring = nested(Scoring())
-    to: str | None = option(
-        None, "scores of every row: .csv, .parquet or .npz", metavar="FILE", unset="none", group="output"
-    )
-    report: str | None = option(None, "write index.html and tables there", metavar="DIR", unset="none", group="output")
+    limit: int | None = limit_option("rows that are judged")
+    to: tuple[str, ...] = scores_option("row")
     images: str | None = option(
         None,
         "the images of the rows, for the page: a folder of images, by name or in order of their names, or the test "
@@ -74,18 +75,20 @@ class Options:
 def run(options: Options) -> int:
     if options.least < 1:
         raise BadInput(f"--least is a number of rows from 1 on, not {options.least}.")
-    if options.images and not options.report:
-        raise BadInput("--images are shown on the page: name its folder with --report.")
+    folders, files = folders_and_files(options.to)
+    if options.images and not folders:
+        raise BadInput("--images are shown on the page: name its folder with --to.")
     scored = score_rows(candidate_of(options), options.scoring)
-    if options.to:
+    for file in files:
         from nescio.predictions.columns import save_columns
 
-        save_columns(options.to, columns_of(scored.scores))
-    page = _write_page(scored, options) if options.report else None
+        save_columns(file, columns_of(scored.scores))
+    for folder in folders:
+        _write_page(scored, options, folder)
     if options.format == "json":
         say(json_of(_plain(scored, options)))
     else:
-        _print(scored, options, page)
+        _print(scored, options)
     return 0
 
 
@@ -101,16 +104,16 @@ def candidate_of(options: Options) -> Candidate:
             f"There are {len(files)} files of embeddings and {len(references)} of references: give one of each per "
             "model, in the same order."
         )
-    return Candidate("", read(files), read(references) if references else None)
+    tests = [random_part(dump, options.limit, options.scoring.seed) for dump in read(files)]
+    return Candidate("", tests, read(references) if references else None)
 
 
-def _write_page(scored: ScoredRows, options: Options) -> Path:
+def _write_page(scored: ScoredRows, options: Options, folder: str) -> None:
     from nescio.report.pages import write
     from nescio.report.representations import scored_story
 
-    assert options.report is not None
     pictures = _thumbnails(scored, options.images, options) if options.images else None
-    return write(scored_story(scored, options.least, pictures), options.report)
+    write(scored_story(scored, options.least, pictures), folder)
 
 
 def _thumbnails(scored: ScoredRows, data: str, options: Options) -> dict[int, tuple[bytes, str]]:
@@ -134,16 +137,13 @@ def _thumbnails(scored: ScoredRows, data: str, options: Options) -> dict[int, tu
     return pictures
 
 
-def _print(scored: ScoredRows, options: Options, page: Path | None) -> None:
+def _print(scored: ScoredRows, options: Options) -> None:
     from nescio.report.representations import least_table, quantile_table, scored_sentences
 
     notes = [f"{name}: {reason}" for name, reason in scored.scores.reasons.items()]
     tables = [quantile_table(scored), least_table(scored, options.least)]
     print_findings(scored_sentences(scored), tables, [*notes, *scored.notes])
-    if options.to:
-        say(f"{options.to} holds the scores of {len(scored.nc):,} rows.")
-    if page is not None:
-        say(f"The page is {page}.")
+    say_written(options.to, len(scored.nc))
 
 
 def _plain(scored: ScoredRows, options: Options) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
+from nescio.commands._output import page_option
 from nescio.commands._work import CrewOptions, PlaceOptions, end, working
 from nescio.identity import canonical
 from nescio.options import add_options, nested, option, options_of
@@ -35,9 +36,7 @@ class RunOptions:
         metavar="KIND:PLACE",
         group="output",
     )
-    report: str | None = option(
-        None, "page, tables and rows there", metavar="DIR", unset="STORE/report/PROTOCOL", group="output"
-    )
+    to: str | None = page_option("page, tables and rows there", unset="STORE/report/PROTOCOL")
     json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
 
 
@@ -65,5 +64,5 @@ def run(args: argparse.Namespace) -> int:
     options = options_of(args, RunOptions, start=_start(protocol))
     with working(options.place, options.crew, options.log, canonical(plan)) as work:
         study = base.run(protocol, plan, work)
-    folder = Path(options.report or Path(options.place.store) / "report" / protocol.name)
+    folder = Path(options.to or Path(options.place.store) / "report" / protocol.name)
     return end(study, None if options.json else folder)

@@ -15,6 +15,7 @@ from nescio.commands._output import formats, json_of, say
 from nescio.errors import BadInput
 from nescio.options import option
 
+FACTS = ("stage", "key", "state", "title", "reason", "owner", "recipe")
 TRIAL = ("method", "data", "backbone", "spectral", "trial", "data_seed", "init_seed")
 
 
@@ -35,9 +36,9 @@ def run(options: Options) -> int:
     runs = [run for run in store.runs() if not options.failed or run.state == "failed"]
     if options.format == "json":
         plain = [
-            {"stage": r.stage, "key": r.key, "state": r.state, "reason": r.reason, "owner": r.owner, "recipe": r.recipe}
-            | {name: r.recipe[name] for name in TRIAL if name in r.recipe}
-            for r in runs
+            {name: getattr(run, name) for name in FACTS}
+            | {name: run.recipe[name] for name in TRIAL if name in run.recipe}
+            for run in runs
         ]
         say(json_of(plain))
         return 0
@@ -60,7 +61,7 @@ def _row(run: Any) -> dict[str, str]:
         if recipe.get(name)
     ]
     if not what:
-        what = _predicted(run) or [str(recipe[name]) for name in ("split", "kind") if recipe.get(name)]
+        what = _predicted(run) or [run.title]
     return {
         "key": run.key,
         "stage": run.stage,

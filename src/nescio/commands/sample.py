@@ -32,6 +32,6 @@ def run(options: Options) -> int:
         dump.save(folder / f"{name}.npz")
     say(f"{folder} holds train.npz, val.npz, test.npz and unknown.npz. Try:")
     say(f"  nescio evaluate {folder}/test.npz")
-    say(f"  nescio evaluate {folder}/test.npz --val {folder}/val.npz --ood unknown={folder}/unknown.npz --report out")
+    say(f"  nescio evaluate {folder}/test.npz --val {folder}/val.npz --ood unknown={folder}/unknown.npz --to out")
     say(f"  nescio threshold {folder}/test.npz --risk 0.05")
     return 0

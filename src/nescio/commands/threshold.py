@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from nescio.analysis.thresholds import Guard, Judged, guard, rows_needed, upper_limit
-from nescio.commands._inputs import InputOptions, refuse_same_rows
+from nescio.commands._inputs import InputOptions, check_apart
 from nescio.commands._output import json_of, say
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
@@ -83,7 +83,8 @@ def run(options: Options) -> int:
     predictions = read(files[0], options.seed)
     val = read(options.val, options.seed) if options.val else None
     check = read(options.check, options.seed) if options.check else None
-    refuse_same_rows({"FILE": predictions, "--val": val, "--check": check})
+    shared = check_apart({"FILE": predictions}, {"--val": val, "--check": check})
+    predictions = predictions.replace(notes=(*predictions.notes, *shared))
     guarded = guard(
         predictions,
         risk=options.risk,

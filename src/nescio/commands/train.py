@@ -7,8 +7,9 @@ others.
 
 examples:
   nescio train --method erm --data digits --backbone conv --epochs 20
-  nescio train --method mc-dropout --data cifar10 --backbone resnet18 --recipe drop=0.2 passes=20
+  nescio train --method mc-dropout --data cifar10 --backbone resnet18 --recipe drop=0.2,passes=20
   nescio train --method due --data digits --classes 0-5 --spectral 5 --log tensorboard:logs
+  nescio train --method ddu --task segmentation --data scenes --backbone conv --epochs 20
   nescio train --method simclr --data cifar10 --backbone resnet18 --batch 512 --schedule cosine --members 10
 """
 
@@ -22,8 +23,8 @@ from typing import Any, Literal
 
 from nescio.commands._loggers import logger
 from nescio.commands._output import say
-from nescio.commands._work import CrewOptions, PlaceOptions, working
-from nescio.errors import BadInput
+from nescio.commands._work import CrewOptions, PlaceOptions, tell_notes, working
+from nescio.errors import BadInput, near
 from nescio.options import nested, option, ranges
 from nescio.trials import BUDGET, Training, Trial
 
@@ -35,9 +36,12 @@ OWN = "own"
 class Options:
     method: str = option("erm", "see `nescio methods`")
     recipe: tuple[str, ...] = option(
-        (), "hyper-parameters of the method; see `nescio methods NAME`", style="words", metavar="FIELD=VALUE"
+        (), "hyper-parameters of the method; see `nescio methods NAME`", style="words", metavar="FIELD=VALUE,…"
     )
     trial: int = option(0, "0: the method's defaults; others: drawn from its search ranges", metavar="T")
+    task: Literal["classification", "segmentation"] = option(
+        "classification", "one class for each image, or for each of its pixels: of data with label maps"
+    )
     data: str = option("digits", "digits, cifar10, folder:PATH, npz:PATH …")
     classes: tuple[int, ...] | None = option(
         None, "in-distribution classes, as 0-5,7", parse=ranges, metavar="LIST", unset="all"
@@ -55,7 +59,7 @@ class Options:
     batch: int | None = option(
         None,
         "rows of a step",
-        unset=f"{TRAINING.batch}; fewer than {16 * TRAINING.batch} training rows: a sixteenth",
+        unset=f"{TRAINING.batch}; fewer than {16 * TRAINING.batch} training rows: a sixteenth; segmentation: 8",
         group=BUDGET,
     )
     augment: Literal["none", "shift", "crop-flip", "full"] | None = option(
@@ -140,11 +144,14 @@ def trial_of(options: Options) -> Trial:
 
     method = registry[options.method]
     dataset = datasets.load(options.data, options.place.root)
+    tell_notes(dataset)
     rows = len(datasets.splits(dataset, options.classes, options.data_seed).train)
     if options.trial < 0:
         raise BadInput(f"--trial is a number from 0 on, not {options.trial}.")
-    batch = usual_batch(rows, options.training.accumulate) if options.batch is None else options.batch
-    augment: Any = options.augment or method.augment or ("shift" if dataset.channels == 1 else "crop-flip")
+    usual = usual_batch(rows, options.training.accumulate, options.task)
+    batch = usual if options.batch is None else options.batch
+    moved = dataset.channels == 1 and options.task == "classification"
+    augment: Any = options.augment or method.augment or ("shift" if moved else "crop-flip")
     training = replace(options.training, batch=batch, augment=augment)
     check_batch(training, rows)
     check_views(training, method.views)
@@ -160,6 +167,7 @@ def trial_of(options: Options) -> Trial:
         data_seed=options.data_seed,
         init_seed=options.init_seed,
         start=options.start,
+        task=options.task,
     )
 
 
@@ -180,7 +188,8 @@ def recipe_of(recipe: Any, words: tuple[str, ...], method: str) -> Any:
         if not (name and equals and text):
             raise BadInput(f"--recipe takes FIELD=VALUE, not {word!r}.")
         if name not in names:
-            raise BadInput(f"The method {method} has no setting {name!r}. It has: {', '.join(names)}.")
+            hint = near(name, names)
+            raise BadInput(f"The method {method} has no setting {name!r}.{hint} It has: {', '.join(names)}.")
         if name in given:
             raise BadInput(f"--recipe names {name} twice.")
         try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from nescio.commands._output import formats, json_of, say
 from nescio.commands._work import DATA
@@ -26,6 +26,7 @@ from nescio.options import argument, option
 @dataclass(frozen=True, kw_only=True)
 class Options:
     methods: tuple[str, ...] = argument("which methods", default=(), metavar="METHOD", unset="all")
+    task: Literal["classification", "segmentation"] = option("classification", "of data with label maps: segmentation")
     data: str = option("digits", "dataset of the task")
     root: str | None = option(None, "folder of datasets", unset=DATA)
     backbone: str = option("conv", "mlp, conv, resnet18 or any timm name")
@@ -42,9 +43,17 @@ def run(options: Options) -> int:
 
     if not options.spectral > 0:
         raise BadInput(f"--spectral must be above 0, not {options.spectral:g}.")
-    names = options.methods or sorted(registry)
+    dense = options.task == "segmentation"
+    names = options.methods or [name for name in sorted(registry) if not (dense and registry[name].whole_images)]
     trials = [
-        trial_of(name, data=options.data, backbone=options.backbone, epochs=options.epochs, root=options.root)
+        trial_of(
+            name,
+            data=options.data,
+            backbone=options.backbone,
+            epochs=options.epochs,
+            root=options.root,
+            task=options.task,
+        )
         for name in names
     ]
     rows, dead = [], 0

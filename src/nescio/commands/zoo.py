@@ -34,7 +34,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from nescio.commands._output import json_of, say
+from nescio.commands._inputs import limit_option
+from nescio.commands._output import json_of, page_option, say
 from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option, ranges
@@ -79,7 +80,7 @@ class Options:
         (),
         "a fixed set of other classes beside --out, such as imagenet-o=folder:PATH",
         style="repeats",
-        metavar="NAME=SET",
+        metavar="NAME=SET,…",
         unset="none",
         group="images",
     )
@@ -90,9 +91,8 @@ class Options:
         unset="all",
         group="images",
     )
-    limit: int | None = option(
-        None, "only N images of each set, spaced evenly over its classes", metavar="N", unset="all", group="images"
-    )
+    limit: int | None = limit_option("images of each set", group="images")
+    seed: int = option(0, "of --limit", group="images")
     skip_damaged: bool = option(
         False,
         "omit images that cannot be read, the same for all models; every image is decoded once more for it",
@@ -124,9 +124,7 @@ class Options:
     grading: GradingPlan = nested(GradingPlan(), omit=UNUSED)
     place: PlaceOptions = nested(PlaceOptions())
     crew: CrewOptions = nested(CrewOptions(workers=0))
-    report: str | None = option(
-        None, "page, tables and rows there", metavar="DIR", unset="STORE/report/zoo", group="output"
-    )
+    to: str | None = page_option("page, tables and rows there", unset="STORE/report/zoo")
     json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
 
     @property
@@ -201,7 +199,9 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     keeping = Keeping(("logits", "embeddings") if options.embeddings else ("logits",), "float16", compared=True)
     keeping = replace(keeping, passes=options.passes, drop=options.drop, precision=precision)
     networks = _networks(options, work.context, place)
-    common = {"limit": options.limit, "readable": options.skip_damaged}
+    if options.limit is not None and options.limit < 1:
+        raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
+    common = {"sample": options.limit, "sample_seed": options.seed, "readable": options.skip_damaged}
     inside = ImageSet(absolute(options.data), split="given", only=options.only, **common)  # type: ignore[arg-type]
     others = [options.out, *named_values(options.also, "--also").values()] if options.out else []
     outside = [ImageSet(absolute(data), split="outside", **common) for data in others if data]  # type: ignore[arg-type]
@@ -212,7 +212,7 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
         own = inside if network.trial is None else replace(inside, split="test")
         pairs += [(network, images) for images in (own, *outside)]
     for images in dict.fromkeys(images for _, images in pairs):
-        _note_damage(images, work)
+        _note_what_is_left_out(images, work)
 
     def watch(done: int, failed: int, total: int) -> None:
         if work.watch:
@@ -252,10 +252,15 @@ def _networks(options: Options, context: Context, place: Path | None) -> list[Ne
     return networks
 
 
-def _note_damage(images: ImageSet, work: Work) -> None:
-    """Which images cannot be read, where they are left out."""
+def _note_what_is_left_out(images: ImageSet, work: Work) -> None:
+    """Files that are no images, images that cannot be read, and those that --limit leaves."""
     from nescio.datasets.views import readable
+    from nescio.predictions.subset import part_note
 
+    whole = replace(images, readable=False, sample=None).load(work.context.root)
+    work.note(*(f"{whole.name}: {note}" for note in whole.dataset.notes))
+    if images.sample is not None and images.sample < len(whole):
+        work.note(part_note(images.sample, len(whole), f"images of {whole.name}", images.sample_seed))
     if images.readable:
         _, note = readable(replace(images, readable=False).load(work.context.root), work.store, _tell)
         work.note(*([note] if note else []))
@@ -352,11 +357,12 @@ def _studies(
 def _show(options: Options, studies: Sequence[Study]) -> int:
     """Prints the rows, or writes one page per study, each with a link to the other; 1 if something failed."""
     if options.json:
-        say(json_of([row for study in studies for row in study.rows]))
+        stamp = {} if options.limit is None else {"limit": options.limit, "seed": options.seed}
+        say(json_of([{**row, **stamp} for study in studies for row in study.rows]))
         for failure in (failure for study in studies for failure in study.failures):
             _tell(f"failed: {failure.name}: {failure.reason}")
         return 1 if any(study.failures for study in studies) else 0
-    folder = Path(options.report or Path(options.place.store) / "report" / "zoo")
+    folder = Path(options.to or Path(options.place.store) / "report" / "zoo")
     links = [{"cood/index.html": "New classes →"}, {"../index.html": "← Known classes"}]
     both = len(studies) > 1 and all(study.rows for study in studies)
     ends = [

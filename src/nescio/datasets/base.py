@@ -92,6 +92,25 @@ class Encoded:
         return decode.decode_all([self.source(row) for row in rows], self.size, self.crop)
 
 
+class Frames(Encoded):
+    """Whole image files of one shape (height, width), or label maps where a table gives the class of every value."""
+
+    def __init__(
+        self, paths: Sequence[str], shape: tuple[int, int], goal: tuple[int, int], table: Array | None = None
+    ) -> None:
+        super().__init__(paths, max(goal), 1.0)
+        self.shape, self.goal, self.table = shape, goal, table
+
+    def one(self, row: int) -> Array:
+        """(h, w, ch), scaled to the goal."""
+        if self.table is None:
+            return decode.frame(self.source(row), self.shape, self.goal)
+        return decode.label_map(self.source(row), self.shape, self.goal, self.table)
+
+    def read(self, rows: Iterable[int]) -> Array:
+        return decode.on_threads(self.one, list(rows), (*self.goal, 3 if self.table is None else 1))
+
+
 class Joined:
     """The images of several parts as one, the rows of the first part first."""
 
@@ -125,7 +144,7 @@ class Images:
     taught: Array | None = None  # (n,) False where the class is not in training
     annotations: Array | None = None  # (n, c) human votes
     groups: Mapping[str, Array] = field(default_factory=dict)  # (n,) each: domain, corruption, severity …
-    maps: Pixels | None = field(default=None, repr=False)  # (m, h, w, 1) labels of every pixel, in place of one label
+    maps: Pixels | Frames | None = field(default=None, repr=False)  # (m, h, w, 1) labels of pixels, in place of one
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -199,6 +218,8 @@ class Dataset:
     revision: str  # checksum of labels and images
     labelled: bool = True  # False: the labels mean nothing
     void: int | None = None  # the label of pixels that count nowhere, where images have label maps
+    val: Images | None = None  # its own validation set; None: a tenth of the training images is held out
+    notes: tuple[str, ...] = ()  # what was left out when it was read
 
     @property
     def size(self) -> int:
@@ -296,6 +317,15 @@ def places(root: str | Path | None) -> list[Path]:
     return [*([Path(named).expanduser()] if named else []), Path("~/.cache/nescio/data").expanduser()]
 
 
+def place_of(request: Request) -> Path:
+    """What the path names, from the current folder or from one in which datasets are looked for."""
+    tried = [Path(request.path).expanduser(), *(place / request.path for place in places(request.root))]
+    for place in tried:
+        if place.exists():
+            return place.resolve()
+    raise BadInput(f"There is nothing at {', nor at '.join(map(str, dict.fromkeys(tried)))}.")
+
+
 def find(
     name: str,
     root: Path | None,
@@ -370,16 +400,16 @@ def encoded(
     for sources, labels in parts:
         digest.update(f"{len(sources)} {labels.tolist()}".encode())
         for entry in sources:
-            content = _content(entry, fits)
-            digest.update(len(content).to_bytes(8, "little"))
-            digest.update(content)
+            found = content(entry, fits)
+            digest.update(len(found).to_bytes(8, "little"))
+            digest.update(found)
     held: list[Any] = [Encoded(sources, size, crop) for sources, _ in parts]
     if fits:
         held = [Pixels(partial(file.read, range(len(part[0]))), file) for file, part in zip(held, parts, strict=True)]
     return _dataset(name, held, parts, classes, 3, (size, size), digest)
 
 
-def _content(source: Any, whole: bool) -> Any:
+def content(source: Any, whole: bool) -> Any:
     """What a checksum is taken over: the bytes of an image, or of a file only its class folder, name and length."""
     if not isinstance(source, str):
         return source
@@ -500,8 +530,11 @@ def splits(
     twice = [label for label, after in pairwise(named) if label == after]
     if twice:
         raise BadInput(f"Class {twice[0]} is named twice: a class is in- or out-of-distribution, once.")
-    rest, held = stratified(dataset.train.labels, VALIDATION, seed_for("split", dataset.revision, seed))
-    train, val = (dataset.train.take(rows).of(inside) for rows in (rest, held))
+    if dataset.val is not None:
+        train, val = dataset.train.of(inside), dataset.val.of(inside)
+    else:
+        rest, held = stratified(dataset.train.labels, VALIDATION, seed_for("split", dataset.revision, seed))
+        train, val = (dataset.train.take(rows).of(inside) for rows in (rest, held))
     missing = sorted(set(range(len(inside))) - set(val.labels.tolist()))
     if missing and dataset.train.maps is None:  # of label maps, every image may have every class
         name = dataset.classes[inside[missing[0]]]

@@ -1,9 +1,9 @@
 """The fifteen common corruptions × five severities, batched, on CPU and GPU (Hendrycks and Dietterich 2019).
 
 The constants are those of their CIFAR version below 100 pixels, and of their ImageNet version above. What an image
-becomes is a function of (its pixels, its key, corruption, severity, seed) alone. Frost is drawn, not photographed:
-procedural crystals of the same weight stand for their six photographs. Motion blur follows ImageMagick's one-sided line
-of Gaussian weights; JPEG is Pillow's.
+becomes is a function of (its pixels, its key, corruption, severity, seed) alone. Frost is drawn, not photographed: six
+procedural pictures of ice of the same weight stand for their six photographs. Motion blur follows ImageMagick's
+one-sided line of Gaussian weights; JPEG is Pillow's.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nescio.arrays.parallel import threads
-from nescio.datasets.changes import Change, normals, uniforms
+from nescio.datasets.changes import Change, bits, looked_up, normals, quantiles, uniforms, unsigned
 from nescio.errors import BadInput
 from nescio.identity import seed_for, tag
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LARGE = 100  # pixels from which on the constants of the ImageNet version hold
-CHUNK = 1 << 26  # numbers that are worked on at once, so that memory stays bounded
+# values that are worked on at once: few enough for a core's cache, or so that a GPU's memory stays bounded
+CHUNK = {"cpu": 1 << 18, "cuda": 1 << 22}
 
 # corruption → (constants of the CIFAR version, of the ImageNet version), severities 1 to 5
 # Source: hendrycks/robustness, make_cifar_c.py and make_imagenet_c.py
@@ -101,9 +102,10 @@ CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
 }
 CORRUPTIONS = tuple(CONSTANTS)
 SEVERITIES = (1, 2, 3, 4, 5)
+ON_CPU = ("jpeg_compression",)  # wherever the images are
 
 
-@tag("corruption")
+@tag("corruption-2")
 @dataclass(frozen=True)
 class Corruption(Change):
     """One of the fifteen corruptions at a severity from 1 to 5."""
@@ -132,114 +134,148 @@ class Corruption(Change):
 
         if not len(pixels):
             return pixels
+        if self.name in ON_CPU and pixels.is_cuda:
+            return self.apply(pixels.cpu(), index.cpu()).to(pixels.device)
         constants = CONSTANTS[self.name][max(pixels.shape[1:3]) >= LARGE][self.severity - 1]
         seed = seed_for("corruption", self.name, self.severity, self.seed)
-        rows = max(1, CHUNK // (pixels[0].numel() * 16))
-        parts = zip(pixels.split(rows), index.split(rows), strict=True)
-        with torch.autocast(pixels.device.type, enabled=False):
-            return torch.cat([_WORK[self.name](part, keys, seed, constants) for part, keys in parts])
+        rows = max(1, CHUNK[pixels.device.type] // pixels[0].numel())
+
+        def work(part: Tensor, keys: Tensor) -> Tensor:
+            with torch.autocast(pixels.device.type, enabled=False):
+                return _WORK[self.name](part.contiguous(), keys, seed, constants)
+
+        parts = pixels.split(rows), index.split(rows)
+        return torch.cat(list(map(work, *parts)) if pixels.is_cuda or len(parts[0]) == 1 else _on_threads(work, parts))
 
 
-def _unit(pixels: Tensor) -> Tensor:
-    """(n, ch, h, w) from 0 to 1."""
-    return pixels.permute(0, 3, 1, 2).float() / 255
+def _on_threads(work: Callable[[Tensor, Tensor], Tensor], parts: Any) -> list[Tensor]:
+    """Parts side by side, each on one thread: to share every small step among threads takes longer."""
+    import torch
+
+    count = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(work, *parts))
+    finally:
+        torch.set_num_threads(count)  # the workers' was also that of threads to come
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """(n, h, w, ch) uint8; values are cut off below, as the published files do."""
-    return (x.clamp(0, 1) * 255).byte().permute(0, 2, 3, 1).contiguous()
+    """Values from 0 to 255 as uint8. They are cut off below, as the published files do; a thousandth more, so that the
+    rounding of a sum takes no level away."""
+    return (x + 1e-3).clamp_(0, 255).byte()
 
 
-def _like(x: Tensor, index: Tensor, seed: int, draw: Callable[[Tensor, int, int], Tensor]) -> Tensor:
-    """A random number for every value of x."""
-    return draw(index, x[0].numel(), seed).view(x.shape)
+def _by_pixel(pixels: Tensor) -> Tensor:
+    """(h·w, ch, n) from 0 to 255: what is done to all pixels of one place goes through memory in one piece."""
+    n, h, w, ch = pixels.shape
+    return pixels.view(n, -1).t().contiguous().float().view(h * w, ch, n)
+
+
+def _by_image(x: Tensor, like: Tensor) -> Tensor:
+    """Back to the shape of the images."""
+    return x.view(-1, x.shape[-1]).t().contiguous().view(like.shape)
 
 
 # ---- noise
 
 
 def _gaussian_noise(pixels: Tensor, index: Tensor, seed: int, sigma: float) -> Tensor:
-    x = _unit(pixels)
-    return _bytes(x + sigma * _like(x, index, seed, normals))
-
-
-def _shot_noise(pixels: Tensor, index: Tensor, seed: int, rate: float) -> Tensor:
-    import torch
-
-    table, width = _poisson(rate)
-    levels = pixels.permute(0, 3, 1, 2).long()
-    u = _like(levels, index, seed, uniforms).double()
-    counts = torch.searchsorted(table.to(pixels.device), (levels + u).contiguous()) - levels * width
-    return _bytes(counts.float() / rate)
+    draws = unsigned(bits(index, pixels[0].numel(), seed)).view(pixels.shape)
+    return looked_up(_whole_noise(sigma, pixels.device), draws).add_(pixels).clamp_(0, 255).byte()
 
 
 @lru_cache(maxsize=16)
-def _poisson(rate: float) -> tuple[Tensor, int]:
-    """level + CDF of Poisson(level/255·rate) for the 256 levels, one rising array; how many counts each level has.
+def _whole_noise(sigma: float, device: Any) -> Tensor:
+    """(65536,) int16: quantiles of the noise, cut off below; pixels are whole, so that their sum needs no cut."""
+    import torch
 
-    An image has 256 levels only: a search in their CDFs draws exactly.
-    """
+    with torch.inference_mode(False):
+        return (255 * sigma * quantiles(device)).floor().short()
+
+
+def _shot_noise(pixels: Tensor, index: Tensor, seed: int, rate: float) -> Tensor:
+    draws = unsigned(bits(index, pixels[0].numel(), seed)).view(pixels.shape)
+    return looked_up(_poisson(rate, pixels.device), draws.add_(pixels, alpha=1 << 16))
+
+
+@lru_cache(maxsize=16)
+def _poisson(rate: float, device: Any) -> Tensor:
+    """(256 · 65536,) uint8: for each level of a pixel, 65,536 quantiles of Poisson(level/255·rate), as pixels."""
     import torch
     from scipy.special import pdtr
 
-    width = int(rate + 12 * math.sqrt(rate) + 20)
-    means = np.arange(256)[:, None] / 255 * rate
-    cdf = pdtr(np.arange(width), means)
-    cdf[:, -1] = 1.0
-    return torch.from_numpy((np.arange(256)[:, None] + cdf).reshape(-1)), width
+    counts = np.arange(int(rate + 12 * math.sqrt(rate) + 20))
+    shown = np.minimum(counts * 255 / rate + 1e-3, 255).astype(np.uint8)
+    ends = np.rint(pdtr(counts, np.arange(256)[:, None] / 255 * rate) * (1 << 16)).astype(np.int64)
+    ends[:, -1] = 1 << 16
+    with torch.inference_mode(False):
+        return torch.from_numpy(np.concatenate([np.repeat(shown, np.diff(row, prepend=0)) for row in ends])).to(device)
 
 
 def _impulse_noise(pixels: Tensor, index: Tensor, seed: int, share: float) -> Tensor:
+    draws = bits(index, pixels[0].numel(), seed).view(pixels.shape)
+    few = round(share / 2 * (1 << 16))
+    white = (draws >= (1 << 15) - few).byte().neg_()  # 255 where it is true
+    return (pixels * (draws >= few - (1 << 15))).bitwise_or_(white)
+
+
+# ---- blur: images are (n, h, w, ch) float, from 0 to 255
+
+
+def _filtered(x: Tensor, kernel: Any) -> Tensor:
+    """Each channel by one kernel (k, l), tap by tap; edges are mirrored without repeating the edge itself."""
     import torch
 
-    x = _unit(pixels)
-    u = _like(x, index, seed, uniforms)
-    x = torch.where(u < share / 2, torch.zeros_like(x), x)
-    return _bytes(torch.where(u > 1 - share / 2, torch.ones_like(x), x))
+    h, w = x.shape[1:3]
+    down, across = kernel.shape[0] // 2, kernel.shape[1] // 2
+    padded = _at(x, _mirrored(h, down, x.device), _mirrored(w, across, x.device))
+    total = torch.zeros_like(x)
+    for (line, column), weight in np.ndenumerate(kernel):
+        if weight > 1e-7:
+            total.add_(padded[:, line : line + h, column : column + w], alpha=float(weight))
+    return total
 
 
-# ---- blur
+def _at(x: Tensor, lines: Tensor, columns: Tensor) -> Tensor:
+    """The images at these lines and columns."""
+    return x.index_select(1, lines).index_select(2, columns)
 
 
-def _filtered(x: Tensor, kernel: Tensor) -> Tensor:
-    """Each channel by one kernel (k, k); edges are mirrored without repeating the edge itself."""
-    from torch.nn import functional as F
-
-    n, ch, h, w = x.shape
-    top, left = kernel.shape[0] // 2, kernel.shape[1] // 2
-    padded = F.pad(x, (left, left, top, top), mode="reflect").reshape(n * ch, 1, h + 2 * top, w + 2 * left)
-    return F.conv2d(padded, kernel.to(x)[None, None]).view(n, ch, h, w)
-
-
-def _gaussian_kernel(sigma: float, reach: int) -> Tensor:
+def _mirrored(size: int, reach: int, device: Any) -> Tensor:
+    """Places from −reach on, mirrored at the edges."""
     import torch
 
-    at = torch.arange(-reach, reach + 1, dtype=torch.float64)
-    kernel = torch.exp(-(at**2) / (2 * max(sigma, 1e-6) ** 2))
+    place = torch.arange(-reach, size + reach, device=device).abs()
+    return (size - 1) - ((size - 1) - place).abs()
+
+
+def _gaussian_kernel(sigma: float, reach: int) -> Any:
+    kernel = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * max(sigma, 1e-6) ** 2))
     return kernel / kernel.sum()
 
 
 def _smoothed(x: Tensor, sigma: float) -> Tensor:
     """Gaussian blur, four deviations wide."""
-    kernel = _gaussian_kernel(sigma, min(int(4 * sigma + 0.5), min(x.shape[-2:]) - 1))
+    kernel = _gaussian_kernel(sigma, min(int(4 * sigma + 0.5), min(x.shape[1:3]) - 1))
     return _filtered(_filtered(x, kernel[:, None]), kernel[None]) if len(kernel) > 1 else x
 
 
 def _defocus_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, float]) -> Tensor:
-    return _bytes(_filtered(_unit(pixels), _disk(*constants)))
+    return _bytes(_filtered(pixels.float(), _disk(*constants)))
 
 
 @lru_cache(maxsize=16)
-def _disk(radius: float, blur: float) -> Tensor:
+def _disk(radius: float, blur: float) -> Any:
     """A disk whose edge is blurred; trimmed where it is nothing."""
-    import torch
+    from scipy.ndimage import correlate1d
 
     reach = 8 if radius <= 8 else int(radius)
-    at = torch.arange(-reach, reach + 1, dtype=torch.float64)
-    disk = (at[:, None] ** 2 + at**2 <= radius**2).double()
+    at = np.arange(-reach, reach + 1)
+    disk = (at[:, None] ** 2 + at**2 <= radius**2).astype(np.float64)
     edge = _gaussian_kernel(blur, 1 if radius <= 8 else 2)
-    kernel = _filtered(_filtered((disk / disk.sum())[None, None], edge[:, None]), edge[None])[0, 0]
-    used = int((kernel.amax(0) > 0).nonzero().flatten()[0])
+    kernel = correlate1d(correlate1d(disk / disk.sum(), edge, 0, mode="mirror"), edge, 1, mode="mirror")
+    used = int(np.flatnonzero(kernel.max(0) > 1e-7)[0])
     return kernel[used : len(kernel) - used, used : len(kernel) - used]
 
 
@@ -251,59 +287,106 @@ def _glass_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float
     import torch
 
     sigma, reach, rounds = constants
-    x = _smoothed(_unit(pixels), sigma)
-    n, ch, h, w = x.shape
+    x = _smoothed(pixels.float(), sigma)
+    n, h, w, ch = x.shape
     line, column = torch.arange(h, device=x.device)[:, None], torch.arange(w, device=x.device)
+    start = torch.arange(n, device=x.device)[:, None, None] * (h * w)
+    inside = (line > reach) & (line <= h - reach) & (column > reach) & (column <= w - reach)
     for number in range(rounds):
-        draws = uniforms(index, 2 * h * w, seed + number).view(n, 2, h, w)
-        moves = (draws * 2 * reach).long().clamp_max(2 * reach - 1) - reach
-        places = (line + moves[:, 0]).clamp(0, h - 1) * w + (column + moves[:, 1]).clamp(0, w - 1)
-        inside = (line > reach) & (line <= h - reach) & (column > reach) & (column <= w - reach)
-        places = torch.where(inside, places, line * w + column)
-        x = x.flatten(2).gather(2, places.view(n, 1, h * w).expand(n, ch, h * w)).view(x.shape)
+        moves = (unsigned(bits(index, 2 * h * w, seed + number)) * (2 * reach) >> 16).view(n, 2, h, w) - reach
+        places = (line + moves[:, 0]).clamp_(0, h - 1) * w + (column + moves[:, 1]).clamp_(0, w - 1)
+        places = start + torch.where(inside, places, line * w + column)
+        x = x.view(n * h * w, ch).index_select(0, places.view(-1)).view(x.shape)
     return _bytes(_smoothed(x, sigma))
 
 
 def _motion_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[int, float]) -> Tensor:
     angle = (uniforms(index, 1, seed)[:, 0] - 0.5) * (math.pi / 2)
-    return _bytes(_along(_unit(pixels), *constants, angle))
+    return _bytes(_along(pixels.float(), *constants, angle))
 
 
 def _along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
-    """Every image blurred along a line at its own angle, by one-sided Gaussian weights; the edges go on."""
+    """Every image blurred along a line at its own angle, by one-sided Gaussian weights; the edges go on.
+
+    In order of their angles, images that move alike at a step lie side by side: they are moved in one piece.
+    """
     import torch
 
-    n, ch, h, w = x.shape
-    at = torch.arange(2 * radius + 1, dtype=torch.float64)
-    weights = torch.exp(-(at**2) / (2 * sigma**2))
-    weights = (weights / weights.sum()).to(x)
-    lines, columns = torch.arange(h, device=x.device), torch.arange(w, device=x.device)
-    flat, total = x.reshape(n, ch, h * w), torch.zeros_like(x)
-    for step, weight in enumerate(weights):
-        down = (step * angle.sin()).round().long()
-        across = (step * angle.cos()).round().long()
-        line = (lines + down[:, None]).clamp(0, h - 1)
-        column = (columns + across[:, None]).clamp(0, w - 1)
-        places = (line[:, :, None] * w + column[:, None]).view(n, 1, h * w).expand(n, ch, h * w)
-        total += weight * flat.gather(2, places).view(n, ch, h, w)
+    h, w = x.shape[1:3]
+    order = angle.argsort()
+    steps = np.arange(2 * radius + 1)
+    weights = np.exp(-(steps**2) / (2 * sigma**2))
+    weights = weights[weights > 1e-5 * weights.sum()] / weights.sum()
+    steps = steps[: len(weights)]
+    turned = angle[order].double().cpu().numpy()[:, None]
+    down = np.rint(steps * np.sin(turned)).astype(np.int64)  # (n, steps)
+    across = np.rint(steps * np.cos(turned)).astype(np.int64)
+    top, left = down.min(), across.min()
+    lines = torch.arange(top, h + down.max(), device=x.device).clamp_(0, h - 1)
+    columns = torch.arange(left, w + across.max(), device=x.device).clamp_(0, w - 1)
+    padded, total = _at(x[order], lines, columns), torch.zeros_like(x)
+    for step, weight in enumerate(weights.tolist()):
+        moves = np.stack([down[:, step] - top, across[:, step] - left], 1)
+        starts = np.flatnonzero(np.any(np.diff(moves, axis=0, prepend=-1), axis=1)).tolist()
+        for start, end in pairwise([*starts, len(x)]):
+            line, column = moves[start].tolist()
+            total[start:end].add_(padded[start:end, line : line + h, column : column + w], alpha=weight)
+    return total[order.argsort()]
+
+
+def _zoom_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, float]) -> Tensor:
+    n, h, w, ch = pixels.shape
+    factors = 1.0, *np.arange(1, *constants).tolist()
+    x = _by_pixel(pixels)
+    if max(h, w) < LARGE:
+        x = _mapped(x, *_zooms(h, w, factors))
+    else:  # one map for all zooms would have too many places
+        x = x.view(h, w, ch * n)
+        x = sum(_zoomed(x, factor) for factor in factors) / len(factors)
+    return _by_image(_bytes(x.view(h * w, ch, n)), pixels)
+
+
+def _mapped(x: Tensor, places: Any, weights: Any, axis: int = 0) -> Tensor:
+    """Weighted sums of k lines of x along an axis: places and weights (k, q), q lines instead of those of x."""
+    import torch
+
+    shape = [-1 if number == axis else 1 for number in range(x.ndim)]
+    total: Any = 0
+    for place, weight in zip(torch.from_numpy(places).to(x.device), torch.from_numpy(weights).to(x), strict=True):
+        total = total + x.index_select(axis, place).mul_(weight.view(shape))
     return total
 
 
 def _zoomed(x: Tensor, factor: float) -> Tensor:
-    """The middle of the images, enlarged."""
-    import torch
-    from torch.nn import functional as F
-
-    theta = torch.tensor([[1 / factor, 0, 0], [0, 1 / factor, 0]], device=x.device).expand(len(x), 2, 3)
-    grid = F.affine_grid(theta, list(x.shape), align_corners=True)
-    return F.grid_sample(x, grid, padding_mode="border", align_corners=True)
+    """The middle of the images (h, w, …), enlarged bilinearly."""
+    h, w = x.shape[:2]
+    return _mapped(_mapped(x, *_sparse(_zoom(h, factor))), *_sparse(_zoom(w, factor)), axis=1)
 
 
-def _zoom_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, float]) -> Tensor:
-    end, step = constants
-    x = _unit(pixels)
-    factors = np.arange(1, end, step).tolist()
-    return _bytes((x + sum(_zoomed(x, factor) for factor in factors)) / (len(factors) + 1))
+@lru_cache(maxsize=16)
+def _zooms(h: int, w: int, factors: tuple[float, ...]) -> tuple[Any, Any]:
+    """Places and weights (k, h·w) of the mean of an image's middle, enlarged by each factor."""
+    from scipy.sparse import csr_array, kron
+
+    return _sparse(csr_array(sum(kron(_zoom(h, factor), _zoom(w, factor)) for factor in factors)) / len(factors))
+
+
+def _zoom(size: int, factor: float) -> Any:
+    """The sparse matrix (size, size) that enlarges the middle of a line, bilinearly."""
+    from scipy.sparse import csr_array
+
+    place = (size - 1) / 2 + (np.arange(size) - (size - 1) / 2) / factor
+    low = np.minimum(np.floor(place).astype(int), size - 2)
+    values = np.concatenate([1 - (place - low), place - low])
+    return csr_array((values, (np.tile(np.arange(size), 2), np.concatenate([low, low + 1]))), (size, size))
+
+
+def _sparse(weights: Any) -> tuple[Any, Any]:
+    """Places and weights (k, q) of a sparse matrix (q, p), k the most values in a line."""
+    counts = np.diff(weights.indptr)
+    at = np.arange(counts.max())[:, None]
+    used, place = at < counts, np.minimum(weights.indptr[:-1] + at, len(weights.data) - 1)
+    return np.where(used, weights.indices[place], 0).astype(np.int64), np.where(used, weights.data[place], 0.0)
 
 
 # ---- weather
@@ -313,54 +396,62 @@ def _snow(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, ...]
     import torch
 
     mean, spread, zoom, threshold, radius, sigma, weight = constants
-    x = _unit(pixels)
-    n, _, h, w = x.shape
-    flakes = (mean + spread * normals(index, h * w, seed)).view(n, 1, h, w)
-    flakes = _zoomed(flakes, zoom)
-    flakes = torch.where(flakes < threshold, torch.zeros_like(flakes), flakes).clamp(0, 1)
+    n, h, w, _ = pixels.shape
+    flakes = (mean + spread * normals(index, h * w, seed)).t().contiguous().view(h, w, n)
+    flakes = _zoomed(flakes, zoom).view(h * w, n).t()
+    flakes = torch.where(flakes < threshold, 0, flakes).clamp_(0, 1).mul_(255).contiguous().view(n, h, w, 1)
     angle = -math.radians(135) + uniforms(index, 1, seed + 1)[:, 0] * (math.pi / 2)
     flakes = _along(flakes, int(radius), sigma, angle)
-    x = weight * x + (1 - weight) * torch.maximum(x, _grey(x) * 1.5 + 0.5)
-    return _bytes(x + flakes + flakes.rot90(2, (2, 3)))
+    x = pixels.float()
+    pale = torch.maximum(x, _grey(x) * 1.5 + 127.5)
+    return _bytes(torch.lerp(pale, x, weight) + (flakes + flakes.rot90(2, (1, 2))))
 
 
 def _grey(x: Tensor) -> Tensor:
-    if x.shape[1] == 1:
+    if x.shape[-1] == 1:
         return x
-    red, green, blue = x[:, :1], x[:, 1:2], x[:, 2:3]
-    return 0.299 * red + 0.587 * green + 0.114 * blue
+    return 0.299 * x[..., :1] + 0.587 * x[..., 1:2] + 0.114 * x[..., 2:3]
 
 
 def _frost(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, float]) -> Tensor:
-    own, ice = constants
-    x = _unit(pixels)
-    return _bytes(own * x + ice * _crystals(x, index, seed))
-
-
-def _crystals(x: Tensor, index: Tensor, seed: int) -> Tensor:
-    """Procedural frost: thin bright needles between the cells of scattered points, on a cloudy bluish ground."""
+    """A part of one of six pictures of ice, each image its own."""
     import torch
 
-    n, ch, h, w = x.shape
-    points = 24
-    place = uniforms(index, 2 * points, seed).view(n, points, 2)
-    down, across = torch.linspace(0, 1, h, device=x.device), torch.linspace(0, 1, w, device=x.device)
-    away = (down[:, None, None] - place[:, None, None, :, 0]) ** 2 + (across[:, None] - place[:, None, None, :, 1]) ** 2
-    nearest = away.sqrt().topk(2, largest=False).values
-    needles = torch.exp(-((nearest[..., 1] - nearest[..., 0]) * 22))
-    cloud = _plasma(index, max(h, w), 2.2, seed + 1)[:, :h, :w]
-    ice = (0.35 + 0.3 * cloud + 0.45 * needles).clamp(0, 1)[:, None]
-    tint = torch.tensor([0.86, 0.94, 1.0], device=x.device)[:, None, None] if ch == 3 else 1.0
-    return ice * tint
+    own, weight = constants
+    h, w, ch = pixels.shape[1:]
+    pictures = _ice(h, w, seed, pixels.device).unfold(1, h, 1).unfold(2, w, 1)
+    draws = uniforms(index, 3, seed) * torch.tensor(pictures.shape[:3], device=pixels.device)
+    ice = pictures[tuple(draws.long().unbind(1))][..., None]
+    tint = torch.tensor([0.86, 0.94, 1.0], device=pixels.device) if ch == 3 else 1.0
+    return _bytes(own * pixels + weight * ice * tint)
+
+
+@lru_cache(maxsize=8)
+def _ice(h: int, w: int, seed: int, device: Any) -> Tensor:
+    """(6, 2h, 2w) procedural frost from 0 to 255: bright needles between the cells of scattered points, on clouds.
+
+    Made on the CPU, so that every device shows the same; large pictures are drawn at 512 pixels.
+    """
+    import torch
+    from scipy.spatial import cKDTree
+    from torch.nn import functional as F
+
+    numbers, points, side = torch.arange(6), 96, min(2 * max(h, w), 512)
+    scattered = uniforms(numbers, 2 * points, seed).view(6, points, 2).numpy()
+    place = np.stack(np.meshgrid(*[np.linspace(0, 1, side)] * 2, indexing="ij"), -1)
+    nearest = np.stack([cKDTree(each).query(place, 2)[0] for each in scattered])
+    needles = torch.from_numpy(np.exp(-44 * (nearest[..., 1] - nearest[..., 0]))).float()
+    with torch.inference_mode(False):
+        ice = (0.35 + 0.3 * _plasma(numbers, side, 2.2, seed)[:, :side, :side] + 0.45 * needles).clamp(0, 1)
+        return F.interpolate(255 * ice[:, None], (2 * h, 2 * w), mode="bilinear")[:, 0].to(device)
 
 
 def _fog(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, float]) -> Tensor:
     strength, decay = constants
-    x = _unit(pixels)
-    h, w = x.shape[-2:]
-    peak = x.flatten(1).amax(1)[:, None, None, None]
-    mist = _plasma(index, max(h, w), decay, seed)[:, None, :h, :w]
-    return _bytes((x + strength * mist) * peak / (peak + strength))
+    h, w = pixels.shape[1:3]
+    peak = pixels.flatten(1).amax(1).float()[:, None, None, None]
+    mist = _plasma(index, max(h, w), decay, seed)[:, :h, :w, None]
+    return _bytes((pixels + 255 * strength * mist) * (peak / (peak + 255 * strength)))
 
 
 def _plasma(index: Tensor, size: int, decay: float, seed: int) -> Tensor:
@@ -368,7 +459,7 @@ def _plasma(index: Tensor, size: int, decay: float, seed: int) -> Tensor:
     import torch
 
     m = 1 << max(1, (size - 1).bit_length())
-    draws = uniforms(index, m * m, seed).view(-1, m, m) * 2 - 1
+    draws = bits(index, m * m, seed).view(-1, m, m) * 2.0**-15
     cloud = torch.zeros_like(draws)
     step, wobble = m, 100.0
     while step >= 2:
@@ -388,65 +479,64 @@ def _plasma(index: Tensor, size: int, decay: float, seed: int) -> Tensor:
 
 
 def _brightness(pixels: Tensor, index: Tensor, seed: int, more: float) -> Tensor:
-    import torch
-
-    x = _unit(pixels)
+    x = _by_pixel(pixels)
     value = x.amax(1, keepdim=True)
-    lifted = (value + more).clamp(0, 1)
+    lifted = (value + 255 * more).clamp_(0, 255)
     # colours of one hue and saturation are multiples of each other; black becomes grey
-    return _bytes(torch.where(value > 0, x / value.clamp_min(1e-6) * lifted, lifted))
+    black = value == 0
+    return _by_image(_bytes(x * (lifted / value.clamp_min(1)) + lifted * black), pixels)
 
 
 # ---- digital
 
 
 def _contrast(pixels: Tensor, index: Tensor, seed: int, factor: float) -> Tensor:
-    x = _unit(pixels)
-    mean = x.mean((2, 3), keepdim=True)
-    return _bytes((x - mean) * factor + mean)
+    x = _by_pixel(pixels)
+    return _by_image(_bytes(x * factor + (1 - factor) * x.mean(0)), pixels)
 
 
 def _elastic_transform(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, float, float]) -> Tensor:
     import torch
     from torch.nn import functional as F
 
-    x = _unit(pixels)
-    n, _, h, w = x.shape
+    n, h, w, _ = pixels.shape
+    device = pixels.device
     size = 244 if max(h, w) >= LARGE else max(h, w)
     strength, smooth, corner = (constant * size for constant in constants)
     # an affine map that moves three points around the middle by up to `corner` pixels
     third = min(h, w) // 3
-    centre = torch.tensor([w / 2, h / 2], device=x.device)
-    before = torch.stack([centre + third, centre + torch.tensor([third, -third], device=x.device), centre - third])
+    centre = torch.tensor([w / 2, h / 2], device=device)
+    before = torch.stack([centre + third, centre + torch.tensor([third, -third], device=device), centre - third])
     after = before + corner * (2 * uniforms(index, 6, seed).view(n, 3, 2) - 1)
-    ones = torch.ones(n, 3, 1, device=x.device)
+    ones = torch.ones(n, 3, 1, device=device)
     affine = torch.linalg.solve(torch.cat([after, ones], 2).double(), before.double().expand(n, 3, 2)).float()
     down, across = torch.meshgrid(
-        torch.arange(h, device=x.device).float(), torch.arange(w, device=x.device).float(), indexing="ij"
+        torch.arange(h, device=device).float(), torch.arange(w, device=device).float(), indexing="ij"
     )
     places = torch.stack([across, down, torch.ones_like(down)], -1).view(1, h * w, 3) @ affine
     places = places.view(n, h, w, 2)
     if strength:
-        noise = (2 * uniforms(index, 2 * h * w, seed + 1) - 1).view(n, 2, h, w)
-        places = places + strength * _smoothed(noise, smooth).permute(0, 2, 3, 1)
-    grid = (2 * places + 1) / torch.tensor([w, h], device=x.device) - 1
-    return _bytes(F.grid_sample(x, grid, padding_mode="reflection", align_corners=False))
+        noise = (bits(index, 2 * h * w, seed + 1) * 2.0**-15).view(n, h, w, 2)
+        places = places + strength * _smoothed(noise, smooth)
+    grid = (2 * places + 1) / torch.tensor([w, h], device=device) - 1
+    x = pixels.permute(0, 3, 1, 2).float()
+    return _bytes(F.grid_sample(x, grid, padding_mode="reflection", align_corners=False)).permute(0, 2, 3, 1)
 
 
 def _pixelate(pixels: Tensor, index: Tensor, seed: int, share: float) -> Tensor:
-    h, w = pixels.shape[1:3]
+    n, h, w, ch = pixels.shape
     small = int(h * share), int(w * share)
-    x = pixels.permute(0, 3, 1, 2).float()
+    x = _by_pixel(pixels).view(h, w, ch * n)
     for goal, start in ((small, (h, w)), ((h, w), small)):  # across first, halves rounded up, as Pillow does
-        x = (x @ _box(start[1], goal[1]).to(x).T + 0.5).floor()
-        x = (_box(start[0], goal[0]).to(x) @ x + 0.5).floor()
-    return x.clamp(0, 255).byte().permute(0, 2, 3, 1).contiguous()
+        x = (_mapped(x, *_box(start[1], goal[1]), axis=1) + 0.5).floor_()
+        x = (_mapped(x, *_box(start[0], goal[0])) + 0.5).floor_()
+    return _by_image(x.clamp_(0, 255).byte().view(h * w, ch, n), pixels)
 
 
 @lru_cache(maxsize=64)
-def _box(start: int, goal: int) -> Tensor:
-    """(goal, start) weights of Pillow's box filter."""
-    import torch
+def _box(start: int, goal: int) -> tuple[Any, Any]:
+    """Places and weights (k, goal) of Pillow's box filter."""
+    from scipy.sparse import csr_array
 
     scale = start / goal
     reach = 0.5 * max(scale, 1.0)
@@ -457,7 +547,7 @@ def _box(start: int, goal: int) -> Tensor:
         at = (np.arange(first, last) - centre + 0.5) / max(scale, 1.0)
         weights[row, first:last] = (at > -0.5) & (at <= 0.5)
         weights[row] /= weights[row].sum()
-    return torch.from_numpy(weights)
+    return _sparse(csr_array(weights))
 
 
 def _jpeg_compression(pixels: Tensor, index: Tensor, seed: int, quality: int) -> Tensor:
@@ -471,8 +561,7 @@ def _jpeg_compression(pixels: Tensor, index: Tensor, seed: int, quality: int) ->
         found = np.asarray(Image.open(file))
         return found[..., None] if grey else found
 
-    with ThreadPoolExecutor(threads()) as pool:
-        return torch.from_numpy(np.stack(list(pool.map(again, pixels.cpu().numpy())))).to(pixels.device)
+    return torch.from_numpy(np.stack([again(image) for image in pixels.numpy()]))
 
 
 _WORK: dict[str, Callable[[Tensor, Tensor, int, Any], Tensor]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -91,12 +91,62 @@ def _eight_bits(image: Any) -> Any:
 
 def decode_all(sources: Sequence[Any], size: int, crop: float = CROP) -> NDArray[np.uint8]:
     """Many images at once, (n, size, size, 3), on as many threads as there are cores."""
-    out = np.empty((len(sources), size, size, 3), np.uint8)
+    return on_threads(lambda source: decode(source, size, crop), sources, (size, size, 3))
+
+
+def on_threads(
+    one: Callable[[Any], Any], sources: Sequence[Any], shape: tuple[int, ...], what: str = "decoding images"
+) -> NDArray[np.uint8]:
+    """(n, *shape): what a function makes of each, on as many threads as there are cores."""
+    out = np.empty((len(sources), *shape), np.uint8)
     with ThreadPoolExecutor(threads()) as pool:
-        found = pool.map(lambda source: decode(source, size, crop), sources)
-        for row, image in enumerate(track(found, "decoding images", total=len(sources))):
+        for row, image in enumerate(track(pool.map(one, sources), what, total=len(sources))):
             out[row] = image
     return out
+
+
+def frame(path: str, shape: tuple[int, int], goal: tuple[int, int]) -> NDArray[np.uint8]:
+    """A whole image of this shape (height, width), scaled to another one: (h, w, 3)."""
+    from PIL import Image
+
+    image = rgb(path)
+    _check_shape(path, image, shape)
+    return np.array(image.resize(goal[::-1], Image.Resampling.BILINEAR))
+
+
+def label_map(path: str, shape: tuple[int, int], goal: tuple[int, int], table: NDArray[Any]) -> NDArray[np.uint8]:
+    """A label map of this shape, scaled to another one by the nearest pixel: (h, w, 1). `table` (256,) gives the class
+    of every value in the file, −1 where it has none."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as file:
+            if file.mode not in ("L", "P"):
+                raise BadInput(f"{path} is no label map: it must have one number a pixel, as a grey or palette PNG.")
+            _check_shape(path, file, shape)
+            found = table[np.asarray(file.resize(goal[::-1], Image.Resampling.NEAREST))]
+    except (OSError, SyntaxError) as error:
+        reason = getattr(error, "strerror", None) or "it is damaged, cut short, or no image"
+        raise BadInput(f"{path} cannot be read: {reason}.") from error
+    if found.min() < 0:
+        known = np.flatnonzero(table >= 0)
+        raise BadInput(f"{path} holds labels that name no class: they must be among {_spans(known)}.")
+    return found.astype(np.uint8)[..., None]
+
+
+def _check_shape(path: str, image: Any, shape: tuple[int, int]) -> None:
+    if image.size[::-1] != shape:
+        width, height = image.size
+        raise BadInput(
+            f"{path} has {height} × {width} pixels, and the first image {shape[0]} × {shape[1]}: images and label maps "
+            "of a set must have one size."
+        )
+
+
+def _spans(numbers: NDArray[Any]) -> str:
+    """0–18, 255."""
+    parts = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts)
 
 
 def thumbnail(source: Any, side: int = 96) -> bytes:

@@ -69,7 +69,8 @@ class ImageSet(Checked):
     def load(self, root: str | Path | None = None, store: Store | None = None) -> LoadedImages:
         """The rows; no image is decoded, but to find those that can be read, which a store remembers."""
         where = None if root is None else str(root)
-        loaded = _loaded(replace(self, readable=False), where, os.environ.get("NESCIO_DATA"), os.getcwd())
+        rows = replace(self, readable=False, view=None, change=None)  # which rows these are depends on none of them
+        loaded = _loaded(rows, where, os.environ.get("NESCIO_DATA"), os.getcwd())
         if self.readable:
             from nescio.datasets.views import readable
 

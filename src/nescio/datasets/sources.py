@@ -8,7 +8,7 @@ import os
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +26,7 @@ from nescio.datasets.base import (
     Request,
     encoded,
     find,
-    places,
+    place_of,
     resident,
     source,
     stratified,
@@ -197,7 +197,7 @@ def tiny_imagenet(request: Request) -> Dataset:
     folder = find("tiny-imagenet", request.root, folders, files, published)
     wnids = sorted((folder / "wnids.txt").read_text("utf-8", "replace").split())
     number = {wnid: label for label, wnid in enumerate(wnids)}
-    train = [] if request.wanted == "test" else _files_of(folder / "train", wnids)
+    train = [] if request.wanted == "test" else _files_of(folder / "train", wnids, FolderWalk())
     notes = folder / "val/val_annotations.txt"
     test = []
     for line in sorted(notes.read_text("utf-8", "replace").splitlines()):
@@ -227,7 +227,7 @@ def imagenet(request: Request) -> Dataset:
     wanted = ["train", "val"] if request.wanted == "both" else ["val"]
     if not request.path:
         return _imagenet(find("imagenet", request.root, folders, wanted, published), request)
-    place = _place(request)
+    place = place_of(request)
     inside = next((place / name for name in (".", *folders) if (place / name / "val").is_dir()), None)
     if inside is not None:
         return _imagenet(inside, request)
@@ -236,7 +236,6 @@ def imagenet(request: Request) -> Dataset:
     return _class_folders("imagenet", None, place, request.size)
 
 
-Seen = dict[tuple[int, int], str]  # folders of a dataset that were looked into, by device and number
 WNID = re.compile(r"n\d{8}")
 SOLUTION = "LOC_val_solution.csv"
 
@@ -252,7 +251,8 @@ def _imagenet(place: Path, request: Request) -> Dataset:
     classes = sorted(set(wnids.values()))
     number = {wnid: label for label, wnid in enumerate(classes)}
     rows = [(str(val / f"{name}.JPEG"), number[wnid]) for name, wnid in sorted(wnids.items())]
-    shown = [] if request.wanted == "test" or not (place / "train").is_dir() else _files_of(place / "train", classes)
+    train = place / "train" if request.wanted != "test" and (place / "train").is_dir() else None
+    shown = _files_of(train, classes, FolderWalk()) if train else []
     return encoded("imagenet", _part(shown), _part(rows), classes, request.size)
 
 
@@ -260,7 +260,7 @@ def _imagenet(place: Path, request: Request) -> Dataset:
 def folder(request: Request) -> Dataset:
     """folder:PATH: PATH/train/CLASS/*.jpg and PATH/test/CLASS/*.jpg (or val); or PATH/CLASS/*.jpg alone, of which a
     fixed, stratified fifth is then the test set. folder:PATH@SIZE for another size than 224 pixels."""
-    place = _place(request)
+    place = place_of(request)
     if not place.is_dir():
         raise BadInput(f"{place} is not a folder.")
     held_out = next((name for name in ("test", "val") if (place / name).is_dir()), None)
@@ -270,26 +270,17 @@ def folder(request: Request) -> Dataset:
         return _divided(place.name, place, held_out, request)
     if request.wanted != "both":  # nothing here was trained on: all of it is test images
         return _class_folders(place.name, None, place, request.size)
-    classes = _folders(place)
-    rows = _files_of(place, classes)
+    classes, walk = _folders(place), FolderWalk()
+    rows = _files_of(place, classes, walk)
     parts = stratified(np.array([label for _, label in rows]), 0.2, seed=0)
     train, test = (_part([rows[row] for row in part]) for part in parts)
-    return encoded(place.name, train, test, classes, request.size)
+    return replace(encoded(place.name, train, test, classes, request.size), notes=walk.notes)
 
 
 def _divided(name: str, place: Path, held_out: str, request: Request) -> Dataset:
     """PATH/train beside PATH/test or PATH/val; where test images alone are wanted, or there, without the former."""
     train = None if request.wanted == "test" or not (place / "train").is_dir() else place / "train"
     return _class_folders(name, train, place / held_out, request.size)
-
-
-def _place(request: Request) -> Path:
-    """What the path names, from the current folder or from one in which datasets are looked for."""
-    tried = [Path(request.path).expanduser(), *(place / request.path for place in places(request.root))]
-    for place in tried:
-        if place.exists():
-            return place.resolve()
-    raise BadInput(f"There is nothing at {', nor at '.join(map(str, dict.fromkeys(tried)))}.")
 
 
 def _folders(place: Path) -> list[str]:
@@ -300,13 +291,29 @@ def _folders(place: Path) -> list[str]:
     return names
 
 
-def _files_of(place: Path, classes: Sequence[str], seen: Seen | None = None) -> list[tuple[str, int]]:
+@dataclass
+class FolderWalk:
+    """What was met on the way through the folders of a dataset."""
+
+    folders: dict[tuple[int, int], str] = field(default_factory=dict)  # by device and number
+    skipped: list[str] = field(default_factory=list)  # files that are no images by their endings
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How many files were skipped, and which endings they have."""
+        if not self.skipped:
+            return ()
+        endings = sorted({Path(name).suffix.lower() or "no ending" for name in self.skipped})
+        count = len(self.skipped)
+        return (f"{count:,} file{'s' * (count != 1)} skipped: {', '.join(endings)}.",)
+
+
+def _files_of(place: Path, classes: Sequence[str], walk: FolderWalk) -> list[tuple[str, int]]:
     """(path, label) of every image under the classes' folders, by class and then by name."""
     rows: list[tuple[str, int]] = []
-    seen = seen if seen is not None else {}
     for label, name in enumerate(classes):
         before = len(rows)
-        rows += [(file, label) for file in _images_below(place / name, seen)]
+        rows += [(file, label) for file in _images_below(place / name, walk)]
         if len(rows) == before:
             raise BadInput(f"{place / name} holds no images ({', '.join(ENDINGS)}): every class needs some.")
     return rows
@@ -315,23 +322,24 @@ def _files_of(place: Path, classes: Sequence[str], seen: Seen | None = None) -> 
 @source("images", path=True, size=224)
 def images(request: Request) -> Dataset:
     """images:PATH: every image below a folder, by name, without labels."""
-    place = _place(request)
-    files = sorted(_images_below(place, {}))
+    place = place_of(request)
+    walk = FolderWalk()
+    files = sorted(_images_below(place, walk))
     if not files:
         raise BadInput(f"{place} holds no images ({', '.join(ENDINGS)}).")
     none: Part = [], np.zeros(0, np.int64)
     found = encoded(place.name, none, (files, np.zeros(len(files), np.int64)), ["image"], request.size)
-    return replace(found, labelled=False)
+    return replace(found, labelled=False, notes=walk.notes)
 
 
-def _images_below(place: str | Path, seen: Seen) -> list[str]:
+def _images_below(place: str | Path, walk: FolderWalk) -> list[str]:
     """Every image file below a folder, in order; hidden folders and files are passed over.
 
     Links are followed, but no folder is looked into twice: a link could lead back to where it stands, and one to the
     images of another class, or from test to train, would make its images count twice.
     """
     found = os.stat(place)
-    twin = seen.setdefault((found.st_dev, found.st_ino), str(place))
+    twin = walk.folders.setdefault((found.st_dev, found.st_ino), str(place))
     if twin != str(place):
         raise BadInput(f"{place} is the same folder as {twin}: remove the link, or its images would count twice.")
     above = Path(os.path.realpath(place))
@@ -340,9 +348,10 @@ def _images_below(place: str | Path, seen: Seen) -> list[str]:
     with os.scandir(place) as entries:
         visible = [entry for entry in entries if not entry.name.startswith(".")]
     inner = sorted(entry.name for entry in visible if entry.is_dir())
-    files = sorted(entry.name for entry in visible if entry.name.lower().endswith(ENDINGS) and not entry.is_dir())
-    images = [os.path.join(place, name) for name in files]
-    return images + [image for name in inner for image in _images_below(os.path.join(place, name), seen)]
+    files = sorted(entry.name for entry in visible if not entry.is_dir())
+    images = [os.path.join(place, name) for name in files if name.lower().endswith(ENDINGS)]
+    walk.skipped += [name for name in files if not name.lower().endswith(ENDINGS)]
+    return images + [image for name in inner for image in _images_below(os.path.join(place, name), walk)]
 
 
 def _part(rows: Sequence[tuple[str, int]]) -> Part:
@@ -354,9 +363,10 @@ def _class_folders(name: str, train: Path | None, test: Path, size: int) -> Data
     odd = sorted(set(classes) ^ set(_folders(train))) if train else []
     if odd:
         raise BadInput(f"{train} and {test} must hold the same classes, but {odd[0]} is in one of them only.")
-    seen: Seen = {}
-    shown = _part(_files_of(train, classes, seen) if train else [])
-    return encoded(name, shown, _part(_files_of(test, classes, seen)), classes, size)
+    walk = FolderWalk()
+    shown = _part(_files_of(train, classes, walk) if train else [])
+    found = encoded(name, shown, _part(_files_of(test, classes, walk)), classes, size)
+    return replace(found, notes=walk.notes)
 
 
 # ---- arrays
@@ -369,7 +379,7 @@ def npz(request: Request) -> Dataset:
     of the classes may stand in `classes`. Beside arrays of images there may be human votes, annotations_test (n, c),
     and groups, groups/NAME_test (n,), likewise for train; y_* of shape (n, height, width) are label maps, whose label
     `void` counts nowhere."""
-    place = _place(request)
+    place = place_of(request)
     with files.naming(place, "read"):
         arrays = files.named_arrays(place)
         _check_arrays(arrays)

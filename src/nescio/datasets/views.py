@@ -98,7 +98,8 @@ def cache_key(images: LoadedImages, view: View, store: Store) -> str:
 def cache(images: LoadedImages, view: View, store: Store, say: Say | None = None) -> Path:
     """The pixels of these images under a view, decoded once; where they lie."""
     say = say or _silent
-    with store.work(STAGE, _recipe(images, view), parents=(images.revision,), version=VERSION) as part:
+    title = f"{images.name} at {view}"
+    with store.work(STAGE, _recipe(images, view), (images.revision,), VERSION, title=title) as part:
         if part is not None:
             size = _size(len(images) * view.bytes)
             say(f"{images.name}: {len(images):,} images at {view}, {size}, are decoded into {part.goal.parent}.")
@@ -117,7 +118,7 @@ def readable(images: LoadedImages, store: Store, say: Say | None = None) -> tupl
     damaged is kept in the store for as long as the set's revision stays.
     """
     say = say or _silent
-    with store.work(DAMAGED, {"rows": images.rows}, parents=(images.revision,), version=VERSION) as part:
+    with store.work(DAMAGED, {"rows": images.rows}, (images.revision,), VERSION, title=images.name) as part:
         if part is not None:
             say(f"{images.name}: {len(images):,} images are looked at once for damage.")
             found = _fill(part, images, SMALLEST, say)

@@ -34,6 +34,7 @@ TERMS = 12
 NEGLIGIBLE = 1e-16  # a term of g below this is left out, with all after it
 CHUNK = 1 << 13  # values worked on at once: the temporaries stay in the cache
 STEPS = 50  # the inverse needs 4 to 8
+TINY = 1e-24
 
 
 def log_normalizer(kappa: Any, d: int) -> Any:
@@ -70,6 +71,21 @@ def log_density(x: Any, mean: Any, kappa: Any) -> Any:
     mean, _ = _double(mean, xp)
     kappa, _ = _double(kappa, xp)
     return _back((x @ mean.T) * kappa + log_normalizer(kappa, int(x.shape[-1])), dtype, xp)
+
+
+def expected_likelihood(mean: Any, kappa: Any, others: Any, other_kappas: Any) -> Any:
+    """Log of the expected-likelihood kernel ∫ f·g of n distributions, mean (n, d), kappa (n,), and m others, as (n, m).
+
+    log C_d(κ) + log C_d(κ′) − log C_d(‖κμ + κ′μ′‖): how likely a sample of one is under the other (Jebara & Kondor 2003).
+    """
+    xp, d = _namespace(mean), int(mean.shape[-1])
+    mean, dtype = _double(mean, xp)
+    (others, _), (k, _), (m, _) = _double(others, xp), _double(kappa, xp), _double(other_kappas, xp)
+    k, m = k[:, None], m[None]
+    # ‖κμ + κ′μ′‖² = (κ − κ′)² + 2κκ′·(1 + cos), at least a little above 0, where the root has a gradient
+    squared = (k - m) ** 2 + 2 * k * m * (1 + mean @ others.T).clip(0)
+    joint = log_normalizer(squared.clip(TINY) ** 0.5, d)
+    return _back(log_normalizer(k, d) + log_normalizer(m, d) - joint, dtype, xp)
 
 
 # ---- the mathematics, on float64 arrays of either namespace

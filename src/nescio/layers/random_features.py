@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 MEAN_FIELD = math.pi / 8  # λ of Lu et al. 2020
+AT_ONCE = 1 << 15  # rows that are expanded at once: a batch of locations may be large
 RIDGE = 1.0  # precision of the prior N(0, 1) of every weight
 
 
@@ -61,7 +62,7 @@ class RandomFeatureGP(nn.Module):
     def fit(self, rows: Iterable[Tensor]) -> None:
         """The exact precision I + Σ ΦᵀΦ over all rows, given in batches, and its inverse."""
         precision = RIDGE * torch.eye(len(self.phases), dtype=torch.float64, device=self.phases.device)
-        for x in rows:
+        for x in (some for batch in rows for some in batch.split(AT_ONCE)):
             expanded = self.expand(x).double()
             with torch.autocast(x.device.type, enabled=False):
                 precision += expanded.T @ expanded

@@ -168,7 +168,7 @@ def spaces_of(
     near, far = (tuple(sorted(set(_sizes(list(k), r)))) for k in (k_nc, k_dist))
     cuts = sorted({*near, *far})
     neighbours = np.empty((m, n, near[-1]), np.min_scalar_type(r - 1))
-    dist, norm, ll = np.empty((m, len(far), n)), np.empty((m, n)), np.empty((m, n))
+    dist, norm = np.empty((m, len(far), n)), np.empty((m, n))
     reasons, collapsed = _no_mixture(components, r), None
     for member in track(range(m), "members"):
         there = points(reference_rows[member], metric, f"the reference embeddings of member {member}")
@@ -184,13 +184,19 @@ def spaces_of(
         neighbours[member] = lists[:, : near[-1]]
         away = distances(there, here, lists[:, : far[-1]])
         dist[member] = [away[:, :k].mean(1) for k in far]
-        test = Predictions(embeddings=test_rows[member])
-        norm[member] = measures.norm(test)
-        if not reasons:
-            ll[member] = MIXTURE[metric](Predictions(embeddings=reference_rows[member]), components, seed)(test)
+        norm[member] = measures.norm(Predictions(embeddings=test_rows[member]))
     in_order = [Predictions(index=tests[0].index, embeddings=rows) for rows in test_rows]
-    density = None if reasons else ll
-    return Spaces(metric, similarity, r, in_order, near, far, neighbours, dist, norm, density, reasons, collapsed)
+    ll = None if reasons or collapsed else densities(refs, in_order, metric, components, seed)
+    return Spaces(metric, similarity, r, in_order, near, far, neighbours, dist, norm, ll, reasons, collapsed)
+
+
+def densities(
+    refs: Sequence[Predictions], tests: Sequence[Predictions], metric: str, components: int, seed: int = 0
+) -> Array:
+    """(m, n) minus the log-density of test rows, in the order of tests[0], in a mixture of each member's references."""
+    known, rows = aligned(refs, "reference"), aligned(tests, "test")
+    fitted = [MIXTURE[metric](Predictions(embeddings=own), components, seed) for own in track(known, "mixtures")]
+    return np.stack([fit(Predictions(embeddings=own)) for fit, own in zip(fitted, rows, strict=True)])
 
 
 def aligned(members: Sequence[Predictions], what: str) -> list[Array]:

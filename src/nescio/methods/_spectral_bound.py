@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from torch.nn.utils import parametrize
 
 from nescio.layers.spectral import stretches
-from nescio.methods.base import Evidence, Learning, Method, Setting
-from nescio.search import hparam, log_uniform
+from nescio.methods.base import SPECTRAL, Evidence, Learning, Method, Setting
+from nescio.search import hparam
 
 SLACK = 1.02  # what power iteration may miss of the largest singular value
 
 
 @dataclass(frozen=True)
 class SpectralRecipe(Learning):
-    bound: float = hparam(3.0, log_uniform(0.5, 12.0), "target of the spectral norm; the smaller, the stronger")
+    bound: float = hparam(3.0, SPECTRAL, "target of the spectral norm; the smaller, the stronger")
 
     def check(self) -> None:
         super().check()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from nescio import backbones
+from nescio.backbones import Locations
 from nescio.errors import BadInput
 from nescio.identity import has_tag, tag
 from nescio.layers.spectral import spectral_normalize
 from nescio.registry import Registry
-from nescio.search import Recipe, hparam, log_uniform
+from nescio.search import LogUniform, Recipe, hparam, log_uniform, searched
+
+SPECTRAL = log_uniform(0.5, 12.0)  # targets of the spectral norm that a search may try
 
 
 @tag("recipe:learning")
@@ -44,7 +48,8 @@ Batches = Iterable[tuple[Tensor, Tensor, Tensor]]  # images (b, ch, h, w), label
 
 @dataclass
 class Output:
-    """What a method says about b images."""
+    """What a method says about b images, or about b locations of images. A dense network gives maps: logits
+    (b, s, c, h, w) and scores (b, h, w) each."""
 
     logits: Tensor | None = None  # (b, s, c): s draws
     embeddings: Tensor | None = None  # (b, d)
@@ -61,7 +66,9 @@ class Setting:
     shape: tuple[int, int]  # (height, width) of the images; one number where they are square
     classes: int
     spectral: float | None = None
-    rows: int = 0  # training rows; variational methods weigh their prior by it
+    rows: int = 0  # training images; variational methods weigh their prior by it
+    dense: bool = False  # segmentation: every location of the features' map is a row …
+    void: int | None = None  # … but for those of this label
 
     def __post_init__(self) -> None:
         if isinstance(self.shape, int):
@@ -69,7 +76,7 @@ class Setting:
 
     def features(self) -> Any:
         """A new backbone, images (b, ch, h, w) to features (b, num_features), spectrally normalised when asked."""
-        network = backbones.build(self.backbone, self.channels, self.shape)
+        network = backbones.build(self.backbone, self.channels, self.shape, dense=self.dense)
         return spectral_normalize(network, self.spectral) if self.spectral else network
 
 
@@ -88,9 +95,14 @@ class Method(nn.Module):
     recipe_class: ClassVar[type[Recipe]] = Learning
     spectral_default: ClassVar[float | None] = None  # target of its spectral norm by default
     far: ClassVar[bool] = False  # its native score claims to rise far away from the training data
+    strength: ClassVar[str | None] = None  # what regularises its features: a field of its recipe, or "spectral"
+    stronger: ClassVar[Literal["larger", "smaller"]] = "larger"  # values of it
+    whole_images: ClassVar[str] = ""  # why it cannot take locations of an image for rows; "": it can
 
     def __init__(self, recipe: Any, setting: Setting) -> None:
         super().__init__()
+        if setting.dense and self.whole_images:
+            raise BadInput(f"The method {self.name} cannot segment images: {self.whole_images}.")
         self.recipe, self.setting = recipe, setting
         self.temperature = 1.0  # calibration of `probs`; set after training, never trained
         self.features = setting.features()
@@ -98,6 +110,26 @@ class Method(nn.Module):
             if setting.classes < 2:
                 raise BadInput(f"A classifier needs at least two classes, and there are {setting.classes}.")
             self.head = nn.Linear(self.features.num_features, setting.classes)
+
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch: the training images, or all locations of their maps."""
+        setting = self.setting
+        return setting.rows * math.prod(self.features.grid(setting.shape)) if setting.dense else setting.rows
+
+    def located(self, batches: Batches) -> Batches:
+        """Batches as `loss`, `prepare` and `finalize` take them. In segmentation, labels are those of known locations
+        of the features' map, one row each, and images tell which these are; else batches as they come."""
+        return _Located(batches, self.features, self.setting) if self.setting.dense else batches
+
+    @classmethod
+    def strengths(cls, count: int) -> tuple[float, ...]:
+        """So many values of its strength over the search range, the weakest first; none where it has no strength."""
+        if cls.strength is None:
+            return ()
+        search = SPECTRAL if cls.strength == "spectral" else searched(cls.recipe_class)[cls.strength]
+        assert isinstance(search, LogUniform), f"the strength of {cls.name} is searched log-uniformly"
+        return search.grid(count)[:: -1 if cls.stronger == "smaller" else 1]
 
     def prepare(self, batches: Batches) -> None:
         """Before training, with the initial weights: inducing points, class counts, kept examples."""
@@ -137,6 +169,27 @@ class Method(nn.Module):
         return {}
 
 
+@dataclass
+class _Located:
+    """Batches of images and label maps as batches of images and rows: see `Method.located`."""
+
+    batches: Batches
+    features: Locations
+    setting: Setting
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for x, maps, index in self.batches:
+            x, y = self.features.with_known(x, maps, self.setting.void)
+            if not len(y):
+                raise BadInput(f"No pixel of a batch of {len(x)} images has a label: make the batch larger.")
+            if (most := int(y.max())) >= self.setting.classes:
+                raise BadInput(
+                    f"A label map has the label {most}, and there are {self.setting.classes} classes, from 0 on: if it "
+                    "marks pixels that do not count, name it as `void` in the file."
+                )
+            yield x, y, index
+
+
 class SelfSupervised(Method):
     """A method that learns features from two augmented views of every image and never looks at a label.
 
@@ -146,6 +199,7 @@ class SelfSupervised(Method):
     classifies = False
     views = 2
     augment = "full"
+    whole_images = "it compares views of whole images"
 
     def forward(self, x: Tensor) -> Output:
         return Output(embeddings=self.features(x))

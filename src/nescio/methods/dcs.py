@@ -40,6 +40,7 @@ class DCS(Method):
 
     paper = "Mandelbaum & Weinshall, Distance-based confidence score for neural network classifiers, 2017"
     scores = ("distance",)
+    strength = "weight"
     far = True
 
     def __init__(self, recipe: Any, setting: Setting) -> None:

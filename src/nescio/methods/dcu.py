@@ -41,8 +41,10 @@ class DCU(FeatureDensity):
     """
 
     paper = "Winkens et al., Contrastive training for improved out-of-distribution detection, 2020"
+    strength = "weight"
     views = 2
     augment = "full"
+    whole_images = "it compares views of whole images"
     done: Tensor
     steps: Tensor
 

@@ -74,6 +74,8 @@ class DUE(Method):
     normalized = True
     far = True
     spectral_default = 3.0
+    strength, stronger = "spectral", "smaller"
+    whole_images = "its process would need a covariance of all locations of a batch (use sngp)"
     noise: Tensor
 
     def __init__(self, recipe: Any, setting: Setting) -> None:

@@ -47,7 +47,9 @@ class DUQ(Method):
 
     paper = "van Amersfoort et al., Uncertainty estimation using a single deep deterministic neural network, ICML 2020"
     scores = ("kernel",)
+    strength = "penalty"
     far = True
+    whole_images = "its penalty is on the gradient of one answer an image (Postels et al. 2022: it did not converge)"
     counts: Tensor
     sums: Tensor
 

@@ -36,6 +36,7 @@ class MIMO(Method):
     """
 
     paper = "Havasi et al., Training independent subnetworks for robust prediction, ICLR 2021"
+    whole_images = "it shows several whole images at once"
 
     def __init__(self, recipe: Any, setting: Setting) -> None:
         super().__init__(recipe, replace(setting, channels=setting.channels * recipe.inputs))

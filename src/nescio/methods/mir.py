@@ -28,13 +28,18 @@ class MIRRecipe(Learning):
         self.need(1, "width")
 
 
-def decoder(inputs: int, channels: int, shape: tuple[int, int], width: int) -> nn.Sequential:
-    """Features (b, inputs) to images (b, channels, *shape): a coarse grid, doubled and smoothed up to the full size."""
-    sizes = [shape]
-    while max(sizes[0]) > COARSEST:
+def decoder(
+    inputs: int, channels: int, shape: tuple[int, int], width: int, grid: tuple[int, int] | None = None
+) -> nn.Sequential:
+    """Features (b, inputs), or their maps (b, inputs, *grid), to images (b, channels, *shape): a coarse grid, doubled
+    and smoothed up to the full size."""
+    coarsest, sizes = COARSEST if grid is None else max(grid), [shape]
+    while max(sizes[0]) > coarsest:
         sizes.insert(0, (-(-sizes[0][0] // 2), -(-sizes[0][1] // 2)))
-    height, grid_width = sizes[0]
-    layers = [nn.Linear(inputs, width * height * grid_width), nn.Unflatten(1, (width, height, grid_width))]
+    layers: list[nn.Module] = [nn.Conv2d(inputs, width, 1)]
+    if grid is None:
+        height, grid_width = sizes[0]
+        layers = [nn.Linear(inputs, width * height * grid_width), nn.Unflatten(1, (width, height, grid_width))]
     layers += [nn.BatchNorm2d(width), nn.ReLU()]
     for size in sizes[1:]:
         layers += [nn.Upsample(size), nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
@@ -51,10 +56,12 @@ class MIR(FeatureDensity):
     """
 
     paper = "Postels et al., The hidden uncertainty in a neural network's activations, 2020"
+    strength = "weight"
 
     def __init__(self, recipe: Any, setting: Setting) -> None:
         super().__init__(recipe, setting)
-        self.decoder = decoder(self.features.num_features, setting.channels, setting.shape, recipe.width)
+        grid = self.features.grid(setting.shape) if setting.dense else None
+        self.decoder = decoder(self.features.num_features, setting.channels, setting.shape, recipe.width, grid)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """A squared error is steeper than a cross-entropy: the decoder takes small steps, and all shrink with λ."""
@@ -66,15 +73,23 @@ class MIR(FeatureDensity):
             group | {"params": parts[True], "rate": group["rate"] * DECODER_RATE / steep},
         ]
 
+    def reconstructed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features, and the squared error of the images that the decoder makes of them; of maps, it takes the whole."""
+        if not self.setting.dense:
+            embeddings = self.features(x)
+            return embeddings, mse_loss(self.decoder(embeddings).float(), x)
+        maps = self.features.maps(x)
+        return self.features.rows(maps, x), mse_loss(self.decoder(maps).float(), x[:, : self.setting.channels])
+
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        embeddings = self.features(x)
-        error = mse_loss(self.decoder(embeddings).float(), x)
+        embeddings, error = self.reconstructed(x)
         return cross_entropy(self.head(embeddings), y) + self.recipe.weight * error
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
-        error, before = (float(mse_loss(each.decoder(each.features(x)), x)) for each in (self, start))
-        mean = float(mse_loss(x.mean(0, keepdim=True).expand_as(x), x))
+        error, before = (float(each.reconstructed(x)[1]) for each in (self, start))
+        images = x[:, : self.setting.channels]
+        mean = float(mse_loss(images.mean(0, keepdim=True).expand_as(images), images))
         seen = f"error {before:.3g} before training, {error:.3g} after; the mean image has {mean:.3g}"
         return {
             "reconstructs": Evidence(seen, error < min(before, mean)),

@@ -33,6 +33,7 @@ class Mixup(Method):
     """
 
     paper = "Zhang et al., mixup: Beyond empirical risk minimization, ICLR 2018"
+    whole_images = "it mixes whole images and the labels of both"
     kept_x: Tensor
     kept_y: Tensor
     kept_share: Tensor

@@ -48,6 +48,7 @@ class PostNet(Method):
 
     paper = "Charpentier et al., Posterior network: uncertainty estimation without OOD samples, NeurIPS 2020"
     scores = ("evidence",)
+    strength = "entropy"
     normalized = True
     far = True
     counts: Tensor

@@ -11,14 +11,16 @@ from torch.nn.functional import cross_entropy
 
 from nescio.layers.random_features import RIDGE, RandomFeatureGP, dempster_shafer, mean_field
 from nescio.methods._spectral_bound import SpectralRecipe, bound_holds, bounded
-from nescio.methods.base import Batches, Evidence, Method, Output, Setting, first_batch, method, noise_like
+from nescio.methods.base import SPECTRAL, Batches, Evidence, Method, Output, Setting, first_batch, method, noise_like
 from nescio.methods.mc_dropout import entropy
-from nescio.search import choice, hparam, log_uniform
+from nescio.search import choice, hparam
+
+PAIRED = 4096  # rows, at most, whose distances set the lengthscale
 
 
 @dataclass(frozen=True)
 class SNGPRecipe(SpectralRecipe):
-    bound: float = hparam(6.0, log_uniform(0.5, 12.0), "target of the spectral norm; the smaller, the stronger")
+    bound: float = hparam(6.0, SPECTRAL, "target of the spectral norm; the smaller, the stronger")
     width: int = hparam(1024, choice(512, 1024, 2048), "D, random features")
     # Φ has length one, where plain features have that of their width: β needs larger steps to reach the same logits.
     output: float = hparam(10.0, None, "multiplies the learning rate of the process's weights β")
@@ -43,6 +45,7 @@ class SNGP(Method):
 
     paper = "Liu et al., Simple and principled uncertainty estimation with deterministic deep learning, NeurIPS 2020"
     scores = ("dempster_shafer", "entropy")
+    strength, stronger = "bound", "smaller"
     far = True
 
     def __init__(self, recipe: Any, setting: Setting) -> None:
@@ -54,7 +57,8 @@ class SNGP(Method):
         self.features.train()  # batch-norm must scale as it will in the first step, or no kernel reaches the features
         features = self.features(first_batch(batches)[0]).float()
         self.features.eval()
-        self.gp.lengthscale.copy_(torch.pdist(features).mean().clamp_min(1e-6))
+        some = features[:: -(-len(features) // PAIRED)]  # locations of images are many
+        self.gp.lengthscale.copy_(torch.pdist(some).mean().clamp_min(1e-6))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The prior already holds β back: weight decay is for the network alone."""
@@ -65,7 +69,7 @@ class SNGP(Method):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         logits = self.gp.mean(self.gp.expand(self.features(x)))
-        return cross_entropy(logits, y) + self.gp.penalty() / max(1, self.setting.rows)
+        return cross_entropy(logits, y) + self.gp.penalty() / max(1, self.rows)
 
     @torch.no_grad()
     def finalize(self, batches: Batches) -> None:

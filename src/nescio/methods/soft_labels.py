@@ -32,7 +32,7 @@ class SoftLabels(Method):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         classes, most = self.setting.classes, self.recipe.most
-        target = torch.full((len(y), classes), (1 - most) / (classes - 1), device=x.device)
+        target = torch.full((len(y), classes), (1 - most) / (classes - 1), device=y.device)
         target.scatter_(1, y[:, None], most)
         return nn.functional.cross_entropy(self.head(self.features(x)), target)
 

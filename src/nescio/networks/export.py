@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
@@ -25,8 +25,17 @@ from torch import Tensor, nn
 
 from nescio import __version__
 from nescio.errors import BadInput
-from nescio.networks.models import STORE, answer_names, build, build_classifier, network, with_weights
-from nescio.predictions.entries import ZOO, dump_named
+from nescio.networks.models import (
+    STORE,
+    Network,
+    answer_names,
+    build,
+    build_classifier,
+    network,
+    with_classes,
+    with_weights,
+)
+from nescio.predictions.entries import STAGE, ZOO, dump_named
 from nescio.predictions.files import beside
 from nescio.runtime import Runtime
 from nescio.training import WEIGHTS
@@ -359,10 +368,12 @@ def exportable(
     weights: Path | None = None,
     root: str | Path | None = None,
     image_padding: bool = False,
+    classes: Path | None = None,
 ) -> ExportableNetwork:
     """A timm name, torchvision:NAME, store:KEY or zoo:NAME, with its weights, on the CPU.
 
-    zoo:NAME is the model with the weights that the predictions in the store were made with.
+    zoo:NAME is the model with the weights that the predictions in the store were made with, and the names of classes
+    that `nescio zoo` was given; `classes` is a file of other names.
     """
     stored = dump_named(name, store) if name.startswith(ZOO) else None
     wanted = with_weights(network(stored.model if stored else name, store, root), weights)
@@ -372,16 +383,34 @@ def exportable(
             f"The weights of {stored.model} in {wanted.file} are not those that the predictions in {store.root} were "
             "made with: name those with --weights, or predict again with `nescio zoo`."
         )
+    if stored:
+        given = store.recipe(STAGE, stored.key)["recipe"].get("class_map", ())
+        wanted = replace(wanted, class_map=tuple((name, number) for name, number in given))
+    if classes is not None:
+        wanted = with_classes(replace(wanted, class_map=()), classes)
+    names = _mapped_names(wanted)
+    if classes is not None and names is None:
+        raise BadInput(f"{classes} does not name all {wanted.classes} classes of {wanted.name}, each once.")
+    names = names or answer_names(wanted)
+    if wanted.trial is not None and wanted.trial.task == "segmentation":
+        raise BadInput(f"{wanted.name} segments images: only classifiers are exported.")
     if wanted.trial is not None:
         method, wanted = build(wanted, store, Runtime(torch.device("cpu"), "float32"), root)
         module: nn.Module = LogitsOnly(method)
     else:
         module, wanted = build_classifier(wanted)
     about = {"model": wanted.name, "weights": wanted.file.name if wanted.file else WEIGHTS, "view": asdict(wanted.view)}
-    if (names := answer_names(wanted)) is not None:
+    if names is not None:
         about["names"] = list(names)
     digest = wanted.checksum or wanted.arch
     return ExportableNetwork(module.eval(), wanted.mean, wanted.std, wanted.view.size, wanted.classes, digest, about)
+
+
+def _mapped_names(wanted: Network) -> Sequence[str] | None:
+    """The names of the classes, class 0 first, by a class map that names each of them once."""
+    mapped = {number: name for name, number in wanted.class_map}
+    whole = len(mapped) == len(wanted.class_map) == wanted.classes
+    return [mapped[number] for number in range(wanted.classes)] if whole else None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio.errors import BadInput
-from nescio.methods.base import Output
+from nescio.methods.base import Method, Output
 from nescio.runtime import Runtime
 
 PASSES = 30  # with dropout on (selective.txt, appendix K)
@@ -59,6 +59,25 @@ class Classifier(nn.Module):
             raise BadInput(f"The network gives {logits.shape[-1]} numbers for {self.classes} classes.")
         seen = self.first_input
         return Output(logits, None if seen is None else _flat(seen), variants=variants)
+
+
+class Segmenter(nn.Module):
+    """A trained dense method, images to an Output of maps: logits (b, s, c, h′, w′) and scores (b, h′, w′) at the
+    resolution of its features."""
+
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.method, self.normalized = method, method.normalized
+
+    def forward(self, x: Tensor) -> Output:
+        grid = self.method.features.grid(x.shape[2:])
+        output = self.method(x)
+
+        def maps(rows: Tensor) -> Tensor:
+            return rows.unflatten(0, (len(x), *grid))
+
+        logits = maps(output.logits).permute(0, 3, 4, 1, 2)
+        return Output(logits, scores={name: maps(score) for name, score in output.scores.items()})
 
 
 def heads(network: nn.Module, classes: int) -> list[nn.Module]:

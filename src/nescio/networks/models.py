@@ -21,10 +21,10 @@ from nescio.checkpoints import read_weights
 from nescio.datasets import imagenet
 from nescio.datasets.base import Pixels
 from nescio.datasets.view import View
-from nescio.errors import BadInput
+from nescio.errors import BadInput, near
 from nescio.methods import registry as methods
 from nescio.networks import weights
-from nescio.networks.forward import Classifier, heads
+from nescio.networks.forward import Classifier, Segmenter, heads
 from nescio.runtime import Runtime
 from nescio.training import load_method, train_step
 from nescio.trials import Trial, from_plain
@@ -121,7 +121,8 @@ def _of_family(family: str, folder: Path | None) -> list[str]:
     if folder and any(belongs(name, family) for name in _all(None)):
         raise BadInput(f"No model of the family {family!r} has its weights in {folder}.")
     known = sorted({family_of(name) for name in _all(None)})
-    raise BadInput(f"No model is of the family {family!r}. The families are: {', '.join(known)}.")
+    hint = near(family, known)
+    raise BadInput(f"No model is of the family {family!r}.{hint} The families are: {', '.join(known)}.")
 
 
 def _matching(pattern: str, folder: Path | None) -> list[str]:
@@ -392,7 +393,8 @@ def build(
 ) -> tuple[Any, Network]:
     """The module with its weights, ready to predict (images to Output), and the network as those weights want it."""
     if wanted.trial is not None:
-        return load_method(train_step(wanted.trial, root).key, wanted.trial, store, here, root), wanted
+        method = load_method(train_step(wanted.trial, root).key, wanted.trial, store, here, root)
+        return (Segmenter(method) if method.setting.dense else method), wanted
     module, wanted = build_classifier(wanted, drop)
     return Classifier(here.place(module).eval(), wanted.classes, here), wanted
 

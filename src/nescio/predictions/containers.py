@@ -6,8 +6,10 @@ before anything is read or mapped.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -149,6 +151,7 @@ SAFE_TYPES = {
 }
 SAFE_NAMES = {kind: name for name, kind in SAFE_TYPES.items() if name != "BF16"}
 TEXTS = ("class_names", "notes")  # fields that are kept beside the tensors, as JSON
+CHECKSUM, UNKNOWN = "sha256", "0" * 64  # beside them as well, and what stands there while it is computed
 
 
 class _Tensor(NamedTuple):
@@ -165,29 +168,42 @@ def read_safetensors(path: Path, names: Names) -> Flat:
         if begin > min(size, HEADER_BYTES):
             raise BadInput("this is not a whole .safetensors file; it may have been cut short: save it again.")
         header = file.read(begin - 8)
-    tensors, texts = _safe_header(header)
+    tensors, texts, digest = _safe_header(header)
     flat: Flat = {}
     for key, tensor in tensors.items():
         field = names.field(key)
         if field is not None:
             flat[field] = _safe_tensor(path, shown(key), tensor, begin, size)
     names.check(tensors)
+    with path.open("rb") as file:
+        file.seek(begin)
+        if digest and _safe_digest(header.replace(digest.encode(), UNKNOWN.encode()), file) != digest:
+            raise BadInput("its content does not have the checksum in its header: it was changed or damaged.")
     return flat | texts
 
 
-def _safe_header(header: bytes) -> tuple[dict[str, _Tensor], Flat]:
-    """The tensors, and the texts beside them."""
+def _safe_digest(header: bytes, file: IO[bytes]) -> str:
+    """The checksum of a header, in which it is not known yet, and of what stands behind it."""
+    digest = hashlib.sha256(header)
+    while block := file.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _safe_header(header: bytes) -> tuple[dict[str, _Tensor], Flat, str]:
+    """The tensors, the texts beside them, and the checksum, which files that nescio wrote have."""
     try:
         entries = json.loads(header)
         kept = entries.pop("__metadata__", {})
-        texts = {key: json.loads(kept[key]) for key in TEXTS if key in kept} if kept.get("format") == FORMAT else {}
-        tensors = {}
+        kept = kept if kept.get("format") == FORMAT else {}
+        texts = {key: json.loads(kept[key]) for key in TEXTS if key in kept}
+        tensors, digest = {}, str(kept.get(CHECKSUM, ""))
         for key, entry in entries.items():
             start, end = map(int, entry["data_offsets"])
             tensors[key] = _Tensor(str(entry["dtype"]), tuple(map(int, entry["shape"])), start, end)
     except Exception:  # any JSON can stand there
         raise BadInput("the header is not that of a .safetensors file: save it again.") from None
-    return tensors, texts
+    return tensors, texts, digest
 
 
 def _safe_tensor(path: Path, key: str, tensor: _Tensor, begin: int, size: int) -> Array:
@@ -213,6 +229,7 @@ def _safe_tensor(path: Path, key: str, tensor: _Tensor, begin: int, size: int) -
 
 
 def write_safetensors(flat: Mapping[str, Array], file: IO[bytes]) -> None:
+    """Writes to a file that can be read again: the checksum is put into the header at the end."""
     texts = {key: json.dumps(flat[key].tolist()) for key in TEXTS if key in flat}
     held = {key: array for key, array in flat.items() if key not in TEXTS}
     for key, array in held.items():
@@ -220,7 +237,7 @@ def write_safetensors(flat: Mapping[str, Array], file: IO[bytes]) -> None:
             raise BadInput(f"{key} holds text, which .safetensors cannot hold: save a folder, .npz, .parquet or .csv.")
     # Wide types first, so that every tensor is aligned.
     tensors = sorted(held.items(), key=lambda item: -item[1].dtype.itemsize)
-    header: dict[str, Any] = {"__metadata__": {"format": FORMAT, **texts}}
+    header: dict[str, Any] = {"__metadata__": {CHECKSUM: UNKNOWN, "format": FORMAT, **texts}}
     end = 0
     for key, array in tensors:
         start, end = end, end + array.nbytes
@@ -230,6 +247,11 @@ def write_safetensors(flat: Mapping[str, Array], file: IO[bytes]) -> None:
     file.write(struct.pack("<Q", len(text)) + text)
     for _, array in tensors:
         _write_rows(file, array if array.ndim else np.atleast_1d(array))
+    file.seek(8 + len(text))
+    digest = _safe_digest(text, file)
+    file.seek(8 + text.index(UNKNOWN.encode()))
+    file.write(digest.encode())
+    file.seek(0, os.SEEK_END)
 
 
 # ---- .pt: what torch.save writes

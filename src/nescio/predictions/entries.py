@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nescio.errors import BadInput
+from nescio.errors import BadInput, near
 from nescio.predictions import Predictions
+from nescio.predictions.files import near_file
+from nescio.predictions.subset import random_part
 from nescio.work.store import Store, StoreError
 
 STAGE, DUMP, FACTS = "predict", "dump", "facts.json"
@@ -31,12 +33,14 @@ class ModelDump:
     place: Path  # the dump: any file or folder that Predictions.load reads
     key: str  # changes when the dump changes
     store: Store | None = field(default=None, compare=False, repr=False)  # which holds it under that key
+    part: tuple[int, int] | None = None  # only so many rows, drawn by this seed
 
     def load(self, outside: bool = False) -> Predictions:
         """The predictions; StoreError where those of a store are not byte for byte as they were written."""
         if self.store is not None:
             self.store.verify(STAGE, self.key)
-        return Predictions.load(self.place, outside=outside)
+        dump = Predictions.load(self.place, outside=outside)
+        return dump if self.part is None else random_part(dump, *self.part)
 
     @property
     def weights(self) -> str | None:
@@ -88,7 +92,7 @@ def file_dump(path: str | os.PathLike[str], model: str | None = None, data: str 
     """A person's own predictions: .npz, .safetensors, .parquet, .csv or a folder; the model is named by the file."""
     place = Path(path)
     if not place.exists():
-        raise BadInput(f"There is no file or folder of predictions at {place}.")
+        raise BadInput(f"There is no file or folder of predictions at {place}.{near_file(place)}")
     return ModelDump(model or place.stem, data, {}, place, _checksum(place))
 
 
@@ -128,7 +132,7 @@ def _stored_model(model: str, store: Store) -> ModelDump:
         raise BadInput(f"The store {store.root} holds predictions of {model} on {sets}: name one of {_places(own)}.")
     names = sorted({dump.model for dump in dumps})
     known = f"there are {', '.join(names)}" if names else "`nescio zoo` makes some"
-    raise BadInput(f"The store {store.root} holds no predictions of {model!r}: {known}.")
+    raise BadInput(f"The store {store.root} holds no predictions of {model!r}: {known}.{near(model, names)}")
 
 
 def _places(dumps: Sequence[ModelDump]) -> str:

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from nescio.errors import BadInput
+from nescio.errors import BadInput, near
 from nescio.predictions.containers import (
     FORMAT,
     HEADER_BYTES,
@@ -107,20 +107,22 @@ def _one_array(path: Path) -> Any:
     return next(iter(content.values()))
 
 
-def save(predictions: Predictions, path: str | os.PathLike[str]) -> Path:
+def save(predictions: Predictions, path: str | os.PathLike[str], *, durable: bool = True) -> Path:
     """Writes a folder, .npz, .safetensors, .parquet or .csv, by the ending of the name; a name without one is a folder.
 
     Read again, every field equals what was saved. CSV keeps values, not widths: numbers come back as 64 bits; and
     neither notes nor names of classes. What a format cannot hold is an error: several draws and members in tables, text
     in .safetensors.
+
+    durable  on the disk when this returns; False for a folder that its caller flushes
     """
     goal = Path(path)
     ending = goal.suffix.lower()
     with naming(goal, "written"):
         if goal.is_dir() or not ending:
-            _write_folder(predictions, goal)
+            _write_folder(predictions, goal, durable)
         elif ending in WRITERS:
-            with beside(goal) as part, part.open("xb") as file:
+            with beside(goal) as part, part.open("x+b") as file:
                 WRITERS[ending](predictions, file)
                 flush(file)
         else:
@@ -208,9 +210,14 @@ def _not_whole(ending: str) -> str:
     return f"this is not a whole {ending} file; it may have been cut short: save it again."
 
 
+def near_file(path: Path) -> str:
+    """The question whether a neighbour of a file that is not there was meant."""
+    return near(path.name, os.listdir(path.parent)) if path.parent.is_dir() else ""
+
+
 def _check_file(path: Path) -> None:
     if not path.exists():
-        raise BadInput("there is no such file or folder.")
+        raise BadInput(f"there is no such file or folder.{near_file(path)}")
     if not path.is_file():  # a pipe would never end
         raise BadInput("this is not a regular file.")
     if path.stat().st_size == 0:
@@ -234,13 +241,15 @@ def _read(path: Path, names: Names) -> Flat:
 
 
 @contextmanager
-def beside(goal: Path) -> Iterator[Path]:
+def beside(goal: Path, durable: bool = True) -> Iterator[Path]:
     """A place beside the goal; what was written there takes the goal's name at the end, or is removed on failure."""
     goal.parent.mkdir(parents=True, exist_ok=True)
     part = goal.with_name(f".{goal.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
     try:
         yield part
         _rename(part, goal)
+        if durable:
+            _flush_folder(goal.parent)
     finally:
         if part.is_dir():
             shutil.rmtree(part)
@@ -260,7 +269,6 @@ def _rename(part: Path, goal: Path) -> None:
         shutil.rmtree(aside)
     else:
         part.replace(goal)
-    _flush_folder(goal.parent)
 
 
 def flush(file: IO[bytes]) -> None:
@@ -323,12 +331,12 @@ def _checksum(file: Path) -> int:
     return value
 
 
-def _write_folder(predictions: Predictions, goal: Path) -> None:
+def _write_folder(predictions: Predictions, goal: Path, durable: bool) -> None:
     if goal.exists() and not goal.is_dir():
         raise BadInput("there is a file of that name: give another name to the folder.")
     if goal.is_dir() and any(goal.iterdir()) and not (goal / RECIPE).is_file():
         raise BadInput("the folder holds other things than predictions: give another name.")
-    with beside(goal) as part:
+    with beside(goal, durable) as part:
         part.mkdir()
         arrays = {}
         for key, array in _flat(predictions).items():
@@ -337,7 +345,8 @@ def _write_folder(predictions: Predictions, goal: Path) -> None:
             file.parent.mkdir(exist_ok=True)
             with file.open("xb") as handle:
                 write_npy(handle, array)
-                flush(handle)
+                if durable:
+                    flush(handle)
             arrays[key] = {
                 "file": file.relative_to(part).as_posix(),
                 "bytes": file.stat().st_size,
@@ -346,8 +355,9 @@ def _write_folder(predictions: Predictions, goal: Path) -> None:
         recipe = {"format": FORMAT, "version": VERSION, "normalized": predictions.normalized, "arrays": arrays}
         with (part / RECIPE).open("xb") as handle:
             handle.write(json.dumps(recipe, indent=1, ensure_ascii=False).encode())
-            flush(handle)
-        for folder in {file.parent for file in part.rglob("*")}:
+            if durable:
+                flush(handle)
+        for folder in {file.parent for file in part.rglob("*")} if durable else ():
             _flush_folder(folder)
 
 

@@ -10,16 +10,20 @@ from nescio.errors import BadInput
 from nescio.predictions.dump import Predictions
 
 
-def random_part(predictions: Predictions, rows: int, seed: int = 0) -> Predictions:
-    """At most so many rows, in their order, with a note that says so.
+def random_part(predictions: Predictions, rows: int | None, seed: int = 0) -> Predictions:
+    """At most so many rows, in their order, with a note that says so; None: all.
 
     Rows are chosen by a hash of the seed and their index: files of other models keep the same rows, in whatever order.
     """
-    if rows < 1:
+    if rows is not None and rows < 1:
         raise BadInput(f"A random part of {rows} rows has none: give at least 1.")
-    if rows >= len(predictions):
+    if rows is None or rows >= len(predictions):
         return predictions
     ranks = [blake2b(f"{seed}:{key}".encode(), digest_size=8).digest() for key in predictions.index.tolist()]
     chosen = np.sort(np.argsort(np.array(ranks, "S8"), kind="stable")[:rows])
-    note = f"A random part: {rows:,} of {len(predictions):,} rows (seed {seed})."
-    return predictions.take(chosen).replace(notes=(*predictions.notes, note))
+    return predictions.take(chosen).replace(notes=(*predictions.notes, part_note(rows, len(predictions), "rows", seed)))
+
+
+def part_note(part: int, whole: int, what: str, seed: int) -> str:
+    """The stamp on whatever is made of a random part."""
+    return f"A random part: {part:,} of {whole:,} {what} (seed {seed})."

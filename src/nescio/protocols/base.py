@@ -36,7 +36,7 @@ from nescio.work.steps import Work
 from nescio.work.store import ENV, Store, StoreError, environment
 from nescio.work.store import Run as KeptRun
 
-BUILT_IN = ("uimnet", "selective", "cood", "reliability")
+BUILT_IN = ("uimnet", "selective", "cood", "reliability", "shift", "sensitivity")
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,10 @@ def study_of(protocol: Protocol, plan: Any, work: Work) -> Study:
 def keep(study: Study, store: Store) -> None:
     """Keeps a study in the store, so that it can be reported again without its networks."""
     content = files(study)
-    digests = [sha256(each).hexdigest() for each in content.values()]
+    digests = [sha256(data).hexdigest() for data in content.values()]
     recipe = {"protocol": study.protocol, "plan": study.plan, "content": digests}
     try:
-        with store.work("study", recipe, version=study.version or 0) as part:
+        with store.work("study", recipe, version=study.version or 0, title=study.protocol) as part:
             if part is not None:
                 part.env["number"] = 1 + max((_number(run) for run in kept(store)), default=0)
                 for name, data in content.items():

@@ -1,100 +1,163 @@
-"""What the reports on many pretrained models share: results by model, families, rank correlations, gains, clouds."""
+"""What the protocols on many pretrained models share: rows of a model, numbers by model, families, clouds, tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Any
 
 from nescio.errors import Undefined
 from nescio.networks import families, regimes
-from nescio.predictions.entries import OWN
-from nescio.report.blocks import Figure
+from nescio.predictions.entries import OWN, ModelDump
+from nescio.protocols.base import registry
+from nescio.report.blocks import Block, Figure, Fold, SectionParts, Story, figures_of, fold_tables
 from nescio.report.charts import OTHERS, cloud_figure, cloud_points
 from nescio.report.frame import Frame
-from nescio.report.studies import Study
-from nescio.report.tables import COUNT, Column, Form, Head, Table, Writer, percents, table
-from nescio.report.words import legend
-from nescio.rows import Row
+from nescio.report.named import find
+from nescio.report.studies import Study, story_of
+from nescio.report.tables import COUNT, Column, Form, Head, Mark, Table, Writer, percents, table
+from nescio.report.words import legend, millions
+from nescio.rows import COLUMNS, Row
 
 USUAL, ENTROPY = "largest", "entropy"
 LEAST = 3  # models of a family, or of a pair of rankings, whose correlation is shown
-TOP = 20  # models on the terminal
+TOP = 20  # models in the first table
 ALL = "all models"
 PARAMS = "parameters"
-COUNTS = ("models", "# models", "of models")  # heads of numbers of things
+PLACE = ("target", "condition", "level")  # columns that tell rows of one metric and measure apart
+COUNTS = ("models", "of models")  # heads of numbers of things
 CHANGE = percents(2, sign=True)
 RHO = Form(".2f")
-TIPS = {"model": "model", "family": "family"}
+UNDER_DROPOUT = "answers under dropout (the variant mc-dropout; `nescio zoo --drop 0.2` for models of timm)"
+COUNTERPART = (
+    "a model and the same network without its training regime, by timm's names, such as "
+    "deit_tiny_distilled_patch16_224.fb_in1k and deit_tiny_patch16_224.fb_in1k"
+)
+Values = Mapping[str, float]  # model → a number, of those that have it
 
 
-# ---- rows to models
+# ---- rows of one model
+
+
+@dataclass(kw_only=True)
+class ModelRows:
+    """Gathers the rows of one model, and the reasons for those that are missing."""
+
+    protocol: str
+    version: int
+    dump: ModelDump
+    rows: list[Row] = field(default_factory=list)
+    reasons: list[Row] = field(default_factory=list)
+
+    def row(self, metric: str, value: float, n: int, **more: Any) -> None:
+        params = self.dump.number("params")
+        about = {"dataset": self.dump.data, "backbone": self.dump.model, "members": 1, "split": "test"}
+        about["params"] = None if params is None else int(params)
+        self.rows.append(row_of(self.protocol, self.version, metric, value, n, **about | more))
+
+    def facts(self, names: Iterable[str], n: int) -> None:
+        """What is known of the model, as rows."""
+        for name in names:
+            if (value := self.dump.number(name)) is not None:
+                self.row(name, value, n)
+
+
+def row_of(protocol: str, version: int, metric: str, value: float, n: int, **more: Any) -> Row:
+    base = {"protocol": protocol, "version": version, "method": "pretrained", "calibrated": False}
+    return dict.fromkeys(COLUMNS) | base | {"metric": metric, "value": float(value), "n": int(n)} | more
+
+
+# ---- rows to numbers
 
 
 @dataclass(frozen=True)
-class ModelResults:
-    """Everything that the rows hold of one model."""
+class Models:
+    """The models of the rows, in their order, and their numbers."""
 
-    name: str
-    params: int | None
-    values: dict[tuple[Any, ...], float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)  # rows behind a metric
+    sizes: dict[str, int | None]  # model → parameters
+    columns: dict[tuple[Any, ...], dict[str, float]]
 
-    def get(
-        self,
-        metric: str,
-        measure: str | None = None,
-        calibrated: bool = False,
-        *,
-        target: str | None = None,
-        condition: str | None = None,
-        level: float | None = None,
-    ) -> float | None:
-        return self.values.get((metric, measure, calibrated, target, condition, level))
+    def get(self, metric: str, measure: str | None = None, calibrated: bool = False, **place: Any) -> Values:
+        """Model → a number; `place` names the target, condition and level of its rows, if they have any."""
+        return self.columns.get((metric, measure, calibrated, *map(place.get, PLACE)), {})
 
     @property
-    def family(self) -> str:
-        return families.family(self.name)
-
-    @property
-    def distilled(self) -> bool:
-        of_teachers = (regimes.DISTILLATION, regimes.PRUNING_TAUGHT)
-        return families.distilled(self.name) or regimes.regime(self.name) in of_teachers
+    def params(self) -> Values:
+        return {name: size for name, size in self.sizes.items() if size}
 
 
 @lru_cache(maxsize=4)
-def results_of(frame: Frame) -> tuple[ModelResults, ...]:
-    """One entry for every backbone of the rows, in their order."""
-    models: dict[str, ModelResults] = {}
-    for row in frame:
-        if row["backbone"] is None:
-            continue
-        model = models.setdefault(row["backbone"], ModelResults(row["backbone"], row["params"]))
-        where = (row.get("target"), row.get("condition"), row.get("level"))
-        model.values[(row["metric"], row["measure"], bool(row["calibrated"]), *where)] = row["value"]
-        model.counts[row["metric"]] = row["n"]
-    return tuple(models.values())
+def models_of(frame: Frame) -> Models:
+    """Every backbone of the rows."""
+    models = Models({}, {})
+    for row in frame.where(backbone=lambda name: name is not None):
+        models.sizes.setdefault(row["backbone"], row["params"])
+        column = (row["metric"], row["measure"], bool(row["calibrated"]), *map(row.get, PLACE))
+        models.columns.setdefault(column, {})[row["backbone"]] = row["value"]
+    return models
 
 
-Of = Callable[[ModelResults], float | None]
+def gains(after: Values, before: Values, *, lower: bool = False) -> dict[str, float]:
+    """Relative improvement (after − before)/before of every model that has both; minus that of what is better lower."""
+    sign = -1 if lower else 1
+    return {name: sign * (after[name] - value) / value for name, value in before.items() if name in after and value}
 
 
-def numbers(models: Iterable[ModelResults], of: Of) -> dict[str, float]:
-    """Model → a number, for those that have it."""
-    return {model.name: value for model in models if (value := of(model)) is not None}
+def counterparts(models: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Regime → {model: the same network without the regime}."""
+    pairs: dict[str, dict[str, str]] = {kind: {} for kind in regimes.REGIMES}
+    for pair in regimes.pairs(models):
+        if pair.counterpart:
+            pairs[pair.regime][pair.model] = pair.counterpart
+    return {kind: own for kind, own in pairs.items() if own}
 
 
-def by_family(models: Iterable[ModelResults]) -> dict[str, list[ModelResults]]:
+def of_others(values: Values, others: Mapping[str, str]) -> dict[str, float]:
+    """Model → the number of its other."""
+    return {model: values[other] for model, other in others.items() if other in values}
+
+
+def best_of(values: Values) -> str | None:
+    """The model with the highest value, the first by name of several."""
+    return max(sorted(values), key=lambda name: values[name], default=None)
+
+
+def front(points: Iterable[tuple[float, float]], less: bool = True) -> list[tuple[float, float]]:
+    """The points that no other one beats: in x, which is better lower (`less`) or higher, and in y, better higher.
+
+    A point is beaten by one that is at least as good in both and better in one. In order of x, equal points once.
+    """
+    best: list[tuple[float, float]] = []
+    for x, y in sorted(set(points), key=lambda point: (point[0] if less else -point[0], -point[1])):
+        if not best or y > best[-1][1]:
+            best.append((x, y))
+    return sorted(best)
+
+
+# ---- families
+
+
+def distilled(model: str) -> bool:
+    """Whether a teacher's answers were learnt, by the name or by the table of regimes."""
+    return families.distilled(model) or regimes.regime(model) in (regimes.DISTILLATION, regimes.PRUNING_TAUGHT)
+
+
+def family_of(model: str) -> str:
+    return families.label(families.family(model))
+
+
+def by_family(models: Iterable[str]) -> dict[str, list[str]]:
     """The models of each family, the largest families first."""
-    members: dict[str, list[ModelResults]] = {}
+    members: dict[str, list[str]] = {}
     for model in models:
-        members.setdefault(model.family, []).append(model)
-    return dict(sorted(members.items(), key=lambda entry: (-len(entry[1]), entry[0])))
+        members.setdefault(families.family(model), []).append(model)
+    ordered = sorted(members.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+    return {families.label(family): own for family, own in ordered}
 
 
-def correlation(a: Mapping[str, float], b: Mapping[str, float]) -> float | None:
+def correlation(a: Values, b: Values) -> float | None:
     """Spearman's ρ over the models that have both; None for fewer than three, or where one of them never varies."""
     from nescio.metrics import spearman
 
@@ -107,15 +170,14 @@ def correlation(a: Mapping[str, float], b: Mapping[str, float]) -> float | None:
         return None
 
 
-def gains(after: Mapping[str, float], before: Mapping[str, float], *, lower: bool = False) -> dict[str, float]:
-    """Relative improvement (after − before)/before of every model that has both; minus that of what is better lower."""
-    sign = -1 if lower else 1
-    return {name: sign * (after[name] - value) / value for name, value in before.items() if name in after and value}
-
-
-def best_of(values: Mapping[str, float]) -> str | None:
-    """The model with the highest value, the first by name of several."""
-    return max(sorted(values), key=lambda name: values[name], default=None)
+def correlations(models: Collection[str], pairs: Mapping[str, tuple[Values, Values]]) -> list[Row]:
+    """A line for all models and one for each family of at least LEAST: how many, and ρ of every pair of numbers."""
+    groups = {ALL: models} | {name: own for name, own in by_family(models).items() if len(own) >= LEAST}
+    return [
+        {"architecture": group, "models": len(own)}
+        | {head: correlation({name: a[name] for name in own if name in a}, b) for head, (a, b) in pairs.items()}
+        for group, own in groups.items()
+    ]
 
 
 # ---- tables
@@ -139,24 +201,39 @@ def wide(
     within   columns: only lines of equal values there are compared with each other
     explain  metrics whose sentences stand below
     """
-    names = dict.fromkeys(name for row in rows for name in row if name not in corner)
-    mark: Literal["change", "best"] = "change" if changes else "best"
     own = dict.fromkeys(COUNTS, COUNT) | dict(forms or {})
-    heads = [Head(name, name, better=_better(name, changes, own), form=own.get(name, form)) for name in names]
+
+    def better(head: str) -> str:
+        if changes:
+            return "neither" if head in own else "higher"
+        return {"↑": "higher", "↓": "lower"}.get(head[-1:], "neither")
+
+    names = dict.fromkeys(name for row in rows for name in row if name not in corner)
+    heads = [Head(name, name, better=better(name), form=own.get(name, form)) for name in names]
     lines = [Column(name, keep=True) for name in corner]
+    mark: Mark = "change" if changes else "best"
     made = table(rows, title, lines=lines, heads=heads, note=note, mark=mark, within=within)
     return replace(made, legend=legend(explain))
 
 
-def _better(head: str, changes: bool, own: Mapping[str, Writer]) -> str:
-    if changes:
-        return "neither" if head in own else "higher"
-    return {"↑": "higher", "↓": "lower"}.get(head[-1:], "neither")
+def models_table(
+    title: str, order: Values, columns: Mapping[str, tuple[Values, str]], most: int | None = None
+) -> Table:
+    """One line per model, the highest in `order` first; `most`: only so many.
+
+    columns  head → the numbers of models, and what they mean
+    """
+    names = sorted(order, key=lambda name: (-order[name], name))
+    rows = [{"model": name} | {head: values.get(name) for head, (values, _) in columns.items()} for name in names]
+    first = f"The {most} best of {len(names)}" if most and len(names) > most else ""
+    meanings = [meaning for values, meaning in columns.values() if values]
+    note = ". ".join(sentence for sentence in (first, *meanings) if sentence)
+    whole = wide(rows, title, "model", form=percents(), forms={"params": millions}, note=note)
+    return whole.top(most) if most else whole
 
 
-def summed_up(values: Iterable[float], prefix: str = "") -> Row:
+def summed_up(values: Sequence[float], prefix: str = "") -> Row:
     """Mean, median and the share that got better, of relative changes."""
-    values = list(values)
     if not values:
         return {}
     better = fmean(value > 0 for value in values)
@@ -166,42 +243,107 @@ def summed_up(values: Iterable[float], prefix: str = "") -> Row:
 # ---- clouds of models
 
 
-def cloud(models: Iterable[ModelResults], place: Callable[[ModelResults], Row | None], most: int | None) -> list[Row]:
-    """Points of a cloud. The `most` largest families have names (None: all with LEAST models), the others are grey."""
-    placed = [(model, at) for model in models if (at := place(model)) is not None]
-    members = by_family(model for model, _ in placed)
+@dataclass(frozen=True)
+class Axis:
+    """A number of models, and what it is called."""
+
+    label: str
+    values: Values
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A report that shows two numbers of many models: names of the protocol's axes, and the words around them.
+
+    most    families that have colours, the largest ones (None: all of LEAST models or more)
+    better  which x is better, lower or higher: a dashed line joins the models that no other one beats
+    guides  lines at x or y
+    """
+
+    name: str
+    title: str
+    x: str
+    y: str
+    words: str
+    needs: str = ""
+    most: int | None = 12
+    better: str = ""
+    guides: tuple[tuple[str, float], ...] = ()
+
+    def figure(
+        self,
+        models: Models,
+        axes: Mapping[str, Axis],
+        colours: Mapping[str, str] | None = None,
+        links: Sequence[tuple[str, str]] = (),
+    ) -> Figure | None:
+        """The figure of those models that have both numbers, if there are any.
+
+        colours  model → the name of its colour, of those that are shown (default: all, by family)
+        links    pairs of models with a line between them
+        """
+        x, y = axes[self.x], axes[self.y]
+        both = {
+            name: (x.values[name], y.values[name]) for name in models.sizes if name in x.values and name in y.values
+        }
+        colours = family_colours(both, self.most) if colours is None else colours
+        points = {
+            name: {"name": colours[name], "family": family_of(name), "model": name, x.label: at[0], y.label: at[1]}
+            | {"size": models.sizes[name], "dot": distilled(name)}
+            for name, at in both.items()
+            if name in colours
+        }
+        shown, lines = list(points.values()), [(points[a], points[b]) for a, b in links]
+        best = front(both.values(), self.better == "lower") if self.better else []
+        look: Row = {"log": self.x == PARAMS, "front": best, "links": lines, "guides": self.guides}
+        words = [
+            self.words,
+            "A larger mark: more parameters." if any(models.sizes[name] for name in points) else "",
+            "A dot in the mark: a distilled model." if any(point["dot"] for point in shown) else "",
+            "The dashed line joins the models that no other one beats in both." if len(best) > 1 else "",
+        ]
+
+        def chart() -> Any:
+            return cloud_figure(shown, x.label, y.label, tips={"model": "model", "family": "family"}, **look)
+
+        made = cloud_points(shown, x.label, y.label)
+        return Figure(self.name, self.title, " ".join(filter(None, words)), chart, made) if made else None
+
+
+def family_colours(models: Iterable[str], most: int | None = None) -> dict[str, str]:
+    """Model → its family, if that is one of the `most` largest of LEAST models or more; the others are grey."""
+    members = by_family(models)
     several = [family for family, own in members.items() if len(own) >= LEAST]
-    named = set((several or list(members))[: most or len(members)])
-    return [
-        point(model, families.label(model.family) if model.family in named else OTHERS) | at for model, at in placed
-    ]
+    named = (several or list(members))[: most or len(members)]
+    return {name: family if family in named else OTHERS for family, own in members.items() for name in own}
 
 
-def point(model: ModelResults, name: str) -> Row:
-    """What a cloud shows of a model beside its place; `name` is that of its colour."""
-    family = families.label(model.family)
-    return {"name": name, "family": family, "model": model.name, "size": model.params, "dot": model.distilled}
+# ---- the page
 
 
-def cloud_block(key: str, title: str, words: str, points: list[Row], x: str, y: str, **options: Any) -> Figure | None:
-    """A figure of points, if there are any."""
-    if not points:
-        return None
-    words = f"{figure_name(key)}. {words}"
-    return Figure(
-        key, title, words, lambda: cloud_figure(points, x, y, tips=TIPS, **options), cloud_points(points, x, y)
-    )
+def page(
+    study: Study,
+    question: str,
+    lead: Sequence[str],
+    scores: Callable[[Frame, int | None], Table],
+    sections: Sequence[tuple[str, str, Sequence[str]]],
+) -> Story:
+    """A story whose sections are named reports, the best models by `scores` first, and all of them last."""
+    frame, every = study.frame, scores(study.frame, None)
+    parts: list[SectionParts] = [(link, title, _blocks(study, names)) for link, title, names in sections]
+    link, title, first, *_ = parts[0]
+    parts[0] = link, title, [scores(frame, TOP), *first]
+    parts.append(("All models", "All models", [Fold("Every model", [every])] if len(every.lines) > TOP else []))
+    title = question[:1].upper() + question[1:] if unnamed(study) else f"{study.data}: {question}"
+    return story_of(study, title, lead, parts, command=registry[study.protocol].command)
 
 
-def figure_name(key: str) -> str:
-    """fig5 → Figure 5."""
-    return f"Figure {key.removeprefix('fig')}"
-
-
-def titled(study: Study, question: str) -> str:
-    """A question about the study's data, if that has a name: files of predictions have none."""
-    return question[:1].upper() + question[1:] if unnamed(study) else f"{study.data}: {question}"
+def _blocks(study: Study, names: Sequence[str]) -> list[Block]:
+    """What named reports show; where a report has a figure, its tables stand behind folds."""
+    made = [find(f"{study.protocol}/{name}").blocks(study.frame) for name in names]
+    return [block for own in made for block in (fold_tables(own) if figures_of(own) else own)]
 
 
 def unnamed(study: Study) -> bool:
+    """Whether the study's data has no name: files of predictions have none."""
     return study.data in ("", OWN)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from nescio.analysis.curves import GUIDES, OPTIMAL, RANDOM
+from nescio.report.blocks import Figure
 from nescio.report.words import DEFAULT_MEASURE, millions, number
 from nescio.rows import Row
 
@@ -502,6 +503,17 @@ def dots_figure(points: Sequence[Row], title: str, guide: tuple[str, float] | No
     return _finished(layers, f"{words}.", 30 * max(3, len(names)))
 
 
+def heat_block(
+    key: str, title: str, words: str, cells: Sequence[Row], axis: str, floor: float, names: tuple[str, str, str]
+) -> Figure | None:
+    """The figure of `heat_figure` with its numbers; None of fewer than two cells."""
+    if len(cells) < 2:
+        return None
+    line, column, n = names
+    points = [{line: cell["line"], column: cell["column"], axis: cell["value"], n: cell["n"]} for cell in cells]
+    return Figure(key, title, words, lambda: heat_figure(cells, axis, floor, names), points)
+
+
 def heat_figure(
     cells: Sequence[Row],
     title: str,
@@ -569,7 +581,8 @@ def cloud_figure(
     legend = _legend("circle", 132, symbolStrokeWidth=0, symbolSize=90, symbolLimit=0)
     colours = [COLOUR["faint"] if name == OTHERS else SERIES[at % len(SERIES)] for at, name in enumerate(names)]
     shapes = alt.Scale(domain=names, range=[SHAPES[at // len(SERIES) % len(SHAPES)] for at in range(len(names))])
-    axes = _number_axis("x", "x", x, "~s" if log else "~g", log=log), _number_axis("y", "y", y)
+    least = min((float(point[x]) for point in points), default=1.0)  # below 1 the letters of ~s are thousandths
+    axes = _number_axis("x", "x", x, "~s" if log and least >= 1 else "~g", log=log), _number_axis("y", "y", y)
     base = _data(_cloud_rows(points, x, y, names, tips)).encode(*axes)
     sized = any(point.get("size") for point in points)
     looks: dict[str, Any] = {"opacity": alt.condition(only, alt.value(0.8), alt.value(0.07))}

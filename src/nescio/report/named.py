@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from nescio.errors import BadInput
+from nescio.errors import BadInput, near
 from nescio.registry import Registry
 from nescio.report.blocks import Block, Made, figures_of, flat, tables_of
 from nescio.report.frame import Frame
@@ -85,9 +85,9 @@ def find(name: str, protocols: Sequence[str] | None = None) -> Report:
     if not wanted:
         raise BadInput(f"The tables of protocol {', '.join(protocols or ())} have no names of their own; omit --only.")
     other = next((part.protocol for part in registry.parts() if part.bare == name), None)
-    hint = f" Protocol {other} has one: `nescio run {other}` makes a study of it." if other else ""
-    known = ", ".join(dict.fromkeys(part.bare for part in wanted))
-    raise BadInput(f"There is no report named {name!r}.{hint} There are: {known}.")
+    known = list(dict.fromkeys(part.bare for part in wanted))
+    hint = f" Protocol {other} has one: `nescio run {other}` makes a study of it." if other else near(name, known)
+    raise BadInput(f"There is no report named {name!r}.{hint} There are: {', '.join(known)}.")
 
 
 def named(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[Block]]:

@@ -172,6 +172,8 @@ def grouped(reasons: Iterable[Mapping[str, Any]], most: int = 6) -> list[tuple[s
         measures = _some((entry["measure"] for entry in entries if entry.get("measure")), most)
         splits = _some((out_name(e["split"]) for e in entries if e.get("split") not in IN_DISTRIBUTION), most)
         what = " of ".join(part for part in (metrics, measures) if part) or "everything"
+        methods = _some((entry["method"] for entry in entries if entry.get("method")), most)
+        what = f"{methods}: {what}" if methods else what
         result.append((f"{what} on {splits}" if splits else what, reason))
     return result
 

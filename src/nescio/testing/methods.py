@@ -21,11 +21,12 @@ from nescio.errors import BadInput
 from nescio.layers.spectral import Stretching, operator_norms, stretches
 from nescio.methods.base import Evidence, Method, accuracy_of, first_batch, noise_like, registry
 from nescio.metrics import auroc
+from nescio.networks.forward import Segmenter
 from nescio.networks.models import trained
-from nescio.predict import outputs
+from nescio.predict import count_pixels, outputs
 from nescio.runtime import Runtime, runtime, seed_everything
 from nescio.search import Recipe
-from nescio.training import fit, load_method, start_of, train
+from nescio.training import fit, load_method, start_of, train, usual_batch
 from nescio.trials import Training, Trial
 from nescio.work.store import Store
 
@@ -42,6 +43,7 @@ def trial_of(
     epochs: int = 6,
     recipe: Recipe | None = None,
     root: str | Path | None = None,
+    task: Any = "classification",
 ) -> Trial:
     """The small task on which a method is looked at."""
     cls = registry[name]
@@ -49,8 +51,11 @@ def trial_of(
         raise BadInput(f"{epochs} epochs are too few to see a loss fall: at least 2 are needed.")
     rows = len(datasets.splits(datasets.load(data, root)).train)
     augment: Any = cls.augment or "none"
-    plan = Training(epochs=epochs, batch=min(ROWS, rows), augment=augment, schedule="cosine", precision="float32")
-    return Trial(method=name, recipe=recipe or cls.recipe_class(), data=data, backbone=backbone, training=plan)
+    batch = min(ROWS, rows) if task == "classification" else usual_batch(rows, task=task)
+    plan = Training(epochs=epochs, batch=batch, augment=augment, schedule="cosine", precision="float32")
+    return Trial(
+        method=name, recipe=recipe or cls.recipe_class(), data=data, backbone=backbone, training=plan, task=task
+    )
 
 
 def observe(trial: Trial, *, spectral: float = 1.0, root: str | Path | None = None) -> Iterator[tuple[str, Evidence]]:
@@ -78,11 +83,12 @@ def special(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> di
     if method.views > 1:
         shown = replace(shown, views=method.views, augment=trial.training.augment)
     with torch.no_grad():
-        return method.eval().evidence(shown, start)
+        return method.eval().evidence(method.located(shown), start)
 
 
-def _shown(trial: Trial, dataset: Dataset, here: Runtime, rows: int = 256) -> Batches:
+def _shown(trial: Trial, dataset: Dataset, here: Runtime) -> Batches:
     """Training images in random order."""
+    rows = 256 if trial.task == "classification" else trial.training.batch
     return Batches(_training_images(trial, dataset), dataset, here.device, batch=rows, shuffle=True)
 
 
@@ -92,12 +98,10 @@ def _training_images(trial: Trial, dataset: Dataset) -> Images:
 
 def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Iterator[tuple[str, Evidence]]:
     yield "learns", (_answers_well if method.classifies else _groups_well)(method, trial, dataset, here)
-    x, _ = first_batch(_shown(trial, dataset, here), ROWS)
+    x, _ = first_batch(_shown(trial, dataset, here), trial.training.batch if method.setting.dense else ROWS)
     noise = noise_like(x)
     beside_images, beside_noise = _answers(method, torch.cat([x, x.flip(0)])), _answers(method, torch.cat([x, noise]))
-    apart = max(
-        float((a[: len(x)] - b[: len(x)]).abs().max()) for a, b in zip(beside_images, beside_noise, strict=True)
-    )
+    apart = max(float((a - b)[: len(a) // 2].abs().max()) for a, b in zip(beside_images, beside_noise, strict=True))
     seen = f"beside other images, or beside noise, an answer moves by {apart:.1g}"
     yield "rows stand alone", Evidence(seen, apart < 1e-4)
     output = method(x)
@@ -109,14 +113,15 @@ def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> I
         names = ", ".join(output.scores) or "none"
         yield "scores", Evidence(f"{names}, as the class names them", tuple(output.scores) == method.scores)
     if output.scores and method.far:
-        native, far = (next(iter(answer.scores.values())) for answer in (output, method(noise)))
-        area = auroc(torch.cat([native, far]).double().numpy(), torch.arange(2 * len(x)).ge(len(x)).numpy())
+        scores = [next(iter(answer.scores.values())) for answer in (output, method(noise))]
+        u = torch.cat([score.double().view(len(x), -1).mean(1) for score in scores])  # of an image's locations the mean
+        area = auroc(u.numpy(), torch.arange(2 * len(x)).ge(len(x)).numpy())
         seen = f"in {area:.0%} of pairs noise gets a higher native score than a training image"
         yield "noise above data", Evidence(seen, area > 0.9)
 
 
 def _answers_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
-    accuracy, chance = accuracy_of(method, _shown(trial, dataset, here)), 1 / method.setting.classes
+    accuracy, chance = accuracy_of(method, method.located(_shown(trial, dataset, here))), 1 / method.setting.classes
     return Evidence(f"right on {accuracy:.0%} of training images, by chance {chance:.0%}", accuracy > 2 * chance)
 
 
@@ -169,6 +174,12 @@ def _kept(trial: Trial, dataset: Dataset, here: Runtime, root: str | Path | None
     yield "same seed, same weights", Evidence(seen, not differ)
     shown = ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed).load(root)
     network = trained(trial, root)
+    if trial.task == "segmentation":
+        u, v = (count_pixels([Segmenter(module)], network, shown, None, here) for module in (direct, loaded))
+        same = all(np.array_equal(u.scores[name].table, v.scores[name].table) for name in u.scores)
+        seen = f"{'the same' if same else 'other'} answers to {u.n} pixels"
+        yield "saved and reloaded", Evidence(seen, same and np.array_equal(u.confusion, v.confusion))
+        return
     a, b = (outputs(module, network, shown, None, here, seed=1) for module in (direct, loaded))
     pairs = {"logits": (a.logits, b.logits), "embeddings": (a.embeddings, b.embeddings)}
     pairs |= {name: (a.scores[name], b.scores.get(name)) for name in a.scores}

@@ -76,7 +76,9 @@ class Step:
         for parent in self._steps():
             parent.run(context, wait=wait)
         try:
-            with context.store.work(self.stage, self.recipe, self._parent_keys, self.version, wait=wait) as part:
+            with context.store.work(
+                self.stage, self.recipe, self._parent_keys, self.version, wait=wait, title=self.title
+            ) as part:
                 if part is not None:
                     for name, content in (self.make(part, context) or {}).items():
                         part.write(name, content)
@@ -87,7 +89,7 @@ class Step:
 
     def fail(self, store: Store, reason: str) -> None:
         """Notes why this is not there, unless it is finished or going on."""
-        store.fail(self.stage, self.recipe, reason, self._parent_keys, self.version)
+        store.fail(self.stage, self.recipe, reason, self._parent_keys, self.version, self.title)
 
     def died(self, store: Store, reason: str) -> None:
         """Notes the death of a worker where it happened: at the first step of the chain that is not finished."""

@@ -78,6 +78,7 @@ class Run:
     owner: str = ""  # of running work
     version: int | None = None  # of the stage when the work was begun; None if it cannot be read
     parents: tuple[str, ...] = ()  # keys and checksums that it follows from
+    title: str = ""  # what progress called it
 
 
 class Store:
@@ -100,12 +101,19 @@ class Store:
 
     @contextmanager
     def work(
-        self, stage: str, recipe: Any, parents: Sequence[str] = (), version: int = 1, wait: bool = True
+        self,
+        stage: str,
+        recipe: Any,
+        parents: Sequence[str] = (),
+        version: int = 1,
+        wait: bool = True,
+        title: str = "",
     ) -> Iterator[Part | None]:
         """A part to fill, or None if the work is finished already; leaving the block without an error finishes it.
 
         While another live process does the work this waits, or raises Busy if `wait` is False. An exception is noted
-        in failure.json and goes on; the checkpoint stays, and the next one to ask for the work tries again.
+        in failure.json and goes on; the checkpoint stays, and the next one to ask for the work tries again. The title
+        is what `runs` calls the work; no key depends on it.
         """
         document = _document(stage, recipe, parents, version)
         goal = self.path(stage, _key(document))
@@ -114,7 +122,7 @@ class Store:
         if lock is None:
             yield None
             return
-        part = Part(goal, lock.folder.parent, lock, document)
+        part = Part(goal, lock.folder.parent, lock, {**document, "title": title} if title else document)
         try:
             part._begin()
             yield part
@@ -127,9 +135,11 @@ class Store:
         finally:
             lock.release()
 
-    def fail(self, stage: str, recipe: Any, reason: str, parents: Sequence[str] = (), version: int = 1) -> None:
+    def fail(
+        self, stage: str, recipe: Any, reason: str, parents: Sequence[str] = (), version: int = 1, title: str = ""
+    ) -> None:
         """Notes why work failed whose process could not (killed for memory, say), unless it is finished or going on."""
-        with suppress(Busy, _Reported), self.work(stage, recipe, parents, version, wait=False) as part:
+        with suppress(Busy, _Reported), self.work(stage, recipe, parents, version, wait=False, title=title) as part:
             if part is not None:
                 raise _Reported(reason)
 
@@ -193,7 +203,8 @@ class Store:
         document = _read_json(folder / RECIPE)
         parents = tuple(map(str, document.get("parents") or ()))
         recipe, version = document.get("recipe", {}), document.get("version")
-        run = Run(stage, key, "finished", folder, recipe, version=version, parents=parents)
+        title = str(document.get("title", ""))
+        run = Run(stage, key, "finished", folder, recipe, version=version, parents=parents, title=title)
         if folder.name == key:
             return run
         number, owner = _last(folder / WORK)
@@ -413,15 +424,26 @@ def _last(folder: Path) -> tuple[int, dict[str, Any]]:
 
 
 def _alive(lock: Path, owner: dict[str, Any]) -> bool:
-    """On this machine: does the process still run? Elsewhere: has the heartbeat been silent for SILENCE seconds?"""
+    """On this machine: does the process still run? Elsewhere: has the heartbeat been silent for SILENCE seconds?
+
+    It is silent where its last beat lies so far back by the file system's clock, which dates every beat, or where none
+    came while this process watched: a beat dated ahead of the clock, which may have been set back, says nothing.
+    """
     if {name: owner.get(name) for name in _machine()} == _machine():
         return _start_time(owner["pid"]) in (owner["start"], 0)
     try:
         with lock.open("rb") as file:  # opening makes a network file system ask its server
             beat = os.fstat(file.fileno()).st_mtime
-        return bool(_now(lock.parent) - beat < SILENCE)
+        if _now(lock.parent) - beat >= SILENCE:
+            return False
     except FileNotFoundError:  # released, or the folder took its final name
         return False
+    if _beats.get(lock, (None, 0.0))[0] != beat:
+        _beats[lock] = beat, time.monotonic()
+    return time.monotonic() - _beats[lock][1] < SILENCE
+
+
+_beats: dict[Path, tuple[float, float]] = {}  # of locks: the last beat, and when this process first saw it
 
 
 def _now(folder: Path) -> float:

@@ -22,7 +22,6 @@ from nescio.errors import BadInput, Undefined
 from nescio.protocols import cood
 from nescio.protocols.cood import Plan
 from nescio.protocols.cood.grading import class_severities, divide, grade, levels, window_of, window_severities
-from nescio.protocols.cood.hierarchy import ORDERS
 from nescio.protocols.cood.models import PairedDumps, pair_of_files, pairs_of_store
 from nescio.report.studies import Study
 from nescio.rows import COLUMNS
@@ -508,7 +507,7 @@ def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
     assert len(set(keys)) == len(keys)
     left = {name for name in Plan.__dataclass_fields__ if name not in CHANGED}
     inputs = {"pair", "data", "out", "also"}  # what comes of them are the dumps
-    names = {"hierarchy", "hierarchy_order", "in_names", "out_names"}  # what comes of them is `refused`
+    names = {"hierarchy", "in_names", "out_names"}  # what comes of them is `refused`
     assert left == inputs | names
 
 
@@ -540,17 +539,6 @@ def test_in_classes_and_their_kin_are_removed(tmp_path: Path, store: Store) -> N
     assert graded(SMALL, [pair], store).notes == [] != bare.notes
     with pytest.raises(BadInput, match="needs the names of the classes"):
         graded(plan, [pair], store)
-
-
-def test_an_upside_down_hierarchy_is_told_and_changes_no_row(tmp_path: Path, store: Store) -> None:
-    (tmp_path / "is_a.txt").write_text("o6 i0\no6 o7\no6 o8\n")
-    names = [f"i{y}" for y in range(SEEN)], [f"o{y}" for y in range(CLASSES)]
-    plan = replace(SMALL, hierarchy=str(tmp_path / "is_a.txt"))
-    pair = saved(tmp_path, "a", *dumps())
-    right, wrong = (graded(replace(plan, hierarchy_order=o), [pair], store, names=names) for o in ORDERS)
-    assert right.rows == wrong.rows
-    assert any("more tops than leaves" in note for note in wrong.notes)
-    assert not any("more tops than leaves" in note for note in right.notes)
 
 
 def test_notes_say_what_was_left_out_and_what_shrank(tmp_path: Path, store: Store) -> None:

@@ -19,10 +19,12 @@ pytest.importorskip("torch")
 import torch
 
 from nescio import datasets, training
+from nescio.analysis.agreement import evaluate, ranking_rows
 from nescio.analysis.downstream import DownstreamLosses, downstream_losses
 from nescio.cli import main
 from nescio.errors import BadInput, Undefined
 from nescio.heads import probability_performance
+from nescio.measures import choose_components
 from nescio.measures.siblings import scores_of
 from nescio.metrics import kendall
 from nescio.options import add_options, options_of
@@ -30,7 +32,7 @@ from nescio.predict import load_dump
 from nescio.predictions import Predictions
 from nescio.predictions.columns import from_npz
 from nescio.protocols import base, reliability
-from nescio.protocols.reliability import PRESETS, Plan, Question, downstream_sets, evaluate, reports, siblings_of
+from nescio.protocols.reliability import PRESETS, Plan, Question, downstream_sets, reports, siblings_of
 from nescio.report import pages
 from nescio.report.blocks import tables_of
 from nescio.report.studies import read_study, write_story
@@ -46,7 +48,7 @@ PLAN = Plan(
     seeds=2,
     k=10,
     ks=(1, 10, 50, 1000),
-    components=4,
+    components=(2, 4),
     training=Training(epochs=2, batch=128, augment="full", schedule="cosine"),
 )
 
@@ -113,22 +115,34 @@ def test_every_row_is_there(study):
     assert {r["condition"] for r in main if r["measure"]} == {"cosine", "euclidean"}
     kinds = ("kendall_brier", "kendall_entropy", "kendall_variance")
     assert len([r for r in main if r["metric"] in kinds]) == 2 * 2 * 2 * 5 * 3
-    alone = [r for r in rows if r["init_seed"] is not None]
+    accuracies = [r for r in rows if r["metric"] in ("probe_accuracy", "knn_accuracy")]
+    assert {(r["method"], r["init_seed"], r["metric"], r["level"]) for r in accuracies} == {
+        (method, member, metric, level)
+        for method in PLAN.methods
+        for member in range(3)
+        for metric, level in (("probe_accuracy", None), ("knn_accuracy", 20))
+    }
+    alone = [r for r in rows if r["init_seed"] is not None and r not in accuracies]
     assert len(alone) == 2 * 2 * 2 * 3 * (5 + 3) * 2
     assert {r["measure"] for r in alone} == {"nc", "dist", "dist*", "norm", "norm*", "ll", "ll*", "fv"}
     assert {r["metric"] for r in alone} == {"kendall_brier", "kendall_entropy"}  # one network does not vary
-    assert {r["condition"] for r in rows if r["group"]} == {"cosine"}
+    assert {r["condition"] for r in rows if r["group"] in ("k", "M")} == {"cosine"}
+    likely = {(r["method"], r["condition"], r["level"]) for r in rows if r["metric"] == "held_out_likelihood"}
+    assert likely == {(m, c, n) for m in PLAN.methods for c in ("cosine", "euclidean") for n in (2, 4)}
+    mixtures = {(r["metric"], r["level"], r["sample"]) for r in rows if (r["group"], r["sample"]) == ("C", 0)}
+    assert mixtures == {(kind, n, 0) for kind in kinds for n in (2, 4)}
     swept = {(r["level"], r["measure"]) for r in rows if r["group"] == "k"}
     assert swept == {(k, name) for k in (1, 10, 50) for name in ("nc", "dist")}  # 1000 is more than there are
     sizes = {(r["members"], r["measure"]) for r in rows if r["group"] == "M"}
     several = {(m, name) for m in (2, 3) for name in ("nc", "dist", "norm", "ll", "fv")}
     assert sizes == several | {(1, name) for name in ("dist", "norm", "ll")}
-    assert {(r["measure"], r["level"]) for r in main if r["level"]} == {("nc", 10), ("dist", 1)}
-    assert {r["sample"] for r in rows if r["measure"]} == {0, 1} and {r["data_seed"] for r in rows} == {None}
+    levels = {(r["measure"], r["level"]) for r in main if r["level"] and r["measure"] != "ll"}
+    assert levels == {("nc", 10), ("dist", 1)}
+    assert {r["sample"] for r in main if r["measure"]} == {0, 1} and {r["data_seed"] for r in rows} == {None}
     assert len([r for r in rows if r["metric"].startswith("ranking_")]) == 2 * 2 * 5 * 3
     assert study.reasons == [] and study.notes == []
     assert {(r["protocol"], r["version"], r["dataset"], r["target"], r["backbone"]) for r in rows} == {
-        ("reliability", 3, "digits", "digits", "conv")
+        ("reliability", 4, "digits", "digits", "conv")
     }
 
 
@@ -220,6 +234,42 @@ def test_a_second_run_trains_nothing_and_says_the_same(study, context, monkeypat
     }
 
 
+def test_accuracies_are_those_of_scikit_learn(study, candidate, context):
+    """A converged softmax regression, and the votes of the nearest by cosine, of every network."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.neighbors import KNeighborsClassifier
+
+    train, tests = train_and_tests(candidate, context)
+    about = {"method": "simclr", "init_seed": 1}
+    known, rows = (np.asarray(side[1].embeddings, float) for side in (train, tests))
+    probe = LogisticRegression(tol=1e-6, max_iter=2000).fit(known, train[1].labels)
+    expected = (probe.predict(rows) == tests[1].labels).mean()
+    assert one(study.rows, metric="probe_accuracy", **about) == pytest.approx(expected, abs=0.004)
+    votes = KNeighborsClassifier(PLAN.k_accuracy, metric="cosine").fit(known, train[1].labels)
+    expected = (votes.predict(rows) == tests[1].labels).mean()
+    assert one(study.rows, metric="knn_accuracy", level=20, **about) == pytest.approx(expected, abs=0.002)
+    other = one(study.rows, metric="probe_accuracy", method="simclr", init_seed=0)
+    assert other != one(study.rows, metric="probe_accuracy", **about)
+
+
+def test_components_are_chosen_by_held_out_likelihood(study, candidate, context):
+    refs = references(candidate, 0, context)
+    for distance in PLAN.distances:
+        about = {"method": "simclr", "condition": distance, "measure": "ll"}
+        choice = choose_components(refs[0], PLAN.components, metric=distance)
+        assert one(study.rows, metric="components", **about) == choice.components
+        for count, value in choice.log_likelihoods.items():
+            assert one(study.rows, metric="held_out_likelihood", level=count, **about) == pytest.approx(value)
+        main = [r for r in study.rows if r["metric"] == "mean" and all(r[a] == b for a, b in about.items())]
+        assert {row["level"] for row in main} == {choice.components}
+    _, tests = train_and_tests(candidate, context)
+    about = {"method": "simclr", "sample": 0, "metric": "kendall_brier", "condition": "cosine", "measure": "ll"}
+    for count in PLAN.components:
+        u = scores_of(refs, tests, k_nc=(10,), components=count)["ll"]
+        truth = downstream_losses(*train_and_tests(candidate, context)).together["brier"]
+        assert one(study.rows, group="C", level=count, **about) == pytest.approx(kendall(u, truth), abs=1e-9)
+
+
 def test_references_are_the_same_rows_for_all_members_and_were_learnt_from(study, context):
     learnt = set(datasets.splits(datasets.load("digits")).train.index.tolist())
     samples = []
@@ -250,7 +300,8 @@ def test_evaluation_from_dumps_alone_gives_the_rows_of_the_study(study, candidat
     def plain(row):
         return tuple(value for name, value in row.items() if name != "value")
 
-    own = {plain(row): row["value"] for row in study.rows if row["method"] == "simclr"}
+    scores = [row for row in study.rows if "accuracy" not in row["metric"]]
+    own = {plain(row): row["value"] for row in scores if row["method"] == "simclr"}
     assert reasons == [] and {plain(row) for row in rows} == set(own)
     assert all(row["value"] == pytest.approx(own[plain(row)], abs=1e-12) for row in rows)
 
@@ -260,7 +311,7 @@ def test_rankings_are_the_mean_tau_of_every_image(study, context):
     both = [train_and_tests(own, context) for own in group]
     losses = [downstream_losses(train, tests).together["brier"] for train, tests in both]
     scores = [
-        scores_of(references(own, 1, context), tests, k_nc=(10,), components=4)
+        scores_of(references(own, 1, context), tests, k_nc=(10,), components=0)
         for own, (_, tests) in zip(group, both, strict=True)
     ]
     for name, key in (("nc", "nc@10"), ("dist", "dist@1"), ("fv", "fv")):
@@ -286,11 +337,15 @@ def test_a_member_that_fails_costs_itself_alone(tmp_path, monkeypatch):
     plan = replace(PLAN, seeds=1, distances=("cosine",), scores=("nc", "dist"), ks=(), backbones=("mlp",))
     found = run(plan, context_in(tmp_path))
     assert [failure.reason for failure in found.failures] == ["RuntimeError: it broke"]
-    assert found.notes == ["moco, mlp, digits: 2 of 3 members are there."]
+    assert found.notes[0] == "moco, mlp, digits: 2 of 3 members are there."
+    assert "by their first 2 networks each" in found.notes[1] and "simclr, mlp, digits has 3." in found.notes[1]
     whole = [row for row in found.rows if row["measure"] == "nc" and row["init_seed"] is None and row["method"]]
     members = {row["method"]: row["members"] for row in whole if row["group"] is None}
-    assert members == {"simclr": 3, "moco": 2}
-    assert {r["init_seed"] for r in found.rows if r["method"] == "moco" and r["init_seed"] is not None} == {0, 2}
+    assert members == {"simclr": 2, "moco": 2}
+    seeds = {(r["method"], r["init_seed"]) for r in found.rows if r["init_seed"] is not None and r["measure"]}
+    assert seeds == {("simclr", 0), ("simclr", 1), ("moco", 0), ("moco", 2)}
+    good = {(r["method"], r["init_seed"]) for r in found.rows if r["metric"] == "probe_accuracy"}
+    assert good == seeds | {("simclr", 2)}  # how good a network is does not depend on its siblings
 
 
 def test_a_worker_that_dies_is_noted_at_its_network(tmp_path, candidate):
@@ -363,15 +418,17 @@ def test_transfer_and_a_lone_network(tmp_path, other):
         k=5,
         ks=(),
         distances=("cosine",),
-        components=3,
+        components=(3,),
         training=PLAN.training,
     )
     context = context_in(tmp_path)
     found = run(plan, context)
     assert not found.failures
-    assert {(row["dataset"], row["target"], row["n"]) for row in found.rows} == {("digits", other, 90)}
+    judged = [row for row in found.rows if row["group"] != "C"]
+    assert {(row["dataset"], row["target"], row["n"]) for row in judged} == {("digits", other, 90)}
     assert {row["measure"] for row in found.rows} == {None, "dist", "norm", "ll"}
-    assert {row["metric"] for row in found.rows if row["measure"] is None} == {"brier", "entropy"}
+    accuracies = {"probe_accuracy", "knn_accuracy"}
+    assert {row["metric"] for row in found.rows if row["measure"] is None} == {"brier", "entropy"} | accuracies
     reasons = {each["measure"]: each["reason"] for each in found.reasons}
     assert reasons.keys() == {"nc", "fv"} and all("two or more siblings" in each for each in reasons.values())
     (only,) = siblings_of(plan)
@@ -430,7 +487,7 @@ def test_rows_are_joined_by_their_keys():
         train.append(Predictions(embeddings=made[0] @ turn, labels=labels))
         tests.append(Predictions(embeddings=made[1] @ turn, labels=answers))
         refs.append(Predictions(embeddings=made[0] @ turn))
-    plan = replace(PLAN, k=5, ks=(), distances=("cosine",), components=2)
+    plan = replace(PLAN, k=5, ks=(), distances=("cosine",), components=(2,))
     facts = {"method": "mine", "target": "there", "backbone": "b"}
     truth = downstream_losses(train, tests)
     rows, _ = evaluate([refs], tests, truth, plan, facts)
@@ -481,7 +538,7 @@ def test_the_page_holds_every_table_and_can_be_written_again(study, tmp_path, mo
     monkeypatch.setattr(pages, "drawable", lambda: False)  # a GPU machine has no Altair
     bare = write_story(study, story, tmp_path / "bare")
     assert "fig4-m0" not in bare.read_text() and "The figures are left out" in bare.read_text()
-    assert [table.title for table in reports.first_look(study)][:2] == [reports.WHICH, "Candidates, conv"]
+    assert [table.title for table in reports.first_look(study)][:2] == [reports.WORTH, reports.WHICH]
 
 
 def parsed(*words):
@@ -534,9 +591,9 @@ def test_every_default_is_named_in_help():
     help_of = {action.dest: action.help or "" for action in parser._actions}
     for name in ("members", "references", "k"):
         assert f"small: {getattr(small, name)}, paper: {getattr(paper, name)}" in help_of[name]
-    for name in ("seeds", "k_dist", "components", "similarity", "tasks"):
+    for name in ("seeds", "k_dist", "k_accuracy", "similarity", "tasks"):
         assert f"default: {getattr(small, name)}" in help_of[name], name
-    for name in ("methods", "distances", "scores", "ks"):
+    for name in ("methods", "distances", "scores", "ks", "components"):
         assert f"default: {','.join(map(str, getattr(small, name)))}" in help_of[name], name
     parser.format_help()
 
@@ -551,7 +608,7 @@ def test_the_paper_preset_is_the_paper():
         "cifar100": ["cifar100"],
         "tiny-imagenet": ["cifar10", "cifar100", "stl10"],
     }
-    assert plan.tasks == "one-vs-one" and plan.components == 20 and plan.similarity == "jaccard"
+    assert plan.tasks == "one-vs-one" and plan.similarity == "jaccard"
 
 
 def test_the_command_shows_a_finished_study_without_training(study, context, tmp_path, monkeypatch, capsys):
@@ -635,12 +692,12 @@ def test_a_member_that_says_one_thing_has_no_scores_and_spoils_no_ranking():
     refs, tests, train = (_members_of(rows) for rows in (60, 40, 80))
     still = [[Predictions(embeddings=np.ones((len(side[0]), 5)))] * 2 for side in (refs, tests)]
     rows, reasons = evaluate([still[0]], still[1], downstream_losses(train, tests), Plan(k=10), {"method": "mine"})
-    assert not [row for row in rows if row["measure"]]
+    assert not [row for row in rows if row["metric"] == "mean" or row["metric"].startswith("kendall")]
     assert {each["measure"] for each in reasons} == {"nc", "dist", "norm", "ll", "fv"}
     assert "has collapsed" in reasons[0]["reason"]
     truth, own = downstream_losses(train, tests), {"nc": np.ones(40)}
     worse = DownstreamLosses(truth.index, {name: loss + 1 for name, loss in truth.together.items()}, truth.alone)
-    rows, _ = reliability.ranking_rows([{}, own, {"nc": 1 + own["nc"]}], [truth, truth, worse], {})
+    rows, _ = ranking_rows([{}, own, {"nc": 1 + own["nc"]}], [truth, truth, worse], {})
     assert next((row["metric"], row["value"]) for row in rows) == ("ranking_brier", 1.0)
 
 

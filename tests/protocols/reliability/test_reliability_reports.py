@@ -13,7 +13,7 @@ from nescio.protocols.reliability import reports, upgrade
 from nescio.report.blocks import Figure, tables_of
 from nescio.report.frame import Frame
 from nescio.report.named import find, names_of
-from nescio.report.studies import read_study
+from nescio.report.studies import Study, read_study
 from nescio.report.tables import Table
 from nescio.rows import COLUMNS
 from paths import ROOT
@@ -27,7 +27,7 @@ def made_rows(seed=0, samples=3, members=2):
     rows = []
     for data, target in (("cifar10", "cifar10"), ("tiny", "cifar10")):
         for backbone in ("resnet18", "resnet50"):
-            place = dict.fromkeys(COLUMNS) | {"protocol": "reliability", "version": 3}
+            place = dict.fromkeys(COLUMNS) | {"protocol": "reliability", "version": 4}
             place |= {"dataset": data, "target": target, "backbone": backbone}
             for method in ("simclr", "moco"):
                 rows += made_candidate(rng, place | {"method": method, "members": members}, samples)
@@ -45,6 +45,10 @@ SWEEPS += [{"condition": "cosine", "group": "M", "members": m} for m in (1, 2)]
 
 def made_candidate(rng, facts, samples):
     rows = [facts | {"metric": loss, "value": rng.random()} for loss in ("brier", "entropy", "variance")]
+    for member in range(facts["members"]):
+        own = facts | {"members": 1, "init_seed": member}
+        rows.append(own | {"metric": "probe_accuracy", "value": rng.random()})
+        rows.append(own | {"metric": "knn_accuracy", "value": rng.random(), "level": 20})
     for about in (*MAIN, *SWEEPS):
         for name in WORDS:
             if (about.get("group") == "k" and name not in ("nc", "dist")) or (
@@ -244,6 +248,62 @@ def test_a_score_takes_the_method_with_the_lowest_mean_uncertainty():
     assert not reports.choices(Frame(rows).without(method="moco"))  # one alone is no choice
 
 
+def test_reliable_stands_beside_good():
+    """NC, accuracies and losses of a representation in one line, which is the first of the page and of the terminal."""
+    rows = made_rows(members=3)
+    table = reports.downstream(Frame(rows))
+    cells = table.cells()
+    assert table.heads == ("NC ↑", "linear probe ↑", "k-NN ↑", "Brier ↓", "entropy ↓", "variance ↓", "M")
+    for method, backbone, data in (("moco", "resnet50", "tiny"), ("simclr", "resnet18", "cifar10")):
+        line = (reports.METHODS[method], backbone, "cifar10" if data == "cifar10" else "tiny → cifar10")
+        about = {"method": method, "backbone": backbone, "dataset": data}
+        nc = 1 - fmean(values(rows, metric="mean", measure="nc", **about))
+        assert cells[line, "NC ↑"].value == pytest.approx(nc)
+        probe = values(rows, metric="probe_accuracy", **about)
+        assert len(probe) == 3 and str(cells[line, "linear probe ↑"]) == f"{fmean(probe):.4f} ± {stdev(probe):.4f}"
+        assert cells[line, "k-NN ↑"].value == pytest.approx(fmean(values(rows, metric="knn_accuracy", **about)))
+        assert cells[line, "Brier ↓"].value == one(rows, measure=None, metric="brier", **about)
+        assert str(cells[line, "M"]) == "3"
+    assert "k = 20" in table.note and reports.NOT_STORED not in table.note and "not equal" not in table.note
+    fewer = [
+        row | {"members": 2} if row["method"] == "moco" else row for row in rows if "accuracy" not in row["metric"]
+    ]
+    before = reports.downstream(Frame(fewer))
+    assert reports.NOT_STORED in before.note and "M is not equal" in before.note
+    assert before.heads == ("NC ↑", "Brier ↓", "entropy ↓", "variance ↓", "M")
+    study = Study(protocol="reliability", version=4, rows=rows)
+    assert tables_of(reports.story(study))[0] == table and reports.first_look(study)[0] == table
+
+
+def test_other_backbones_are_warned_of():
+    """Consistency does not compare layers of different depth."""
+    rows = made_rows()
+    assert "differ in backbone (resnet18, resnet50)" in reports.lead(Frame(rows))[-1]
+    alike = Frame(row for row in rows if row["backbone"] == "resnet18")
+    assert not any("compare layers" in sentence for sentence in reports.lead(alike))
+
+
+def test_the_chosen_number_of_components_is_bold_and_the_sweep_is_shown():
+    base = dict.fromkeys(COLUMNS) | {"dataset": "digits", "target": "digits", "backbone": "conv", "method": "simclr"}
+    base |= {"measure": "ll", "group": "C", "condition": "cosine"}
+    sweep = {1: 10.0, 4: 12.5, 20: 12.6}
+    rows = [base | {"metric": "held_out_likelihood", "level": c, "value": value} for c, value in sweep.items()]
+    rows += [base | {"metric": "kendall_brier", "level": c, "sample": 0, "value": c / 100} for c in sweep]
+    rows.append(base | {"metric": "components", "value": 4})
+    likely, figure, taus = sorted(made("components", rows), key=lambda block: block.title)
+    assert {head: cell.best for (_, head), cell in likely.cells().items()} == {
+        "C = 1": False,
+        "C = 4": True,
+        "C = 20": False,
+    }
+    assert isinstance(figure, Figure)
+    assert {head: cell.value for (_, head), cell in taus.cells().items()} == {
+        "C = 1": 0.01,
+        "C = 4": 0.04,
+        "C = 20": 0.2,
+    }
+
+
 def test_the_distance_table_has_both_sides_or_none():
     frame = Frame(made_rows())
     shown = reports.robustness(frame).cells()
@@ -276,9 +336,9 @@ def older(row):
 
 
 def test_older_rows_say_the_same_in_the_columns_of_today():
-    rows = made_rows()
+    rows = [row for row in made_rows() if "accuracy" not in row["metric"]]  # they were not stored then
     again = upgrade([older(row) for row in rows])
-    assert [row | {"version": 3} for row in again] == rows
+    assert [row | {"version": 4} for row in again] == rows
     assert upgrade(again) == again
     for name in names_of("reliability"):
         tables, others = (tables_of(made(name, own)) for own in (rows, again))

@@ -23,7 +23,7 @@ from nescio.methods.base import method
 from nescio.options import add_options, command_of, instance_of, options_of
 from nescio.predict import load_dump
 from nescio.predictions import Predictions
-from nescio.protocols import base, uimnet
+from nescio.protocols import base, classes, uimnet
 from nescio.protocols.uimnet import PRESETS, Plan, reports, steps
 from nescio.report.studies import read_study
 from nescio.search import draw, hparam, searched, uniform
@@ -325,7 +325,7 @@ def test_where_trials_failed_no_group_stands_twice(study):
 
 def test_each_member_is_calibrated_on_its_own_validation_answers_before_the_average(study, context):
     trials = steps.trials_of(PLAN)
-    alive = {t: steps._temperature(steps.trial_step(t, NEW, None), context.store) for t in trials}
+    alive = {t: steps._calibrated(steps.trial_step(t, NEW, None), context.store)["temperature"] for t in trials}
     for t, temperature in alive.items():
         assert temperature == calibrate.temperature(dump(t, "val", context)).temperature
         best = nll(t, "val", context, temperature)
@@ -363,7 +363,9 @@ def test_calibration_of_single_networks_changes_no_answer_and_helps(study):
 def test_a_network_without_a_temperature_says_the_right_reason(right, reason, study):
     labels = np.arange(60) % 6
     logits = 4 * np.eye(6)[labels if right else (labels + 1) % 6]
-    temperature, why = steps.calibration(Predictions(index=np.arange(60), labels=labels, logits=logits[:, None]))
+    temperature, why = calibrate.temperature_or_reason(
+        Predictions(index=np.arange(60), labels=labels, logits=logits[:, None])
+    )
     assert temperature is None and why.startswith(reason)
     trials = [t for t in steps.trials_of(PLAN) if t.method == "erm"]
     (note,) = steps._uncalibrated(dict.fromkeys(trials, why))
@@ -635,7 +637,7 @@ def test_classes_are_divided_once_and_the_tree_is_kept(tmp_path, monkeypatch):
     assert len(inside) == len(outside) and not set(inside) & set(outside)
     kept = json.loads(next(tmp_path.glob("evaluate/*/partition.json")).read_text())
     assert tuple(kept["inside"]) == inside and kept["features"] == "pixels"
-    monkeypatch.setattr(steps, "pixel_means", forbidden)
+    monkeypatch.setattr(classes, "pixel_means", forbidden)
     assert run(plan, context).rows == first.rows
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +36,8 @@ from nescio.protocols.cood.models import (
     overlapping_classes,
     paired_dumps,
 )
-from nescio.rows import COLUMNS, Row
+from nescio.protocols.pretrained import ModelRows, row_of
+from nescio.rows import Row
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part
 
@@ -87,9 +88,6 @@ class Plan(Checked):
     seed: int = option(0, "of the division into estimation and test", group="grading")
     hierarchy: str | None = option(
         None, "is-a file: out-classes above or below an in-class are left out", metavar="FILE", group=OVERLAP
-    )
-    hierarchy_order: Literal["parent-child", "child-parent"] = option(
-        "parent-child", "of the two names on its lines", group=OVERLAP
     )
     in_names: str | None = option(
         None, "names of the in-classes, one a line, class 0 first", metavar="FILE", unset="the dataset's", group=OVERLAP
@@ -208,7 +206,7 @@ def _step(plan: Plan, pair: PairedDumps, refused: tuple[int, ...]) -> Step:
 
 
 def _make(part: Part, context: Context, plan: Plan, pair: PairedDumps, refused: tuple[int, ...]) -> Files:
-    graded = GradedModel(plan, pair)
+    graded = GradedModel(protocol=NAME, version=VERSION, dump=pair.inside, plan=plan, pair=pair)
     graded.grade(refused)
     about = json.dumps({"notes": graded.notes}).encode()
     return table(graded.rows, graded.reasons) | {CLASSES: npz_bytes(graded.chosen), ABOUT: about}
@@ -222,84 +220,89 @@ def most_confident(measure: str) -> float:
     return 1.0 if measure == "largest" else 0.0
 
 
-@dataclass
-class GradedModel:
+@dataclass(kw_only=True)
+class GradedModel(ModelRows):
     """Gathers the rows of one model, which classes each of its groups holds, and what to know of them."""
 
     plan: Plan
     pair: PairedDumps
-    rows: list[Row] = field(default_factory=list)
-    reasons: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     chosen: dict[str, Array] = field(default_factory=dict)
 
     def grade(self, refused: Sequence[int]) -> None:
-        plan, inside = self.plan, self.pair.inside.load()
+        plan, inside = self.plan, self.dump.load()
         outside = self._outside(self.pair.outside, inside)
         known = known_rows(inside)
-        self._facts(inside, known)
+        self.facts(FACTS, len(inside))
+        self._accuracy(inside, known)
         if outside.labels is None:
             raise BadInput(f"{self.pair.outside.place}: out-classes are graded by their labels, and there are none.")
         rows = _new_rows(outside, self.pair.outside)
-        labels, index = outside.labels[rows], outside.index[rows]
-        division = divide(labels, index, plan.estimation, plan.test, plan.seed, refused)
-        k = len(division.classes)
+        division = divide(outside.labels[rows], outside.index[rows], plan.estimation, plan.test, plan.seed, refused)
         in_classes = inside.classes if inside.labels is None else len(np.unique(inside.labels[known]))
-        window = window_of(plan.window, in_classes, k)
-        self._note(division, window, in_classes)
-        self.row("out_classes", k, k, split="out")
-        self.row("window", window, k, split="out")
-        self.chosen = {"classes": division.classes.astype(np.int32), "window": np.array(window)}
-        fixed = {name: self._outside(dump, inside) for name, dump in sorted(self.pair.others.items())}
+        window = self._window(division, in_classes)
+        others = {name: self._outside(dump, inside) for name, dump in sorted(self.pair.others.items())}
         for measure in plan.measures:
             try:
                 answered, own = judged(inside, measure)
                 u_in = measures.uncertainty(own, answered)[known]
                 u_out = uncertainty(outside, measure)[rows]
             except Undefined as reason:
-                self.because(measure, None, "out", reason)
+                self._because(measure, None, "out", reason)
                 continue
             self._errors(u_in, answered, known, measure)
             grades = grade(u_in, u_out, division, window, plan.severities)
             self._graded(grades, measure, len(u_in))
-            for name, dump in fixed.items():
+            for name, dump in others.items():
                 self._fixed(name, dump, u_in, measure)
             if "hard.index" not in self.chosen:  # by the first measure
                 self._hardest(division.test[grades.group(-1)], outside, rows)
 
-    def row(self, metric: str, value: float, n: int, **more: Any) -> None:
-        dump = self.pair.inside
-        params = dump.number("params")
-        base = {"protocol": NAME, "version": VERSION, "dataset": dump.data, "backbone": self.pair.model}
-        base |= {"params": None if params is None else int(params), "method": "pretrained", "members": 1}
-        base |= {"calibrated": False, "split": "test", "metric": metric, "value": float(value), "n": int(n)}
-        self.rows.append(dict.fromkeys(COLUMNS) | base | more)
-
-    def because(self, measure: str | None, metric: str | None, split: str, reason: object) -> None:
-        whose = {"backbone": self.pair.model, "method": "pretrained"}
-        self.reasons.append(whose | {"measure": measure, "metric": metric, "split": split, "reason": str(reason)})
+    def _because(self, measure: str | None, metric: str | None, split: str, reason: object) -> None:
+        about = {"backbone": self.dump.model, "method": "pretrained", "measure": measure, "metric": metric}
+        self.reasons.append(about | {"split": split, "reason": str(reason)})
 
     def _outside(self, dump: ModelDump, inside: Predictions) -> Predictions:
         outside = dump.load(outside=True)
         if outside.logits is not None and inside.logits is not None and outside.classes != inside.classes:
             raise BadInput(
-                f"{dump.place} answers with {outside.classes} classes, {self.pair.inside.place} with {inside.classes}: "
-                "both must come from one model."
+                f"{dump.place} answers with {outside.classes} classes, {self.dump.place} with {inside.classes}: both "
+                "must come from one model."
             )
         return outside
 
-    def _facts(self, inside: Predictions, known: Array) -> None:
-        """What is known of the model beside its uncertainty."""
-        for name in FACTS:
-            if (value := self.pair.inside.number(name)) is not None:
-                self.row(name, value, len(inside))
+    def _accuracy(self, inside: Predictions, known: Array) -> None:
         if inside.labels is None or inside.logits is None:
             lacking = "labels" if inside.labels is None else "logits"
             reason = f"There are no {lacking}: right and wrong answers cannot be told apart."
-            self.because(None, "accuracy", "test", reason)
+            self._because(None, "accuracy", "test", reason)
         else:
             answers = summary(inside).answers(known)
             self.row("accuracy", metrics.accuracy(answers), answers.n)
+
+    def _window(self, division: Division, in_classes: int) -> int:
+        """Classes of a group, with what to know of them."""
+        k, plan = len(division.classes), self.plan
+        window = window_of(plan.window, in_classes, k)
+        if division.scarce:
+            self.notes.append(
+                f"{division.scarce:,} of {k + division.scarce:,} out-classes have fewer than "
+                f"{plan.estimation + plan.test} images and are left out."
+            )
+        if plan.window is None and window < in_classes:
+            self.notes.append(
+                f"There are {k:,} out-classes for {in_classes:,} in-classes: a group has {window:,} classes, half of "
+                "the out-classes, so that the easiest and the hardest group share none (--window sets it)."
+            )
+        if k - window + 1 < plan.severities:
+            self.notes.append(
+                f"{k:,} out-classes have {k - window + 1} windows of {window:,}, fewer than the {plan.severities} "
+                "severities: some severities are the same group."
+            )
+        self.row("out_classes", k, k, split="out")
+        self.row("window", window, k, split="out")
+        self.chosen = {"classes": division.classes.astype(np.int32), "window": np.array(window)}
+        return window
 
     def _errors(self, u: Array, answered: Predictions, known: Array, measure: str) -> None:
         """The AUROC of right against wrong answers on in-distribution rows."""
@@ -309,7 +312,7 @@ class GradedModel:
             wrong = ~summary(answered).answers(known).right
             self.row("auroc", metrics.auroc(u, wrong), len(u), measure=measure)
         except Undefined as reason:
-            self.because(measure, "auroc", "test", reason)
+            self._because(measure, "auroc", "test", reason)
 
     def _graded(self, grades: Grades, measure: str, n_in: int) -> None:
         n, top = n_in + grades.window * self.plan.test, most_confident(measure)
@@ -328,7 +331,7 @@ class GradedModel:
         try:
             u = uncertainty(dump, measure)[_new_rows(dump, self.pair.others[name])]
         except Undefined as reason:
-            self.because(measure, "auroc", name, reason)
+            self._because(measure, "auroc", name, reason)
             return
         out = np.repeat([False, True], [len(u_in), len(u)])
         value = metrics.auroc(np.concatenate([u_in, u]), out)
@@ -346,24 +349,6 @@ class GradedModel:
             "hard.outputs": np.array(outside.classes),
         }
 
-    def _note(self, division: Division, window: int, in_classes: int) -> None:
-        k, plan = len(division.classes), self.plan
-        if division.scarce:
-            self.notes.append(
-                f"{division.scarce:,} of {k + division.scarce:,} out-classes have fewer than "
-                f"{plan.estimation + plan.test} images and are left out."
-            )
-        if plan.window is None and window < in_classes:
-            self.notes.append(
-                f"There are {k:,} out-classes for {in_classes:,} in-classes: a group has {window:,} classes, half of "
-                "the out-classes, so that the easiest and the hardest group share none (--window sets it)."
-            )
-        if k - window + 1 < plan.severities:
-            self.notes.append(
-                f"{k:,} out-classes have {k - window + 1} windows of {window:,}, fewer than the {plan.severities} "
-                "severities: some severities are the same group."
-            )
-
 
 def _new_rows(outside: Predictions, dump: ModelDump) -> Array:
     """Row numbers of the classes that were not in training."""
@@ -375,11 +360,6 @@ def _new_rows(outside: Predictions, dump: ModelDump) -> Array:
 
 
 # ---- between models (appendix M.8)
-
-
-def _across(metric: str, value: float, n: int, **more: Any) -> Row:
-    base = {"protocol": NAME, "version": VERSION, "method": "pretrained", "split": "out", "calibrated": False}
-    return dict.fromkeys(COLUMNS) | base | {"metric": metric, "value": float(value), "n": n} | more
 
 
 def overlap(models: Sequence[Mapping[str, Array]], plan: Plan) -> list[Row]:
@@ -399,9 +379,9 @@ def overlap(models: Sequence[Mapping[str, Array]], plan: Plan) -> list[Row]:
                 start = int(model["starts"][level])
                 group = model[f"order.{measure}"][start : start + int(model["window"])]
                 times[np.searchsorted(every, model["classes"][group])] += 1
-            where = {"condition": SEVERITY, "level": float(level), "measure": measure}
-            rows.append(_across("union", int(np.sum(times > 0)), len(own), **where))
-            rows.append(_across("intersection", int(np.sum(times == len(own))), len(own), **where))
+            where = {"split": "out", "condition": SEVERITY, "level": float(level), "measure": measure}
+            for metric, counted in (("union", times > 0), ("intersection", times == len(own))):
+                rows.append(row_of(NAME, VERSION, metric, int(counted.sum()), len(own), **where))
     return rows
 
 
@@ -425,9 +405,9 @@ def alike(models: Sequence[Mapping[str, Array]], plan: Plan, names: ClassNames |
         row = int(first[at] - (ends[number - 1] if number else 0))
         image, label, answer = (own[number][f"hard.{part}"][row] for part in ("index", "label", "answer"))
         fit = names is not None and len(names[0]) == own[number]["hard.outputs"]  # else a number of its own classes
-        words = {"group": str(image), "target": _named(label, names and names[1])}
+        words = {"split": "out", "group": str(image), "target": _named(label, names and names[1])}
         words["condition"] = _named(answer, names[0] if fit and names else None)
-        rows.append(_across("same_answer", int(times[at]), len(own), **words))
+        rows.append(row_of(NAME, VERSION, "same_answer", times[at], len(own), **words))
     return rows
 
 

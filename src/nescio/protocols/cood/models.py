@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LISTED = 50  # classes that are left out, by name
 ClassNames = tuple[Sequence[str], Sequence[str]]  # of the in-classes and of the out-classes, class 0 first
+ByModel = Mapping[str, ModelDump]
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ def named_values(texts: Sequence[str], option: str) -> dict[str, str]:
     """NAME=VALUE of every text."""
     values = {}
     for text in texts:
-        name, sign, value = text.partition("=")
-        if not (name and sign and value):
+        name, _, value = text.partition("=")
+        if not (name and value):
             raise BadInput(f"{option} {text}: {text!r} is not of the form NAME=VALUE.")
         values[name] = value
     return values
@@ -79,7 +80,7 @@ def _pair_of(text: str) -> PairedDumps:
     """NAME=IN,OUT[,SET=FILE]."""
     ((name, rest),) = named_values([text], "--pair").items()
     inside, *others = rest.split(",")
-    if not others or not inside or not others[0]:
+    if not (inside and others and others[0]):
         raise BadInput(
             f"--pair {text}: write NAME=IN,OUT, the files about in-distribution and out-of-distribution images."
         )
@@ -114,36 +115,30 @@ def pairs_of_store(
     def by_model(spec: str, outside: bool) -> dict[str, ModelDump]:
         return {dump.model: dump for dump in stored_dumps(store, absolute(spec), outside)}
 
-    inside, outside = by_model(data, False), by_model(out, True)
-    fixed = {name: by_model(spec, True) for name, spec in (also or {}).items()}
-    if not any(model in outside for model in inside):
+    inside, outside, also = by_model(data, False), by_model(out, True), also or {}
+    fixed = {name: by_model(spec, True) for name, spec in also.items()}
+    pairs = pairs_of(list(inside.values()), outside, fixed)
+    if not pairs:
         raise BadInput(
             f"No model in {store.root} has predictions on both {data} and {out}: "
             f"`nescio zoo MODEL --data {data} --out {out}` makes them."
         )
     notes = []
-    for spec, own in ((out, outside), *zip((also or {}).values(), fixed.values(), strict=True)):
+    for spec, own in ((out, outside), *zip(also.values(), fixed.values(), strict=True)):
         if missing := [model for model in inside if model not in own]:
             few = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
             notes.append(f"{len(missing)} models have no predictions on {spec} and are not shown there: {few}.")
-    pairs = pairs_of(list(inside.values()), outside, fixed)
     return pairs, notes
 
 
-def pairs_of(
-    inside: Sequence[ModelDump], outside: Mapping[str, ModelDump], fixed: Mapping[str, Mapping[str, ModelDump]]
-) -> list[PairedDumps]:
+def pairs_of(inside: Sequence[ModelDump], outside: ByModel, fixed: Mapping[str, ByModel]) -> list[PairedDumps]:
     """Of every model that has both, its predictions inside and outside; `outside` and each of `fixed` are by model."""
-    return [
-        PairedDumps(
-            dump.model,
-            dump,
-            outside[dump.model],
-            {name: own[dump.model] for name, own in fixed.items() if dump.model in own},
-        )
-        for dump in inside
-        if dump.model in outside
-    ]
+    pairs = []
+    for dump in inside:
+        others = {name: own[dump.model] for name, own in fixed.items() if dump.model in own}
+        if dump.model in outside:
+            pairs.append(PairedDumps(dump.model, dump, outside[dump.model], others))
+    return pairs
 
 
 # ---- names of classes
@@ -158,13 +153,11 @@ def class_names(plan: Plan, work: Work, pairs: Sequence[PairedDumps] = ()) -> Cl
     files = (plan.in_names, plan.out_names)
     if any(files) and not all(files) and not (plan.data and plan.out):
         raise BadInput("Give both --in-names and --out-names: overlap is between the two.")
-    sides: list[Sequence[str]] = []
-    for file, data, split in zip(files, (plan.data, plan.out), ("given", "outside"), strict=True):
-        own = hierarchy.names(file) if file is not None else _names_of_set(plan, data, split, work)
-        if own is None and split == "outside":
-            return None
-        sides.append(own or ())
-    names = sides[0], sides[1]
+    inside = hierarchy.names(files[0]) if files[0] else _names_of_set(plan, plan.data, "given", work)
+    outside = hierarchy.names(files[1]) if files[1] else _names_of_set(plan, plan.out, "outside", work)
+    if outside is None:
+        return None
+    names = inside or (), outside
     if any(files):
         check_names(names, pairs)
     return names
@@ -218,31 +211,23 @@ def check_names(names: ClassNames, pairs: Sequence[PairedDumps]) -> None:
 def overlapping_classes(
     plan: Plan, names: ClassNames | None, pairs: Sequence[PairedDumps] = ()
 ) -> tuple[tuple[int, ...], list[str]]:
-    """The out-classes that overlap with in-classes, or with what the models of `pairs` were trained on; and sentences
-    on them."""
+    """The out-classes that overlap with in-classes, or with what the models were trained on; and sentences on them."""
     tree = _tree_of(plan)
     if names is None:
         if tree is not None:
             raise BadInput("A hierarchy needs the names of the classes: give --in-names and --out-names.")
         return (), []
     inside, outside = names
-    of_imagenet = any(_of_imagenet(pair.inside) for pair in pairs)
-    known = imagenet.by_name() if of_imagenet or _are_imagenet(inside) else {}
+    of_imagenet = bool(inside) and set(inside) <= set(imagenet.wordnet_ids())
+    known = imagenet.by_name() if of_imagenet or any(_of_imagenet(pair.inside) for pair in pairs) else {}
     refused = hierarchy.overlapping(inside, outside, tree, known)
     notes = []
     if refused:
         why = "are in-classes" if tree is None else "are in-classes, or above or below one in the hierarchy"
-        if known:
-            why += ", or bear the name of a class of ImageNet-1k"
-        notes.append(
-            f"{len(refused):,} of {len(outside):,} out-classes {why}, and are left out: "
-            f"{_listed([_described(outside[number], known) for number in refused])}."
-        )
-    if tree is not None and tree.upside_down:
-        notes.append(
-            f"Read as {plan.hierarchy_order}, the hierarchy has more tops than leaves: its lines may be the other way "
-            "round (--hierarchy-order). Which classes are left out is the same either way."
-        )
+        why += ", or bear the name of a class of ImageNet-1k" if known else ""
+        shown = ", ".join(_described(outside[number], known) for number in refused[:LISTED])
+        more = f" and {len(refused) - LISTED:,} more" if len(refused) > LISTED else ""
+        notes.append(f"{len(refused):,} of {len(outside):,} out-classes {why}, and are left out: {shown}{more}.")
     if tree is not None and (unknown := sum(name not in tree for name in (*inside, *outside))):
         notes.append(f"The hierarchy does not know {unknown:,} of the {len(inside) + len(outside):,} classes.")
     return refused, notes
@@ -253,20 +238,11 @@ def _of_imagenet(dump: ModelDump) -> bool:
     return dump.facts.get("classes") == imagenet.CLASSES and not dump.model.startswith("store:")
 
 
-def _are_imagenet(names: Sequence[str]) -> bool:
-    return bool(names) and set(names) <= set(imagenet.wordnet_ids())
-
-
 def _described(name: str, known: Mapping[str, tuple[int, ...]]) -> str:
     """A class, with how many classes of ImageNet-1k bear its name where they are several."""
     times = len(known.get(imagenet.plain(name), ()))
     return f"{name} (the name of {times} classes)" if times > 1 else name
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
-
-
 def _tree_of(plan: Plan) -> hierarchy.Hierarchy | None:
-    return None if plan.hierarchy is None else hierarchy.read(plan.hierarchy, plan.hierarchy_order)
+    return None if plan.hierarchy is None else hierarchy.read(plan.hierarchy)

@@ -8,8 +8,8 @@ Source: Park, Wang, Ardeshir and Azizan, Quantifying representation reliability,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, Literal
@@ -17,28 +17,36 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio import metrics
+from nescio.analysis.agreement import (
+    CHOSEN,
+    NEIGHBOURS,
+    SCORING,
+    Scored,
+    accuracy_rows,
+    at_least_one,
+    chosen_components,
+    component_rows,
+    ranking_rows,
+    score,
+    some,
+    truth_rows,
+)
+from nescio.analysis.candidates import equal_members
 from nescio.analysis.downstream import DownstreamLosses, downstream_losses
-from nescio.analysis.ranking import agreements
 from nescio.datasets.images import ImageSet
-from nescio.errors import BadInput, Undefined
-from nescio.identity import Checked
-from nescio.measures.siblings import SiblingScores, Similarity, Spaces, kind, spaces_of
-from nescio.options import nested, option, ranges
+from nescio.errors import BadInput
+from nescio.options import nested, option
 from nescio.predictions import Predictions
 from nescio.predictions.columns import from_npz, to_npz
 from nescio.protocols.base import protocol
-from nescio.rows import COLUMNS, Row
+from nescio.rows import Row
 from nescio.trials import Training, Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part, Store
 
-NAME, VERSION = "reliability", 3
+NAME, VERSION = "reliability", 4
 Array = NDArray[Any]
 POINTS, TRUTH = "points.npz", "truth.npz"  # beside the rows of an evaluation: a number for every test row
-STAR = "*"  # after a score of one member alone (Tables 8 and 9)
-NEIGHBOURS, MEMBERS = "k", "M"  # column `group` of rows that vary the number of neighbours, or of members
-SCORING = "scores"  # heading of options
 
 
 def _counts(text: str) -> tuple[tuple[str, int], ...]:
@@ -50,7 +58,7 @@ def _counts(text: str) -> tuple[tuple[str, int], ...]:
 
 
 @dataclass(frozen=True)
-class Plan(Checked):
+class Plan(Scored):
     """What to compare, on what, with which budget."""
 
     data: tuple[str, ...] = option(("digits",), "pre-training data", metavar="SETS")
@@ -73,31 +81,13 @@ class Plan(Checked):
     )
     references: int = option(5000, "pre-training images that are references", metavar="N", group=SCORING)
     seeds: int = option(5, "samples of references", group=SCORING)
-    k: int = option(100, "neighbours of NC, about 2 % of the references", group=SCORING)
-    k_dist: int = option(1, "neighbours of Dist", metavar="K", group=SCORING)
-    ks: tuple[int, ...] = option(
-        (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
-        "of the sweep over k, those below --references",
-        parse=ranges,
-        group=SCORING,
-    )
-    distances: tuple[Literal["cosine", "euclidean"], ...] = option(
-        ("cosine", "euclidean"), "between embeddings; sweeps are of cosine", group=SCORING
-    )
-    scores: tuple[Literal["nc", "dist", "norm", "ll", "fv"], ...] = option(
-        ("nc", "dist", "norm", "ll", "fv"), "which scores; ll takes most of the time", group=SCORING
-    )
-    components: int = option(20, "of LL's mixtures", metavar="C", group=SCORING)
-    similarity: Similarity = option("jaccard", "of two neighbourhoods", group=SCORING)
+    k_accuracy: int = option(20, "neighbours that vote in the k-NN accuracy", metavar="K", group=SCORING)
     tasks: Literal["one-vs-one", "multiclass"] = option("one-vs-one", "what heads learn downstream", group=SCORING)
     training: Training = nested(Training())
 
     def check(self) -> None:
-        for name in ("members", "references", "seeds", "k", "k_dist", "components"):
-            if getattr(self, name) < 1:
-                raise BadInput(f"--{name.replace('_', '-')} must be at least 1, not {getattr(self, name)}.")
-        if min(self.ks, default=1) < 1:
-            raise BadInput(f"--ks holds {min(self.ks)}: a neighbourhood has at least one neighbour.")
+        super().check()
+        at_least_one(self, "members", "references", "seeds", "k_accuracy")
         for method, count in self.members_of:
             if method not in self.methods or count < 1:
                 raise BadInput(f"--members-of {method}={count}: name a method of --methods and at least one network.")
@@ -105,14 +95,7 @@ class Plan(Checked):
             source = target.rpartition("=")[0]
             if source and source not in self.data:
                 raise BadInput(f"--targets {target}: {source} is not in --data; name targets of --data.")
-        for name in ("data", "methods", "backbones", "distances", "scores"):
-            if not getattr(self, name):
-                raise BadInput(f"--{name} names none: there is nothing to compare.")
-
-    @property
-    def swept(self) -> str:
-        """The distance whose sweeps over k and M are kept."""
-        return "cosine" if "cosine" in self.distances else self.distances[0]
+        some(self, "data", "methods", "backbones")
 
     @property
     def sources(self) -> dict[str, list[str]]:
@@ -186,13 +169,15 @@ def image_sets(plan: Plan, data: str) -> list[ImageSet]:
 
 def check_possible(plan: Plan, work: Work) -> None:
     """Refuses, before any work, what no network could do, and notes what is less than the plan says."""
-    from nescio import backbones, datasets
+    from nescio import datasets
     from nescio.methods import registry as methods
-    from nescio.training import check_batch, check_views
+    from nescio.protocols.checks import refuse_training
+    from nescio.training import check_views
 
     root, nearest = work.context.root, max(plan.k, plan.k_dist)
     for data, targets in plan.sources.items():
         source = datasets.load(data, root)
+        work.note(*(f"{data}: {note}" for note in source.notes))
         rows = len(datasets.splits(source).train)
         if rows < plan.references:
             work.note(
@@ -201,9 +186,7 @@ def check_possible(plan: Plan, work: Work) -> None:
             )
         if nearest > (count := min(rows, plan.references)):
             raise BadInput(f"k is {nearest}, but {data} has only {count} references: choose a smaller k.")
-        check_batch(plan.training, rows)
-        for name in plan.backbones:
-            backbones.build(name, source.channels, source.size)
+        refuse_training(source, plan.backbones, plan.training, rows)
         for target in targets:
             _check_target(source, datasets.load(target, root), data, target)
     for name in plan.methods:
@@ -226,6 +209,7 @@ def _check_target(source: Any, target: Any, data: str, name: str) -> None:
 
 
 Embedded = Mapping[tuple[Trial, ImageSet], Step]  # the steps that embed images by the networks of trials
+Dumps = Mapping[str, Sequence[Step]]  # refs, train or tests → one embedding step per member
 
 
 def embedding_steps(plan: Plan, trials: Iterable[Trial], root: str | None) -> dict[tuple[Trial, ImageSet], Step]:
@@ -265,6 +249,13 @@ def embed(plan: Plan, work: Work) -> tuple[list[Siblings], Embedded]:
     return [own for own in alive if own.trials], steps
 
 
+def at_equal_members(candidates: Sequence[Siblings], work: Work) -> list[Siblings]:
+    """The candidates with as many members each as all that have siblings have; notes where that is fewer."""
+    members, notes = equal_members({own.title: len(own.trials) for own in candidates})
+    work.note(*notes)
+    return [Siblings(own.trials[:members]) for own in candidates]
+
+
 @dataclass(frozen=True)
 class Question:
     """One candidate, one target; of its scores also one distance and one sample of references."""
@@ -276,7 +267,8 @@ class Question:
 
     @property
     def title(self) -> str:
-        return f"{self.siblings.title} → {self.target}"
+        against = f", {self.distance}, references {self.sample}" if self.distance else ""
+        return f"{self.siblings.title} → {self.target}{against}"
 
     @property
     def rivals(self) -> tuple[Any, ...]:
@@ -284,85 +276,125 @@ class Question:
         first = self.siblings.first
         return first.data, first.backbone, self.target, self.distance, self.sample
 
-    def steps(self, images: ImageSet, embedded: Embedded) -> tuple[Step, ...]:
-        """One embedding step per member."""
-        return tuple(embedded[trial, images] for trial in self.siblings.trials)
+    @property
+    def networks(self) -> list[Question]:
+        """The same question to every member alone."""
+        return [replace(self, siblings=Siblings((trial,))) for trial in self.siblings.trials]
+
+    def dumps(self, plan: Plan, embedded: Embedded, *roles: str) -> Dumps:
+        """The steps that embed references (refs), what heads learn from (train) or are judged on (tests)."""
+        train, tests = downstream_sets(self.target)
+        images = {"refs": references(plan, self.siblings.first.data, self.sample), "train": train, "tests": tests}
+        return {role: [embedded[trial, images[role]] for trial in self.siblings.trials] for role in roles}
 
     def facts(self, context: Context) -> Row:
         """The columns of a row that say which candidate this is and what it is judged on."""
-        from nescio.training import facts_of, train_step
+        from nescio.training import members_facts
 
-        trials = self.siblings.trials
-        params = sum(facts_of(train_step(trial, context.root), context.store)["params"] for trial in trials)
-        facts = {"protocol": NAME, "version": VERSION, "params": params, "calibrated": False, "target": self.target}
-        described = self.siblings.first.describe() | {"trial": None, "data_seed": None, "init_seed": None}
-        return described | facts | {"members": len(trials)}
+        facts = {"protocol": NAME, "version": VERSION, "calibrated": False, "target": self.target}
+        nothing = dict.fromkeys(("trial", "data_seed", "init_seed"))
+        return members_facts(self.siblings.trials, context) | facts | nothing
+
+
+def _step(
+    kind: str, question: Question, make: Callable[..., Files], dumps: Dumps, before: Sequence[Step] = (), **recipe: Any
+) -> Step:
+    """An evaluation of the dumps of a question; `before` are evaluations that it needs."""
+    recipe |= {"kind": kind, "target": question.target, "distance": question.distance, "sample": question.sample}
+    parents = [*before, *(step for steps in dumps.values() for step in steps)]
+    make = partial(make, question=question, dumps=dumps)
+    return evaluation(NAME, VERSION, f"{question.title}, {kind}", recipe, parents, make)
 
 
 def truth_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
     """Heads for every member, and their losses on every test row."""
-    train, tests = (question.steps(images, embedded) for images in downstream_sets(question.target))
-    make = partial(_make_truth, question=question, tasks=plan.tasks, train=train, tests=tests)
-    recipe = {"kind": "heads", "tasks": plan.tasks, "target": question.target}
-    return evaluation(NAME, VERSION, f"{question.title}, heads", recipe, (*train, *tests), make)
+    question = replace(question, distance="", sample=0)
+    dumps = question.dumps(plan, embedded, "train", "tests")
+    return _step("heads", question, partial(_make_truth, tasks=plan.tasks), dumps, tasks=plan.tasks)
 
 
-def _make_truth(
-    part: Part, context: Context, question: Question, tasks: str, train: Sequence[Step], tests: Sequence[Step]
-) -> Files:
+def _make_truth(part: Part, context: Context, question: Question, dumps: Dumps, tasks: str) -> Files:
+    losses = downstream_losses(_load(dumps["train"], context), _load(dumps["tests"], context), tasks, _place(context))
+    return table(truth_rows(losses, question.facts(context))) | {TRUTH: to_npz(losses.arrays())}
+
+
+def _place(context: Context) -> Any:
+    """Puts features where heads are solved."""
     import torch
 
     from nescio.runtime import runtime
 
     device = runtime(context.device).device
-    place: Any = np.asarray if device.type == "cpu" else partial(torch.tensor, device=device)
-    losses = downstream_losses(_dumps(train, context), _dumps(tests, context), tasks, place)
-    return table(truth_rows(losses, question.facts(context))) | {TRUTH: to_npz(losses.arrays())}
+    return np.asarray if device.type == "cpu" else partial(torch.tensor, device=device)
 
 
-def _dumps(steps: Sequence[Step], context: Context) -> list[Predictions]:
+def _load(steps: Sequence[Step], context: Context) -> list[Predictions]:
     from nescio.predict import load_dump
 
     return [load_dump(step, context.store) for step in steps]
 
 
-def _truth(step: Step, store: Store) -> DownstreamLosses:
-    return DownstreamLosses.of_arrays(from_npz(step.verified(store) / TRUTH))
+def accuracy_step(network: Question, plan: Plan, embedded: Embedded) -> Step:
+    """How good the representation of one network is: a linear probe, and votes of the nearest neighbours."""
+    dumps = network.dumps(plan, embedded, "train", "tests")
+    return _step("accuracy", network, partial(_make_accuracy, k=plan.k_accuracy), dumps, k=plan.k_accuracy)
+
+
+def _make_accuracy(part: Part, context: Context, question: Question, dumps: Dumps, k: int) -> Files:
+    (train,), (test,) = (_load(dumps[role], context) for role in ("train", "tests"))
+    facts = question.facts(context) | {"init_seed": question.siblings.first.init_seed}
+    return table(accuracy_rows(train, test, k, facts, _place(context)))
+
+
+def components_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
+    """How many components the mixtures of a candidate have: chosen on the references of its first network."""
+    question = replace(question, target=question.siblings.first.data, sample=0)  # for all targets and samples
+    dumps = question.networks[0].dumps(plan, embedded, "refs")
+    make = partial(_make_components, components=plan.components)
+    return _step("components", question, make, dumps, components=plan.components)
+
+
+def _make_components(
+    part: Part, context: Context, question: Question, dumps: Dumps, components: Sequence[int]
+) -> Files:
+    (refs,) = _load(dumps["refs"], context)
+    choice = chosen_components(refs, components, question.distance)
+    return table(component_rows(choice, question.facts(context) | {"condition": question.distance, "n": len(refs)}))
 
 
 def score_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
     """The scores of one candidate against one sample of references, and their τ with the truth."""
-    refs = question.steps(references(plan, question.siblings.first.data, question.sample), embedded)
-    tests = question.steps(downstream_sets(question.target)[1], embedded)
     truth = truth_step(question, plan, embedded)
+    choice = [components_step(question, plan, embedded)] if "ll" in plan.scores else []
     names = ("k", "k_dist", "scores", "components", "similarity")
-    recipe = {"kind": "scores", "target": question.target, "distance": question.distance, "sample": question.sample}
-    recipe |= {name: getattr(plan, name) for name in names}
+    recipe = {name: getattr(plan, name) for name in names}
     recipe |= {"ks": plan.ks if question.distance == plan.swept else None}
-    make = partial(_make_scores, question=question, plan=plan, refs=refs, tests=tests, truth=truth)
-    title = f"{question.title}, {question.distance}, references {question.sample}"
-    return evaluation(NAME, VERSION, title, recipe, (truth, *refs, *tests), make)
+    make = partial(_make_scores, plan=plan, truth=truth, choice=choice)
+    return _step("scores", question, make, question.dumps(plan, embedded, "refs", "tests"), [truth, *choice], **recipe)
 
 
 def _make_scores(
-    part: Part,
-    context: Context,
-    question: Question,
-    plan: Plan,
-    refs: Sequence[Step],
-    tests: Sequence[Step],
-    truth: Step,
+    part: Part, context: Context, question: Question, dumps: Dumps, plan: Plan, truth: Step, choice: Sequence[Step]
 ) -> Files:
     rows, reasons, points = score(
-        _dumps(refs, context),
-        _dumps(tests, context),
+        _load(dumps["refs"], context),
+        _load(dumps["tests"], context),
         _truth(truth, context.store),
         plan,
         question.distance,
         question.facts(context) | {"sample": question.sample},
-        [trial.init_seed for trial in question.siblings.trials],
+        seeds=[trial.init_seed for trial in question.siblings.trials],
+        components=next((_chosen(step.rows(context.store)[0]) for step in choice), 0),
     )
     return table(rows, reasons) | {POINTS: to_npz(points)}
+
+
+def _chosen(rows: Sequence[Row]) -> int:
+    return next(int(row["value"]) for row in rows if row["metric"] == CHOSEN)
+
+
+def _truth(step: Step, store: Store) -> DownstreamLosses:
+    return DownstreamLosses.of_arrays(from_npz(step.verified(store) / TRUTH))
 
 
 def rank_step(rivals: Sequence[Question], plan: Plan, embedded: Embedded) -> Step:
@@ -381,158 +413,6 @@ def _make_ranking(
     of_all = {"method": None, "params": None, "members": None}
     facts = question.facts(context) | of_all | {"sample": question.sample, "condition": question.distance}
     return table(*ranking_rows(points, [_truth(step, store) for step in truths], facts))
-
-
-# ---- rows, from arrays alone
-
-
-def truth_rows(losses: DownstreamLosses, facts: Row) -> list[Row]:
-    """The means over test rows: how good the representation is downstream."""
-    base = dict.fromkeys(COLUMNS) | facts | {"n": len(losses.index)}
-    return [base | {"metric": name, "value": float(loss.mean())} for name, loss in losses.together.items()]
-
-
-def ranking_rows(
-    points: Sequence[Mapping[str, Array]], losses: Sequence[DownstreamLosses], facts: Row
-) -> tuple[list[Row], list[Row]]:
-    """Mean over test rows of Kendall's τ between the order of the candidates by a score and by a loss (Table 3)."""
-    rows, reasons = list[Row](), list[Row]()
-    there = [number for number, own in enumerate(points) if own]  # one that has collapsed has none
-    for name, loss, taus in agreements([points[number] for number in there], [losses[number] for number in there]):
-        about = {"measure": name, "metric": f"ranking_{loss}"}
-        if isinstance(taus, Undefined):
-            reasons.append(about | {"reason": str(taus)})
-        else:
-            rows.append(dict.fromkeys(COLUMNS) | facts | about | {"value": float(taus.mean()), "n": len(taus)})
-    return rows, reasons
-
-
-def evaluate(
-    refs: Sequence[Sequence[Predictions]],
-    tests: Sequence[Predictions],
-    losses: DownstreamLosses,
-    plan: Plan,
-    facts: Row,
-) -> tuple[list[Row], list[Row]]:
-    """Rows and reasons of one candidate from dumps alone: refs hold, for every sample, one dump per member."""
-    rows, reasons = truth_rows(losses, facts), list[Row]()
-    for distance, (sample, own) in product(plan.distances, enumerate(refs)):
-        more, missing, _ = score(own, tests, losses, plan, distance, facts | {"sample": sample})
-        rows += more
-        reasons += [reason for reason in missing if reason not in reasons]
-    return rows, reasons
-
-
-def score(
-    refs: Sequence[Predictions],
-    tests: Sequence[Predictions],
-    losses: DownstreamLosses,
-    plan: Plan,
-    distance: str,
-    facts: Row,
-    seeds: Sequence[int] | None = None,
-) -> tuple[list[Row], list[Row], dict[str, Array]]:
-    """Rows, reasons and the scores (n,) themselves, of one candidate, one distance and one sample of references.
-
-    `seeds` are those of the members; 0, 1, … by default.
-    """
-    ks = [k for k in plan.ks if k < len(refs[0])] if distance == plan.swept else []
-    spaces = spaces_of(
-        refs,
-        tests,
-        metric=distance,
-        k_nc=sorted({plan.k, *(ks if "nc" in plan.scores else ())}),
-        k_dist=sorted({plan.k_dist, *(ks if "dist" in plan.scores else ())}),
-        components=plan.components if "ll" in plan.scores else 0,
-        similarity=plan.similarity,
-        seed=0,
-    )
-    if len(losses.index) != len(tests[0]):
-        raise BadInput("The downstream heads and the scores are of different rows: index differs.")
-    losses = losses.select(spaces.tests[0].index)
-    made = _ScoreRows(plan, losses, facts | {"condition": distance, "members": len(tests)})
-    whole = spaces.scores()
-    for name in plan.scores:
-        made.main(name, whole)
-    if len(tests) > 1:
-        made.alone(spaces, whole, seeds or range(len(tests)))
-    if distance == plan.swept:
-        made.sweeps(spaces, whole)
-    return made.rows, made.reasons, made.points
-
-
-@dataclass
-class _ScoreRows:
-    """Gathers the rows of one candidate, one distance and one sample of references."""
-
-    plan: Plan
-    losses: DownstreamLosses
-    facts: Row
-    rows: list[Row] = field(default_factory=list)
-    reasons: list[Row] = field(default_factory=list)
-    points: dict[str, Array] = field(default_factory=dict)
-
-    def level(self, name: str) -> int | None:
-        """Neighbours of a score."""
-        return {"nc": self.plan.k, "dist": self.plan.k_dist}.get(name)
-
-    def key(self, name: str) -> str:
-        """nc → nc@100, as `SiblingScores` has it."""
-        level = self.level(name)
-        return name if level is None else f"{name}@{level}"
-
-    def main(self, name: str, scores: SiblingScores) -> None:
-        """The score with the paper's k against every loss: Tables 1 to 7."""
-        try:
-            u = scores[self.key(name)]
-        except Undefined as reason:
-            self.omit(name, None, reason)
-            return
-        self.points[name] = u
-        self.row("mean", float(u.mean()), measure=name, level=self.level(name))
-        self.kendall(name, u, self.losses.together, level=self.level(name))
-
-    def alone(self, spaces: Spaces, whole: SiblingScores, seeds: Sequence[int]) -> None:
-        """Every member's own losses against the siblings' scores, and against its own alone: Tables 8 and 9."""
-        for member, seed in enumerate(seeds):
-            losses = {name: loss[member] for name, loss in self.losses.alone.items()}
-            own = spaces.scores([member])
-            for name in self.points:
-                about = {"members": 1, "init_seed": seed, "level": self.level(name)}
-                self.kendall(name, whole[self.key(name)], losses, **about)
-                if self.key(name) in own.u:
-                    self.kendall(name + STAR, own[self.key(name)], losses, **about)
-
-    def sweeps(self, spaces: Spaces, whole: SiblingScores) -> None:
-        """Other k, and the first m members, against the losses of all members: Figures 2, 4 and 5."""
-        for name, u in whole.u.items():
-            k = name.partition("@")[2]
-            if k and kind(name) in self.points and int(k) in self.plan.ks:
-                self.kendall(kind(name), u, self.losses.together, group=NEIGHBOURS, level=int(k))
-        for m in range(1, len(spaces.tests) + 1):
-            some = spaces.scores(range(m), (self.plan.k,))
-            for name in self.points:
-                if self.key(name) in some.u:
-                    about = {"group": MEMBERS, "members": m, "level": self.level(name)}
-                    self.kendall(name, some[self.key(name)], self.losses.together, **about)
-
-    def kendall(self, name: str, u: Array, losses: Mapping[str, Array], **about: Any) -> None:
-        for loss, values in losses.items():
-            try:
-                self.row(f"kendall_{loss}", metrics.kendall(u, values), measure=name, **about)
-            except Undefined as reason:
-                self.omit(name, f"kendall_{loss}", reason)
-
-    def row(self, metric: str, value: float, **about: Any) -> None:
-        number = {"metric": metric, "value": value, "n": len(self.losses.index)}
-        self.rows.append(dict.fromkeys(COLUMNS) | self.facts | number | about)
-
-    def omit(self, name: str, metric: str | None, reason: Undefined) -> None:
-        """Notes why there is no row."""
-        about = {column: self.facts.get(column) for column in ("method", "backbone", "target")}
-        entry = about | {"measure": name, "metric": metric, "reason": str(reason)}
-        if entry not in self.reasons:
-            self.reasons.append(entry)
 
 
 # ---- older studies
@@ -580,7 +460,9 @@ def reliability(plan: Plan, work: Work) -> None:
     """
     check_possible(plan, work)
     alive, embedded = embed(plan, work)
-    questions = [Question(siblings, target) for siblings in alive for target in plan.sources[siblings.first.data]]
+    networks = [network for question in _questions(alive, plan) for network in question.networks]
+    work.evaluate("accuracy", [accuracy_step(network, plan, embedded) for network in networks])
+    questions = _questions(at_equal_members(alive, work), plan)
     truths = {truth_step(question, plan, embedded): question for question in questions}
     judged = work.evaluate("heads", truths)
     questions = [
@@ -589,6 +471,8 @@ def reliability(plan: Plan, work: Work) -> None:
         if step in judged
         for distance, sample in product(plan.distances, range(plan.seeds))
     ]
+    if "ll" in plan.scores:
+        work.evaluate("components", [components_step(question, plan, embedded) for question in questions])
     scores = {score_step(question, plan, embedded): question for question in questions}
     scored = work.evaluate("scores", scores)
     rivals: dict[tuple[Any, ...], list[Question]] = {}
@@ -596,3 +480,7 @@ def reliability(plan: Plan, work: Work) -> None:
         if step in scored:
             rivals.setdefault(question.rivals, []).append(question)
     work.evaluate("rankings", [rank_step(group, plan, embedded) for group in rivals.values() if len(group) > 1])
+
+
+def _questions(candidates: Iterable[Siblings], plan: Plan) -> list[Question]:
+    return [Question(siblings, target) for siblings in candidates for target in plan.sources[siblings.first.data]]

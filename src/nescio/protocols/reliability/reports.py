@@ -5,22 +5,26 @@ A candidate is one method on one backbone; a setting is pre-training data → ta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
 from typing import Any
 
+from nescio.analysis.agreement import CHOSEN, COMPONENTS, HELD_OUT, MEMBERS, NEIGHBOURS, STAR
+from nescio.analysis.candidates import different_layers
+from nescio.analysis.downstream import ACCURACIES
+from nescio.analysis.downstream import LOSSES as HEADS
 from nescio.measures.siblings import SCORES
 from nescio.protocols.base import registry
-from nescio.protocols.reliability import MEMBERS, NAME, NEIGHBOURS, STAR
+from nescio.protocols.reliability import NAME
 from nescio.report.blocks import Block, Figure, Made, SectionParts, Story, fold_tables
-from nescio.report.charts import heat_figure, level_points, levels_figure
+from nescio.report.charts import heat_block, level_points, levels_figure
 from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study, story_of
-from nescio.report.tables import Cell, Column, Head, Table, decimals, table
-from nescio.report.words import count, data_name, legend, number, plural
+from nescio.report.tables import COUNT, Cell, Column, Head, Table, decimals, table
+from nescio.report.words import ARROWS, count, data_name, legend, number, plural
 from nescio.rows import Row
 
 LOSSES = ("entropy", "brier")  # in the paper's order
@@ -29,10 +33,12 @@ COSINE, EUCLIDEAN = "cosine", "euclidean"
 METHODS = {"simclr": "SimCLR", "byol": "BYOL", "moco": "MoCo"}
 ORDER = [f"{name}{star}" for name in SCORES for star in ("", STAR)]
 NO_REFERENCES = ("norm", "fv")  # they never look at a reference: no spread over samples of references
-AXES = {MEMBERS: "networks", NEIGHBOURS: "neighbours"}
+AXES = {MEMBERS: "networks", NEIGHBOURS: "neighbours", COMPONENTS: "components"}
 MOST = 6  # candidates whose figures the page shows; of more it shows the tables
 WHICH = "Which score knows what a representation is worth?"
 TRUTH = "Brier score, with labels"
+WORTH = "What the representations are worth"
+NOT_STORED = "Linear-probe and k-NN accuracies were not stored before version 4 of the protocol"
 TAU_AXIS = "Kendall’s τ"
 OF_TAUS: dict[str, Callable[[Sequence[float]], Any]] = {"mean τ ↑": fmean, "lowest τ ↑": min}
 TAU = (
@@ -163,8 +169,8 @@ def table_3(frame: Frame, losses: Sequence[str] = LOSSES) -> list[Table]:
 
 
 def sweeps(frame: Frame, over: str) -> list[Frame]:
-    """The rows of every candidate in a sweep over "k" or "M"; `size` is k or M, also of scores without k."""
-    column = {NEIGHBOURS: "level", MEMBERS: "members"}[over]
+    """The rows of every candidate in a sweep over k, M or C; `size` is that number, also of scores without k."""
+    column = "members" if over == MEMBERS else "level"
     usual = frame.where(metric=f"kendall_{USUAL}")
     means = over_samples(usual, over, (*LINE, column)).with_column("size", lambda row: int(row[column]))
     level = over_samples(usual.where(condition=swept(frame))).without(measure=("nc", "dist"))
@@ -177,12 +183,13 @@ def sweeps(frame: Frame, over: str) -> list[Frame]:
     return candidates
 
 
-def sweep_blocks(candidates: Sequence[Frame], over: str, figure: int) -> list[Block]:
-    """A figure of each candidate, then their tables."""
+def sweep_blocks(candidates: Sequence[Frame], over: str, figure: str) -> list[Block]:
+    """A figure of each candidate, then their tables; `figure` is what the paper calls them."""
     figures, tables = list[Block](), list[Block]()
     note = f"Kendall's τ with minus the Brier score, over {AXES[over]}"
     note += "; the Brier score is that of all networks, whatever M" if over == MEMBERS else ""
-    words = f"Figure {figure}. Kendall’s τ with minus the Brier score against the number of {AXES[over]}, {over}."
+    words = f"{figure}. Kendall’s τ with minus the Brier score against the number of {AXES[over]}, {over}."
+    key = figure.lower().replace("ure ", "")
     lines = (Column("measure", "score", score_word),)
     for place, rows in enumerate(candidates):
         title, curves = rows.one("candidate"), dict[str, dict[str, float]]()
@@ -190,10 +197,10 @@ def sweep_blocks(candidates: Sequence[Frame], over: str, figure: int) -> list[Bl
             curves.setdefault(score_word(row["measure"]), {})[str(row["size"])] = row["value"]
         chart = partial(levels_figure, curves, TAU_AXIS, guide=0.0)
         points = level_points(curves, "score", over, TAU_AXIS)
-        figures.append(Figure(f"fig{figure}-{over.lower()}{place}", title, words, chart, points))
+        figures.append(Figure(f"{key}-{over.lower()}{place}", title, words, chart, points))
         sizes = sorted(rows.values("size"))
         heads = [Head(f"{over} = {size}", where={"size": size}, form=decimals(4)) for size in sizes]
-        numbered = f"{title} (Figure {figure})"
+        numbered = f"{title} ({figure})"
         tables.append(table(rows, numbered, lines=lines, heads=heads, note=note, mark="none", around=False))
     return [*figures, *tables]
 
@@ -202,24 +209,44 @@ def sweep_blocks(candidates: Sequence[Frame], over: str, figure: int) -> list[Bl
 def fig_2(frame: Frame) -> list[Block]:
     """τ against M and against k, of the first candidate in-distribution and the first in transfer (Figure 2)."""
     blocks: list[Block] = []
-    for over in AXES:
+    for over in (MEMBERS, NEIGHBOURS):
         first: dict[bool, Frame] = {}
         for rows in sweeps(frame, over):
             first.setdefault(rows.one("transfer"), rows)
-        blocks += sweep_blocks([first[side] for side in sorted(first)], over, 2)
+        blocks += sweep_blocks([first[side] for side in sorted(first)], over, "Figure 2")
     return sorted(blocks, key=lambda block: isinstance(block, Table))
 
 
 @report("reliability/fig4", needs="a sweep over M")
 def fig_4(frame: Frame) -> list[Block]:
     """τ against the number of networks of an ensemble, of every candidate in every setting (Figure 4)."""
-    return sweep_blocks(sweeps(frame, MEMBERS), MEMBERS, 4)
+    return sweep_blocks(sweeps(frame, MEMBERS), MEMBERS, "Figure 4")
 
 
 @report("reliability/fig5", needs="a sweep over k")
 def fig_5(frame: Frame) -> list[Block]:
     """τ against the number of neighbours, of every candidate in every setting (Figure 5)."""
-    return sweep_blocks(sweeps(frame, NEIGHBOURS), NEIGHBOURS, 5)
+    return sweep_blocks(sweeps(frame, NEIGHBOURS), NEIGHBOURS, "Figure 5")
+
+
+@report("reliability/components", needs="mixtures of two numbers of components or more")
+def components(frame: Frame) -> list[Block]:
+    """How many components LL's mixtures have: held-out likelihood, by which the number is chosen, and τ for each."""
+    swept_rows = with_settings(frame.where(group=COMPONENTS))
+    chosen = {key: own.one() for key, own in swept_rows.where(metric=CHOSEN).by("candidate", "condition")}
+    rows = [
+        row | {"best": row["level"] == chosen[row["candidate"], row["condition"]]}
+        for row in swept_rows.where(metric=HELD_OUT)
+    ]
+    heads = [Head(f"C = {size:g}", where={"level": size}) for size in sorted({row["level"] for row in rows})]
+    note = (
+        "Mean log-likelihood of references under a mixture that has not seen them, of the first network of each "
+        "candidate; bold is the fewest components within one standard error of the best, which LL has"
+    )
+    lines = ("candidate", Column("condition", "distance"))
+    title = "How likely unseen references are"
+    likely = table(rows, title, lines=lines, heads=heads, note=note, mark="none", form=decimals(2))
+    return [*([likely] if likely else []), *sweep_blocks(sweeps(frame, COMPONENTS), COMPONENTS, "Components")]
 
 
 # ---- what a first reader wants to know
@@ -234,26 +261,40 @@ def taus(frame: Frame, condition: str, loss: str = USUAL) -> dict[str, list[floa
 @report("reliability/summary", needs="scores of a candidate")
 def summary(frame: Frame) -> Table:
     """One line per score: how well it knew, on average and at worst, and how often it pointed the right way."""
-    condition, rows = swept(frame), dict[str, Row]()
-    for loss in (USUAL, "entropy"):
-        for measure, values in taus(frame, condition, loss).items():
-            row = rows.setdefault(measure, {"measure": measure})
-            row |= {f"{loss}: {what}": of(values) for what, of in (OF_TAUS | {"above 0 ↑": _above}).items()}
-    ordered = sorted(rows.values(), key=lambda row: -row.get(f"{USUAL}: mean τ ↑", -1.0))
+    condition = swept(frame)
     note = (
         "Kendall's τ with the downstream performance of every test image (minus the Brier score, minus the entropy), "
         f"over all candidates and settings, {condition} distance, each score signed so that higher is more reliable. "
         "Above 0: where the score points the right way"
     )
-    known = tuple((SCORES[row["measure"]].word, SCORES[row["measure"]].meaning) for row in ordered)
-    return replace(_by_score(ordered, WHICH, note), legend=known + legend(["kendall"]))
+    sides = {loss: taus(frame, condition, loss) for loss in (USUAL, "entropy")}
+    made = _by_score(sides, WHICH, note, OF_TAUS | {"above 0 ↑": _above})
+    known = [SCORES[measure] for measure in by_mean(sides[USUAL])]
+    return replace(made, legend=(*((score.word, score.meaning) for score in known), *legend(["kendall"])))
 
 
-def _by_score(rows: Sequence[Row], title: str, note: str) -> Table:
-    """One line per score; a row holds the score and the value of every head."""
-    names = dict.fromkeys(name for row in rows for name in row if name != "measure")
-    heads = [Head(name, name, form=decimals(3)) for name in names]
-    return table(rows, title, lines=(Column("measure", "score", score_word),), heads=heads, note=note, mark="none")
+Taus = Mapping[str, Sequence[float]]  # of every candidate in every setting, by score
+
+
+def by_mean(side: Taus) -> list[str]:
+    """Scores by their mean τ, the best first."""
+    return sorted(side, key=lambda measure: -fmean(side[measure]))
+
+
+def _by_score(sides: Mapping[str, Taus], title: str, note: str, of: Mapping[str, Any] = OF_TAUS) -> Table:
+    """One line per score, in the order of the first side: what `of` makes of its τ on every side."""
+    rows = [
+        {"measure": measure, "head": f"{side}: {what}", "value": make(values[measure])}
+        for measure in by_mean(next(iter(sides.values())))
+        for side, values in sides.items()
+        for what, make in of.items()
+        if measure in values
+    ]
+    lines = (Column("measure", "score", score_word),)
+    heads = [
+        Head(f"{side}: {what}", where={"head": f"{side}: {what}"}, form=decimals(3)) for side in sides for what in of
+    ]
+    return table(rows, title, lines=lines, heads=heads, note=note, mark="none")
 
 
 def _above(values: Sequence[float]) -> str:
@@ -261,31 +302,39 @@ def _above(values: Sequence[float]) -> str:
 
 
 @report("reliability/robustness", needs="cosine and Euclidean distances")
-def robustness(frame: Frame) -> Table:
+def robustness(frame: Frame) -> Table | None:
     """Unit vectors and cosines against raw vectors and Euclidean distances (§4.5)."""
     sides = {distance: taus(frame, distance) for distance in (COSINE, EUCLIDEAN)}
-    rows = [
-        {"measure": measure}
-        | {f"{distance}: {what}": of(side[measure]) for distance, side in sides.items() for what, of in OF_TAUS.items()}
-        for measure in SCORES
-        if all(measure in side for side in sides.values())
-    ]
     note = "Kendall's τ with minus the Brier score, over all candidates and settings; the norm is the same in both"
-    return _by_score(rows, "Does the distance matter?", note)
+    return _by_score(sides, "Does the distance matter?", note) if all(sides.values()) else None
 
 
 @report("reliability/downstream", needs="downstream losses")
 def downstream(frame: Frame) -> Table:
-    """How good the representations are: mean losses of the heads over test images, averages of the members."""
-    losses = ("brier", "entropy", "variance")
-    note = (
-        "Means over test images and tasks of the networks' averaged answers: the lower, the better the representation"
-    )
-    lines = (Column("method", word=method_word, keep=True), Column("backbone", keep=True), Column("setting", keep=True))
-    heads = [Head(f"{loss} ↓", where={"metric": loss}, form=decimals(4)) for loss in losses]
-    rows = with_settings(frame).where(measure=None, metric=losses)
-    title = "What the representations are worth"
-    return table(rows, title, lines=lines, heads=heads, note=note, mark="none", around=False)
+    """How reliable and how good the representations are: NC beside accuracies, and the mean losses of the heads."""
+    named, known = with_settings(frame), {"nc": SCORES["nc"]} | ACCURACIES | HEADS
+    accuracies, losses = named.where(metric=tuple(ACCURACIES)), named.where(metric=tuple(HEADS), measure=None)
+    nc = over_samples(frame.where(metric="mean", measure="nc", condition=swept(frame)))
+    rows = [row | {"metric": "nc", "value": 1 - row["value"]} for row in nc]
+    rows += [*accuracies.summarise(LINE, over=["init_seed"]), *losses]
+    heads = [
+        Head(f"{quantity.word} {ARROWS[quantity.better]}", where={"metric": name}, form=decimals(4))
+        for name, quantity in known.items()
+    ]
+    heads.append(Head("M", "members", where={"metric": USUAL}, form=COUNT))
+    notes = ["NC has seen no label: the reliable and the good need not be the same"]
+    if accuracies:
+        k = accuracies.where(metric="knn_accuracy").one("level")
+        notes.append(f"Linear probe and k-NN (k = {k:g}): mean ± standard deviation over networks")
+    elif rows:
+        notes.append(NOT_STORED)
+    notes.append("Losses: of the averaged answers of M networks, over test images and tasks")
+    if len(losses.values("members")) > 1:
+        notes.append("M is not equal, and more networks lower the losses")
+    lines = (Column("method", word=method_word), "backbone", "setting")
+    made = table(rows, WORTH, lines=lines, heads=heads, note=". ".join(notes), mark="none")
+    meanings = [(head.title, quantity.meaning) for head, quantity in zip(heads, known.values(), strict=False)]
+    return replace(made, legend=tuple(entry for entry in meanings if entry[0] in made.heads))
 
 
 @report("reliability/choices", needs="two methods or more")
@@ -323,16 +372,9 @@ def heat(frame: Frame) -> Made:
         for _, own in means.by("candidate")
         for row in own.sort(lambda row: ORDER.index(row["measure"]))
     ]
-    if len(cells) < 2:
-        return None
+    words = "Kendall’s τ with minus the Brier score: more colour is better, 0 is guessing."
     names = ("candidate", "score", "samples of references")
-    return Figure(
-        "heat",
-        "Every candidate with every score",
-        "Kendall’s τ with minus the Brier score: more colour is better, 0 is guessing.",
-        lambda: heat_figure(cells, TAU_AXIS, 0.0, names),
-        cells,
-    )
+    return heat_block("heat", "Every candidate with every score", words, cells, TAU_AXIS, 0.0, names)
 
 
 # ---- the whole
@@ -343,6 +385,7 @@ def first_look(study: Study) -> list[Table]:
     frame = study.frame
     means = over_samples(frame.where(condition=swept(frame)))
     return [
+        downstream(frame),
         summary(frame),
         *correlations(means.without(method=None), "Candidates", losses=(USUAL,)),
         *table_3(frame, (USUAL,)),
@@ -352,7 +395,7 @@ def first_look(study: Study) -> list[Table]:
 def lead(frame: Frame) -> list[str]:
     """What was done and what came out, in plain sentences."""
     methods = frame.where(metric=f"kendall_{USUAL}").values("method")
-    members = sorted(frame.where(measure=None).values("members"), reverse=True)
+    members = sorted(frame.where(measure=None, metric=USUAL).values("members"), reverse=True)
     data = ", ".join(dict.fromkeys(map(data_name, frame.values("dataset"))))
     networks = " or ".join(map(count, members))
     sentences = [f"{plural(len(methods), 'method')} learnt {data} without labels, {networks} networks each."]
@@ -369,7 +412,7 @@ def lead(frame: Frame) -> list[str]:
     best = max(means, key=lambda name: means[name], default="nc")
     if best != "nc" and len(means) > 1:
         sentences.append(f"Here {score_word(best)} knows more than NC: mean τ = {number(means[best], 2)}.")
-    return sentences
+    return [*sentences, *different_layers((), frame.values("backbone"))]
 
 
 def story(study: Study) -> Story:
@@ -378,8 +421,9 @@ def story(study: Study) -> Story:
     fixed = f"NC looks at the {plan['k']} nearest of {plan['references']:,} references." if "k" in plan else ""
     single = [*table_8(frame), *table_9(frame)]
     distance = [robustness(frame), *table_5(frame), *table_7(frame)]
-    choice = [choices(frame), *table_3(frame), downstream(frame)]
+    choice = [choices(frame), *table_3(frame)]
     sections: list[SectionParts] = [
+        ("How good?", WORTH, [downstream(frame)]),
         ("Which score?", WHICH, [summary(frame), heat(frame)]),
         ("In distribution", "On the data they learnt from (Tables 1 and 4)", table_4(frame)),
         ("Transfer", "On other data (Tables 2 and 6)", table_6(frame)),
@@ -388,6 +432,7 @@ def story(study: Study) -> Story:
         ("One network", "The reliability of single networks (Tables 8 and 9)", single),
         ("Networks", "How many networks? (Figures 2 and 4)", _few_figures(fig_4(frame)), fixed),
         ("Neighbours", "How many neighbours? (Figures 2 and 5)", _few_figures(fig_5(frame))),
+        ("Components", "How many components has a mixture?", _few_figures(components(frame))),
     ]
     learnt = ", ".join(dict.fromkeys(map(data_name, frame.values("dataset"))))
     return story_of(study, f"{learnt}: which representations can be trusted?", lead(frame), sections, command=command)
@@ -400,11 +445,16 @@ def _few_figures(blocks: Sequence[Block]) -> list[Block]:
 
 
 def command(plan: dict[str, Any]) -> str:
-    """The command that runs a plan again; version 2 had pairs of data and target, and `others` for `members_of`."""
+    """The command that runs a plan again.
+
+    Version 2 had pairs of data and target, and `others` for `members_of`; before version 4 `components` was one number.
+    """
+    plan = dict(plan)
     if "settings" in plan:
-        plan = dict(plan)
         settings, others = plan.pop("settings"), plan.pop("others", ())
         pairs = [f"{data}={target}" for data, target in settings]
         targets = pairs if any(data != target for data, target in settings) else []
         plan |= {"data": list(dict.fromkeys(data for data, _ in settings)), "targets": targets, "members_of": others}
+    if isinstance(plan.get("components"), int):
+        plan["components"] = [plan["components"]]
     return registry[NAME].command(plan)

@@ -8,7 +8,7 @@ rows. Protocol `selective.reports` compares the models.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nescio import metrics
 from nescio.analysis import calibrate
 from nescio.analysis.answers import MC_DROPOUT, answerable, under_dropout
-from nescio.analysis.bootstrap import asked
+from nescio.analysis.bootstrap import wanted_metric
 from nescio.analysis.thresholds import divided
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked, seed_for, tag
@@ -26,7 +26,8 @@ from nescio.options import argument, option
 from nescio.predictions import Predictions
 from nescio.predictions.entries import ModelDump, check_comparable, dumps_of
 from nescio.protocols.base import protocol
-from nescio.rows import COLUMNS, Row
+from nescio.protocols.pretrained import ModelRows
+from nescio.rows import Row
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part
 
@@ -146,11 +147,9 @@ def _make(part: Part, context: Context, plan: Plan, model: ModelDump) -> Files:
 def rows_of(plan: Plan, model: ModelDump) -> tuple[list[Row], list[Row]]:
     """(rows, reasons) of one model: raw and calibrated answers, on the rows that did not fit the temperature."""
     dump = answerable(model.load())
-    made = ModelRows(plan, model)
+    made = JudgedModel(protocol=NAME, version=VERSION, dump=model, plan=plan)
     fit, test = division(dump, plan)
-    for name in FACTS:
-        if (value := model.number(name)) is not None:
-            made.row(name, value, len(dump))
+    made.facts(FACTS, len(dump))
     made.answers(dump, test)
     if MC_DROPOUT in plan.measures:
         made.dropout(dump, test)
@@ -160,7 +159,7 @@ def rows_of(plan: Plan, model: ModelDump) -> tuple[list[Row], list[Row]]:
         made.because(None, "calibrated", str(reason))
     else:
         made.calibrated = True
-        made.row("temperature", scale.temperature, len(fit), split="val")
+        made.row("temperature", scale.temperature, len(fit), split="val", calibrated=True)
         made.answers(scale(dump), test)
     return made.rows, made.reasons
 
@@ -184,41 +183,33 @@ def fitted(dump: Predictions, fit: Array) -> calibrate.Temperature:
     return scale
 
 
-@dataclass
-class ModelRows:
+@dataclass(kw_only=True)
+class JudgedModel(ModelRows):
     """Gathers the rows of one model, raw and then calibrated."""
 
     plan: Plan
-    model: ModelDump
     calibrated: bool = False
-    rows: list[Row] = field(default_factory=list)
-    reasons: list[Row] = field(default_factory=list)
-
-    def row(self, metric: str, value: float, n: int, measure: str | None = None, **more: Any) -> None:
-        params = self.model.number("params")
-        base = {"protocol": NAME, "version": VERSION, "dataset": self.model.data, "backbone": self.model.model}
-        base |= {"params": None if params is None else int(params), "method": "pretrained", "members": 1}
-        base |= {"calibrated": self.calibrated, "split": "test", "metric": metric, "value": float(value), "n": n}
-        self.rows.append(dict.fromkeys(COLUMNS) | base | {"measure": measure} | more)
 
     def because(self, measure: str | None, metric: str | None, reason: str, *, shared: bool = False) -> None:
         """Why a row is missing, of this model or (`shared`) of every model alike."""
-        whose = {} if shared else {"method": self.model.model}
+        whose = {} if shared else {"method": self.dump.model}
         self.reasons.append(whose | {"measure": measure, "metric": metric, "split": "test", "reason": reason})
 
-    def try_row(self, metric: str, prepared: Any, n: int, measure: str | None = None) -> None:
+    def try_row(self, metric: str, prepared: Any, measure: str | None = None) -> None:
         """A row, or the reason why there is none."""
         try:
-            self.row(metric, asked(metric)(prepared), n, measure)
+            value = wanted_metric(metric)(prepared)
         except Undefined as reason:
             self.because(measure, metric, str(reason))
+        else:
+            self.row(metric, value, prepared.n, measure=measure, calibrated=self.calibrated)
 
     def answers(self, dump: Predictions, test: Array) -> None:
         """The answers of these rows, and how each measure of the softmax ranks them."""
         whole = summary(dump)
         answers = whole.answers(test)
         for metric in ANSWERS:
-            self.try_row(metric, answers, answers.n)
+            self.try_row(metric, answers)
         for name in OF_SOFTMAX:
             if name in self.plan.measures:
                 self.ranking(name, whole.u[name][test], answers.wrong)
@@ -233,14 +224,15 @@ class ModelRows:
             self.because(MC_DROPOUT, None, str(reason), shared=True)
             return
         answers = whole.answers(test)
-        self.try_row("accuracy", answers, answers.n, MC_DROPOUT)
+        self.try_row("accuracy", answers, MC_DROPOUT)
         self.ranking(MC_DROPOUT, whole.u["entropy"][test], answers.wrong)
 
     def ranking(self, measure: str, u: Array, wrong: Array) -> None:
         ranked = metrics.Ranking(u, wrong)
         for metric in self.plan.ranking:
-            self.try_row(metric, ranked, ranked.n, measure)
-        self.row("aurc_over", metrics.aurc_over(ranked, coverages=self.plan.over), ranked.n, measure)
+            self.try_row(metric, ranked, measure)
+        about: Row = {"measure": measure, "calibrated": self.calibrated}
+        self.row("aurc_over", metrics.aurc_over(ranked, coverages=self.plan.over), ranked.n, **about)
         for share in self.plan.curve:
             risk = metrics.selective_risk(ranked, coverage=share)
-            self.row("selective_risk", risk, ranked.n, measure, condition=COVERAGE, level=share)
+            self.row("selective_risk", risk, ranked.n, **about, condition=COVERAGE, level=share)

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nescio import metrics
-from nescio.protocols.pretrained import USUAL, figure_name, wide
+from nescio.analysis.bootstrap import wanted_metric
+from nescio.protocols.pretrained import USUAL, wide
 from nescio.report.blocks import Figure
 from nescio.report.charts import KEPT, WRONG, models_figure
 from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.tables import Table, decimals
+from nescio.report.words import label
 from nescio.rows import Row
 
 EXAMPLE = 1000  # rows of the examples: every share in them is a whole number of rows
 CONSTANT = {"model A": 0.9, "model B": 0.5}  # error rates of two models that are always equally sure (appendix C)
+RANKING = ("auroc", "sac@0.96", "aurc", "e_aurc")
 Curve = tuple[Any, Any]  # coverages, risks
 
 
 @report("selective/investment")
-def investment(frame: Frame | None = None) -> Table:
+def investment(_: Frame | None = None) -> Table:
     """The investment example (§1, appendix A): what each metric says of a sure model and of one that knows its errors.
 
     Model A is right in 95 % and always 0.95 sure; model B is right in 40 %, 0.6 sure when it is and 0.4 when it is not.
@@ -34,29 +38,19 @@ def investment(frame: Frame | None = None) -> Table:
         top = np.where(right, sure, unsure)
         probs = np.stack([top, (1 - top) / 2, (1 - top) / 2], axis=1)
         answers, ranked = metrics.answers(probs, np.where(right, 0, 1)), metrics.Ranking(1 - top, ~right)
-        rows.append(
-            {
-                "model": name,
-                "accuracy ↑": metrics.accuracy(answers),
-                "AUROC ↑": metrics.auroc(ranked),
-                "SAC@0.96 ↑": metrics.sac(ranked, accuracy=0.96),
-                "AURC ↓": metrics.aurc(ranked),
-                "E-AURC ↓": metrics.e_aurc(ranked),
-                "NLL ↓": metrics.nll(answers),
-                "Brier ↓": metrics.brier(answers),
-                "ECE ↓": metrics.ece(answers),
-            }
+        prepared = (
+            {"accuracy": answers} | dict.fromkeys(RANKING, ranked) | dict.fromkeys(("nll", "brier", "ece"), answers)
         )
+        rows.append({"model": name} | {label(metric): wanted_metric(metric)(data) for metric, data in prepared.items()})
     note = (
         f"{EXAMPLE:,} rows, three classes. Model B knows exactly when it is wrong: AUROC, SAC and E-AURC see it, the "
         "others prefer model A. The paper prints 0.12 for model B's AURC, which no definition gives"
     )
-    title = "Two investment advisers (appendix A)"
-    return wide(rows, title, "model", form=decimals(4), note=note, explain=("auroc", "sac"))
+    return wide(rows, "Two investment advisers", "model", form=decimals(4), note=note, explain=("auroc", "sac"))
 
 
 @report("selective/e-aurc")
-def e_aurc(frame: Frame | None = None) -> Table:
+def e_aurc(_: Frame | None = None) -> Table:
     """The E-AURC example (appendix C): two models that cannot rank, and what E-AURC makes of their accuracies."""
     rows = []
     for name, risk in CONSTANT.items():
@@ -78,7 +72,7 @@ def e_aurc(frame: Frame | None = None) -> Table:
         "the accuracy. The paper takes r²/2 for the best AURC, which is not the area under that curve; with exact "
         "numbers E-AURC prefers model A, not model B"
     )
-    return wide(rows, "E-AURC depends on the accuracy (appendix C)", "model", form=decimals(4), note=note)
+    return wide(rows, "E-AURC depends on the accuracy", "model", form=decimals(4), note=note)
 
 
 def constant(risk: float, best: bool) -> metrics.Ranking:
@@ -87,33 +81,29 @@ def constant(risk: float, best: bool) -> metrics.Ranking:
     return metrics.Ranking(wrong if best else np.zeros(EXAMPLE), wrong)
 
 
-@report("selective/fig11")
-def fig_11(frame: Frame | None = None) -> Figure:
-    """Risk–coverage curves of two models that are always equally sure (Figure 11)."""
-    return _constant_figure("fig11", False, "Two models that cannot rank their answers")
-
-
-@report("selective/fig12")
-def fig_12(frame: Frame | None = None) -> Figure:
-    """Risk–coverage curves of the best possible versions of those two models (Figure 12)."""
-    return _constant_figure("fig12", True, "The same two models with the best possible order")
-
-
-def _constant_figure(key: str, best: bool, title: str) -> Figure:
+def constant_figure(_: Frame | None = None, *, name: str, best: bool, title: str) -> Figure:
+    """Risk–coverage curves of the two models that are always equally sure, or of their best possible versions."""
     curves = {
-        f"{name}, right in {100 * (1 - risk):g} %": metrics.risk_coverage(constant(risk, best))
-        for name, risk in CONSTANT.items()
+        f"{model}, right in {100 * (1 - risk):g} %": metrics.risk_coverage(constant(risk, best))
+        for model, risk in CONSTANT.items()
     }
-    return curves_block(key, title, f"{figure_name(key)}: an example that is worked out, not measured.", curves)
+    return curves_block(name, title, "An example that is worked out, not measured.", curves)
 
 
-def curves_block(key: str, title: str, words: str, curves: Mapping[str, Curve]) -> Figure:
+def curves_block(name: str, title: str, words: str, curves: Mapping[str, Curve]) -> Figure:
     """Risk–coverage curves of models over one another, and their points for a table."""
-    plain = {name: (list(map(float, at)), list(map(float, risk))) for name, (at, risk) in curves.items()}
+    plain = {model: (list(map(float, at)), list(map(float, risk))) for model, (at, risk) in curves.items()}
     points: list[Row] = [
-        {"model": name, KEPT: coverage, WRONG: risk}
-        for name, curve in plain.items()
+        {"model": model, KEPT: coverage, WRONG: risk}
+        for model, curve in plain.items()
         for coverage, risk in zip(*curve, strict=True)
     ]
-    shown = {name: {USUAL: curve} for name, curve in plain.items()}
-    return Figure(key, title, words, lambda: models_figure(shown, USUAL), points)
+    shown = {model: {USUAL: curve} for model, curve in plain.items()}
+    return Figure(name, title, words, lambda: models_figure(shown, USUAL), points)
+
+
+for _name, _best, _title in (
+    ("fig11", False, "Two models that cannot rank their answers"),
+    ("fig12", True, "The same two models with the best possible order"),
+):
+    report(f"selective/{_name}")(partial(constant_figure, name=_name, best=_best, title=_title))

@@ -1,716 +1,426 @@
-"""The tables and figures of Galil et al. 2023 about in-distribution answers, each a named function of rows.
+"""The tables and figures of Galil et al. 2023 about in-distribution answers, each a named report on rows.
 
 Reports have the paper's names (`selective/table1`, `selective/fig5`) beside a few of our own (`models`, `regimes`,
-`pareto` …); the page holds all of them, and `nescio report ROWS --only fig5,table1` writes some.
+`pareto` …); the page holds all but the worked examples, and `nescio report ROWS --only fig5,table1` writes some.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from nescio.analysis.answers import MC_DROPOUT
 from nescio.networks import families, regimes
-from nescio.protocols.base import registry
-from nescio.protocols.pretrained import (
-    ALL,
-    CHANGE,
-    LEAST,
-    PARAMS,
-    RHO,
-    TOP,
-    USUAL,
-    ModelResults,
-    Of,
-    by_family,
-    cloud,
-    cloud_block,
-    correlation,
-    figure_name,
-    gains,
-    numbers,
-    results_of,
-    summed_up,
-    titled,
-    unnamed,
-    wide,
-)
+from nescio.protocols import pretrained
+from nescio.protocols.pretrained import LEAST, PARAMS, TOP, USUAL, Axis, Cloud, Models, Values, gains, models_of, wide
 from nescio.protocols.selective import COVERAGE, FEWEST, NAME, SHARE
-from nescio.protocols.selective import examples as worked
-from nescio.report.blocks import Figure, Fold, Made, SectionParts, Story
+from nescio.protocols.selective.examples import Curve, curves_block
+from nescio.report.blocks import Figure, Made, Story
 from nescio.report.charts import changes_figure
 from nescio.report.frame import Frame
-from nescio.report.named import names_of, report
-from nescio.report.studies import Study, story_of
-from nescio.report.tables import Form, Table, decimals, percents
-from nescio.report.words import listed, millions, number, of_hundred, percent, plural
+from nescio.report.named import report
+from nescio.report.studies import Study
+from nescio.report.tables import Form, Table, Writer, decimals, percents
+from nescio.report.words import millions, of_hundred, percent, plural
 from nescio.rows import Row
 
-NAMED = 12  # families with a colour of their own in the small pictures
 TEMPERATURE, DROPOUT = "temperature scaling", "MC-dropout"
-AUROC, ECE, ACCURACY = "AUROC × 100", "−log(ECE)", "accuracy"
+METRICS = {"auroc": "AUROC", "ece": "ECE"}  # of which changes are shown
 # what reports need of their rows
 ERRORS = "a model with right and wrong answers, and an ECE that is not zero"
-CHANGED = (
-    "a model and the same network without its training regime, by timm's names, such as "
-    "deit_tiny_distilled_patch16_224.fb_in1k and deit_tiny_patch16_224.fb_in1k; or a temperature, or answers under "
-    "dropout"
-)
+CHANGED = f"{pretrained.COUNTERPART}; or a temperature, or answers under dropout"
 SCALED = (
     f"a model whose temperature could be fitted: on {SHARE * FEWEST:,} rows or more, right and wrong ones among them"
 )
 SIZES = "models whose number of parameters is known: `nescio zoo` knows it, for files --facts has it"
-UNDER_DROPOUT = "answers under dropout (the variant mc-dropout; `nescio zoo --drop 0.2` for models of timm)"
-Models = Sequence[ModelResults]
-
-
-# ---- numbers of a model
-
-
-def accuracy(model: ModelResults) -> float | None:
-    return model.get("accuracy")
-
-
-def auroc(model: ModelResults, calibrated: bool = False, measure: str = USUAL) -> float | None:
-    return model.get("auroc", measure, calibrated)
-
-
-def ece(model: ModelResults, calibrated: bool = False) -> float | None:
-    return model.get("ece", calibrated=calibrated)
-
-
-def minus_ece(model: ModelResults) -> float | None:
-    value = ece(model)
-    return None if value is None else -value
-
-
-def sac(share: float, measure: str = USUAL) -> Of:
-    """The coverage that a model gives at an accuracy."""
-    return lambda model: model.get(f"sac@{share:g}", measure)
-
-
-def temperature(model: ModelResults) -> float | None:
-    return model.get("temperature", calibrated=True)
-
-
-def size(model: ModelResults) -> float | None:
-    return model.params or None
+TEACHER = (
+    "a teacher and a model that learnt from it, by timm's names, such as regnety_160.deit_in1k and "
+    "deit_tiny_distilled_patch16_224.fb_in1k"
+)
 
 
 def strictest(models: Models) -> float:
     """The highest accuracy whose coverage was measured: 0.99 unless the plan says otherwise."""
-    shares = {metric.partition("@")[2] for model in models for metric, *_ in model.values if metric.startswith("sac@")}
+    shares = {metric.partition("@")[2] for metric, *_ in models.columns if metric.startswith("sac@")}
     return max(map(float, shares), default=0.99)
 
 
 def middle(models: Models) -> float:
     """The accuracy of the paper's example: 95 %, or the strictest that was measured."""
-    return 0.95 if numbers(models, sac(0.95)) else strictest(models)
+    return 0.95 if keeps(models, 0.95) else strictest(models)
+
+
+def keeps(models: Models, accuracy: float, measure: str = USUAL) -> Values:
+    """The coverage that each model gives at an accuracy."""
+    return models.get(f"sac@{accuracy:g}", measure)
+
+
+def images_of(frame: Frame, metric: str) -> int:
+    """The most rows behind a metric."""
+    return max(frame.where(metric=metric).column("n"), default=0)
 
 
 # ---- every model
+
+NOTICES = "Notices: pairs of a wrong and a right answer in which it is less sure of the wrong one (AUROC)"
+KEEPS = "Keeps: share of images that it may answer, the surest first, while so many percent of these answers are right"
 
 
 @report("selective/models")
 def scores(frame: Frame, most: int | None = None) -> Table:
     """One line per model, the one that knows best when it is wrong first; `most`: only so many."""
-    models = sorted(results_of(frame), key=lambda model: (-(auroc(model) or 0), model.name))
-    strict, common = strictest(models), middle(models)
-    columns: dict[str, Of] = {
-        "right ↑": accuracy,
-        "notices ↑": auroc,
-        "ECE ↓": ece,
-        "ECE, T ↓": lambda model: ece(model, calibrated=True),
-        f"keeps@{100 * common:g} ↑": sac(common),
-        f"keeps@{100 * strict:g} ↑": sac(strict),
-        "params": lambda model: model.params,
+    models = models_of(frame)
+    strict, common, auroc = strictest(models), middle(models), models.get("auroc", USUAL)
+    fit = images_of(frame, "temperature")
+    columns = {
+        "right ↑": (models.get("accuracy"), f"{images_of(frame, 'accuracy'):,} images each. Right: answers that are"),
+        "notices ↑": (auroc, NOTICES),
+        "ECE ↓": (models.get("ece"), "ECE: how far what it claims is from what it keeps"),
+        "ECE, T ↓": (
+            models.get("ece", calibrated=True),
+            f"T: after a temperature, fitted on {fit:,} others",
+        ),
+        f"keeps@{100 * common:g} ↑": (keeps(models, common), ""),
+        f"keeps@{100 * strict:g} ↑": (keeps(models, strict), KEEPS),
+        "params": (models.params, ""),
     }
-    rows = [{"model": model.name} | {head: of(model) for head, of in columns.items()} for model in models]
-    title, note = "Which models know when they are wrong?", _meaning(models, most)
-    whole = wide(rows, title, "model", form=percents(), forms={"params": millions}, note=note)
-    return whole.top(most) if most else whole
+    order = {name: auroc.get(name, 0) for name in models.sizes}
+    return pretrained.models_table("Which models know when they are wrong?", order, columns, most)
 
 
-def _meaning(models: Models, most: int | None) -> str:
-    n = max((model.counts.get("accuracy", 0) for model in models), default=0)
-    fit = max((model.counts.get("temperature", 0) for model in models), default=0)
-    strict, common = strictest(models), middle(models)
-    kept = f"Keeps@{100 * common:g}{'' if common == strict else f' and @{100 * strict:g}'}"
-    first = f"The {most} that notice best, of {len(models)}. " if most and len(models) > most else ""
-    fitted = f" that is fitted on {fit:,} others" if fit else ""
-    return (
-        f"{first}{n:,} images each. Right: answers that are. Notices: pairs of a wrong and a right answer in which it "
-        f"is less sure of the wrong one (AUROC, largest softmax). ECE: how far what it claims is from what it keeps; "
-        f"T: after division by a temperature{fitted}. {kept}: share of the images that it may answer, the surest "
-        "first, while that many percent of those answers are right"
-    )
+@report("selective/table2", needs=pretrained.UNDER_DROPOUT)
+def table_2(frame: Frame) -> Table:
+    """MC-dropout against the plain softmax: accuracy, AUROC and coverage, in percent."""
+    models = models_of(frame)
+    strict, rows = strictest(models), []
+    for name in models.get("auroc", MC_DROPOUT):
+        for method, measure, answers in (("vanilla", USUAL, None), (DROPOUT, MC_DROPOUT, MC_DROPOUT)):
+            values = {
+                "accuracy ↑": models.get("accuracy", answers).get(name),
+                "AUROC ↑": models.get("auroc", measure).get(name),
+                f"SAC@{strict:g} ↑": keeps(models, strict, measure).get(name),
+            }
+            rows.append({"architecture": name, "method": method, **values})
+    note = "In percent. MC-dropout: answers of the mean softmax of the passes under dropout, ranked by its entropy"
+    look: Row = {"form": Form(".2f", 100), "within": ("architecture",), "explain": ("auroc", "sac")}
+    return wide(rows, "MC-dropout against the plain softmax", "architecture", "method", note=note, **look)
 
 
-# ---- Table 1, and how AUROC and ECE agree
-
-FACTORS: dict[str, Of] = {
-    "Accuracy": accuracy,
-    "#Parameters": lambda model: model.params,
-    "Input Size": lambda model: model.get("input_size"),
-}
-QUALITIES: dict[str, Of] = {"AUROC": auroc, "-ECE": minus_ece}
+# ---- correlations by family
 
 
 @report("selective/table1", needs=f"{LEAST} models or more")
 def table_1(frame: Frame) -> Table:
-    """Spearman correlation of AUROC and −ECE with accuracy, parameters and input size, by family (Table 1)."""
-    pairs = {f"{q} & {f}": (QUALITIES[q], FACTORS[f]) for f in FACTORS for q in QUALITIES}
-    note = (
-        "Spearman's ρ over the models of a family; positive is a good use of the resource, a dash is a resource that "
-        "does not vary or is not known."
-    )
-    title = "What uncertainty is related to (Table 1)"
-    return _by_architecture(results_of(frame), title, pairs, note)
+    """Spearman's ρ of AUROC and −ECE with accuracy, parameters and input size, by family."""
+    models = models_of(frame)
+    minus_ece = {name: -value for name, value in models.get("ece").items()}
+    qualities = {"AUROC": models.get("auroc", USUAL), "-ECE": minus_ece}
+    resources = {"Accuracy": models.get("accuracy"), "#Parameters": models.params}
+    resources["Input Size"] = models.get("input_size")
+    pairs = {f"{q} & {r}": (qualities[q], resources[r]) for r in resources for q in qualities}
+    note = "positive is a good use of the resource, a dash is one that does not vary or is not known"
+    return _correlated(models, "What uncertainty is related to", pairs, note)
 
 
 @report("selective/agreement", needs=f"{LEAST} models or more that differ in AUROC and in ECE")
 def agreement(frame: Frame) -> Table:
-    """Spearman correlation of AUROC and ECE, over all models and by family (§3)."""
-    note = "Spearman's ρ of AUROC and ECE: near −1, the model that ranks best is calibrated best; near 1, worst."
-    title = "Do ranking and calibration agree?"
-    return _by_architecture(results_of(frame), title, {"AUROC & ECE": (auroc, ece)}, note)
+    """Spearman's ρ of AUROC and ECE, over all models and by family."""
+    models = models_of(frame)
+    pairs = {"AUROC & ECE": (models.get("auroc", USUAL), models.get("ece"))}
+    note = "near −1, the model that ranks best is calibrated best; near 1, worst"
+    return _correlated(models, "Do ranking and calibration agree?", pairs, note)
 
 
-def _by_architecture(models: Models, title: str, pairs: Mapping[str, tuple[Of, Of]], note: str) -> Table:
-    """Correlations of pairs of numbers, over all models and by family; lines without any are left out."""
-    members = by_family(models)
-    groups = {ALL: list(models)} | {families.label(f): own for f, own in members.items() if len(own) >= LEAST}
-    rows: list[Row] = []
-    for name, own in groups.items():
-        found = {head: correlation(numbers(own, a), numbers(own, b)) for head, (a, b) in pairs.items()}
-        if any(rho is not None for rho in found.values()):
-            rows.append({"architecture": name, **found, "# models": len(own)})
-    note = f"{note} Families of at least {LEAST} models"
-    if few := sorted(families.label(family) for family, own in members.items() if len(own) < LEAST):
-        more = f" and {len(few) - TOP} more" if len(few) > TOP else ""
-        note += f"; counted under {ALL!r} only: {', '.join(few[:TOP])}{more}"
-    return wide(rows, title, "architecture", form=RHO, note=note)
+def _correlated(models: Models, title: str, pairs: Mapping[str, tuple[Values, Values]], note: str) -> Table:
+    lines = pretrained.correlations(models.sizes, pairs)
+    rows = [row for row in lines if any(row[head] is not None for head in pairs)]
+    note = f"Spearman's ρ over the models of a family: {note}. Families of at least {LEAST} models"
+    small = sorted(family for family, own in pretrained.by_family(models.sizes).items() if len(own) < LEAST)
+    if small:
+        more = f" and {len(small) - TOP} more" if len(small) > TOP else ""
+        note += f"; counted under {pretrained.ALL!r} only: {', '.join(small[:TOP])}{more}"
+    return wide(rows, title, "architecture", form=pretrained.RHO, note=note)
 
 
-# ---- Table 2
+# ---- what training regimes, temperatures and dropout change
 
 
-@report("selective/table2", needs=UNDER_DROPOUT)
-def table_2(frame: Frame) -> Table:
-    """MC-dropout against the plain softmax (Table 2, appendix K): accuracy, AUROC and coverage, in percent."""
-    models = [model for model in results_of(frame) if auroc(model, measure=MC_DROPOUT) is not None]
-    strict = strictest(models)
-    rows = []
-    for model in models:
-        for method, measure, answers in (("vanilla", USUAL, None), (DROPOUT, MC_DROPOUT, MC_DROPOUT)):
-            values = {
-                "accuracy ↑": model.get("accuracy", answers),
-                "AUROC ↑": auroc(model, measure=measure),
-                f"SAC@{strict:g} ↑": sac(strict, measure)(model),
-            }
-            rows.append({"architecture": model.name, "method": method, **values})
-    note = (
-        "In percent. MC-dropout: answers of the mean softmax of the passes under dropout, ranked by its entropy, which "
-        "is not a probability and has no ECE"
-    )
-    return wide(
-        rows,
-        "MC-dropout against the plain softmax (Table 2)",
-        "architecture",
-        "method",
-        form=Form(".2f", 100),
-        note=note,
-        within=("architecture",),
-        explain=("auroc", "sac"),
-    )
-
-
-# ---- what training regimes do (Figures 3 and 4)
-
-
-def improvements(models: Models) -> list[Row]:
+def improvements(models: Models) -> Frame:
     """Every model against its own counterpart: `kind`, `model`, `than`, and relative improvements `auroc` and `ece`.
 
     AUROC: (after − before)/before. ECE: (before − after)/before, so that better is positive in both. Kinds are the
     regimes, temperature scaling and MC-dropout (AUROC only) against the same model's plain softmax.
     """
-    by_name = {model.name: model for model in models}
-    rows: list[Row] = []
-
-    def add(kind: str, model: ModelResults, than: str, aurocs: _Change, eces: _Change = (None, None)) -> None:
-        changes = {"auroc": _gain(*aurocs), "ece": _gain(*eces, lower=True)}
-        rows.append({"kind": kind, "model": model.name, "than": than, **changes})
-
-    for pair in regimes.pairs(by_name):
-        if pair.counterpart:
-            a, b = by_name[pair.model], by_name[pair.counterpart]
-            add(pair.regime, a, b.name, (auroc(b), auroc(a)), (ece(b), ece(a)))
-    for model in models:
-        before = auroc(model)
-        if temperature(model) is not None:
-            eces = (ece(model), ece(model, calibrated=True))
-            add(TEMPERATURE, model, "itself, uncalibrated", (before, auroc(model, calibrated=True)), eces)
-        if (after := auroc(model, measure=MC_DROPOUT)) is not None:
-            add(DROPOUT, model, "its plain softmax", (before, after))
-    order = (*regimes.REGIMES, TEMPERATURE, DROPOUT)
-    return sorted(rows, key=lambda row: order.index(row["kind"]))
-
-
-_Change = tuple[float | None, float | None]  # before, after
-
-
-def _gain(before: float | None, after: float | None, *, lower: bool = False) -> float | None:
-    known = {} if before is None else {"": before}
-    return None if after is None else gains({"": after}, known, lower=lower).get("")
+    auroc, ece, dropout = models.get("auroc", USUAL), models.get("ece"), models.get("auroc", MC_DROPOUT)
+    changes: list[tuple[str, Mapping[str, str], Values, Values]] = []
+    for regime, others in pretrained.counterparts(models.sizes).items():
+        before = [pretrained.of_others(values, others) for values in (auroc, ece)]
+        changes.append((regime, others, gains(auroc, before[0]), gains(ece, before[1], lower=True)))
+    scaled = dict.fromkeys(models.get("temperature", calibrated=True), "itself, uncalibrated")
+    aurocs, eces = models.get("auroc", USUAL, True), models.get("ece", calibrated=True)
+    changes.append((TEMPERATURE, scaled, gains(aurocs, auroc), gains(eces, ece, lower=True)))
+    changes.append((DROPOUT, dict.fromkeys(dropout, "its plain softmax"), gains(dropout, auroc), {}))
+    return Frame(
+        {"kind": kind, "model": model, "than": other, "auroc": aurocs.get(model), "ece": eces.get(model)}
+        for kind, than, aurocs, eces in changes
+        for model, other in than.items()
+    )
 
 
 @report("selective/regimes", needs=CHANGED)
 def regime_table(frame: Frame) -> Table:
-    """The improvements of Figures 3 and 4 by regime: how many models, mean, median, share that got better."""
-    changes = Frame(improvements(results_of(frame)))
-    rows = [{"regime": kind, "models": len(own)} | _changes_of(own) for (kind,), own in changes.by("kind")]
+    """The improvements by regime: how many models, mean, median, share that got better."""
+    parts = {kind: own for (kind,), own in improvements(models_of(frame)).by("kind")}
     note = (
         "Relative improvement of a model over its own counterpart: the same network without the regime, the same model "
         "uncalibrated, or its plain softmax; a positive change is for the better in both"
     )
-    return _change_table(rows, "What does the way of training change?", "regime", note)
-
-
-def _changes_of(changes: Frame) -> Row:
-    """Mean, median and share of improvements of AUROC and ECE."""
-    found: Row = {}
-    for metric in ("auroc", "ece"):
-        values = [value for value in changes.column(metric) if value is not None]
-        found |= summed_up(values, f"{metric.upper()} ")
-    return found
-
-
-def _change_table(rows: Sequence[Row], title: str, corner: str, note: str) -> Table:
-    forms = dict.fromkeys(("AUROC better", "ECE better"), percents(0))
-    forms |= dict.fromkeys(("AUROC ρ with T", "ECE ρ with T"), RHO)
-    return wide(rows, title, corner, form=CHANGE, forms=forms, note=note, changes=True)
-
-
-@report("selective/fig3", needs=CHANGED)
-def fig_3(frame: Frame) -> Made:
-    """AUROC of models against their own counterparts, by training regime (Figure 3)."""
-    return _changes(frame, "auroc", "fig3", "AUROC improvement", "What changes how well models rank their answers")
-
-
-@report("selective/fig4", needs=CHANGED)
-def fig_4(frame: Frame) -> Made:
-    """ECE of models against their own counterparts, by training regime (Figure 4)."""
-    return _changes(frame, "ece", "fig4", "ECE improvement", "What changes how well models are calibrated")
-
-
-def _changes(frame: Frame, metric: str, key: str, axis: str, title: str) -> Made:
-    rows = improvements(results_of(frame))
-    points = [row | {"value": row[metric]} for row in rows if row[metric] is not None]
-    if not points:
-        return None
-    words = (
-        f"{figure_name(key)}. One point per model, relative to the same model without the method: above the line it "
-        "got better. The bar is the median."
-    )
-    shown = [{"regime": p["kind"], "model": p["model"], "compared with": p["than"], axis: p["value"]} for p in points]
-    return Figure(key, title, words, lambda: changes_figure(points, axis), shown)
-
-
-# ---- temperature (appendix I, Figures 15 to 17)
+    return _change_table("What does the way of training change?", "regime", parts, note)
 
 
 @report("selective/temperature", needs=SCALED)
 def temperature_table(frame: Frame) -> Table:
-    """What temperature scaling does to AUROC and ECE, for temperatures below and above 1 (appendix I)."""
-    models = results_of(frame)
-    warmth = numbers(models, temperature)
-    changes = Frame(improvements(models)).where(kind=TEMPERATURE)
-    parts = {
-        "all": changes,
-        "T < 1": changes.where(model=lambda name: warmth[name] < 1),
-        "T > 1": changes.where(model=lambda name: warmth[name] > 1),
-    }
-    rows = []
-    for name, own in parts.items():
-        line: Row = {"temperature": name, "models": len(own)} | _changes_of(own)
-        for metric in ("auroc", "ece"):
-            values = {row["model"]: row[metric] for row in own if row[metric] is not None}
-            line[f"{metric.upper()} ρ with T"] = correlation(warmth, values)
-        rows += [line] if own else []
+    """What temperature scaling does to AUROC and ECE, for temperatures below and above 1."""
+    models = models_of(frame)
+    warmth = models.get("temperature", calibrated=True)
+    every = improvements(models).where(kind=TEMPERATURE)
+    below, above = every.where(model=lambda name: warmth[name] < 1), every.where(model=lambda name: warmth[name] > 1)
     note = "Relative improvement of each model by its own temperature, on rows that did not fit it; positive is better"
-    return _change_table(rows, "What does temperature scaling change?", "temperature", note)
+    parts = {"all": every, "T < 1": below, "T > 1": above}
+    return _change_table("What does temperature scaling change?", "temperature", parts, note, warmth)
 
 
-@report("selective/fig15", needs=SCALED)
-def fig_15(frame: Frame) -> Made:
-    """AUROC and −log(ECE) of every model after temperature scaling (Figure 15)."""
-    title = "Ranking and calibration after temperature scaling"
-    return _ranking_and_calibration(frame, "fig15", title, NAMED, calibrated=True)
+def _change_table(
+    title: str, corner: str, parts: Mapping[str, Frame], note: str, warmth: Values | None = None
+) -> Table:
+    """Improvements in parts; with the `warmth` of models also how they go with it."""
+    rows: list[Row] = []
+    for name, own in parts.items():
+        line: Row = {corner: name, "models": len(own)}
+        for metric, word in METRICS.items():
+            gained = _gained(own, metric)
+            line |= pretrained.summed_up(list(gained.values()), f"{word} ")
+            line |= {f"{word} ρ with T": pretrained.correlation(warmth, gained)} if warmth else {}
+        rows += [line] if own else []
+    forms: dict[str, Writer] = {f"{word} better": percents(0) for word in METRICS.values()}
+    forms |= {f"{word} ρ with T": pretrained.RHO for word in METRICS.values()}
+    return wide(rows, title, corner, form=pretrained.CHANGE, forms=forms, note=note, changes=True)
 
 
-@report("selective/fig16", needs=SCALED)
-def fig_16(frame: Frame) -> Made:
-    """Temperature against the AUROC improvement that it brings (Figure 16)."""
-    return _by_temperature(frame, "auroc", "fig16", "AUROC")
+def _gained(changes: Frame, metric: str) -> Values:
+    return {row["model"]: row[metric] for row in changes if row[metric] is not None}
 
 
-@report("selective/fig17", needs=SCALED)
-def fig_17(frame: Frame) -> Made:
-    """Temperature against the ECE improvement that it brings (Figure 17)."""
-    return _by_temperature(frame, "ece", "fig17", "ECE")
+def change_figure(frame: Frame, name: str, metric: str, title: str) -> Made:
+    """Models against their own counterparts, by training regime."""
+    axis = f"{METRICS[metric]} improvement"
+    changes = improvements(models_of(frame)).where(**{metric: lambda value: value is not None})
+    points = [row | {"value": row[metric]} for row in changes]
+    words = "One point per model against its own counterpart: above the line it got better. The bar is the median."
+    shown = [{"regime": p["kind"], "model": p["model"], "compared with": p["than"], axis: p["value"]} for p in points]
+    return Figure(name, title, words, lambda: changes_figure(points, axis), shown) if points else None
 
 
-def _by_temperature(frame: Frame, metric: str, key: str, name: str) -> Made:
-    models = results_of(frame)
-    changes = {row["model"]: row[metric] for row in improvements(models) if row["kind"] == TEMPERATURE}
-    x, y = "temperature", f"{name} improvement, %"
+# ---- clouds of models
 
-    def place(model: ModelResults) -> Row | None:
-        gain = changes.get(model.name)
-        return None if gain is None else {x: temperature(model), y: 100 * gain}
-
-    points = cloud(models, place, NAMED)
-    words = (
-        "Above the level line the model got better, right of the upright one the temperature is above 1. "
-        f"{_sides(points, x, y)}"
-    )
-    title = f"Does {name} improve with the temperature?"
-    return cloud_block(key, title, words, points, x, y, guides=[("x", 1.0), ("y", 0.0)])
-
-
-def _sides(points: Sequence[Row], x: str, y: str) -> str:
-    """How many got better on each side of temperature 1."""
-    sides = {"below 1": [p for p in points if p[x] < 1], "above 1": [p for p in points if p[x] > 1]}
-    sentences = [
-        f"{sum(p[y] > 0 for p in own)} of {len(own)} models with a temperature {side} got better"
-        for side, own in sides.items()
-        if own
-    ]
-    return f"{'; '.join(sentences)}." if sentences else ""
+BOTH = "Right: it knows better when it is wrong. Up: it claims what it keeps. Click on a name to see it alone."
+KEPT = "Up: it may answer more before its kept answers are wrong too often."
+LIMITED = "Of two models above each other, the upper one is better at the same size."
+HEATED = "Above the level line the model got better, right of the upright one the temperature is above 1."
+ONE = (("x", 1.0), ("y", 0.0))
+CLOUDS = (
+    Cloud("fig1", "Ranking and calibration of every model", "auroc", "ece", BOTH, ERRORS),
+    Cloud("fig8", "Ranking and calibration, with every family", "auroc", "ece", BOTH, ERRORS, most=None),
+    Cloud("fig15", "Ranking and calibration after scaling", "scaled auroc", "scaled ece", BOTH, SCALED),
+    Cloud("fig5", "How many answers are left at a high accuracy", "accuracy", "coverage", KEPT, better="higher"),
+    Cloud("fig9", "Ranking by size", PARAMS, "auroc", LIMITED, SIZES, better="lower"),
+    Cloud("fig10", "Calibration by size", PARAMS, "ece", LIMITED, SIZES, better="lower"),
+    Cloud("fig18", "How many answers are left, by size", PARAMS, "coverage", LIMITED, SIZES, better="lower"),
+    Cloud("fig16", "Does AUROC improve with the temperature?", "temperature", "auroc gain", HEATED, SCALED, guides=ONE),
+    Cloud("fig17", "Does ECE improve with the temperature?", "temperature", "ece gain", HEATED, SCALED, guides=ONE),
+)
 
 
-# ---- clouds of models (Figures 1, 5, 8, 9, 10, 15, 18)
+def axes_of(models: Models) -> dict[str, Axis]:
+    """What clouds show of models."""
+    strict, changes = strictest(models), improvements(models).where(kind=TEMPERATURE)
+    axes = {
+        PARAMS: Axis(PARAMS, models.params),
+        "accuracy": Axis("accuracy", models.get("accuracy")),
+        "coverage": Axis(f"coverage at {100 * strict:g} % accuracy", keeps(models, strict)),
+        "temperature": Axis("temperature", models.get("temperature", calibrated=True)),
+    }
+    for prefix, calibrated in (("", False), ("scaled ", True)):
+        aurocs, eces = models.get("auroc", USUAL, calibrated), models.get("ece", calibrated=calibrated)
+        axes[f"{prefix}auroc"] = Axis("AUROC × 100", {name: 100 * value for name, value in aurocs.items()})
+        axes[f"{prefix}ece"] = Axis("−log(ECE)", {name: -math.log(value) for name, value in eces.items() if value})
+    for metric, word in METRICS.items():
+        gained = {name: 100 * value for name, value in _gained(changes, metric).items()}
+        axes[f"{metric} gain"] = Axis(f"{word} improvement, %", gained)
+    return axes
 
 
-def _placed(calibrated: bool = False) -> Callable[[ModelResults], Row | None]:
-    """Where a model stands among AUROC and −log(ECE)."""
-
-    def place(model: ModelResults) -> Row | None:
-        ranks, error = auroc(model, calibrated), ece(model, calibrated)
-        return {AUROC: 100 * ranks, ECE: -math.log(error)} if ranks is not None and error else None
-
-    return place
-
-
-def _ranking_and_calibration(
-    frame: Frame, key: str, title: str, most: int | None, calibrated: bool = False
-) -> Figure | None:
-    points = cloud(results_of(frame), _placed(calibrated), most)
-    words = (
-        "Right: it knows better when it is wrong. Up: it claims what it keeps. A larger mark, more parameters; a dot "
-        "in the mark, a distilled model. Click on a name to see it alone."
-    )
-    return cloud_block(key, title, words, points, AUROC, ECE)
-
-
-@report("selective/fig1", needs=ERRORS)
-def fig_1(frame: Frame) -> Made:
-    """AUROC and −log(ECE) of every model, the largest families named (Figure 1)."""
-    return _ranking_and_calibration(frame, "fig1", "Ranking and calibration of every model", NAMED)
-
-
-@report("selective/fig8", needs=ERRORS)
-def fig_8(frame: Frame) -> Made:
-    """AUROC and −log(ECE) of every model, every family named (Figure 8)."""
-    return _ranking_and_calibration(frame, "fig8", "Ranking and calibration, with every family", None)
-
-
-@report("selective/fig5")
-def fig_5(frame: Frame) -> Made:
-    """Accuracy of every model against the coverage that it gives at the strictest accuracy (Figure 5)."""
-    words = "Up: it may answer more before its kept answers are wrong too often."
-    title = "How many answers are left when almost none may be wrong"
-    return _against(frame, "fig5", title, (ACCURACY, accuracy), _coverage(frame), words)
-
-
-@report("selective/fig9", needs=SIZES)
-def fig_9(frame: Frame) -> Made:
-    """Parameters of every model against AUROC (Figure 9)."""
-    words = "Of two models above each other, the upper one ranks better at the same size."
-    return _against(frame, "fig9", "Ranking by size", (PARAMS, size), (AUROC, _hundred_auroc), words)
-
-
-@report("selective/fig10", needs=SIZES)
-def fig_10(frame: Frame) -> Made:
-    """Parameters of every model against −log(ECE) (Figure 10)."""
-    words = "Of two models above each other, the upper one is calibrated better."
-    return _against(frame, "fig10", "Calibration by size", (PARAMS, size), (ECE, _log_ece), words)
-
-
-@report("selective/fig18", needs=SIZES)
-def fig_18(frame: Frame) -> Made:
-    """Parameters of every model against the coverage that it gives at the strictest accuracy (Figure 18)."""
-    words = "Of two models above each other, the upper one may answer more at the same size."
-    title = "How many answers are left, by size"
-    return _against(frame, "fig18", title, (PARAMS, size), _coverage(frame), words)
-
-
-def _hundred_auroc(model: ModelResults) -> float | None:
-    value = auroc(model)
-    return None if value is None else 100 * value
-
-
-def _log_ece(model: ModelResults) -> float | None:
-    value = ece(model)
-    return -math.log(value) if value else None
-
-
-def _coverage(frame: Frame) -> tuple[str, Of]:
-    strict = strictest(results_of(frame))
-    return f"coverage at {100 * strict:g} % accuracy", sac(strict)
-
-
-def _against(frame: Frame, key: str, title: str, x: tuple[str, Of], y: tuple[str, Of], words: str) -> Made:
-    """A cloud with its Pareto front: y is better when higher, and so is x, unless it is the number of parameters."""
-
-    def place(model: ModelResults) -> Row | None:
-        a, b = x[1](model), y[1](model)
-        return {x[0]: a, y[0]: b} if a is not None and b is not None else None
-
-    points, of_size = cloud(results_of(frame), place, NAMED), x[0] == PARAMS
-    best = front([(p[x[0]], p[y[0]]) for p in points], less=of_size)
-    words = f"{words} The dashed line joins the models that no other one beats in both."
-    return cloud_block(key, title, words, points, x[0], y[0], log=of_size, front=best)
-
-
-# ---- Pareto fronts
-
-
-def front(points: Iterable[tuple[float, float]], less: bool = True) -> list[tuple[float, float]]:
-    """The points that no other one beats: in x, which is better lower (`less`) or higher, and in y, better higher.
-
-    A point is beaten by one that is at least as good in both and better in one. In order of x, equal points once.
-    """
-    best: list[tuple[float, float]] = []
-    for x, y in sorted(set(points), key=lambda point: (point[0] if less else -point[0], -point[1])):
-        if not best or y > best[-1][1]:
-            best.append((x, y))
-    return sorted(best)
+def cloud(frame: Frame, spec: Cloud) -> Made:
+    """Two numbers of every model."""
+    models = models_of(frame)
+    return spec.figure(models, axes_of(models))
 
 
 @report("selective/pareto")
 def pareto(frame: Frame) -> Table:
     """The models that no other one beats in two things at once, and in which two."""
-    models = results_of(frame)
-    strict = strictest(models)
-    goods: dict[str, Of] = {"AUROC": auroc, "ECE": minus_ece, f"SAC@{strict:g}": sac(strict)}
+    models = models_of(frame)
+    strict, sizes, accuracy = strictest(models), models.params, models.get("accuracy")
+    coverage, auroc, ece = keeps(models, strict), models.get("auroc", USUAL), models.get("ece")
+    goods = {"AUROC": auroc, "ECE": {name: -value for name, value in ece.items()}, f"SAC@{strict:g}": coverage}
     fronts: dict[str, list[str]] = {}
-    for cost, (of_cost, less) in {PARAMS: (size, True), ACCURACY: (accuracy, False)}.items():
-        for good, of_good in goods.items():
-            x, y = numbers(models, of_cost), numbers(models, of_good)
+    for cost, x in ((PARAMS, sizes), ("accuracy", accuracy)):
+        for good, y in goods.items():
             points = {name: (x[name], y[name]) for name in x if name in y}
-            best = set(front(points.values(), less))
+            best = pretrained.front(points.values(), less=cost == PARAMS)
             for name in [name for name, at in points.items() if at in best]:
                 fronts.setdefault(name, []).append(f"{good} by {cost}")
+    columns = {PARAMS: sizes, "accuracy ↑": accuracy, "AUROC ↑": auroc, "ECE ↓": ece, f"SAC@{strict:g} ↑": coverage}
     rows = [
-        {
-            "model": model.name,
-            PARAMS: size(model),
-            "accuracy ↑": accuracy(model),
-            "AUROC ↑": auroc(model),
-            "ECE ↓": ece(model),
-            f"SAC@{strict:g} ↑": sac(strict)(model),
-            "on the fronts of": ", ".join(fronts[model.name]),
-        }
-        for model in sorted(models, key=lambda model: (model.params or 0, model.name))
-        if model.name in fronts
+        {"model": name}
+        | {head: values.get(name) for head, values in columns.items()}
+        | {"on the fronts of": ", ".join(fronts[name])}
+        for name in sorted(fronts, key=lambda name: (sizes.get(name, 0), name))
     ]
     note = "No other model has fewer parameters (or is right more often) and is at least as good in the thing named"
     title = "Models that no other one beats"
     return wide(rows, title, "model", form=decimals(4), forms={PARAMS: millions}, note=note)
 
 
-# ---- curves (Figure 2)
+# ---- risk–coverage curves
 
 
 @report("selective/fig2", needs=ERRORS)
 def fig_2(frame: Frame) -> Made:
-    """Risk–coverage curves of the best and the worst model by AUROC, and of one that accuracy misjudges (Figure 2)."""
-    models = results_of(frame)
-    chosen = curve_models(models)
-    if not chosen:
-        return None
-    words = "Figure 2. Share of wrong answers among those that a model keeps, the surest first; lower is better."
+    """Risk–coverage curves of the best and the worst model by AUROC, and of one that accuracy misjudges."""
+    curves, models = risk_coverage(frame), models_of(frame)
+    chosen = curve_models(models, curves)
+    words = "Share of wrong answers among those that a model keeps, the surest first; lower is better."
     if len(chosen) > 2:
-        words += (
-            f" {chosen[2][0].name} is right less often than {chosen[1][0].name}, and still gives more answers at "
-            f"{100 * middle(models):g} % accuracy."
-        )
-    curves = {f"{model.name} ({why})": risk_coverage(model) for model, why in chosen}
-    return worked.curves_block("fig2", "Risk and coverage of the best and the worst", words, curves)
+        _, worst, third = chosen
+        share = f"{100 * middle(models):g} % accuracy"
+        words += f" {third} is right less often than {worst}, and still gives more answers at {share}."
+    shown = {f"{name} ({why})": curves[name] for name, why in chosen.items()}
+    return curves_block("fig2", "Risk and coverage of the best and the worst", words, shown) if shown else None
 
 
-def risk_coverage(model: ModelResults) -> worked.Curve:
-    """(coverages, risks) of the raw answers, ranked by the largest softmax."""
-    points = sorted(
-        (key[-1], value)
-        for key, value in model.values.items()
-        if key[:3] == ("selective_risk", USUAL, False) and key[-2] == COVERAGE
-    )
-    return [at for at, _ in points], [risk for _, risk in points]
+def risk_coverage(frame: Frame) -> dict[str, Curve]:
+    """Model → (coverages, risks) of the raw answers, ranked by the largest softmax."""
+    points = frame.where(metric="selective_risk", measure=USUAL, calibrated=False, condition=COVERAGE).sort("level")
+    return {name: (own.column("level"), own.column()) for (name,), own in points.by("backbone")}
 
 
-def curve_models(models: Models) -> list[tuple[ModelResults, str]]:
+def curve_models(models: Models, known: Mapping[str, Curve]) -> dict[str, str]:
     """The best and the worst by AUROC; of those less accurate than the worst, the one that covers most more than it."""
-    known = [model for model in models if auroc(model) is not None and risk_coverage(model)[0]]
-    ranked = sorted(known, key=lambda model: -(auroc(model) or 0))
+    auroc, accuracy, covers = models.get("auroc", USUAL), models.get("accuracy"), keeps(models, middle(models))
+    ranked = sorted((name for name in auroc if name in known), key=lambda name: -auroc[name])
     if len(ranked) < 2:
-        return [(model, "the only one") for model in ranked]
-    best, worst = ranked[0], ranked[-1]
-    covers = sac(middle(models))
-    under = [
-        model
-        for model in ranked[1:-1]
-        if (accuracy(model) or 0) < (accuracy(worst) or 0) and (covers(model) or 0) > (covers(worst) or 0)
-    ]
-    third = [(max(under, key=lambda model: covers(model) or 0), "less accurate")] if under else []
-    return [(best, "best AUROC"), (worst, "worst AUROC"), *third]
+        return dict.fromkeys(ranked, "the only one")
+    best, *between, worst = ranked
+    more = {name: covers[name] for name in between if covers.get(name, 0) > covers.get(worst, 0)}
+    under = [name for name in more if accuracy.get(name, 0) < accuracy.get(worst, 0)]
+    third = {max(under, key=lambda name: more[name]): "less accurate"} if under else {}
+    return {best: "best AUROC", worst: "worst AUROC"} | third
 
 
-# ---- distillation (Figures 13 and 14)
+# ---- distillation
 
 
-@report(
-    "selective/fig13",
-    needs="a model and its distilled version, by timm's names, such as deit_tiny_patch16_224.fb_in1k and "
-    "deit_tiny_distilled_patch16_224.fb_in1k",
-)
+@report("selective/fig13", needs=pretrained.COUNTERPART)
 def fig_13(frame: Frame) -> Made:
-    """Distilled models and their undistilled counterparts (Figure 13)."""
+    """Distilled models and their undistilled counterparts."""
     kinds = (regimes.DISTILLATION, regimes.PRUNING_TAUGHT)
-    pairs = [pair for pair in _pairs(frame) if pair.regime in kinds and pair.counterpart]
+    pairs = [pair for pair in regimes.pairs(models_of(frame).sizes) if pair.regime in kinds]
     names = {pair.model: "its own teacher" for pair in pairs if pair.own_teacher}
-    words = (
-        "A line goes from a model to its distilled version, which has a dot. “Its own teacher”: pruned networks that "
-        "learnt from the network they were made from."
-    )
-    links = [(pair.counterpart or "", pair.model) for pair in pairs]
-    return _linked(frame, "fig13", "What distillation does to a model", words, links, names)
+    words = "A line goes from a model to its distilled version."
+    words += " “Its own teacher”: pruned networks that learnt from the network they were made from." if names else ""
+    spec = Cloud("fig13", "What distillation does to a model", "auroc", "ece", words)
+    return _linked(frame, spec, {pair.model: pair.counterpart for pair in pairs if pair.counterpart}, names)
 
 
-@report(
-    "selective/fig14",
-    needs="a teacher and a model that learnt from it, by timm's names, such as regnety_160.deit_in1k and "
-    "deit_tiny_distilled_patch16_224.fb_in1k",
-)
+@report("selective/fig14", needs=TEACHER)
 def fig_14(frame: Frame) -> Made:
-    """Teachers and their students (Figure 14)."""
-    links = [(pair.teacher, pair.model) for pair in _pairs(frame) if pair.teacher and not pair.own_teacher]
-    words = "A line goes from a teacher to a model that learnt from its answers, which has a dot."
-    names = dict.fromkeys((teacher for teacher, _ in links), "teacher")
-    return _linked(frame, "fig14", "Teachers and their students", words, links, names)
+    """Teachers and their students."""
+    pairs = regimes.pairs(models_of(frame).sizes)
+    origins = {pair.model: pair.teacher for pair in pairs if pair.teacher and not pair.own_teacher}
+    words = "A line goes from a teacher to a model that learnt from its answers."
+    spec = Cloud("fig14", "Teachers and their students", "auroc", "ece", words)
+    return _linked(frame, spec, origins, dict.fromkeys(origins.values(), "teacher"))
 
 
-def _pairs(frame: Frame) -> list[regimes.Pair]:
-    return regimes.pairs(model.name for model in results_of(frame))
-
-
-def _linked(
-    frame: Frame, key: str, title: str, words: str, links: Sequence[tuple[str, str]], names: Mapping[str, str]
-) -> Made:
-    """Models and what came of them; `names` are those that are not called by their architecture."""
-    firsts, wanted = {first for first, _ in links}, {name for link in links for name in link}
-    points = cloud([model for model in results_of(frame) if model.name in wanted], _placed(), None)
-    for point in points:
-        point["name"] = names.get(point["model"]) or families.label(families.architecture(point["model"]))
-        point["dot"] = point["model"] not in firsts
-    at = {point["model"]: point for point in points}
-    drawn = [(at[first], at[second]) for first, second in links if first in at and second in at]
-    block = cloud_block(key, title, words, points if drawn else [], AUROC, ECE, links=drawn)
-    if block is None:
+def _linked(frame: Frame, spec: Cloud, origins: Mapping[str, str], names: Mapping[str, str]) -> Made:
+    """Models with a line from where they come from; `names` are those that are not called by their architecture."""
+    models = models_of(frame)
+    axes = axes_of(models)
+    placed = axes[spec.x].values.keys() & axes[spec.y].values.keys()
+    linked = {model: origin for model, origin in origins.items() if {model, origin} <= placed}
+    shown = {*origins, *origins.values()} if linked else set()
+    colours = {name: names.get(name) or families.label(families.architecture(name)) for name in shown}
+    figure = spec.figure(models, axes, colours, [(origin, model) for model, origin in linked.items()])
+    if figure is None:
         return None
-    origins = {second["model"]: first["model"] for first, second in drawn}
-    return replace(block, points=[{**row, "comes from": origins.get(row["model"])} for row in block.points])
+    return replace(figure, points=[{**point, "comes from": linked.get(point["model"])} for point in figure.points])
 
 
 # ---- the whole
 
+for _spec in CLOUDS:
+    report(f"{NAME}/{_spec.name}", needs=_spec.needs)(partial(cloud, spec=_spec))
+for _name, _metric, _title in (
+    ("fig3", "auroc", "What changes how well models rank their answers"),
+    ("fig4", "ece", "What changes how well models are calibrated"),
+):
+    report(f"{NAME}/{_name}", needs=CHANGED)(partial(change_figure, name=_name, metric=_metric, title=_title))
+
+SECTIONS = (
+    ("Who knows?", "Which models know when they are wrong?", ("fig1",)),
+    ("Coverage", "How much may each model answer?", ("fig5", "fig18", "fig2")),
+    ("Size", "Who is best for its size?", ("fig9", "fig10", "pareto")),
+    ("Training", "What does the way of training change?", ("regimes", "fig3", "fig4", "fig13", "fig14")),
+    ("Temperature", "What does temperature scaling change?", ("temperature", "fig15", "fig16", "fig17")),
+    ("Families", "What is uncertainty related to?", ("table1", "agreement", "fig8")),
+    ("MC-dropout", "Does MC-dropout help?", ("table2",)),
+)
+
 
 def first_look(study: Study) -> list[Table]:
     """The tables for the terminal: what fits it and can be read without the page."""
-    keeps = f"keeps@{100 * strictest(results_of(study.frame)):g} ↑"
-    tables = [
-        scores(study.frame, TOP).only("right ↑", "notices ↑", "ECE ↓", keeps, "params"),
-        regime_table(study.frame).only("models", "AUROC median", "AUROC better", "ECE median", "ECE better"),
-    ]
-    return [table for table in tables if table]
+    kept = f"keeps@{100 * strictest(models_of(study.frame)):g} ↑"
+    look = scores(study.frame, TOP).only("right ↑", "notices ↑", "ECE ↓", kept, "params")
+    changes = regime_table(study.frame).only("models", "AUROC median", "AUROC better", "ECE median", "ECE better")
+    return [table for table in (look, changes) if table]
 
 
 def lead(study: Study) -> list[str]:
     """What was done and what came out, in plain sentences."""
-    models = results_of(study.frame)
-    n = max((model.counts.get("accuracy", 0) for model in models), default=0)
-    of = "" if unnamed(study) else f" of {study.data}"
-    sentences = [f"{plural(len(models), 'pretrained model')} answered {n:,} images{of}."]
-    strict = strictest(models)
-    right, notices, keeps = (numbers(models, of) for of in (accuracy, auroc, sac(strict)))
-    first = _winner(right)
-    if first and first[1] == 0:
-        sentences.append("No answer is right.")
-    elif first:
-        sentences.append(f"Right most often: {first[0]}, in {percent(first[1])} of answers.")
-    if best := _winner(notices):
-        who = "the same model" if first and best[0] == first[0] and len(models) > 1 else best[0]
-        pairs = f"less sure of the wrong one in {of_hundred(best[1])} pairs of a wrong and a right answer"
+    models = models_of(study.frame)
+    strict, of = strictest(models), "" if pretrained.unnamed(study) else f" of {study.data}"
+    share = f"{100 * strict:g} %"
+    images = f"{images_of(study.frame, 'accuracy'):,} images{of}"
+    sentences = [f"{plural(len(models.sizes), 'pretrained model')} answered {images}."]
+    accuracy, auroc, kept = models.get("accuracy"), models.get("auroc", USUAL), keeps(models, strict)
+    right, best, most = map(pretrained.best_of, (accuracy, auroc, kept))
+    if right:
+        often = f"Right most often: {right}, in {percent(accuracy[right])} of answers."
+        sentences.append(often if accuracy[right] else "No answer is right.")
+    if best:
+        who = "the same model" if best == right and len(models.sizes) > 1 else best
+        pairs = f"less sure of the wrong one in {of_hundred(auroc[best])} pairs of a wrong and a right answer"
         sentences.append(f"Knows best when it is wrong: {who}, {pairs}.")
-    most = _winner(keeps)
-    if most and most[1] > 0:
-        sentences.append(
-            f"Where {100 * strict:g} % of the answers given must be right, {most[0]} gives most: {percent(most[1])}."
-        )
-    elif most:
-        sentences.append(f"No model gives any answers of which {100 * strict:g} % are right.")
+    if most:
+        given = f"Where {share} of the answers given must be right, {most} gives most: {percent(kept[most])}."
+        sentences.append(given if kept[most] else f"No model gives any answers of which {share} are right.")
     return sentences
-
-
-def _winner(values: Mapping[str, float]) -> tuple[str, float] | None:
-    return max(values.items(), key=lambda entry: (entry[1], entry[0]), default=None)
 
 
 def story(study: Study) -> Story:
     """The page of a study of pretrained models."""
-    frame = study.frame
-    models = results_of(frame)
-    look, everyone = scores(frame, TOP), Fold("Every model", [scores(frame)])
-    regime, rescaled = regime_table(frame), temperature_table(frame)
-    examples: list[Made] = [worked.investment(), worked.e_aurc(), worked.fig_11(), worked.fig_12()]
-    sections: list[SectionParts] = [
-        ("Who knows?", look.title, [look, fig_1(frame)]),
-        ("Coverage", "How much may each model answer?", [fig_5(frame), fig_18(frame), fig_2(frame)]),
-        ("Size", "Who is best for its size?", [fig_9(frame), fig_10(frame), pareto(frame)]),
-        ("Training", regime.title, [regime, fig_3(frame), fig_4(frame), fig_13(frame), fig_14(frame)]),
-        ("Temperature", rescaled.title, [rescaled, fig_15(frame), fig_16(frame), fig_17(frame)]),
-        (
-            "Families",
-            "What is uncertainty related to?",
-            [table_1(frame), agreement(frame), fig_8(frame)],
-            _overall(models),
-        ),
-        ("MC-dropout", "Does MC-dropout help?", [table_2(frame)]),
-        ("All models", "All models", [everyone if len(models) > TOP else None]),
-        ("Examples", "Two examples that are worked out", examples),
-    ]
-    title = titled(study, "which pretrained models know when they are wrong?")
-    alone = f"Each table and figure alone: `nescio report rows.parquet --only NAMES`, of {listed(names_of(NAME))}."
-    return story_of(study, title, lead(study), sections, command=registry[NAME].command, footer=[alone])
-
-
-def _overall(models: Models) -> str:
-    rho = correlation(numbers(models, auroc), numbers(models, ece))
-    if rho is None:
-        return ""
-    return (
-        f"Over all {len(models)} models, AUROC and ECE have a rank correlation of {number(rho, 2)} (−0.5 over the 484 "
-        "of the paper); within a family it may be of the other sign."
-    )
+    question = "which pretrained models know when they are wrong?"
+    return pretrained.page(study, question, lead(study), scores, SECTIONS)

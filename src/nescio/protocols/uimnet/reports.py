@@ -7,15 +7,15 @@ from statistics import fmean
 from typing import Any
 
 from nescio.analysis.selection import best_trials
-from nescio.errors import Undefined
 from nescio.protocols.base import registry
+from nescio.protocols.pretrained import correlation
 from nescio.report.blocks import Choice, Figure, SectionParts, Story
-from nescio.report.charts import cloud_figure, dots_figure, heat_figure
+from nescio.report.charts import cloud_figure, dots_figure, heat_block
 from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import NOTHING, Column, Head, Table, decimals, metrics, percents, table
-from nescio.report.words import bare, count, number, of_hundred, plural, stage
+from nescio.report.words import count, grouped, number, of_hundred, plural, stage
 from nescio.rows import Row
 
 IN_DISTRIBUTION = ("accuracy", "accuracy@5", "nll", "ece")
@@ -266,12 +266,9 @@ def dots(frame: Frame) -> tuple[list[Row], tuple[str, float] | None]:
 @report("uimnet/heat", needs="two methods or two measures")
 def heat(frame: Frame) -> Figure | None:
     """Mean AUC of every method with every measure."""
-    cells = heat_cells(frame)
-    if len(cells) < 2:
-        return None
     words = "Mean AUC over a method’s ensembles and ablations: more colour is better, 0.5 is guessing."
-    shown = [{"method": c["line"], "measure": c["column"], "AUC": c["value"], "lines": c["n"]} for c in cells]
-    return Figure("heat", "Every method with every measure", words, lambda: heat_figure(cells, "AUC", 0.5), shown)
+    title, names = "Every method with every measure", ("method", "measure", "lines")
+    return heat_block("heat", title, words, heat_cells(frame), "AUC", 0.5, names)
 
 
 def heat_cells(frame: Frame) -> list[Row]:
@@ -314,13 +311,9 @@ def nll_against_auc(frame: Frame) -> list[Row]:
 
 def agreement(points: list[Row]) -> str:
     """How the order by validation NLL and the order by AUC agree."""
-    from nescio.metrics import spearman
-
-    if len(points) < 3:
-        return ""
-    try:
-        rho = spearman([-point[NLL] for point in points], [point[AUC] for point in points])
-    except Undefined:
+    nll, auc = ({str(place): point[axis] for place, point in enumerate(points)} for axis in (NLL, AUC))
+    rho = correlation({place: -value for place, value in nll.items()}, auc)
+    if rho is None:
         return ""
     strength = "hardly " if abs(rho) < 0.3 else "partly " if abs(rho) < 0.7 else ""
     verdict = strength + ("agree" if rho > -0.3 else "oppose each other")
@@ -360,7 +353,8 @@ def story(study: Study) -> Story:
         ("Table 3", "Results on new classes (Table 3)", [table_3(lines)], words),
     ]
     title = f"{study.data}: which classifiers know what they don’t know?"
-    return story_of(study, title, lead(study), sections, command=registry["uimnet"].command, gaps=gaps(study.reasons))
+    shown = [row for row in study.reasons if row.get("metric") is None or row.get("split") == SPLIT.get(row["metric"])]
+    return story_of(study, title, lead(study), sections, command=registry["uimnet"].command, gaps=grouped(shown))
 
 
 def lead(study: Study) -> list[str]:
@@ -392,18 +386,3 @@ def _best_and_plain(pairs: Frame) -> str:
     plain = "erm" if "erm" in others and best != "erm" else pairs.rows[-1]["method"]
     words = "plain training (erm)" if plain == "erm" else f"{plain}, the last,"
     return f"{best} is less sure of the new image in {of_hundred(value)} pairs, {words} in {of_hundred(others[plain])}"
-
-
-def gaps(reasons: Iterable[Row]) -> list[tuple[str, str]]:
-    """(what, reason) of everything that these tables would show, with every reason once."""
-    entries: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for row in reasons:
-        metric, measure = row.get("metric"), row.get("measure")
-        if metric in (None, "calibrated") or row.get("split") == SPLIT.get(metric):
-            what = " of ".join(part for part in (bare(metric) if metric else "", measure or "") if part) or "everything"
-            whats, whose = entries.setdefault(str(row["reason"]), ({}, {}))
-            whats[what] = whose[str(row.get("method") or "")] = None
-    return [
-        (": ".join(part for part in (", ".join(filter(None, whose)), ", ".join(whats)) if part), reason)
-        for reason, (whats, whose) in entries.items()
-    ]

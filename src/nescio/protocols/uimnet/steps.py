@@ -14,39 +14,37 @@ from typing import Any
 
 import numpy as np
 
-from nescio import backbones, datasets, measures, metrics
+from nescio import datasets, measures, metrics
 from nescio.analysis import calibrate
-from nescio.analysis.cards import cross_fitted, scorecard
+from nescio.analysis.cards import scorecard
+from nescio.analysis.ensembles import MEMBERS_GMM, together
 from nescio.analysis.selection import best_trials
 from nescio.datasets.binary import binary_spec, parts_of
 from nescio.datasets.images import ImageSet
-from nescio.datasets.partition import RULE, Partition, dump_means, imagenot, pixel_means
-from nescio.errors import BadInput, Undefined
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.networks.models import trained
 from nescio.predict import load_dump, predict_step, probe_facts, probe_step
-from nescio.predictions import Predictions, stack
+from nescio.protocols.checks import refuse_measures, refuse_training, refuse_without_labels
+from nescio.protocols.classes import divided
 from nescio.protocols.uimnet import NAME, TRIAL, VERSION, Plan
 from nescio.rows import COLUMNS, Row
 from nescio.search import Recipe, draw, guided
-from nescio.training import check_batch, facts_of, pace, title_of, train_step
+from nescio.training import members_facts, pace, title_of
 from nescio.trials import Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part, Store, StoreError
 
-# Ten classes are too few for a tree to divide: its smaller side has two or three. The digits are divided by hand.
-BY_HAND = {"digits": ((0, 1, 2, 3, 4, 5), (6, 7, 8, 9))}
 SPLITS = ("val", "test", "out")
-TRAIN, DIVIDE, SCORE = "train and predict", "divide the classes", "calibrate, probe and evaluate"  # stages
-CALIBRATION, PARTITION = "calibration.json", "partition.json"  # files of steps
-MEMBERS_GMM = "gmm of members"  # a score of ensembles
+TRAIN, SCORE = "train and predict", "calibrate, probe and evaluate"  # stages
+CALIBRATION = "calibration.json"
 
 
 def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and classes named."""
     plan = _divided(_named(plan), work)
     root, before = work.context.root, partial(refuse_impossible, plan, work.context.root)
+    work.note(*(f"{plan.data}: {note}" for note in datasets.load(plan.data, root).notes))
     oracles = [oracle_step(trial, root) for trial in oracle_trials(plan)] if plan.oracle else []
     if plan.search == "optuna":
         work.do(TRAIN, oracles, before)
@@ -55,11 +53,11 @@ def compare(plan: Plan, work: Work) -> Plan:
         steps = {trial: trial_step(trial, plan.outside, root) for trial in trials_of(plan)}
         work.do(TRAIN, [*steps.values(), *oracles], before)
     taken = set(work.take(steps.values()))
-    temperatures = {trial: _temperature(step, work.store) for trial, step in steps.items() if step in taken}
+    fitted = {trial: _calibrated(step, work.store) for trial, step in steps.items() if step in taken}
     work.take(oracles)
-    ensembles = select(plan, temperatures, work)
+    ensembles = select(plan, {trial: own["temperature"] for trial, own in fitted.items()}, work)
     selected = dict.fromkeys(trial for ensemble in ensembles for trial in ensemble.trials)
-    work.note(*_uncalibrated({trial: _calibrated(steps[trial], work.store).get("reason") for trial in selected}))
+    work.note(*_uncalibrated({trial: fitted[trial].get("reason") for trial in selected}))
     lines = [line_step(ensemble, calibrated, plan, root) for ensemble in ensembles for calibrated in (False, True)]
     evaluated = work.evaluate(SCORE, lines, before)
     if "jacobian" in plan.measures:
@@ -73,21 +71,16 @@ def compare(plan: Plan, work: Work) -> Plan:
 def _named(plan: Plan) -> Plan:
     """The plan with every method and measure by its own name, each once; unknown names are refused here."""
     names = tuple(dict.fromkeys(methods[name].name for name in plan.methods or classifiers()))
-    if mute := [name for name in names if not methods[name].classifies]:
-        raise BadInput(f"uimnet compares classifiers, and {mute[0]} learns features without labels: omit it.")
-    scores = {score for name in names for score in methods[name].scores}
-    for name in plan.measures:
-        if name.removeprefix(measures.SCORE) not in scores:
-            _ = measures.registry[name]  # an unknown name is better refused now than after the training
+    refuse_without_labels(names, NAME)
+    refuse_measures(plan.measures, names)
     return replace(plan, methods=names, measures=tuple(dict.fromkeys(plan.measures)))
 
 
 def refuse_impossible(plan: Plan, root: str | None) -> None:
     """Refuses, before any work, what no trial could do."""
     dataset = datasets.load(plan.data, root)
-    for name in plan.backbones:
-        backbones.build(name, dataset.channels, dataset.shape)
-    check_batch(plan.training, len(datasets.splits(dataset, plan.inside, 0, plan.outside).train))
+    rows = len(datasets.splits(dataset, plan.inside, 0, plan.outside).train)
+    refuse_training(dataset, plan.backbones, plan.training, rows)
 
 
 # ---- in- and out-of-distribution classes (§2)
@@ -95,55 +88,22 @@ def refuse_impossible(plan: Plan, root: str | None) -> None:
 
 def _divided(plan: Plan, work: Work) -> Plan:
     """The plan with its classes: those that it names, those of a file, or by the Ward tree of class means."""
-    if plan.partition is not None:
-        partition = Partition.load(plan.partition)
-        partition.check(datasets.load(plan.data, work.context.root))
-        return replace(plan, partition=None, inside=partition.inside, outside=partition.outside)
-    if plan.inside is not None:
-        return replace(plan, outside=_others(plan, work.context.root))
-    if plan.features is None and plan.data in BY_HAND:
-        inside, outside = BY_HAND[plan.data]
-        return replace(plan, inside=inside, outside=outside)
-    step = partition_step(plan, work.context.root)
-    if not work.do(DIVIDE, [step], partial(refuse_impossible, plan, work.context.root)):
-        raise StoreError(f"The classes could not be divided: {work.failures[-1].reason}")
-    partition = Partition.load(step.verified(work.store) / PARTITION)
-    return replace(plan, inside=partition.inside, outside=partition.outside)
-
-
-def _others(plan: Plan, root: str | None) -> tuple[int, ...]:
-    """The out-of-distribution classes: those that the plan names, else all that are not in-distribution."""
-    dataset = datasets.load(plan.data, root)
-    datasets.splits(dataset, plan.inside, 0, plan.outside)  # refuses classes that there are not
-    others = plan.outside or tuple(sorted(set(range(len(dataset.classes))) - set(plan.inside or ())))
-    if not others:
-        raise BadInput(
-            f"All {len(dataset.classes)} classes of {plan.data} are in-distribution: no class is left to be outside."
-        )
-    return others
+    inside, outside = divided(
+        reference(plan),
+        plan.inside,
+        plan.outside,
+        file=plan.partition,
+        features=plan.features,
+        protocol=(NAME, VERSION),
+        work=work,
+        before=partial(refuse_impossible, plan, work.context.root),
+    )
+    return replace(plan, partition=None, inside=inside, outside=outside)
 
 
 def reference(plan: Plan) -> Trial:
     """An ERM network of all classes, whose features decide which classes look alike."""
     return _erm(plan, plan.data)
-
-
-def partition_step(plan: Plan, root: str | None) -> Step:
-    features, trial = plan.features or "reference", reference(plan)
-    if features == "pixels":
-        source: Step | str = datasets.load(plan.data, root).revision
-    else:
-        source = predict_step(trained(trial, root), images_of(trial, "train"), root=root)
-    recipe = {"step": "partition", "features": features, "rule": RULE}
-    make = partial(_partition, data=plan.data, features=features, source=source)
-    return evaluation(NAME, VERSION, "reference network", recipe, [source], make)
-
-
-def _partition(part: Part, context: Context, data: str, features: str, source: Step | str) -> Files:
-    dataset = datasets.load(data, context.root)
-    dump = None if isinstance(source, str) else load_dump(source, context.store)
-    means = pixel_means(dataset) if dump is None else dump_means(dump, dataset)
-    return {PARTITION: imagenot(dataset, means, features).to_json().encode()}
 
 
 # ---- trials (§3)
@@ -251,7 +211,7 @@ def _trial(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step]
     ]
     kept = {("val", "nll"), ("test", "nll"), ("test", "accuracy"), ("out", "auroc")}
     rows = [row for card in cards for row in card.rows if (row["split"], row["metric"]) in kept]
-    temperature, reason = calibration(val)
+    temperature, reason = calibrate.temperature_or_reason(val)
     return table(rows) | {CALIBRATION: json.dumps({"temperature": temperature, "reason": reason}).encode()}
 
 
@@ -273,9 +233,7 @@ def _nll(step: Step, store: Store) -> float | None:
 
 def _facts(members: Sequence[Trial], context: Context) -> Row:
     """The columns of a row that name the network, or the average of networks."""
-    params = sum(facts_of(train_step(trial, context.root), context.store)["params"] for trial in members)
-    facts = {"protocol": NAME, "version": VERSION, "params": params, "members": len(members), **members[0].describe()}
-    return facts if len(members) == 1 else facts | {"trial": None, "init_seed": None}
+    return {"protocol": NAME, "version": VERSION, **members_facts(members, context)}
 
 
 # ---- the oracle, which is trained on what is outside (§7)
@@ -316,23 +274,9 @@ def _oracle(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step
 # ---- calibration, selection, ensembles (§3)
 
 
-def calibration(val: Predictions) -> tuple[float | None, str | None]:
-    """The temperature that fits validation answers best; None and the reason where no temperature does."""
-    try:
-        fitted = calibrate.temperature(val)
-    except Undefined as reason:
-        return None, str(reason)
-    return (None, fitted.note) if fitted.at_edge else (fitted.temperature, None)
-
-
 def _calibrated(step: Step, store: Store) -> dict[str, Any]:
     """The `calibration` of a trial: its temperature, and the reason where there is none."""
     return dict(json.loads((step.verified(store) / CALIBRATION).read_text("utf-8")))
-
-
-def _temperature(step: Step, store: Store) -> float | None:
-    temperature: float | None = _calibrated(step, store)["temperature"]
-    return temperature
 
 
 def _uncalibrated(reasons: Mapping[Trial, str | None]) -> list[str]:
@@ -437,35 +381,3 @@ def _line(
         if name not in there
     ]
     return table(rows, [{"method": ensemble.first.method, **reason} for reason in (*card.reasons, *absent)])
-
-
-def together(
-    members: Sequence[Mapping[str, Predictions]],
-    temperatures: Sequence[float],
-    probes: Mapping[str, Predictions],
-    with_gmm: bool,
-) -> dict[str, Predictions]:
-    """The dumps of an average of members, by split, with its probes.
-
-    An ensemble's native score is the Jensen–Shannon divergence of its members (UIMNET §4). Members' features live in
-    spaces of their own, so an ensemble's GMM score is the mean of its members' scores.
-    """
-    whole = {}
-    for split in SPLITS:
-        dumps = [
-            member[split] if temperature == 1 else calibrate.Temperature(temperature)(member[split])
-            for member, temperature in zip(members, temperatures, strict=True)
-        ]
-        average = stack(dumps) if len(dumps) > 1 else dumps[0]
-        scores = dict(probes[split].scores)
-        if len(dumps) > 1:
-            scores["native"] = measures.mutual_information(average)
-            if with_gmm:
-                scores[MEMBERS_GMM] = np.mean([_gmm(member["val"], member[split]) for member in members], axis=0)
-        whole[split] = average.replace(scores=scores, variants=probes[split].variants)
-    return whole
-
-
-def _gmm(val: Predictions, dump: Predictions) -> Any:
-    """Fitted on validation rows; their own scores, which set the threshold, are those of mixtures of the others."""
-    return cross_fitted(measures.gmm, val) if dump is val else measures.gmm(val)(dump)

@@ -1,0 +1,200 @@
+"""Dense predictions by counts of their pixels: mIoU, accuracy and ranking metrics over all pixels in fixed memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.npz import npz_bytes, read_npz
+from nescio.errors import BadInput, Undefined
+from nescio.metrics import Counts, aurc, auroc, raulc
+from nescio.rows import Row
+
+Array = NDArray[Any]
+LABELS = 256  # of label maps in files: 8 bits a pixel
+RANKING = {"auroc": auroc, "raulc": raulc, "aurc": aurc}  # of right and wrong pixels by score
+MAPS, SCORES = (".png",), (".npy", ".npz", ".png")  # endings of files with labels, and with scores
+
+
+@dataclass(frozen=True, eq=False)
+class PixelCounts:
+    """What is kept of dense predictions: enough for mIoU, and for AUROC and rAULC over all pixels. Shards add up, and
+    so do the levels of a shift that are pooled."""
+
+    confusion: Array  # (c, c) pixels of each true class (line) by the class they are called (column), void left out
+    scores: dict[str, Counts]  # right and wrong pixels by key of each score
+
+    @classmethod
+    def of(
+        cls, truth: Array, called: Array, scores: Mapping[str, Array], classes: int, void: int | None = None
+    ) -> PixelCounts:
+        """Counts the pixels of some images. truth, called and scores: arrays of one shape."""
+        known = np.ones(truth.shape, bool) if void is None else truth != void
+        true, answers = truth[known].astype(np.int64), called[known].astype(np.int64)
+        if true.max(initial=0) >= classes:
+            raise BadInput(
+                f"A label map has the label {true.max()}, and the network has {classes} classes, from 0 on: if it "
+                "marks pixels that do not count, name it as `void` in the file."
+            )
+        confusion = np.bincount(true * classes + answers, minlength=classes**2).reshape(classes, classes)
+        wrong = true != answers
+        return cls(confusion, {name: Counts.of(score[known], wrong) for name, score in scores.items()})
+
+    def __add__(self, other: PixelCounts) -> PixelCounts:
+        scores = {name: counts + other.scores[name] for name, counts in self.scores.items()}
+        return PixelCounts(self.confusion + other.confusion, scores)
+
+    def save(self) -> bytes:
+        """An .npz file of the counts."""
+        arrays = {"confusion": self.confusion}
+        for name, counts in self.scores.items():
+            arrays |= {f"{name}/table": counts.table, f"{name}/half": np.array(counts.half)}
+        return npz_bytes(arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> PixelCounts:
+        arrays = read_npz(path)
+        names = [name.removesuffix("/table") for name in arrays if name.endswith("/table")]
+        none = np.zeros((0, 1 << 16, 2), np.int64)
+        scores = {
+            name: Counts(bool(arrays[f"{name}/half"]), True, np.zeros(0, np.uint16), arrays[f"{name}/table"], none)
+            for name in names
+        }
+        return cls(arrays["confusion"], scores)
+
+    @property
+    def n(self) -> int:
+        return int(self.confusion.sum())
+
+    @property
+    def iou(self) -> Array:
+        """(c,) intersection over union of each class; NaN where it occurs nowhere."""
+        both = np.diag(self.confusion)
+        union = self.confusion.sum(0) + self.confusion.sum(1) - both
+        return np.where(union > 0, both / np.maximum(union, 1), np.nan)
+
+    @property
+    def miou(self) -> float:
+        """Mean IoU over the classes that occur; `metrics.miou` of all pixels."""
+        if not self.n:
+            raise Undefined("Mean IoU is undefined: no pixel has a label other than void.")
+        return float(np.nanmean(self.iou))
+
+    @property
+    def accuracy(self) -> float:
+        """Share of pixels that are called what they are."""
+        if not self.n:
+            raise Undefined("Accuracy is undefined: no pixel has a label other than void.")
+        return float(np.trace(self.confusion) / self.n)
+
+    @property
+    def bound(self) -> float:
+        """How far a ranking metric can be from its value on the scores themselves, of which 16 bits are counted."""
+        bounds = [0.0]
+        for counts in self.scores.values():
+            for function in RANKING.values():
+                with suppress(Undefined):
+                    bounds.append(counts.bound(function))
+        return max(bounds)
+
+    def rows(self) -> tuple[list[Row], list[str]]:
+        """One row per metric, of each score as its `measure`, and a sentence for every metric that is undefined."""
+        rows: list[Row] = [
+            {"task": "segmentation", "metric": "miou", "value": self.miou, "n": self.n},
+            {"task": "segmentation", "metric": "accuracy", "value": self.accuracy, "n": self.n},
+        ]
+        reasons = []
+        for name, counts in self.scores.items():
+            for metric, function in RANKING.items():
+                try:
+                    value = function(counts.ranking())
+                    rows.append(
+                        {"task": "segmentation", "measure": name, "metric": metric, "value": value, "n": counts.n}
+                    )
+                except Undefined as reason:
+                    reasons.append(f"{name}: {reason}")
+        return rows, reasons
+
+
+# ---- folders of maps
+
+
+def count_folders(
+    labels: str | Path, predictions: str | Path, scores: Mapping[str, str | Path], void: int | None = 255
+) -> PixelCounts:
+    """Counts the pixels of label maps, predicted maps and score maps in folders, matched by the stems of their files.
+
+    labels, predictions  .png of 8 bits a pixel, each value a class
+    scores               name → folder of .npy, .npz (of one array) or .png of 16 bits; higher = less sure
+    """
+    folders = {"labels": _by_stem(labels, MAPS), "predictions": _by_stem(predictions, MAPS)}
+    folders |= {name: _by_stem(folder, SCORES) for name, folder in scores.items()}
+    for name, files in folders.items():
+        if lacking := sorted(folders["labels"].keys() - files.keys()):
+            raise BadInput(f"The {name} have no map {lacking[0]}, which the labels have ({len(lacking)} are lacking).")
+    return reduce(add, _each(folders, list(scores), void))
+
+
+def _each(folders: Mapping[str, Mapping[str, Path]], scores: Iterable[str], void: int | None) -> Iterator[PixelCounts]:
+    for stem in sorted(folders["labels"]):
+        truth, called = (_classes(folders[name][stem]) for name in ("labels", "predictions"))
+        said = {name: _scores(folders[name][stem]) for name in scores}
+        for name, array in {"predictions": called, **said}.items():
+            if array.shape != truth.shape:
+                raise BadInput(
+                    f"{folders[name][stem]} has {array.shape} pixels and {folders['labels'][stem]} {truth.shape}: maps "
+                    "of one image have one size."
+                )
+        if void is not None and (called[truth != void] == void).any():
+            raise BadInput(f"{folders['predictions'][stem]} calls pixels {void}, which is void: it is no class.")
+        yield PixelCounts.of(truth, called, said, LABELS, void)
+
+
+def _by_stem(folder: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:
+    """The files of a folder by their names without endings."""
+    if not Path(folder).is_dir():
+        raise BadInput(f"There is no folder {folder} with maps of pixels.")
+    files = {path.stem: path for path in sorted(Path(folder).iterdir()) if path.suffix.lower() in endings}
+    if not files:
+        raise BadInput(f"{folder} holds no maps of pixels: they are {', '.join(endings)} files.")
+    return files
+
+
+def _classes(path: Path) -> Array:
+    array = _png(path)
+    if array.dtype != np.uint8 or array.ndim != 2:
+        raise BadInput(f"{path} is no label map: it needs one channel of 8 bits, and each value is a class.")
+    return array
+
+
+def _scores(path: Path) -> Array:
+    if path.suffix.lower() == ".png":
+        array = _png(path)
+    elif path.suffix.lower() == ".npy":
+        array = np.load(path)
+    else:
+        arrays = read_npz(path)
+        if len(arrays) != 1:
+            raise BadInput(f"{path} holds {len(arrays)} arrays: one map of scores is needed.")
+        (array,) = arrays.values()
+    if array.ndim != 2 or array.dtype.kind not in "fui":
+        raise BadInput(f"{path} has shape {array.shape} and kind {array.dtype}: scores are one number a pixel.")
+    return array
+
+
+def _png(path: Path) -> Array:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return np.asarray(image)
+    except OSError:
+        raise BadInput(f"{path} cannot be read as an image.") from None

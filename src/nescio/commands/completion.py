@@ -1,0 +1,110 @@
+"""A script with which bash or zsh completes commands, options, their choices and the names of parts.
+
+bash  put `source <(nescio completion bash)` into ~/.bashrc
+zsh   put `source <(nescio completion zsh)` into ~/.zshrc, after compinit
+
+Names of methods, measures, metrics and protocols are written into the script, those of plug-ins too: make it again when
+there are new ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Literal
+
+from nescio.commands import COMMANDS, parser_for
+from nescio.commands._output import say
+from nescio.options import argument, offers
+
+NAMED = {  # an option or argument that takes names of parts → the room whose registry has them
+    **dict.fromkeys(("measure", "measures"), "measures"),
+    **dict.fromkeys(("method", "methods"), "methods"),
+    "metrics": "metrics",
+}
+PARTS = ("measures", "methods", "metrics")  # commands whose argument is the name of a part
+OFFERS = """\
+_nescio_offers() {{ # what may stand at a place: "command option", "command --options", or "command " for its arguments
+  case "$1" in
+{cases}
+  esac
+}}
+"""
+CHOOSE = """\
+    [[ -n $(_nescio_offers "$command $word --options") ]] && command="$command $word"
+  done
+  if [[ $current == -* ]]; then offers=$(_nescio_offers "$command --options")
+  elif [[ $previous == -* ]]; then offers=$(_nescio_offers "$command $previous")
+  else offers=$(_nescio_offers "$command "); fi
+"""
+FRONTS = {
+    "bash": f"""\
+_nescio() {{
+  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} command="" word offers before=""
+  [[ $current == "=" ]] && current=""
+  [[ $previous == "=" ]] && previous=${{COMP_WORDS[COMP_CWORD-2]}}
+  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+{CHOOSE}  [[ $current == *,* ]] && before="${{current%,*}},"
+  COMPREPLY=($(compgen -P "$before" -W "$offers" -- "${{current##*,}}"))
+}}
+complete -o default -F _nescio nescio""",
+    "zsh": f"""\
+_nescio() {{
+  local current=$words[CURRENT] previous=$words[CURRENT-1] command="" word offers
+  for word in ${{words[2,CURRENT-1]}}; do
+{CHOOSE}  compset -P '*,'
+  if [[ -n $offers ]]; then compadd -- ${{=offers}}; else _files; fi
+}}
+compdef _nescio nescio""",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    shell: Literal["bash", "zsh"] = argument("bash or zsh", metavar="SHELL")
+
+
+def run(options: Options) -> int:
+    places = {" ": list(COMMANDS), " --options": ["--help", "--version", "--plugin"]}
+    for command in COMMANDS:
+        places |= _places(f" {command}", _below(parser_for(command))[command])
+    cases = [f"    {shlex.quote(place)}) echo {shlex.quote(' '.join(words))};;" for place, words in places.items()]
+    say(OFFERS.format(cases="\n".join(cases)) + FRONTS[options.shell])
+    return 0
+
+
+def _below(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The commands of a parser."""
+    inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: below for action in inner for name, below in action.choices.items()}
+
+
+def _places(command: str, parser: argparse.ArgumentParser) -> dict[str, list[str]]:
+    """What may stand where: the options of a command, the words that each takes, and its arguments."""
+    listed = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    places = {f"{command} --options": [flag for action in listed for flag in action.option_strings if flag[1] == "-"]}
+    for action in listed:
+        words = _words(action, command.split()[-1])
+        for flag in action.option_strings or [""]:
+            places |= {f"{command} {flag}": list(words)} if words else {}
+    for name, below in _below(parser).items():
+        places.setdefault(f"{command} ", []).append(name)
+        places |= _places(f"{command} {name}", below)
+    return places
+
+
+def _words(action: argparse.Action, command: str) -> Sequence[str]:
+    """The choices of an option or argument, or the names of the parts that it takes."""
+    if known := offers(action):
+        return known
+    name = action.dest.split(".")[-1]
+    room = command if command in PARTS and not action.option_strings else NAMED.get(name)
+    if room is None or action.nargs == 0:
+        return ()
+    try:
+        return sorted(import_module(f"nescio.{room}").registry)
+    except ImportError:  # methods are there where torch is
+        return ()

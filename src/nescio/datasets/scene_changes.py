@@ -1,0 +1,192 @@
+"""Changes of the street scenes, as strong as one likes, under which no label changes: darkness, fog and rain.
+
+They know each scene by its index, with the exact depth and label of every pixel, and render it anew where they must.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nescio.datasets.base import Array
+from nescio.datasets.changes import Change
+from nescio.datasets.decode import on_threads
+from nescio.datasets.scene_layout import MARKING, PAVEMENT, ROAD, Draws
+from nescio.datasets.scenes import FOCAL, Scene, scene
+from nescio.errors import BadInput
+from nescio.identity import tag
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ZENITH = 90.0  # degrees
+AIRLIGHT = np.array([205, 209, 214], np.float32)  # the colour of fog
+WET = {ROAD: 1.0, MARKING: 0.8, PAVEMENT: 0.6}  # how well each reflects
+
+
+@tag("scene-change")
+@dataclass(frozen=True)
+class SceneChange(Change):
+    """A change that needs to know what the scene is, and so works on the images of `scenes` alone."""
+
+    @abstractmethod
+    def changed(self, seen: Scene, image: Array) -> Array:
+        """The image (h, w, 3) uint8 of a scene under the change."""
+
+    def apply(self, pixels: Tensor, index: Tensor) -> Tensor:
+        import torch
+
+        given, keys = pixels.cpu().numpy(), index.tolist()
+
+        def one(row: int) -> Array:
+            clean = given[row]
+            if clean.ndim != 3 or clean.shape[1] != 2 * clean.shape[0] or clean.shape[2] != 3:
+                raise BadInput(self._stranger(keys[row]))
+            seen = scene(keys[row], len(clean))
+            if not np.array_equal(seen.image(), clean):
+                raise BadInput(self._stranger(keys[row]))
+            return self.changed(seen, clean)
+
+        changed = on_threads(one, range(len(given)), given.shape[1:], f"rendering {self.condition}")
+        return torch.from_numpy(changed).to(pixels.device)
+
+    def _stranger(self, key: int) -> str:
+        return (
+            f"Image {key} is not scene {key} as it is rendered: {self.condition} can only be applied to the dataset "
+            "`scenes`, at its own size."
+        )
+
+
+@tag("scene-darkness")
+@dataclass(frozen=True)
+class Darkness(SceneChange):
+    """The sun no higher than an altitude in degrees: long shadows and red light, then twilight, and night with lamps.
+
+    Scenes have suns of their own between 40 and 75 degrees, so that at 90 nothing changes.
+    """
+
+    altitude: float = ZENITH
+
+    condition = "darkness"
+
+    def check(self) -> None:
+        if not -90 <= self.altitude <= ZENITH:
+            raise BadInput(f"The sun's altitude lies between −90 and 90 degrees; {self.altitude:g} does not.")
+
+    @property
+    def level(self) -> float:
+        """Degrees between the zenith and the sun."""
+        return ZENITH - self.altitude
+
+    def changed(self, seen: Scene, image: Array) -> Array:
+        return seen.image(self.altitude) if self.altitude < seen.street.sun else image
+
+
+@tag("scene-fog")
+@dataclass(frozen=True)
+class Fog(SceneChange):
+    """Fog by depth: I = J·t + A·(1 − t) with t = exp(−β·depth) (Koschmieder's law), β = `density` per metre."""
+
+    density: float = 0.0
+
+    condition = "fog"
+
+    def check(self) -> None:
+        self.need(0, "density")
+
+    @property
+    def level(self) -> float:
+        return self.density
+
+    def changed(self, seen: Scene, image: Array) -> Array:
+        return image if self.density == 0 else np.rint(_veiled(image, seen.depth, self.density)).astype(np.uint8)
+
+
+@tag("scene-rain")
+@dataclass(frozen=True)
+class Rain(SceneChange):
+    """Rain from 0 to 1: a wet, darker ground that reflects what stands on it, grey light, a veil, and streaks."""
+
+    strength: float = 0.0
+    seed: int = 0
+
+    condition = "rain"
+
+    def check(self) -> None:
+        if not 0 <= self.strength <= 1:
+            raise BadInput(f"The strength of rain lies between 0 and 1; {self.strength:g} does not.")
+
+    @property
+    def level(self) -> float:
+        return self.strength
+
+    def changed(self, seen: Scene, image: Array) -> Array:
+        if self.strength == 0:
+            return image
+        wet = _wet(image.astype(np.float32), seen, self.strength)
+        grey = wet.mean(2, keepdims=True)
+        dull = (wet + 0.5 * self.strength * (grey - wet)) * np.float32(1 - 0.35 * self.strength)
+        veiled = _veiled(dull, seen.depth, 0.012 * self.strength)
+        streaks = _streaks(seen, self.strength, self.seed)[..., None]
+        return np.rint(veiled + streaks * (225 - veiled)).astype(np.uint8)
+
+
+def _veiled(image: Array, depth: Array, density: float) -> Array:
+    """I = J·t + A·(1 − t), float32."""
+    through = np.exp(-np.float32(density) * depth)[..., None]
+    return image * through + AIRLIGHT * (1 - through)
+
+
+def _wet(image: Array, seen: Scene, strength: float) -> Array:
+    """The ground as a dark mirror, the better the flatter one looks at it (Schlick's formula for water).
+
+    At depth z the ground of a camera at height H shows what stands at depth D in the row horizon + f·H·(2/D − 1/z):
+    the mirrored camera's view. D is that of the row for things infinitely far, mirrored at the horizon.
+    """
+    height, width = seen.depth.shape
+    share = np.zeros(256, np.float32)
+    share[list(WET)] = list(WET.values())
+    ground = np.flatnonzero(share[seen.labels])
+    row, column = np.divmod(ground, width)
+    horizon = seen.street.horizon * height - 0.5
+    reach = FOCAL * height * seen.street.height
+    mirrored = np.clip(2 * horizon - row, 0, height - 1).astype(int)
+    behind = np.maximum(seen.depth[mirrored, column], seen.depth.ravel()[ground])
+    found = np.clip(horizon + reach * (2 / behind - 1 / seen.depth.ravel()[ground]), 0, height - 1).astype(int)
+    steep = seen.street.height / seen.depth.ravel()[ground]  # about the sine of the angle under which one looks
+    mirror = strength * share[seen.labels.ravel()[ground]] * (0.1 + 0.75 * np.clip(1 - steep, 0, 1) ** 5)
+    flat = image.reshape(-1, 3).copy()
+    dark = flat[ground] * np.float32(1 - 0.45 * strength)
+    flat[ground] = dark + mirror[:, None] * (image[found, column] - dark)
+    return flat.reshape(image.shape)
+
+
+def _streaks(seen: Scene, strength: float, seed: int) -> Array:
+    """(h, w) how much of each pixel is covered by falling drops: near ones long and wide, far ones short and thin.
+
+    The image is divided into slanted columns, and these into cells of a streak's length, from another start in each
+    column; a drop falls through every cell whose number is low enough.
+    """
+    height, width = seen.depth.shape
+    draw = Draws("rain", seed, seen.index)
+    slope = draw(-0.25, 0.25)
+    down, across = np.mgrid[0:height, 0:width].astype(np.float32) / np.float32(height)
+    total = np.zeros((height, width), np.float32)
+    for long, wide in ((0.16, 0.006), (0.08, 0.003)):
+        cells = draw.many(2 + round(1 / long), 4 + round(2.5 / wide))
+        column = ((across + slope * down + 0.25) / wide).astype(int)
+        numbers = cells[(down / long + cells[0, column]).astype(int), column]
+        total += np.float32(0.4) * (numbers < 0.12 * strength)
+    return strength * total
+
+
+def shifts() -> dict[str, tuple[Change, ...]]:
+    """The usual levels of every change of the scenes, weakest first."""
+    return {
+        "darkness": tuple(Darkness(degrees) for degrees in (40, 30, 20, 15, 10, 6, 3, 1, -1, -3, -5)),
+        "fog": tuple(Fog(density) for density in (0.005, 0.01, 0.02, 0.03, 0.045, 0.065, 0.1, 0.15)),
+        "rain": tuple(Rain(strength) for strength in (0.25, 0.5, 0.75, 1.0)),
+    }

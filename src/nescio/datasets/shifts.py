@@ -1,0 +1,119 @@
+"""Shifted images that come as files: the published CIFAR-10-C and CIFAR-100-C, and levels of a folder of label maps."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from nescio.datasets.base import Request, load, place_of
+from nescio.datasets.changes import Change
+from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
+from nescio.datasets.dense import shift_levels
+from nescio.datasets.images import ImageSet
+from nescio.errors import BadInput
+from nescio.identity import tag
+from nescio.predictions import files
+from nescio.predictions.containers import map_npy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EVERY = 16  # one in so many images enters the checksum of a file
+
+
+@tag("published-corruption")
+@dataclass(frozen=True)
+class PublishedCorruption(Change):
+    """One severity of a published file of corrupted test images, in place of ours. `published_corruptions` makes it.
+
+    path/name.npy holds the test set five times, severities 1 to 5 in order, (5n, h, w, ch) uint8.
+    """
+
+    path: str
+    name: str
+    severity: int
+    revision: str  # checksum of the file
+    first: int  # index of the first test image: 50,000 of CIFAR
+
+    def check(self) -> None:
+        if self.severity not in SEVERITIES:
+            raise BadInput(f"A published corruption has a severity from 1 to 5, not {self.severity}.")
+
+    @property
+    def condition(self) -> str:
+        return self.name
+
+    @property
+    def level(self) -> float:
+        return float(self.severity)
+
+    def apply(self, pixels: Tensor, index: Tensor) -> Tensor:
+        """The rows of the file that show the same images."""
+        import torch
+
+        array = _read(Path(self.path, f"{self.name}.npy"))
+        n = len(array) // len(SEVERITIES)
+        rows = index.cpu().numpy() - self.first
+        if len(rows) and (rows.min() < 0 or rows.max() >= n):
+            raise BadInput(f"{self.path} holds corrupted test images only: it cannot show others.")
+        return torch.from_numpy(array[(self.severity - 1) * n + rows]).to(pixels.device)
+
+
+def published_corruptions(
+    path: str | Path,
+    data: str,
+    corruptions: Sequence[str] = CORRUPTIONS,
+    severities: Sequence[int] = SEVERITIES,
+    root: str | Path | None = None,
+) -> list[PublishedCorruption]:
+    """The changes ImageSet(data, change=…) that a folder of published files holds, after a look at its labels."""
+    place = place_of(Request(None if root is None else Path(root), str(path)))
+    test = load(data, root).test
+    labels, shape = _read(place / "labels.npy"), test.held.read(test.rows[:1]).shape[1:]
+    if labels.shape != (len(SEVERITIES) * len(test),) or (labels.reshape(len(SEVERITIES), -1) != test.labels).any():
+        raise BadInput(f"{place / 'labels.npy'} does not hold the labels of the test images of {data} five times.")
+    changes = []
+    for name in corruptions:
+        array = _read(place / f"{name}.npy")
+        if array.shape != (len(labels), *shape) or array.dtype != np.uint8:
+            raise BadInput(
+                f"{place / name}.npy holds {array.dtype} of shape {array.shape}; uint8 of {(len(labels), *shape)} is "
+                f"expected: the test images of {data} at five severities."
+            )
+        revision = hashlib.sha256(np.ascontiguousarray(array[::EVERY]).tobytes()).hexdigest()[:16]
+        changes += [
+            PublishedCorruption(str(place), name, severity, revision, int(test.index[0])) for severity in severities
+        ]
+    return changes
+
+
+def _read(path: Path) -> Any:
+    """A .npy file, mapped and not read."""
+    with files.naming(path, "read"):
+        return map_npy(path)
+
+
+class Level(NamedTuple):
+    """Images at one level of a shift."""
+
+    condition: str
+    level: float
+    images: ImageSet
+
+
+def levels(data: str, root: str | Path | None = None) -> list[Level]:
+    """Every level of every shift of maps:PATH, in order of conditions and levels."""
+    name, _, rest = data.partition(":")
+    path, at, size = rest.rpartition("@") if rest.rpartition("@")[2].isdigit() else (rest, "", "")
+    if name != "maps":
+        raise BadInput(f"{data} has no folders of shifted images: maps:PATH has.")
+    place = place_of(Request(None if root is None else Path(root), path))
+    return [
+        Level(condition, level, ImageSet(f"maps:{place}#{folder}{at}{size}"))
+        for condition, level, folder in shift_levels(place)
+    ]

@@ -1,0 +1,32 @@
+"""What protocols that train networks refuse before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nescio import backbones, datasets, measures
+from nescio.errors import BadInput
+from nescio.methods import registry as methods
+from nescio.training import check_batch
+from nescio.trials import Training
+
+
+def refuse_without_labels(names: Sequence[str], protocol: str) -> None:
+    """Refuses methods that do not classify."""
+    if mute := [name for name in names if not methods[name].classifies]:
+        raise BadInput(f"{protocol} compares classifiers, and {mute[0]} learns features without labels: omit it.")
+
+
+def refuse_measures(names: Sequence[str], of: Sequence[str]) -> None:
+    """Refuses measures that neither nescio nor one of these methods has."""
+    scores = {score for name in of for score in methods[name].scores}
+    for name in names:
+        if name.removeprefix(measures.SCORE) not in scores:
+            _ = measures.registry[name]
+
+
+def refuse_training(dataset: datasets.Dataset, names: Sequence[str], training: Training, rows: int) -> None:
+    """Refuses backbones that cannot see these images, and batches that so many rows cannot fill."""
+    for name in names:
+        backbones.build(name, dataset.channels, dataset.shape)
+    check_batch(training, rows)

@@ -1,0 +1,176 @@
+"""Figure 2 of the paper, the correlation behind it, and the page that holds them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from nescio.errors import Undefined
+from nescio.metrics import spearman
+from nescio.protocols.base import registry
+from nescio.report.blocks import Choice, Figure, Made, SectionParts, Story
+from nescio.report.charts import cloud_figure
+from nescio.report.frame import Frame
+from nescio.report.named import report
+from nescio.report.studies import Study, story_of
+from nescio.report.tables import COUNT, Column, Head, Table, decimals, metrics, table
+from nescio.report.words import bare, listed, number, plural
+from nescio.rows import Row
+
+CLEAN, TURNED = "clean", "rotation"
+NETWORK = ("dataset", "method", "trial", "data_seed")
+LEVEL = 0.05  # of the correlation's test
+TIPS = {"method": "method", "strength": "strength", "run": "run"}
+
+
+def points(frame: Frame) -> list[Row]:
+    """One for every network and measure: strength, accuracy of clean images, rAULC and AUROC of all angles together."""
+    accuracy = _values(frame.where(metric="accuracy", condition=CLEAN))
+    strength = _values(frame.where(metric="strength"))
+    auroc = {(_network(row), row["measure"]): row["value"] for row in _pooled(frame, "auroc")}
+    return [
+        {name: row[name] for name in (*NETWORK, "measure")}
+        | {"strength": strength[_network(row)], "accuracy": accuracy[_network(row)], "rAULC": row["value"]}
+        | {"auroc": auroc.get((_network(row), row["measure"])), "name": row["method"], "run": row["data_seed"]}
+        for row in _pooled(frame, "raulc")
+    ]
+
+
+def _pooled(frame: Frame, metric: str) -> Frame:
+    return frame.where(metric=metric, condition=TURNED, level=None)
+
+
+def _network(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in NETWORK)
+
+
+def _values(frame: Frame) -> dict[tuple[Any, ...], float]:
+    return {_network(row): row["value"] for row in frame}
+
+
+def correlation(a: list[float], b: list[float]) -> tuple[float, float]:
+    """Spearman's ρ and its two-sided p-value by Student's t with n − 2 degrees of freedom."""
+    from scipy.special import stdtr
+
+    n = len(a)
+    if n < 3:
+        raise Undefined("A correlation of fewer than three networks has no p-value.")
+    rho = spearman(a, b)
+    if abs(rho) == 1:
+        return rho, 0.0
+    return rho, 2 * float(stdtr(n - 2, -abs(rho) * ((n - 2) / (1 - rho**2)) ** 0.5))
+
+
+def correlations(frame: Frame) -> list[Row]:
+    """Of strength (from the weakest on) and rAULC, AUROC and accuracy, over all networks of a method."""
+    rows = []
+    for (data, method, measure), own in Frame(points(frame)).by("dataset", "method", "measure"):
+        line: Row = {"dataset": data, "method": method, "measure": measure, "networks": len(own)}
+        for name in ("rAULC", "auroc", "accuracy"):
+            known = own.where(**{name: lambda value: value is not None})
+            try:
+                line[f"ρ {name}"], line[f"p {name}"] = correlation(known.column("trial"), known.column(name))
+            except Undefined:
+                continue
+        rows.append(line)
+    return rows
+
+
+@report("sensitivity/table")
+def correlation_table(frame: Frame) -> Table:
+    """Spearman's correlation of strength and rAULC with its p-value; of strength and accuracy beside it."""
+    names = {"rAULC": "rAULC", "auroc": "AUROC", "accuracy": "accuracy"}
+    heads = [
+        head
+        for name, word in names.items()
+        for head in (
+            Head(f"ρ, {word}", f"ρ {name}", form=decimals(2, sign=True)),
+            Head(f"p, {word}", f"p {name}", form=decimals(4)),
+        )
+    ]
+    return table(
+        correlations(frame),
+        "Does a stronger regularisation give a better uncertainty?",
+        lines=("method", "dataset", Column("measure", keep=True)),
+        heads=[*heads, Head("networks", "networks", form=COUNT)],
+        mark="none",
+        note="Spearman's ρ of strength, from the weakest to the strongest, over all networks of a method; where a "
+        "bound is the strength (ddu, sngp, due), the smallest is the strongest. p: Student's t, two-sided. rAULC and "
+        "AUROC of right against wrong answers, clean and turned images together; accuracy of clean images",
+    )
+
+
+@report("sensitivity/strengths")
+def every_strength(frame: Frame) -> Table:
+    """Accuracy, AUROC and rAULC at every strength, mean ± standard deviation over runs."""
+    strength = {(row["method"], row["trial"]): row["value"] for row in frame.where(metric="strength")}
+    accuracy = frame.where(metric="accuracy", condition=CLEAN)
+    measured = Frame([*_pooled(frame, "auroc"), *_pooled(frame, "raulc")])
+    beside = [row | {"measure": name} for name in measured.values("measure") for row in accuracy]
+    means = Frame([*measured, *beside]).summarise(["dataset", "method", "measure", "trial", "metric"], ["data_seed"])
+    rows = means.with_column("strength", lambda row: strength[row["method"], row["trial"]])
+    runs = len(frame.values("data_seed"))
+    return table(
+        rows.sort(lambda row: frame.values("method").index(row["method"]), "measure", "trial"),
+        "Every strength",
+        lines=("method", "dataset", Column("measure", keep=True), Column("strength", keep=True)),
+        heads=metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"}),
+        form=decimals(3),
+        within=("dataset", "method"),
+        note=f"Mean ± standard deviation over {runs} runs, from the weakest strength to the strongest. Bold: the best "
+        "of a method",
+    )
+
+
+@report("sensitivity/fig2")
+def figure_2(frame: Frame) -> Made:
+    """Accuracy of clean images against rAULC of all angles, one point for every network (Figure 2 of the paper)."""
+    words = "One point for every network: strengths × runs. Point at one to see its strength."
+    options = {}
+    for (measure,), own in Frame(points(frame)).by("measure"):
+        chart = partial(cloud_figure, own.rows, "accuracy", "rAULC", tips=TIPS)
+        options[measure] = [Figure(f"fig2-{measure}", f"Accuracy and rAULC by {measure}", words, chart, own.rows)]
+    return Choice("Measure of uncertainty", options)
+
+
+@report("sensitivity/curves")
+def curves(frame: Frame) -> Made:
+    """rAULC against the strength, for every method."""
+    options = {}
+    for (method,), own in Frame(points(frame)).by("method"):
+        shown = [point | {"name": point["measure"]} for point in own]
+        words = "One point for every network. A bound (of ddu, sngp, due) is stronger where it is smaller."
+        chart = partial(cloud_figure, shown, "strength", "rAULC", tips=TIPS, log=True)
+        options[method] = [Figure(f"curve-{method}", f"rAULC against the strength of {method}", words, chart, shown)]
+    return Choice("Method", options)
+
+
+# ---- the page
+
+
+def first_look(study: Study) -> list[Table]:
+    return [correlation_table(study.frame)]
+
+
+def story(study: Study) -> Story:
+    frame = study.frame
+    sections: list[SectionParts] = [
+        ("Correlation", "Does a stronger regularisation help?", [correlation_table(frame), curves(frame)]),
+        ("Accuracy", "What does it cost in accuracy?", [figure_2(frame)]),
+        ("Strengths", "Every strength", [every_strength(frame)]),
+    ]
+    title = f"{study.data}: does more regularisation give a better uncertainty?"
+    return story_of(study, title, _lead(frame), sections, command=registry["sensitivity"].command)
+
+
+def _lead(frame: Frame) -> list[str]:
+    """For which methods a stronger regularisation goes with a higher rAULC, by the first measure, or a lower."""
+    own = [row for row in correlations(frame) if row["measure"] == frame.where(measure=lambda m: m).one("measure")]
+    told = [row for row in own if row.get("p rAULC", 1.0) < LEVEL]
+    lead = [f"{plural(len(frame.values('method')), 'method')}, {len(frame.values('trial'))} strengths each."]
+    for words, sign in (("better", 1), ("worse", -1)):
+        if names := [f"{row['method']} (ρ {number(row['ρ rAULC'], 2)})" for row in told if sign * row["ρ rAULC"] > 0]:
+            lead.append(f"A stronger regularisation goes with a {words} {bare('raulc')} of {listed(names)}.")
+    if rest := [row["method"] for row in own if row not in told]:
+        lead.append(f"No correlation that can be told from none: {listed(rest)}.")
+    return lead

@@ -1,0 +1,57 @@
+"""What `sensitivity` does: the steps of `shift`, for every strength, with turned images in place of corrupted ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nescio.datasets.changes import Rotation
+from nescio.datasets.images import ImageSet, absolute
+from nescio.errors import BadInput
+from nescio.methods import registry as methods
+from nescio.protocols.sensitivity import NAME, VERSION, Plan
+from nescio.protocols.shift.steps import (
+    CLEAN,
+    EVALUATE,
+    Level,
+    average,
+    evaluation_step,
+    plain_trial,
+    refuse_measures,
+    refuse_training,
+    with_strength,
+)
+from nescio.trials import Trial
+from nescio.work.steps import Work
+
+
+def compare(plan: Plan, work: Work) -> Plan:
+    """Does what is missing in the store; returns the plan with its methods and data by their own names."""
+    root = work.context.root
+    plan = replace(plan, data=absolute(plan.data), methods=tuple(methods[name].name for name in plan.methods))
+    if fixed := [name for name in plan.methods if methods[name].strength is None]:
+        having = ", ".join(name for name, method in methods.items() if method.strength)
+        raise BadInput(f"{fixed[0]} has no regularisation strength that could be varied. These have: {having}.")
+    refuse_measures(plan.measures, plan.methods)
+    refuse_training(plan.methods, plan.data, plan.backbone, plan.training, root)
+    levels, trials = levels_of(plan), trials_of(plan)
+    about = NAME, VERSION
+    steps = [evaluation_step(about, average([trial], root), levels, {}, plan.measures, root) for trial in trials]
+    work.evaluate(f"train, {EVALUATE}", steps)
+    return plan
+
+
+def levels_of(plan: Plan) -> dict[Level, ImageSet]:
+    """The test images as they are, and turned."""
+    clean = ImageSet(plan.data)
+    changes = [Rotation(float(degrees)) for degrees in plan.degrees]
+    return {CLEAN: clean} | {(each.condition, each.level): replace(clean, change=each) for each in changes}
+
+
+def trials_of(plan: Plan) -> list[Trial]:
+    """Every strength of every method in every run; `trial` counts strengths from the weakest on."""
+    return [
+        with_strength(plain_trial(plan, name, run, run), number, plan.strengths)
+        for run in range(plan.runs)
+        for name in plan.methods
+        for number in range(plan.strengths)
+    ]

@@ -1,0 +1,379 @@
+"""What `shift` does, in the order of the paper (Postels et al. 2022, §4.1), and what `sensitivity` shares with it.
+
+Train on clean images → choose each method's strength by its validation NLL in run 0 → predict clean and changed
+images → of every set, and of clean images and all levels of one change together: how well each measure ranks right and
+wrong answers → rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio import backbones, datasets, measures, metrics
+from nescio.analysis.bootstrap import wanted_metric
+from nescio.analysis.selection import best_trials
+from nescio.datasets.corruptions import Corruption
+from nescio.datasets.images import ImageSet, absolute
+from nescio.errors import BadInput, Undefined
+from nescio.methods import registry as methods
+from nescio.networks.models import Network, network, trained, with_weights
+from nescio.predict import Keeping, load_dump, predict_step
+from nescio.predictions import Predictions, stack
+from nescio.protocols.shift import NAME, VERSION, Plan
+from nescio.rows import COLUMNS, Row
+from nescio.training import check_batch, facts_of, title_of, train_step
+from nescio.trials import Training, Trial
+from nescio.work.steps import Context, Files, Step, Work, evaluation, table
+from nescio.work.store import Part, Store
+
+Array = NDArray[Any]
+Level = tuple[str, float]  # what was changed, and how much
+CLEAN: Level = ("clean", 0.0)
+KEEPING = Keeping(fields=("logits", "scores"), dtype="float16")
+ANSWERS, RANKING = ("accuracy", "ece", "nll"), ("auroc", "raulc")
+TRAIN, CHOOSE, EVALUATE = "train", "choose strengths", "predict and evaluate"  # stages
+OUT_ROWS = 10_000  # images of each out-of-distribution set, at most
+FAR = 0.05  # below the training accuracy that plain training reaches: undertrained
+UNDERTRAINED = "undertrained"  # the group of the training accuracy of such a network
+
+
+def compare(plan: Plan, work: Work) -> Plan:
+    """Does what is missing in the store; returns the plan with its methods and data by their own names."""
+    if plan.task == "segmentation":
+        raise BadInput("shift compares classifiers of images: omit --task.")
+    root = work.context.root
+    plan = replace(plan, data=absolute(plan.data), methods=tuple(methods[name].name for name in plan.methods))
+    refuse_measures(plan.measures, () if plan.networks else plan.methods)
+    levels, out = levels_of(plan), out_sets(plan)
+    if plan.networks:
+        names = [with_weights(network(name, work.store, root)) for name in plan.networks]
+        predictors = [existing(each, plan.data) for each in names]
+    else:
+        refuse_training(plan.methods, plan.data, plan.backbone, plan.training, root)
+        trials = trials_of(plan, chosen(plan, work))
+        work.do(TRAIN, [train_step(trial, root) for members in trials for trial in members])
+        predictors = [average(members, root) for members in trials if all_trained(members, work)]
+    steps = [evaluation_step((NAME, VERSION), each, levels, out, plan.measures, root) for each in predictors]
+    work.evaluate(EVALUATE, steps)
+    work.note(*mark_undertrained(work.rows, plan.reaches))
+    return plan
+
+
+# ---- the plan, checked before any work
+
+
+def refuse_measures(names: Sequence[str], of: Sequence[str]) -> None:
+    """Refuses measures that neither nescio nor one of these methods has."""
+    scores = {score for name in of for score in methods[name].scores}
+    for name in names:
+        if name.removeprefix(measures.SCORE) not in scores:
+            _ = measures.registry[name]
+
+
+def refuse_training(names: Sequence[str], data: str, backbone: str, training: Training, root: str | None) -> None:
+    """Refuses, before any work, what no trial could do."""
+    if mute := [name for name in names if not methods[name].classifies]:
+        raise BadInput(f"Right and wrong answers are compared, and {mute[0]} learns features without labels: omit it.")
+    dataset = datasets.load(data, root)
+    backbones.build(backbone, dataset.channels, dataset.shape)
+    check_batch(training, len(datasets.splits(dataset, None, 0).train))
+
+
+def levels_of(plan: Plan) -> dict[Level, ImageSet]:
+    """The clean test images, and every corruption at every severity."""
+    clean = ImageSet(plan.data, "given" if plan.networks else "test", limit=plan.limit)
+    changes = [Corruption(name, severity) for name in plan.corruptions for severity in plan.severities]
+    return {CLEAN: clean} | {(each.condition, each.level): replace(clean, change=each) for each in changes}
+
+
+def out_sets(plan: Plan) -> dict[str, ImageSet]:
+    return {name: ImageSet(absolute(name), "outside", limit=OUT_ROWS) for name in plan.out}
+
+
+# ---- trials
+
+
+def with_strength(trial: Trial, number: int, count: int) -> Trial:
+    """The trial at one of `count` strengths of its method, the weakest first; at its default where there is one."""
+    method = methods[trial.method]
+    if count == 1 or method.strength is None:
+        return trial
+    value = method.strengths(count)[number]
+    if method.strength == "spectral":
+        return replace(trial, trial=number, spectral=value)
+    return replace(trial, trial=number, recipe=replace(trial.recipe, **{method.strength: value}))
+
+
+def strength_of(trial: Trial) -> float | None:
+    """The strength of a trial's regularisation; None where its method has none."""
+    name = methods[trial.method].strength
+    return None if name is None else trial.spectral if name == "spectral" else getattr(trial.recipe, name)
+
+
+def plain_trial(plan: Any, method: str, run: int, init_seed: int) -> Trial:
+    """A method at its defaults in one run."""
+    return Trial(
+        method=method,
+        recipe=methods[method].recipe_class(),
+        data=plan.data,
+        backbone=plan.backbone,
+        training=plan.training,
+        spectral=methods[method].spectral_default,
+        data_seed=run,
+        init_seed=init_seed,
+    )
+
+
+def trials_of(plan: Plan, numbers: Mapping[str, int]) -> list[tuple[Trial, ...]]:
+    """The members of every line of the tables in every run: single networks first, then ensembles, which are disjoint.
+
+    numbers  which strength each method has; methods without one were not trained
+    """
+    most = max(plan.members, default=1)
+
+    def members(method: str, run: int, size: int) -> tuple[Trial, ...]:
+        plain = [plain_trial(plan, method, run, run * most + member) for member in range(size)]
+        return tuple(with_strength(trial, numbers[method], plan.strengths) for trial in plain)
+
+    averaged = [name for name in numbers if name in plan.ensembled]
+    lines = [(name, 1) for name in numbers] + [(name, size) for size in sorted(plan.members) for name in averaged]
+    return [members(name, run, size) for name, size in lines for run in range(plan.runs)]
+
+
+# ---- strengths
+
+
+def chosen(plan: Plan, work: Work) -> dict[str, int]:
+    """Method → number of its strength: the one with the lowest NLL of validation images in run 0."""
+    tried = [name for name in plan.methods if plan.strengths > 1 and methods[name].strength]
+    steps = [
+        strength_step(with_strength(plain_trial(plan, name, 0, 0), number, plan.strengths), work.context.root)
+        for name in tried
+        for number in range(plan.strengths)
+    ]
+    work.evaluate(CHOOSE, steps)
+    numbers = {name: 0 for name in plan.methods if name not in tried}
+    if rows := [row for row in work.rows if row["split"] == "val" and row["metric"] == "nll"]:
+        best = best_trials(rows, 1, by=("method",), trials=range(plan.strengths))
+        work.note(*best.notes)
+        numbers |= {name: number for (name,), (number,) in best.items()}
+    return {name: numbers[name] for name in plan.methods if name in numbers}
+
+
+def strength_step(trial: Trial, root: str | None) -> Step:
+    """Trains one strength in run 0 and keeps the NLL of its validation images."""
+    images = ImageSet(trial.data, "val", seed=trial.data_seed)
+    dump = predict_step(trained(trial, root), images, root=root, keeping=KEEPING)
+    make = partial(_strength, trial=trial, dump=dump)
+    return evaluation(NAME, VERSION, title_of(trial), {"step": "strength"}, [dump], make)
+
+
+def _strength(part: Part, context: Context, trial: Trial, dump: Step) -> Files:
+    rows = RowMaker((NAME, VERSION), trial.describe() | {"members": 1}, "val")
+    answers = measures.summary(load_dump(dump, context.store)).answers()
+    rows.add("nll", metrics.nll(answers), answers.n)
+    rows.add("strength", float(strength_of(trial) or 0), answers.n)
+    return table(rows.rows)
+
+
+# ---- who predicts
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """One network, or several whose answers are averaged; `facts` are the columns that name it."""
+
+    networks: tuple[Network, ...]
+    facts: Row
+
+    @property
+    def title(self) -> str:
+        first = self.networks[0]
+        title = title_of(first.trial) if first.trial else first.name
+        return title if len(self.networks) == 1 else f"{len(self.networks)} × {title}"
+
+
+def average(trials: Sequence[Trial], root: str | None) -> Predictor:
+    """What the networks of these trials say together; one alone is an ensemble of one."""
+    facts = trials[0].describe() | {"members": len(trials)}
+    return Predictor(tuple(trained(trial, root) for trial in trials), facts)
+
+
+def existing(each: Network, data: str) -> Predictor:
+    """A network that exists already."""
+    named = {"dataset": data, "method": "pretrained", "backbone": each.name}
+    return Predictor((each,), (each.trial.describe() if each.trial else named) | {"members": 1})
+
+
+def all_trained(trials: Sequence[Trial], work: Work) -> bool:
+    return all(train_step(trial, work.context.root).finished(work.store) for trial in trials)
+
+
+# ---- what is said of each
+
+
+def evaluation_step(
+    about: tuple[str, int],
+    predictor: Predictor,
+    levels: Mapping[Level, ImageSet],
+    out: Mapping[str, ImageSet],
+    names: Sequence[str],
+    root: str | None,
+) -> Step:
+    """Predicts every set, and takes every metric of every set and of the sets of one change together.
+
+    about  name and version of the protocol
+    names  of the measures of uncertainty
+    """
+    # one network after the other: the last one that was built is kept
+    made = [
+        {images: predict_step(each, images, root=root, keeping=KEEPING) for images in (*levels.values(), *out.values())}
+        for each in predictor.networks
+    ]
+    dumps = {level: [steps[images] for steps in made] for level, images in levels.items()}
+    outs = {name: [steps[images] for steps in made] for name, images in out.items()}
+    recipe = {"facts": predictor.facts, "measures": list(names), "levels": list(levels), "out": list(out)}
+    make = partial(_evaluate, about=about, predictor=predictor, dumps=dumps, outs=outs, names=names)
+    return evaluation(*about, predictor.title, recipe, [step for steps in made for step in steps.values()], make)
+
+
+def _evaluate(
+    part: Part,
+    context: Context,
+    about: tuple[str, int],
+    predictor: Predictor,
+    dumps: Mapping[Level, Sequence[Step]],
+    outs: Mapping[str, Sequence[Step]],
+    names: Sequence[str],
+) -> Files:
+    rows = RowMaker(about, predictor.facts)
+    levels = {level: Outcome.of(steps, names, context.store) for level, steps in dumps.items()}
+    for (condition, level), each in levels.items():
+        rows.answers(each, condition=condition, level=level)
+        rows.ranking(each, names, condition=condition, level=level)
+    for change in dict.fromkeys(condition for condition, _ in levels if condition != CLEAN[0]):
+        own = [each for (condition, _), each in levels.items() if condition in (CLEAN[0], change)]
+        rows.ranking(together(own), names, condition=change)
+    for target, steps in outs.items():
+        out = Outcome.of(steps, names, context.store)
+        rows.detection(levels[CLEAN], out, names, target=target, condition=CLEAN[0], level=CLEAN[1])
+    trials = [each.trial for each in predictor.networks if each.trial]
+    facts = [facts_of(train_step(trial, context.root), context.store) for trial in trials]
+    accuracies = [each["train_accuracy"] for each in facts if "train_accuracy" in each]
+    if accuracies:
+        rows.add("train_accuracy", min(accuracies), len(accuracies), split="train")
+    if trials and (strength := strength_of(trials[0])) is not None:
+        rows.add("strength", strength, len(trials), split="train")
+    return table(rows.rows, rows.reasons)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a predictor answers about one set of images, where that can be judged, and its uncertainty by measure."""
+
+    answers: metrics.Answers | None
+    wrong: Array
+    u: Mapping[str, Array]
+    missing: Mapping[str, str]  # measures that it cannot have, and why
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], names: Sequence[str], store: Store) -> Outcome:
+        dump = averaged([load_dump(step, store) for step in steps])
+        u, missing = {}, {}
+        for name in names:
+            try:
+                u[name] = measures.uncertainty(name, dump)
+            except (Undefined, BadInput) as reason:
+                missing[name] = str(reason)
+        judged = dump.judged and (dump.taught is None or bool(dump.taught.all()))
+        answers = measures.summary(dump).answers() if judged else None
+        return cls(answers, np.empty(0, bool) if answers is None else answers.wrong, u, missing)
+
+
+def averaged(dumps: Sequence[Predictions]) -> Predictions:
+    """The dump of an average of members, whose native score is their mutual information; of one, its own."""
+    if len(dumps) == 1:
+        return dumps[0]
+    whole = stack(dumps)
+    return whole.replace(scores={"native": measures.mutual_information(whole)})
+
+
+def together(parts: Sequence[Outcome]) -> Outcome:
+    """Several sets as one, for rankings."""
+    u = {name: np.concatenate([part.u[name] for part in parts]) for name in parts[0].u}
+    return Outcome(None, np.concatenate([part.wrong for part in parts]), u, parts[0].missing)
+
+
+@dataclass
+class RowMaker:
+    """Gathers the rows of one predictor, and the reasons for those that are missing."""
+
+    about: tuple[str, int]
+    facts: Row
+    split: str = "test"
+    rows: list[Row] = field(default_factory=list)
+    reasons: list[Row] = field(default_factory=list)
+
+    def add(self, metric: str, value: float, n: int, **columns: Any) -> None:
+        named = {"protocol": self.about[0], "version": self.about[1], "task": "classification", "calibrated": False}
+        row = dict.fromkeys(COLUMNS) | named | self.facts | {"split": self.split, "metric": metric}
+        self.rows.append(row | {"value": float(value), "n": n} | columns)
+
+    def attempt(self, metric: str, prepared: Any, n: int, **columns: Any) -> None:
+        """A row, or the reason why there is none."""
+        try:
+            self.add(metric, wanted_metric(metric)(prepared), n, **columns)
+        except Undefined as reason:
+            self.because(str(reason), columns.get("measure"), metric)
+
+    def because(self, reason: str, measure: str | None, metric: str | None = None) -> None:
+        whose = {"method": self.facts["method"], "split": self.split, "measure": measure, "metric": metric}
+        if (entry := whose | {"reason": reason}) not in self.reasons:
+            self.reasons.append(entry)
+
+    def answers(self, outcome: Outcome, **columns: Any) -> None:
+        if outcome.answers is None:
+            raise BadInput("The test images have no labels that the network knows: right and wrong cannot be told.")
+        for metric in ANSWERS:
+            self.attempt(metric, outcome.answers, outcome.answers.n, **columns)
+
+    def ranking(self, outcome: Outcome, names: Sequence[str], **columns: Any) -> None:
+        """AUROC and rAULC of right against wrong answers, by every measure."""
+        for name in names:
+            if name in outcome.missing:
+                self.because(outcome.missing[name], name)
+                continue
+            ranked = metrics.Ranking(outcome.u[name], outcome.wrong)
+            for metric in RANKING:
+                self.attempt(metric, ranked, ranked.n, measure=name, **columns)
+
+    def detection(self, clean: Outcome, out: Outcome, names: Sequence[str], **columns: Any) -> None:
+        """AUROC of images of another set against clean ones."""
+        for name in (name for name in names if name in clean.u and name in out.u):
+            u = np.concatenate([clean.u[name], out.u[name]])
+            ranked = metrics.Ranking(u, np.repeat([False, True], [len(clean.u[name]), len(out.u[name])]))
+            self.attempt("auroc", ranked, ranked.n, measure=name, **columns | {"split": "out"})
+
+
+# ---- networks that did not learn
+
+
+def mark_undertrained(rows: Sequence[Row], reaches: float | None) -> list[str]:
+    """Marks the training accuracy of networks far below what plain training reaches; returns sentences that warn."""
+    if reaches is None:
+        return []
+    low = [row for row in rows if row["metric"] == "train_accuracy" and row["value"] < reaches - FAR]
+    for row in low:
+        row["group"] = UNDERTRAINED
+    return [
+        f"Warning: {method} is undertrained: its training accuracy is as low as "
+        f"{min(row['value'] for row in low if row['method'] == method):.3f}, and plain training reaches {reaches:g} "
+        "with this budget. Its rows are no findings about the method."
+        for method in dict.fromkeys(row["method"] for row in low)
+    ]

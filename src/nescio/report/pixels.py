@@ -1,0 +1,36 @@
+"""What counts of pixels tell about a segmentation: its answers, the IoU of every class, and its scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from nescio.analysis.pixels import PixelCounts
+from nescio.report.blocks import Section, Story, Terms, flat
+from nescio.report.tables import COUNT, Column, Head, decimals, metrics, table
+from nescio.report.words import count
+from nescio.rows import Row
+
+
+def pixel_story(counts: PixelCounts, rows: Sequence[Row], reasons: Sequence[str], name: str) -> Story:
+    """`rows` and `reasons` are those of the counts."""
+    overall = [{**row, "of": "all pixels"} for row in rows if "measure" not in row]
+    scores = [row for row in rows if "measure" in row]
+    classes = [
+        {"class": str(label), "iou": float(iou), "pixels": int(counts.confusion[label].sum())}
+        for label, iou in enumerate(counts.iou)
+        if not math.isnan(iou)
+    ]
+    answers, ranked = metrics("miou", "accuracy"), metrics("auroc", "raulc", "aurc")
+    by_class = [Head("IoU", "iou", form=decimals(4)), Head("pixels", "pixels", form=COUNT)]
+    score = Column("measure", "score", keep=True)
+    tables = [
+        table(overall, "Are pixels called what they are?", lines=(Column("of", ""),), heads=answers),
+        table(scores, "Are wrong pixels less sure than right ones?", lines=(score,), heads=ranked) if scores else None,
+        table(classes, "Every class", lines=("class",), heads=by_class, mark="none"),
+    ]
+    gaps = Terms([("", reason) for reason in reasons], "What could not be said")
+    lead = [f"{count(counts.n)} pixels count."]
+    if bound := counts.bound:
+        lead.append(f"Scores are told apart by 16 bits: AUROC, rAULC and AURC are exact to ± {bound:.1g}.")
+    return Story(f"Segmentation: {name}", lead, [Section("", "", flat([*tables, gaps]))])

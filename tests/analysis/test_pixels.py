@@ -1,0 +1,120 @@
+"""Counts of pixels from folders of maps: the metrics of all pixels at once, and sentences when maps do not fit."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nescio import metrics
+from nescio.analysis.pixels import PixelCounts, count_folders
+from nescio.cli import main
+from nescio.errors import BadInput, Undefined
+
+Image = pytest.importorskip("PIL.Image")
+VOID = 255
+
+
+def save(folder, name, array):
+    folder.mkdir(exist_ok=True)
+    if name.endswith(".npz"):
+        np.savez(folder / name, u=array)
+    elif name.endswith(".npy"):
+        np.save(folder / name, array)
+    else:
+        Image.fromarray(array).save(folder / name)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Three images of two shapes, in folders; (truth, answers, scores) of their known pixels."""
+    rng, kept = np.random.default_rng(0), []
+    for number, shape in enumerate([(6, 10), (6, 10), (9, 4)]):
+        truth = rng.integers(0, 4, shape, np.uint8)
+        called = np.where(rng.random(shape) < 0.7, truth, rng.integers(0, 4, shape)).astype(np.uint8)
+        u = (rng.random(shape) + 0.4 * (truth != called)).astype(np.float16)
+        truth[rng.random(shape) < 0.2] = VOID
+        save(tmp_path / "truth", f"{number}.png", truth)
+        save(tmp_path / "answers", f"{number}.png", called)
+        save(tmp_path / "half", f"{number}.npy", u)
+        save(tmp_path / "single", f"{number}.npz", u.astype(np.float32))
+        save(tmp_path / "png", f"{number}.png", (u.astype(np.float64) * 20000).astype(np.uint16))
+        known = truth != VOID
+        kept.append((truth[known], called[known], u[known]))
+    return tmp_path, *(np.concatenate(arrays) for arrays in zip(*kept, strict=True))
+
+
+def test_folders_give_the_metrics_of_all_pixels(folders):
+    place, truth, called, u = folders
+    counts = count_folders(
+        place / "truth", place / "answers", {name: place / name for name in ("half", "single", "png")}
+    )
+    assert counts.miou == pytest.approx(metrics.miou(called, truth, 4))
+    assert counts.accuracy == pytest.approx(np.mean(called == truth)) and counts.n == len(truth)
+    rows, reasons = counts.rows()
+    values = {(row["measure"], row["metric"]): row["value"] for row in rows if "measure" in row}
+    for name in ("auroc", "raulc", "aurc"):
+        exact = getattr(metrics, name)(u.astype(float), truth != called)
+        assert values["half", name] == pytest.approx(exact, abs=1e-12)  # float16 is counted exactly
+        assert abs(values["single", name] - exact) <= counts.bound + 1e-9
+        assert values["png", name] == pytest.approx(exact, abs=counts.bound + 2e-3)
+    assert not reasons and counts.bound < 0.05
+
+
+def test_void_counts_nowhere(folders):
+    place, truth, *_ = folders
+    assert count_folders(place / "truth", place / "answers", {}, None).n > len(truth)
+    counts = PixelCounts.of(np.full((2, 2), VOID), np.zeros((2, 2), np.uint8), {}, 4, VOID)
+    with pytest.raises(Undefined, match="no pixel has a label"):
+        counts.rows()
+
+
+def test_what_is_undefined_has_a_reason():
+    truth = np.array([[0, 1, 1]], np.uint8)
+    rows, reasons = PixelCounts.of(truth, truth, {"u": np.zeros((1, 3), np.float16)}, 2).rows()
+    assert {row["metric"] for row in rows} == {"miou", "accuracy", "aurc"} and len(reasons) == 2
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "array", "words"),
+    [
+        ("answers", "1.png", np.zeros((5, 10), np.uint8), "maps of one image have one size"),
+        ("answers", "1.png", np.zeros((6, 10, 3), np.uint8), "is no label map: it needs one channel of 8 bits"),
+        ("answers", "1.png", np.full((6, 10), VOID, np.uint8), "calls pixels 255, which is void"),
+        ("half", "1.npy", np.zeros((6, 10, 2)), "scores are one number a pixel"),
+        ("half", "1.npy", np.full((6, 10), np.nan, np.float16), "u is NaN"),
+        ("half", "1.npy", np.zeros((6, 10), np.float32), "count all shards in one dtype"),
+        ("truth", "9.png", np.zeros((6, 10), np.uint8), "predictions have no map 9, which the labels have"),
+    ],
+)
+def test_maps_that_do_not_fit_are_one_sentence(folders, folder, name, array, words):
+    place = folders[0]
+    save(place / folder, name, array)
+    with pytest.raises(BadInput, match=words):
+        count_folders(place / "truth", place / "answers", {"half": place / "half"})
+
+
+def test_folders_that_are_not_there(folders):
+    place = folders[0]
+    with pytest.raises(BadInput, match="There is no folder"):
+        count_folders(place / "nowhere", place / "answers", {})
+    with pytest.raises(BadInput, match=r"holds no maps of pixels: they are .png files"):
+        count_folders(place / "half", place / "answers", {})
+    (place / "answers" / "2.png").write_bytes(b"no image")
+    with pytest.raises(BadInput, match="cannot be read as an image"):
+        count_folders(place / "truth", place / "answers", {})
+
+
+def test_the_command(folders, capsys):
+    place, truth, called, u = folders
+    words = ["evaluate", "--labels", str(place / "truth"), "--predictions", str(place / "answers")]
+    assert main([*words, "--scores", f"u={place / 'half'}", "--scores", str(place / "single"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    found = {(row.get("measure"), row["metric"]): row["value"] for row in rows}
+    assert found[None, "miou"] == pytest.approx(metrics.miou(called, truth, 4))
+    assert found["u", "auroc"] == pytest.approx(metrics.auroc(u.astype(float), truth != called))
+    assert ("single", "raulc") in found
+    assert main(words) == 0 and "Every class" in capsys.readouterr().out
+    assert main([*words, "--void", "none"]) == 0
+    assert main(["evaluate", "--predictions", str(place / "answers")]) == 2
+    assert "name the folders --labels and --predictions" in capsys.readouterr().err
+    assert main([*words, "--scores", str(place / "half"), "--scores", f"half={place / 'single'}"]) == 2

@@ -1,0 +1,75 @@
+"""Dumps that were damaged on their way, given by hand to every command that reads dumps: one sentence, exit code 2."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from nescio.cli import main
+from nescio.predictions import Predictions
+
+COMMANDS = {
+    "evaluate": "evaluate {file}",
+    "evaluate --val": "evaluate {whole} --val {file}",
+    "evaluate --ood": "evaluate {whole} --ood far={file}",
+    "compare": "compare {whole} {file} --bootstrap 20",
+    "threshold": "threshold {file} --risk 0.3",
+    "threshold --check": "threshold {whole} --risk 0.3 --check {file}",
+    "choose": "choose {whole} {file}",
+    "rank": "rank mine={whole},{file}",
+    "reliability": "reliability {whole} {file}",
+    "imagenot": "imagenot --data digits --features {file}",
+    "run selective": "run selective {file} --store {store}",
+    "run cood": "run cood --pair mine={file},{whole} --store {store}",
+}
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dumps")
+    labels = np.random.default_rng(0).integers(0, 4, 300)
+    for seed, names in enumerate((["whole.npz"], ["a.npz", "a.safetensors", "a.parquet", "a.csv", "a"])):
+        rng = np.random.default_rng(seed)
+        logits = (3 * np.eye(4)[labels] + rng.normal(size=(300, 4))).astype(np.float32)
+        dump = Predictions(labels=labels, logits=logits, embeddings=rng.normal(size=(300, 6)).astype(np.float32))
+        for name in names:
+            dump.save(folder / name)
+    return folder
+
+
+def damaged(source, goal, how):
+    """A copy with one bit flipped in the middle of its largest file, or with that file cut."""
+    if source.is_dir():
+        shutil.copytree(source, goal)
+        file = max((path for path in goal.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    else:
+        file = shutil.copy(source, goal)
+    content = bytearray(file.read_bytes())
+    if how == "flipped":
+        content[len(content) // 2] ^= 0x40
+    file.write_bytes(content if how == "flipped" else content[: 2 * len(content) // 3])
+    return goal
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [(name, how) for name in ("a.npz", "a.safetensors", "a.parquet", "a") for how in ("flipped", "cut")]
+    + [("a.csv", "cut")],  # one digit for another cannot be seen in a plain text
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_damaged_dump_is_a_sentence(dumps, tmp_path, capsys, command, name, how):
+    file = damaged(dumps / name, tmp_path / f"bad{(dumps / name).suffix}", how)
+    words = COMMANDS[command].format(file=file, whole=dumps / "whole.npz", store=tmp_path / "store").split()
+    assert main(words) == 2
+    said = capsys.readouterr()
+    complaint = [line for line in said.err.splitlines() if str(file) in line]
+    assert len(complaint) == 1 and complaint[0].endswith((".", "again.")), said.err
+    assert said.out == "" and "Traceback" not in said.err
+
+
+def test_a_whole_safetensors_file_of_others_needs_no_checksum(dumps, tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    save_file(load_file(dumps / "a.safetensors"), tmp_path / "b.safetensors")
+    ours, theirs = Predictions.load(dumps / "a.safetensors"), Predictions.load(tmp_path / "b.safetensors")
+    np.testing.assert_array_equal(ours.logits, theirs.logits)

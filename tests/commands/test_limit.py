@@ -1,0 +1,54 @@
+"""--limit N: a random part of the rows, the same for the same seed, stamped on whatever is made of it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nescio.cli import main
+from nescio.predictions import Predictions
+
+COMMANDS = {
+    "choose": "choose a.npz b.npz --bootstrap 20",
+    "rank": "rank mine=a.npz,b.npz --bootstrap 20 --components 0",
+    "reliability": "reliability a.npz b.npz --components 0",
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    labels = np.random.default_rng(0).integers(0, 4, 300)
+    for seed, name in enumerate("ab"):
+        rng = np.random.default_rng(seed)
+        logits = 2 * np.eye(4)[labels] + rng.normal(size=(300, 4))
+        Predictions(labels=labels, logits=logits, embeddings=rng.normal(size=(300, 5))).save(tmp_path / f"{name}.npz")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_part_of_the_rows_is_drawn_and_stamped(folder, capsys, command):
+    words = COMMANDS[command].split()
+    answers = {}
+    for seed in ("0", "1"):
+        assert main([*words, "--limit", "100", "--seed", seed, "--json"]) == 0
+        answers[seed] = json.loads(capsys.readouterr().out)
+        assert answers[seed]["n"] == 100
+        assert f"A random part: 100 of 300 rows (seed {seed})." in answers[seed]["notes"]
+    assert answers["0"] | {"notes": 0} != answers["1"] | {"notes": 0}, "another seed draws other rows"
+    assert main([*words, "--limit", "100"]) == 0
+    said = capsys.readouterr()
+    assert "A random part: 100 of 300 rows (seed 0)." in said.out + said.err
+    assert main([*words, "--limit", "300", "--json"]) == 0
+    assert not any("random part" in note for note in json.loads(capsys.readouterr().out)["notes"])
+    assert main([*words, "--limit", "0"]) == 2
+    assert "at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["rank", "reliability"])
+def test_the_page_is_stamped_too_and_scores_lie_beside_it(folder, capsys, command):
+    assert main([*COMMANDS[command].split(), "--limit", "100", "--to", "out,scores.csv"]) == 0
+    assert "A random part: 100 of 300 rows (seed 0)." in (folder / "out/index.html").read_text()
+    said = capsys.readouterr().out
+    assert "scores.csv holds the scores of 100 rows." in said and "The page is out/index.html." in said
+    assert (folder / "scores.csv").read_text().count("\n") == 101

@@ -1,0 +1,85 @@
+"""The published files of corrupted images: read as they are, mapped, and refused where they are of other images."""
+
+import numpy as np
+import pytest
+import torch
+
+from nescio.datasets import base, load, shifts
+from nescio.datasets.changes import Change
+from nescio.datasets.images import ImageSet
+from nescio.datasets.shifts import PublishedCorruption, published_corruptions
+from nescio.errors import BadInput
+from nescio.identity import to_json
+from nescio.predictions.containers import map_npy
+
+N = 7
+
+
+@pytest.fixture
+def files(tmp_path):
+    """An npz of images and, beside it, a folder of two corruptions of its test images. (data, folder, arrays)"""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 256, (20, 8, 8, 3), np.uint8), np.arange(20) % 3
+    np.savez(tmp_path / "set.npz", x_train=x[N:], y_train=y[N:], x_test=x[:N], y_test=y[:N])
+    folder = tmp_path / "set-C"
+    folder.mkdir()
+    arrays = {name: rng.integers(0, 256, (5 * N, 8, 8, 3), np.uint8) for name in ("fog", "snow")}
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    np.save(folder / "labels.npy", np.tile(y[:N], 5))
+    base._load.cache_clear()
+    return f"npz:{tmp_path / 'set.npz'}", folder, arrays
+
+
+def test_every_image_meets_its_corrupted_twin(files):
+    data, folder, arrays = files
+    changes = published_corruptions(folder, data, ("snow", "fog"), (2, 5))
+    assert [(each.condition, each.level) for each in changes] == [("snow", 2), ("snow", 5), ("fog", 2), ("fog", 5)]
+    shown = ImageSet(data, change=changes[3]).load()
+    raw, index = torch.from_numpy(shown.images.pixels), torch.from_numpy(shown.index)
+    assert torch.equal(changes[3].apply(raw, index), torch.from_numpy(arrays["fog"][4 * N :]))
+    some = torch.tensor([5, 0, 3])
+    assert torch.equal(changes[0].apply(raw[some], index[some]), torch.from_numpy(arrays["snow"][N + some.numpy()]))
+    assert isinstance(changes[0], Change) and len({to_json(change) for change in changes}) == 4
+
+
+def test_files_are_mapped_and_not_read(files, monkeypatch):
+    data, folder, _ = files
+    (change,) = published_corruptions(folder, data, ("fog",), (1,))
+    seen = []
+    monkeypatch.setattr(shifts, "map_npy", lambda path: seen.append(map_npy(path)) or seen[-1])
+    change.apply(torch.zeros(1, 8, 8, 3), torch.tensor([change.first]))
+    assert isinstance(seen[0].base, np.memmap)
+
+
+def test_other_bytes_have_another_key(files):
+    data, folder, arrays = files
+    (before,) = published_corruptions(folder, data, ("fog",), (1,))
+    np.save(folder / "fog.npy", 255 - arrays["fog"])
+    (after,) = published_corruptions(folder, data, ("fog",), (1,))
+    assert before.revision != after.revision
+
+
+def test_training_images_have_no_corrupted_twin(files):
+    data, folder, _ = files
+    train = load(data).train
+    (change,) = published_corruptions(folder, data, ("fog",), (1,))
+    with pytest.raises(BadInput, match="corrupted test images only"):
+        change.apply(torch.from_numpy(train.pixels), torch.from_numpy(train.index))
+
+
+def test_what_does_not_fit_is_said_in_a_sentence(files):
+    data, folder, arrays = files
+    with pytest.raises(BadInput, match=r"frost\.npy cannot be read: No such file"):
+        published_corruptions(folder, data, ("fog", "frost"))
+    with pytest.raises(BadInput, match="from 1 to 5, not 6"):
+        published_corruptions(folder, data, ("fog",), (6,))
+    np.save(folder / "snow.npy", arrays["snow"][:-1])
+    with pytest.raises(BadInput, match=r"uint8 of \(35, 8, 8, 3\) is expected"):
+        published_corruptions(folder, data, ("snow",))
+    np.save(folder / "labels.npy", np.zeros(5 * N, np.int64))
+    with pytest.raises(BadInput, match="does not hold the labels of the test images"):
+        published_corruptions(folder, data, ("fog",))
+    with pytest.raises(BadInput, match="There is nothing at"):
+        published_corruptions(folder / "none", data, ("fog",))
+    assert PublishedCorruption(str(folder), "fog", 3, "abc", 0).condition == "fog"

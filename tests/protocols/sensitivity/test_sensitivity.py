@@ -1,0 +1,152 @@
+"""Strengths × runs × angles: what is pooled, what correlates, and what stands on the page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+import torch
+
+from nescio import metrics
+from nescio.cli import main
+from nescio.datasets.changes import Rotation
+from nescio.datasets.images import ImageSet
+from nescio.errors import BadInput
+from nescio.methods import registry as methods
+from nescio.networks.models import trained
+from nescio.predict import load_dump, predict_step
+from nescio.protocols import base
+from nescio.protocols.sensitivity import PRESETS, reports, steps
+from nescio.protocols.shift.steps import KEEPING, strength_of
+from nescio.report.blocks import figures_of, tables_of
+from nescio.report.frame import Frame
+from nescio.work.launchers import start
+from nescio.work.steps import Context, Work
+from nescio.work.store import Store
+
+PLAN = replace(
+    PRESETS["small"],
+    methods=("duq", "ddu"),
+    strengths=2,
+    runs=2,
+    degrees=(60.0, 180.0),
+    training=replace(PRESETS["small"].training, epochs=1),
+)
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory):
+    return Context(Store(tmp_path_factory.mktemp("sensitivity") / "store"), device="cpu")
+
+
+def run(plan, context):
+    with start("local", 0) as launcher:
+        return base.run(base.registry["sensitivity"], plan, Work(context, launcher))
+
+
+@pytest.fixture(scope="module")
+def study(context):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    study = run(PLAN, context)
+    torch.set_num_threads(threads)
+    assert study.failures == []
+    return study
+
+
+def test_the_plan_is_the_papers():
+    paper = PRESETS["paper"]
+    assert set(paper.methods) == {"duq", "sngp", "mir", "ddu"} and (paper.data, paper.backbone) == ("mnist", "mlp")
+    assert paper.degrees == tuple(range(20, 181, 20)) and paper.strengths >= 8 and paper.runs == 5
+    angles = [level for condition, level in steps.levels_of(paper) if condition == "rotation"]
+    assert angles == [20.0 * step for step in range(1, 10)]
+
+
+def test_every_strength_meets_every_run():
+    trials = steps.trials_of(PLAN)
+    assert len(trials) == len(set(trials)) == 2 * 2 * 2
+    assert {(trial.data_seed, trial.init_seed) for trial in trials} == {(0, 0), (1, 1)}
+    bounds = {trial.trial: strength_of(trial) for trial in trials if trial.method == "ddu"}
+    assert bounds[0] == 12.0 and bounds[1] == 0.5  # the smaller bound is the stronger one
+
+
+def test_all_angles_are_pooled(study, context):
+    (trial,) = [each for each in steps.trials_of(PLAN) if (each.method, each.trial, each.data_seed) == ("ddu", 0, 1)]
+    u, wrong = [], []
+    for change in (None, Rotation(60.0), Rotation(180.0)):
+        images = ImageSet("digits", change=change)
+        dump = load_dump(predict_step(trained(trial), images, keeping=KEEPING), context.store)
+        u.append(dump.scores["density"])
+        wrong.append(np.asarray(dump.logits[:, 0]).argmax(1) != dump.labels)
+    expected = metrics.raulc(np.concatenate(u), np.concatenate(wrong))
+    (point,) = Frame(reports.points(study.frame)).where(method="ddu", trial=0, data_seed=1, measure="native")
+    assert point["rAULC"] == pytest.approx(expected)
+    assert point["accuracy"] == pytest.approx(1 - wrong[0].mean()) and point["strength"] == 12.0
+
+
+def test_the_correlation_is_spearmans_with_its_p_value():
+    from scipy.stats import spearmanr
+
+    rng = np.random.default_rng(1)
+    a = np.repeat(np.arange(8), 5)
+    b = a / 10 + rng.normal(size=40)
+    expected = spearmanr(a, b)
+    assert reports.correlation(a.tolist(), b.tolist()) == pytest.approx((expected.statistic, expected.pvalue))
+    assert reports.correlation([1, 2, 3], [4, 5, 6]) == (1.0, 0.0)
+
+
+def made_up(method, effect, bound=False):
+    """Rows of eight strengths in five runs; the stronger, the higher rAULC by `effect`."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for trial in range(8):
+        for seed in range(5):
+            base = {"dataset": "digits", "method": method, "trial": trial, "data_seed": seed, "level": None}
+            value = 0.5 + effect * trial / 8 + rng.normal(scale=0.01)
+            strength = 2.0 ** (-trial if bound else trial)
+            rows += [
+                base | {"metric": "raulc", "measure": "native", "condition": "rotation", "value": value},
+                base | {"metric": "accuracy", "measure": None, "condition": "clean", "value": 0.9 - value / 9},
+                base | {"metric": "strength", "measure": None, "condition": None, "value": strength},
+            ]
+    return rows
+
+
+def test_a_smaller_bound_counts_as_stronger():
+    frame = Frame(
+        [*made_up("mir", 0.3), *made_up("ddu", 0.3, bound=True), *made_up("duq", -0.3), *made_up("sngp", 0.0)]
+    )
+    found = {row["method"]: row for row in reports.correlations(frame)}
+    assert found["mir"]["ρ rAULC"] == found["ddu"]["ρ rAULC"] > 0.9 and found["ddu"]["p rAULC"] < 1e-6
+    assert found["duq"]["ρ rAULC"] < -0.9 and found["sngp"]["p rAULC"] > 0.05
+    lead = " ".join(reports._lead(frame))
+    assert "better rAULC of mir" in lead and "worse rAULC of duq" in lead and "told from none: sngp" in lead
+
+
+def test_a_method_without_a_strength_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="erm has no regularisation strength"):
+        run(replace(PLAN, methods=("duq", "erm")), Context(Store(tmp_path / "store"), device="cpu"))
+    assert not (tmp_path / "store").exists()
+    assert {name for name in methods if methods[name].strength} >= {"duq", "sngp", "mir", "ddu"}
+
+
+def test_the_command_shows_the_table_and_writes_the_page(study, context, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("nescio.report.pages.drawable", lambda: False)
+    words = ["run", "sensitivity", "--methods", "duq,ddu", "--strengths", "2", "--runs", "2", "--degrees", "60,180"]
+    words += ["--epochs", "1", "--workers", "0", "--device", "cpu", "--report", str(tmp_path / "page")]
+    before = {run.key for run in context.store.runs()}
+    assert main([*words, "--store", str(context.store.root)]) == 0
+    assert "ρ, rAULC" in capsys.readouterr().out and (tmp_path / "page" / "index.html").is_file()
+    assert {run.key for run in context.store.runs()} == before  # nothing was done twice
+
+
+def test_the_story_holds_every_table_and_figure(study):
+    story = reports.story(study)
+    assert len(tables_of(story)) == 2 and len(figures_of(story)) == 2 + 2
+    assert all(figure.chart() for figure in figures_of(story))
+    line = reports.every_strength(study.frame).cells()[("ddu", "native", "0.5"), "rAULC ↑"]
+    runs = Frame(reports.points(study.frame)).where(method="ddu", trial=1, measure="native").column("rAULC")
+    assert line.value == pytest.approx(np.mean(runs)) and line.n == len(runs) == 2

@@ -1,0 +1,411 @@
+"""The protocol, piece by piece: which networks, which strength, what is pooled, and what stands on the page."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+import torch
+
+from nescio import measures, metrics, predict
+from nescio.cli import main
+from nescio.datasets.corruptions import CORRUPTIONS, Corruption
+from nescio.datasets.images import ImageSet
+from nescio.errors import BadInput
+from nescio.methods import registry as methods
+from nescio.networks.models import trained
+from nescio.predict import load_dump, predict_step
+from nescio.predictions import stack
+from nescio.protocols import base
+from nescio.protocols.shift import PRESETS, Plan, reports, steps
+from nescio.report.blocks import figures_of, tables_of
+from nescio.report.frame import Frame
+from nescio.report.studies import read_study
+from nescio.training import facts_of, train_step
+from nescio.trials import Training
+from nescio.work.launchers import start
+from nescio.work.steps import Context, Work
+from nescio.work.store import Store
+from warm import Warm
+from zoo_help import checkpoint, pack
+
+pytest_plugins = ("zoo_fixtures",)
+OPTIONS = (
+    *("run", "shift", "--methods", "erm,ddu,mc-dropout", "--backbone", "mlp", "--runs", "2", "--strengths", "3"),
+    *("--members", "2", "--corruptions", "gaussian_noise,contrast", "--severities", "1,5", "--epochs", "2"),
+    *("--workers", "0", "--device", "cpu"),
+)
+PLAN = replace(
+    PRESETS["small"],
+    methods=("erm", "ddu", "mc-dropout"),
+    backbone="mlp",
+    strengths=3,
+    members=(2,),
+    corruptions=("gaussian_noise", "contrast"),
+    severities=(1, 5),
+    training=replace(PRESETS["small"].training, epochs=2),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("shift")
+
+
+@pytest.fixture(scope="module")
+def context(place):
+    return Context(Store(place / "store"), device="cpu")
+
+
+def run(plan, context):
+    with start("local", 0) as launcher:
+        return base.run(base.registry["shift"], plan, Work(context, launcher))
+
+
+@pytest.fixture(scope="module")
+def calls():
+    """What was computed while the study was made."""
+    return {"built": [], "corrupted": []}
+
+
+@pytest.fixture(scope="module")
+def study(context, place, calls):
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (40, 8, 8, 1), np.uint8), np.arange(40) % 3
+    np.savez(place / "noise.npz", x_train=images[:20], y_train=labels[:20], x_test=images[20:], y_test=labels[20:])
+    build, apply = predict.build, Corruption.apply
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predict, "build", lambda network, *rest: calls["built"].append(network) or build(network, *rest))
+        patch.setattr(Corruption, "apply", lambda self, *rest: calls["corrupted"].append(self) or apply(self, *rest))
+        predict._last_built.cache_clear()
+        predict._kept.clear()
+        study = run(replace(PLAN, out=(f"npz:{place / 'noise.npz'}",)), context)
+    assert study.failures == []
+    return study
+
+
+def dump(trial, context, change=None, split="test", **more):
+    images = ImageSet("digits", split, change=change, **more)
+    return load_dump(predict_step(trained(trial), images, keeping=steps.KEEPING), context.store)
+
+
+def value(study, **facts):
+    """The one number with these facts."""
+    (found,) = [row for row in study.rows if all(row[name] == wanted for name, wanted in facts.items())]
+    return found["value"]
+
+
+def lines(plan=PLAN, **numbers):
+    return steps.trials_of(plan, {"erm": 0, "ddu": 1, "mc-dropout": 0} | numbers)
+
+
+# ---- which networks
+
+
+def test_data_and_init_seeds_move_with_the_run_and_ensembles_are_disjoint():
+    members = {}
+    for trials in lines(replace(PLAN, runs=3, members=(2, 4))):
+        assert {trial.data_seed for trial in trials} == {trials[0].data_seed}
+        members[trials[0].method, len(trials), trials[0].data_seed] = [trial.init_seed for trial in trials]
+    assert members["erm", 4, 0] == [0, 1, 2, 3] and members["erm", 2, 1] == [4, 5] and members["ddu", 1, 2] == [8]
+    every = [seed for (_, size, _), seeds in members.items() if size == 4 for seed in seeds]
+    assert len(every) == len(set(every)) == 12
+    assert not any(method != "erm" and size > 1 for method, size, _ in members)
+    assert {size for _, size, _ in members} == {1, 2, 4}
+
+
+def test_other_methods_can_be_averaged_too():
+    sizes = {(trials[0].method, len(trials)) for trials in lines(replace(PLAN, ensembled=("ddu", "mc-dropout")))}
+    assert sizes == {("erm", 1), ("ddu", 1), ("mc-dropout", 1), ("ddu", 2), ("mc-dropout", 2)}
+
+
+@pytest.mark.parametrize("name", [name for name in methods if methods[name].strength])
+def test_strengths_run_from_the_weakest_to_the_strongest(name):
+    trials = [steps.with_strength(steps.plain_trial(PLAN, name, 0, 0), number, 4) for number in range(4)]
+    values = [steps.strength_of(trial) for trial in trials]
+    assert [trial.trial for trial in trials] == [0, 1, 2, 3] and len(set(values)) == 4
+    assert values == sorted(values, reverse=methods[name].stronger == "smaller")
+    assert steps.with_strength(trials[0], 0, 1) == trials[0]  # one strength: as it is
+
+
+def test_the_chosen_strength_has_the_lowest_validation_nll(study, context):
+    losses = []
+    for number in range(3):
+        trial = steps.with_strength(steps.plain_trial(PLAN, "ddu", 0, 0), number, 3)
+        held = dump(trial, context, split="val")
+        p = np.exp(np.asarray(held.logits[:, 0], np.float64))
+        losses.append(-np.log((p / p.sum(1, keepdims=True))[np.arange(len(held)), held.labels]).mean())
+        assert losses[-1] == pytest.approx(value(study, split="val", method="ddu", trial=number, metric="nll"))
+    tested = {row["trial"] for row in study.rows if row["method"] == "ddu" and row["split"] == "test"}
+    assert tested == {int(np.argmin(losses))} and len(set(losses)) == 3
+    chosen = [labels[-1] for labels, cells in reports.strengths(study.frame).lines if cells[1] is not None]
+    assert chosen == [f"{methods['ddu'].strengths(3)[int(np.argmin(losses))]:g}"]
+
+
+def test_one_strength_is_the_default_and_none_is_tried(context):
+    with start("local", 0) as launcher:
+        work = Work(context, launcher)
+        assert steps.chosen(replace(PLAN, strengths=1), work) == {"erm": 0, "ddu": 0, "mc-dropout": 0}
+    assert work.rows == []
+    (ddu,) = {trial.recipe for trials in lines(replace(PLAN, strengths=1)) for trial in trials if trial.method == "ddu"}
+    assert ddu == methods["ddu"].recipe_class()
+
+
+# ---- what is said of them
+
+
+def by_hand(member_dumps):
+    """(entropy, wrong) of an average of members."""
+    z = np.concatenate([np.asarray(each.logits, np.float64) for each in member_dumps], 1)
+    p = np.exp(z - z.max(-1, keepdims=True))
+    p = (p / p.sum(-1, keepdims=True)).mean(1)
+    return -(p * np.log(p)).sum(1), p.argmax(1) != member_dumps[0].labels
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_pooling_is_clean_and_all_severities_of_a_corruption_together(study, context, size):
+    (trials,) = [each for each in lines() if (each[0].method, each[0].data_seed, len(each)) == ("erm", 1, size)]
+    facts = {"method": "erm", "members": size, "data_seed": 1, "split": "test"}
+    pooled = []
+    for name in PLAN.corruptions:
+        u, wrong = [], []
+        for change in (None, Corruption(name, 1), Corruption(name, 5)):
+            here = by_hand([dump(trial, context, change) for trial in trials])
+            level = {"condition": change.name, "level": change.severity} if change else {"condition": "clean"}
+            assert value(study, **facts, **level, metric="accuracy") == pytest.approx(1 - here[1].mean())
+            auroc = metrics.auroc(*here)
+            assert value(study, **facts, **level, metric="auroc", measure="entropy") == pytest.approx(auroc, abs=1e-6)
+            u.append(here[0])
+            wrong.append(here[1])
+        expected = metrics.raulc(np.concatenate(u), np.concatenate(wrong))
+        found = value(study, **facts, condition=name, level=None, metric="raulc", measure="entropy")
+        assert found == pytest.approx(expected, abs=1e-6)
+        pooled.append(found)
+    mean = reports.pooled(study.frame).where(method="erm", members=size, data_seed=1, metric="raulc", measure="entropy")
+    assert mean.one() == pytest.approx(fmean(pooled)) and pooled[0] != pooled[1]
+
+
+def test_an_ensemble_of_one_is_its_member_and_one_of_two_has_its_mutual_information(study, context):
+    first, second = next(trials for trials in lines() if len(trials) == 2)
+    a, b = dump(first, context), dump(second, context)
+    assert steps.averaged([a]) is a
+    both = steps.averaged([a, b])
+    assert np.array_equal(both.scores["native"], measures.mutual_information(stack([a, b])))
+    same = steps.averaged([a, a])
+    assert np.allclose(measures.entropy(same), measures.entropy(a)) and np.allclose(same.scores["native"], 0, atol=1e-6)
+
+
+def test_a_method_without_a_score_of_its_own_says_so_and_has_the_entropy(study):
+    assert {row["measure"] for row in study.rows if row["method"] == "erm" and row["members"] == 1} == {None, "entropy"}
+    assert any(row["method"] == "erm" and row["measure"] == "native" for row in study.reasons)
+    assert {row["measure"] for row in study.rows if row["method"] == "ddu"} == {None, "native", "entropy"}
+
+
+def test_images_of_another_set_against_clean_ones(study, context, place):
+    (trial,) = lines()[0]
+    data = f"npz:{place / 'noise.npz'}"
+    images = ImageSet(data, "outside", limit=steps.OUT_ROWS)
+    out = load_dump(predict_step(trained(trial), images, keeping=steps.KEEPING), context.store)
+    u, others = by_hand([dump(trial, context)])[0], measures.entropy(out)
+    assert len(others) == 40
+    wins = (others[:, None] > u).mean() + (others[:, None] == u).mean() / 2
+    facts = {"method": "erm", "members": 1, "data_seed": 0, "metric": "auroc"}
+    assert value(study, **facts, split="out", target=data) == pytest.approx(wins, abs=1e-6)
+
+
+def test_every_corruption_is_computed_once_and_every_network_built_once(study, calls):
+    corrupted = [(change.name, change.severity) for change in calls["corrupted"]]
+    blocks = -(-len(ImageSet("digits").load()) // predict.BATCH)
+    assert len(corrupted) == 2 * 2 * blocks  # two corruptions at two severities, not once for each of ten networks
+    networks = [network.name for network in calls["built"]]
+    # run 0's ddu is built for its validation images and again for the test images; first members for their ensembles
+    assert len(networks) <= len(set(networks)) + 3 and len(set(networks)) == 3 * 2 + 2 + 2
+
+
+def test_what_has_no_room_is_computed_again(monkeypatch, context, study):
+    (trial,) = lines()[0]
+    shown = ImageSet("digits", change=Corruption("fog", 2)).load()
+    network, here = trained(trial), predict.runtime("cpu")
+    predict._kept.clear()
+    monkeypatch.setattr(predict, "ROOM", 0)
+    first = [x for x, _ in predict.inputs(network, shown, context.store, here, 200)]
+    assert predict._kept == {}
+    monkeypatch.setattr(predict, "ROOM", shown.images.held.read(shown.images.rows).nbytes)
+    again = [x for x, _ in predict.inputs(network, shown, context.store, here, 100)]
+    assert len(predict._kept) == 1
+    kept = [x for x, _ in predict.inputs(network, shown, context.store, here, 300)]
+    assert torch.equal(torch.cat(first), torch.cat(again)) and torch.equal(torch.cat(first), torch.cat(kept))
+    other = ImageSet("digits", change=Corruption("fog", 3)).load()
+    list(predict.inputs(network, other, context.store, here, 300))
+    assert len(predict._kept) == 1  # full
+
+
+# ---- networks that did not learn
+
+
+def test_undertrained_networks_are_marked_and_keep_their_rows(study, context):
+    trial = steps.plain_trial(PLAN, "erm", 0, 0)
+    learnt = facts_of(train_step(trial), context.store)["train_accuracy"]
+    easy = run(replace(PLAN, reaches=None), context)
+    assert reports.undertrained_lines(easy.frame) == [] and not any("undertrained" in note for note in easy.notes)
+    hard = run(replace(PLAN, methods=("erm",), reaches=min(1.0, learnt + 0.06)), context)
+    assert reports.undertrained_lines(hard.frame) == ["erm"] and any("undertrained" in note for note in hard.notes)
+    assert len([row for row in hard.rows if row["metric"] == "raulc"]) > 0
+    assert any("undertrained" in labels[0] for labels, _ in reports.table_2(hard.frame).lines)
+    assert any("Undertrained" in sentence for sentence in reports.story(hard).lead)
+
+
+# ---- networks that exist already
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_checkpoint_of_ones_own_is_not_trained(tmp_path, capsys):
+    file = checkpoint(tmp_path / "mine.safetensors", "test_resnet", num_classes=10)
+    data = pack(tmp_path / "val.npz", n=12, classes=10)
+    words = ["--data", f"npz:{data}", "--networks", f"test_resnet@{file}", "--corruptions", "fog,contrast"]
+    words += ["--severities", "2", "--workers", "0", "--device", "cpu", "--store", str(tmp_path / "store"), "--json"]
+    assert main(["run", "shift", *words]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["backbone"] for row in rows} == {f"test_resnet@{file}"}
+    assert {row["condition"] for row in rows} == {"clean", "fog", "contrast"}
+    assert not (tmp_path / "store" / "train").exists()
+    assert not list((tmp_path / "store").rglob("*.png"))  # no corrupted image on the disk
+
+
+def test_a_trial_of_the_store_gives_the_rows_it_had(study, context):
+    key = train_step(lines()[0][0]).key
+    again = run(replace(PLAN, networks=(f"store:{key}",)), context)
+    facts = {"method": "erm", "members": 1, "metric": "raulc", "condition": "contrast", "level": None}
+    assert value(again, **facts) == value(study, data_seed=0, measure="entropy", **facts)
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"methods": ("simclr",)}, "simclr learns features without labels"),
+        ({"measures": ("entropie",)}, "entropie"),
+        ({"measures": ("kernel",)}, "kernel"),  # of duq, which is not there
+        ({"corruptions": ("rain",)}, "no corruption named 'rain'"),
+        ({"severities": (6,)}, "severity from 1 to 5"),
+        ({"members": (1,)}, "at least two members"),
+        ({"reaches": 97.0}, "between 0 and 1"),
+        ({"backbone": "resnet1"}, "no backbone named"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_any_work(tmp_path, change, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        run(replace(PLAN, **change), Context(Store(tmp_path / "store"), device="cpu"))
+    assert not (tmp_path / "store").exists()
+
+
+# ---- through the command
+
+
+def test_the_presets_are_what_they_say():
+    assert PRESETS["paper"].backbone == "resnet50" and PRESETS["paper"].runs == 5
+    gpu = PRESETS["gpu"]
+    expected = Training(
+        rate=0.4, warmup=4.0, decay=5e-4, epochs=20, batch=512, schedule="cosine", nesterov=True, border="reflect"
+    )
+    assert (gpu.data, gpu.backbone, gpu.runs, gpu.training) == ("cifar10", "resnet18", 3, expected)
+    assert Plan().corruptions == CORRUPTIONS and Plan().severities == (1, 2, 3, 4, 5)
+
+
+def test_the_command_shows_the_table_and_writes_the_page(study, place, capsys, monkeypatch):
+    monkeypatch.setattr("nescio.report.pages.drawable", lambda: False)
+    assert main([*OPTIONS, "--store", str(place / "store"), "--report", str(place / "page")]) == 0
+    assert "rAULC" in capsys.readouterr().out and (place / "page" / "index.html").is_file()
+    kept = read_study(place / "page")
+    pooled = [row for row in kept.rows if row["metric"] == "raulc" and row["level"] is None]
+    assert len(pooled) == 2 * 2 * (1 + 2 + 2 + 2)  # runs × corruptions × measures of erm, ddu, mc-dropout and two erm
+    assert main(["report", str(place / "store"), "--only", "shift/table2,shift/answers", "--to", str(place / "r")]) == 0
+    assert "clean accuracy" in (place / "r" / "table2.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_and_ends_alike(study, tmp_path):
+    warm = Warm(tmp_path)
+    try:
+        small = [*OPTIONS, "--methods", "erm", "--severities", "5", "--strengths", "1", "--store", tmp_path / "store"]
+        for kill in ("rename 3", "rename 9", "replaced 30"):
+            assert warm.run(*small, kill=kill)[0] == -signal.SIGKILL
+        code, command = warm.run(*small, "--json")
+        assert code == 0, command.err
+        rows = [row for row in json.loads(command.out) if row["condition"] == "contrast" and row["level"] == 5]
+    finally:
+        warm.close()
+    names = ("method", "members", "data_seed", "condition", "level", "measure", "metric")
+    undisturbed = {tuple(row[name] for name in names): row["value"] for row in study.rows}
+    assert len(rows) > 10
+    for row in rows:
+        assert row["value"] == undisturbed[tuple(row[name] for name in names)]
+
+
+# ---- reports
+
+
+def test_table_2_is_the_mean_and_deviation_over_runs(study):
+    runs = [row["value"] for row in reports.pooled(study.frame).where(method="ddu", metric="raulc", measure="native")]
+    cells = reports.table_2(study.frame).cells()
+    cell = cells[("ddu (undertrained)", "1", "native"), "rAULC ↑"]
+    assert cell.value == pytest.approx(fmean(runs)) and cell.spread == pytest.approx(stdev(runs)) and len(runs) == 2
+    clean = [cells[(name, "1", measure), "clean accuracy ↑"].value for name, measure in (
+        ("ddu (undertrained)", "native"), ("ddu (undertrained)", "entropy"),
+    )]  # fmt: skip
+    assert clean[0] == clean[1]
+
+
+def test_what_a_paired_t_test_cannot_tell_from_the_best_is_marked():
+    from scipy.stats import ttest_rel
+
+    rng = np.random.default_rng(0)
+    luck = rng.normal(size=5)
+    better = {"a": 0, "b": 0.05, "c": 0.1, "d": 1}
+    runs = {name: dict(enumerate(luck + more + rng.normal(size=5) / 10)) for name, more in better.items()}
+    alike = reports.like_the_best(runs, "higher")
+    assert alike == {
+        name for name in runs
+        if name == "d" or ttest_rel(list(runs["d"].values()), list(runs[name].values())).pvalue >= 0.05
+    } == {"d"}  # fmt: skip
+    near = {name: runs[name] for name in "abc"}
+    best = max(near, key=lambda name: fmean(near[name].values()))
+    expected = {
+        name for name in near
+        if name == best or ttest_rel(list(near[best].values()), list(near[name].values())).pvalue >= 0.05
+    }  # fmt: skip
+    assert reports.like_the_best(near, "higher") == expected and len(expected) > 1
+    assert reports.like_the_best({"a": {0: 1.0}, "b": {0: 2.0}}, "lower") == {"a"}
+
+
+def test_figure_1_has_every_line_at_every_severity(study):
+    own = Frame([*reports.clean(study.frame), *reports.shifted(study.frame)])
+    curves = reports.curves(own, "accuracy")
+    assert set(curves) == {"erm", "ddu", "mc-dropout", "erm × 2"}
+    assert all(list(line) == ["0", "1", "5"] for line in curves.values())
+    rows = own.where(method="ddu", metric="accuracy", level=5.0)
+    assert curves["ddu"]["5"] == pytest.approx(rows.mean()) and len(rows) == 2 * 2
+
+
+def test_the_story_holds_every_table_and_figure(study):
+    story = reports.story(study)
+    titles = [table.title for table in tables_of(story)]
+    assert len(titles) == 7 and len(figures_of(story)) == 4 + 1 + 2 * 3
+    assert all(figure.chart() for figure in figures_of(story)[:2])
+    assert len(reports.out_of_distribution(study.frame).heads) == 1

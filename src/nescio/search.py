@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -20,10 +21,23 @@ class Search(Protocol):
 
     def suggest(self, trial: Any, name: str) -> Any: ...
 
+    def beyond(self, value: Any) -> Search | None: ...  # a wider range where the value is near a bound; else None
+
 
 def _short(x: float) -> float:
     """Six digits: readable in tables, and the last bit of this machine's exp() does not move the store's key."""
     return float(f"{x:.6g}")
+
+
+NEAR = 0.05  # share of a range, from a bound, that counts as at the bound
+
+
+def _wider(low: float, high: float, value: float) -> tuple[float, float] | None:
+    """The range with as much again beyond the bound that the value is near; None where it is near none."""
+    width = high - low
+    if value - low <= NEAR * width:
+        return low - width, high
+    return (low, high + width) if high - value <= NEAR * width else None
 
 
 @tag("uniform")
@@ -39,6 +53,10 @@ class Uniform:
 
     def suggest(self, trial: Any, name: str) -> float:
         return float(trial.suggest_float(name, self.low, self.high))
+
+    def beyond(self, value: float) -> Uniform | None:
+        bounds = _wider(self.low, self.high, value)
+        return Uniform(*bounds) if bounds else None
 
 
 @tag("log-uniform")
@@ -67,6 +85,10 @@ class LogUniform:
     def suggest(self, trial: Any, name: str) -> float:
         return float(trial.suggest_float(name, self.low, self.high, log=True))
 
+    def beyond(self, value: float) -> LogUniform | None:
+        bounds = _wider(*(math.log(each) for each in (self.low, self.high, value)))
+        return LogUniform(*(_short(math.exp(bound)) for bound in bounds)) if bounds else None
+
 
 @tag("integers")
 @dataclass(frozen=True)
@@ -82,6 +104,10 @@ class Integers:
     def suggest(self, trial: Any, name: str) -> int:
         return int(trial.suggest_int(name, self.low, self.high))
 
+    def beyond(self, value: int) -> Integers | None:
+        bounds = _wider(self.low, self.high, value)
+        return Integers(*(int(bound) for bound in bounds)) if bounds else None
+
 
 @tag("choice")
 @dataclass(frozen=True)
@@ -96,6 +122,9 @@ class OneOf:
     def suggest(self, trial: Any, name: str) -> Any:
         named = {str(value): value for value in self.values}  # Optuna keeps texts and numbers, not tuples
         return named[trial.suggest_categorical(name, list(named))]
+
+    def beyond(self, value: Any) -> None:
+        return None
 
 
 uniform, log_uniform, integers = Uniform, LogUniform, Integers
@@ -148,9 +177,26 @@ def draw(recipe: type[R], trial: int, seed: int = 0) -> R:
     return replace(default, **drawn)  # type: ignore[type-var]
 
 
-def suggest(recipe: type[R], trial: Any) -> R:
-    """The searched fields as an Optuna trial suggests them."""
-    return recipe(**{name: search.suggest(trial, name) for name, search in searched(recipe).items()})
+def suggest(recipe: type[R], trial: Any, ranges: Mapping[str, Search] | None = None) -> R:
+    """The searched fields as an Optuna trial suggests them, in ranges of their own or in other ones."""
+    return recipe(**{name: search.suggest(trial, name) for name, search in (ranges or searched(recipe)).items()})
+
+
+def extended(best: Any, ranges: Mapping[str, Search]) -> dict[str, Search] | None:
+    """The ranges, wider where the best recipe is near a bound and may go beyond it; None where it is nowhere."""
+    wider = {}
+    for name, search in ranges.items():
+        if (beyond := search.beyond(getattr(best, name))) is not None and _allowed(best, name, beyond):
+            wider[name] = beyond
+    return {**ranges, **wider} if wider else None
+
+
+def _allowed(recipe: Any, name: str, search: Any) -> bool:
+    """Whether a recipe takes both bounds of a range."""
+    try:
+        return all(replace(recipe, **{name: bound}) is not None for bound in (search.low, search.high))
+    except BadInput:
+        return False
 
 
 STARTUP = 4  # rounds before Optuna's model decides; the usual ten would leave it nothing of UIMNET's ten
@@ -162,11 +208,14 @@ def guided(
     rounds: int,
     evaluate: Callable[[int, Mapping[L, R]], Mapping[L, float | None]],
     seed: int = 0,
-) -> None:
+    more: int = 0,
+) -> dict[L, Mapping[str, Search]]:
     """Rounds of trials that Optuna suggests (TPE) from the results of those before; round 0 is the defaults.
 
     recipes   the recipe class of everything that is searched, each on its own
     evaluate  round and recipes in, for each of them the number to make small out; None where it failed
+    more      further rounds of those whose best lies near a bound of its range, which is made wider for them
+    returns   the ranges that were searched in the end
     """
     import optuna
 
@@ -176,14 +225,26 @@ def guided(
         sampler = optuna.samplers.TPESampler(seed=seed_for("optuna", line, seed) % 2**32, n_startup_trials=STARTUP)
         studies[line] = optuna.create_study(direction="minimize", sampler=sampler)
         studies[line].enqueue_trial(_defaults(recipe))
-    for number in range(rounds):
-        trials = {line: study.ask() for line, study in studies.items()}
-        values = evaluate(number, {line: suggest(recipes[line], trial) for line, trial in trials.items()})
+    ranges: dict[L, Mapping[str, Search]] = {line: searched(recipe) for line, recipe in recipes.items()}
+    best: dict[L, tuple[float, R]] = {}
+    lines = list(recipes)
+    for number in range(rounds + more):
+        if number == rounds:
+            wider = {line: extended(best[line][1], ranges[line]) for line in lines if line in best}
+            lines = [line for line, own in wider.items() if own]
+            ranges |= {line: own for line, own in wider.items() if own}
+        if not lines:
+            break
+        trials = {line: studies[line].ask() for line in lines}
+        suggested = {line: suggest(recipes[line], trial, ranges[line]) for line, trial in trials.items()}
+        values = evaluate(number, suggested)
         for line, trial in trials.items():
             if (value := values[line]) is None:  # it says nothing, and stops nothing
                 studies[line].tell(trial, state=optuna.trial.TrialState.FAIL)
-            else:
-                studies[line].tell(trial, value)
+                continue
+            studies[line].tell(trial, value)
+            best[line] = min(best.get(line, (value, suggested[line])), (value, suggested[line]), key=lambda own: own[0])
+    return ranges
 
 
 def _defaults(recipe: type) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from nescio.analysis.candidates import Candidate, divide, judged_rows, shared_ke
 from nescio.analysis.downstream import downstream_losses
 from nescio.analysis.ranking import Scoring, rank, scored
 from nescio.cli import main
-from nescio.commands.rank import named_members, sides
+from nescio.commands._work import PlaceOptions
+from nescio.commands.rank import Options, candidates_of, named_members, sides
 from nescio.errors import BadInput
 from nescio.measures.siblings import ALONE
 from nescio.predictions import Predictions
@@ -571,6 +572,20 @@ def test_trained_siblings_and_a_lone_one(capsys, store, monkeypatch):
 
     monkeypatch.setattr(predict, "build", never)
     assert plain(capsys, *words) == found
+
+
+def test_backbones_are_known_of_networks_and_of_dumps_of_a_store(store, tmp_path):
+    held, keys = store
+    place = PlaceOptions(store=str(held.root), device="cpu")
+    (networks,) = candidates_of(Options(candidates=(f"a=siblings:{keys[0]}",), images="digits", place=place))
+    assert networks.backbones == ("mlp", "mlp")
+    folders = [folder / "dump" for folder in (held.root / "predict").iterdir() if folder.is_dir()]
+    dumps = [folder for folder in folders if len(Predictions.load(folder)) == 599][:2]
+    (files,) = candidates_of(Options(candidates=(f"a={','.join(map(str, dumps))}",)))
+    assert files.backbones == ("mlp", "mlp")
+    Predictions.load(dumps[0]).save(tmp_path / "own.npz")
+    (own,) = candidates_of(Options(candidates=(str(tmp_path / "own.npz"),)))
+    assert own.backbones == ()
 
 
 def test_images_that_are_references_are_refused(capsys, store, tmp_path):

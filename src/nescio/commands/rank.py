@@ -15,7 +15,8 @@ paired bootstrap over the rows. A lone model has no NC, because it has no siblin
 to the nearest references), Norm (length) and LL (log-likelihood under a mixture). Those depend on a space's scale and
 its number of features: they compare images of one candidate, and between candidates they mean little, even where
 architectures are equal (in the paper they ranked candidates backwards). NC compares between candidates, as long as all
-are judged against the same references.
+are judged against the same references. Candidates that differ in width or backbone get a warning, because consistency
+does not compare layers; those with unequal numbers of members are compared by the first of each.
 
 Where there are labels the ranking is compared with that of downstream heads (Table 3): in FILEs whose rows have
 `labels`; for networks where --references and --images are one set; else with --train.

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from nescio.datasets import binary, dense, scenes, sources  # noqa: F401  (importing registers)
+from nescio.datasets import binary, dense, retrieval, scenes, sources  # noqa: F401  (importing registers)
 from nescio.datasets.base import Dataset, Images, Splits, load, registry, source, splits, stratified
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LARGE = 100  # pixels from which on the constants of the ImageNet version hold
 # values that are worked on at once: few enough for a core's cache, or so that a GPU's memory stays bounded
-CHUNK = {"cpu": 1 << 18, "cuda": 1 << 22}
+CHUNK = {"cpu": 1 << 19, "cuda": 1 << 22}
 
 # corruption → (constants of the CIFAR version, of the ImageNet version), severities 1 to 5
 # Source: hendrycks/robustness, make_cifar_c.py and make_imagenet_c.py
@@ -341,8 +341,8 @@ def _zoom_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float,
     if max(h, w) < LARGE:
         x = _mapped(x, *_zooms(h, w, factors))
     else:  # one map for all zooms would have too many places
-        x = x.view(h, w, ch * n)
-        x = sum(_zoomed(x, factor) for factor in factors) / len(factors)
+        whole: Any = sum(_zoomed(x.view(h, w, ch * n), factor) for factor in factors)
+        x = whole / len(factors)
     return _by_image(_bytes(x.view(h * w, ch, n)), pixels)
 
 

@@ -1,5 +1,5 @@
-"""Distributions, written once over the array namespace: NumPy arrays and torch tensors take the same road."""
+"""Distributions on the sphere. Closed forms take NumPy arrays and torch tensors alike; samples are tensors."""
 
-from nescio.distributions import von_mises_fisher
+from nescio.distributions import non_isotropic, vmf_sampling, von_mises_fisher
 
-__all__ = ["von_mises_fisher"]
+__all__ = ["non_isotropic", "vmf_sampling", "von_mises_fisher"]

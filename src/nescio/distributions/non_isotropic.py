@@ -5,7 +5,7 @@ concentration ‖Kμ‖. The sphere's map z → Kz/‖Kz‖ stretches areas by d
 
     log f(z) = log C_d(‖Kμ‖) + ‖Kμ‖·cos(Kμ, Kz) + Σ_i log K_i − d·log ‖Kz‖
 
-integrates to one; K = κ·1 is the von Mises–Fisher distribution itself.
+integrates to one; K = κ·1 is the von Mises–Fisher distribution itself. For tensors; torch is never imported here.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any
 from nescio.distributions.von_mises_fisher import log_normalizer
 
 
-def log_density(z: Any, mean: Any, k: Any) -> Any:
+def log_density(z: Any, mean: Any, k: Any, exact: bool = True) -> Any:
     """Log-density of unit rows z (n, d) under m distributions, mean (m, d) and diagonals k (m, d), as (n, m).
 
-    Tensors or arrays. Norms and products of Kz are matrix products: nothing of n·m·d numbers is made.
+    Norms and products of Kz are matrix products: nothing of n·m·d numbers is made. Where not `exact`, the approximation
+    log C_d(‖Kμ‖) + ‖Kμ‖·cos(Kμ, z) + Σ_i log K_i − 2·log ‖Kμ‖, which does not integrate to one and has the same
+    concentration along all axes.
     """
-    d = z.shape[-1]
-    squares = k**2
-    length = (squares * mean**2).sum(-1) ** 0.5  # ‖Kμ‖
+    d, squares = z.shape[-1], k**2
+    length = (squares * mean**2).sum(-1).sqrt()  # ‖Kμ‖
+    log_c, log_det = log_normalizer(length, d), k.log().sum(-1)
+    if not exact:
+        return log_c + z @ (k * mean).T + (log_det - 2 * length.log())
     stretch = (z**2) @ squares.T  # ‖Kz‖²
-    cosines = (z @ (squares * mean).T) / (length * stretch**0.5)
-    # as one sum: its terms are of the size of d, what is left of them is not
-    return log_normalizer(length, d) + length * cosines + (_log(k).sum(-1) - d / 2 * _log(stretch))
+    return log_c + z @ (squares * mean).T * stretch.rsqrt() + (log_det - d / 2 * stretch.log())
 
 
-def expected_likelihood(samples: Any, mean: Any, k: Any) -> Any:
+def expected_likelihood(samples: Any, mean: Any, k: Any, exact: bool = True) -> Any:
     """Log of ∫ f·g of n distributions, of which samples (s, n, d) are given, and m non-isotropic ones, as (n, m).
 
-    There is no closed form: log of the mean over samples of g(z), z ~ f.
+    It has no closed form: the log of the mean of g(z) over samples z of f.
     """
-    s, n, d = samples.shape
-    densities = log_density(samples.reshape(s * n, d), mean, k).reshape(s, n, -1)
-    most = densities.max(0) if not hasattr(densities, "amax") else densities.amax(0)
-    return most + _log(_exp(densities - most).mean(0))
+    densities = log_density(samples.flatten(0, 1), mean, k, exact).unflatten(0, samples.shape[:2])
+    return densities.logsumexp(0) - math.log(len(samples))

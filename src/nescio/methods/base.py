@@ -98,6 +98,7 @@ class Method(nn.Module):
     strength: ClassVar[str | None] = None  # what regularises its features: a field of its recipe, or "spectral"
     stronger: ClassVar[Literal["larger", "smaller"]] = "larger"  # values of it
     whole_images: ClassVar[str] = ""  # why it cannot take locations of an image for rows; "": it can
+    cached: int = 0  # epochs of features, of a frozen backbone, that are computed once: `loss` takes these, not images
 
     def __init__(self, recipe: Any, setting: Setting) -> None:
         super().__init__()
@@ -130,6 +131,9 @@ class Method(nn.Module):
         search = SPECTRAL if cls.strength == "spectral" else searched(cls.recipe_class)[cls.strength]
         assert isinstance(search, LogUniform), f"the strength of {cls.name} is searched log-uniformly"
         return search.grid(count)[:: -1 if cls.stronger == "smaller" else 1]
+
+    def started(self, new: list[str]) -> None:
+        """After it took the weights that a trial starts from; `new` names those which that start does not have."""
 
     def prepare(self, batches: Batches) -> None:
         """Before training, with the initial weights: inducing points, class counts, kept examples."""

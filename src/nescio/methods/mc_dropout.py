@@ -37,10 +37,12 @@ class MCDropout(Method):
     The default place is that of timm's dropout, with the rates of URL §B.11; after all activations of a ResNet-18 the
     same rate takes away far more.
 
-    Native score (UIMNET §4): the Jensen–Shannon divergence of the passes, H(mean p) − mean H(p).
+    Scores: "jsd" (UIMNET §4), the Jensen–Shannon divergence of the passes, H(mean p) − mean H(p), which is the mutual
+    information of answer and mask; and "entropy" of the mean (URL §4.1 tries both).
     """
 
     paper = "Gal & Ghahramani, Dropout as a Bayesian approximation, ICML 2016"
+    scores = ("jsd", "entropy")
 
     def __init__(self, recipe: Any, setting: Setting) -> None:
         super().__init__(recipe, setting)
@@ -73,8 +75,7 @@ class MCDropout(Method):
         for layer in self.dropouts:
             layer.train(self.training)
         p = torch.softmax(logits.float() / self.temperature, -1)
-        native = entropy(p.mean(1)) - entropy(p).mean(1)
-        return Output(logits, embeddings.mean(0), {"native": native.clamp_min(0)})
+        return Output(logits, embeddings.mean(0), {"jsd": jensen_shannon(p), "entropy": entropy(p.mean(1))})
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
@@ -97,3 +98,8 @@ class MCDropout(Method):
 def entropy(p: Tensor) -> Tensor:
     """−Σ p log p along the last axis, in nats."""
     return torch.special.entr(p).sum(-1)
+
+
+def jensen_shannon(p: Tensor) -> Tensor:
+    """H(mean p) − mean H(p) of draws (b, s, c), in nats: (b,)."""
+    return (entropy(p.mean(1)) - entropy(p).mean(1)).clamp_min(0)

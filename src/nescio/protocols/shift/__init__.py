@@ -69,13 +69,13 @@ class Plan(Checked):
             raise BadInput(f"--reaches is an accuracy between 0 and 1, not {self.reaches:g}.")
 
 
-# CIFAR's size on a GPU; issue-sized searches saw 0.917 clean accuracy of erm with it, 0.853 with `Training`'s defaults
+# For CIFAR's size: a plain loop reached a clean accuracy of 0.917 with it, and 0.853 with the defaults of `Training`
 CIFAR = Training(
     rate=0.4, warmup=4.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=20, batch=512
 )
 SMALL = Training(rate=0.1, epochs=20, batch=64, schedule="cosine", warmup=2.0, decay=5e-4, augment="shift")
 PRESETS = {
-    "small": Plan(training=SMALL, reaches=0.97),
+    "small": Plan(training=SMALL, reaches=0.99),  # erm was seen to reach 0.997
     "gpu": Plan(data="cifar10", backbone="resnet18", runs=3, strengths=3, training=CIFAR, reaches=0.97),
     # ResNet-50 and five runs are the paper's; its epochs and strengths are in a supplement that its text does not hold
     "paper": Plan(

@@ -1,0 +1,232 @@
+"""Sets for retrieval and for human uncertainty in their published layouts, and parts of sets by classes.
+
+CUB-200-2011, CARS-196 and Stanford Online Products are divided by classes, the first half for training (url.txt §3.2);
+the sets of Schmarje et al. 2022 have several human votes on every image (§4.6).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from nescio.datasets.base import Array, Dataset, Images, Request, encoded, find, load, place_of, source, stratified
+from nescio.datasets.images import draw
+from nescio.datasets.sources import cifar10
+from nescio.errors import BadInput
+from nescio.identity import seed_for
+from nescio.options import ranges
+from nescio.predictions import files
+
+SIZE = 224
+
+
+def _folder(request: Request, name: str, folders: Sequence[str], wanted: Sequence[str], published: str) -> Path:
+    return place_of(request) if request.path else find(name, request.root, folders, wanted, published)
+
+
+def _lines(path: Path) -> list[list[str]]:
+    """The words of every line of a text file."""
+    try:
+        return [line.split() for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _by_class(
+    name: str, paths: Sequence[str], labels: Array, trained: int, classes: Sequence[str], size: int
+) -> Dataset:
+    """A set whose first `trained` classes are for training and whose others are test classes."""
+    train, test = (
+        ([paths[row] for row in rows], labels[rows])
+        for rows in (np.flatnonzero(labels < trained), np.flatnonzero(labels >= trained))
+    )
+    return encoded(name, train, test, classes, size)
+
+
+@source("cub200", path=None, size=SIZE)
+def cub200(request: Request) -> Dataset:
+    """CUB-200-2011: images.txt, image_class_labels.txt, classes.txt and images; classes 101 to 200 are the test set."""
+    wanted = ("images.txt", "image_class_labels.txt", "classes.txt", "images")
+    published = "https://www.vision.caltech.edu/datasets/cub_200_2011"
+    folder = _folder(request, "cub200", ("CUB_200_2011", "cub200/CUB_200_2011"), wanted, published)
+    names = [name for _, name in _lines(folder / "classes.txt")]
+    label = {image: int(number) - 1 for image, number in _lines(folder / "image_class_labels.txt")}
+    rows = [(str(folder / "images" / path), label.get(image, -1)) for image, path in _lines(folder / "images.txt")]
+    labels = np.array([number for _, number in rows])
+    return _by_class("cub200", [path for path, _ in rows], labels, len(names) // 2, names, request.size)
+
+
+@source("cars196", path=None, size=SIZE)
+def cars196(request: Request) -> Dataset:
+    """CARS-196: cars_annos.mat beside the folder car_ims; classes 99 to 196 are the test set."""
+    published = "https://ai.stanford.edu/~jkrause/cars/car_dataset.html (car_ims.tgz and cars_annos.mat)"
+    folder = _folder(request, "cars196", ("cars196", "Cars196", "CARS"), ("cars_annos.mat", "car_ims"), published)
+    from scipy.io import loadmat
+
+    with files.naming(folder / "cars_annos.mat", "read"):
+        content = loadmat(folder / "cars_annos.mat", squeeze_me=True)
+        if not {"annotations", "class_names"} <= content.keys():
+            raise BadInput("it does not hold `annotations` and `class_names`: fetch it again.")
+    notes, names = np.atleast_1d(content["annotations"]), [str(name) for name in content["class_names"]]
+    paths = [str(folder / str(path)) for path in notes["relative_im_path"]]
+    labels = notes["class"].astype(np.int64) - 1
+    return _by_class("cars196", paths, labels, len(names) // 2, names, request.size)
+
+
+@source("sop", path=None, size=SIZE)
+def sop(request: Request) -> Dataset:
+    """Stanford Online Products: Ebay_train.txt and Ebay_test.txt, whose classes differ, and the folders they name."""
+    published = "https://cvgl.stanford.edu/projects/lifted_struct"
+    wanted = ("Ebay_train.txt", "Ebay_test.txt")
+    folder = _folder(request, "sop", ("Stanford_Online_Products", "sop/Stanford_Online_Products"), wanted, published)
+    parts, most = [], 0
+    for file in wanted:
+        rows = [(str(folder / path), int(label) - 1) for _, label, _, path in _lines(folder / file)[1:]]
+        labels = np.array([label for _, label in rows], np.int64)
+        most = max(most, int(labels.max(initial=-1)) + 1)
+        parts.append(([path for path, _ in rows], labels))
+    return encoded("sop", parts[0], parts[1], [str(label + 1) for label in range(most)], request.size)
+
+
+# ---- several human votes on every image
+
+
+@source("cifar10h")
+def cifar10h(request: Request) -> Dataset:
+    """CIFAR-10 with the human votes of CIFAR-10H on its test images: cifar10h-counts.npy beside the Python version."""
+    folders = ("cifar-10h/data", "cifar-10h-master/data", "cifar10h", "cifar-10h")
+    published = "https://github.com/jcpeterson/cifar-10h (data/cifar10h-counts.npy)"
+    place = find("cifar10h", request.root, folders, ["cifar10h-counts.npy"], published) / "cifar10h-counts.npy"
+    dataset = cifar10(request)
+    with files.naming(place, "read"):
+        votes = np.load(place)
+    if votes.shape != (len(dataset.test), len(dataset.classes)):
+        raise BadInput(
+            f"{place} holds votes of shape {votes.shape}: it must be {len(dataset.test)} images × 10 classes."
+        )
+    return replace(dataset, name="cifar10h", test=replace(dataset.test, annotations=votes))
+
+
+def _voted(request: Request, name: str, folder: str) -> Dataset:
+    """FOLDER/annotations.json lists the votes of every annotator as image_path (from above FOLDER) and class_label.
+
+    All images are test images; a label is what most votes name, of equal ones the first by name.
+    """
+    published = "https://zenodo.org/records/7180818"
+    place = _folder(request, name, (folder, f"dcic/{folder}"), ("annotations.json",), published)
+    with files.naming(place / "annotations.json", "read"):
+        try:
+            entries = json.loads((place / "annotations.json").read_text("utf-8"))
+            votes = [(vote["image_path"], vote["class_label"]) for entry in entries for vote in entry["annotations"]]
+        except (ValueError, KeyError, TypeError):
+            raise BadInput("it does not list `annotations` with `image_path` and `class_label`.") from None
+    paths, image = np.unique([path for path, _ in votes], return_inverse=True)
+    classes, label = np.unique([str(word) for _, word in votes], return_inverse=True)
+    counts = np.zeros((len(paths), len(classes)), np.int64)
+    np.add.at(counts, (image, label), 1)
+    shown = [str(place.parent / path) for path in paths]
+    found = encoded(name, ([], np.empty(0, np.int64)), (shown, counts.argmax(1)), classes.tolist(), request.size)
+    return replace(found, test=replace(found.test, annotations=counts))
+
+
+VOTED = {"benthic": "Benthic", "pig": "Pig", "turkey": "Turkey", "treeversity1": "Treeversity#1"}
+for _name, _place in VOTED.items():
+    source(_name, path=None, size=SIZE)(partial(_voted, name=_name, folder=_place))
+
+
+# ---- parts of a set by classes
+
+
+def part_spec(data: str, classes: Sequence[int]) -> str:
+    """The name under which `load` gives the images of these classes as test images."""
+    return f"part:{data}#{_written(classes)}"
+
+
+def shots_spec(data: str, classes: Sequence[int], shots: int | None, seed: int) -> str:
+    """The name under which `load` gives so many training images of each of these classes; None: all there are."""
+    return f"shots:{data}#{_written(classes)}#{'all' if shots is None else shots}#{seed}"
+
+
+def _written(classes: Sequence[int]) -> str:
+    """7,8,9 → 7-9: Stanford Online Products has eleven thousand test classes."""
+    words: list[list[int]] = []
+    for label in classes:
+        if words and label == words[-1][1] + 1:
+            words[-1][1] = label
+        else:
+            words.append([label, label])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in words)
+
+
+def disjoint(dataset: Dataset) -> bool:
+    """Whether no class has both training and test images."""
+    return not set(dataset.train.labels.tolist()) & set(dataset.test.labels.tolist())
+
+
+@source("part", path=True)
+def part(request: Request) -> Dataset:
+    """part:DATA#7-9: images of classes 7 to 9 of DATA as a set of test images: of a set that is divided by classes
+    all of them, of others its test images."""
+    whole, classes, _ = _parsed(request, 0)
+    return _cut(whole, _pools(whole, classes)[1], None, request)
+
+
+@source("shots", path=True)
+def shots(request: Request) -> Dataset:
+    """shots:DATA#7-9#5#0: five training images (or all) of each of the classes 7 to 9, drawn by seed 0, and test images
+    of the same classes: those of DATA, or half of its images where it is divided by classes."""
+    whole, classes, words = _parsed(request, 2)
+    try:
+        most, seed = None if words[0] == "all" else int(words[0]), int(words[1])
+    except ValueError:
+        raise BadInput(f"{request.path!r}: write shots:DATA#7-9#5#0, classes, images of each, and a seed.") from None
+    pool, test = _pools(whole, classes)
+    if pool is None:
+        first, second = stratified(test.labels, 0.5, seed_for("shots", whole.revision))
+        pool, test = test.take(first), test.take(second)
+    if most is not None:
+        rows = {label: np.flatnonzero(pool.labels == label) for label in classes}
+        drawn = {
+            label: draw(len(own), most, seed_for("shots", whole.revision, label, seed)) for label, own in rows.items()
+        }
+        pool = pool.take(np.concatenate([own[drawn[label]] for label, own in rows.items()]))
+    return _cut(whole, test, pool, request)
+
+
+def _parsed(request: Request, more: int) -> tuple[Dataset, tuple[int, ...], list[str]]:
+    """The dataset, its classes, and so many further words of a name."""
+    spec, *words = request.path.rsplit("#", 1 + more)
+    if len(words) != 1 + more:
+        raise BadInput(f"{request.path!r} names no classes: write them after a #, as in DATA#7-9.")
+    try:
+        whole = load(spec, request.root)
+    except BadInput:
+        whole = load(spec, request.root, "all")  # without training images
+    classes = ranges(words[0])
+    if strange := [label for label in classes if not 0 <= label < len(whole.classes)]:
+        raise BadInput(f"{whole.name} has no class {strange[0]}: they run from 0 to {len(whole.classes) - 1}.")
+    return whole, classes, words[1:]
+
+
+def _pools(whole: Dataset, classes: Sequence[int]) -> tuple[Images | None, Images]:
+    """Training and test images of the classes; of classes with images of one kind only, none and those."""
+    train, test = (images.take(np.flatnonzero(np.isin(images.labels, classes))) for images in (whole.train, whole.test))
+    if len(train) and len(test) and not disjoint(whole):
+        return train, test
+    if len(train) and len(test):
+        raise BadInput(f"{whole.name} is divided by classes: name training classes or test classes, not both.")
+    if not len(train) and not len(test):
+        raise BadInput(f"{whole.name} has no image of the classes {_written(classes)}.")
+    return None, test if len(test) else train
+
+
+def _cut(whole: Dataset, test: Images, train: Images | None, request: Request) -> Dataset:
+    """Other training and test images of a dataset. What trains is not held out: k images of a class are k."""
+    train = test.take(np.empty(0, np.int64)) if train is None else train
+    revision = f"{seed_for(whole.revision, train.index.tolist(), test.index.tolist()):016x}"
+    return replace(whole, train=train, test=test, val=train, revision=revision, name=f"{whole.name} part")

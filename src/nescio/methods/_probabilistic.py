@@ -1,0 +1,113 @@
+"""What methods share that embed an image as a von Mises–Fisher distribution on the sphere (URL, appendix B)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from nescio.distributions.vmf_sampling import sample
+from nescio.distributions.von_mises_fisher import mean_resultant
+from nescio.layers.contrastive import unit
+from nescio.layers.uncertainty_head import UncertaintyHead
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch
+from nescio.search import choice, hparam, uniform
+
+WARM = 0.001  # κ at the start of the paper's warmed-up trainings
+
+
+@dataclass(frozen=True)
+class ProbabilisticRecipe(Learning):
+    """With the ranges of URL, appendix B; the start "dimension" and its being the default are ours."""
+
+    t: float = hparam(16.0, uniform(8.0, 64.0), "inverse temperature")
+    kappa: Literal["dimension", "random", "warm"] = hparam(
+        "dimension",
+        choice("dimension", "random", "warm"),
+        "κ at the start: d of the embeddings, as random weights give it, or warmed up to 0.001",
+    )
+
+    def check(self) -> None:
+        super().check()
+        self.need(0, "t", above=True)
+
+
+@dataclass(frozen=True)
+class SamplingRecipe(ProbabilisticRecipe):
+    samples: int = hparam(16, None, "samples of every image's distribution")
+
+    def check(self) -> None:
+        super().check()
+        self.need(1, "samples")
+
+
+class Probabilistic(Method):
+    """An image is vMF(e, κ): e its embedding at length one, κ = 1/u from a head of three layers on the embedding.
+
+    Where κ ≪ d samples hardly know their mean, A_d(κ) ≈ κ/d: from there gradients of the embeddings are small, and only
+    optimisers that rescale them get away. κ = d is the middle, A_d(d) ≈ 0.62.
+    """
+
+    scores = ("inverse_kappa",)
+    whole_images = "it embeds whole images"
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        self.uncertainty = UncertaintyHead(self.features.num_features)
+
+    def prepare(self, batches: Batches) -> None:
+        start = {"dimension": float(self.features.num_features), "random": None, "warm": WARM}[self.recipe.kappa]
+        if start is not None and self.uncertainty.scale == 1:  # a scale that came with other weights stays
+            self.uncertainty.start_at(1 / start, self.features(first_batch(batches)[0]))
+
+    def embed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Unit means (b, d) and concentrations (b,) in float32."""
+        embeddings = self.features(x)
+        return unit(embeddings), 1 / self.uncertainty(embeddings)
+
+    def sampled(self, mean: Tensor, kappa: Tensor) -> Tensor:
+        return sample(mean, kappa, self.recipe.samples)  # type: ignore[no-any-return]
+
+    @abstractmethod
+    def compared(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
+        """The loss of images' distributions; views of one image are b rows apart."""
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.compared(*self.embed(x.flatten(0, -4)), y)
+
+    def forward(self, x: Tensor) -> Output:
+        embeddings = self.features(x)
+        return Output(embeddings=embeddings, scores={"inverse_kappa": self.uncertainty(embeddings)})
+
+    # ---- evidence
+
+    def kappa_evidence(self, x: Tensor, y: Tensor) -> dict[str, Evidence]:
+        """Of images, and of other views of them, or of the same, blurred."""
+        first, second = x if self.views == 2 else (x, x)
+        mean, kappa = self.embed(torch.cat([first, blur(second)]))
+        falls = float((self.embed(second)[1] > kappa[len(first) :]).float().mean())
+        spread, y = float(kappa.log().std()), torch.cat([y, y])
+        own, other = (float(self.compared(mean, k, y)) for k in (kappa, kappa.roll(len(first))))
+        low, high = (float(each) for each in kappa.quantile(torch.tensor([0.05, 0.95]).to(kappa)))
+        return {
+            "κ differs": Evidence(f"κ is {low:.3g} to {high:.3g} in 90% of images", spread > 0.02),
+            "κ falls on blurred images": Evidence(f"it is lower on {falls:.0%} of them", falls > 0.8),
+            "κ fits its image": Evidence(f"loss {own:.3f}, with κ of its blurred image {other:.3f}", own < other),
+        }
+
+    def sampling_evidence(self, x: Tensor) -> dict[str, Evidence]:
+        mean, kappa = self.embed(x.flatten(0, -4))
+        seen = float((self.sampled(mean, kappa) * mean).sum(-1).mean())
+        due = float(mean_resultant(kappa, mean.shape[1]).mean())
+        words = f"mean cosine of samples and means {seen:.3f}, A_d(κ) is {due:.3f}"
+        return {"samples spread as κ says": Evidence(words, abs(seen - due) < 0.05 * (1 - due))}
+
+
+def blur(x: Tensor) -> Tensor:
+    """Every pixel the mean of its neighbourhood, a third of the image wide."""
+    reach = max(1, x.shape[-1] // 6)
+    return avg_pool2d(x, 2 * reach + 1, 1, reach, count_include_pad=False)

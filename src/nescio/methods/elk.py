@@ -1,0 +1,71 @@
+"""ELK: images and classes are distributions, compared by how likely a sample of one is under the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from nescio.distributions.von_mises_fisher import expected_likelihood
+from nescio.layers.contrastive import unit
+from nescio.methods._probabilistic import Probabilistic, ProbabilisticRecipe
+from nescio.methods._two_views import temperature_acts
+from nescio.methods.base import Batches, Evidence, Method, Output, Setting, first_batch, method
+
+
+@dataclass(frozen=True)
+class ELKRecipe(ProbabilisticRecipe):
+    pass
+
+
+@method("elk", ELKRecipe)
+class ELK(Probabilistic):
+    """Expected likelihood kernel (Kirchhof et al. 2022; Shi & Jain 2019): an image is ζ = vMF(e, κ(e)), a class
+    ρ_c = vMF(μ_c, t·k_c) with μ_c and k_c > 0 learnt; the loss is the cross-entropy of elk_sim(ζ, ρ_c) (URL, eq. 3),
+
+        elk_sim = log ∫ζρ_c = log C_d(κ) + log C_d(κ_c) − log C_d(‖κe + κ_cμ_c‖),
+
+    which are its logits, one draw. Score: "inverse_kappa", 1/κ.
+    """
+
+    paper = "Kirchhof et al., A non-isotropic probabilistic take on proxy-based deep metric learning, ECCV 2022"
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        del self.head  # classes are distributions
+        self.proxies = nn.Parameter(torch.randn(setting.classes, self.features.num_features))
+        self.log_k = nn.Parameter(torch.zeros(self.concentrations()))
+
+    def concentrations(self) -> tuple[int, ...]:
+        """The shape of what the classes have."""
+        return (self.setting.classes,)
+
+    def similarities(self, mean: Tensor, kappa: Tensor) -> Tensor:
+        """(b, c)"""
+        return expected_likelihood(mean, kappa, unit(self.proxies), self.recipe.t * self.log_k.exp())  # type: ignore[no-any-return]
+
+    def compared(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast(mean.device.type, enabled=False):
+            return cross_entropy(self.similarities(mean, kappa), y)
+
+    def forward(self, x: Tensor) -> Output:
+        embeddings = self.features(x)
+        u = self.uncertainty(embeddings)
+        with torch.autocast(x.device.type, enabled=False):
+            logits = self.similarities(unit(embeddings), 1 / u)
+        return Output(logits[:, None], embeddings, {"inverse_kappa": u})
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, y = first_batch(batches)
+        mean, kappa = self.embed(x)
+        sure, unsure = (self.similarities(mean, k).softmax(1).amax(1).mean().item() for k in (kappa, kappa / 10))
+        moved = float((self.log_k - start.log_k).abs().max())  # type: ignore[operator]
+        return {
+            "κ weighs answers": Evidence(f"mean largest probability {sure:.3f}, at κ/10 {unsure:.3f}", unsure < sure),
+            "classes' concentrations learnt": Evidence(f"log k moved by up to {moved:.2g}", moved > 1e-3),
+            "temperature acts": temperature_acts(self, x, y, "t"),
+            **self.kappa_evidence(x, y),
+        }

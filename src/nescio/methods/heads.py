@@ -1,0 +1,65 @@
+"""Heads: an ensemble of classifiers on one backbone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.functional import nll_loss
+
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.methods.mc_dropout import entropy, jensen_shannon
+from nescio.search import hparam
+
+
+@dataclass(frozen=True)
+class HeadsRecipe(Learning):
+    heads: int = hparam(10, None, "M, classifiers on one backbone")
+
+    def check(self) -> None:
+        super().check()
+        self.need(2, "heads")
+
+
+@method("heads", HeadsRecipe)
+class Heads(Method):
+    """M linear classifiers on the features of one backbone; the loss is the cross-entropy of their mean probability,
+    −log (1/M) Σ_m f_m(x)_y (Lee et al. 2015; URL §B.10, where it is named Ensemble). The heads' answers are M draws.
+    Networks of their own are another method: a deep ensemble (`nescio train --members 10`).
+
+    Scores: "entropy" of the mean, and "jsd", the Jensen–Shannon divergence of the heads, H(mean f) − mean H(f).
+    """
+
+    paper = "Lee et al., Why M heads are better than one: training a diverse ensemble of deep networks, 2015"
+    scores = ("entropy", "jsd")
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        self.head = nn.Linear(self.features.num_features, setting.classes * recipe.heads)
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        """(b, d) to (b, M, c)."""
+        return self.head(embeddings).float().unflatten(1, (self.recipe.heads, self.setting.classes))  # type: ignore[no-any-return]
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        log_p = self.logits(self.features(x)).log_softmax(2)
+        return nll_loss(log_p.logsumexp(1) - math.log(self.recipe.heads), y)
+
+    def forward(self, x: Tensor) -> Output:
+        embeddings = self.features(x)
+        logits = self.logits(embeddings)
+        p = (logits / self.temperature).softmax(-1)
+        return Output(logits, embeddings, {"entropy": entropy(p.mean(1)), "jsd": jensen_shannon(p)})
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, y = first_batch(batches)
+        p = self.logits(self.features(x)).softmax(-1)
+        apart = float((p - p.mean(1, keepdim=True)).abs().sum(-1).mean() / 2)
+        right = (p.argmax(2) == y[:, None]).float().mean(0)
+        worst, chance = float(right.min()), 1 / self.setting.classes
+        return {
+            "heads differ": Evidence(f"a head moves {apart:.2%} of the mean's probability", apart > 1e-3),
+            "every head learnt": Evidence(f"the worst is right on {worst:.0%} of training images", worst > 2 * chance),
+        }

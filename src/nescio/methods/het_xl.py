@@ -1,0 +1,115 @@
+"""HET-XL: a classifier of noisy embeddings whose noise it predicts for every image."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import nll_loss, softplus
+
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.methods.mc_dropout import entropy
+from nescio.search import hparam
+
+FLOOR = 1e-6  # of a variance
+VARIANCE = 0.01  # of every dimension at the start: much more would drown the features before they are learnt
+JUDGED, DRAWN = 64, 1024  # images and noises of each by which evidence judges
+
+
+@dataclass(frozen=True)
+class HetXLRecipe(Learning):
+    rank: int = hparam(1, None, "R, columns of V")
+    samples: int = hparam(16, None, "of the noise in the training loss")
+    test_samples: int = hparam(64, None, "of the noise in a prediction")
+
+    def check(self) -> None:
+        super().check()
+        self.need(1, "rank", "samples", "test_samples")
+
+
+@method("het-xl", HetXLRecipe)
+class HetXL(Method):
+    """Heteroscedastic classifier (Collier et al. 2023; URL, eq. 6): a linear layer on the embedding φ gives every image
+    a covariance Σ = VVᵀ + diag(v) of low rank R plus a diagonal, and the answer is the mean over noises,
+
+        E[softmax(w(φ + ε)/τ)],   ε = V·ε_R + √v ⊙ ε_d ~ N(0, Σ),   τ learnt,
+
+    whose logarithm the logits are: one draw of log-probabilities. In predictions all images share standard normals, so
+    that an answer does not depend on its neighbours.
+
+    Scores: "log_det", log det Σ = Σ_i log v_i + log det(I_R + Vᵀ diag(v)⁻¹ V), and "entropy" of the answer.
+    """
+
+    paper = "Collier et al., Massively scaling heteroscedastic classifiers, ICLR 2023"
+    normalized = True
+    scores = ("log_det", "entropy")
+    noise: Tensor
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        d = self.features.num_features
+        self.covariance = nn.Linear(d, d * (recipe.rank + 1))
+        nn.init.constant_(self.covariance.bias.view(d, -1)[:, 0], math.log(math.expm1(VARIANCE)))
+        self.log_tau = nn.Parameter(torch.zeros(()))
+        self.register_buffer("noise", torch.randn(1, recipe.test_samples, recipe.rank + d))
+
+    def factors(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """V (b, d, R) and v (b, d) of every image's Σ, in float32."""
+        outputs = self.covariance(embeddings).float().unflatten(1, (-1, self.recipe.rank + 1))
+        return outputs[..., 1:], softplus(outputs[..., 0]) + FLOOR
+
+    def noises(self, embeddings: Tensor, normals: Tensor) -> Tensor:
+        """ε (b, s, d) of standard normals (b, s, R + d): one for each column of V, one for each dimension."""
+        low, diagonal = self.factors(embeddings)
+        common, own = normals.split([self.recipe.rank, normals.shape[2] - self.recipe.rank], 2)
+        return common @ low.mT + own * diagonal.sqrt()[:, None]
+
+    def log_probs(self, embeddings: Tensor, normals: Tensor) -> Tensor:
+        """log E[softmax], (b, c)."""
+        noisy = embeddings[:, None] + self.noises(embeddings, normals.expand(len(embeddings), -1, -1))
+        log_p = (self.head(noisy).float() / self.log_tau.exp()).log_softmax(-1)
+        return log_p.logsumexp(1) - math.log(normals.shape[1])
+
+    def log_det(self, embeddings: Tensor) -> Tensor:
+        """log det Σ (b,) by the matrix determinant lemma."""
+        low, diagonal = self.factors(embeddings)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            inner = torch.eye(self.recipe.rank, device=low.device) + low.mT @ (low / diagonal[..., None])
+            return diagonal.log().sum(1) + torch.logdet(inner)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        embeddings = self.features(x)
+        normals = torch.randn(len(embeddings), self.recipe.samples, self.noise.shape[2], device=embeddings.device)
+        return nll_loss(self.log_probs(embeddings, normals), y)
+
+    def forward(self, x: Tensor) -> Output:
+        embeddings = self.features(x)
+        logits = self.log_probs(embeddings, self.noise)[:, None]
+        scores = {"log_det": self.log_det(embeddings), "entropy": entropy(self.probs(logits))}
+        return Output(logits, embeddings, scores)
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, _ = first_batch(batches)
+        embeddings = self.features(x)
+        noisy, plain = (self.log_probs(embeddings, each).exp() for each in (self.noise, 0 * self.noise))
+        moved, spread = float((noisy - plain).abs().sum(1).mean() / 2), float(self.log_det(embeddings).std())
+        tau = float(self.log_tau.exp())
+        return {
+            "covariance acts": Evidence(f"noise moves {moved:.2%} of an answer's probability", moved > 1e-3),
+            "covariance differs": Evidence(f"log det Σ has a standard deviation of {spread:.3g}", spread > 1e-2),
+            "noise is as Σ says": self.noise_evidence(embeddings[:JUDGED]),
+            "temperature learnt": Evidence(f"τ went from 1 to {tau:.3f}", abs(tau - 1) > 1e-3),
+        }
+
+    def noise_evidence(self, embeddings: Tensor) -> Evidence:
+        """The variance that noise gives the logits, drawn and by wΣwᵀ."""
+        low, diagonal = self.factors(embeddings)
+        w = self.head.weight.float()
+        due = float(((w @ low).square().sum(2) + diagonal @ w.square().T).mean())
+        generator = torch.Generator().manual_seed(0)
+        normals = torch.randn(1, DRAWN, self.noise.shape[2], generator=generator).to(embeddings)
+        seen = float((self.noises(embeddings, normals.expand(len(embeddings), -1, -1)) @ w.T).var(1).mean())
+        return Evidence(f"variance {seen:.3g} of logits, {due:.3g} by wΣwᵀ", abs(seen - due) < 0.15 * due)

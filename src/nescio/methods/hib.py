@@ -1,0 +1,67 @@
+"""HIB: the chance that samples of two images match."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from nescio.methods._probabilistic import Probabilistic, SamplingRecipe
+from nescio.methods._two_views import not_collapsed, temperature_acts
+from nescio.methods.base import Batches, Evidence, Method, first_batch, method
+from nescio.search import hparam, uniform
+
+
+@dataclass(frozen=True)
+class HIBRecipe(SamplingRecipe):
+    b: float = hparam(0.0, uniform(-8.0, 8.0), "added to t times the cosine of two samples")
+    repulsion: Literal["log p", "log 1-p"] = hparam(
+        "log p", None, "what different labels pay: log p as in URL, or −log(1 − p) as in the first paper"
+    )
+
+
+@method("hib", HIBRecipe)
+class HIB(Probabilistic):
+    """Hedged instance embeddings (Oh et al. 2019) on the sphere: two images match with the chance
+
+        p_nm = 1/16·Σ_i sigmoid(t·s_{n,i}ᵀs_{m,i} + b),   s_{n,i} ~ vMF(e_n, κ(e_n)),
+
+    high for pairs of one label and low for others: −mean log p over the former + mean log p over the latter (URL, eq. 5,
+    whose sum lacks the 1/16; no prior). No logits. Score: "inverse_kappa", 1/κ.
+    """
+
+    classifies = False
+    augment = "full"
+    paper = "Oh et al., Modeling uncertainty with hedged instance embeddings, ICLR 2019"
+
+    def compared(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
+        samples = self.sampled(mean, kappa)
+        with torch.autocast(mean.device.type, enabled=False):
+            scores = self.recipe.t * (samples @ samples.mT) + self.recipe.b  # (samples, b, b)
+            log_p = log_mean(logsigmoid(scores))
+            paid = log_p if self.recipe.repulsion == "log p" else -log_mean(logsigmoid(-scores))
+        same = y[:, None] == y
+        return mean_where(paid, ~same) - mean_where(log_p, same.fill_diagonal_(False))
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, y = first_batch(batches)
+        return {
+            "not collapsed": not_collapsed(self.features(x)),
+            "temperature acts": temperature_acts(self, x, y, "t"),
+            **self.kappa_evidence(x, y),
+            **self.sampling_evidence(x),
+        }
+
+
+def log_mean(logs: Tensor) -> Tensor:
+    """Log of the mean over samples, (s, …) to (…)."""
+    return logs.logsumexp(0) - math.log(len(logs))
+
+
+def mean_where(values: Tensor, mask: Tensor) -> Tensor:
+    """Of the values that the mask names; 0 where it names none."""
+    return (values * mask).sum() / mask.sum().clamp_min(1)

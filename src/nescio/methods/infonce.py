@@ -1,0 +1,55 @@
+"""InfoNCE: pull the two views of an image together, push other images away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from nescio.layers.contrastive import info_nce, unit
+from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, SelfSupervised, first_batch, method
+from nescio.search import hparam, uniform
+
+
+@dataclass(frozen=True)
+class InfoNCERecipe(Learning):
+    t: float = hparam(16.0, uniform(8.0, 64.0), "inverse temperature")
+    denominator: Literal["negatives", "all"] = hparam(
+        "negatives", None, "rows in the sums: other images alone, or the other view too (NT-Xent)"
+    )
+
+    def check(self) -> None:
+        super().check()
+        self.need(0, "t", above=True)
+
+
+@method("infonce", InfoNCERecipe)
+class InfoNCE(SelfSupervised):
+    """Two random crops of every image; of their embeddings at length one, e₁ and e₂, the loss is
+
+        −t·e₁ᵀe₂ + log Σ_{e⁻} exp(t·e₁ᵀe⁻) + log Σ_{e⁻} exp(t·e₂ᵀe⁻),   e⁻ the views of other images
+
+    (van den Oord et al. 2018, as URL, eq. 1, has it). No projection stands behind the backbone. Score: "norm", −‖e‖ of the
+    raw embedding, a heuristic that nothing trains.
+    """
+
+    paper = "van den Oord et al., Representation learning with contrastive predictive coding, 2018"
+    scores = ("norm",)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return info_nce(unit(self.features(x.flatten(0, 1))), self.recipe.t, self.recipe.denominator == "all")
+
+    def forward(self, x: Tensor) -> Output:
+        embeddings = self.features(x)
+        return Output(embeddings=embeddings, scores={"norm": -embeddings.float().norm(dim=1)})
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, y = first_batch(batches)
+        now, then = (each.features(x.flatten(0, 1)).chunk(2) for each in (self, start))
+        return {
+            "views found": views_found(now, then),
+            "not collapsed": not_collapsed(now[0]),
+            "temperature acts": temperature_acts(self, x, y, "t"),
+        }

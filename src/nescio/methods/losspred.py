@@ -1,0 +1,82 @@
+"""Losspred: a second head predicts the classifier's loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from nescio.layers.uncertainty_head import UncertaintyHead
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.metrics import spearman
+from nescio.search import choice, hparam, uniform
+
+WARM = 0.001  # predicted loss at the start of the paper's warmed-up trainings
+ROWS = 1024  # training images whose losses evidence compares with predictions
+RELATED = 0.3  # rank correlation from which predictions follow the losses
+
+
+@dataclass(frozen=True)
+class LossPredRecipe(Learning):
+    """With the ranges of URL, appendix B.9."""
+
+    weight: float = hparam(0.5, uniform(0.01, 0.99), "λ of the squared error of the predicted loss")
+    warm: bool = hparam(False, choice(False, True), "predictions start at 0.001, not as random weights give them")
+
+    def check(self) -> None:
+        super().check()
+        self.need(0, "weight", above=True)
+
+
+@method("losspred", LossPredRecipe)
+class LossPred(Method):
+    """A classifier and, on the same embeddings, a head u of three hidden layers that predicts its loss (Yoo & Kweon
+    2019; URL, eq. 8),
+
+        ℓ(x, y) + λ·(u(x) − ℓ(x, y))²,   ℓ(x, y) = −log f(x)_y, detached in the square.
+
+    The square trains the embeddings too. Score: "loss", u(x).
+    """
+
+    paper = "Yoo & Kweon, Learning loss for active learning, CVPR 2019"
+    scores = ("loss",)
+
+    def __init__(self, recipe: Any, setting: Setting) -> None:
+        super().__init__(recipe, setting)
+        self.uncertainty = self.predictor(self.features.num_features)
+
+    def predictor(self, inputs: int) -> UncertaintyHead:
+        """The head that predicts the loss."""
+        return UncertaintyHead(inputs)
+
+    def prepare(self, batches: Batches) -> None:
+        if self.recipe.warm and self.uncertainty.scale == 1:  # a scale that came with other weights stays
+            self.uncertainty.start_at(WARM, self.features(first_batch(batches)[0]))
+
+    def losses(self, embeddings: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy of each row, (b,)."""
+        return cross_entropy(self.head(embeddings).float(), y, reduction="none")
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        embeddings = self.features(x)
+        losses = self.losses(embeddings, y)
+        return losses.mean() + self.recipe.weight * (self.uncertainty(embeddings) - losses.detach()).square().mean()
+
+    def forward(self, x: Tensor) -> Output:
+        embeddings = self.features(x)
+        return Output(self.head(embeddings)[:, None], embeddings, {"loss": self.uncertainty(embeddings)})
+
+    def correlation(self, x: Tensor, y: Tensor) -> float:
+        """Spearman's ρ of predicted and actual losses."""
+        embeddings = self.features(x)
+        predicted, losses = self.uncertainty(embeddings), self.losses(embeddings, y)
+        return spearman(predicted.double().cpu().numpy(), losses.double().cpu().numpy())
+
+    @torch.no_grad()
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        rho = self.correlation(*first_batch(batches, ROWS))
+        seen = f"rank correlation {rho:.2f} of predicted and actual losses on training images"
+        return {"loss predicted": Evidence(seen, rho > RELATED)}

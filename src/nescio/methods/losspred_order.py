@@ -1,0 +1,74 @@
+"""Losspred-order: which of two images has the larger loss, learnt on features that stay as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from nescio.layers.uncertainty_head import UncertaintyHead
+from nescio.methods.base import Batches, Learning, method
+from nescio.methods.losspred import LossPred
+from nescio.search import hparam
+
+
+@dataclass(frozen=True)
+class LossPredOrderRecipe(Learning):
+    """The authors' values; they searched none of them."""
+
+    margin: float = hparam(0.1, None, "by which predictions of two images should differ")
+    width: int = hparam(512, None, "units of a hidden layer of the loss's head")
+    depth: int = hparam(2, None, "its hidden layers")
+    cached: int = hparam(4, None, "augmented epochs whose features are computed once and then shown in turn")
+
+    def check(self) -> None:
+        super().check()
+        self.need(0, "margin", above=True)
+        self.need(1, "width", "depth", "cached")
+
+
+@method("losspred-order", LossPredOrderRecipe)
+class LossPredOrder(LossPred):
+    """Pretrained visual uncertainties (Kirchhof et al. 2024): a head u on stop-gradient features learns the order of
+    the classifier's losses ℓ and not their size. Rows of a batch are paired as they come, and each pair costs
+
+        max(0, m − s·(u₁ − u₂)),   s = 1 if ℓ₁ > ℓ₂ else −1.
+
+    A trial that starts from trained weights keeps them: backbone and classifier are frozen, features are computed once
+    (`cached` augmented epochs of them, kept in the store) and the head learns from those in minutes. A classifier that
+    the start does not have, or has for other classes, learns beside it by its cross-entropy. From new weights the whole
+    network learns by cross-entropy, without a gradient from the head. Score: "loss", u(x), of which only the order
+    means something.
+    """
+
+    paper = "Kirchhof et al., Pretrained visual uncertainties, 2024"
+    whole_images = "it learns from features of whole images that are computed once"
+
+    def predictor(self, inputs: int) -> UncertaintyHead:
+        return UncertaintyHead(inputs, self.recipe.width, self.recipe.depth)
+
+    def prepare(self, batches: Batches) -> None:
+        """Predictions start as random weights give them."""
+
+    def started(self, new: list[str]) -> None:
+        self.cached = self.recipe.cached
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(name in new or name.startswith("uncertainty."))
+
+    def train(self, mode: bool = True) -> LossPredOrder:
+        super().train(mode)
+        self.features.train(mode and not self.cached)  # what is frozen keeps its batch-norm statistics too
+        return self
+
+    def ordered(self, predicted: Tensor, losses: Tensor) -> Tensor:
+        """The mean cost of pairs (0, 1), (2, 3) …"""
+        pairs = slice(0, len(losses) // 2 * 2)
+        first, second = predicted[pairs].view(-1, 2).unbind(1)
+        sign = (losses[pairs].view(-1, 2).diff(dim=1)[:, 0] < 0).to(predicted) * 2 - 1
+        return (self.recipe.margin - sign * (first - second)).clamp_min(0).mean()
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        embeddings = x if self.cached else self.features(x)
+        losses = self.losses(embeddings, y)
+        ordered = self.ordered(self.uncertainty(embeddings.detach()), losses.detach())
+        return ordered + losses.mean() if self.head.weight.requires_grad else ordered

@@ -1,0 +1,43 @@
+"""nivMF: ELK with classes that have another concentration along every axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from nescio.distributions.non_isotropic import expected_likelihood
+from nescio.layers.contrastive import unit
+from nescio.methods._probabilistic import SamplingRecipe
+from nescio.methods.base import Batches, Evidence, Method, first_batch, method
+from nescio.methods.elk import ELK
+from nescio.search import hparam
+
+
+@dataclass(frozen=True)
+class NivMFRecipe(SamplingRecipe):
+    density: Literal["exact", "approximate"] = hparam(
+        "exact", None, "of the classes: one that integrates to one, or its approximation"
+    )
+
+
+@method("nivmf", NivMFRecipe)
+class NivMF(ELK):
+    """As ELK, but a class is a non-isotropic von Mises–Fisher distribution with mean μ_c and a diagonal K_c = t·k_c, both
+    learnt (Kirchhof et al. 2022; URL, eq. 4). Its kernel with the image's vMF(e, κ) has no closed form: log of the mean
+    of the class's density over 16 samples of the image. These are its logits, one draw. Score: "inverse_kappa", 1/κ.
+    """
+
+    def concentrations(self) -> tuple[int, ...]:
+        return tuple(self.proxies.shape)
+
+    def similarities(self, mean: Tensor, kappa: Tensor) -> Tensor:
+        k, exact = self.recipe.t * self.log_k.exp(), self.recipe.density == "exact"
+        return expected_likelihood(self.sampled(mean, kappa), unit(self.proxies), k, exact)  # type: ignore[no-any-return]
+
+    def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, _ = first_batch(batches)
+        spread = float(self.log_k.std(1).mean())
+        axes = Evidence(f"within a class log k differs by {spread:.2g} between axes", spread > 1e-3)
+        return super().evidence(batches, start) | {"axes differ": axes, **self.sampling_evidence(x)}

@@ -1,0 +1,125 @@
+"""Which uncertainty of a pretrained network is still one on images of other sets? (URL, Kirchhof et al. 2023.) Its plan;
+`steps` has what is done, `questions` what is asked of a network, `reports` what is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nescio.errors import BadInput
+from nescio.identity import Checked, tag
+from nescio.options import nested, option, ranges
+from nescio.protocols.base import protocol
+from nescio.trials import Training
+from nescio.work.steps import Work
+
+NAME, VERSION = "url", 1
+# the methods of the paper (§4.1); its deep ensemble is `heads`
+PAPER = ("erm", "infonce", "mc-infonce", "elk", "nivmf", "hib", "het-xl", "losspred", "heads", "mc-dropout", "sngp")
+MEASURES = ("entropy", "largest", "norm")
+
+
+@tag("plan:url")
+@dataclass(frozen=True)
+class Plan(Checked):
+    """What is pretrained, where it is evaluated, and how its hyper-parameters are chosen."""
+
+    data: str = option("digits", "what the networks learn from: digits, cifar10, imagenet, npz:PATH …")
+    classes: tuple[int, ...] | None = option(
+        (0, 1, 2, 3, 4), "of it that they learn, as 0-4,7", metavar="CLASSES", parse=ranges, unset="all"
+    )
+    downstream: tuple[str, ...] = option(
+        ("digits",),
+        "sets of other images, DATA, DATA#TEST-CLASSES or DATA#VALIDATION-CLASSES#TEST-CLASSES, repeated",
+        metavar="DATA",
+        style="repeats",
+    )
+    human: tuple[str, ...] = option((), "sets with several human votes on every image", metavar="DATA")
+    methods: tuple[str, ...] = option(("erm", "mc-dropout", "sngp", "simclr"), "of pretraining, comma-separated")
+    backbones: tuple[str, ...] = option(("conv",), "of every method, comma-separated")
+    start: tuple[str, ...] = option(
+        (), "checkpoint that each backbone starts from, file:PATH, in their order", unset="none: from scratch"
+    )
+    networks: tuple[str, ...] = option(
+        (), "of one's own, in place of training: timm's names, torchvision:NAME, NAME@FILE, store:KEY", metavar="NAME"
+    )
+    measures: tuple[str, ...] = option(MEASURES, "of uncertainty, beside every score that a method has of its own")
+    trials: int = option(3, "hyper-parameters that Optuna tries for each method; the first are its defaults")
+    extension: int = option(2, "further trials beyond a range whose bound has the best value")
+    seeds: int = option(3, "networks of the chosen hyper-parameters")
+    least: float = option(0.1, "networks with a lower R@1 of validation classes are not chosen")
+    validation: float = option(
+        0.5, "share of a downstream set's classes that choose, the first ones, where the set has no division of its own"
+    )
+    shots: tuple[int, ...] = option((1, 2, 5, 10), "images of each test class that chosen networks learn further", metavar="K")
+    many: bool = option(True, "an upper reference that learns test classes from other images of theirs")
+    bootstrap: int = option(200, "resamples of the images of each set, for intervals")
+    limit: int | None = option(None, "at most so many images of a set, evenly over the classes", unset="all")
+    search_seed: int = option(0, "of Optuna")
+    training: Training = nested(Training())
+
+    def check(self) -> None:
+        self.need(1, "trials", "seeds", "limit", *(("bootstrap",) if self.bootstrap else ()))
+        self.need(0, "extension", "bootstrap")
+        for name in ("least", "validation"):
+            if not 0 <= getattr(self, name) < 1:
+                raise BadInput(f"--{name} is a share from 0 to below 1, not {getattr(self, name):g}.")
+        if not self.downstream:
+            raise BadInput("Name at least one downstream set.")
+        if self.start and len(self.start) != len(self.backbones):
+            raise BadInput(f"There are {len(self.backbones)} backbones and {len(self.start)} checkpoints to start from.")
+        if min(self.shots, default=1) < 1:
+            raise BadInput("--shots are numbers of images from 1 on; networks without any are always there.")
+
+
+DIGITS = Training(rate=0.05, epochs=15, batch=64, schedule="cosine", warmup=1.0, augment="shift")
+CIFAR = Training(
+    rate=0.4, warmup=4.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=20, batch=512
+)
+# appendix B: 32 epochs of LAMB, batches of 2048 in 16 parts, five epochs of warm-up; its rates, 1e-4 to 1e-2, are ten
+# times less and more than this one
+LAMB = Training(
+    optimizer="lamb", rate=1e-3, epochs=32, batch=2048, accumulate=16, schedule="cosine", warmup=5.0, augment="full"
+)
+PRESETS = {
+    "small": Plan(training=DIGITS),
+    "gpu": Plan(
+        data="cifar10", classes=None, downstream=("cifar100",), backbones=("resnet18",), trials=5, training=CIFAR
+    ),
+    "paper": Plan(
+        data="imagenet",
+        classes=None,
+        downstream=("cub200", "cars196", "sop"),
+        human=("cifar10h", "benthic", "pig", "turkey", "treeversity1"),
+        methods=PAPER,
+        backbones=("resnet50", "vit_medium_patch16_reg1_gap_256"),
+        trials=10,
+        training=LAMB,
+    ),
+}
+
+
+@protocol(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.protocols.url.reports")
+def run(plan: Plan, work: Work) -> Any:
+    """Which uncertainty of a pretrained network still is one on images of other sets (URL, Kirchhof et al. 2023).
+
+    Networks learn one set and embed others, without seeing a label of them. R@1: does the nearest other image have the
+    same label? R-AUROC: does the uncertainty know when it does not? Hyper-parameters are chosen on validation classes of
+    the downstream sets, once by R-AUROC and once by R@1, and trained with several seeds; test classes are others.
+    Beside it: human votes, crops, upstream against downstream, out-of-distribution detection, mixtures, a few labelled
+    images, and costs.
+
+    A downstream set is divided by classes. Sets that are published so (cub200, cars196, sop) keep their test classes,
+    and the second half of their training classes chooses; of others, the test images of classes that were not learnt
+    are taken, and the first half of these classes chooses. DATA#50-99#100-199 names validation and test classes,
+    DATA#100-199 test classes alone, for --trials 1.
+
+    examples:
+      nescio run url                                       digits: 0 to 4 are learnt, 5 to 9 are downstream
+      nescio run url --preset gpu --methods erm,mc-infonce,losspred     CIFAR-10 to CIFAR-100, ResNet-18
+      nescio run url --preset paper --start file:RESNET50,file:VIT      ImageNet to CUB, CARS and SOP, two backbones
+      nescio run url --networks resnet50,NAME@FILE --data imagenet --downstream cub200     networks that exist already
+    """
+    from nescio.protocols.url.steps import compare  # torch stays out of --help
+
+    return compare(plan, work)

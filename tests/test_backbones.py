@@ -42,6 +42,23 @@ def test_a_resnet_keeps_the_resolution_of_small_images():
     assert large.conv1.stride == (2, 2) and large.conv1.kernel_size == (7, 7)
 
 
+@pytest.mark.parametrize("name", ["conv", "resnet18"])
+def test_features_are_maxima_of_the_map_where_the_name_says_so(name):
+    mean, largest = (backbones.build(each, 3, 32).eval() for each in (name, f"{name}:max"))
+    largest.load_state_dict(mean.state_dict())
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        maps = mean.forward_features(x) if name == "resnet18" else nn.Sequential(*list(mean)[:-2])(x)
+        assert torch.allclose(largest(x), maps.amax((2, 3)), atol=1e-5)
+        assert torch.allclose(mean(x), maps.mean((2, 3)), atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "dense"), [("conv:min", False), ("mlp:max", False), ("conv:max", True)])
+def test_no_other_pooling_is_taken(name, dense):
+    with pytest.raises(BadInput, match=name):
+        backbones.build(name, 3, 32, dense=dense)
+
+
 def test_the_seed_is_all_that_matters():
     nets = []
     for _ in range(2):

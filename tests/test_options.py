@@ -104,8 +104,8 @@ def test_every_kind_of_value():
 
 
 def test_every_list_is_separated_by_commas_and_may_be_repeated():
-    words = "--methods erm,due --methods oc --names a,b c --names d --pair x=1,2,y=3 --pair z=logits:a,labels:b".split()
-    plan = parsed(words)
+    words = "--methods erm,due --methods oc --names a,b c --names d --pair x=1,2,y=3 --pair z=logits:a,labels:b"
+    plan = parsed(shlex.split(words))
     assert plan.methods == ("erm", "due", "oc") and plan.names == ("a", "b", "c", "d")
     assert plan.pair == ("x=1,2", "y=3", "z=logits:a,labels:b")
 

@@ -15,6 +15,7 @@ from nescio.search import (
     Recipe,
     choice,
     draw,
+    extended,
     guided,
     hparam,
     integers,
@@ -149,3 +150,56 @@ def test_a_grid_runs_from_low_to_high_in_equal_ratios():
     values = log_uniform(0.01, 100.0).grid(5)
     assert values == (0.01, 0.1, 1.0, 10.0, 100.0)
     assert log_uniform(0.5, 12.0).grid(3)[1] == pytest.approx((0.5 * 12) ** 0.5, rel=1e-5)
+
+
+# ---- ranges that are extended
+
+
+@tag("recipe:toy-bounds")
+@dataclass(frozen=True)
+class Bounded(Recipe):
+    rate: float = hparam(0.1, log_uniform(0.01, 1.0))
+    share: float = hparam(0.5, uniform(0.2, 0.9))
+
+    def check(self):
+        self.need(0, "share")
+
+
+@pytest.mark.parametrize(
+    ("search", "value", "wider"),
+    [
+        (uniform(0.0, 1.0), 0.97, (0.0, 2.0)),
+        (uniform(0.0, 1.0), 0.04, (-1.0, 1.0)),
+        (uniform(0.0, 1.0), 0.06, None),
+        (log_uniform(0.01, 1.0), 0.012, (0.0001, 1.0)),
+        (log_uniform(0.01, 1.0), 0.05, None),  # near in the number, not in its logarithm
+        (integers(1, 4), 4, (1, 7)),
+        (choice(1, 2), 2, None),
+    ],
+)
+def test_a_range_goes_as_far_again_beyond_the_bound_that_the_best_is_near(search, value, wider):
+    beyond = search.beyond(value)
+    assert wider is None if beyond is None else (beyond.low, beyond.high) == pytest.approx(wider)
+
+
+def test_a_range_is_not_extended_to_what_the_recipe_refuses():
+    ranges = searched(Bounded)
+    assert extended(Bounded(rate=0.1, share=0.21), ranges) is None  # −0.5 is no share
+    wider = extended(Bounded(rate=0.99, share=0.21), ranges)
+    assert wider["rate"].high == pytest.approx(100) and wider["share"] is ranges["share"]
+
+
+def test_only_lines_whose_best_is_at_a_bound_are_tried_further():
+    tried = {"edge": [], "inside": []}
+
+    def evaluate(number, recipes):
+        for line, recipe in recipes.items():
+            tried[line].append((number, recipe.rate))
+        goal = {"edge": 30.0, "inside": 0.1}
+        return {line: abs(math.log(recipe.rate / goal[line])) for line, recipe in recipes.items()}
+
+    ranges = guided(dict.fromkeys(tried, Bounded), 12, evaluate, more=6)
+    assert [number for number, _ in tried["inside"]] == list(range(12))
+    assert [number for number, _ in tried["edge"]] == list(range(18))
+    assert max(rate for number, rate in tried["edge"] if number < 12) <= 1 < max(rate for _, rate in tried["edge"])
+    assert ranges["edge"]["rate"].high == pytest.approx(100) and ranges["inside"]["rate"].high == 1

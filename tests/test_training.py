@@ -307,6 +307,10 @@ def test_rates_of_the_schedules():
     assert [rate_at(cosine, e) for e in (0, 50, 100)] == pytest.approx([1, 0.5, 0])
     warm = Training(schedule="cosine", epochs=105, warmup=5)
     assert [rate_at(warm, e) for e in (0, 2.5, 5, 55, 105)] == pytest.approx([0, 0.5, 1, 0.5, 0], abs=1e-8)
+    url = Training(schedule="cosine", epochs=32, flat=1, warmup=5, initial=0.1)  # URL, appendix B
+    shares = [rate_at(url, e) for e in (0, 0.99, 1, 3.5, 6, 19, 32)]
+    assert shares == pytest.approx([0.1, 0.1, 0.1, 0.55, 1, 0.5, 0], abs=1e-6)
+    assert [rate_at(Training(flat=2, initial=0.3), e) for e in (1.99, 2)] == [0.3, 1]
     constant = Training(schedule="constant", warmup=2)
     assert [rate_at(constant, e) for e in (1, 2, 99)] == pytest.approx([0.5, 1, 1])
 

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from nescio.errors import BadInput
-from nescio.identity import tag, to_json
+from nescio.identity import canonical, tag, to_json
 from nescio.search import Recipe, choice, draw, hparam, integers, log_uniform, uniform
 from nescio.trials import Training, Trial, from_json
 
@@ -27,8 +27,16 @@ class Toy(Recipe):
 TRIAL = Trial(method="toy", recipe=Toy(), data="digits", backbone="mlp", training=Training(epochs=1))
 
 
+def test_later_fields_leave_old_keys_alone():
+    """Work that was done before the schedule could be flat at the start keeps its key."""
+    assert not {"flat", "initial"} & canonical(Training()).keys()
+    assert canonical(Training(flat=1, initial=0.1))["flat"] == 1
+
+
 def test_training_says_what_is_wrong():
-    for wrong in ({"optimizer": "adam"}, {"rate": 0}, {"epochs": 0}, {"clip": -1}, {"schedule": None}, {"warmup": -1}):
+    words = ({"optimizer": "adam"}, {"schedule": None})
+    numbers = ({"rate": 0}, {"epochs": 0}, {"clip": -1}, {"warmup": -1}, {"flat": 1}, {"initial": 2})
+    for wrong in (*words, *numbers):
         with pytest.raises(BadInput, match=rf"Training\.{next(iter(wrong))} is"):
             Training(**wrong)
     with pytest.raises(BadInput, match="none twice"):

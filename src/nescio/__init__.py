@@ -8,9 +8,13 @@ from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions, join, stack
 
 __version__ = "0.1.0"
-__all__ = ["BadInput", "Predictions", "Undefined", "__version__", "compare", "join", "scorecard", "stack"]
+__all__ = ["BadInput", "Predictions", "Undefined", "__version__", "compare", "join", "scorecard", "stack", "transfer"]
 
-_LATER = {"compare": "nescio.analysis.comparison", "scorecard": "nescio.analysis.cards"}  # imported when first used
+_LATER = {  # imported when first used
+    "compare": "nescio.analysis.comparison",
+    "scorecard": "nescio.analysis.cards",
+    "transfer": "nescio.analysis.transfer",
+}
 _notebook.presenter = lambda: import_module("nescio.report.notebook")
 
 

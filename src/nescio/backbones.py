@@ -15,6 +15,7 @@ from nescio.errors import BadInput
 
 SMALL = 64  # up to this many pixels a ResNet keeps its resolution: 3×3 stem, no pooling (the CIFAR stem)
 STRIDE = 8  # pixels from one location of a dense backbone's map to the next (Yu et al. 2017), for images above SMALL
+MAX = "max"  # after a colon behind a backbone's name: features are maxima over the map, not its own way to pool
 TRIED = 64  # pixels of the image that tells the stride and the width of a dense backbone
 
 
@@ -30,14 +31,15 @@ class MLP(nn.Sequential):
 
 
 class Conv(nn.Sequential):
-    """Three convolutions and a mean over the image: enough for images of 8 to 32 pixels on a CPU."""
+    """Three convolutions and a mean, or maximum, over the image: enough for images of 8 to 32 pixels on a CPU."""
 
-    def __init__(self, channels: int, widths: tuple[int, ...] = (32, 64, 64)) -> None:
+    def __init__(self, channels: int, pool: str = "", widths: tuple[int, ...] = (32, 64, 64)) -> None:
         layers: list[nn.Module] = []
         for number, (inputs, outputs) in enumerate(zip((channels, *widths), widths, strict=False)):
             stride = 1 if number == 0 else 2
             layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
-        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        pooled = nn.AdaptiveMaxPool2d(1) if pool == MAX else nn.AdaptiveAvgPool2d(1)
+        super().__init__(*layers, pooled, nn.Flatten())
         self.num_features = widths[-1]
 
 
@@ -114,20 +116,24 @@ def build(name: str, channels: int, shape: int | tuple[int, int], *, dense: bool
     """A new backbone with random weights and an attribute `num_features`.
 
     `mlp`, `conv`, `resnet18`, `resnet50` (with a 3×3 stem and no pooling up to 64 pixels), or any timm name.
+    Features of `resnet50:max` are the maxima over the last map (URL, appendix B), those of `resnet50` the means.
     shape  (height, width) of the images; one number where they are square
     dense  a row of features for every location: `conv`, or a timm network whose last strides can become dilations
     """
     shape = (shape, shape) if isinstance(shape, int) else shape
+    full, (name, colon, pool) = name, name.partition(":")
+    if colon and (pool != MAX or dense or name == "mlp"):
+        raise BadInput(f"The backbone {full!r} cannot be built: :max is for classifiers with a map of features.")
     if dense:
         return _dense(name, channels, shape)
     if name == "mlp":
         return MLP(channels, shape)
     if name == "conv":
-        return Conv(channels)
+        return Conv(channels, pool)
     import timm
 
     _check_name(name)
-    options = {"num_classes": 0, "in_chans": channels, "pretrained": False}
+    options = {"num_classes": 0, "in_chans": channels, "pretrained": False} | ({"global_pool": pool} if pool else {})
     try:
         network = timm.create_model(name, img_size=shape, **options)  # transformers are built for one size
     except TypeError:

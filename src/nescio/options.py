@@ -57,6 +57,7 @@ class Spec:
     switches: Mapping[str, str] | None = None
     before: tuple[str, ...] = ()
     positional: bool = False
+    selects: bool = False
 
 
 def option(default: Any, help: str = "", *, introduced: Any = MISSING, **how: Any) -> Any:
@@ -73,6 +74,7 @@ def option(default: Any, help: str = "", *, introduced: Any = MISSING, **how: An
                 takes several words after one option as well; "repeats", of NAME=VALUE where a value may hold commas
     switches    value → help: every value is a flag of its own, such as --json and --csv for a field `format`
     before      names that the option had before: they work, and --help does not list them
+    selects     given without --preset, it starts from the first preset that has its value
     introduced  see nescio.identity.added
     """
     metadata = {_SPEC: Spec(help, **how)}
@@ -158,9 +160,9 @@ def add_options(
     if presets:
         first, *others = presets
         names = ", ".join([f"{first} (default)", *others])
-        preset = parser.add_argument(
-            f"--{PRESET}", default=first, metavar="NAME", help=f"where the other options start from: {names}"
-        )
+        selecting = "".join(f"; with {leaf.flag}, the first that has it" for leaf in _leaves(cls) if leaf.spec.selects)
+        help = f"where the other options start from: {names}{selecting}"
+        preset = parser.add_argument(f"--{PRESET}", metavar="NAME", help=help)
         _offer(preset, list(presets))
     groups: dict[str | None, Any] = {None: parser}
     for leaf in _leaves(cls, start):
@@ -240,10 +242,14 @@ def options_of(
 ) -> T:
     """The instance that was given on the command line; what was not given keeps the preset's value, or the default."""
     given = {leaf.path: _read(leaf, getattr(args, leaf.dest)) for leaf in _leaves(cls) if hasattr(args, leaf.dest)}
-    return _built(cls, preset_of(args, presets) if presets else start, given)
+    return _built(cls, _preset(args, cls, presets, given) if presets else start, given)
 
 
-def preset_of(args: argparse.Namespace, presets: Mapping[str, T]) -> T:
+def _preset(args: argparse.Namespace, cls: type[T], presets: Mapping[str, T], given: Mapping[Any, Any]) -> T:
+    if args.preset is None:
+        choosing = [leaf for leaf in _leaves(cls) if leaf.spec.selects and leaf.path in given]
+        fitting = [plan for plan in presets.values() if all(leaf.value(plan) == given[leaf.path] for leaf in choosing)]
+        return next(iter([*fitting, *presets.values()]))
     if args.preset not in presets:
         raise BadInput(
             f"There is no preset named {args.preset!r}.{near(args.preset, presets)} There are: {', '.join(presets)}."
@@ -371,8 +377,13 @@ def command_of(plan: Any, words: Sequence[str], presets: Mapping[str, Any] | Non
     if not presets:
         return shlex.join([*words, *_words(plan, None)])
     first = next(iter(presets))
-    ways = [([] if name == first else [f"--{PRESET}", name]) + _words(plan, preset) for name, preset in presets.items()]
-    return shlex.join([*words, *min(ways, key=len)])
+    choosing = [leaf for leaf in _leaves(type(plan)) if leaf.spec.selects]
+
+    def way(name: str, preset: Any) -> list[str]:
+        unnamed = name == first and all(leaf.value(plan) == leaf.value(preset) for leaf in choosing)
+        return ([] if unnamed else [f"--{PRESET}", name]) + _words(plan, preset)
+
+    return shlex.join([*words, *min((way(name, preset) for name, preset in presets.items()), key=len)])
 
 
 def _words(plan: Any, start: Any) -> list[str]:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,8 +32,10 @@ from nescio.work.store import Part, Store
 from nescio.work.versions import TRAIN as VERSION
 
 STAGE, WEIGHTS, FACTS = "train", "weights.safetensors", "facts.json"
+FEATURES = "features"  # the stage of features of frozen backbones, and their name in its files
 JUDGED = 5000  # training rows, at most, on which the training accuracy is measured …
 JUDGED_MAPS = 64  # … and training images with label maps, whose every location is a row
+CACHED = 256  # images of a batch whose features are computed to be kept
 LOOK = 50  # optimiser steps between two looks at the loss: looking waits for the device
 Watch = Callable[[dict[str, Any]], None]
 
@@ -224,6 +227,9 @@ def _fit(
 ) -> tuple[Method, dict[str, Any]]:
     plan, seed = trial.training, _seed(trial)
     method, stream = _begin(trial, dataset, runtime, seed, store)
+    if method.cached:
+        assert store is not None, "only what starts from other weights is frozen"
+        stream = _cached(trial, method, stream, store)
     optimizer = optimizer_of(plan, method, runtime)
     average = _average(method)
     if plan.compile:
@@ -299,7 +305,7 @@ def _begin(
     if trial.start is not None:
         if store is None:
             raise BadInput(f"This trial starts from {trial.start}: give the store in which that is looked for.")
-        take_weights(method, trial.start, store)
+        method.started(take_weights(method, trial.start, store))
     method = runtime.place(method)
     stream = _Stream(images, dataset, trial.training, runtime, seed, method.views)
     seed_everything(seed_for(seed, "prepare"))
@@ -329,12 +335,14 @@ def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.opti
 
 def rate_at(plan: Training, epochs: float) -> float:
     """The share of the full learning rate after so many epochs."""
-    if epochs < plan.warmup:
-        return (epochs + 1e-8) / plan.warmup
+    risen = plan.flat + plan.warmup
+    if epochs < risen:
+        done = max(0.0, epochs - plan.flat + 1e-8) / plan.warmup if plan.warmup else 0.0
+        return plan.initial + (1 - plan.initial) * done
     if plan.schedule == "step":
         return plan.factor ** int(epochs / plan.every + 1e-9)
     if plan.schedule == "cosine":
-        done = (epochs - plan.warmup) / max(plan.epochs - plan.warmup, 1e-8)
+        done = (epochs - risen) / max(plan.epochs - risen, 1e-8)
         return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
     return 1.0
 
@@ -486,6 +494,53 @@ class _Stream:
     def some(self, rows: int) -> Batches:
         """So many of the same, or a few more."""
         return replace(self.plain(), stop=math.ceil(rows / self.plan.batch))
+
+
+@dataclass
+class _CachedStream(_Stream):
+    """The same with features (b, d) of a frozen backbone for images: a few augmented epochs of them take turns."""
+
+    files: list[Path]
+
+    def epoch(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        from safetensors.torch import load
+
+        device, size = self.runtime.device, self.plan.batch // self.plan.accumulate
+        features = load(self.files[epoch % len(self.files)].read_bytes())[FEATURES].to(device)
+        labels, index = (torch.from_numpy(each).to(device) for each in (self.images.labels, self.images.index))
+        raw = np.random.PCG64(seed_for(self.seed, epoch)).random_raw(len(labels))
+        order = torch.from_numpy(np.argsort(raw, kind="stable")).to(device)
+        for number in range(start, len(self)):
+            rows = order[number * size : (number + 1) * size][self.runtime.rank :: self.runtime.world]
+            yield features[rows].float(), labels[rows].long(), index[rows]
+
+
+def _cached(trial: Trial, method: Method, stream: _Stream, store: Store) -> _CachedStream:
+    """Features of the training images, computed once for all trials that start from the same weights."""
+    from safetensors.torch import save
+
+    assert trial.start is not None
+    plan, runtime = trial.training, stream.runtime
+    names = [f"{number}.safetensors" for number in range(1 if plan.augment == "none" else method.cached)]
+
+    def make(part: Part, _: Context) -> None:
+        for number, name in enumerate(names):
+            seed = seed_for(FEATURES, number)
+            shown = stream.batches(batch=CACHED, augment=plan.augment, border=plan.border, seed=seed)
+            with evaluating(method), torch.no_grad(), runtime.autocast():
+                rows = torch.cat([method.features(x).half().cpu() for x, _, _ in shown])
+            part.write(name, save({FEATURES: rows}))
+
+    of = {name: getattr(trial, name) for name in ("data", "classes", "data_seed", "backbone", "spectral")}
+    how = {"augment": plan.augment, "border": plan.border, "precision": plan.precision, "epochs": len(names)}
+    title = f"features of {trial.backbone}, frozen"
+    parents = (stream.dataset.revision, start_key(trial.start))
+    step = Step(title, FEATURES, of | how, make, parents, VERSION)
+    if runtime.rank == 0:
+        step.run(Context(store), wait=True)
+    runtime.share(None)  # the other processes wait for the files
+    folder = step.verified(store)
+    return _CachedStream(**vars(stream), files=[folder / name for name in names])
 
 
 def _look(losses: Tensor, count: int, epoch: int) -> float:

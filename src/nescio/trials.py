@@ -30,7 +30,13 @@ class Training(Checked):
     schedule: Literal["step", "cosine", "constant"] = option("step", "of the rate", group=BUDGET)
     every: int = option(30, "step: the rate falls after every so many epochs", metavar="E", group=BUDGET)
     factor: float = option(0.1, "step: by what the rate is multiplied then", group=BUDGET)
-    warmup: float = option(0.0, "epochs over which the rate rises from 0", metavar="E", group=BUDGET)
+    flat: float = option(
+        0.0, "epochs at the start with the initial rate, before it rises", metavar="E", group=BUDGET, introduced=0.0
+    )
+    initial: float = option(
+        0.0, "share of the rate at which it starts, to rise from there", metavar="SHARE", group=BUDGET, introduced=0.0
+    )
+    warmup: float = option(0.0, "epochs over which the rate rises from the initial one", metavar="E", group=BUDGET)
     accumulate: int = option(1, "parts of a batch, one after the other, to need less memory", metavar="A", group=SPEED)
     clip: float | None = option(None, "largest norm of the gradient", group=BUDGET)
     augment: Literal["none", "shift", "crop-flip", "full"] = option(
@@ -50,7 +56,13 @@ class Training(Checked):
     def check(self) -> None:
         self.need(0, "rate", "factor", "clip", above=True)
         self.need(1, "epochs", "batch", "every", "accumulate", "threads")
-        self.need(0, "momentum", "decay", "warmup")
+        self.need(0, "momentum", "decay", "warmup", "flat", "initial")
+        if self.flat and not self.initial:
+            raise BadInput(
+                f"Nothing would be learnt in {self.flat:g} flat epochs at a rate of 0: give an initial share."
+            )
+        if self.initial > 1:
+            raise BadInput(f"Training.initial is {self.initial:g}: it is a share of the rate, at most 1.")
 
 
 @tag("trial")

@@ -62,7 +62,7 @@ def test_commands_options_choices_and_names(offered, words, some):
 @pytest.mark.skipif(bash is None, reason="there is no bash")
 def test_methods_are_named_where_there_is_torch(offered):
     pytest.importorskip("torch")
-    assert offered("train", "--method", "mc") == ["mc-dropout"]
+    assert offered("train", "--method", "mc-drop") == ["mc-dropout"]
 
 
 @pytest.mark.skipif(bash is None, reason="there is no bash")

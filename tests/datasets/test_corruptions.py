@@ -272,3 +272,13 @@ def test_threads_of_torch_are_as_before(monkeypatch):
     with torch.inference_mode():
         apply("fog")
     apply("fog")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize("severity", [1, 5])
+def test_a_gpu_shows_what_a_cpu_shows(name, severity):
+    here = apply(name, severity).int()
+    there = apply(name, severity, X.cuda(), KEYS.cuda()).cpu().int()
+    apart = (here - there).abs()
+    assert int(apart.max()) <= 1 and float((apart > 0).float().mean()) < 0.001

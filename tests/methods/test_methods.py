@@ -376,7 +376,7 @@ def test_dropout_stays_on_and_batch_norm_off_at_test_time(place):
     p = output.logits.softmax(-1)
     h = -(p * p.log()).sum(-1)
     mean = p.mean(1)
-    assert torch.allclose(output.scores["native"], -(mean * mean.log()).sum(-1) - h.mean(1), atol=1e-6)
+    assert torch.allclose(output.scores["jsd"], -(mean * mean.log()).sum(-1) - h.mean(1), atol=1e-6)
 
 
 def test_dropout_before_the_head_alone_leaves_the_features_as_they_are():

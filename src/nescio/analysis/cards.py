@@ -124,6 +124,8 @@ def scorecard(
     only: Sequence[str] | None = None,
     classwise: bool | None = None,
     facts: Mapping[str, Any] | None = None,
+    views: Sequence[Predictions] = (),
+    siblings: Sequence[Predictions] = (),
 ) -> Scorecard:
     """Every measure × every metric that applies to one dump.
 
@@ -135,6 +137,8 @@ def scorecard(
     only         names of the measures to take; None: all that there are
     classwise    class-wise ECE: True, False, or None for up to twenty million probabilities
     facts        columns that are the same in every row, e.g. {"method": "erm", "data_seed": 0}
+    views        dumps of changed images, such as crops, by the same network, for scores that know the gallery …
+    siblings     … and of the same images by sibling networks
     """
     if calibration is not None and calibration not in SCALERS:
         raise BadInput(f"There is no calibration named {calibration!r}. There are: {', '.join(SCALERS)}.")
@@ -160,6 +164,7 @@ def scorecard(
     card = Scorecard(name, notes=_notes({"": predictions, "train": train, "val": val, **outside}))
     base = dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members_of(known), **(facts or {})}
     maker = _Maker(known, card, base, split, train, val, classwise, only)
+    maker.views, maker.siblings = views, siblings
     maker.whole(known, outside, everything=predictions)
     if calibration is not None:
         try:
@@ -245,6 +250,8 @@ class _Maker:
         self.card, self.base, self.split, self.val, self.classwise = card, base, split, val, classwise
         self.only = None if only is None else [measures.named(name, known).name for name in only]
         self.reference = train if train is not None else val
+        self.views: Sequence[Predictions] = ()
+        self.siblings: Sequence[Predictions] = ()
         self.fitted: dict[str, Callable[[Predictions], Array]] = {}
         self.on_val: dict[str, Callable[[Predictions], Array]] = {}  # for measures that were fitted on `val` itself
 
@@ -309,6 +316,8 @@ class _Maker:
         retrieved = retrieval = None
         if everything is not None:
             retrieval, retrieved = self.retrieval(everything)
+            for label, u in self.gallery(everything).items():
+                self.r_auroc(label, u, retrieved, retrieval)
             if not outside:
                 self.because(None, "detection", self.split, "Detection needs out-of-distribution rows: give --ood.")
         drawn = self.card.drawn.setdefault("calibrated" if not raw else "raw", {})
@@ -325,11 +334,7 @@ class _Maker:
             self.detection(of, label, u, outside, drawn["out"].setdefault(label, {}))
             if raw and everything is not None:
                 full = u if everything is known else self.values(of, everything, label, self.split)
-                if retrieved is not None and full is not None:
-                    self.ask(partial(metrics.auroc, full, ~retrieved), "r_auroc", len(retrieved), label)
-                    self.source(retrieval_part, full, retrieved, measure=label)
-                elif retrieval is not None:
-                    self.because(None, "r_auroc", self.split, retrieval)
+                self.r_auroc(label, full, retrieved, retrieval)
             self.votes(known, label, u)
             self.crops(known, label, u)
         for metric in metrics.registry.parts():
@@ -388,7 +393,7 @@ class _Maker:
             elif part.kind == "fitted":
                 if (fit := self.fit(part, known)) is not None:
                     yield part.name, fit
-            elif raw:
+            elif raw and part.kind == "ensemble":
                 self.because(part.name, None, self.split, "It compares several networks: one dump holds one of them.")
         for name in measures.scores_of(known) if raw else ():
             if self.only is None or name in self.only:
@@ -481,6 +486,26 @@ class _Maker:
         self.row("recall_at_1", float(np.mean(retrieved)), len(p))
         self.source(SharePart, retrieved, _plain("recall_at_1"))
         return None, retrieved
+
+    def gallery(self, p: Predictions) -> Mapping[str, Array]:
+        """u of the scores that compare each row with all others."""
+        try:
+            if not (self.views or self.siblings):
+                raise Undefined("It compares views of an image, or sibling networks: give --views or --siblings.")
+            return measures.gallery_scores(p, self.views, self.siblings).u
+        except (Undefined, BadInput) as reason:
+            for part in measures.registry.parts():
+                if part.kind == "gallery":
+                    self.because(part.name, None, self.split, str(reason))
+            return {}
+
+    def r_auroc(self, measure: str, u: Array | None, retrieved: Array | None, reason: str | None) -> None:
+        """How well u knows which rows find their own class, or the reason why that is not known."""
+        if retrieved is not None and u is not None:
+            self.ask(partial(metrics.auroc, u, ~retrieved), "r_auroc", len(retrieved), measure)
+            self.source(retrieval_part, u, retrieved, measure=measure)
+        elif reason is not None:
+            self.because(None, "r_auroc", self.split, reason)
 
     def votes(self, known: Predictions, measure: str, u: Array) -> None:
         if known.annotations is None:

@@ -33,6 +33,7 @@ GROUPS = {
         "zoo": "pretrained models on your images: what each knows, which to take",
         "choose": "the model to deploy: coverage, accuracy and limits",
         "rank": "representations to trust for unlabelled images",
+        "transfer": "a network on images it never learnt: R@1, which score to use",
         "export": "one file (ONNX or torch.export) that predicts and abstains",
     },
     "I have a method": {

@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Literal
 
 from nescio.commands import COMMANDS, parser_for
@@ -102,9 +103,6 @@ def _words(action: argparse.Action, command: str) -> Sequence[str]:
         return known
     name = action.dest.split(".")[-1]
     room = command if command in PARTS and not action.option_strings else NAMED.get(name)
-    if room is None or action.nargs == 0:
+    if room is None or action.nargs == 0 or (room == "methods" and find_spec("torch") is None):
         return ()
-    try:
-        return sorted(import_module(f"nescio.{room}").registry)
-    except ImportError:  # methods are there where torch is
-        return ()
+    return sorted(import_module(f"nescio.{room}").registry)

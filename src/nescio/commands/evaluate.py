@@ -12,6 +12,7 @@ endings; mIoU, accuracy and the ranking of right and wrong pixels are over all p
 examples:
   nescio evaluate preds.npz
   nescio evaluate test.npz --val val.npz --ood svhn=svhn.npz,noise=noise.npz
+  nescio evaluate test.npz --views crop0.npz,crop1.npz        retrieval, by scores that know the gallery too
   nescio evaluate small=a.npz large=b.npz --to out            one page for both: open out/index.html
   nescio evaluate hf.npz --map logits=predictions,labels=label_ids
   nescio evaluate --logits logits.npy --labels labels.npy --all
@@ -46,6 +47,10 @@ class Options:
     ood: tuple[str, ...] = option(
         (), "out-of-distribution rows under a name", style="repeats", metavar="NAME=FILE,…", unset="none"
     )
+    views: tuple[str, ...] = option(
+        (), "the same network on changed images, such as crops: scores that know the gallery", metavar="FILE,…"
+    )
+    siblings: tuple[str, ...] = option((), "the same images by sibling networks, likewise", metavar="FILE,…")
     by: tuple[str, ...] = option((), "rows of their own for every value of these groups", metavar="GROUP,…")
     calibration: Literal["temperature", "vector"] = option("temperature", "scaling that is fitted on --val")
     classwise: bool = option(False, "class-wise ECE on dumps of any size")
@@ -132,6 +137,8 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
     train = read(options.train, seed) if options.train else None
     val = read(options.val, seed) if options.val else None
     outside = outside_sets(options.ood, options.inputs, seed)
+    if (options.views or options.siblings) and len(models) > 1:
+        raise BadInput("--views and --siblings are of one model: evaluate models one at a time.")
     others = {"--train": train, "--val": val, **{f"--ood {name}": dump for name, dump in outside.items()}}
     shared = check_apart(models, others)
     cards = []
@@ -146,6 +153,8 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
             by=options.by,
             calibration=options.calibration,
             classwise=options.classwise or None,
+            views=[read(file, seed) for file in options.views],
+            siblings=[read(file, seed) for file in options.siblings],
         )
         card.notes += shared
         if options.bootstrap:

@@ -10,6 +10,7 @@ examples:
   nescio train --method mc-dropout --data cifar10 --backbone resnet18 --recipe drop=0.2,passes=20
   nescio train --method due --data digits --classes 0-5 --spectral 5 --log tensorboard:logs
   nescio train --method ddu --task segmentation --data scenes --backbone conv --epochs 20
+  nescio train --method losspred-order --data digits --backbone conv --start store:KEY --optimizer adamw --rate 1e-3
   nescio train --method simclr --data cifar10 --backbone resnet18 --batch 512 --schedule cosine --members 10
 """
 
@@ -46,7 +47,7 @@ class Options:
     classes: tuple[int, ...] | None = option(
         None, "in-distribution classes, as 0-5,7", parse=ranges, metavar="LIST", unset="all"
     )
-    backbone: str = option("conv", "mlp, conv, resnet18 or any timm name")
+    backbone: str = option("conv", "mlp, conv, resnet18 or any timm name; resnet50:max has max-pooled features")
     spectral: str = option(
         OWN, "bounds how far a layer can stretch: a number, none, or own: the method's (due: 3)", metavar="TARGET"
     )

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,8 @@ TABLES, ROWS, PLACES = 6, 32, 4096  # of random numbers: 2³⁰ combinations of 
 @dataclass(frozen=True)
 class Change(Checked, ABC):
     """What is done to images before a network sees them."""
+
+    moves: ClassVar[bool] = False  # whether it moves what is seen, so that a label map no longer fits
 
     @abstractmethod
     def apply(self, pixels: Tensor, index: Tensor) -> Tensor:
@@ -51,6 +53,7 @@ class Rotation(Change):
     degrees: float = 0.0
 
     condition = "rotation"
+    moves = True
 
     @property
     def level(self) -> float:
@@ -81,6 +84,7 @@ class Crop(Change):
     seed: int = 0
 
     condition = "crop"
+    moves = True
 
     def check(self) -> None:
         if not 0 < self.least <= self.most <= 1:

@@ -42,7 +42,7 @@ def _by_class(
 ) -> Dataset:
     """A set whose first `trained` classes are for training and whose others are test classes."""
     train, test = (
-        ([paths[row] for row in rows], labels[rows])
+        ([paths[row] for row in rows.tolist()], labels[rows])
         for rows in (np.flatnonzero(labels < trained), np.flatnonzero(labels >= trained))
     )
     return encoded(name, train, test, classes, size)

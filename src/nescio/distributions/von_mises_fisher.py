@@ -76,7 +76,8 @@ def log_density(x: Any, mean: Any, kappa: Any) -> Any:
 def expected_likelihood(mean: Any, kappa: Any, others: Any, other_kappas: Any) -> Any:
     """Log of the expected-likelihood kernel ∫ f·g of n distributions, mean (n, d), kappa (n,), and m others, as (n, m).
 
-    log C_d(κ) + log C_d(κ′) − log C_d(‖κμ + κ′μ′‖): how likely a sample of one is under the other (Jebara & Kondor 2003).
+    log C_d(κ) + log C_d(κ′) − log C_d(‖κμ + κ′μ′‖): how likely a sample of one is under the other
+    (Jebara & Kondor 2003).
     """
     xp, d = _namespace(mean), int(mean.shape[-1])
     mean, dtype = _double(mean, xp)

@@ -41,9 +41,9 @@ def nt_xent(z: Tensor, temperature: float) -> Tensor:
 def info_nce(z: Tensor, t: float, partners: bool = False) -> Tensor:
     """Pulls the two views of an image together and pushes other images away; rows i and i + b are views of one image.
 
-    The mean over images of −t·e₁ᵀe₂ + log Σ_{e⁻} exp(t·e₁ᵀe⁻) + log Σ_{e⁻} exp(t·e₂ᵀe⁻), e⁻ all rows but the two
-    (URL, eq. 1). With `partners` the other view is in both sums and counts twice before them: 2·NT-Xent at t = 1/τ.
-    z (…, 2b, d) of unit rows; the mean over leading axes.
+    −t·e₁ᵀe₂ + log Σ_{e⁻} exp(t·e₁ᵀe⁻) + log Σ_{e⁻} exp(t·e₂ᵀe⁻), e⁻ all rows but the two
+    (URL, eq. 1), for every image: z (…, 2b, d) of unit rows to (…, b). With `partners` the other view is in both sums
+    and counts twice before them: 2·NT-Xent at t = 1/τ.
     """
     b = z.shape[-2] // 2
     with torch.autocast(z.device.type, enabled=False):
@@ -51,7 +51,7 @@ def info_nce(z: Tensor, t: float, partners: bool = False) -> Tensor:
         positive = products.diagonal(b, -2, -1)
         hidden = torch.eye(b if not partners else 2 * b, dtype=torch.bool, device=z.device)
         sums = products.masked_fill(hidden if partners else hidden.repeat(2, 2), -torch.inf).logsumexp(-1)
-        return 2 * sums.mean() - (1 + partners) * positive.mean()
+        return sums.unflatten(-1, (2, b)).sum(-2) - (1 + partners) * positive
 
 
 # ---- momentum copies

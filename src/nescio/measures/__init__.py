@@ -18,6 +18,7 @@ from nescio.measures._softmax import (
     summary,
 )
 from nescio.measures._spec import SCORE, Measure, measure, named, registry, scores_of, uncertainty
+from nescio.measures.gallery import gallery_consistency, gallery_doubt, gallery_margin, gallery_scores
 
 __all__ = [
     "SCORE",
@@ -29,6 +30,10 @@ __all__ = [
     "entropy",
     "expected_entropy",
     "feature_variance",
+    "gallery_consistency",
+    "gallery_doubt",
+    "gallery_margin",
+    "gallery_scores",
     "gap",
     "gaussian_mixture",
     "gmm",

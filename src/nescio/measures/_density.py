@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nescio.arrays.parallel import blocks, one_blas_thread, share, threads
 from nescio.distributions import von_mises_fisher
 from nescio.errors import BadInput, Undefined
-from nescio.measures._spec import measure
+from nescio.measures._spec import kept, measure
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
@@ -75,17 +75,14 @@ def gmm(train: Predictions, *, priors: bool = True, jitter: float = 0.0) -> Fit:
 
 
 @measure("fitted", needs=("embeddings", "labels"))
-@one_blas_thread()
 def mahalanobis(train: Predictions, *, jitter: float = 0.0) -> Fit:
     """Squared Mahalanobis distance to the nearest class mean: u = min_c (φ − μ_c)ᵀ Σ⁻¹ (φ − μ_c).
 
     Σ = Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ/n is tied over the classes, plus `jitter`, increased until Σ can be
     factored. Rows with taught = False are left out. Lee et al. 2018.
     """
-    embeddings, groups = _classes_of(train, "mahalanobis")
-    means = np.stack(_each(partial(_mean, embeddings), groups))
-    covariance = _scatter_within(embeddings, groups, means) / sum(len(rows) for rows in groups)
-    return NearestMean(means, _whiteners([covariance], jitter)[0], groups)
+    _classes_of(train, "mahalanobis")  # refuses a reference without labels
+    return class_distances(train, jitter=jitter)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +183,10 @@ class NearestMean:
 
     means: Array
     whitener: Array
-    groups: Sequence[Array] = ()  # the rows of every class
+    groups: Sequence[Array]  # the rows of every class
+    spread: Array  # (d,) variances of all rows along the whitened axes …
+    middle: Array  # (d,) … about their mean
+    unit: bool  # rows are taken at length one
 
     @one_blas_thread()
     def leave_one_out(self, train: Predictions) -> Array:
@@ -195,8 +195,8 @@ class NearestMean:
         Without row i, N·Σ loses k·aaᵀ, k = n/(n − 1), a = x_i − μ: a square q(b) = bᵀΣ⁻¹b becomes
         (N − 1)/N·(q(b) + (bᵀΣ⁻¹a)²·k/N/r), r = 1 − k·q(a)/N, and its own class mean moves to μ − a/(n − 1).
         """
-        embeddings = _embeddings(train, "mahalanobis", self.means.shape[1])
-        u, total = self(train), sum(len(rows) for rows in self.groups)
+        embeddings = _rows_of(train, "mahalanobis", self.unit, self.means.shape[1])
+        u, total = np.array(self(train)), sum(len(rows) for rows in self.groups)
         for c, rows in enumerate(self.groups):
             if len(rows) < 2:
                 continue
@@ -214,20 +214,84 @@ class NearestMean:
                 u[rows[part]] = best
         return u
 
-    @one_blas_thread()
     def __call__(self, predictions: Predictions) -> Array:
-        embeddings = _embeddings(predictions, "mahalanobis", self.means.shape[1])
-        middle = self.means.mean(0)
-        centres = (self.means - middle) @ self.whitener.T
-        squares = (centres**2).sum(1)
+        return self.squares(predictions)[0]
 
-        def score(part: slice) -> Array:
-            white = (_doubles(embeddings, part) - middle) @ self.whitener.T
-            nearest = np.argmin(squares - 2 * white @ centres.T, axis=1)
+    def squares(self, predictions: Predictions) -> tuple[Array, Array]:
+        """Squared distances (n,) to the nearest class mean, and to the mean of all by the covariance of all."""
+        return kept(predictions, self, lambda: self._squares(predictions))
+
+    @one_blas_thread()
+    def _squares(self, predictions: Predictions) -> tuple[Array, Array]:
+        embeddings = _rows_of(predictions, "mahalanobis", self.unit, self.means.shape[1])
+        centres = (self.means - self.middle) @ self.whitener.T
+        lengths = (centres**2).sum(1)
+
+        def score(part: slice) -> tuple[Array, Array]:
+            white = (_doubles(embeddings, part) - self.middle) @ self.whitener.T
+            nearest = np.argmin(lengths - 2 * white @ centres.T, axis=1)
             # The expanded square is good for finding the class, not for a small distance to it.
-            return np.asarray(((white - centres[nearest]) ** 2).sum(1))
+            return ((white - centres[nearest]) ** 2).sum(1), white**2 @ (1 / self.spread)
 
-        return np.concatenate(_each(score, _parts(embeddings)))
+        nearest, whole = (np.concatenate(each) for each in zip(*_each(score, _parts(embeddings)), strict=True))
+        nearest.flags.writeable = whole.flags.writeable = False
+        return nearest, whole
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceMoments:
+    """Means and scatter of the embeddings of a reference; without labels all rows are one class."""
+
+    groups: Sequence[Array]  # the rows of every class
+    means: Array  # (k, d)
+    within: Array  # (d, d) Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ
+
+    @property
+    def counts(self) -> Array:
+        return np.array([len(rows) for rows in self.groups])
+
+    @property
+    def n(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def mean(self) -> Array:
+        return np.asarray(self.counts @ self.means / self.n)
+
+    @property
+    def total(self) -> Array:
+        """(d, d) Σ_i (φ_i − μ)(φ_i − μ)ᵀ, μ the mean of all: a sum, so that no digits are lost."""
+        away = (self.means - self.mean) * np.sqrt(self.counts)[:, None]
+        return np.asarray(self.within + away.T @ away)
+
+
+def moments(train: Predictions, name: str, unit: bool = False) -> ReferenceMoments:
+    """The moments of the rows of a reference with taught not False, computed once; `unit`: of rows at length one."""
+    return kept(train, ("moments", unit), lambda: _moments(train, name, unit))
+
+
+@one_blas_thread()
+def _moments(train: Predictions, name: str, unit: bool) -> ReferenceMoments:
+    embeddings = _rows_of(train, name, unit)
+    if train.labels is None:
+        groups = [np.arange(len(train)) if train.taught is None else np.flatnonzero(train.taught)]
+    else:
+        _, groups = _classes_of(train, name)
+    means = np.stack(_each(partial(_mean, embeddings), groups))
+    return ReferenceMoments(groups, means, _scatter_within(embeddings, groups, means))
+
+
+def class_distances(train: Predictions, unit: bool = False, jitter: float = 0.0) -> NearestMean:
+    """Squared distances to class means under one covariance, and to the mean of all: fitted once a reference."""
+    return kept(train, ("class distances", unit, jitter), lambda: _class_distances(train, unit, jitter))
+
+
+def _class_distances(train: Predictions, unit: bool, jitter: float) -> NearestMean:
+    known = moments(train, "mahalanobis", unit)
+    whitener = _whiteners([known.within / known.n], jitter)[0]
+    # Turned so that the covariance of all rows is a diagonal too: one product gives both kinds of distance.
+    spread, axes = np.linalg.eigh(whitener @ (known.total / known.n) @ whitener.T)
+    return NearestMean(known.means, axes.T @ whitener, known.groups, np.maximum(spread, 1), known.mean, unit)
 
 
 # ---- mixtures without labels
@@ -515,6 +579,25 @@ def _embeddings(predictions: Predictions, name: str, d: int | None = None) -> Ar
     if d is not None and width != d:
         raise BadInput(f"embeddings has {width} features, the reference has {d}: they must come from one network.")
     return predictions.embeddings
+
+
+class _Directions:
+    """Rows of embeddings at length one, made when they are read."""
+
+    def __init__(self, embeddings: Array) -> None:
+        self.embeddings, self.shape = embeddings, embeddings.shape
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+    def __getitem__(self, rows: Any) -> Array:
+        names = rows.start or 0 if isinstance(rows, slice) else rows
+        return _unit(_doubles(self.embeddings, rows), names)
+
+
+def _rows_of(predictions: Predictions, name: str, unit: bool, d: int | None = None) -> Any:
+    embeddings = _embeddings(predictions, name, d)
+    return _Directions(embeddings) if unit else embeddings
 
 
 def _classes_of(train: Predictions, name: str) -> tuple[Array, list[Array]]:

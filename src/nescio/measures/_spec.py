@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -18,8 +18,11 @@ Kind = Literal[
     "plain",  # f(predictions) -> u (n,)
     "fitted",  # f(reference, **options) -> (f(predictions) -> u)
     "ensemble",  # f(…lists of Predictions, one per member…) -> u
+    "gallery",  # f(predictions, views, siblings) -> u; the other rows are the gallery
+    "tuned",  # f(labelled rows that the network was not trained on, **options) -> (f(predictions) -> u)
 ]
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 FIELDS = [part.name for part in fields(Predictions)]
 
 
@@ -33,6 +36,8 @@ class Measure:
     needs: tuple[str, ...]  # fields of Predictions that it reads: without them it is not called
     example: Mapping[str, Any] = field(default_factory=dict)  # options for the few rows of the contract
     stand_in: str | None = None  # a field that it can do with where those are missing
+    alias: str | None = None  # the measure that ranks every dump as this one does: reports hold that one alone
+    several: bool = False  # it says something of several draws only
 
     @property
     def sentence(self) -> str:
@@ -63,12 +68,16 @@ def measure(
     name: str | None = None,
     example: Mapping[str, Any] | None = None,
     stand_in: str | None = None,
+    alias: str | None = None,
+    several: bool = False,
 ) -> Callable[[F], F]:
     """Registers a function on Predictions as a measure and returns it unchanged.
 
     needs     fields of Predictions without which it is not called; unknown ones are refused
     example   options with which it works on 120 rows, 4 classes and 6 features, where its defaults do not
     stand_in  a field that it can do with where those are missing
+    alias     the measure that ranks every dump as this one does: reports hold that one alone
+    several   it says something of several draws only
     """
     for field_name in needs:
         if field_name not in FIELDS:
@@ -76,10 +85,22 @@ def measure(
 
     def register(function: F) -> F:
         label = name or function.__name__
-        registry.add(label, Measure(label, function, kind, needs, dict(example or {}), stand_in))
+        registry.add(label, Measure(label, function, kind, needs, dict(example or {}), stand_in, alias, several))
         return function
 
     return register
+
+
+def kept(dump: Predictions, key: Hashable, make: Callable[[], T]) -> T:
+    """What `make` gives, computed once for a dump and kept on it as long as it lives: measures share their work."""
+    cache: dict[Hashable, Any] | None = getattr(dump, "_kept", None)
+    if cache is None:
+        cache = {}
+        object.__setattr__(dump, "_kept", cache)
+    if key not in cache:
+        cache[key] = make()
+    value: T = cache[key]
+    return value
 
 
 # ---- measures of a dump by name

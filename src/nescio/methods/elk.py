@@ -60,11 +60,8 @@ class ELK(Probabilistic):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
-        mean, kappa = self.embed(x)
-        sure, unsure = (self.similarities(mean, k).softmax(1).amax(1).mean().item() for k in (kappa, kappa / 10))
         moved = float((self.log_k - start.log_k).abs().max())  # type: ignore[operator]
         return {
-            "κ weighs answers": Evidence(f"mean largest probability {sure:.3f}, at κ/10 {unsure:.3f}", unsure < sure),
             "classes' concentrations learnt": Evidence(f"log k moved by up to {moved:.2g}", moved > 1e-3),
             "temperature acts": temperature_acts(self, x, y, "t"),
             **self.kappa_evidence(x, y),

@@ -24,7 +24,7 @@ class HeadsRecipe(Learning):
 
 
 @method("heads", HeadsRecipe)
-class Heads(Method):
+class ManyHeads(Method):
     """M linear classifiers on the features of one backbone; the loss is the cross-entropy of their mean probability,
     −log (1/M) Σ_m f_m(x)_y (Lee et al. 2015; URL §B.10, where it is named Ensemble). The heads' answers are M draws.
     Networks of their own are another method: a deep ensemble (`nescio train --members 10`).

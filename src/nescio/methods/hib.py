@@ -18,7 +18,7 @@ from nescio.search import hparam, uniform
 
 @dataclass(frozen=True)
 class HIBRecipe(SamplingRecipe):
-    b: float = hparam(0.0, uniform(-8.0, 8.0), "added to t times the cosine of two samples")
+    b: float = hparam(-4.0, uniform(-8.0, 8.0), "added to t times the cosine of two samples")
     repulsion: Literal["log p", "log 1-p"] = hparam(
         "log p", None, "what different labels pay: log p as in URL, or −log(1 − p) as in the first paper"
     )
@@ -30,8 +30,8 @@ class HIB(Probabilistic):
 
         p_nm = 1/16·Σ_i sigmoid(t·s_{n,i}ᵀs_{m,i} + b),   s_{n,i} ~ vMF(e_n, κ(e_n)),
 
-    high for pairs of one label and low for others: −mean log p over the former + mean log p over the latter (URL, eq. 5,
-    whose sum lacks the 1/16; no prior). No logits. Score: "inverse_kappa", 1/κ.
+    high for pairs of one label and low for others: −mean log p over the former + mean log p over the latter (URL,
+    eq. 5, whose sum lacks the 1/16; no prior). No logits. Score: "inverse_kappa", 1/κ.
     """
 
     classifies = False

@@ -31,15 +31,16 @@ class InfoNCE(SelfSupervised):
 
         −t·e₁ᵀe₂ + log Σ_{e⁻} exp(t·e₁ᵀe⁻) + log Σ_{e⁻} exp(t·e₂ᵀe⁻),   e⁻ the views of other images
 
-    (van den Oord et al. 2018, as URL, eq. 1, has it). No projection stands behind the backbone. Score: "norm", −‖e‖ of the
-    raw embedding, a heuristic that nothing trains.
+    (van den Oord et al. 2018, as URL, eq. 1, has it). No projection stands behind the backbone. Score: "norm",
+    −‖e‖ of the raw embedding, a heuristic that nothing trains.
     """
 
     paper = "van den Oord et al., Representation learning with contrastive predictive coding, 2018"
     scores = ("norm",)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return info_nce(unit(self.features(x.flatten(0, 1))), self.recipe.t, self.recipe.denominator == "all")
+        z = unit(self.features(x.flatten(0, 1)))
+        return info_nce(z, self.recipe.t, self.recipe.denominator == "all").mean()
 
     def forward(self, x: Tensor) -> Output:
         embeddings = self.features(x)

@@ -1,6 +1,6 @@
 """Metrics: pure functions of arrays that say how good answers and uncertainties are."""
 
-from nescio.metrics._alignment import crop_agreement, has_votes, human_alignment, kendall, spearman
+from nescio.metrics._alignment import crop_agreement, has_votes, human_alignment, kendall, ranks, spearman
 from nescio.metrics._answers import Answers, accuracy, answers, brier, nll, places, top_answers, without_cancellation
 from nescio.metrics._calibration import bins_of, classwise_ece, classwise_ece_of_blocks, ece, reliability_curve
 from nescio.metrics._counts import Counts
@@ -58,6 +58,7 @@ __all__ = [
     "places",
     "r_auroc",
     "ranking",
+    "ranks",
     "raulc",
     "recall_at_1",
     "registry",

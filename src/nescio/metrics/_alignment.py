@@ -39,7 +39,7 @@ def spearman(a: Any, b: Any) -> float:
     ρ = Σ r_a·r_b / √(Σ r_a²·Σ r_b²) over centred ranks.
     """
     a, b = _two(a, b, "Spearman's ρ")
-    r, s = _ranks(a), _ranks(b)
+    r, s = ranks(a), ranks(b)
     return float(np.clip(np.dot(r, s) / np.sqrt(np.dot(r, r) * np.dot(s, s)), -1, 1))
 
 
@@ -110,7 +110,7 @@ def _two(a: Any, b: Any, what: str) -> tuple[Array, Array]:
     return a, b
 
 
-def _ranks(values: Array) -> Array:
+def ranks(values: Array) -> Array:
     """(n,) ranks less their mean, tied rows sharing the mean of their ranks."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((np.cumsum(count) - (count - 1) / 2 - (len(values) + 1) / 2)[place])

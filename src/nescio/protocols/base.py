@@ -136,6 +136,7 @@ def study_of(protocol: Protocol, plan: Any, work: Work) -> Study:
         reasons=work.reasons,
         failures=work.failures,
         notes=work.notes,
+        pictures=work.pictures,
         packages=environment()["packages"],
     )
     if study.rows:

@@ -70,9 +70,10 @@ class Prose:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures in order: a PNG, what it is called, and a number to stand below it."""
+    """Pictures in order: a PNG, what it is called, and a number to stand below it; `wide`: four in a line."""
 
     pictures: tuple[tuple[bytes, str, str], ...]
+    wide: bool = False
 
 
 Block = Table | Figure | Panel | Choice | Fold | Terms | Prose | Gallery

@@ -45,13 +45,15 @@ ESSENTIALS = "How good are the answers, and does it know when it is wrong"
 RANKING = "Does it know when it is wrong"
 DETECTION = "Does it notice what is out of distribution"
 RETRIEVAL = "Do its embeddings find their kind"
+GALLERY = "The same by scores that see the gallery, not the image alone"
 HUMAN = "Does it doubt where people doubt"
 OTHER = "What else was measured"
-SECTIONS = (ANSWERS, RANKING, DETECTION, RETRIEVAL, HUMAN, OTHER)
+SECTIONS = (ANSWERS, RANKING, DETECTION, RETRIEVAL, GALLERY, HUMAN, OTHER)
 MEANING = {  # what is positive, and what u should do, where a table ranks rows
     RANKING: "The uncertainty u should be higher where the answer is wrong: positive rows are wrong answers",
     DETECTION: "The uncertainty u should be higher out of distribution: positive rows are out of distribution",
     RETRIEVAL: "Every row looks for its nearest other row; u should be higher where that one has another label",
+    GALLERY: "These compare each row with all others, which scores of the image alone cannot: judge them apart",
     HUMAN: "The uncertainty u should be higher where people's votes differ more",
 }
 IN_DOUBT = "calibrated (in doubt)"  # the head of numbers under a calibration that means little
@@ -118,7 +120,7 @@ def question_of(row: Row, own: frozenset[Any] = IN_DISTRIBUTION) -> str:
     if "ranking" in kinds or "detection" in kinds:
         return RANKING if row.get("split") in own else DETECTION
     if "retrieval" in kinds or "retrieval-ranking" in kinds:
-        return RETRIEVAL
+        return GALLERY if _kind(row.get("measure")) == "gallery" else RETRIEVAL
     return HUMAN if "votes" in kinds else OTHER
 
 
@@ -557,16 +559,17 @@ def short_story(cards: Sequence[Any], comparison: Any = None, incomparable: str 
 def _missing(cards: Sequence[Any]) -> list[tuple[str, str]]:
     """Why there is no calibration, no detection and the like; of other gaps, what they are."""
     reasons = [reason for card in cards for reason in card.reasons]
-    main = [reason for reason in reasons if reason["metric"] in MISSED or _is_fitted(reason["measure"])]
+    main = [reason for reason in reasons if reason["metric"] in MISSED or _kind(reason["measure"]) == "fitted"]
     others = [what for what, _ in grouped([reason for reason in reasons if reason not in main], most=3)]
     more = [("and", f"{'; '.join(others[:4])}{' …' if len(others) > 4 else ''}")] if others else []
     return [*grouped(main, most=3), *more]
 
 
-def _is_fitted(measure: str | None) -> bool:
+def _kind(measure: str | None) -> str | None:
+    """Of a registered measure."""
     from nescio.measures import registry
 
-    return measure in registry and registry[str(measure)].kind == "fitted"
+    return registry[str(measure)].kind if measure in registry else None
 
 
 def essentials(card: Any) -> Table:

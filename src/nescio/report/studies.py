@@ -18,7 +18,7 @@ from nescio.report.words import data_name, grouped, plural
 from nescio.rows import Row, from_parquet, to_parquet
 from nescio.work.launchers import Failure
 
-ROWS, PLAN = "rows.parquet", "plan.json"
+ROWS, PLAN, PICTURES = "rows.parquet", "plan.json", "pictures.json"
 Command = Callable[[dict[str, Any]], str]  # plan → the command that runs it again
 
 
@@ -35,6 +35,7 @@ class Study:
     notes: list[str] = field(default_factory=list)
     packages: dict[str, str] = field(default_factory=dict)  # versions with which the rows were made
     parts: list[dict[str, Any]] = field(default_factory=list)  # the plans of studies that were joined
+    pictures: list[Row] = field(default_factory=list)  # small ones: "png" in base64, and columns that say what it shows
 
     @property
     def frame(self) -> Frame:
@@ -50,15 +51,16 @@ class Study:
 
 
 def files(study: Study) -> dict[str, bytes]:
-    """All that a study is read from again: its rows, and its plan with versions, failures, reasons and notes."""
+    """All a study is read from again: its rows, its plan with versions, failures, reasons and notes, its pictures."""
     about = {name: getattr(study, name) for name in ("plan", "packages", "notes", "reasons")}
     about["failures"] = [asdict(failure) for failure in study.failures]
     about |= {"parts": study.parts} if study.parts else {}
-    return {ROWS: to_parquet(study.rows), PLAN: json_text(about).encode()}
+    pictures = {PICTURES: json.dumps(study.pictures).encode()} if study.pictures else {}
+    return {ROWS: to_parquet(study.rows), PLAN: json_text(about).encode(), **pictures}
 
 
 def read_study(path: str | Path) -> Study:
-    """A study from its Parquet file of rows, or the folder that holds it; plan.json beside it holds the rest."""
+    """A study from its Parquet file of rows, or the folder that holds it; the files beside it hold the rest."""
     path = Path(path)
     path = path / ROWS if path.is_dir() else path
     rows, beside = from_parquet(path), path.parent / PLAN
@@ -73,6 +75,8 @@ def read_study(path: str | Path) -> Study:
             study.packages, study.parts = dict(about["packages"]), list(about.get("parts", []))
         except (ValueError, KeyError, TypeError):
             raise BadInput(f"{beside} is not a plan that nescio wrote; rename it to report without it.") from None
+    if (path.parent / PICTURES).is_file():
+        study.pictures = json.loads((path.parent / PICTURES).read_text("utf-8"))
     return study
 
 
@@ -108,6 +112,7 @@ def joined(studies: Sequence[Study]) -> Study:
         notes=list(dict.fromkeys(note for study in studies for note in study.notes)),
         packages=_common([study.packages for study in studies]),
         parts=[plan for study in studies for plan in study.parts or [study.plan]],
+        pictures=[picture for study in studies for picture in study.pictures],
     )
 
 

@@ -348,6 +348,24 @@ def disagreement(part: Measure) -> None:
     promise(differ.mean() > 0.1, f"{name} does not notice that members disagree.")
 
 
+def lonely_noise(part: Measure) -> None:
+    """rows among rows of their kind get lower values than noise, shuffled rows give shuffled numbers."""
+    name, f = part.name, _with_example(part)
+    rng = np.random.default_rng(3)
+    noise = np.arange(120) % 2 == 1
+    kind = rng.normal(size=(15, 6))[np.arange(120) // 8]
+    embeddings = np.where(noise[:, None], rng.normal(size=(120, 6)), 4 * kind + rng.normal(size=(120, 6)) / 10)
+    dump = Predictions(embeddings=embeddings)
+    views = [Predictions(embeddings=embeddings + rng.normal(size=(120, 6)) / 2) for _ in range(3)]
+    given = {"views": views} if "views" in signature(part.function).parameters else {}
+    u = f(dump, **given)
+    promise(u.shape == (120,) and bool(np.isfinite(u).all()), f"{name} is not one finite number a row.")
+    promise(u[noise].mean() > u[~noise].mean(), f"{name} is surer of noise than of rows among their kind.")
+    rows = rng.permutation(120)
+    given = {role: [view.take(rows) for view in dumps] for role, dumps in given.items()}
+    promise(np.allclose(u[rows], f(dump.take(rows), **given), atol=1e-9), f"{name} depends on the order of the rows.")
+
+
 def _members(part: Measure, dumps: list[Predictions]) -> list[list[Predictions]]:
     """The members' dumps for every argument that takes them: test rows, or reference and test rows."""
     arguments = signature(part.function).parameters.values()
@@ -358,4 +376,5 @@ MEASURE_CHECKS: dict[str, tuple[Callable[[Measure], None], ...]] = {
     "plain": (shape_and_order, says_what_it_lacks, saturated, sign),
     "fitted": (far_noise,),
     "ensemble": (disagreement,),
+    "gallery": (lonely_noise,),
 }

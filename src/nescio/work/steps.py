@@ -149,6 +149,7 @@ class Work:
     reasons: list[Row] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    pictures: list[Row] = field(default_factory=list)  # for the page: see report.studies.Study
 
     @property
     def store(self) -> Store:

@@ -10,5 +10,5 @@ TRAIN = 5
 PREDICT = 3
 PIXELS = 3
 
-STAGES = {"train": TRAIN, "predict": PREDICT, "count": PREDICT, "pixels": PIXELS, "damaged": PIXELS}
+STAGES = {"train": TRAIN, "features": TRAIN, "predict": PREDICT, "count": PREDICT, "pixels": PIXELS, "damaged": PIXELS}
 GONE = ("zoo", "embed")  # stages that older versions had: nothing reads them any more

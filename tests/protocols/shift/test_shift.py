@@ -325,7 +325,8 @@ def test_the_presets_are_what_they_say():
         rate=0.4, warmup=4.0, decay=5e-4, epochs=20, batch=512, schedule="cosine", nesterov=True, border="reflect"
     )
     assert (gpu.data, gpu.backbone, gpu.runs, gpu.training) == ("cifar10", "resnet18", 3, expected)
-    assert Plan().corruptions == CORRUPTIONS and Plan().severities == (1, 2, 3, 4, 5)
+    every = [(change.name, change.severity) for change in steps.made_here(Plan())]
+    assert every == [(name, severity) for name in CORRUPTIONS for severity in (1, 2, 3, 4, 5)]
 
 
 def test_the_command_shows_the_table_and_writes_the_page(study, place, capsys, monkeypatch):
@@ -398,7 +399,7 @@ def test_figure_1_has_every_line_at_every_severity(study):
     own = Frame([*reports.clean(study.frame), *reports.shifted(study.frame)])
     curves = reports.curves(own, "accuracy")
     assert set(curves) == {"erm", "ddu", "mc-dropout", "erm × 2"}
-    assert all(list(line) == ["0", "1", "5"] for line in curves.values())
+    assert all(list(line) == ["clean", "1", "5"] for line in curves.values())
     rows = own.where(method="ddu", metric="accuracy", level=5.0)
     assert curves["ddu"]["5"] == pytest.approx(rows.mean()) and len(rows) == 2 * 2
 

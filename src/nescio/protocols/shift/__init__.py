@@ -1,12 +1,11 @@
 """Which uncertainty still tells right from wrong when images are corrupted? (Postels et al. 2022.) Its plan; `steps`
-has what is done, `reports` what is shown."""
+has what is done with classes of images, `pixels` with classes of pixels, `reports` what is shown."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.options import nested, option
@@ -15,7 +14,8 @@ from nescio.trials import Training
 from nescio.work.steps import Work
 
 NAME, VERSION = "shift", 1
-PAPER = ("erm", "mc-dropout", "sngp", "ddu", "mir", "duq", "dcu", "postnet")  # the methods of its Table 2
+PAPER = ("erm", "mc-dropout", "sngp", "ddu", "mir", "duq", "dcu", "postnet")  # the methods of its Table 2 …
+DENSE = ("erm", "mc-dropout", "sngp", "ddu", "mir")  # … and of its Table 3
 MEASURES = ("native", "entropy")
 
 
@@ -32,9 +32,11 @@ class Plan(Checked):
     """What is trained, how it is corrupted, and what is asked of it."""
 
     task: Literal["classification", "segmentation"] = option(
-        "classification", "what a network names: the class of an image, or of every pixel"
+        "classification", "what a network names: the class of an image, or of every pixel", selects=True
     )
-    data: str = option("digits", "dataset: digits, cifar10, cifar100, folder:PATH, npz:PATH …")
+    data: str = option(
+        "digits", "digits, cifar10, folder:PATH, npz:PATH …; segmentation: scenes, cityscapes, camvid, maps:PATH"
+    )
     methods: tuple[str, ...] = option(PAPER, "comma-separated, or all", parse=methods_of)
     backbone: str = option("conv", "of every method: conv, mlp, resnet18, any timm name")
     runs: int = option(2, "independent repetitions: the validation images and the initial weights are drawn anew")
@@ -43,8 +45,17 @@ class Plan(Checked):
     )
     members: tuple[int, ...] = option((5,), "sizes of ensembles, beside single networks", metavar="K")
     ensembled: tuple[str, ...] = option(("erm",), "methods whose networks are averaged; erm: deep ensembles")
-    corruptions: tuple[str, ...] = option(CORRUPTIONS, "comma-separated", unset="all fifteen")
-    severities: tuple[int, ...] = option(SEVERITIES, "of each corruption")
+    corruptions: tuple[str, ...] = option(
+        (),
+        "comma-separated",
+        unset="all fifteen; scenes: darkness, fog, rain; maps:PATH with folders of shifted images: those",
+    )
+    severities: tuple[int, ...] = option(
+        (), "of each corruption; where its levels are continuous, their numbers from the weakest on", unset="all"
+    )
+    corrupted: str | None = option(
+        None, "folder of published files, such as CIFAR-10-C, in place of corruptions made here", metavar="PATH"
+    )
     out: tuple[str, ...] = option((), "sets of other classes, to be told from the clean test images", metavar="DATA")
     networks: tuple[str, ...] = option(
         (), "of one's own, in place of training: timm's names, torchvision:NAME, NAME@FILE, store:KEY", metavar="NAME"
@@ -60,11 +71,6 @@ class Plan(Checked):
         self.need(1, "runs", "strengths", "limit")
         if min(self.members, default=2) < 2:
             raise BadInput("An ensemble has at least two members; single networks are always there.")
-        if not self.corruptions or not self.severities:
-            raise BadInput("Name at least one corruption and one severity.")
-        for name in self.corruptions:
-            for severity in self.severities:
-                Corruption(name, severity)  # refuses unknown ones
         if self.reaches is not None and not 0 < self.reaches <= 1:
             raise BadInput(f"--reaches is an accuracy between 0 and 1, not {self.reaches:g}.")
 
@@ -74,6 +80,7 @@ CIFAR = Training(
     rate=0.4, warmup=4.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=20, batch=512
 )
 SMALL = Training(rate=0.1, epochs=20, batch=64, schedule="cosine", warmup=2.0, decay=5e-4, augment="shift")
+STREETS = Training(rate=0.1, epochs=60, batch=8, schedule="cosine", warmup=1.0, decay=5e-4, nesterov=True)
 PRESETS = {
     "small": Plan(training=SMALL, reaches=0.99),  # erm was seen to reach 0.997
     "gpu": Plan(data="cifar10", backbone="resnet18", runs=3, strengths=3, training=CIFAR, reaches=0.97),
@@ -87,6 +94,12 @@ PRESETS = {
             rate=0.1, warmup=5.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=200, batch=128
         ),
     ),
+    "scenes": Plan(
+        task="segmentation", data="scenes@64", methods=DENSE, members=(3,), training=replace(STREETS, epochs=12)
+    ),
+    "scenes-gpu": Plan(
+        task="segmentation", data="scenes", methods=DENSE, backbone="resnet18", runs=3, training=STREETS
+    ),
 }
 
 
@@ -99,12 +112,18 @@ def run(plan: Plan, work: Work) -> Any:
     answers; accuracy, ECE and NLL; and beside them how well the uncertainty finds images of other sets (--out). The
     strength of a method's regularisation is the one with the lowest NLL of validation images in run 0.
 
+    --task segmentation: the same of every pixel. mIoU, accuracy, and AUROC and rAULC over all pixels that are not void,
+    of each level of a shift and of clean images and all its levels together; pictures of a few images.
+
     examples:
       nescio run shift                                 digits, the methods of the paper, two cores
       nescio run shift --preset gpu --out cifar100     CIFAR-10, ResNet-18, 20 epochs
       nescio run shift --preset paper --data cifar100  ResNet-50, five runs; the epochs are ours
+      nescio run shift --preset gpu --corrupted CIFAR-10-C                        the published files
+      nescio run shift --task segmentation             street scenes in the dark, in fog and in rain, two cores
+      nescio run shift --preset scenes-gpu --data cityscapes:PATH@256 --backbone resnet50 --runs 5
       nescio run shift --data imagenet:PATH --networks resnet50,NAME@FILE --limit 5000     networks that exist already
     """
-    from nescio.protocols.shift.steps import compare  # torch stays out of --help
+    from nescio.protocols.shift import pixels, steps  # torch stays out of --help
 
-    return compare(plan, work)
+    return (pixels if plan.task == "segmentation" else steps).compare(plan, work)

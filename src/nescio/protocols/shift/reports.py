@@ -1,20 +1,22 @@
-"""Table 2 and Figure 1 of the paper, what stands beside them, and the page that holds them."""
+"""Tables 2 and 3 and Figures 1, 3 and 4 of the paper, what stands beside them, and the page that holds them."""
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Sequence
 from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
+from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
 from nescio.protocols.base import registry
-from nescio.report.blocks import Choice, Figure, Made, Panel, SectionParts, Story
+from nescio.report.blocks import Choice, Figure, Gallery, Made, Panel, SectionParts, Story
 from nescio.report.charts import heat_figure, level_points, levels_figure
 from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import Column, Head, Table, decimals, metrics, table
-from nescio.report.words import bare, better, listed, number, plural
+from nescio.report.words import bare, better, data_name, listed, number, plural
 from nescio.rows import Row
 
 CLEAN = "clean"  # condition of test images as they are
@@ -22,11 +24,22 @@ OWN, ENTROPY = "native", "entropy"
 MODEL = ("dataset", "method", "backbone", "members")
 LINE = (*MODEL, "measure")
 RUN = ("data_seed", "init_seed")
+PICTURED = "Greys of uncertainty are one scale for each line: they can be compared between images and levels."
 LEVEL = 0.05  # of the test that tells two lines apart
 BESIDE = ("dataset", "backbone", Column("members", "k"))  # labels of a line beside its method
 
 
 # ---- rows
+
+
+def images(frame: Frame) -> Frame:
+    """Rows of classes of whole images."""
+    return frame.where(task="classification")
+
+
+def pixels(frame: Frame) -> Frame:
+    """Rows of classes of pixels."""
+    return frame.where(task="segmentation")
 
 
 def shifted(frame: Frame) -> Frame:
@@ -35,7 +48,7 @@ def shifted(frame: Frame) -> Frame:
 
 
 def pooled(frame: Frame) -> Frame:
-    """AUROC and rAULC of clean images and all severities together, the mean over corruptions, of every run."""
+    """Metrics of clean images and all severities together, the mean over corruptions, of every run."""
     return shifted(frame).where(level=None).summarise([*MODEL, *RUN, "measure", "metric"])
 
 
@@ -105,16 +118,15 @@ def over_runs(frame: Frame) -> str:
 @report("shift/table2")
 def table_2(frame: Frame) -> Table:
     """Clean accuracy, and AUROC and rAULC of right against wrong over all severities (Postels et al. 2022, Table 2)."""
+    frame = images(frame)
     rows = compared(pooled(frame))
     accuracy = {values_of(row, MODEL): row for row in compared(clean(frame).where(metric="accuracy"))}
     lines = dict.fromkeys(values_of(row, LINE) for row in rows)
     rows += [accuracy[tuple(model)] | {"measure": measure} for *model, measure in lines]
-    low = undertrained_lines(frame)
-    mark = Column("method", "method", lambda name: f"{name} (undertrained)" if name in low else str(name))
     return table(
         rows,
         "Does uncertainty tell right from wrong under corruption?",
-        lines=(mark, *BESIDE, Column("measure", keep=True)),
+        lines=(marked(frame), *BESIDE, Column("measure", keep=True)),
         heads=metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"}),
         form=decimals(3),
         within=("dataset",),
@@ -124,17 +136,17 @@ def table_2(frame: Frame) -> Table:
 
 
 def curves(frame: Frame, metric: str) -> dict[str, dict[str, float]]:
-    """Line → severity → mean of a metric over runs and corruptions; clean images have severity 0."""
+    """Line → severity → mean of a metric over runs and corruptions; clean images come first."""
     own = first_measure(frame.where(metric=metric)).where(level=lambda level: level is not None)
-    means = own.sort("level").summarise([*MODEL, "level"], over=["data_seed"])
-    return {
-        name_of(lines.rows[0]): {f"{row['level']:g}": row["value"] for row in lines} for _, lines in means.by(*MODEL)
-    }
+    named = own.with_column("at", lambda row: CLEAN if row["condition"] == CLEAN else f"{row['level']:g}")
+    ordered = named.sort(lambda row: row["at"] != CLEAN, "level")
+    means = ordered.summarise([*MODEL, "at"], over=["data_seed"])
+    return {name_of(lines.rows[0]): {row["at"]: row["value"] for row in lines} for _, lines in means.by(*MODEL)}
 
 
 def panels(frame: Frame, key: str, title: str, *names: str) -> list[Panel]:
     """Figures of curves side by side, one for each metric that there is."""
-    words = "Severity 0: clean images. AUROC and rAULC by the own score, or by the entropy where there is none."
+    words = "AUROC and rAULC by the own score, or by the entropy where there is none."
     made = []
     for metric in names:
         if lines := curves(frame, metric):
@@ -147,20 +159,17 @@ def panels(frame: Frame, key: str, title: str, *names: str) -> list[Panel]:
 @report("shift/fig1", needs="rows of corrupted images")
 def figure_1(frame: Frame) -> Made:
     """Accuracy, AUROC, rAULC and ECE against severity, the mean over corruptions (Postels et al. 2022, Figure 1)."""
-    own = Frame([*clean(frame), *shifted(frame)])
+    own = Frame([*clean(images(frame)), *shifted(images(frame))])
     return panels(own, "fig1", "mean over corruptions", "accuracy", "auroc", "raulc", "ece")
 
 
 @report("shift/corruptions", needs="rows of two corruptions or more")
 def every_corruption(frame: Frame) -> Made:
     """Figure 1 of every corruption, and rAULC of every line on every corruption at a glance."""
-    own = shifted(frame)
+    own = shifted(images(frame))
     if len(own.values("condition")) < 2:
         return None
-    options = {}
-    for (name,), part in own.by("condition"):
-        word = name.replace("_", " ")
-        options[word] = panels(Frame([*clean(frame), *part]), f"fig1-{name}", word, "accuracy", "auroc", "raulc")
+    options = by_shift(images(frame), own, "fig1", "accuracy", "auroc", "raulc")
     means = first_measure(own.where(level=None, metric="raulc")).summarise([*MODEL, "condition"], over=["data_seed"])
     cells = [
         {"line": name_of(row), "column": row["condition"].replace("_", " "), "value": row["value"], "n": row["n"]}
@@ -172,12 +181,116 @@ def every_corruption(frame: Frame) -> Made:
     return [heat, Choice("Corruption", options)]
 
 
+def by_shift(frame: Frame, own: Frame, key: str, *names: str) -> dict[str, list[Panel]]:
+    """Figures of curves for every shift of which there are rows in `own`."""
+    options = {}
+    for (name,), part in own.by("condition"):
+        word = name.replace("_", " ")
+        options[word] = panels(Frame([*clean(frame), *part]), f"{key}-{name}", word, *names)
+    return options
+
+
+# ---- segmentation
+
+
+@report("shift/table3", needs="rows of segmentation (--task segmentation)")
+def table_3(frame: Frame) -> Made:
+    """Clean mIoU, and mIoU, AUROC and rAULC of pixels over all levels (Postels et al. 2022, Table 3)."""
+    frame = pixels(frame)
+    ranked = compared(pooled(frame).where(measure=lambda name: name is not None))
+    answers = [row | {"condition": CLEAN} for row in compared(clean(frame).where(metric="miou"))]
+    answers += [row | {"condition": None} for row in compared(pooled(frame).where(metric="miou"))]
+    lines = dict.fromkeys(values_of(row, LINE) for row in ranked)
+    rows = ranked + [
+        row | {"measure": measure}
+        for *model, measure in lines
+        for row in answers
+        if values_of(row, MODEL) == tuple(model)
+    ]
+    heads = [
+        Head("clean mIoU ↑", where={"metric": "miou", "condition": CLEAN}, metric="miou"),
+        Head("pooled mIoU ↑", where={"metric": "miou", "condition": None}),
+        *metrics("auroc", "raulc"),
+    ]
+    return table(
+        rows,
+        "Does uncertainty tell right from wrong pixels under shift?",
+        lines=(marked(frame), *BESIDE, Column("measure", keep=True)),
+        heads=heads,
+        form=decimals(3),
+        within=("dataset",),
+        note="Pooled mIoU, AUROC and rAULC: all pixels of clean images and of all levels of one shift together, then "
+        f"the mean over {len(shifted(frame).values('condition'))} shifts. {over_runs(frame)}",
+    )
+
+
+def continuous(frame: Frame) -> list[str]:
+    """The shifts that are no corruptions of five severities, such as a fog by depth."""
+    own = shifted(pixels(frame)).where(level=lambda level: level is not None)
+    return own.without(condition=CORRUPTIONS, level=SEVERITIES).values("condition")
+
+
+@report("shift/fig3", needs="rows of segmentation under corruptions")
+def figure_3(frame: Frame) -> Made:
+    """mIoU, AUROC and rAULC of pixels against severity, every corruption (Postels et al. 2022, Figure 3)."""
+    own = Frame(row for row in shifted(pixels(frame)) if row["condition"] not in continuous(frame))
+    return Choice("Corruption", by_shift(pixels(frame), own, "fig3", "miou", "auroc", "raulc"))
+
+
+@report("shift/fig4", needs="rows of segmentation under a continuous shift")
+def figure_4(frame: Frame) -> Made:
+    """mIoU, AUROC and rAULC of pixels over the levels of every continuous shift (Postels et al. 2022, Figure 4)."""
+    own = Frame(row for row in shifted(pixels(frame)) if row["condition"] in continuous(frame))
+    return [
+        panel for panels in by_shift(pixels(frame), own, "fig4", "miou", "auroc", "raulc").values() for panel in panels
+    ]
+
+
+@report("shift/levels", needs="rows of segmentation")
+def every_level(frame: Frame) -> Made:
+    """mIoU at every level of every shift."""
+    made = []
+    own = pixels(frame).where(metric="miou")
+    for (name,), part in shifted(own).where(level=lambda level: level is not None).by("condition"):
+        means = Frame([*clean(own), *part.sort("level")]).summarise(
+            [*MODEL, "condition", "level", "metric"], ["data_seed"]
+        )
+        heads = [
+            Head(f"{level:g}", where={"condition": name, "level": level})
+            for level in part.sort("level").values("level")
+        ]
+        heads = [Head(CLEAN, where={"condition": CLEAN}), *heads]
+        title = f"mIoU at every level: {name.replace('_', ' ')}"
+        made.append(table(means, title, lines=("method", *BESIDE), heads=heads, form=decimals(3), around=False))
+    return made
+
+
+def pictures(study: Study) -> Made:
+    """Image, labels, and every line's answers and uncertainty: of a few images, clean and at the last levels."""
+    options = {}
+    for (condition, level, image), own in Frame(study.pictures).by("condition", "level", "image"):
+        name = condition.replace("_", " ") + (f" {level:g}" if condition != CLEAN else "")
+        options[f"{name}, image {image}"] = [Gallery(tuple(_picture(row) for row in own), wide=True)]
+    return Choice("Images", options)
+
+
+def _picture(row: Row) -> tuple[bytes, str, str]:
+    """A picture, what it shows, and what to say of it."""
+    about = {
+        "prediction": lambda: f"{row['value']:.0%} of the pixels are right",
+        "uncertainty": lambda: f"{row['measure'].replace('_', ' ')}: brighter is less sure",
+    }.get(row["shows"], str)
+    name = row["shows"] if row["shows"] in ("image", "labels") else f"{name_of(row)}: {row['shows']}"
+    return b64decode(row["png"]), name, about()
+
+
 # ---- beside them
 
 
 @report("shift/answers", needs="rows of corrupted images")
 def answers(frame: Frame) -> Made:
     """Accuracy, ECE and NLL against severity, the mean over corruptions."""
+    frame = images(frame)
     own = Frame([*clean(frame), *shifted(frame)]).where(level=lambda level: level is not None)
     made = []
     for metric in ("accuracy", "ece", "nll"):
@@ -221,6 +334,12 @@ def strengths(frame: Frame) -> Made:
     return table(rows, "Strengths tried", lines=lines, heads=heads, mark="none", note=note)
 
 
+def marked(frame: Frame) -> Column:
+    """The methods as labels of lines, those that are undertrained marked."""
+    low = undertrained_lines(frame)
+    return Column("method", "method", lambda name: f"{name} (undertrained)" if name in low else str(name))
+
+
 def undertrained_lines(frame: Frame) -> list[str]:
     """Methods with a network that is far from the training accuracy that plain training reaches."""
     return frame.where(metric="train_accuracy", group="undertrained").values("method")
@@ -238,19 +357,21 @@ def training(frame: Frame) -> Made:
 
 
 def first_look(study: Study) -> list[Table]:
-    return [table_2(study.frame)]
+    return [made for made in (table_2(study.frame), table_3(study.frame)) if made]
 
 
 def story(study: Study) -> Story:
     frame = study.frame
     sections: list[SectionParts] = [
-        ("Table", "Does uncertainty tell right from wrong?", [table_2(frame)]),
+        ("Table", "Does uncertainty tell right from wrong?", [table_2(frame), table_3(frame)]),
         ("Severity", "What happens as images get worse?", [figure_1(frame), answers(frame)]),
         ("Corruptions", "Is it the same for every corruption?", [every_corruption(frame)]),
+        ("Levels", "What happens as the shift grows?", [figure_4(frame), figure_3(frame), every_level(frame)]),
+        ("Pictures", "What does it look like?", [pictures(study)], PICTURED),
         ("Other sets", "Are images of other sets noticed?", [out_of_distribution(frame)]),
         ("Training", "What was trained?", [training(frame), strengths(frame)]),
     ]
-    title = f"{study.data}: who knows what is wrong under corruption?"
+    title = f"{study.data}: who knows what is wrong under shift?"
     return story_of(study, title, _lead(frame), sections, command=registry["shift"].command)
 
 
@@ -258,12 +379,13 @@ def _lead(frame: Frame) -> list[str]:
     """Who leads, how far, and who did not learn."""
     lines = [name_of(part.rows[0]) for _, part in clean(frame).by(*MODEL)]
     conditions = shifted(frame).values("condition")
-    lead = [f"{plural(len(lines), 'line')}, {len(frame.values('data_seed'))} runs, {len(conditions)} corruptions."]
+    lead = [f"{plural(len(lines), 'line')}, {len(frame.values('data_seed'))} runs, {len(conditions)} shifts."]
     for (data,), own in first_measure(pooled(frame).where(metric="raulc")).by("dataset"):
         means = own.summarise([*MODEL], over=["data_seed"]).sort("value", reverse=True)
         best, *others = means
         lead.append(
-            f"On {data}, {name_of(best)} ranks right above wrong answers best: rAULC {number(best['value'], 3)}."
+            f"On {data_name(data)}, {name_of(best)} ranks right above wrong answers best: "
+            f"rAULC {number(best['value'], 3)}."
         )
         if plain := [row for row in others if name_of(row) == "erm"]:
             lead.append(f"Plain softmax entropy (erm) has {number(plain[0]['value'], 3)}.")

@@ -7,10 +7,10 @@ wrong answers → rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from nescio import backbones, datasets, measures, metrics
 from nescio.analysis.bootstrap import wanted_metric
 from nescio.analysis.selection import best_trials
-from nescio.datasets.corruptions import Corruption
+from nescio.datasets.changes import Change
+from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from nescio.datasets.images import ImageSet, absolute
+from nescio.datasets.shifts import PublishedCorruption, published_corruptions
 from nescio.errors import BadInput, Undefined
 from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, trained, with_weights
@@ -34,6 +36,7 @@ from nescio.work.store import Part, Store
 
 Array = NDArray[Any]
 Level = tuple[str, float]  # what was changed, and how much
+Task = Literal["classification", "segmentation"]
 CLEAN: Level = ("clean", 0.0)
 KEEPING = Keeping(fields=("logits", "scores"), dtype="float16")
 ANSWERS, RANKING = ("accuracy", "ece", "nll"), ("auroc", "raulc")
@@ -45,24 +48,21 @@ UNDERTRAINED = "undertrained"  # the group of the training accuracy of such a ne
 
 def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and data by their own names."""
-    if plan.task == "segmentation":
-        raise BadInput("shift compares classifiers of images: omit --task.")
     root = work.context.root
-    plan = replace(plan, data=absolute(plan.data), methods=tuple(methods[name].name for name in plan.methods))
+    plan = by_own_names(plan)
     refuse_measures(plan.measures, () if plan.networks else plan.methods)
-    levels, out = levels_of(plan), out_sets(plan)
-    if plan.networks:
-        names = [with_weights(network(name, work.store, root)) for name in plan.networks]
-        predictors = [existing(each, plan.data) for each in names]
-    else:
+    levels, out = levels_of(plan, root), out_sets(plan)
+    if not plan.networks:
         refuse_training(plan.methods, plan.data, plan.backbone, plan.training, root)
-        trials = trials_of(plan, chosen(plan, work))
-        work.do(TRAIN, [train_step(trial, root) for members in trials for trial in members])
-        predictors = [average(members, root) for members in trials if all_trained(members, work)]
+    predictors = existing(plan, work) if plan.networks else train(plan, chosen(plan, work), work)
     steps = [evaluation_step((NAME, VERSION), each, levels, out, plan.measures, root) for each in predictors]
     work.evaluate(EVALUATE, steps)
     work.note(*mark_undertrained(work.rows, plan.reaches))
     return plan
+
+
+def by_own_names(plan: Plan) -> Plan:
+    return replace(plan, data=absolute(plan.data), methods=tuple(methods[name].name for name in plan.methods))
 
 
 # ---- the plan, checked before any work
@@ -85,10 +85,24 @@ def refuse_training(names: Sequence[str], data: str, backbone: str, training: Tr
     check_batch(training, len(datasets.splits(dataset, None, 0).train))
 
 
-def levels_of(plan: Plan) -> dict[Level, ImageSet]:
+def levels_of(plan: Plan, root: str | None) -> dict[Level, ImageSet]:
     """The clean test images, and every corruption at every severity."""
+    return with_clean(plan, made_here(plan) if plan.corrupted is None else published(plan, plan.corrupted, root))
+
+
+def made_here(plan: Plan) -> list[Corruption]:
+    severities = plan.severities or SEVERITIES
+    return [Corruption(name, severity) for name in plan.corruptions or CORRUPTIONS for severity in severities]
+
+
+def published(plan: Plan, path: str, root: str | None) -> list[PublishedCorruption]:
+    made_here(plan)  # refuses unknown ones
+    return published_corruptions(path, plan.data, plan.corruptions or CORRUPTIONS, plan.severities or SEVERITIES, root)
+
+
+def with_clean(plan: Plan, changes: Iterable[Change]) -> dict[Level, ImageSet]:
+    """The clean test images, and the same under each change."""
     clean = ImageSet(plan.data, "given" if plan.networks else "test", limit=plan.limit)
-    changes = [Corruption(name, severity) for name in plan.corruptions for severity in plan.severities]
     return {CLEAN: clean} | {(each.condition, each.level): replace(clean, change=each) for each in changes}
 
 
@@ -116,7 +130,7 @@ def strength_of(trial: Trial) -> float | None:
     return None if name is None else trial.spectral if name == "spectral" else getattr(trial.recipe, name)
 
 
-def plain_trial(plan: Any, method: str, run: int, init_seed: int) -> Trial:
+def plain_trial(plan: Any, method: str, run: int, init_seed: int, task: Task = "classification") -> Trial:
     """A method at its defaults in one run."""
     return Trial(
         method=method,
@@ -127,6 +141,7 @@ def plain_trial(plan: Any, method: str, run: int, init_seed: int) -> Trial:
         spectral=methods[method].spectral_default,
         data_seed=run,
         init_seed=init_seed,
+        task=task,
     )
 
 
@@ -138,7 +153,7 @@ def trials_of(plan: Plan, numbers: Mapping[str, int]) -> list[tuple[Trial, ...]]
     most = max(plan.members, default=1)
 
     def members(method: str, run: int, size: int) -> tuple[Trial, ...]:
-        plain = [plain_trial(plan, method, run, run * most + member) for member in range(size)]
+        plain = [plain_trial(plan, method, run, run * most + member, plan.task) for member in range(size)]
         return tuple(with_strength(trial, numbers[method], plan.strengths) for trial in plain)
 
     averaged = [name for name in numbers if name in plan.ensembled]
@@ -205,14 +220,20 @@ def average(trials: Sequence[Trial], root: str | None) -> Predictor:
     return Predictor(tuple(trained(trial, root) for trial in trials), facts)
 
 
-def existing(each: Network, data: str) -> Predictor:
-    """A network that exists already."""
-    named = {"dataset": data, "method": "pretrained", "backbone": each.name}
-    return Predictor((each,), (each.trial.describe() if each.trial else named) | {"members": 1})
+def existing(plan: Plan, work: Work) -> list[Predictor]:
+    """Networks that exist already."""
+    found = [with_weights(network(name, work.store, work.context.root)) for name in plan.networks]
+    named = {"dataset": plan.data, "method": "pretrained"}
+    facts = [each.trial.describe() if each.trial else named | {"backbone": each.name} for each in found]
+    return [Predictor((each,), own | {"members": 1}) for each, own in zip(found, facts, strict=True)]
 
 
-def all_trained(trials: Sequence[Trial], work: Work) -> bool:
-    return all(train_step(trial, work.context.root).finished(work.store) for trial in trials)
+def train(plan: Plan, numbers: Mapping[str, int], work: Work) -> list[Predictor]:
+    """Trains every network; returns the lines of the tables whose networks all learnt. `numbers`: see `trials_of`."""
+    root, trials = work.context.root, trials_of(plan, numbers)
+    work.do(TRAIN, [train_step(trial, root) for members in trials for trial in members])
+    finished = [all(train_step(trial, root).finished(work.store) for trial in members) for members in trials]
+    return [average(members, root) for members, done in zip(trials, finished, strict=True) if done]
 
 
 # ---- what is said of each
@@ -263,13 +284,7 @@ def _evaluate(
     for target, steps in outs.items():
         out = Outcome.of(steps, names, context.store)
         rows.detection(levels[CLEAN], out, names, target=target, condition=CLEAN[0], level=CLEAN[1])
-    trials = [each.trial for each in predictor.networks if each.trial]
-    facts = [facts_of(train_step(trial, context.root), context.store) for trial in trials]
-    accuracies = [each["train_accuracy"] for each in facts if "train_accuracy" in each]
-    if accuracies:
-        rows.add("train_accuracy", min(accuracies), len(accuracies), split="train")
-    if trials and (strength := strength_of(trials[0])) is not None:
-        rows.add("strength", strength, len(trials), split="train")
+    rows.learnt(predictor, context)
     return table(rows.rows, rows.reasons)
 
 
@@ -317,11 +332,12 @@ class RowMaker:
     about: tuple[str, int]
     facts: Row
     split: str = "test"
+    task: Task = "classification"
     rows: list[Row] = field(default_factory=list)
     reasons: list[Row] = field(default_factory=list)
 
     def add(self, metric: str, value: float, n: int, **columns: Any) -> None:
-        named = {"protocol": self.about[0], "version": self.about[1], "task": "classification", "calibrated": False}
+        named = {"protocol": self.about[0], "version": self.about[1], "task": self.task, "calibrated": False}
         row = dict.fromkeys(COLUMNS) | named | self.facts | {"split": self.split, "metric": metric}
         self.rows.append(row | {"value": float(value), "n": n} | columns)
 
@@ -352,6 +368,16 @@ class RowMaker:
             ranked = metrics.Ranking(outcome.u[name], outcome.wrong)
             for metric in RANKING:
                 self.attempt(metric, ranked, ranked.n, measure=name, **columns)
+
+    def learnt(self, predictor: Predictor, context: Context) -> None:
+        """The lowest training accuracy of its networks, and the strength of their regularisation."""
+        trials = [each.trial for each in predictor.networks if each.trial]
+        facts = [facts_of(train_step(trial, context.root), context.store) for trial in trials]
+        accuracies = [each["train_accuracy"] for each in facts if "train_accuracy" in each]
+        if accuracies:
+            self.add("train_accuracy", min(accuracies), len(accuracies), split="train")
+        if trials and (strength := strength_of(trials[0])) is not None:
+            self.add("strength", strength, len(trials), split="train")
 
     def detection(self, clean: Outcome, out: Outcome, names: Sequence[str], **columns: Any) -> None:
         """AUROC of images of another set against clean ones."""

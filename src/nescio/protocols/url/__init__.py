@@ -1,8 +1,9 @@
-"""Which uncertainty of a pretrained network is still one on images of other sets? (URL, Kirchhof et al. 2023.) Its plan;
-`steps` has what is done, `questions` what is asked of a network, `reports` what is shown."""
+"""Which uncertainty of a pretrained network still is one on other sets? (URL, Kirchhof et al. 2023.) Its plan; `steps`
+has what is done, `questions` what is measured of a network, `reports` what is shown."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,13 +31,20 @@ class Plan(Checked):
     )
     downstream: tuple[str, ...] = option(
         ("digits",),
-        "sets of other images, DATA, DATA#TEST-CLASSES or DATA#VALIDATION-CLASSES#TEST-CLASSES, repeated",
+        "sets of other images, comma-separated: DATA, DATA#TEST-CLASSES or DATA#VALIDATION-CLASSES#TEST-CLASSES",
         metavar="DATA",
-        style="repeats",
     )
     human: tuple[str, ...] = option((), "sets with several human votes on every image", metavar="DATA")
     methods: tuple[str, ...] = option(("erm", "mc-dropout", "sngp", "simclr"), "of pretraining, comma-separated")
     backbones: tuple[str, ...] = option(("conv",), "of every method, comma-separated")
+    pixels: tuple[int, ...] = option(
+        (), "of the images that each backbone learns from, in their order", unset="as the data has them"
+    )
+    batches: tuple[str, ...] = option(
+        (),
+        "of single methods, METHOD=21x96 or METHOD@BACKBONE=21x96: 21 parts of 96 images",
+        unset="as the budget says",
+    )
     start: tuple[str, ...] = option(
         (), "checkpoint that each backbone starts from, file:PATH, in their order", unset="none: from scratch"
     )
@@ -51,7 +59,9 @@ class Plan(Checked):
     validation: float = option(
         0.5, "share of a downstream set's classes that choose, the first ones, where the set has no division of its own"
     )
-    shots: tuple[int, ...] = option((1, 2, 5, 10), "images of each test class that chosen networks learn further", metavar="K")
+    shots: tuple[int, ...] = option(
+        (1, 2, 5, 10), "images of each test class that chosen networks learn further", metavar="K"
+    )
     many: bool = option(True, "an upper reference that learns test classes from other images of theirs")
     bootstrap: int = option(200, "resamples of the images of each set, for intervals")
     limit: int | None = option(None, "at most so many images of a set, evenly over the classes", unset="all")
@@ -66,8 +76,13 @@ class Plan(Checked):
                 raise BadInput(f"--{name} is a share from 0 to below 1, not {getattr(self, name):g}.")
         if not self.downstream:
             raise BadInput("Name at least one downstream set.")
-        if self.start and len(self.start) != len(self.backbones):
-            raise BadInput(f"There are {len(self.backbones)} backbones and {len(self.start)} checkpoints to start from.")
+        for name in ("start", "pixels"):
+            given = getattr(self, name)
+            if given and len(given) != len(self.backbones):
+                raise BadInput(f"--{name} has {len(given)} entries for {len(self.backbones)} backbones: give each one.")
+        for entry in self.batches:
+            if not re.fullmatch(r"[^=]+=[1-9]\d*x[1-9]\d*", entry):
+                raise BadInput(f"--batches: write METHOD=PARTSxIMAGES, such as hib=21x96, not {entry!r}.")
         if min(self.shots, default=1) < 1:
             raise BadInput("--shots are numbers of images from 1 on; networks without any are always there.")
 
@@ -76,11 +91,21 @@ DIGITS = Training(rate=0.05, epochs=15, batch=64, schedule="cosine", warmup=1.0,
 CIFAR = Training(
     rate=0.4, warmup=4.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=20, batch=512
 )
-# appendix B: 32 epochs of LAMB, batches of 2048 in 16 parts, five epochs of warm-up; its rates, 1e-4 to 1e-2, are ten
-# times less and more than this one
+# appendix B: 32 epochs of LAMB, batches of 2048 in 16 parts, a flat epoch and five of warm-up; its rates, 1e-4 to 1e-2,
+# are ten times less and more than this one. Where the rate starts is not in its text: a hundredth is ours
 LAMB = Training(
-    optimizer="lamb", rate=1e-3, epochs=32, batch=2048, accumulate=16, schedule="cosine", warmup=5.0, augment="full"
+    optimizer="lamb",
+    rate=1e-3,
+    epochs=32,
+    batch=2048,
+    accumulate=16,
+    schedule="cosine",
+    flat=1.0,
+    initial=0.01,
+    warmup=5.0,
+    augment="full",
 )
+VIT = "vit_medium_patch16_gap_256"
 PRESETS = {
     "small": Plan(training=DIGITS),
     "gpu": Plan(
@@ -92,7 +117,9 @@ PRESETS = {
         downstream=("cub200", "cars196", "sop"),
         human=("cifar10h", "benthic", "pig", "turkey", "treeversity1"),
         methods=PAPER,
-        backbones=("resnet50", "vit_medium_patch16_reg1_gap_256"),
+        backbones=("resnet50", VIT),
+        pixels=(224, 256),
+        batches=("infonce=21x96", "mc-infonce=21x96", "hib=21x96", f"hib@{VIT}=43x48"),
         trials=10,
         training=LAMB,
     ),
@@ -103,16 +130,16 @@ PRESETS = {
 def run(plan: Plan, work: Work) -> Any:
     """Which uncertainty of a pretrained network still is one on images of other sets (URL, Kirchhof et al. 2023).
 
-    Networks learn one set and embed others, without seeing a label of them. R@1: does the nearest other image have the
-    same label? R-AUROC: does the uncertainty know when it does not? Hyper-parameters are chosen on validation classes of
-    the downstream sets, once by R-AUROC and once by R@1, and trained with several seeds; test classes are others.
-    Beside it: human votes, crops, upstream against downstream, out-of-distribution detection, mixtures, a few labelled
-    images, and costs.
+    Networks learn one set and embed others, without seeing a label of them. R@1: does the nearest other image have
+    the same label? R-AUROC: does the uncertainty know when it does not? Hyper-parameters are chosen on validation
+    classes of the downstream sets, once by R-AUROC and once by R@1, and trained with several seeds; test classes are
+    others. Beside it: human votes, crops, upstream against downstream, out-of-distribution detection, mixtures, a few
+    labelled images, and costs.
 
     A downstream set is divided by classes. Sets that are published so (cub200, cars196, sop) keep their test classes,
     and the second half of their training classes chooses; of others, the test images of classes that were not learnt
-    are taken, and the first half of these classes chooses. DATA#50-99#100-199 names validation and test classes,
-    DATA#100-199 test classes alone, for --trials 1.
+    are taken, and the first half of these classes chooses. DATA#50-99#100-199 names validation and test classes (5+7-9
+    are four of them), DATA#100-199 test classes alone, for --trials 1.
 
     examples:
       nescio run url                                       digits: 0 to 4 are learnt, 5 to 9 are downstream

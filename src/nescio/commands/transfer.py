@@ -1,0 +1,155 @@
+"""How well a network's embeddings and uncertainties transfer to your images, and which uncertainty to use there.
+
+MODEL is a timm name or torchvision:NAME, either with @FILE for weights of your own, store:KEY for a network of `nescio
+train`, or a file of predictions with `embeddings` (n, d), and `labels`, `logits` and `scores/NAME` where there are any.
+A network looks at --data, and at --crops random crops of every image.
+
+R@1 is the share of images whose nearest neighbour is of their class. R-AUROC says how well a score knows which are not
+(Kirchhof et al. 2023). Scores that see the image alone and scores that see the gallery, all other images, stand apart.
+Which one to use is chosen without labels: the entropy where the images are of the kind that the network learnt, which
+its answers for neighbours tell, else gallery_doubt. Without labels there are the scores and the choice alone.
+
+examples:
+  nescio transfer resnet50 --data folder:photos
+  nescio transfer vit_base_patch16_224@mine.safetensors --data folder:cars --classes 98-195 --to out,scores.csv
+  nescio transfer store:3f2a --data cifar100 --siblings store:77b0,store:91c2
+  nescio transfer test.npz --views crop0.npz,crop1.npz --json
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nescio.commands._inputs import InputOptions, limit_option, named
+from nescio.commands._output import folders_and_files, formats, json_of, print_findings, say, say_written, scores_option
+from nescio.commands._work import PlaceOptions
+from nescio.errors import BadInput
+from nescio.measures.gallery import J, K
+from nescio.options import argument, nested, option, ranges
+from nescio.predictions import Predictions
+
+if TYPE_CHECKING:
+    from nescio.analysis.transfer import Transfer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    model: str = argument("a network, or a file of its predictions", metavar="MODEL")
+    data: str | None = option(None, "images for a network: folder:PATH, cub200, npz:PATH …", metavar="SET")
+    classes: tuple[int, ...] = option((), "of --data, only these", parse=ranges, metavar="LIST", unset="all")
+    crops: int = option(4, "random crops of every image that a network looks at; 0: none", metavar="V")
+    views: tuple[str, ...] = option((), "for a file: predictions on changed images, such as crops", metavar="FILE,…")
+    siblings: tuple[str, ...] = option(
+        (), "networks that differ from MODEL in their seed, or files of them", metavar="MODEL,…"
+    )
+    k: int = option(K, "nearest neighbours that views should have in common")
+    j: int = option(J, "the neighbour whose similarity the first one's is compared with")
+    limit: int | None = limit_option("images")
+    bootstrap: int = option(1000, "resamples of the images for 95 % intervals; 0: none", metavar="B")
+    seed: int = option(0, "of the bootstrap, and of --limit")
+    weights: str | None = option(
+        None,
+        "of pretrained networks: a checkpoint, or a folder of files named by models",
+        metavar="PATH",
+        unset="$NESCIO_WEIGHTS, then the hubs' caches, then the network",
+        group="place",
+    )
+    place: PlaceOptions = nested(PlaceOptions(), omit=("checkpoint_seconds",))
+    to: tuple[str, ...] = scores_option("image")
+    format: str = formats()
+
+
+def run(options: Options) -> int:
+    from nescio.analysis.transfer import transfer
+
+    read = _files if Path(named(options.model)[1]).exists() else _networks
+    dump, views, siblings, search = read(options)
+    result = transfer(
+        dump,
+        views,
+        siblings,
+        name=named(options.model)[0] or options.model,
+        k=options.k,
+        j=options.j,
+        resamples=options.bootstrap,
+        seed=options.seed,
+        **search,
+    )
+    _show(result, options)
+    return 0
+
+
+Dumps = tuple[Predictions, Sequence[Predictions], Sequence[Predictions], dict[str, Any]]
+
+
+def _files(options: Options) -> Dumps:
+    """MODEL, views and siblings from files."""
+    if options.data is not None:
+        raise BadInput(f"{options.model} is a file, and --data is what a network looks at: drop one of them.")
+    inputs = InputOptions(limit=options.limit)
+    dump, *others = (
+        inputs.read(file, options.seed, outside=True) for file in (options.model, *options.views, *options.siblings)
+    )
+    return dump, others[: len(options.views)], others[len(options.views) :], {}
+
+
+def _networks(options: Options) -> Dumps:
+    """The same by networks, which look at the images."""
+    from nescio.networks.models import network, with_weights
+    from nescio.networks.retrieval import device_search
+    from nescio.predict import Keeping, embed, embed_crops, predict
+    from nescio.runtime import runtime
+
+    if options.data is None:
+        raise BadInput(f"{options.model} is no file, and a network must be shown images: name them with --data.")
+    if options.views:
+        raise BadInput("--views are files beside a file of predictions; a network looks at --crops crops itself.")
+    context, place = options.place.context(), Path(options.weights) if options.weights else None
+    own, *siblings = (
+        with_weights(network(name, context.store, context.root), place) for name in (options.model, *options.siblings)
+    )
+    images = _images(options, own)
+    device = runtime(options.place.device).device
+    search = {} if device.type == "cpu" else {"search": device_search(device)}
+    dump = predict(own, images, context, Keeping(precision="float32"))  # bf16 cannot order neighbours
+    return dump, embed_crops(own, images, options.crops, context), embed(siblings, images, context), search
+
+
+def _images(options: Options, own: Any) -> Any:
+    """The images of --data; of a set that the network learnt from, the test images."""
+    from nescio.datasets.images import ImageSet, set_name
+
+    data = set_name(str(options.data))
+    learnt = own.trial is not None and own.trial.data == data
+    images = ImageSet(data, only=options.classes or None, sample=options.limit, sample_seed=options.seed)
+    return replace(images, classes=own.trial.classes) if learnt else replace(images, split="outside")
+
+
+def _show(result: Transfer, options: Options) -> None:
+    from nescio.report import text
+    from nescio.report.transfers import transfer_sentences, transfer_tables
+
+    folders, files = folders_and_files(options.to)
+    for file in files:
+        from nescio.predictions.columns import save_columns
+
+        save_columns(file, {"index": result.index, **{f"u_{name}": u for name, u in result.u.items()}})
+    for folder in folders:
+        from nescio.report.pages import write
+        from nescio.report.transfers import transfer_story
+
+        write(transfer_story(result), folder, rows=result.rows)
+    tables = transfer_tables(result)
+    if options.format == "json":
+        plain = {name: getattr(result, name) for name in ("use", "why", "rows", "sees", "reasons", "notes")}
+        say(json_of({"model": result.name, "n": len(result.index), **plain}))
+    elif options.format == "csv":
+        say(text.rows_csv(result.rows))
+    elif options.format == "table":
+        print_findings(transfer_sentences(result), tables, result.notes)
+        say_written(options.to, len(result.index))
+    else:
+        say({"markdown": text.markdown, "latex": text.latex}[options.format](tables))

@@ -1,0 +1,105 @@
+"""The last layer of a network, recovered from what it said: logits = W·embedding + b, by least squares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.parallel import one_blas_thread
+from nescio.errors import Undefined
+from nescio.measures._density import _doubles, _each, _embeddings, _parts, moments
+from nescio.measures._spec import kept
+from nescio.predictions import Predictions
+
+Array = NDArray[Any]
+RESIDUAL = 0.02  # of the logits' standard deviation: half precision leaves 0.001, another layer's embedding far more
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """logits = weight·embedding + bias; `residual` is what is left, as a share of the logits' standard deviation."""
+
+    weight: Array  # (c, d)
+    bias: Array  # (c,)
+    residual: float
+    rounding: float  # relative error with which logits and embeddings are stored
+
+
+def recover_classifier(train: Predictions) -> Classifier:
+    """W and b of the last layer, by least squares of the logits (their mean over draws) on the embeddings.
+
+    Undefined, with a sentence, where the residual proves that the embeddings are not what the last layer reads, or
+    where there are too few rows to tell. Directions in which embeddings do not vary have no weight.
+    """
+    found = kept(train, "classifier", lambda: _recover(train))
+    if found.residual > RESIDUAL:
+        raise Undefined(
+            "The embeddings are not what the last layer reads: a linear function of them misses the logits by "
+            f"{100 * found.residual:.3g} % of their spread. Save the embedding before the last layer."
+        )
+    return found
+
+
+def _recover(train: Predictions) -> Classifier:
+    embeddings, c = _embeddings(train, "the last layer"), train.classes
+    if train.logits is None or train.normalized:
+        raise Undefined("The last layer is recovered from logits, and the reference has none.")
+    known = moments(train, "the last layer")
+    rounding = max(_rounding(embeddings), _rounding(train.logits))
+    values, axes = np.linalg.eigh(known.total)
+    used = values > max(len(values) * np.finfo(float).eps, rounding**2) * values[-1]
+    rank, n = int(used.sum()), known.n
+    if n < rank + 2:
+        raise Undefined(f"{n} reference rows cannot tell the last layer of {rank} features: give more rows.")
+    middle = _mean_logits(train)
+    cross, squares = _products(train, known.mean, middle)
+    if not np.isfinite(squares):
+        raise Undefined("Some logits of the reference are −inf, so that the last layer cannot be recovered from them.")
+    axes = axes[:, used]
+    weight = (axes * (1 / values[used])) @ (axes.T @ cross)  # (d, c)
+    left = max(squares - float(np.vdot(weight, cross)), 0.0) / (n - rank - 1)
+    residual = float(np.sqrt(left / (squares / (n - 1)))) if squares > 0 else 0.0
+    return Classifier(np.ascontiguousarray(weight.T), middle - known.mean @ weight, residual, rounding)
+
+
+def logits_of(dump: Predictions, part: Any) -> Array:
+    """(b, c) logits of these rows in float64, their mean over draws."""
+    assert dump.logits is not None
+    return np.asarray(np.mean(dump.logits[part], axis=1, dtype=np.float64))
+
+
+def _taught(dump: Predictions, part: slice) -> Any:
+    return slice(None) if dump.taught is None else dump.taught[part]
+
+
+def _mean_logits(train: Predictions) -> Array:
+    sums = _each(lambda part: logits_of(train, part)[_taught(train, part)].sum(0), train.blocks())
+    return np.asarray(np.sum(sums, axis=0) / (len(train) if train.taught is None else train.taught.sum()))
+
+
+@one_blas_thread()
+def _products(train: Predictions, mean: Array, middle: Array) -> tuple[Array, float]:
+    """Σ (φ − mean)(z − middle)ᵀ (d, c), and Σ ‖z − middle‖²."""
+    embeddings = train.embeddings
+    assert embeddings is not None
+    parts = _parts(embeddings)
+
+    def work(mine: list[slice]) -> tuple[Array, float]:
+        cross, squares = np.zeros((len(mean), len(middle))), 0.0
+        for part in mine:
+            rows = _taught(train, part)
+            z = logits_of(train, part)[rows] - middle
+            cross += (_doubles(embeddings, part)[rows] - mean).T @ z
+            squares += float(np.vdot(z, z))
+        return cross, squares
+
+    halves = [half for half in (parts[0::2], parts[1::2]) if half]
+    sums = _each(work, halves)
+    return np.asarray(sum(cross for cross, _ in sums)), sum(squares for _, squares in sums)
+
+
+def _rounding(stored: Array) -> float:
+    return float(np.finfo(stored.dtype).eps)

@@ -1,0 +1,122 @@
+"""Scores that know the gallery: where an image lies among all others, and whether it lies there in every view.
+
+Retrieval looks an image up among others, the gallery: here all other rows of its dump. A score of the image alone sees
+one row; these see all rows, and no label.
+
+Proved: when an embedding e, of length one, becomes e′, every cosine moves by at most δ = ‖e′ − e‖. So where the first
+similarity is more than 2δ above the j-th, what e′ retrieves is one of the j − 1 nearest of e. Only observed: images
+that keep their neighbours, and whose nearest has few rivals, are those whose nearest is of their class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.nearest import distances, nearest, points
+from nescio.errors import BadInput, Undefined
+from nescio.measures._neighbours import _aligned, _embeddings
+from nescio.measures._spec import measure
+from nescio.metrics import ranks
+from nescio.predictions import Predictions
+
+Array = NDArray[Any]
+Search = Callable[[Array, Array, Sequence[int]], Array]
+K = 20  # neighbours that views should have in common
+J = 50  # the rival that the nearest neighbour is compared with; both chosen on the validation classes of CUB-200-2011
+MARGIN, CONSISTENCY, DOUBT = "gallery_margin", "gallery_consistency", "gallery_doubt"
+
+
+def search_rows(gallery: Array, queries: Array, cuts: Sequence[int]) -> Array:
+    """(n, cuts[-1]) the rows of the gallery nearest to every query by cosine; query i never finds row i.
+
+    For every cut k, rising, the first k of a row are its k nearest, as a set.
+    """
+    known = points(gallery)
+    return nearest(known, known if queries is gallery else points(queries, like=known), cuts, others=True)
+
+
+@measure("gallery", needs=("embeddings",), example={"j": 5})
+def gallery_margin(dump: Predictions, j: int = J) -> Array:
+    """Minus how much nearer the nearest other row is than the j-th: with rivals as near, what is retrieved is chance.
+
+    u(x) = −(s_1 − s_j), with s_1 ≥ s_2 ≥ … the cosines of x and the other rows.
+    """
+    return gallery_scores(dump, j=j)[MARGIN]
+
+
+@measure("gallery", needs=("embeddings",), example={"k": 5})
+def gallery_consistency(
+    dump: Predictions, views: Sequence[Predictions] = (), siblings: Sequence[Predictions] = (), k: int = K
+) -> Array:
+    """How little of its k nearest other rows an image keeps, when another view or a sibling network embeds it.
+
+    u(x) = 1 − mean over v of |A ∩ A_v| / |A ∪ A_v|, with A the k nearest rows of x. `views` are embeddings of changed
+    images by the same network: A_v are the rows of `dump` nearest to them. `siblings` are those of the same images by
+    other networks: A_v are the nearest among the sibling's own.
+    """
+    return gallery_scores(dump, views, siblings, k=k)[CONSISTENCY]
+
+
+@measure("gallery", needs=("embeddings",), example={"k": 5, "j": 5})
+def gallery_doubt(
+    dump: Predictions, views: Sequence[Predictions] = (), siblings: Sequence[Predictions] = (), k: int = K, j: int = J
+) -> Array:
+    """How doubtful an image's place in the gallery is: the mean rank, from 0 to 1, of its consistency and its margin.
+
+    u(x) = (rank of gallery_consistency + rank of gallery_margin) / 2, ranks among the rows and divided by their number.
+    The two err apart: consistency sees how far an embedding moves, the margin how far it may.
+    """
+    return gallery_scores(dump, views, siblings, k=k, j=j)[DOUBT]
+
+
+@dataclass(frozen=True, eq=False)
+class GalleryScores:
+    """u (n,) of every score that knows the gallery, by name, and the row (n,) that each row retrieves."""
+
+    u: Mapping[str, Array]
+    nearest: Array
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self.u:
+            raise Undefined(f"{name} compares an image with views of it: give those, or sibling networks.")
+        return self.u[name]
+
+
+def gallery_scores(
+    dump: Predictions,
+    views: Sequence[Predictions] = (),
+    siblings: Sequence[Predictions] = (),
+    *,
+    k: int = K,
+    j: int = J,
+    search: Search = search_rows,
+) -> GalleryScores:
+    """Every score that knows the gallery, from one search and another for each view or sibling.
+
+    Without views and siblings there is the margin alone. `search` may be one on another device.
+    """
+    others = [*views, *siblings]
+    own, *rows = _aligned([dump, *others], "gallery") if others else [_embeddings(dump, "the dump")]
+    if len(dump) <= max(k, j) or k < 1 or j < 2:
+        raise BadInput(f"The gallery has {len(dump)} rows, k is {k} and j is {j}: k from 1, j from 2, both below it.")
+    near = search(own, own, sorted({1, j - 1, j, k}))
+    known = points(own)
+    u = {MARGIN: -np.diff(distances(known, known, near[:, [0, j - 1]]))[:, 0]}
+    if others:
+        spaces = [(own, view) for view in rows[: len(views)]] + [(sibling, sibling) for sibling in rows[len(views) :]]
+        kept = [_jaccard(near[:, :k], search(gallery, queries, (k,))) for gallery, queries in spaces]
+        u[CONSISTENCY] = 1 - np.mean(kept, axis=0)
+        u[DOUBT] = 0.5 + (ranks(u[CONSISTENCY]) + ranks(u[MARGIN])) / (2 * len(dump))
+    return GalleryScores(u, near[:, 0])
+
+
+def _jaccard(a: Array, b: Array) -> Array:
+    """(n,) |A ∩ B| / |A ∪ B| of the rows of two (n, k) lists, whose entries differ within a row."""
+    both = np.sort(np.concatenate([a, b], axis=1), axis=1)
+    shared = np.count_nonzero(both[:, 1:] == both[:, :-1], axis=1)
+    return np.asarray(shared / (both.shape[1] - shared))

@@ -1,0 +1,305 @@
+"""Scores of the logits beyond the plain softmax ones, all in one more pass over a dump, and the parts of uncertainty.
+
+Entropies are of the mean over draws, like `entropy`; pnorm is a score of logits and is averaged over draws, like
+`max_logit`. The probability of the most probable class is never subtracted from one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.parallel import blocks, share, threads
+from nescio.errors import BadInput, Undefined
+from nescio.measures._softmax import BLOCK, mean_probs, summary
+from nescio.measures._spec import kept, measure
+from nescio.metrics import aurc, without_cancellation
+from nescio.predictions import Predictions
+
+Array = NDArray[Any]
+Fit = Callable[[Predictions], Array]
+GAMMA, TOP = 0.1, 100  # of GEN
+ALPHA, ORDER = 0.5, 2.0  # of the Rényi and the Tsallis entropy; of one order both rank alike
+P = 5.0  # of pnorm
+POWERS = tuple(range(1, 10))
+TEMPERATURES = tuple(np.geomspace(0.1, 10, 21))
+BITS = 2.0**9 + 1  # splits off the last 9 of 53 bits: the order of a sum must not break a tie
+
+
+# ---- measures
+
+
+@measure("plain", needs=("logits",))
+def pnorm(predictions: Predictions, p: float = P) -> Array:
+    """Minus the largest centred logit over the p-norm of all of them, averaged over draws: unlike a softmax it does
+    not grow with the scale of the logits.
+
+    −max_j (z_j − z̄)/‖z − z̄‖_p, and 0 where all logits are equal. Cattelan & Silva (2024), MaxLogit-pNorm; p = 5
+    without tuning is as good there as a tuned one, and `pnorm_tuned` tunes it.
+    """
+    if p <= 0:
+        raise BadInput(f"p is {p}; the power of a norm is above 0.")
+    return _scores(predictions, "pnorm", power=p)
+
+
+@measure("plain", needs=("logits",))
+def gen(predictions: Predictions, gamma: float = GAMMA, top: int = TOP) -> Array:
+    """Generalised entropy of the most probable classes: Σ_j p_j^γ·(1 − p_j)^γ over the `top` largest p_j.
+
+    A small γ hears the small probabilities. Liu, Lochman & Zach (2023), with their γ = 0.1 and 100 classes.
+    """
+    if top < 1 or gamma <= 0:
+        raise BadInput(f"GEN needs at least one class and γ above 0, not {top} and {gamma}.")
+    return _scores(predictions, "gen", gamma=gamma, top=top)
+
+
+@measure("plain", needs=("logits",))
+def renyi(predictions: Predictions, alpha: float = ALPHA) -> Array:
+    """Rényi entropy of order α, in nats: log(Σ_j p_j^α)/(1 − α), which for a small α hears the small probabilities."""
+    return np.asarray(np.log1p(_power_sum(predictions, alpha)) / (1 - alpha))
+
+
+@measure("plain", needs=("logits",))
+def tsallis(predictions: Predictions, alpha: float = ORDER) -> Array:
+    """Tsallis entropy of order α: (1 − Σ_j p_j^α)/(α − 1); of order 2 the chance that two draws of a class differ.
+
+    Of one order it ranks as the Rényi entropy does.
+    """
+    return np.asarray(_power_sum(predictions, alpha) / (1 - alpha))
+
+
+@measure("plain", needs=("logits",), alias="tsallis")
+def doctor(predictions: Predictions) -> Array:
+    """Odds that a class drawn from the probabilities is another one than drawn before: (1 − g)/g, g = Σ_j p_j².
+
+    It ranks as `tsallis` of order 2 does. Granese et al. (2021), D_α; their D_β, (1 − max p)/max p, ranks as `largest`.
+    """
+    doubt = tsallis(predictions)
+    return np.asarray(doubt / (1 - doubt))
+
+
+def _power_sum(predictions: Predictions, alpha: float) -> Array:
+    """Σ_j p_j^α − 1, exact for confident rows too."""
+    if alpha <= 0 or alpha == 1:
+        raise BadInput(f"The order of an entropy is {alpha}; give one above 0 that is not 1, where it is `entropy`.")
+    if alpha == ALPHA:
+        return _scores(predictions, "renyi")
+    return _scores(predictions, "tsallis", order=alpha)
+
+
+def distance_to_uniform(predictions: Predictions) -> Array:
+    """(n,) Σ_j |p_j − 1/c|."""
+    return _scores(predictions, "uniform")
+
+
+# ---- one pass for all of them
+
+
+def _scores(predictions: Predictions, name: str, **options: float) -> Array:
+    """One of the sums of the pass; with the usual options the pass is made once a dump."""
+    if predictions.logits is None:
+        raise Undefined(f"{name} needs the logits or the probabilities of all classes, and there are none.")
+    settings = _Settings(**options)  # type: ignore[arg-type]
+    return kept(predictions, settings, lambda: _pass(predictions, settings))[name]
+
+
+@dataclass(frozen=True)
+class _Settings:
+    gamma: float = GAMMA
+    top: int = TOP
+    order: float = ORDER
+    power: float = P
+
+
+def _pass(predictions: Predictions, settings: _Settings) -> dict[str, Array]:
+    n, c, logits = len(predictions), predictions.classes, predictions.logits
+    assert logits is not None
+    out = {name: np.empty(n) for name in ("pnorm", "gen", "renyi", "tsallis", "uniform")}
+    parts = blocks(n, max(1, BLOCK // c))
+
+    def work(first: int, step: int) -> None:
+        for part in parts[first::step]:
+            out["pnorm"][part] = _pnorm(np.array(logits[part], np.float64), settings.power)
+            _entropies(mean_probs(predictions, part), part, out, settings, predictions.normalized)
+
+    share(work, min(threads(), len(parts)))
+    for u in out.values():
+        lifted = u * BITS
+        u[:] = lifted - (lifted - u)
+        u.flags.writeable = False
+    return out
+
+
+def _entropies(p: Array, part: slice, out: Mapping[str, Array], settings: _Settings, normalized: bool) -> None:
+    """The sums over the classes of p (b, c), which is overwritten; the most probable class is added by itself."""
+    b, c = p.shape
+    out["uniform"][part] = np.abs(p - 1 / c).sum(1)
+    rows, first = np.arange(b), p.argmax(1)
+    most = p[rows, first]
+    p[rows, first] = 0
+    others = p.sum(1)
+    doubt = without_cancellation(most, others) if normalized else others
+    root = np.sqrt(p).sum(1) if ALPHA == 0.5 else (p**ALPHA).sum(1)
+    out["renyi"][part] = root + np.expm1(ALPHA * np.log1p(-np.minimum(doubt, 1 - 1e-300)))
+    squares = np.vecdot(p, p) if settings.order == 2 else (p**settings.order).sum(1)
+    out["tsallis"][part] = squares + np.expm1(settings.order * np.log1p(-np.minimum(doubt, 1 - 1e-300)))
+    rest = min(settings.top, c) - 1
+    heads = np.partition(p, c - rest, axis=1)[:, c - rest :] if rest else p[:, :0]
+    out["gen"][part] = ((heads * (1 - heads)) ** settings.gamma).sum(1) + (most * doubt) ** settings.gamma
+
+
+def _pnorm(z: Array, power: float) -> Array:
+    """Minus max/norm of centred logits (b, s, c), overwritten, averaged over draws; masked classes (−inf) take no part."""
+    masked = np.isneginf(z)
+    if masked.any():
+        z = np.where(masked, np.nan, z)
+        z = np.nan_to_num(z - np.nanmean(z, axis=2, keepdims=True))
+        z[masked] = 0
+    else:
+        z -= z.mean(2, keepdims=True)
+    most = z.max(2)
+    np.abs(z, out=z)
+    scale = z.max(2)
+    z /= np.where(scale > 0, scale, 1)[:, :, None]
+    norm = (z**power).sum(2) ** (1 / power) * scale
+    return np.asarray(-np.where(norm > 0, most / np.where(norm > 0, norm, 1), 0).mean(1))
+
+
+# ---- parts of the uncertainty of several draws
+
+
+@measure("plain", needs=("logits",), several=True)
+def brier_aleatoric(predictions: Predictions) -> Array:
+    """What members doubt by themselves, by the Brier score: mean_i (1 − Σ_j p_ij²)."""
+    return decomposition(predictions)["brier"]["aleatoric"]
+
+
+@measure("plain", needs=("logits",), several=True)
+def brier_epistemic(predictions: Predictions) -> Array:
+    """How far members are from their mean, by the Brier score: mean_i Σ_j (p_ij − p̄_j)²."""
+    return decomposition(predictions)["brier"]["epistemic"]
+
+
+@measure("plain", needs=("logits",), several=True)
+def zero_one_aleatoric(predictions: Predictions) -> Array:
+    """What members doubt by themselves, by the zero-one score: mean_i (1 − max_j p_ij)."""
+    return decomposition(predictions)["zero_one"]["aleatoric"]
+
+
+@measure("plain", needs=("logits",), several=True)
+def zero_one_epistemic(predictions: Predictions) -> Array:
+    """What is lost when members must agree on one answer, by the zero-one score: mean_i max_j p_ij − max_j p̄_j."""
+    return decomposition(predictions)["zero_one"]["epistemic"]
+
+
+def decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
+    """Total, aleatoric and epistemic uncertainty (n,) under the log, Brier and zero-one scores.
+
+    total = G(p̄), aleatoric = mean_i G(p_i), epistemic = total − aleatoric ≥ 0, with G the entropy that belongs to the
+    score: −Σ p log p, 1 − Σ p², 1 − max p. i runs over members, each with the mean of its own draws, or over draws
+    where one member or none is named. One draw has no epistemic part. Hofman, Sale & Hüllermeier (2025).
+    """
+    if predictions.logits is None:
+        raise Undefined("The parts of uncertainty need the probabilities of all classes, and there are none.")
+    return kept(predictions, "decomposition", lambda: _decomposition(predictions))
+
+
+def _decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
+    n, logits = len(predictions), predictions.logits
+    assert logits is not None
+    of = np.zeros(predictions.draws) if predictions.members is None else predictions.members
+    names = np.unique(of)
+    members = [of == name for name in names] if len(names) > 1 else [[draw] for draw in range(predictions.draws)]
+    scores = {"log": _log_entropy, "brier": _gini, "zero_one": _zero_one}
+    out = {score: {part: np.zeros(n) for part in ("total", "aleatoric", "epistemic")} for score in scores}
+    parts = blocks(n, max(1, BLOCK // predictions.classes))
+
+    def work(first: int, step: int) -> None:
+        for part in parts[first::step]:
+            z = np.asarray(logits[part])
+            each = [mean_probs(Predictions(logits=z[:, own], normalized=predictions.normalized)) for own in members]
+            mean = np.mean(each, axis=0)
+            for score, entropy in scores.items():
+                total, aleatoric = entropy(mean), np.mean([entropy(p) for p in each], axis=0)
+                out[score]["total"][part], out[score]["aleatoric"][part] = total, aleatoric
+                out[score]["epistemic"][part] = np.maximum(total - aleatoric, 0) if len(members) > 1 else 0
+            spread = np.mean([((p - mean) ** 2).sum(1) for p in each], axis=0)
+            out["brier"]["epistemic"][part] = spread  # without the difference of large numbers
+
+    share(work, min(threads(), len(parts)))
+    return out
+
+
+def _log_entropy(p: Array) -> Array:
+    return np.asarray(-(p * np.log(np.maximum(p, np.finfo(float).tiny))).sum(1))
+
+
+def _gini(p: Array) -> Array:
+    return np.asarray((p * (1 - p)).sum(1))
+
+
+def _zero_one(p: Array) -> Array:
+    return np.asarray(p.sum(1) - p.max(1))
+
+
+# ---- tuned on held-out rows
+
+
+@dataclass(frozen=True)
+class TunedScore:
+    """The score of `options` that withheld wrong answers best on the rows that it was tuned on."""
+
+    name: str
+    option: float | None  # p, or the temperature; None: nothing was better than `largest`
+    aurc: float
+
+    def __call__(self, predictions: Predictions) -> Array:
+        if self.option is None:
+            return summary(predictions).u["largest"]
+        return pnorm(predictions, self.option) if self.name == "pnorm" else _at(predictions, self.option)
+
+
+@measure("tuned", needs=("logits", "labels"))
+def pnorm_tuned(val: Predictions, powers: Sequence[float] = POWERS) -> TunedScore:
+    """`pnorm` with the p of the lowest AURC on held-out rows, or `largest` where that is lower: no repair without need.
+
+    Cattelan & Silva (2024).
+    """
+    return _tuned("pnorm", pnorm, powers, val)
+
+
+@measure("tuned", needs=("logits", "labels"))
+def largest_tuned(val: Predictions, temperatures: Sequence[float] = TEMPERATURES) -> TunedScore:
+    """`largest` at the temperature of the lowest AURC on held-out rows, which need not be the calibrated one."""
+    return _tuned("largest", _at, temperatures, val)
+
+
+def _tuned(name: str, score: Callable[[Predictions, float], Array], options: Sequence[float], val: Any) -> TunedScore:
+    if val.labels is None or val.logits is None:
+        raise Undefined(f"{name} is tuned on held-out rows with logits and labels.")
+    known = summary(val).known
+    wrong = summary(val).answers().wrong
+    best = TunedScore(name, None, aurc(summary(val).u["largest"][known], wrong))
+    for option in options:
+        found = aurc(score(val, option)[known], wrong)
+        if found < best.aurc:
+            best = TunedScore(name, float(option), found)
+    return best
+
+
+def _at(predictions: Predictions, temperature: float) -> Array:
+    """`largest` at a temperature: the logits divided by it."""
+    if predictions.logits is None:
+        raise Undefined("There are no logits to divide by a temperature.")
+    u = np.empty(len(predictions))
+    for part in predictions.blocks():
+        rows = predictions.take(part)
+        z = np.asarray(rows.logits, np.float64) / temperature
+        if predictions.normalized:
+            z -= np.logaddexp.reduce(z, axis=2, keepdims=True)
+        u[part] = summary(Predictions(logits=z, normalized=predictions.normalized)).u["largest"]
+    return u

@@ -1,0 +1,230 @@
+"""What is measured of one network: a step that embeds every set once and turns what it says into rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio import measures, metrics
+from nescio.analysis.bootstrap import SharePart, interval, resample, wanted_metric
+from nescio.analysis.cards import retrieval_part
+from nescio.arrays.nearest import nearest, points
+from nescio.datasets.changes import Crop
+from nescio.datasets.images import ImageSet, draw
+from nescio.errors import BadInput, Undefined
+from nescio.identity import seed_for
+from nescio.networks.models import Network
+from nescio.predict import FACTS, Keeping, load_dump, predict_step
+from nescio.predictions import Predictions
+from nescio.protocols.url import NAME, VERSION, Plan
+from nescio.rows import COLUMNS, Row
+from nescio.training import facts_of, title_of, train_step
+from nescio.work.steps import Context, Files, Step, evaluation, table
+from nescio.work.store import Part
+
+Array = NDArray[Any]
+KEEPING = Keeping(precision="float32")  # bf16 has too few digits to order neighbours
+CROP = Crop()
+OWN_IMAGE = "own image"  # condition: the neighbour of a crop is right when it is the image that it was cut from
+UPSTREAM, OUT, MIXED = "upstream", "out", "mixed"  # splits, beside val and test classes of downstream sets
+QUANTILES = tuple(number / 20 for number in range(1, 20))
+Name = tuple[str | None, str, float | None]  # target, split, level
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The image sets that a network is evaluated on."""
+
+    upstream: ImageSet | None = None
+    downstream: Mapping[tuple[str, str], ImageSet] = field(default_factory=dict)  # by name and split
+    human: Mapping[str, ImageSet] = field(default_factory=dict)
+    tests: Mapping[tuple[str, float], ImageSet] = field(default_factory=dict)  # by name and images learnt of a class
+
+    def sets(self) -> Iterator[tuple[Name, ImageSet]]:
+        if self.upstream is not None:
+            yield (None, UPSTREAM, None), self.upstream
+        yield from (((name, split, None), images) for (name, split), images in self.downstream.items())
+        yield from (((name, "human", None), images) for name, images in self.human.items())
+        yield from (((name, "test", level), images) for (name, level), images in self.tests.items())
+
+
+def evaluate_step(
+    network: Network,
+    targets: Targets,
+    names: Sequence[str],
+    plan: Plan,
+    root: str | None,
+    facts: Mapping[str, Any] | None = None,
+) -> Step:
+    """Embeds every set, and crops of those on which a crop is compared with its image, and takes every metric.
+
+    names  of the measures of uncertainty, the method's own scores first
+    facts  further columns of its rows
+    """
+    sets = dict(targets.sets())
+    whole = {name: predict_step(network, images, root=root, keeping=KEEPING) for name, images in sets.items()}
+    crops = {
+        name: predict_step(network, replace(images, change=CROP), root=root, keeping=KEEPING)
+        for name, images in sets.items()
+        if name[1] != "val" and name[2] is None
+    }
+    named = {"facts": dict(facts or {}), "measures": list(dict.fromkeys(names)), "bootstrap": plan.bootstrap}
+    recipe = {**named, "sets": list(sets), "crops": list(crops)}
+    title = title_of(network.trial) if network.trial else network.name
+    make = partial(_evaluate, network=network, sets=sets, whole=whole, crops=crops, named=named)
+    return evaluation(NAME, VERSION, title, recipe, [*whole.values(), *crops.values()], make)
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """What a network says about one set: embeddings, labels, which neighbours are right, and u by measure."""
+
+    dump: Predictions
+    labels: Array
+    votes: Array | None
+    u: Mapping[str, Array]
+
+    @property
+    def embeddings(self) -> Array:
+        if self.dump.embeddings is None:
+            raise BadInput("This network gives no embeddings: it has no last layer whose input could be taken.")
+        return np.asarray(self.dump.embeddings)
+
+
+def _evaluate(
+    part: Part,
+    context: Context,
+    network: Network,
+    sets: Mapping[Name, ImageSet],
+    whole: Mapping[Name, Step],
+    crops: Mapping[Name, Step],
+    named: Mapping[str, Any],
+) -> Files:
+    rows = _Rows(_facts(network, whole, context) | named["facts"], named["bootstrap"])
+
+    def embedded(images: ImageSet, step: Step) -> Embedded:
+        dump = load_dump(step, context.store)
+        loaded = images.load(context.root, context.store).images
+        votes = None if loaded.annotations is None or len(loaded) != len(dump) else loaded.annotations
+        return Embedded(dump, np.asarray(dump.labels), votes, rows.uncertainties(dump, named["measures"]))
+
+    found = {name: embedded(images, whole[name]) for name, images in sets.items()}
+    for (target, split, level), own in found.items():
+        about = {"target": target, "split": split, "level": level}
+        rows.retrieval(own.u, metrics.retrieved(own.embeddings, own.labels), **about)
+        if own.votes is not None and split == "human":
+            rows.by_measure("human_alignment", own.u, own.votes, **about)
+        if (target, split, level) in crops:
+            rows.cropped(own, embedded(sets[target, split, level], crops[target, split, level]), **about)
+    if upstream := found.get((None, UPSTREAM, None)):
+        rows.upstream(upstream)
+        for (target, split, _), own in found.items():
+            if split == "test":
+                rows.against(upstream, own, target)
+    rows.costs(network, whole, context)
+    return table(rows.rows, rows.reasons)
+
+
+def _facts(network: Network, whole: Mapping[Name, Step], context: Context) -> Row:
+    """The columns that name the network."""
+    step = next(iter(whole.values()))
+    params = json.loads((step.folder(context.store) / FACTS).read_text("utf-8"))["params"]
+    if network.trial is None:
+        return {"method": "pretrained", "backbone": network.name, "trial": 0, "data_seed": 0, "params": params}
+    return network.trial.describe() | {"params": params}
+
+
+@dataclass
+class _Rows:
+    """Gathers the rows of one network, and the reasons for those that are missing."""
+
+    facts: Row
+    resamples: int
+    rows: list[Row] = field(default_factory=list)
+    reasons: list[Row] = field(default_factory=list)
+
+    def add(self, metric: str, value: float, n: int, **columns: Any) -> None:
+        row = dict.fromkeys(COLUMNS) | {"protocol": NAME, "version": VERSION, "members": 1} | self.facts
+        self.rows.append(row | {"metric": metric, "value": float(value), "n": n} | columns)
+
+    def because(self, reason: str, measure: str | None, metric: str | None, split: str | None) -> None:
+        entry = {"method": self.facts["method"], "split": split, "measure": measure, "metric": metric, "reason": reason}
+        if entry not in self.reasons:
+            self.reasons.append(entry)
+
+    def uncertainties(self, dump: Predictions, names: Sequence[str]) -> dict[str, Array]:
+        """u by measure: those that are named, and every score that the method has of its own."""
+        u = {}
+        for name in dict.fromkeys((*names, *measures.scores_of(dump))):
+            try:
+                u[name] = measures.uncertainty(name, dump)
+            except Undefined as reason:
+                self.because(str(reason), name, None, None)
+        return u
+
+    def retrieval(self, u: Mapping[str, Array], right: Array, **columns: Any) -> None:
+        """R@1, and R-AUROC of every measure, with intervals over resampled images."""
+        share = SharePart(right, wanted_metric("recall_at_1"))
+        parts = {name: retrieval_part(values, right) for name, values in u.items()}
+        values = resample([share, *parts.values()], len(right), self.resamples, 0) if self.resamples else None
+        for place, (name, part) in enumerate([(None, share), *parts.items()]):
+            metric, (value,) = "r_auroc" if name else "recall_at_1", part.point()
+            if isinstance(value, Undefined):
+                self.because(str(value), name, metric, columns["split"])
+                continue
+            low, high = (None, None) if values is None else interval(values[place])
+            self.add(metric, value, len(right), measure=name, low=low, high=high, **columns)
+
+    def by_measure(self, metric: str, u: Mapping[str, Array], *others: Array, **columns: Any) -> None:
+        for name, values in u.items():
+            try:
+                self.add(metric, wanted_metric(metric)(values, *others), len(values), measure=name, **columns)
+            except Undefined as reason:
+                self.because(str(reason), name, metric, columns["split"])
+
+    def cropped(self, own: Embedded, crop: Embedded, **columns: Any) -> None:
+        """How often a crop is less sure than its image, and whether its neighbour is its image (A.6)."""
+        for name in own.u.keys() & crop.u.keys():
+            self.by_measure("crop_agreement", {name: own.u[name]}, crop.u[name], **columns)
+        refs = points(own.embeddings, "cosine")
+        neighbour = nearest(refs, points(crop.embeddings, "cosine", like=refs), (1,))[:, 0]
+        self.retrieval(crop.u, neighbour == np.arange(len(neighbour)), **columns | {"condition": OWN_IMAGE})
+
+    def upstream(self, own: Embedded) -> None:
+        """Answers about classes that the network learnt: accuracy, and AUROC of right against wrong ones."""
+        if own.dump.logits is None or not own.dump.judged:
+            return
+        answers = measures.summary(own.dump).answers()
+        self.add("accuracy", metrics.accuracy(answers), answers.n, split=UPSTREAM)
+        self.by_measure("auroc", own.u, answers.wrong, split=UPSTREAM)
+
+    def against(self, upstream: Embedded, own: Embedded, target: str | None) -> None:
+        """Equally many images of both sets: which are downstream (C.4)? And R@1 and R-AUROC of the mixture (C.5)."""
+        count = min(len(upstream.labels), len(own.labels))
+        chosen = [draw(len(each.labels), count, seed_for("url mixture", target)) for each in (upstream, own)]
+        pairs = list(zip((upstream, own), chosen, strict=True))
+        u = {name: np.concatenate([each.u[name][rows] for each, rows in pairs]) for name in upstream.u if name in own.u}
+        out = np.repeat([False, True], count)
+        self.by_measure("auroc", u, out, target=target, split=OUT)
+        labels = np.concatenate([2 * each.labels[rows] + side for side, (each, rows) in enumerate(pairs)])
+        embeddings = np.concatenate([each.embeddings[rows] for each, rows in pairs])
+        self.retrieval(u, metrics.retrieved(embeddings, labels), target=target, split=MIXED)
+        for side, (each, rows) in enumerate(pairs):  # Figure 11
+            lengths = np.linalg.norm(each.embeddings[rows].astype(np.float64), axis=1)
+            for level, value in zip(QUANTILES, np.quantile(lengths, QUANTILES), strict=True):
+                self.add("length", value, count, target=target, split=(UPSTREAM, OUT)[side], level=level)
+
+    def costs(self, network: Network, whole: Mapping[Name, Step], context: Context) -> None:
+        """Seconds of a training epoch, and milliseconds of an image when it is embedded (C.7)."""
+        step = next(iter(whole.values()))
+        facts = json.loads((step.folder(context.store) / FACTS).read_text("utf-8"))
+        self.add("inference_ms", 1000 / facts["images_per_second"], facts["rows"])
+        if network.trial is not None:
+            trained = facts_of(train_step(network.trial, context.root), context.store)
+            self.add("epoch_seconds", trained["seconds"] / network.trial.training.epochs, trained["images"])

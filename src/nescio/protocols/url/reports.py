@@ -1,0 +1,451 @@
+"""The figures and the table of the paper by its own names, what stands beside them, and the page that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from nescio import metrics
+from nescio.errors import Undefined
+from nescio.protocols.base import registry
+from nescio.report.blocks import Figure, Made, Panel, SectionParts, Story
+from nescio.report.charts import cloud_figure, dots_figure, heat_block, level_points, levels_figure
+from nescio.report.frame import Frame
+from nescio.report.named import report
+from nescio.report.studies import Study, story_of
+from nescio.report.tables import Column, Head, Table, decimals, table
+from nescio.report.words import data_name, listed, millions, number, plural
+from nescio.rows import Row
+
+CHOSEN, FEW_SHOT, MANY_SHOT, OWN_IMAGE = "chosen", "few-shot", "many-shot", "own image"  # metric, conditions of rows
+BY_AREA, BY_RECALL = "r_auroc", "recall_at_1"  # what hyper-parameters are chosen by
+LINE = ("method", "backbone")
+NETWORK = (*LINE, "trial", "data_seed")
+LABELS = (Column("method", keep=True), "backbone")
+TITLES = {
+    ("r_auroc", "test"): "R-AUROC downstream",
+    ("recall_at_1", "test"): "R@1 downstream",
+    ("crop_agreement", "test"): "crops less sure, downstream",
+    ("r_auroc", "upstream"): "R-AUROC upstream",
+    ("recall_at_1", "upstream"): "R@1 upstream",
+    ("crop_agreement", "upstream"): "crops less sure, upstream",
+    ("accuracy", "upstream"): "accuracy upstream",
+    ("auroc", "upstream"): "AUROC of right answers, upstream",
+    ("r_auroc", "human"): "R-AUROC on sets with votes",
+    ("crop_agreement", "human"): "crops less sure, on sets with votes",
+    ("human_alignment", "human"): "agreement with human votes",
+    ("auroc", "out"): "AUROC of downstream against upstream images",
+    ("r_auroc", "mixed"): "R-AUROC of half upstream, half downstream images",
+}
+SHORT = {
+    "r_auroc": "R-AUROC",
+    "recall_at_1": "R@1",
+    "crop_agreement": "crops",
+    "accuracy": "accuracy",
+    "auroc": "AUROC",
+}
+Quantity = tuple[str, str]  # metric, split
+DOWN: Quantity = ("r_auroc", "test")
+RECALL: Quantity = ("recall_at_1", "test")
+
+
+# ---- rows
+
+
+def chosen(frame: Frame, criterion: str = BY_AREA) -> dict[tuple[Any, ...], Row]:
+    """(method, backbone) → the row that says which trial was chosen, and by which of the method's scores."""
+    rows = frame.where(metric=CHOSEN, condition=criterion)
+    return {tuple(row[name] for name in LINE): row for row in rows}
+
+
+def judged(frame: Frame, criterion: str | None = None) -> Frame:
+    """Rows by the score that a method is judged by: of all networks, or of those that a criterion chose."""
+    scores, picked = chosen(frame), chosen(frame, criterion or BY_AREA)
+
+    def wanted(row: Row) -> bool:
+        line = tuple(row[name] for name in LINE)
+        if line not in scores or (criterion and row["trial"] != picked[line]["trial"]):
+            return False
+        return row["measure"] in (None, scores[line]["measure"])
+
+    return Frame(row for row in frame if row["metric"] != CHOSEN and wanted(row))
+
+
+def networks(frame: Frame, *quantities: Quantity, criterion: str | None = None) -> list[Row]:
+    """One row per network that has all quantities, each the mean over downstream sets."""
+    shown, made = judged(frame, criterion).where(condition=None), []
+    for key, own in shown.by(*NETWORK):
+        values = {of: own.where(metric=of[0], split=of[1]) for of in quantities}
+        if all(values.values()):
+            named = dict(zip(NETWORK, key, strict=True)) | {"name": key[0], "seed": key[3]}
+            made.append(named | {TITLES[of]: rows.mean() for of, rows in values.items()})
+    return made
+
+
+def name_of(row: Row, frame: Frame) -> str:
+    """What figures call a line: its method, and its backbone where there are several."""
+    several = len(frame.where(metric=CHOSEN).values("backbone")) > 1
+    return f"{row['method']}, {row['backbone']}" if several else str(row["method"])
+
+
+def over_seeds(frame: Frame, of: Quantity, criterion: str) -> list[Row]:
+    """One row per method and backbone: mean, lowest and highest seed, the mean interval over images, and `best` where
+    it cannot be told from the best: its range over seeds or its interval over images reaches the best mean."""
+    own = judged(frame, criterion).where(metric=of[0], split=of[1], condition=None)
+    rows: list[Row] = []
+    for key, part in own.by(*LINE):
+        seeds = [seed.mean() for _, seed in part.by("data_seed")]
+        images = [fmean(ends) for end in ("low", "high") if (ends := [v for v in part.column(end) if v is not None])]
+        measure = next((name for name in part.values("measure") if name), None)
+        rows.append(
+            dict(zip(LINE, key, strict=True))
+            | {"metric": of[0], "value": fmean(seeds), "least": min(seeds), "most": max(seeds), "n": len(seeds)}
+            | {"low": images[0] if images else None, "high": images[-1] if images else None, "measure": measure}
+        )
+    top = max((row["value"] for row in rows), default=0.0)
+    return [row | {"best": max(row["most"], row["high"] or 0.0) >= top} for row in rows]
+
+
+def correlation(points: Sequence[Row], x: str, y: str) -> float | None:
+    """Spearman's ρ; None where it is not defined."""
+    try:
+        return metrics.spearman([p[x] for p in points], [p[y] for p in points]) if len(points) > 2 else None
+    except Undefined:
+        return None
+
+
+def many_shot(frame: Frame, metric: str) -> tuple[str, float] | None:
+    """The upper reference: erm by its entropy, trained on other images of the test classes."""
+    rows = frame.where(condition=MANY_SHOT, metric=metric, measure=(None, "entropy"))
+    return ("trained on the test classes", rows.mean()) if rows else None
+
+
+# ---- Figures 1, 6, 10 and 12: every method over its seeds
+
+
+@dataclass(frozen=True)
+class Dots:
+    """A figure of lowest, mean and highest seed of every method."""
+
+    name: str
+    of: Quantity
+    criterion: str
+    title: str
+    upper: bool = False  # with the upper reference
+
+
+DOTS = (
+    Dots("fig1", DOWN, BY_AREA, "Who knows when an embedding is wrong?", upper=True),
+    Dots("fig6", RECALL, BY_RECALL, "Whose neighbours are right, chosen by R@1?", upper=True),
+    Dots("fig10", ("auroc", "out"), BY_AREA, "Who tells downstream from upstream images?"),
+    Dots("fig12", ("r_auroc", "mixed"), BY_AREA, "Who ranks a mixture of both?"),
+)
+
+
+def dots(frame: Frame, spec: Dots) -> Made:
+    rows = sorted(over_seeds(frame, spec.of, spec.criterion), key=lambda row: -row["value"])
+    if not rows:
+        return None
+    kinds = {"lowest seed": "least", "mean": "value", "highest seed": "most"} if rows[0]["n"] > 1 else {"mean": "value"}
+    points = [
+        {"name": name_of(row, frame), "kind": kind, "value": row[column], "spread": None}
+        for row in rows
+        for kind, column in kinds.items()
+    ]
+    title, guide = TITLES[spec.of], many_shot(frame, spec.of[0]) if spec.upper else None
+    seeds = plural(rows[0]["n"], "seed").lower()
+    words = f"{title}, {seeds} of the hyper-parameters that {_criterion(spec.criterion)} chose."
+    return Figure(spec.name, spec.title, words, partial(dots_figure, points, title, guide), points)
+
+
+def _criterion(name: str) -> str:
+    return "R-AUROC" if name == BY_AREA else "R@1"
+
+
+# ---- Figures 2, 4, 5, 7 and 8: networks as points
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A figure of networks as points, for every pair of quantities (x, y)."""
+
+    name: str
+    pairs: tuple[tuple[Quantity, Quantity], ...]
+    title: str
+    criterion: str | None = None  # None: every network that was trained
+    transformers: bool | None = None  # backbones with attention only, or the others
+
+
+CLOUDS = (
+    Cloud("fig2", ((RECALL, DOWN),), "Good embeddings and good uncertainty", BY_AREA),
+    Cloud(
+        "fig4",
+        ((("r_auroc", "upstream"), DOWN), (("crop_agreement", "upstream"), DOWN)),
+        "Does upstream tell what happens downstream?",
+    ),
+    Cloud(
+        "fig5",
+        ((("r_auroc", "human"), ("human_alignment", "human")), (("r_auroc", "human"), ("crop_agreement", "human"))),
+        "Does R-AUROC go with human and with made uncertainty?",
+    ),
+    Cloud("fig7", ((RECALL, DOWN),), "R@1 and R-AUROC of all hyper-parameters, convolutions", None, False),
+    Cloud("fig8", ((RECALL, DOWN),), "R@1 and R-AUROC of all hyper-parameters, transformers", None, True),
+)
+
+
+def clouds(frame: Frame, spec: Cloud) -> Made:
+    made = []
+    for place, (x, y) in enumerate(spec.pairs):
+        points = networks(frame, x, y, criterion=spec.criterion)
+        if spec.transformers is not None:
+            points = [point for point in points if ("vit" in point["backbone"]) == spec.transformers]
+        if points:
+            made.append(_cloud(f"{spec.name}-{place + 1}", spec.title, points, TITLES[x], TITLES[y]))
+    return [Panel(made)] if made else None
+
+
+def _cloud(key: str, title: str, points: Sequence[Row], x: str, y: str) -> Figure:
+    tips = {"method": "method", "backbone": "backbone", "trial": "trial", "seed": "seed"}
+    every = correlation(points, x, y)
+    words = f"{plural(len(points), 'network')}." + (
+        f" Rank correlation {number(every, 2)}." if every is not None else ""
+    )
+    own = {name: [p for p in points if p["method"] == name] for name in dict.fromkeys(p["method"] for p in points)}
+    within = {name: value for name, part in own.items() if (value := correlation(part, x, y)) is not None}
+    if len(own) > 1 and within:
+        words += f" Within a method: {listed([f'{name} {number(value, 2)}' for name, value in within.items()])}."
+    return Figure(key, title, words, partial(cloud_figure, points, x, y, tips=tips), list(points))
+
+
+for _dots in DOTS:
+    report(f"url/{_dots.name}", needs=f"networks with {TITLES[_dots.of]}")(partial(dots, spec=_dots))
+for _spec in CLOUDS:
+    _axes = " and ".join(dict.fromkeys(TITLES[of] for pair in _spec.pairs for of in pair))
+    _kind = {None: "", False: " of convolutional backbones", True: " of vision transformers"}[_spec.transformers]
+    report(f"url/{_spec.name}", needs=f"networks{_kind} with {_axes}")(partial(clouds, spec=_spec))
+
+
+# ---- the other figures and the table
+
+
+@report("url/fig3", needs="networks chosen by R-AUROC and by R@1")
+def figure_3(frame: Frame) -> Made:
+    """The networks chosen by R@1 and by R-AUROC, the mean over seeds, joined by a line."""
+    x, y = TITLES[RECALL], TITLES[DOWN]
+    points: list[Row] = []
+    for criterion in (BY_AREA, BY_RECALL):
+        means = {of: over_seeds(frame, of, criterion) for of in (RECALL, DOWN)}
+        for recall, area in zip(means[RECALL], means[DOWN], strict=True):
+            names = {"name": recall["method"], "backbone": recall["backbone"], "chosen by": _criterion(criterion)}
+            points.append(names | {x: recall["value"], y: area["value"]})
+    half = len(points) // 2
+    if not half:
+        return None
+    links = list(zip(points[:half], points[half:], strict=True))
+    tips = {"name": "method", "backbone": "backbone", "chosen by": "chosen by"}
+    words = "Mean over seeds. A line joins a method's choices by R@1 and by R-AUROC; one point: no trade-off."
+    chart = partial(cloud_figure, points, x, y, tips=tips, links=links)
+    return Figure("fig3", "What does choosing by the one cost the other?", words, chart, points)
+
+
+@report("url/fig9", needs="three networks or more with upstream and downstream rows")
+def figure_9(frame: Frame) -> Made:
+    """Rank correlations between all quantities over all networks."""
+    cells = []
+    quantities = [of for of in TITLES if of[1] in ("test", "upstream")]
+    for first in quantities:
+        for second in quantities:
+            points = networks(frame, first, second)
+            if (value := correlation(points, TITLES[first], TITLES[second])) is not None:
+                column = f"{SHORT[second[0]]} {'down' if second[1] == 'test' else 'up'}"
+                cells.append({"line": TITLES[first], "column": column, "value": value, "n": len(points)})
+    words = "Spearman's correlation over all networks, hyper-parameters that were not chosen included."
+    names = ("quantity", "other quantity", "networks")
+    return heat_block("fig9", "What goes with what?", words, cells, "rank correlation", 0.0, names)
+
+
+@report("url/fig11", needs="lengths of embeddings upstream and downstream")
+def figure_11(frame: Frame) -> Made:
+    """Quantiles of the lengths of embeddings of upstream and downstream images."""
+    own = judged(frame, BY_AREA).where(metric="length")
+    lines = {}
+    for (*_, split), part in own.sort("level").by(*LINE, "split"):
+        name = f"{name_of(part.rows[0], frame)}, {'downstream' if split == 'out' else split}"
+        lines[name] = {f"{level:.0%}": at.mean() for (level,), at in part.by("level")}
+    if not lines:
+        return None
+    points = level_points(lines, "images of", "quantile", "length")
+    words = "Quantiles of ‖e‖, the mean over seeds and sets; where downstream is lower, length notices other images."
+    title, chart = "Are embeddings of other images shorter?", partial(levels_figure, lines, "‖e‖")
+    return Figure("fig11", title, words, chart, points)
+
+
+@report("url/fig13", needs="networks that learnt from a few images of the test classes (--shots)")
+def figure_13(frame: Frame) -> Made:
+    """R-AUROC and R@1 against the number of labelled images of a test class."""
+    few = judged(frame, BY_AREA).where(condition=FEW_SHOT)
+    made = []
+    for metric in (BY_AREA, BY_RECALL):
+        lines = {
+            name_of(part.rows[0], frame): {f"{level:g}": at.mean() for (level,), at in part.by("level")}
+            for _, part in few.where(metric=metric).sort("level").by(*LINE)
+        }
+        if lines:
+            title, upper = TITLES[metric, "test"], many_shot(frame, metric)
+            words = "Images of a test class that were learnt; 0: none, the same test images. Mean over sets and seeds."
+            words += f" Dashed: {upper[0]}." if upper else ""
+            chart = partial(levels_figure, lines, title, guide=upper[1] if upper else None)
+            points = level_points(lines, "method", "images of a class", title)
+            made.append(Figure(f"fig13-{metric}", f"{title} after a few labelled images", words, chart, points))
+    return [Panel(made)] if made else None
+
+
+@report("url/table1", needs="networks that were trained or embedded")
+def table_1(frame: Frame) -> Table:
+    """What a network costs: parameters, seconds of an epoch, milliseconds of an image."""
+    rows = []
+    for key, own in judged(frame).where(condition=None).by(*LINE):
+        costs = {name: own.where(metric=name) for name in ("epoch_seconds", "inference_ms")}
+        means = {name: part.mean() for name, part in costs.items() if part}
+        rows.append(dict(zip(LINE, key, strict=True)) | {"params": own.one("params"), "metric": None} | means)
+    heads = [
+        Head("parameters", of="params", form=millions),
+        Head("epoch (s)", of="epoch_seconds", form=decimals(1)),
+        Head("an image (ms)", of="inference_ms", form=decimals(3)),
+    ]
+    note = "On this machine, the mean over networks; an image: embedding the upstream set, with its loading"
+    return table(rows, "What it costs", lines=LABELS, heads=heads, mark="none", note=note)
+
+
+# ---- beside them
+
+
+@report("url/results", needs="networks and downstream sets")
+def results(frame: Frame) -> Table:
+    """R-AUROC and R@1 of the chosen networks, and who cannot be told from the best."""
+    areas = sorted(over_seeds(frame, DOWN, BY_AREA), key=lambda row: -row["value"])
+    recalls = [row | {"low": None, "high": None} for row in over_seeds(frame, RECALL, BY_AREA)]
+    scores = {tuple(row[name] for name in LINE): row["measure"] for row in areas}
+    rows = [row | {"measure": scores.get(tuple(row[name] for name in LINE))} for row in (*areas, *recalls)]
+    spans = [
+        row | {"metric": f"{row['metric']} seeds", "text": f"{row['least']:.3f} – {row['most']:.3f}", "best": None}
+        for row in rows
+    ]
+    heads = [
+        Head("R-AUROC ↑", where={"metric": "r_auroc"}, metric="r_auroc", form=decimals(3)),
+        Head("seeds", of="text", where={"metric": "r_auroc seeds"}),
+        Head("R@1 ↑", where={"metric": "recall_at_1"}, metric="recall_at_1", form=decimals(3)),
+        Head("seeds ", of="text", where={"metric": "recall_at_1 seeds"}),
+    ]
+    lines = (*LABELS, Column("measure", "score", keep=True))
+    note = (
+        "Mean over downstream sets and seeds, [95 % interval over resampled images, neighbours as they are], lowest "
+        "and highest seed. Bold: the best, and what cannot be told from it: its seeds or its interval reach the best "
+        "mean"
+    )
+    title = "Who knows when an embedding is wrong?"
+    return table([*rows, *spans], title, lines=lines, heads=heads, within=(), note=note)
+
+
+@report("url/measures", needs="networks and downstream sets")
+def every_measure(frame: Frame) -> Table:
+    """R-AUROC of every measure on every downstream set, of the chosen networks."""
+    own = frame.where(metric="r_auroc", split="test", condition=None, target=lambda name: name is not None)
+    trials = {(*line, row["trial"]) for line, row in chosen(frame).items()}
+    shown = Frame(row for row in own if (row["method"], row["backbone"], row["trial"]) in trials)
+    rows = shown.summarise([*LINE, "measure", "target", "metric"], over=["data_seed"])
+    heads = [Head(f"{data_name(name)} ↑", where={"target": name}) for name in rows.values("target")]
+    lines = (*LABELS, Column("measure", "score", keep=True))
+    note = "R-AUROC, mean ± standard deviation over seeds"
+    return table(rows, "Every score on every set", lines=lines, heads=heads, form=decimals(3), note=note)
+
+
+@report("url/own-image", needs="rows about crops")
+def own_image(frame: Frame) -> Table:
+    """Without labels: is the nearest image of a crop the one that it was cut from, and does u know when not (A.6)?"""
+    own = judged(frame, BY_AREA).where(condition=OWN_IMAGE, metric=(BY_AREA, BY_RECALL))
+    rows = own.where(split="test").summarise([*LINE, "metric"], over=["data_seed"])
+    heads = [
+        Head("R@1 ↑", where={"metric": "recall_at_1"}, form=decimals(3)),
+        Head("R-AUROC ↑", where={"metric": "r_auroc"}, form=decimals(3)),
+    ]
+    note = "Crops of 10 to 75 % of the side; right: the nearest image is the crop's own. Mean ± deviation over seeds"
+    return table(rows, "Without labels: does a crop find its image?", lines=LABELS, heads=heads, note=note)
+
+
+@report("url/human", needs="sets with human votes (--human)")
+def human(frame: Frame) -> Table:
+    """Agreement of uncertainty and of the disagreement of human votes, on every set."""
+    own = judged(frame, BY_AREA).where(metric="human_alignment", split="human")
+    rows = own.summarise([*LINE, "target", "metric"], over=["data_seed"])
+    heads = [Head(f"{data_name(name)} ↑", where={"target": name}) for name in rows.values("target")]
+    note = "Spearman's ρ of u and the entropy of the votes, mean ± deviation over seeds"
+    return table(rows, "Is it unsure where people are?", lines=LABELS, heads=heads, form=decimals(3), note=note)
+
+
+@report("url/search", needs="networks of several hyper-parameters")
+def search(frame: Frame) -> Made:
+    """Validation R@1 and R-AUROC of everything that was tried, and what was chosen."""
+    rows: list[Row] = []
+    picked = {by: chosen(frame, by) for by in (BY_AREA, BY_RECALL)}
+    for key, own in judged(frame).where(split="val", condition=None, data_seed=0).by(*LINE, "trial"):
+        means = {name: own.where(metric=name) for name in (BY_RECALL, BY_AREA)}
+        by = [_criterion(name) for name, rows_ in picked.items() if rows_.get(key[:2], {}).get("trial") == key[2]]
+        line = dict(zip((*LINE, "trial"), key, strict=True)) | {"metric": None, "chosen": listed(by) if by else None}
+        rows.append(line | {name: part.mean() for name, part in means.items() if part})
+    if len(rows) < 2:
+        return None
+    heads = [
+        Head("R@1", of=BY_RECALL, form=decimals(3)),
+        Head("R-AUROC", of=BY_AREA, form=decimals(3)),
+        Head("chosen by", of="chosen"),
+    ]
+    lines = (*LABELS, Column("trial", keep=True))
+    note = "Validation classes, seed 0, the mean over downstream sets; trial 0 are a method's defaults"
+    return table(rows, "Hyper-parameters tried", lines=lines, heads=heads, mark="none", note=note)
+
+
+# ---- the page
+
+
+def first_look(study: Study) -> list[Table]:
+    return [results(study.frame)]
+
+
+def story(study: Study) -> Story:
+    frame = study.frame
+    figure = {spec.name: dots(frame, spec) for spec in DOTS} | {spec.name: clouds(frame, spec) for spec in CLOUDS}
+    traded = [figure[name] for name in ("fig7", "fig8", "fig6")]
+    sections: list[SectionParts] = [
+        ("Results", "Who knows when an embedding is wrong?", [results(frame), figure["fig1"], figure["fig2"]]),
+        ("Scores", "Which score, on which set?", [every_measure(frame)]),
+        ("Trade-off", "Is it paid with worse embeddings?", [figure_3(frame), *traded]),
+        ("Upstream", "Does upstream tell what happens downstream?", [figure["fig4"], figure_9(frame)]),
+        ("People", "Is it unsure where people are, and on crops?", [human(frame), figure["fig5"], own_image(frame)]),
+        ("Other images", "Are other images noticed?", [figure["fig10"], figure_11(frame), figure["fig12"]]),
+        ("Few labels", "What do a few labelled images change?", [figure_13(frame)]),
+        ("Cost", "What was trained, and what did it cost?", [table_1(frame), search(frame)]),
+    ]
+    title = f"{study.data}: whose uncertainty transfers?"
+    return story_of(study, title, _lead(frame), sections, command=registry["url"].command)
+
+
+def _lead(frame: Frame) -> list[str]:
+    """Who leads, who cannot be told from the leader, and how far the upper reference is."""
+    rows = sorted(over_seeds(frame, DOWN, BY_AREA), key=lambda row: -row["value"])
+    if not rows:
+        return ["No network could be judged on downstream sets."]
+    first, *others = rows
+    targets = [data_name(name) for name in frame.where(split="test").values("target") if name]
+    lead = [
+        f"{plural(len(rows), 'line')} on {listed(targets)}: {name_of(first, frame)} by {first['measure']} knows best "
+        f"when an embedding is wrong, R-AUROC {number(first['value'], 3)}."
+    ]
+    if alike := [name_of(row, frame) for row in others if row["best"]]:
+        lead.append(f"It cannot be told from {listed(alike)}.")
+    if upper := many_shot(frame, "r_auroc"):
+        lead.append(f"A network {upper[0]} has {number(upper[1], 3)}.")
+    return lead

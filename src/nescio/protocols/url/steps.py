@@ -1,0 +1,311 @@
+"""What `url` does, in the order of the paper (Kirchhof et al. 2023, §3.2).
+
+Pretrain → embed validation and test classes of every downstream set → search hyper-parameters, chosen by validation
+classes → further seeds of the chosen ones → networks that learn from a few, or all, other images of the test classes →
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean
+from typing import Any, TypeVar
+
+from nescio import datasets, measures
+from nescio.datasets.images import ImageSet, absolute
+from nescio.datasets.retrieval import disjoint, part_spec, shots_spec
+from nescio.errors import BadInput
+from nescio.methods import registry as methods
+from nescio.networks.models import Network, network, trained, with_weights
+from nescio.options import ranges
+from nescio.protocols.checks import refuse_measures, refuse_training
+from nescio.protocols.url import NAME, VERSION, Plan
+from nescio.protocols.url.questions import Targets, evaluate_step
+from nescio.rows import COLUMNS, Row
+from nescio.search import Recipe, guided
+from nescio.training import train_step
+from nescio.trials import Training, Trial
+from nescio.work.steps import Step, Work
+
+TRAIN, FEW = "train, embed and evaluate", "learn a few labelled images"  # stages
+CHOSEN = "chosen"  # metric of rows that say what was chosen
+CRITERIA = ("r_auroc", "recall_at_1")
+FEW_SHOT, MANY_SHOT = "few-shot", "many-shot"  # conditions
+SCORES = {"sngp": ("entropy",)}  # what the paper scores a method by, where that is not all of its own scores
+ALL = -1.0  # level of rows about networks that learnt from all other images
+PRETRAINED = "pretrained"  # method of networks that were trained elsewhere
+Line = tuple[str, str]  # method, backbone
+Judged = dict[str, tuple[float, str]]  # criterion → value, and the score that it is of
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Downstream:
+    """One downstream set: its name in rows, its data, and the classes that choose and those that test."""
+
+    name: str
+    data: str
+    val: tuple[int, ...]
+    test: tuple[int, ...]
+
+    def images(self, split: str, limit: int | None) -> ImageSet:
+        return ImageSet(part_spec(self.data, getattr(self, split)), "outside", limit=limit)
+
+
+def compare(plan: Plan, work: Work) -> Plan:
+    """Does what is missing in the store; returns the plan with its methods and data by their own names."""
+    root = work.context.root
+    plan = replace(plan, data=absolute(plan.data), methods=tuple(methods[name].name for name in plan.methods))
+    sets = [downstream(text, plan, root) for text in plan.downstream]
+    refuse_measures(plan.measures, () if plan.networks else plan.methods)
+    if plan.networks:
+        given = [with_weights(network(name, work.store, root)) for name in plan.networks]
+        work.evaluate(TRAIN, [step_of(each, plan, sets, root) for each in given])
+        for each in given:
+            facts = each.trial.describe() if each.trial else {"method": PRETRAINED, "backbone": each.name}
+            scores = own_scores(each.trial.method if each.trial else None)
+            choose(work, {"given": facts}, {"given": judged(work.rows, facts, scores, "test", 0.0)})
+        return plan
+    before = partial(refuse_impossible, plan, sets, root)
+    chosen = search(plan, sets, work, before)
+    seeds = [replace(trial, data_seed=seed, init_seed=seed) for trial in chosen for seed in range(1, plan.seeds)]
+    work.evaluate(TRAIN, [step_of(trained(trial, root), plan, sets, root) for trial in dict.fromkeys(seeds)], before)
+    best = [trial for trial, criteria in chosen.items() if CRITERIA[0] in criteria]
+    few = [step for trial in best for step in few_steps(trial, plan, sets, root)]
+    many = many_steps(plan, sets, root) if plan.many else []
+    work.evaluate(FEW, [*few, *many])
+    return plan
+
+
+# ---- the plan, checked before any work
+
+
+def downstream(text: str, plan: Plan, root: str | None) -> Downstream:
+    """A downstream set as it is written: DATA, DATA#TEST or DATA#VALIDATION#TEST."""
+    data, *words = text.split("#")
+    data, given = absolute(data), [ranges(word.replace("+", ",")) for word in words]
+    if len(given) > 2:
+        raise BadInput(f"{text!r}: write DATA, DATA#TEST-CLASSES or DATA#VALIDATION-CLASSES#TEST-CLASSES.")
+    if given:
+        val, test = (given[0] if len(given) == 2 else ()), given[-1]
+    else:
+        val, test = divided(data, plan, root)
+    if plan.trials > 1 and not val and not plan.networks:
+        raise BadInput(f"{text} has no validation classes to choose hyper-parameters by: name some, or say --trials 1.")
+    if overlap := set(val) & set(test):
+        raise BadInput(f"Class {min(overlap)} of {text} is both a validation and a test class.")
+    return Downstream(text, data, val, test)
+
+
+def divided(data: str, plan: Plan, root: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(validation classes, test classes) of a set: its own division by classes, or the first and the other ones."""
+    try:
+        dataset = datasets.load(data, root)
+    except BadInput:
+        dataset = datasets.load(data, root, "all")  # without training images
+    train, test = (sorted(set(part.labels.tolist())) for part in (dataset.train, dataset.test))
+    if train and disjoint(dataset):
+        return tuple(train[len(train) // 2 :]), tuple(test)
+    learnt = plan.classes if data == plan.data and not plan.networks else ()
+    if learnt is None:
+        raise BadInput(f"All classes of {data} are learnt: name some with --classes, the others are then downstream.")
+    others = [label for label in test if label not in learnt]
+    choosing = round(plan.validation * len(others))
+    return tuple(others[:choosing]), tuple(others[choosing:])
+
+
+def refuse_impossible(plan: Plan, sets: Sequence[Downstream], root: str | None) -> None:
+    for backbone in plan.backbones:
+        dataset = datasets.load(data_of(plan, backbone), root)
+        rows = len(datasets.splits(dataset, plan.classes, 0).train)
+        for method in plan.methods:
+            refuse_training(dataset, [backbone], budget(plan, method, backbone), rows)
+
+
+# ---- trials
+
+
+def data_of(plan: Plan, backbone: str) -> str:
+    """The upstream set, in the size of a backbone's images."""
+    return f"{plan.data}@{plan.pixels[plan.backbones.index(backbone)]}" if plan.pixels else plan.data
+
+
+def budget(plan: Plan, method: str, backbone: str) -> Training:
+    """The budget, with the batches that a method has of its own."""
+    own = dict(entry.split("=") for entry in plan.batches)
+    if word := own.get(f"{method}@{backbone}", own.get(method)):
+        parts, images = (int(number) for number in word.split("x"))
+        return replace(plan.training, batch=parts * images, accumulate=parts)
+    return plan.training
+
+
+def trial_of(plan: Plan, line: Line, recipe: Recipe, number: int, seed: int = 0) -> Trial:
+    method, backbone = line
+    return Trial(
+        method=method,
+        recipe=recipe,
+        data=data_of(plan, backbone),
+        backbone=backbone,
+        training=budget(plan, method, backbone),
+        classes=plan.classes,
+        spectral=methods[method].spectral_default,
+        trial=number,
+        data_seed=seed,
+        init_seed=seed,
+        start=plan.start[plan.backbones.index(backbone)] if plan.start else None,
+    )
+
+
+def own_scores(method: str | None) -> tuple[str, ...]:
+    """What a method is judged by: its own scores, else the entropy of its answers, or the length of its embeddings."""
+    if method is None:
+        return ("entropy",)
+    if names := SCORES.get(method, methods[method].scores):
+        return tuple(f"{measures.SCORE}{name}" if name in measures.registry else name for name in names)
+    return ("entropy",) if methods[method].classifies else ("norm",)
+
+
+def step_of(network: Network, plan: Plan, sets: Sequence[Downstream], root: str | None) -> Step:
+    """Everything that is measured of one pretrained network."""
+    splits = [split for split in ("val", "test") if any(getattr(each, split) for each in sets)]
+    targets = Targets(
+        upstream=ImageSet(plan.data, "given", limit=plan.limit)
+        if network.trial is None
+        else ImageSet(network.trial.data, "test", plan.classes, limit=plan.limit),
+        downstream={
+            (each.name, split): each.images(split, plan.limit)
+            for each in sets
+            for split in splits
+            if getattr(each, split)
+        },
+        human={name: ImageSet(absolute(name), "outside", limit=plan.limit) for name in plan.human},
+    )
+    names = own_scores(network.trial.method if network.trial else None)
+    return evaluate_step(network, targets, (*names, *plan.measures), plan, root)
+
+
+# ---- search (§3.2, appendix B)
+
+
+def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> dict[Trial, list[str]]:
+    """Trials that Optuna suggests from the validation R-AUROC of those before, all evaluated on the way; returns the
+    chosen trial of every method and backbone with the criteria that chose it.
+
+    Everything is seeded and results do not change, so a second run suggests the same trials and finds them finished.
+    """
+    lines = [(method, backbone) for backbone in plan.backbones for method in plan.methods]
+    results: dict[Trial, Judged | None] = {}
+    root = work.context.root
+
+    def losses(number: int, recipes: Mapping[Line, Recipe]) -> dict[Line, float | None]:
+        made = {line: trial_of(plan, line, recipe, number) for line, recipe in recipes.items()}
+        steps = {trial: step_of(trained(trial, root), plan, sets, root) for trial in made.values()}
+        work.evaluate(TRAIN, steps.values(), before)
+        results.update({trial: validated(trial) for trial in steps})
+        found = {line: results[trial] for line, trial in made.items()}
+        return {line: None if best is None else -best["r_auroc"][0] for line, best in found.items()}
+
+    def validated(trial: Trial) -> Judged | None:
+        split, least = ("val", plan.least) if plan.trials > 1 else ("test", 0.0)
+        return judged(work.rows, trial.describe(), own_scores(trial.method), split, least)
+
+    recipes = {line: methods[line[0]].recipe_class for line in lines}
+    guided(recipes, plan.trials, losses, plan.search_seed, plan.extension if plan.trials > 1 else 0)
+    note_extended(plan, results, work)
+    chosen: dict[Trial, list[str]] = {}
+    for line in lines:
+        own = {trial: best for trial, best in results.items() if (trial.method, trial.backbone) == line}
+        if not any(own.values()):
+            work.note(f"No network of {line[0]} with {line[1]} reaches an R@1 of {plan.least:g} on validation classes.")
+        for criterion, trial in choose(work, {trial: trial.describe() for trial in own}, own).items():
+            chosen.setdefault(trial, []).append(criterion)
+    return chosen
+
+
+def choose(work: Work, facts: Mapping[T, Row], results: Mapping[T, Judged | None]) -> dict[str, T]:
+    """criterion → the best network by it, of which a row is kept."""
+    known = {key: result for key, result in results.items() if result is not None}
+    chosen = {}
+    for criterion in CRITERIA if known else ():
+        best = max(known, key=lambda key: known[key][criterion][0])
+        value, measure = known[best][criterion]
+        row = dict.fromkeys(COLUMNS) | facts[best] | {"protocol": NAME, "version": VERSION, "metric": CHOSEN}
+        work.rows.append(row | {"condition": criterion, "measure": measure, "value": value, "split": "val"})
+        chosen[criterion] = best
+    return chosen
+
+
+def judged(rows: Sequence[Row], facts: Row, scores: Sequence[str], split: str, least: float) -> Judged | None:
+    """criterion → (mean over downstream sets, the score that it is of); None where R@1 is below `least` or something is
+    missing. Of several scores of a method the best one counts."""
+    own = [row for row in rows if row["split"] == split and row["target"] and row["condition"] is None]
+    own = [row for row in own if all(row[name] == value for name, value in facts.items())]
+    recalls = [row["value"] for row in own if row["metric"] == "recall_at_1"]
+    if not recalls or fmean(recalls) < least:
+        return None
+    areas = {
+        name: [row["value"] for row in own if (row["metric"], row["measure"]) == ("r_auroc", name)] for name in scores
+    }
+    means = {name: fmean(values) for name, values in areas.items() if len(values) == len(recalls)}
+    if not means:
+        return None
+    measure = max(means, key=lambda name: means[name])
+    return {"r_auroc": (means[measure], measure), "recall_at_1": (fmean(recalls), measure)}
+
+
+def note_extended(plan: Plan, trials: Iterable[Trial], work: Work) -> None:
+    extended = dict.fromkeys(f"{trial.method} ({trial.backbone})" for trial in trials if trial.trial >= plan.trials)
+    if extended:
+        work.note(f"The best value lay at a bound of its range, and the range was extended: {', '.join(extended)}.")
+
+
+# ---- labelled images of the test classes (§4.2, C.6)
+
+
+def few_steps(trial: Trial, plan: Plan, sets: Sequence[Downstream], root: str | None) -> list[Step]:
+    """Chosen networks of every seed that learn further from k images of each test class, and without any."""
+    steps = []
+    for each in sets:
+        for seed in range(plan.seeds if plan.shots else 0):
+            first = replace(trial, data_seed=seed, init_seed=seed)
+            start = f"store:{train_step(first, root).key}"
+            none = Targets(tests={(each.name, 0.0): ImageSet(shots_spec(each.data, each.test, 0, seed), "outside")})
+            steps.append(shots_step(trained(first, root), none, FEW_SHOT, plan, root))
+            for shots in plan.shots:
+                further = labelled(first, each, shots, plan, root, start)
+                steps.append(shots_step(*further, FEW_SHOT, plan, root))
+    return steps
+
+
+def many_steps(plan: Plan, sets: Sequence[Downstream], root: str | None) -> list[Step]:
+    """The upper reference: networks of plain cross-entropy that learn the test classes themselves."""
+    recipe = methods["erm"].recipe_class()
+    return [
+        shots_step(*labelled(first, each, None, plan, root, first.start), MANY_SHOT, plan, root)
+        for each in sets
+        for backbone in plan.backbones
+        for seed in range(plan.seeds)
+        for first in [trial_of(plan, ("erm", backbone), recipe, 0, seed)]
+    ]
+
+
+def labelled(
+    first: Trial, each: Downstream, shots: int | None, plan: Plan, root: str | None, start: str | None
+) -> tuple[Network, Targets]:
+    """The network that learns further from labelled images of the test classes, and their other images."""
+    data = shots_spec(each.data, each.test, shots, first.data_seed)
+    rows = len(datasets.load(data, root).train)
+    batch = max(2, min(first.training.batch, rows))
+    training = first.training if batch == first.training.batch else replace(first.training, batch=batch, accumulate=1)
+    trial = replace(first, data=data, classes=each.test, training=training, start=start)
+    level = ALL if shots is None else float(shots)
+    return trained(trial, root), Targets(tests={(each.name, level): ImageSet(data, "test", each.test)})
+
+
+def shots_step(network: Network, targets: Targets, condition: str, plan: Plan, root: str | None) -> Step:
+    trial = network.trial
+    assert trial is not None
+    names = (*own_scores(trial.method), *plan.measures)
+    return evaluate_step(network, targets, names, plan, root, {"dataset": plan.data, "condition": condition})

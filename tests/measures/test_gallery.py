@@ -1,0 +1,127 @@
+"""Scores that know the gallery: against brute force, what is proved of them, and what they are for."""
+
+import numpy as np
+import pytest
+
+from nescio import BadInput, Predictions, Undefined
+from nescio.measures import gallery_consistency, gallery_doubt, gallery_margin, gallery_scores
+from nescio.metrics import auroc, retrieved
+from nescio.testing import check_measure
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def dumps(*arrays):
+    return [Predictions(embeddings=array) for array in arrays]
+
+
+def brute_lists(gallery, queries, k):
+    similar = unit(queries) @ unit(gallery).T
+    np.fill_diagonal(similar, -np.inf)
+    order = np.argsort(-similar, axis=1, kind="stable")[:, :k]
+    return order, np.take_along_axis(similar, order, 1)
+
+
+def brute_consistency(own, spaces, k):
+    lists = [set(row) for row in brute_lists(own, own, k)[0].tolist()]
+    u = []
+    for gallery, queries in spaces:
+        others = [set(row) for row in brute_lists(gallery, queries, k)[0].tolist()]
+        u.append([1 - len(a & b) / len(a | b) for a, b in zip(lists, others, strict=True)])
+    return np.mean(u, axis=0)
+
+
+@pytest.fixture
+def world():
+    """Own embeddings, two views of them, and a sibling, which lives in another space."""
+    rng = np.random.default_rng(0)
+    own = rng.normal(size=(90, 8))
+    views = [own + rng.normal(size=own.shape) * spread for spread in (0.2, 0.6)]
+    return own, views, rng.normal(size=(90, 5))
+
+
+def test_consistency_is_the_mean_jaccard_with_every_view_and_sibling(world):
+    own, views, sibling = world
+    dump, one, two, other = dumps(own, *views, sibling)
+    for k in (1, 7, 20):
+        u = gallery_consistency(dump, [one, two], k=k)
+        assert np.allclose(u, brute_consistency(own, [(own, view) for view in views], k), atol=1e-12)
+        u = gallery_consistency(dump, [one], [other], k=k)
+        assert np.allclose(u, brute_consistency(own, [(own, views[0]), (sibling, sibling)], k), atol=1e-12)
+
+
+def test_margin_is_the_first_less_the_jth_similarity(world):
+    own, _, _ = world
+    for j in (2, 10, 50):
+        similar = brute_lists(own, own, j)[1]
+        assert np.allclose(gallery_margin(*dumps(own), j=j), -(similar[:, 0] - similar[:, -1]), atol=1e-12)
+
+
+def test_doubt_is_the_mean_rank_of_both_and_moves_with_each(world):
+    from scipy.stats import rankdata
+
+    own, views, _ = world
+    dump, *seen = dumps(own, *views)
+    scores = gallery_scores(dump, seen, k=9, j=4)
+    ranks = [rankdata(scores[name]) - 0.5 for name in ("gallery_consistency", "gallery_margin")]
+    assert np.allclose(gallery_doubt(dump, seen, k=9, j=4), sum(ranks) / (2 * len(own)))
+    assert 0 < scores["gallery_doubt"].min() < scores["gallery_doubt"].max() < 1
+
+
+def test_equal_views_keep_every_neighbour_and_rows_are_joined_by_index(world):
+    own, views, _ = world
+    dump, view = dumps(own, views[1])
+    assert np.all(gallery_consistency(dump, [dump, dump]) == 0)
+    rows = np.random.default_rng(1).permutation(len(own))
+    assert np.array_equal(gallery_consistency(dump, [view.take(rows)]), gallery_consistency(dump, [view]))
+    assert gallery_consistency(dump, [view]).mean() > 0.1
+
+
+def test_within_half_its_margin_an_image_keeps_what_it_retrieves():
+    """What is proved: moved by less than (s_1 − s_j)/2, it retrieves one of its j − 1 nearest."""
+    rng = np.random.default_rng(2)
+    own, j = unit(rng.normal(size=(300, 4))), 5
+    margin = -gallery_margin(*dumps(own), j=j)
+    moved = unit(own + rng.uniform(0, 0.3, (300, 1)) * rng.normal(size=own.shape))
+    safe = 2 * np.linalg.norm(moved - own, axis=1) < margin
+    before, after = brute_lists(own, own, j - 1)[0], brute_lists(own, moved, 1)[0]
+    kept = (before == after).any(1)
+    assert safe.sum() > 30 and kept[safe].all()
+    assert not kept.all()  # beyond it, some do not
+
+
+def test_they_know_which_images_retrieve_another_class():
+    """Classes far apart, and images between them that any change carries away; labels are only for judging."""
+    rng = np.random.default_rng(3)
+    labels = np.repeat(np.arange(20), 15)
+    hard = rng.random(300) < 0.4
+    centres = unit(rng.normal(size=(20, 16)))
+    own = centres[labels] + np.where(hard, 0.6, 0.1)[:, None] * rng.normal(size=(300, 16))
+    views = dumps(*(own + 0.15 * rng.normal(size=own.shape) for _ in range(4)))
+    dump = Predictions(embeddings=own, labels=labels)
+    wrong = ~retrieved(own, labels)
+    scores = gallery_scores(dump, views)
+    assert all(auroc(u, wrong) > 0.8 for u in scores.u.values())
+    assert np.array_equal(labels[scores.nearest] != labels, wrong)
+
+
+@pytest.mark.parametrize("name", ["gallery_consistency", "gallery_margin", "gallery_doubt"])
+def test_contracts(name):
+    assert check_measure(name)
+
+
+def test_what_is_missing_is_said(world):
+    own, views, _ = world
+    dump, view = dumps(own, views[0])
+    with pytest.raises(Undefined, match="give those, or sibling"):
+        gallery_doubt(dump)
+    with pytest.raises(BadInput, match="90 rows, k is 90"):
+        gallery_consistency(dump, [view], k=90)
+    with pytest.raises(BadInput, match="j from 2"):
+        gallery_margin(dump, j=1)
+    with pytest.raises(BadInput, match="index differs"):
+        gallery_consistency(dump, [view.take(np.arange(50))])
+    with pytest.raises(Undefined, match="no embeddings"):
+        gallery_margin(Predictions(labels=[0, 1]))

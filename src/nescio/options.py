@@ -31,11 +31,13 @@ from nescio.identity import INTRODUCED
 
 REQUIRED = MISSING  # the default of an option that must be given
 PRESET = "preset"
-Style = Literal["commas", "words", "repeats"]  # --x a,b | --x a,b or --x a b | --x n=a,m=b or --x n=a --x m=b
+# --x a,b | --x a,b or --x a b | --x n=a,m=b or --x n=a --x m=b | --x a --x b, each taken whole
+Style = Literal["commas", "words", "repeats", "whole"]
 PAIR = re.compile(r",(?=[^,=:/]+=)")  # the comma before the next NAME=; what stands behind it may hold commas
 T = TypeVar("T")
 _SPEC = "option"  # name in a field's metadata
 _OMIT = "omit"
+_BROUGHT = "brought"
 
 
 # ---- declaring
@@ -71,7 +73,8 @@ def option(default: Any, help: str = "", *, introduced: Any = MISSING, **how: An
     group       heading under which --help lists it (default: the name of the nested field it belongs to)
     unset       what --help names as the default where that is None or empty, such as "all"
     style       of a tuple, which is separated by commas and whose option may be repeated: "commas"; "words", which
-                takes several words after one option as well; "repeats", of NAME=VALUE where a value may hold commas
+                takes several words after one option as well; "repeats", of NAME=VALUE where a value may hold commas;
+                "whole", which is only repeated, because every value has commas of its own
     switches    value → help: every value is a flag of its own, such as --json and --csv for a field `format`
     before      names that the option had before: they work, and --help does not list them
     selects     given without --preset, it starts from the first preset that has its value
@@ -91,6 +94,15 @@ def argument(help: str, *, default: Any = REQUIRED, metavar: str | None = None, 
 def nested(default: Any, *, omit: Sequence[str] = ()) -> Any:
     """A field that holds a dataclass whose fields are options, but for those to omit."""
     return field(default=default, metadata={_OMIT: tuple(omit)})
+
+
+def brought(by: str, classes: Callable[[str], Any]) -> Any:
+    """A field for the options that the value of another option brings along: name → value, of those that are given.
+
+    by       the field of that option, which stands before this one
+    classes  its value → the dataclass of the options
+    """
+    return field(default_factory=dict, metadata={_BROUGHT: (by, classes)})
 
 
 @dataclass(frozen=True)
@@ -128,17 +140,34 @@ class _Leaf:
         return holder
 
 
-def _leaves(cls: type, holder: Any = None, path: tuple[str, ...] = (), group: str | None = None) -> Iterator[_Leaf]:
-    """The options of a class, the nested ones included; `holder` is an instance that has their defaults."""
+def _leaves(
+    cls: type,
+    holder: Any = None,
+    path: tuple[str, ...] = (),
+    group: str | None = None,
+    chosen: Callable[[_Leaf], str | None] = lambda leaf: None,
+) -> Iterator[_Leaf]:
+    """The options of a class, the nested ones included, and those that a chosen value brings along.
+
+    holder  an instance that has their defaults
+    chosen  the value that was given for an option, if any
+    """
     hints = typing.get_type_hints(cls)
+    known: dict[str, _Leaf] = {}
     for entry in fields(cls):
         here, hint = (*path, entry.name), hints[entry.name]
         default = _default(entry) if holder is None else getattr(holder, entry.name)
         if spec := entry.metadata.get(_SPEC):
-            yield _Leaf(here, hint, default, spec if spec.group else replace(spec, group=group))
+            known[entry.name] = _Leaf(here, hint, default, spec if spec.group else replace(spec, group=group))
+            yield known[entry.name]
+        elif _BROUGHT in entry.metadata:
+            by, classes = entry.metadata[_BROUGHT]
+            name = chosen(known[by]) or known[by].default
+            inner = _leaves(classes(name), None, here, name)
+            yield from (leaf for leaf in inner if len(leaf.path) == len(here) + 1)
         elif isinstance(hint, type) and is_dataclass(hint):
             omit = entry.metadata.get(_OMIT, ())
-            inner = _leaves(hint, None if default is MISSING else default, here, entry.name)
+            inner = _leaves(hint, None if default is MISSING else default, here, entry.name, chosen)
             yield from (leaf for leaf in inner if leaf.path[len(here)] not in omit)
 
 
@@ -150,12 +179,18 @@ def _default(entry: Field[Any]) -> Any:
 
 
 def add_options(
-    parser: argparse.ArgumentParser, cls: type[T], presets: Mapping[str, T] | None = None, *, start: T | None = None
+    parser: argparse.ArgumentParser,
+    cls: type[T],
+    presets: Mapping[str, T] | None = None,
+    *,
+    start: T | None = None,
+    words: Sequence[str] = (),
 ) -> None:
     """Adds the options of a dataclass; --help names every default, or that of each preset where they differ.
 
     presets  name → instance; the first is where a command without --preset starts
     start    an instance whose values are the defaults, in place of the fields' own
+    words    of the command line: what they choose may bring options of its own
     """
     if presets:
         first, *others = presets
@@ -165,10 +200,21 @@ def add_options(
         preset = parser.add_argument(f"--{PRESET}", metavar="NAME", help=help)
         _offer(preset, list(presets))
     groups: dict[str | None, Any] = {None: parser}
-    for leaf in _leaves(cls, start):
+    for leaf in _leaves(cls, start, chosen=lambda leaf: _given(words, leaf.flag)):
         if leaf.spec.group not in groups:
             groups[leaf.spec.group] = parser.add_argument_group(leaf.spec.group)
         _add(groups[leaf.spec.group], leaf, presets or {})
+
+
+def _given(words: Sequence[str], flag: str) -> str | None:
+    """The last value that the words give an option: --x VALUE or --x=VALUE."""
+    text = None
+    for number, word in enumerate(words):
+        if word == flag and number + 1 < len(words):
+            text = words[number + 1]
+        elif word.startswith(f"{flag}="):
+            text = word.partition("=")[2]
+    return text
 
 
 def _add(group: Any, leaf: _Leaf, presets: Mapping[str, Any]) -> None:
@@ -241,7 +287,8 @@ def options_of(
     args: argparse.Namespace, cls: type[T], presets: Mapping[str, T] | None = None, *, start: T | None = None
 ) -> T:
     """The instance that was given on the command line; what was not given keeps the preset's value, or the default."""
-    given = {leaf.path: _read(leaf, getattr(args, leaf.dest)) for leaf in _leaves(cls) if hasattr(args, leaf.dest)}
+    leaves = _leaves(cls, chosen=lambda leaf: getattr(args, leaf.dest, None))
+    given = {leaf.path: _read(leaf, getattr(args, leaf.dest)) for leaf in leaves if hasattr(args, leaf.dest)}
     return _built(cls, _preset(args, cls, presets, given) if presets else start, given)
 
 
@@ -265,6 +312,9 @@ def _built(cls: type[T], start: T | None, given: Mapping[tuple[str, ...], Any]) 
     for entry in fields(cls):  # type: ignore[arg-type]
         if entry.name in inner:
             below = {path[1:]: value for path, value in given.items() if path[0] == entry.name}
+            if _BROUGHT in entry.metadata:
+                values[entry.name] = {name: value for (name,), value in below.items()}
+                continue
             holder = _default(entry) if start is None else getattr(start, entry.name)
             values[entry.name] = _built(hints[entry.name], None if holder is MISSING else holder, below)
     return cls(**values) if start is None else replace(start, **values)  # type: ignore[type-var]
@@ -272,9 +322,10 @@ def _built(cls: type[T], start: T | None, given: Mapping[tuple[str, ...], Any]) 
 
 def _read(leaf: _Leaf, given: Any) -> Any:
     """The value of what argparse found: a text, a list of texts, or the constant of a flag."""
-    if isinstance(given, list) and (leaf.spec.positional or leaf.spec.style == "repeats"):
+    if isinstance(given, list) and (leaf.spec.positional or leaf.spec.style in ("repeats", "whole")):
         item = typing.get_args(_without_none(leaf.hint))[0]
-        texts = given if leaf.spec.positional else [pair for text in given for pair in PAIR.split(text)]
+        split = leaf.spec.style == "repeats" and not leaf.spec.positional
+        texts = [pair for text in given for pair in PAIR.split(text)] if split else given
         return tuple(_parsed(leaf, text, item) for text in texts)
     if isinstance(given, list):
         values = [_parsed(leaf, text, leaf.hint) for text in given]

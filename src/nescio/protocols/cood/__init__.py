@@ -57,7 +57,7 @@ class Plan(Checked):
     pair: tuple[str, ...] = option(
         (),
         "a model by its files of predictions; further files are fixed out-sets, shown beside the severities",
-        style="repeats",
+        style="whole",
         metavar="NAME=IN,OUT[,SET=FILE]",
         unset="models of --store",
         group="models",

@@ -133,4 +133,5 @@ def test_tests_mirror_the_source():
     folders = {path.parent.relative_to(ROOT / "tests").parts for path in (ROOT / "tests").rglob("test_*.py")}
     for parts in folders:
         known = SOURCE.joinpath(*parts).is_dir() or ROOT.joinpath(*parts).is_dir()  # results/ has tests too
+        known = known or parts[:1] == ("cluster",)  # launchers on real engines
         assert known, f"tests/{'/'.join(parts)} has no room of its name"

@@ -164,6 +164,28 @@ def test_what_does_not_fit_is_one_sentence(words, sentence):
     assert str(error.value) == sentence
 
 
+@dataclass(frozen=True)
+class Tasked(Checked):
+    task: Literal["images", "pixels"] = option("images", "what is named", selects=True)
+    data: str = option("digits", "dataset")
+
+
+TASKED = {"small": Tasked(), "large": Tasked(data="cifar10"), "streets": Tasked("pixels", "scenes")}
+
+
+def test_an_option_may_select_the_preset_that_the_others_start_from():
+    assert parsed(["--task", "pixels"], Tasked, TASKED) == TASKED["streets"]
+    assert parsed(["--task", "pixels", "--data", "x"], Tasked, TASKED) == Tasked("pixels", "x")
+    assert parsed(["--task", "images"], Tasked, TASKED) == parsed([], Tasked, TASKED) == TASKED["small"]
+    assert parsed(["--preset", "large", "--task", "pixels"], Tasked, TASKED) == Tasked("pixels", "cifar10")
+    assert "with --task, the first that has it" in helped(Tasked, TASKED)["--preset"]
+
+
+@pytest.mark.parametrize("plan", [*TASKED.values(), Tasked("pixels", "digits"), Tasked("pixels", "cifar10")])
+def test_a_command_names_the_preset_where_another_would_be_selected(plan):
+    assert parsed(shlex.split(command_of(plan, (), TASKED)), Tasked, TASKED) == plan
+
+
 def test_an_unknown_preset_names_those_there_are():
     with pytest.raises(BadInput, match=r"no preset named 'papr'\. Did you mean 'paper'\? There are: small, paper"):
         parsed(["--preset", "papr"], presets=PRESETS)

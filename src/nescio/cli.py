@@ -15,7 +15,8 @@ from nescio.registry import add_plugin
 EXTRAS = {  # of pyproject.toml: what is imported → what to install
     **dict.fromkeys(("torch", "torchvision", "timm", "gpytorch", "PIL", "huggingface_hub"), "train"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
-    **dict.fromkeys(("ray", "submitit"), "cluster"),
+    "ray": "ray",
+    "submitit": "slurm",
     "optuna": "search",
     "numba": "fast",
 }
@@ -73,7 +74,7 @@ def _plugins(words: list[str]) -> list[str]:
 def _run(command: str | None, words: Sequence[str]) -> int:
     if command is not None and command not in COMMANDS:
         raise BadInput(f"There is no command {command!r}.{near(command, COMMANDS)} See `nescio --help`.")
-    parser = parser_for(command)
+    parser = parser_for(command, words)
     args, unknown = parser.parse_known_args(words)
     if unknown:
         _refuse(getattr(args, "_parser", parser), unknown[0])

@@ -42,7 +42,7 @@ from nescio.report.words import data_name
 from nescio.runtime import Runtime, evaluating, runtime, seed_everything
 from nescio.training import load_method, train_step
 from nescio.trials import Trial
-from nescio.work.launchers import Failure, Task, start
+from nescio.work.launchers import Failure, Launcher, Task, start
 from nescio.work.progress import track
 from nescio.work.steps import Context, Files, Step
 from nescio.work.store import WORK, Part, Store
@@ -256,56 +256,73 @@ def predict_all(
     context: Context,
     keeping: Keeping = Keeping(),  # noqa: B008 (frozen)
     *,
+    launcher: Launcher | None = None,
     weights: Path | None = None,
     batch: int | None = None,
     forget: bool = False,
     say: Callable[[str], None] | None = None,
     watch: Callable[[int, int, int], None] | None = None,
 ) -> ManyPredictions:
-    """Every network on its images, in this process; one that fails does not stop the others.
+    """Every network on its images; one that fails does not stop the others.
 
     Networks of one view follow each other, so that the pixels they share can be forgotten after the last of them.
 
-    weights  a file, or a folder of files named by networks (default: $NESCIO_WEIGHTS, then the hubs)
-    forget   removes decoded pixels when they are no longer needed
+    launcher  who predicts (default: this process)
+    weights   a file, or a folder of files named by networks (default: $NESCIO_WEIGHTS, then the hubs)
+    forget    removes decoded pixels when they are no longer needed
     """
     if batch is not None and batch < 1:
         raise BadInput(f"--batch is a number of images from 1 on, not {batch}.")
-    made, done, known = ManyPredictions(), 0, 0
+    launcher = launcher or start("local", 0)
+    made, before, known = ManyPredictions(), 0, 0
     finished: dict[int, Step] = {}
     groups: dict[Any, list[int]] = {}
     for number, (network, images) in enumerate(pairs):
         groups.setdefault((images, network.view), []).append(number)
 
-    def one(number: int) -> None:
+    def count(done: int, failed: int, _: int, answer: tuple[int, Step, str | None] | None) -> None:
         nonlocal known
-        network, images = pairs[number]
-        step = predict_step(with_weights(network, weights), images, root=context.root, keeping=keeping, batch=batch)
-        fresh = not step.finished(context.store)
-        known += not fresh
-        try:
-            step.run(context)
-        except views.UnreadableImages as error:
-            raise BadInput(f"{error} With --skip-damaged such images are left out.") from None
-        finished[number] = step
-        if fresh and say:
-            say(_sentence(network, step, context.store))
+        if answer is not None:
+            number, finished[number], sentence = answer
+            known += sentence is None
+            if sentence and say:
+                say(sentence)
+        if watch and (done or not before):  # what was finished before took no time, and would promise it of the others
+            watch(before + done - known, len(made.failures) + failed, len(pairs) - known)
 
-    if watch:
-        watch(0, 0, len(pairs))  # the clock starts before the first network
-    with start("local", 0) as launcher:
-        for (images, view), numbers in groups.items():
-            for number in numbers:
-                task = Task(f"{pairs[number][0].name} on {data_name(images.data)}", one, (number,))
-                made.failures += launcher.run([task])
-                done += 1
-                if watch:  # what was finished before took no time, and would promise the same of the others
-                    watch(done - known, len(made.failures), len(pairs) - known)
-            if forget and any(number in finished for number in numbers):
-                shown = _numbered(images.load(context.root, context.store), pairs[numbers[0]][0], keeping)
-                views.forget(shown, view, context.store)
+    for numbers in groups.values() if forget else [[number for group in groups.values() for number in group]]:
+        tasks = []
+        for number in numbers:
+            network, images = pairs[number]
+            title = f"{network.name} on {data_name(images.data)}"
+            tasks.append(Task(title, _predict_pair, (number, network, images, context, keeping, weights, batch)))
+        made.failures += launcher.run(tasks, count)
+        before += len(tasks)
+        if forget and any(number in finished for number in numbers):
+            network, images = pairs[numbers[0]]
+            shown = _numbered(images.load(context.root, context.store), network, keeping)
+            views.forget(shown, network.view, context.store)
     made.steps = [finished[number] for number in sorted(finished)]
     return made
+
+
+def _predict_pair(
+    number: int,
+    network: Network,
+    images: ImageSet,
+    context: Context,
+    keeping: Keeping,
+    weights: Path | None,
+    batch: int | None,
+) -> tuple[int, Step, str | None]:
+    """What a worker does with one pair: its number, its finished step, and what to say if that was not known."""
+    step = predict_step(with_weights(network, weights), images, root=context.root, keeping=keeping, batch=batch)
+    known = step.finished(context.store)
+    try:
+        step.run(context)
+    except views.UnreadableImages as error:
+        raise BadInput(f"{error} With --skip-damaged such images are left out.") from None
+    return number, step, None if known else _sentence(network, step, context.store)
 
 
 def _sentence(network: Network, step: Step, store: Store) -> str:

@@ -58,9 +58,7 @@ class Training(Checked):
         self.need(1, "epochs", "batch", "every", "accumulate", "threads")
         self.need(0, "momentum", "decay", "warmup", "flat", "initial")
         if self.flat and not self.initial:
-            raise BadInput(
-                f"Nothing would be learnt in {self.flat:g} flat epochs at a rate of 0: give an initial share."
-            )
+            raise BadInput(f"Training.flat is {self.flat:g}: at a rate of 0 nothing is learnt: give an initial share.")
         if self.initial > 1:
             raise BadInput(f"Training.initial is {self.initial:g}: it is a share of the rate, at most 1.")
 

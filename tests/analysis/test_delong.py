@@ -4,16 +4,35 @@ import numpy as np
 import pytest
 
 from nescio import Undefined, metrics
-from nescio.analysis.delong import _placements, best_ranking
+from nescio.analysis.delong import best_ranking, placements
 
 
 def test_placements_average_to_the_auroc_ties_counted_half():
     rng = np.random.default_rng(0)
     u, positive = rng.integers(0, 6, 80), rng.random(80) < 0.4
-    above, below = _placements(u, positive)
+    placed = placements(u[~positive], {"": u[positive]}, {"": 1.0})
+    above, below = placed.above[""], placed.below
     assert above.mean() == pytest.approx(metrics.auroc(u, positive)) == pytest.approx(below.mean())
+    assert placed.area == pytest.approx(above.mean())
     brute = [np.mean((u[~positive] < value) + 0.5 * (u[~positive] == value)) for value in u[positive]]
     np.testing.assert_allclose(above, brute)
+
+
+def test_kinds_of_positive_rows_are_a_weighted_mean_with_the_variance_of_its_samples():
+    """Drawn again and again, the area spreads as one sample says it does."""
+    rng = np.random.default_rng(3)
+    weights = {"few": 0.7, "many": 0.3}
+
+    def sample():
+        return placements(rng.normal(size=150), {"few": rng.normal(1, 1, 20), "many": rng.normal(2, 1, 80)}, weights)
+
+    placed = sample()
+    assert placed.area == pytest.approx(0.7 * placed.above["few"].mean() + 0.3 * placed.above["many"].mean())
+    assert placed.below.mean() == pytest.approx(placed.area)
+    many = [sample() for _ in range(400)]
+    assert np.std([one.area for one in many]) == pytest.approx(np.mean([one.variance for one in many]) ** 0.5, rel=0.1)
+    inside = [low <= np.mean([one.area for one in many]) <= high for low, high in (one.interval() for one in many)]
+    assert 0.9 <= np.mean(inside) <= 0.98
 
 
 def test_a_measure_is_rarely_told_from_one_that_is_as_good():

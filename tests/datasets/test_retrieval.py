@@ -144,12 +144,23 @@ def test_shots_are_k_images_of_each_class_and_never_test_images(cub):
     assert few[0].revision != few[1].revision and set(few[0].train.index) != set(few[1].train.index)
     digits = datasets.load("digits")
     assert len(datasets.load("shots:digits#7-9#all#0").train) == (digits.train.labels >= 7).sum()
-    birds = [
-        datasets.load(f"shots:cub200@8#2-3#1#{seed}", cub) for seed in (0, 1)
-    ]  # of two images
+    birds = [datasets.load(f"shots:cub200@8#2-3#1#{seed}", cub) for seed in (0, 1)]  # of two images
     for found in birds:
         assert sorted(found.train.labels) == sorted(found.test.labels) == [2, 3]
         assert not set(found.train.index.tolist()) & set(found.test.index.tolist())
     assert birds[0].test.index.tolist() == birds[1].test.index.tolist()  # all seeds are tested alike
     none = ImageSet("shots:cub200@8#2-3#0#0", "outside").load(cub)
     assert none.index.tolist() == birds[0].test.index.tolist()
+
+
+def test_images_of_files_are_resized_to_those_that_were_learnt(cub):
+    assert retrieval.in_size("cub200", 16, cub) == "cub200@16" and retrieval.in_size("cub200@8", 16, cub) == "cub200@8"
+    assert retrieval.in_size("digits", 16, None) == "digits"  # arrays stay as they are
+
+
+def test_a_part_keeps_the_votes(tmp_path):
+    """Training images have none, and are not among the images of a part."""
+    x, y = np.zeros((6, 8, 8), np.uint8), np.arange(6) % 3
+    np.savez(tmp_path / "v.npz", x_train=x, y_train=y, x_test=x, y_test=y, annotations_test=np.arange(18).reshape(6, 3))
+    found = ImageSet(f"part:npz:{tmp_path / 'v.npz'}#0-2", "outside").load()
+    assert found.images.annotations.tolist() == np.arange(18).reshape(6, 3).tolist()

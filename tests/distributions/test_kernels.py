@@ -16,7 +16,7 @@ def means(n, d, seed=0):
     return normalize(torch.randn(n, d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)), dim=1)
 
 
-def sphere(n=400):
+def sphere(n=200):
     """Points of the sphere of R³ and their share of its area."""
     x, weights = np.polynomial.legendre.leggauss(n)
     angle = (np.arange(2 * n) + 0.5) * np.pi / n
@@ -39,8 +39,8 @@ def test_the_kernel_is_the_mean_density_of_samples():
     mean, kappa = means(3, 16), torch.tensor([5.0, 30.0, 100.0], dtype=torch.float64)
     others, other_kappas = means(2, 16, 1), torch.tensor([2.0, 8.0], dtype=torch.float64)
     closed = vmf.expected_likelihood(mean, kappa, others, other_kappas).exp()
-    seen = vmf.log_density(sample(mean, kappa, 20000).flatten(0, 1), others, other_kappas).exp().view(20000, 3, 2)
-    assert ((seen.mean(0) - closed).abs() < 4.5 * seen.std(0) / math.sqrt(20000)).all()
+    seen = vmf.log_density(sample(mean, kappa, 6000).flatten(0, 1), others, other_kappas).exp().view(6000, 3, 2)
+    assert ((seen.mean(0) - closed).abs() < 4.5 * seen.std(0) / math.sqrt(6000)).all()
 
 
 def test_arrays_and_tensors_agree_and_opposite_means_have_a_gradient():
@@ -89,5 +89,5 @@ def test_the_sampled_kernel_tends_to_the_closed_form_where_there_is_one():
     mean, kappa = means(3, 16), torch.tensor([10.0, 40.0, 100.0], dtype=torch.float64)
     others, wide = means(2, 16, 1), torch.tensor([3.0, 6.0], dtype=torch.float64)
     closed = vmf.expected_likelihood(mean, kappa, others, wide)
-    found = non_isotropic.expected_likelihood(sample(mean, kappa, 20000), others, wide[:, None].expand(2, 16))
-    assert torch.allclose(found, closed, atol=0.05)
+    found = non_isotropic.expected_likelihood(sample(mean, kappa, 6000), others, wide[:, None].expand(2, 16))
+    assert torch.allclose(found, closed, atol=0.1)

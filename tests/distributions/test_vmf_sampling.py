@@ -28,13 +28,13 @@ def slope(kappa, d):
 
 @pytest.mark.parametrize(("d", "kappa"), [(2, 1e-3), (2, 50.0), (3, 5.0), *GRID, (512, 1e6)])
 def test_moments_and_their_gradient_in_kappa(d, kappa):
-    mean, k = world(1000, d, kappa)
+    mean, k = world(500, d, kappa)
     samples = sample(mean, k, 4)
     w = (samples * mean).sum(-1)
     variance = slope(kappa, d)
-    assert (samples.norm(dim=-1) - 1).abs().max() < 1e-7
+    assert (samples.norm(dim=-1) - 1).abs().max() < (1e-6 if d == 2 else 1e-9)
     assert abs(float(w.detach().mean()) - mean_resultant(kappa, d)) < 4.5 * math.sqrt(variance / w.numel())
-    assert float(w.detach().var()) == pytest.approx(variance, rel=0.15)
+    assert float(w.detach().var()) == pytest.approx(variance, rel=0.2)
     (gradient,) = torch.autograd.grad(w.sum(), k)
     each = gradient / 4
     assert abs(float(each.mean()) - variance) < 4.5 * float(each.std()) / math.sqrt(len(each)) + 1e-4 * variance
@@ -57,8 +57,8 @@ def test_gradients_of_a_quadratic_form_are_those_of_its_closed_form():
     raw, a = torch.randn(1, d, dtype=torch.float64, requires_grad=True), torch.randn(d, dtype=torch.float64)
     k = torch.tensor([10.0], dtype=torch.float64, requires_grad=True)
     seen = []
-    for _ in range(20):
-        value = (sample(normalize(raw, dim=1), k, 5000) @ a).square().mean()
+    for _ in range(12):
+        value = (sample(normalize(raw, dim=1), k, 1000) @ a).square().mean()
         seen.append(torch.cat([each.flatten() for each in torch.autograd.grad(value, [raw, k])]))
     ratio = mean_resultant(k, d)
     closed = ratio / k * (a @ a) + (1 - d * ratio / k) * (normalize(raw, dim=1) @ a).square()

@@ -15,9 +15,9 @@ def test_it_has_the_papers_parameters(d, millions):
 def test_it_starts_where_it_should_and_the_scale_is_saved():
     torch.manual_seed(0)
     head, embeddings = UncertaintyHead(16), torch.randn(32, 16)
-    assert float(head(embeddings).mean()) == pytest.approx(0.69, abs=0.1)
+    assert head(embeddings).mean().item() == pytest.approx(0.69, abs=0.1)
     head.start_at(1000.0, embeddings)
-    assert float(head(embeddings).mean()) == pytest.approx(1000.0, rel=1e-4)
+    assert head(embeddings).mean().item() == pytest.approx(1000.0, rel=1e-4)
     other = UncertaintyHead(16)
     other.load_state_dict(head.state_dict())
     assert torch.equal(other(embeddings), head(embeddings))

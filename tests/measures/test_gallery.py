@@ -60,12 +60,11 @@ def test_margin_is_the_first_less_the_jth_similarity(world):
 
 
 def test_doubt_is_the_mean_rank_of_both_and_moves_with_each(world):
-    from scipy.stats import rankdata
-
     own, views, _ = world
     dump, *seen = dumps(own, *views)
     scores = gallery_scores(dump, seen, k=9, j=4)
-    ranks = [rankdata(scores[name]) - 0.5 for name in ("gallery_consistency", "gallery_margin")]
+    parts = [scores[name] for name in ("gallery_consistency", "gallery_margin")]
+    ranks = [(u[:, None] > u).sum(1) + (u[:, None] == u).sum(1) / 2 for u in parts]
     assert np.allclose(gallery_doubt(dump, seen, k=9, j=4), sum(ranks) / (2 * len(own)))
     assert 0 < scores["gallery_doubt"].min() < scores["gallery_doubt"].max() < 1
 
@@ -98,12 +97,13 @@ def test_they_know_which_images_retrieve_another_class():
     labels = np.repeat(np.arange(20), 15)
     hard = rng.random(300) < 0.4
     centres = unit(rng.normal(size=(20, 16)))
-    own = centres[labels] + np.where(hard, 0.6, 0.1)[:, None] * rng.normal(size=(300, 16))
-    views = dumps(*(own + 0.15 * rng.normal(size=own.shape) for _ in range(4)))
+    spread = np.where(hard, 0.4, 0.1)[:, None]
+    own = centres[labels] + spread * rng.normal(size=(300, 16))
+    views = dumps(*(own + spread * rng.normal(size=own.shape) for _ in range(4)))
     dump = Predictions(embeddings=own, labels=labels)
     wrong = ~retrieved(own, labels)
-    scores = gallery_scores(dump, views)
-    assert all(auroc(u, wrong) > 0.8 for u in scores.u.values())
+    scores = gallery_scores(dump, views, k=10)
+    assert all(auroc(u, wrong) > 0.75 for u in scores.u.values())
     assert np.array_equal(labels[scores.nearest] != labels, wrong)
 
 

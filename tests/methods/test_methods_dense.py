@@ -14,6 +14,7 @@ from nescio import datasets
 from nescio.backbones import Locations
 from nescio.cli import main
 from nescio.datasets import Batches
+from nescio.datasets.changes import Crop, Rotation
 from nescio.datasets.corruptions import Corruption
 from nescio.datasets.images import ImageSet
 from nescio.datasets.view import View
@@ -262,6 +263,9 @@ def test_an_ensemble_is_counted_by_a_step_of_its_own(data, context):
         predict_step(members[0], ImageSet(data))
     with pytest.raises(BadInput, match="A label map belongs to the whole image"):
         count_step(members[0], ImageSet(data, view=View(8, 8)))
+    for change in (Rotation(20.0), Crop()):
+        with pytest.raises(BadInput, match="label maps would stay where they were"):
+            count_step(members[0], ImageSet(data, change=change))
     with pytest.raises(BadInput, match="An average needs at least one network"):
         count_step([], ImageSet(data))
 

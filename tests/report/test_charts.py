@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from samples import sample_card, sample_comparison
 
+from nescio.analysis.curves import corp_points
 from nescio.report import charts
 from nescio.report.charts import DARK, PAPER, Box, on_page, on_paper
 from nescio.report.pages import data_of
@@ -47,6 +48,8 @@ def cases() -> dict[str, Callable[[], Any]]:
     return {
         "risk": lambda: charts.risk_coverage_figure(risk),
         "reliability": lambda: charts.reliability_figure(curves["reliability"]),
+        "corp": lambda: charts.corp_figure(corp_points(curves["corp"])),
+        "cost": lambda: charts.cost_figure(curves["cost"]()),
         "histogram": lambda: charts.histogram_figure(curves["histogram"]),
         "models": lambda: charts.models_figure({"a": risk, "b": risk}),
         "intervals": lambda: charts.intervals_figure(interval_points(sample_comparison())),

@@ -248,6 +248,14 @@ def test_the_best_measure_is_named_with_its_equals() -> None:
     assert rejection(SimpleNamespace(drawn={"raw": {"wrong": wrong & False, "u": {"a": good, "b": good}}})) == []
 
 
+def test_the_best_measure_for_every_set_stands_beside_the_baseline() -> None:
+    rng = np.random.default_rng(0)
+    u, out = rng.normal(size=400), rng.normal(size=300)
+    drawn = {"u": {"largest": u, "vim": u}, "out": {"largest": {"sea": out}, "vim": {"sea": out + 2}}, "wrong": None}
+    (said,) = rejection(SimpleNamespace(drawn={"raw": drawn}))
+    assert said.startswith("Best at rejecting “sea”: vim (AUROC 0.9") and "the baseline largest has 0.5" in said
+
+
 def test_the_short_story_holds_the_essentials_and_fits_a_screen() -> None:
     from rich.console import Console
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-import nescio.work.local
+import nescio.work.launchers
 from nescio.errors import BadInput
-from nescio.work.launchers import Task
-from nescio.work.local import BLAS, LocalWorkers
+from nescio.work.launchers import BLAS, Queue, Task
+from nescio.work.local import LocalWorkers
 from nescio.work.store import Busy, Store, StoreError
 
 
@@ -127,7 +127,7 @@ def test_a_death_that_cannot_be_noted_is_told_all_the_same():
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_another_sweep_does_is_asked_again_behind_the_others(tmp_path, workers, monkeypatch):
-    monkeypatch.setattr(nescio.work.local, "PATIENCE", 0.1)
+    monkeypatch.setattr(nescio.work.launchers, "PATIENCE", 0.1)
     tasks = [Task("busy", occupied, (tmp_path, "busy", 3)), Task("free", note, (tmp_path, "free"))]
     order = []
     begun = time.monotonic()
@@ -139,7 +139,7 @@ def test_what_another_sweep_does_is_asked_again_behind_the_others(tmp_path, work
 
 
 def _follow(launcher, tasks):
-    queue = nescio.work.local._Queue(tasks)
+    queue = Queue(tasks)
     for task, state, reason in launcher._answers(queue):
         yield task, state, reason
         if state == "busy":
@@ -148,7 +148,7 @@ def _follow(launcher, tasks):
 
 def test_a_free_worker_does_not_spin_while_work_is_done_elsewhere(tmp_path, monkeypatch):
     """A hundred questions a second would take the core away from those that train."""
-    monkeypatch.setattr(nescio.work.local, "PATIENCE", 0.2)
+    monkeypatch.setattr(nescio.work.launchers, "PATIENCE", 0.2)
     tasks = [Task("busy", occupied, (tmp_path, "busy", 4)), Task("long", time.sleep, (0.5,))]
     assert sweep(tasks, 2) == []
     assert len(lines(tmp_path, "busy")) == 4

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nescio.arrays.parallel import one_blas_thread, share
 from nescio.errors import BadInput, Undefined
-from nescio.metrics import Answers, Metric, Ranking, bins_of, registry
+from nescio.metrics import OF_MIXTURES, Answers, Metric, Mixture, Ranking, bins_of, registry
 from nescio.work.progress import track
 
 Array = NDArray[Any]
@@ -190,6 +190,25 @@ class ArraysPart:
         rows = np.repeat(np.arange(len(counts)), counts)
         again = [array[rows] for array in self.arrays]
         return [_number(metric, *again) for metric in self.metrics]
+
+
+class ResampledMixture:
+    """AURC and the like with out-of-distribution rows as failures; rows of both kinds are drawn apart."""
+
+    def __init__(self, mixture: Mixture, metrics: Sequence[WantedMetric]) -> None:
+        self.mixture, self.metrics = mixture, list(metrics)
+
+    def point(self) -> list[float | Undefined]:
+        return [of_mixture(metric, self.mixture.ranking()) for metric in self.metrics]
+
+    def values(self, counts: Array) -> list[float]:
+        ranking = self.mixture.ranking(counts)
+        return [of_mixture(metric, ranking) for metric in self.metrics]
+
+
+def of_mixture(metric: WantedMetric, ranking: Ranking) -> float:
+    """A metric of mixtures of the ranking that the mixture is."""
+    return OF_MIXTURES[metric.metric.name](ranking, **metric.options)
 
 
 class SharePart:

@@ -15,11 +15,13 @@ from nescio.analysis import calibrate
 from nescio.analysis.bootstrap import (
     ArraysPart,
     ResampledAnswers,
+    ResampledMixture,
     ResampledModel,
     ResampledRanking,
     SharePart,
     WantedMetric,
     at_shown_values,
+    of_mixture,
 )
 from nescio.analysis.notebook import Presented
 from nescio.errors import BadInput, Undefined, near
@@ -31,6 +33,7 @@ from nescio.work.progress import track
 
 Array = NDArray[Any]
 
+CLASSWISE = ("classwise_ece", "classwise_mcb")
 CLASSWISE_ENTRIES = 20_000_000  # above this many probabilities class-wise ECE costs more than all the rest
 UNTAUGHT = "untaught"  # the split of rows with taught = False
 MOST_PROBS = 200_000_000  # above this many probabilities in all resamples their metrics have no interval
@@ -76,6 +79,7 @@ class Scorecard(Presented):
     drawn: dict[str, Any] = field(default_factory=dict)  # what the figures are made from
     sources: list[RowSource] = field(default_factory=list)  # what the intervals are made from
     doubt: str | None = None  # why calibrated numbers mean little, where they do
+    choices: list[Any] = field(default_factory=list)  # `choose_scores`: which score to use
 
     def value(
         self, metric: str, measure: str | None = None, split: str | None = None, calibrated: bool = False
@@ -126,6 +130,8 @@ def scorecard(
     facts: Mapping[str, Any] | None = None,
     views: Sequence[Predictions] = (),
     siblings: Sequence[Predictions] = (),
+    val_ood: Mapping[str, Predictions] | None = None,
+    ood_share: float = metrics.SHARE,
 ) -> Scorecard:
     """Every measure × every metric that applies to one dump.
 
@@ -139,6 +145,10 @@ def scorecard(
     facts        columns that are the same in every row, e.g. {"method": "erm", "data_seed": 0}
     views        dumps of changed images, such as crops, by the same network, for scores that know the gallery …
     siblings     … and of the same images by sibling networks
+    val_ood      out-of-distribution validation rows by name: a choice among scores may see them, no number here does
+    ood_share    of out-of-distribution rows, in the mixtures that AURC and AUGRC under them are of
+
+    Out-of-distribution sets named GROUP:NAME also get the means over their group, in rows of the split GROUP.
     """
     if calibration is not None and calibration not in SCALERS:
         raise BadInput(f"There is no calibration named {calibration!r}. There are: {', '.join(SCALERS)}.")
@@ -153,7 +163,8 @@ def scorecard(
                 "Every row is of a class that was not in training; give this file as out-of-distribution rows."
             )
         known = predictions.take(predictions.taught)
-    for label, other in {"val": val, **outside}.items():
+    val_outside = {label: _dump(dump, outside=True) for label, dump in (val_ood or {}).items()}
+    for label, other in {"val": val, **val_outside, **outside}.items():
         if (
             other is not None
             and other.logits is not None
@@ -165,6 +176,7 @@ def scorecard(
     base = dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members_of(known), **(facts or {})}
     maker = _Maker(known, card, base, split, train, val, classwise, only)
     maker.views, maker.siblings = views, siblings
+    maker.val_outside, maker.share = val_outside, ood_share
     maker.whole(known, outside, everything=predictions)
     if calibration is not None:
         try:
@@ -172,12 +184,13 @@ def scorecard(
         except (Undefined, BadInput) as reason:  # a dump that cannot calibrate still says all the rest
             maker.because(None, "calibrated", split, str(reason))
         else:
-            card.doubt = _doubt(scale, val, known.classes)
+            card.doubt = doubt_of(scale, val, known.classes)
             card.notes += [card.doubt] if card.doubt else []
             maker.calibrated(scale)
             maker.whole(scale(known), {label: scale(p) for label, p in outside.items() if p.logits is not None})
     for group in by:
         maker.by_group(known, group)
+    card.rows += _group_means(card.rows, outside)
     return card
 
 
@@ -188,11 +201,40 @@ def _notes(dumps: Mapping[str, Predictions | None]) -> list[str]:
     return [f"{role}: {note}" if role else note for role, note in notes if not role or note not in own]
 
 
+def _group_means(rows: Sequence[Row], outside: Mapping[str, Predictions]) -> list[Row]:
+    """Means over the out-of-distribution sets of each group, which are called GROUP:NAME; all sets count alike."""
+    groups: dict[str, list[str]] = {}
+    for name in outside:
+        if group := group_of(name):
+            groups.setdefault(group, []).append(name)
+    means = []
+    for group, names in groups.items():
+        cells: dict[tuple[Any, ...], list[Row]] = {}
+        for row in rows:
+            if row["split"] in names and row["group"] is None:
+                cells.setdefault((row["calibrated"], row["measure"], row["metric"]), []).append(row)
+        means += [
+            own[0]
+            | {"split": group, "condition": f"mean of {', '.join(names)}", "low": None, "high": None}
+            | {"value": float(np.mean([row["value"] for row in own])), "n": sum(row["n"] for row in own)}
+            for own in cells.values()
+            if len(own) == len(names)
+        ]
+    return means
+
+
+def group_of(name: str) -> str:
+    """The group of an out-of-distribution set named GROUP:NAME; empty without one."""
+    group, colon, own = name.partition(":")
+    return group if colon and group and own else ""
+
+
 def _outside(ood: Any, split: str) -> dict[str, Predictions]:
     """Out-of-distribution dumps by name, which must not be that of another split: rows are told apart by it."""
     named = {"ood": ood} if ood is not None and not isinstance(ood, Mapping) else dict(ood or {})
-    for label in named:
-        if label in (split, "val", UNTAUGHT):
+    groups = {group_of(label) for label in named}
+    for label in (*named, *groups):
+        if label in (split, "val", UNTAUGHT) or (label in named and label in groups):
             raise BadInput(
                 f"Out-of-distribution rows cannot be named {label!r}, which names others; give them another name."
             )
@@ -222,7 +264,7 @@ def _fit_on(known: Predictions, val: Predictions | None) -> Predictions:
     return val
 
 
-def _doubt(scale: Any, val: Predictions | None, classes: int) -> str | None:
+def doubt_of(scale: Any, val: Predictions | None, classes: int) -> str | None:
     """Why numbers under this calibration mean little, if they do."""
     if isinstance(scale, calibrate.Temperature) and scale.note:
         return scale.note
@@ -250,10 +292,14 @@ class _Maker:
         self.card, self.base, self.split, self.val, self.classwise = card, base, split, val, classwise
         self.only = None if only is None else [measures.named(name, known).name for name in only]
         self.reference = train if train is not None else val
+        self.held_out = val  # as it was given, before any calibration
         self.views: Sequence[Predictions] = ()
         self.siblings: Sequence[Predictions] = ()
+        self.val_outside: Mapping[str, Predictions] = {}
+        self.share = metrics.SHARE
         self.fitted: dict[str, Callable[[Predictions], Array]] = {}
-        self.on_val: dict[str, Callable[[Predictions], Array]] = {}  # for measures that were fitted on `val` itself
+        self.makers: dict[str, Callable[[Predictions], Any]] = {}  # of measures that were fitted on `val` itself
+        self.crossed: Mapping[str, Array | ValueError] = {}  # u of `val` by those, fitted on other rows of it
 
     # -- writing
 
@@ -305,7 +351,7 @@ class _Maker:
         self.base = self.base | {"calibrated": True}
         if hasattr(scale, "temperature"):
             self.row("temperature", scale.temperature, len(self.val), split="val")
-        self.val = scale(self.val)
+        self.val, self.val_outside = scale(self.val), {}  # a choice is made among raw scores
 
     def whole(
         self, known: Predictions, outside: Mapping[str, Predictions], everything: Predictions | None = None
@@ -316,12 +362,13 @@ class _Maker:
         retrieved = retrieval = None
         if everything is not None:
             retrieval, retrieved = self.retrieval(everything)
-            for label, u in self.gallery(everything).items():
-                self.r_auroc(label, u, retrieved, retrieval)
+            for label, of_gallery in self.gallery(everything).items():
+                self.r_auroc(label, of_gallery, retrieved, retrieval)
             if not outside:
                 self.because(None, "detection", self.split, "Detection needs out-of-distribution rows: give --ood.")
         drawn = self.card.drawn.setdefault("calibrated" if not raw else "raw", {})
-        drawn["wrong"], drawn["u"], drawn["out"] = wrong, {}, {}
+        drawn["wrong"], drawn["u"], drawn["out"], drawn["share"] = wrong, {}, {}, self.share
+        drawn["val"] = self.validation()
         if wrong is not None and not (known.logits is None and known.confidence is None):
             drawn["answers"] = summary(known).answers()
         for label, of in track(list(self.measures(known, raw)), "measures"):
@@ -331,7 +378,7 @@ class _Maker:
             drawn["u"][label] = u
             if wrong is not None:
                 self.ranking(u, wrong, "ranking", label, self.split)
-            self.detection(of, label, u, outside, drawn["out"].setdefault(label, {}))
+            self.detection(of, label, u, outside, drawn)
             if raw and everything is not None:
                 full = u if everything is known else self.values(of, everything, label, self.split)
                 self.r_auroc(label, full, retrieved, retrieval)
@@ -354,10 +401,8 @@ class _Maker:
         for metric in shown:
             if metric.metric.prepared:
                 self.ask(partial(metric, all_of), metric.label, len(known))
-            elif metric.label != "classwise_ece":
+            elif metric.label not in CLASSWISE or self.wants_classwise(known):
                 self.ask(partial(_of_probs, metric, known), metric.label, len(known))
-            elif self.wants_classwise(known):
-                self.ask(lambda: classwise_ece_of_blocks(prob_blocks(known)), metric.label, len(known))
         n = (len(known),)
         self.source(ResampledAnswers, all_of, [metric for metric in shown if metric.metric.prepared], n=n)
         if known.logits is not None:
@@ -376,21 +421,23 @@ class _Maker:
             return self.classwise
         small = len(known) * known.classes <= CLASSWISE_ENTRIES
         if not small:
-            reason = "Class-wise ECE is left out of large dumps: ask for it with --classwise."
-            self.because(None, "classwise_ece", self.split, reason)
+            reason = "Class-wise calibration is left out of large dumps: ask for it with --classwise."
+            for metric in CLASSWISE:
+                self.because(None, metric, self.split, reason)
         return small
 
     def measures(self, known: Predictions, raw: bool) -> Iterator[tuple[str, Callable[[Predictions], Array]]]:
-        """(name, Predictions -> u) of every measure that this version changes."""
+        """(name, Predictions -> u) of every measure that this version changes: fitted ones know the raw logits only."""
         for part in measures.registry.parts():
-            if (not raw and "logits" not in part.needs) or (self.only is not None and part.name not in self.only):
+            wanted = part.alias is None if self.only is None else part.name in self.only
+            if not wanted or (not raw and (part.kind != "plain" or "logits" not in part.needs)):
                 continue
             if part.kind == "plain":
-                if known.draws == 1 and part.name in ("mutual_information", "expected_entropy"):
+                if known.draws == 1 and part.several:
                     self.because(part.name, None, self.split, "The model gives one draw a row; draws cannot disagree.")
                     continue
                 yield part.name, part.of
-            elif part.kind == "fitted":
+            elif part.kind in ("fitted", "tuned"):
                 if (fit := self.fit(part, known)) is not None:
                     yield part.name, fit
             elif raw and part.kind == "ensemble":
@@ -402,6 +449,7 @@ class _Maker:
     def fit(self, measure: Measure, known: Predictions) -> Callable[[Predictions], Array] | None:
         """The fitted measure, or None and a reason."""
         if measure.name not in self.fitted:
+            reference = self.held_out if measure.kind == "tuned" else self.reference
 
             def make(rows: Predictions) -> Any:
                 options = {"k": min(KNN, len(rows))} if measure.name == "knn_distance" else {}
@@ -409,16 +457,32 @@ class _Maker:
 
             try:
                 measure.check(known, but=("labels",))
-                if self.reference is None:
+                if reference is None and measure.kind == "tuned":
+                    raise Undefined("It is fitted on rows that the network was not trained on: give --val.")
+                if reference is None:
                     raise Undefined("It is fitted on reference rows: give --train or --val.")
-                measure.check(self.reference)
-                self.fitted[measure.name] = make(self.reference)
-                if self.reference is self.val:
-                    self.on_val[measure.name] = partial(cross_fitted, make)
+                measure.check(reference)
+                self.fitted[measure.name] = make(reference)
+                if reference is self.held_out:
+                    self.makers[measure.name] = make
             except (Undefined, BadInput) as reason:
                 self.because(measure.name, None, self.split, str(reason))
                 return None
         return self.fitted[measure.name]
+
+    def on_val(self, measure: str, of: Callable[[Predictions], Array], val: Predictions) -> Array:
+        """u of the validation rows, which set the threshold, by a measure that has not seen them."""
+        if measure not in self.makers or self.held_out is None:
+            return of(val)
+        if measures.registry[measure].kind == "tuned":
+            raise Undefined("It is fitted on --val itself, which cannot set its threshold too.")
+        if measure not in self.crossed:
+            fitted = {name: make for name, make in self.makers.items() if measures.registry[name].kind == "fitted"}
+            self.crossed = cross_fitted_all(fitted, self.held_out)
+        values = self.crossed[measure]
+        if isinstance(values, Exception):
+            raise values
+        return values
 
     def values(self, of: Callable[[Predictions], Array], p: Predictions, measure: str, split: str) -> Array | None:
         try:
@@ -447,7 +511,7 @@ class _Maker:
         measure: str,
         u: Array,
         outside: Mapping[str, Predictions],
-        drawn: dict[str, Array],
+        drawn: dict[str, Any],
     ) -> None:
         cut = None
         if self.val is None:
@@ -455,8 +519,9 @@ class _Maker:
                 None, "in_as_in", self.split, "The rejection threshold is set on a validation dump: give --val."
             )
         else:
-            u_val = self.values(self.on_val.get(measure, of), self.val, measure, "val")
+            u_val = self.values(partial(self.on_val, measure, of), self.val, measure, "val")
             if u_val is not None:
+                drawn["val"]["u"][measure] = u_val[drawn["val"]["known"]]
                 cut = metrics.threshold(u_val)
                 self.ask(partial(metrics.in_as_in, u, cut), "in_as_in", len(u), measure)
                 self.source(SharePart, u <= cut, _plain("in_as_in"), measure=measure)
@@ -464,12 +529,35 @@ class _Maker:
             u_out = self.values(of, dump, measure, name)
             if u_out is None:
                 continue
-            drawn[name] = u_out
+            drawn["out"].setdefault(measure, {})[name] = u_out
+            self.mixture(u, drawn["wrong"], u_out, measure, name)
             out = np.repeat([False, True], [len(u), len(u_out)])
             self.ranking(np.concatenate([u, u_out]), out, "detection", measure, name, (len(u), len(u_out)))
             if cut is not None:
                 self.ask(partial(metrics.out_as_out, u_out, cut), "out_as_out", len(u_out), measure, name)
                 self.source(SharePart, u_out > cut, _plain("out_as_out"), measure=measure, split=name)
+
+        for name, dump in self.val_outside.items():
+            if (u_out := self.values(of, dump, measure, name)) is not None:
+                drawn["val"]["out"].setdefault(measure, {})[name] = u_out
+
+    def validation(self) -> dict[str, Any]:
+        """Which validation rows are answered wrong, and places for the uncertainties of them and of those outside."""
+        known: Any = slice(None) if self.val is None or not self.val.judged else summary(self.val).known
+        wrong = None if self.val is None or not self.val.judged else summary(self.val).answers().wrong
+        return {"u": {}, "out": {}, "known": known, "wrong": wrong}
+
+    def mixture(self, u: Array, wrong: Array | None, u_out: Array, measure: str, split: str) -> None:
+        """Rows on wrong answers and out-of-distribution rows together, at the stated share of the latter."""
+        if wrong is None:
+            return
+        mixture = metrics.Mixture(u, wrong, u_out, self.share)
+        order, shown = mixture.ranking(), list(_shown("mixture"))
+        base, self.base = self.base, self.base | {"condition": "share of out-of-distribution rows", "level": self.share}
+        for metric in shown:
+            self.ask(partial(of_mixture, metric, order), metric.label, len(u) + len(u_out), measure, split)
+        self.base = base
+        self.source(ResampledMixture, mixture, shown, n=(len(u), len(u_out)), measure=measure, split=split)
 
     def retrieval(self, p: Predictions) -> tuple[str | None, Array | None]:
         """The reason why retrieval cannot be judged, or which rows find their own class."""
@@ -575,6 +663,13 @@ def crop_pairs(dump: Predictions) -> tuple[Array, Array] | None:
 
 
 def _of_probs(metric: WantedMetric, known: Predictions) -> float:
+    """A metric of all class probabilities, in row blocks where it can take them."""
+    name = metric.metric.name
+    if name == "classwise_ece":
+        return classwise_ece_of_blocks(prob_blocks(known))
+    if name in ("top_k_ece", "top_k_mcb"):
+        together = metrics.top_k(prob_blocks(known), metric.option("k"))
+        return metrics.ece(together) if name == "top_k_ece" else metrics.mcb(together)
     return metric(mean_probs(known), known.labels)
 
 
@@ -584,15 +679,42 @@ def cross_fitted(fit: Callable[[Predictions], Callable[[Predictions], Array]], r
     A density is surer of rows that it has seen, and one fitted on half of them is less sure than the whole one. So each
     row is left out alone, where the measure can do that in closed form; else a tenth of the rows at a time.
     """
-    fitted: Any = fit(rows)
-    if hasattr(fitted, "leave_one_out"):
-        return np.asarray(fitted.leave_one_out(rows))
-    u = np.empty(len(rows))
-    folds = min(FOLDS, len(rows))
-    for fold in range(folds):
-        own = np.arange(fold, len(rows), folds)
-        u[own] = fit(rows.take(np.setdiff1d(np.arange(len(rows)), own)))(rows.take(own))
+    u = cross_fitted_all({"": fit}, rows)[""]
+    if isinstance(u, ValueError):
+        raise u
     return u
+
+
+def cross_fitted_all(
+    fits: Mapping[str, Callable[[Predictions], Callable[[Predictions], Array]]], rows: Predictions
+) -> dict[str, Array | ValueError]:
+    """The same of several measures, which share what they compute of each tenth; an error where one cannot be had."""
+    u: dict[str, Array | ValueError] = {}
+    waiting: dict[str, Array] = {}
+    for name, fit in fits.items():
+        fitted: Any = fit(rows)
+        if hasattr(fitted, "leave_one_out"):
+            u[name] = _or_error(fitted.leave_one_out, rows)
+        else:
+            waiting[name] = np.empty(len(rows))
+    folds = min(FOLDS, len(rows)) if waiting else 0
+    for fold in range(folds):
+        at = np.arange(fold, len(rows), folds)
+        own, others = rows.take(at), rows.take(np.setdiff1d(np.arange(len(rows)), at))
+        for name in [name for name in waiting if name not in u]:
+            values = _or_error(lambda fit, own, others: fit(others)(own), fits[name], own, others)
+            if isinstance(values, ValueError):
+                u[name] = values
+            else:
+                waiting[name][at] = values
+    return {**waiting, **u}
+
+
+def _or_error(work: Callable[..., Array], *given: Any) -> Array | ValueError:
+    try:
+        return work(*given)
+    except (Undefined, BadInput) as reason:
+        return reason
 
 
 def _plain(name: str) -> WantedMetric:

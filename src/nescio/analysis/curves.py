@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from nescio.metrics import CorpCurve
 
 OPTIMAL, RANDOM = "optimal", "random"  # lines beside the measures of a risk–coverage diagram
 GUIDES = (OPTIMAL, RANDOM)
 POINTS = 400  # of a risk–coverage curve: more cannot be seen
 BINS = 30  # of a histogram
+CORP_POINTS = 200  # of a reliability diagram without bins
 TAILS = (0.005, 0.995)  # quantiles between which a histogram is drawn: densities have far outliers
 
 
 def curves_of(versions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """`reliability`, `risk_coverage` and `histogram`, as far as the raw and calibrated versions of a scorecard allow.
+    """`reliability`, `corp`, `risk_coverage`, `histogram` and `cost`, as far as the versions of a scorecard allow.
 
-    A version holds `wrong` (n,), `u` {measure: (n,)}, `out` {measure: {set: (n,)}} and `answers`.
+    A version, raw or calibrated, holds `wrong` (n,), `u` {measure: (n,)}, `out` {measure: {set: (n,)}}, the `share` of
+    `out` in mixtures, and `answers`. `cost` is a function of nothing, since only a page draws it.
     """
-    from nescio.metrics import reliability_curve
+    from nescio.metrics import corp_curve, reliability_curve
 
     curves: dict[str, Any] = {}
     for name, version in versions.items():
         if version.get("answers") is not None:
             bins = reliability_curve(version["answers"])
             curves.setdefault("reliability", {})[name] = bins.count, bins.confidence, bins.accuracy
+            curves.setdefault("corp", {})[name] = corp_curve(version["answers"])
     raw = versions.get("raw", {})
     if raw.get("wrong") is None or not raw.get("u"):
         return curves
@@ -34,7 +41,43 @@ def curves_of(versions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     curves["histogram"] = {
         measure: _histogram(np.asarray(u), wrong, outside.get(measure, {})) for measure, u in raw["u"].items()
     }
+    if any(outside.values()):
+        curves["cost"] = partial(_costs, raw["u"], wrong, outside, raw["share"])
     return curves
+
+
+def corp_points(curves: Mapping[str, CorpCurve]) -> dict[str, dict[str, Any]]:
+    """Diagrams at no more points than can be seen, with the bands in which they would lie if they were calibrated."""
+    from nescio.metrics import corp_band
+
+    points = {}
+    for name, curve in curves.items():
+        at = np.unique(np.linspace(0, len(curve.count) - 1, CORP_POINTS).round().astype(int))
+        low, high = corp_band(curve, at)
+        points[name] = {
+            "confidence": curve.confidence[at],
+            "calibrated": curve.calibrated[at],
+            "low": low,
+            "high": high,
+        }
+    return points
+
+
+def _costs(
+    measures: Mapping[str, Any], wrong: Any, outside: Mapping[str, Mapping[str, Any]], share: float
+) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """(prices, costs) of every measure and out-of-distribution set, and of the guides under the name of a measure: the
+    best possible order, and none at all. The share is stated, so that these are the same for all sets."""
+    from nescio.metrics import PRICES as prices
+    from nescio.metrics import Mixture, cost_curve
+
+    lines = {
+        measure: {name: cost_curve(Mixture(measures[measure], wrong, u, share).ranking()) for name, u in own.items()}
+        for measure, own in outside.items()
+    }
+    failures = share + (1 - share) * float(np.mean(wrong))
+    at = np.array(prices)
+    return {**lines, OPTIMAL: {"": (at, at * failures)}, RANDOM: {"": (at, np.minimum(at, failures))}}
 
 
 def _risk_coverage(measures: Mapping[str, Any], wrong: Any) -> dict[str, tuple[Any, Any]]:

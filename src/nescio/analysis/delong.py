@@ -1,4 +1,4 @@
-"""Which measure ranks wrong answers best, and which cannot be told from it: DeLong's paired test of AUROCs."""
+"""Which measure ranks some rows above others best, and which cannot be told from it: DeLong's paired test of AUROCs."""
 
 from __future__ import annotations
 
@@ -24,6 +24,56 @@ class BestMeasure:
     equals: tuple[str, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Placements:
+    """What every row adds to an AUROC, ties counted half; the difference of two is that of two scores on the same rows.
+
+    above    kind → (m,) of each positive row of a kind the share of negative rows below it
+    below    (n,) of each negative row the share of positive rows above it, kinds by their weights
+    weights  kind → its part in the area; their sum is 1
+
+    DeLong, DeLong and Clarke-Pearson 1988, for a weighted mean of areas over the same negative rows.
+    """
+
+    above: Mapping[str, Array]
+    below: Array
+    weights: Mapping[str, float]
+
+    @property
+    def area(self) -> float:
+        return float(sum(weight * self.above[kind].mean() for kind, weight in self.weights.items()))
+
+    @property
+    def variance(self) -> float:
+        """Of the area: rows of every kind are a sample of their own."""
+        own = sum(weight**2 * _variance(self.above[kind]) for kind, weight in self.weights.items())
+        return float(own + _variance(self.below))
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Of the area, by the normal approximation."""
+        from statistics import NormalDist
+
+        reach = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(self.variance)
+        return self.area - reach, self.area + reach
+
+    def __sub__(self, other: Placements) -> Placements:
+        above = {kind: rows - other.above[kind] for kind, rows in self.above.items()}
+        return Placements(above, self.below - other.below, self.weights)
+
+
+def _variance(rows: Array) -> float:
+    """Of the mean of rows."""
+    return float(np.var(rows, ddof=1) / len(rows))
+
+
+def placements(negative: Array, positive: Mapping[str, Array], weights: Mapping[str, float]) -> Placements:
+    """Of scores u of negative rows and of the kinds of positive ones."""
+    ordered = np.sort(negative)
+    above = {kind: _share_below(u, ordered) for kind, u in positive.items()}
+    below = sum(weight * (1 - _share_below(negative, np.sort(positive[kind]))) for kind, weight in weights.items())
+    return Placements(above, np.asarray(below), weights)
+
+
 def best_ranking(measures: Mapping[str, Any], positive: Any, level: float = 0.95) -> BestMeasure:
     """The measure that ranks positive rows highest, and its equals by DeLong's paired test with Holm's adjustment.
 
@@ -32,27 +82,17 @@ def best_ranking(measures: Mapping[str, Any], positive: Any, level: float = 0.95
     positive = np.asarray(positive, bool)
     if min(positive.sum(), (~positive).sum()) < 2:
         raise Undefined("Two rows of each kind are needed to tell measures apart.")
-    names = list(measures)
-    above, below = zip(*(_placements(np.asarray(measures[name]), positive) for name in names), strict=True)
-    areas = np.array([part.mean() for part in above])
-    best = int(np.argmax(areas))
-    covariance = np.cov(above) / positive.sum() + np.cov(below) / (~positive).sum()
-    covariance = np.atleast_2d(covariance)
-    p = {}
-    for at, name in enumerate(names):
-        if at != best:
-            variance = covariance[best, best] + covariance[at, at] - 2 * covariance[best, at]
-            p[name] = _two_sided(areas[best] - areas[at], variance)
-    return BestMeasure(names[best], float(areas[best]), (names[best], *_not_rejected(p, 1 - level)))
+    scores = {name: np.asarray(u) for name, u in measures.items()}
+    return best_of({name: placements(u[~positive], {"": u[positive]}, {"": 1.0}) for name, u in scores.items()}, level)
 
 
-def _placements(u: Array, positive: Array) -> tuple[Array, Array]:
-    """(of each positive row the share of negative ones below it, of each negative row the share of positive above it)
-
-    Ties count half; both average to the AUROC. DeLong, DeLong and Clarke-Pearson 1988.
-    """
-    high, low = u[positive], u[~positive]
-    return _share_below(high, np.sort(low)), 1 - _share_below(low, np.sort(high))
+def best_of(placed: Mapping[str, Placements], level: float = 0.95) -> BestMeasure:
+    """The score of the largest area, the first of equal ones, and those that cannot be told from it."""
+    areas = {name: own.area for name, own in placed.items()}
+    best = max(areas, key=lambda name: areas[name])
+    differences = {name: placed[best] - own for name, own in placed.items() if name != best}
+    p = {name: _two_sided(own.area, own.variance) for name, own in differences.items()}
+    return BestMeasure(best, areas[best], (best, *_not_rejected(p, 1 - level)))
 
 
 def _share_below(values: Array, ordered: Array) -> Array:

@@ -25,7 +25,8 @@ Array = NDArray[Any]
 IMAGE, GALLERY = "image", "gallery"  # what a score sees, in the column `condition`
 ENTROPY = "entropy"
 RECALL = WantedMetric("recall_at_1", metrics.registry["recall_at_1"], {})
-SAME = 0.8  # share of nearest neighbours with the same answer from which the images are of the network's own kind
+APART = 0.75  # share of neighbours of the same set, half way from chance to certainty, from which two sets differ
+MOST = 2000  # rows of each set by which they are told apart
 
 
 @dataclass
@@ -55,6 +56,7 @@ def transfer(
     views: Sequence[Predictions] = (),
     siblings: Sequence[Predictions] = (),
     *,
+    reference: Predictions | None = None,
     name: str = "",
     k: int = K,
     j: int = J,
@@ -66,6 +68,7 @@ def transfer(
     """R@1 and the R-AUROC of every score that a dump has, and which score to use; see `Transfer`.
 
     views, siblings  dumps of changed images, such as crops, by the same network, and of the same images by siblings
+    reference        embeddings of images like those that the network learnt from, best held-out ones
     search           of nearest neighbours; see `nescio.measures.gallery`
     """
     if resamples < 0:
@@ -74,7 +77,7 @@ def transfer(
     known = measures.gallery_scores(dump, views, siblings, k=k, j=j, search=search)
     for score, sees, u in (*_image_scores(dump, result.reasons), *((s, GALLERY, u) for s, u in known.u.items())):
         result.u[score], result.sees[score] = u, sees
-    result.use, result.why = choose_score(dump, known.nearest, result.u)
+    result.use, result.why = choose_score(dump, result.u, reference, search)
     if dump.labels is None:
         result.notes.append("There are no labels: R@1 and R-AUROC are not known, the scores are.")
     else:
@@ -82,20 +85,38 @@ def transfer(
     return result
 
 
-def choose_score(dump: Predictions, nearest: Array, u: Mapping[str, Array]) -> tuple[str, str]:
+def choose_score(
+    dump: Predictions, u: Mapping[str, Array], reference: Predictions | None = None, search: Search = search_rows
+) -> tuple[str, str]:
     """The score to use for these images and why, without labels.
 
-    The entropy is about the network's own classes. It is used where these are what tells the images apart: where at
-    least SAME of all rows get the answer that their nearest other row gets.
+    The entropy is about the network's own classes: it is used where the images cannot be told from `reference`, images
+    like those that the network learnt from.
     """
     gallery = DOUBT if DOUBT in u else MARGIN
     if ENTROPY not in u:
-        return gallery, "There are no logits, so that nothing is known of the network's own classes."
-    answer = measures.summary(dump).predicted
-    same = float(np.mean(answer[nearest] == answer))
-    kind = "are of the kind that it learnt" if same >= SAME else "are unlike what it learnt"
-    why = f"{same:.0%} of the images get the answer that their nearest neighbour gets: they {kind}."
-    return (ENTROPY if same >= SAME else gallery), why
+        return gallery, "There are no logits, and so no entropy."
+    if reference is None:
+        return gallery, "The images are taken to be of other classes than the network's: no reference says else."
+    share = told_apart(dump, reference, search)
+    what = f"{share:.0%} of the images and references have a nearest neighbour of their own set"
+    if share >= APART:
+        return gallery, f"{what} (half would by chance): the images are unlike what the network learnt."
+    return ENTROPY, f"{what}, hardly more than the half by chance: the images are like those that the network learnt."
+
+
+def told_apart(one: Predictions, other: Predictions, search: Search = search_rows, seed: int = 0) -> float:
+    """Share of rows, as many of both, whose nearest other row is of their own dump: 0.5 by chance, 1 for sets apart.
+
+    Source: the two-sample test of Schilling 1986 with one neighbour.
+    """
+    both = [dump.embeddings for dump in (one, other) if dump.embeddings is not None]
+    if len(both) < 2:
+        raise Undefined("Two sets are told apart by their embeddings, and one of them has none.")
+    count = min(len(one), len(other), MOST)
+    drawn = [rows[np.sort(np.random.default_rng(seed).permutation(len(rows))[:count])] for rows in both]
+    mixed, own = np.concatenate(drawn), np.repeat([0, 1], count)
+    return float(np.mean(own[search(mixed, mixed, (1,))[:, 0]] == own))
 
 
 def _image_scores(dump: Predictions, reasons: dict[str, str]) -> Iterator[tuple[str, str, Array]]:
@@ -103,9 +124,10 @@ def _image_scores(dump: Predictions, reasons: dict[str, str]) -> Iterator[tuple[
     names = [part.name for part in measures.registry.parts() if part.kind == "plain"]
     for name in (*names, *measures.scores_of(dump)):
         try:
-            if dump.draws == 1 and name in ("mutual_information", "expected_entropy"):
-                raise Undefined("The network gives one draw a row; draws cannot disagree.")
-            yield name, IMAGE, measures.uncertainty(name, dump)
+            u = measures.uncertainty(name, dump)
+            if u.min() == u.max():
+                raise Undefined("It is the same for every image.")
+            yield name, IMAGE, u
         except Undefined as reason:
             reasons[name] = str(reason)
 

@@ -8,13 +8,14 @@ A command is a module with a docstring, which is the description of --help, and
 
     def run(options: Options) -> int:                # the exit code: 0 fine, 1 when work failed, 2 for bad input
 
-A command with commands of its own (`run`, `store`) has `configure(parser)` and `run(args)` instead. Bad input, missing
-packages and failures of the store are raised; `nescio.cli` turns them into a sentence.
+A command with commands of its own (`run`, `store`) has `configure(parser, words)` and `run(args)` instead. Bad input,
+missing packages and failures of the store are raised; `nescio.cli` turns them into a sentence.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -26,6 +27,7 @@ GROUPS = {
     "I have a model's outputs": {
         "evaluate": "all that saved predictions tell about a model's uncertainty",
         "compare": "models on the same rows: intervals, ranks, equals of the best",
+        "calibrate": "calibrated predictions, as a file to go on with",
         "threshold": "when to abstain, so that answers keep a promised risk",
         "reliability": "how far each row's representation can be trusted",
     },
@@ -79,8 +81,11 @@ class Parser(argparse.ArgumentParser):
         raise BadInput(f"{sentence}. See `{self.prog} --help`.")
 
 
-def parser_for(command: str | None) -> Parser:
-    """The parser of `nescio`, with the options of one command: the modules of the others are not imported."""
+def parser_for(command: str | None, words: Sequence[str] = ()) -> Parser:
+    """The parser of `nescio`, with the options of one command: the modules of the others are not imported.
+
+    words  of the command line: what they choose, such as a launcher, may bring options of its own
+    """
     parser = Parser(
         prog="nescio",
         usage="nescio [-h] [--version] [--plugin FILE.py] COMMAND …",
@@ -94,18 +99,18 @@ def parser_for(command: str | None) -> Parser:
     for name in COMMANDS:
         sub = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter)
         if name == command:
-            _configure(sub, import_module(f"nescio.commands.{name}"))
+            _configure(sub, import_module(f"nescio.commands.{name}"), words)
     return parser
 
 
-def _configure(parser: Parser, module: Any) -> None:
+def _configure(parser: Parser, module: Any, words: Sequence[str]) -> None:
     parser.description = module.__doc__
     parser.set_defaults(_parser=parser)
     if hasattr(module, "configure"):  # it has commands of its own
-        module.configure(parser)
+        module.configure(parser, words)
         parser.set_defaults(_run=module.run)
     else:
-        add_options(parser, module.Options)
+        add_options(parser, module.Options, words=words)
         parser.set_defaults(_run=lambda args: module.run(options_of(args, module.Options)))
 
 

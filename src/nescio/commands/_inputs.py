@@ -88,15 +88,17 @@ def _arrays(place: str) -> dict[str, str]:
     return {field: path for field, _, path in parts}
 
 
-def outside_sets(words: Sequence[str], inputs: InputOptions, seed: int = 0) -> dict[str, Predictions]:
+def outside_sets(
+    words: Sequence[str], inputs: InputOptions, seed: int = 0, flag: str = "--ood"
+) -> dict[str, Predictions]:
     """The out-of-distribution sets of --ood NAME=FILE."""
     sets: dict[str, Predictions] = {}
     for word in words:
         name, place = named(word)
         if not name:
-            raise BadInput(f"--ood takes NAME=FILE, not {word!r}.")
+            raise BadInput(f"{flag} takes NAME=FILE, not {word!r}.")
         if name in sets:
-            raise BadInput(f"--ood names {name!r} twice.")
+            raise BadInput(f"{flag} names {name!r} twice.")
         sets[name] = inputs.read(place, seed, outside=True)
     return sets
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nescio.commands._loggers import logger
 from nescio.commands._output import json_of, say
-from nescio.options import option
+from nescio.options import brought, option
 from nescio.work import launchers
 from nescio.work.progress import Stages
 from nescio.work.steps import Context, Work
@@ -54,9 +54,16 @@ class CrewOptions:
     """Who does the work."""
 
     workers: int | None = option(
-        None, "processes; 0: this process", unset="one per core, one on a GPU", group="place", metavar="N"
+        None,
+        "processes of --launcher local; 0: this process",
+        unset="one per core, one on a GPU",
+        group="place",
+        metavar="N",
     )
-    launcher: str = option("local", "what runs the work: local, or one of another package", group="place")
+    launcher: str = option(
+        "local", "what runs the work: local, ray, or one of another package; --launcher NAME --help", group="place"
+    )
+    engine: dict[str, Any] = brought("launcher", launchers.launcher_class)  # options of the launcher itself
 
     def count(self, device: str) -> int:
         """How many processes work."""
@@ -66,7 +73,7 @@ class CrewOptions:
         return 1 if gpu else len(os.sched_getaffinity(0))
 
     def launch(self, workers: int) -> launchers.Launcher:
-        return launchers.start(self.launcher, workers)
+        return launchers.start(self.launcher, workers, **self.engine)
 
 
 def _has_gpu() -> bool:
@@ -82,8 +89,11 @@ def working(
     place: PlaceOptions, crew: CrewOptions, log: str | None = None, about: dict[str, Any] | None = None
 ) -> Iterator[Work]:
     """A Work with its launcher, progress and log, all of which end with the block."""
-    workers = crew.count(place.device)
-    with logger(log, about or {}) as write, crew.launch(workers) as launcher, Stages(workers, write) as stages:
+    with (
+        logger(log, about or {}) as write,
+        crew.launch(crew.count(place.device)) as launcher,
+        Stages(launcher.workers, write) as stages,
+    ):
         yield Work(place.context(), launcher, stages)
 
 

@@ -12,6 +12,8 @@ endings; mIoU, accuracy and the ranking of right and wrong pixels are over all p
 examples:
   nescio evaluate preds.npz
   nescio evaluate test.npz --val val.npz --ood svhn=svhn.npz,noise=noise.npz
+  nescio evaluate test.npz --ood near:cifar100=a.npz,far:mnist=b.npz,far:cub=c.npz --ood-share 0.2
+  nescio evaluate test.npz --train train.npz --val val.npz --choose mistakes      which score should I use?
   nescio evaluate test.npz --views crop0.npz,crop1.npz        retrieval, by scores that know the gallery too
   nescio evaluate small=a.npz large=b.npz --to out            one page for both: open out/index.html
   nescio evaluate hf.npz --map logits=predictions,labels=label_ids
@@ -23,7 +25,7 @@ examples:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +35,7 @@ from nescio.errors import BadInput
 from nescio.options import argument, nested, option
 from nescio.predictions import Predictions
 
-SEGMENTATION = "segmentation"  # group of options
+SEGMENTATION, CHOICE = "segmentation", "choice of a score"  # groups of options
 COMPARED = 1000  # resamples of a comparison of several models, unless --bootstrap names another number
 
 
@@ -45,7 +47,31 @@ class Options:
     train: str | None = option(None, "training rows: fit the density and neighbour measures", metavar="FILE")
     val: str | None = option(None, "validation rows: fit the calibration and the rejection threshold", metavar="FILE")
     ood: tuple[str, ...] = option(
-        (), "out-of-distribution rows under a name", style="repeats", metavar="NAME=FILE,…", unset="none"
+        (),
+        "out-of-distribution rows under a name; sets named GROUP:NAME also get the means of their group",
+        style="repeats",
+        metavar="[GROUP:]NAME=FILE,…",
+        unset="none",
+    )
+    ood_share: float = option(
+        0.5, "share of out-of-distribution rows in mixtures with the others, where both are judged at once", metavar="S"
+    )
+    choose: Literal["mistakes", "unknown", "both"] | None = option(
+        None,
+        "the score to use against wrong answers, out-of-distribution rows or both: chosen on --val where that is "
+        "enough (see --val-ood), else by nested folds, and judged on rows that did not choose",
+        group=CHOICE,
+    )
+    val_ood: tuple[str, ...] = option(
+        (),
+        "out-of-distribution validation rows, which may choose and are not judged",
+        style="repeats",
+        metavar="NAME=FILE,…",
+        unset="none",
+        group=CHOICE,
+    )
+    ood_tuned: tuple[str, ...] = option(
+        (), "scores that were tuned on out-of-distribution rows: chosen among apart", metavar="NAME,…", group=CHOICE
     )
     views: tuple[str, ...] = option(
         (), "the same network on changed images, such as crops: scores that know the gallery", metavar="FILE,…"
@@ -84,12 +110,19 @@ def run(options: Options) -> int:
     models = {file: options.inputs.read(file, options.seed) for file in dict.fromkeys(files)}
     if len(models) < len(files):
         raise BadInput("A file is given twice; evaluate different models.")
+    if not 0 < options.ood_share < 1:
+        raise BadInput(f"--ood-share is a share above 0 and below 1, not {options.ood_share:g}.")
+    if options.choose is None and (options.val_ood or options.ood_tuned):
+        raise BadInput("--val-ood and --ood-tuned are about a choice among scores: give --choose.")
     cards = _cards(options, models)
     compared, incomparable = _comparison(options, models)
     story = report.card_story(cards, compared, incomparable=incomparable)
     short = story if options.all else report.short_story(cards, compared, incomparable)
     parts = ("rows", "reasons", "notes")
     plain = {"files": [{"file": card.name, **{part: getattr(card, part) for part in parts}} for card in cards]}
+    for file, card in zip(plain["files"], cards, strict=True):
+        if options.choose:
+            file["choices"] = [{**asdict(own), "beats_baseline": own.beats_baseline} for own in card.choices]
     return _tell(options, story, short, report.rows_of(cards), plain)
 
 
@@ -132,6 +165,7 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
     """A scorecard of each model, with intervals where they are wanted."""
     from nescio.analysis.cards import scorecard
     from nescio.analysis.comparison import add_intervals
+    from nescio.analysis.score_choice import choose_scores
 
     read, seed = options.inputs.read, options.seed
     train = read(options.train, seed) if options.train else None
@@ -139,7 +173,9 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
     outside = outside_sets(options.ood, options.inputs, seed)
     if (options.views or options.siblings) and len(models) > 1:
         raise BadInput("--views and --siblings are of one model: evaluate models one at a time.")
+    val_outside = outside_sets(options.val_ood, options.inputs, seed, "--val-ood")
     others = {"--train": train, "--val": val, **{f"--ood {name}": dump for name, dump in outside.items()}}
+    others |= {f"--val-ood {name}": dump for name, dump in val_outside.items()}
     shared = check_apart(models, others)
     cards = []
     for file, predictions in models.items():
@@ -155,7 +191,13 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
             classwise=options.classwise or None,
             views=[read(file, seed) for file in options.views],
             siblings=[read(file, seed) for file in options.siblings],
+            val_ood=val_outside,
+            ood_share=options.ood_share,
         )
+        if options.choose:
+            card.choices = choose_scores(
+                card, options.choose, share=options.ood_share, ood_tuned=options.ood_tuned, seed=seed
+            )
         card.notes += shared
         if options.bootstrap:
             add_intervals(card, resamples=options.bootstrap, seed=seed)

@@ -14,6 +14,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +41,7 @@ class RunOptions:
     json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     protocols = parser.add_subparsers(metavar="PROTOCOL", dest="_protocol", required=True, parser_class=type(parser))
     for name, protocol in base.registry.items():
         sub = protocols.add_parser(
@@ -50,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         add_options(sub, protocol.plan, protocol.presets)
-        add_options(sub, RunOptions, start=_start(protocol))
+        add_options(sub, RunOptions, start=_start(protocol), words=words)
         sub.set_defaults(_parser=sub)
 
 

@@ -34,7 +34,7 @@ class PruneOptions:
     yes: bool = option(False, "remove without asking; needed without a terminal")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
+def configure(parser: argparse.ArgumentParser, _words: Sequence[str] = ()) -> None:
     actions = parser.add_subparsers(metavar="ACTION", dest="_action", required=True, parser_class=type(parser))
     sub = actions.add_parser(
         "prune",

@@ -6,14 +6,14 @@ A network looks at --data, and at --crops random crops of every image.
 
 R@1 is the share of images whose nearest neighbour is of their class. R-AUROC says how well a score knows which are not
 (Kirchhof et al. 2023). Scores that see the image alone and scores that see the gallery, all other images, stand apart.
-Which one to use is chosen without labels: the entropy where the images are of the kind that the network learnt, which
-its answers for neighbours tell, else gallery_doubt. Without labels there are the scores and the choice alone.
+Which one to use is chosen without labels: the entropy where the images cannot be told from --reference, images like
+those that the network learnt from; else gallery_doubt. Without labels there are the scores and the choice alone.
 
 examples:
   nescio transfer resnet50 --data folder:photos
   nescio transfer vit_base_patch16_224@mine.safetensors --data folder:cars --classes 98-195 --to out,scores.csv
   nescio transfer store:3f2a --data cifar100 --siblings store:77b0,store:91c2
-  nescio transfer test.npz --views crop0.npz,crop1.npz --json
+  nescio transfer test.npz --views crop0.npz,crop1.npz --reference val.npz --json
 """
 
 from __future__ import annotations
@@ -45,6 +45,12 @@ class Options:
     siblings: tuple[str, ...] = option(
         (), "networks that differ from MODEL in their seed, or files of them", metavar="MODEL,…"
     )
+    reference: str | None = option(
+        None,
+        "images like those that the network learnt from, or a file of its predictions for them",
+        metavar="SET|FILE",
+        unset="of store:KEY its validation images, else none",
+    )
     k: int = option(K, "nearest neighbours that views should have in common")
     j: int = option(J, "the neighbour whose similarity the first one's is compared with")
     limit: int | None = limit_option("images")
@@ -66,7 +72,7 @@ def run(options: Options) -> int:
     from nescio.analysis.transfer import transfer
 
     read = _files if Path(named(options.model)[1]).exists() else _networks
-    dump, views, siblings, search = read(options)
+    dump, views, siblings, others = read(options)
     result = transfer(
         dump,
         views,
@@ -76,7 +82,7 @@ def run(options: Options) -> int:
         j=options.j,
         resamples=options.bootstrap,
         seed=options.seed,
-        **search,
+        **others,
     )
     _show(result, options)
     return 0
@@ -93,7 +99,8 @@ def _files(options: Options) -> Dumps:
     dump, *others = (
         inputs.read(file, options.seed, outside=True) for file in (options.model, *options.views, *options.siblings)
     )
-    return dump, others[: len(options.views)], others[len(options.views) :], {}
+    reference = inputs.read(options.reference, options.seed) if options.reference else None
+    return dump, others[: len(options.views)], others[len(options.views) :], {"reference": reference}
 
 
 def _networks(options: Options) -> Dumps:
@@ -113,19 +120,33 @@ def _networks(options: Options) -> Dumps:
     )
     images = _images(options, own)
     device = runtime(options.place.device).device
-    search = {} if device.type == "cpu" else {"search": device_search(device)}
+    others: dict[str, Any] = {} if device.type == "cpu" else {"search": device_search(device)}
+    if known := _reference(options, own):
+        others["reference"] = embed([own], known, context)[0]
     dump = predict(own, images, context, Keeping(precision="float32"))  # bf16 cannot order neighbours
-    return dump, embed_crops(own, images, options.crops, context), embed(siblings, images, context), search
+    return dump, embed_crops(own, images, options.crops, context), embed(siblings, images, context), others
 
 
 def _images(options: Options, own: Any) -> Any:
-    """The images of --data; of a set that the network learnt from, the test images."""
+    """The images of --data; of the set and classes that the network learnt, the test images."""
     from nescio.datasets.images import ImageSet, set_name
 
     data = set_name(str(options.data))
-    learnt = own.trial is not None and own.trial.data == data
-    images = ImageSet(data, only=options.classes or None, sample=options.limit, sample_seed=options.seed)
-    return replace(images, classes=own.trial.classes) if learnt else replace(images, split="outside")
+    images = ImageSet(data, sample=options.limit, sample_seed=options.seed)
+    if own.trial is not None and own.trial.data == data and not options.classes:
+        return replace(images, classes=own.trial.classes)
+    return replace(images, split="outside", only=options.classes or None)
+
+
+def _reference(options: Options, own: Any) -> Any:
+    """Images like those that the network learnt from, or None."""
+    from nescio.analysis.transfer import MOST
+    from nescio.datasets.images import ImageSet, set_name
+
+    if options.reference is not None:
+        return ImageSet(set_name(options.reference), "given", sample=MOST)
+    trial = own.trial
+    return None if trial is None else ImageSet(trial.data, "val", trial.classes, seed=trial.data_seed, sample=MOST)
 
 
 def _show(result: Transfer, options: Options) -> None:

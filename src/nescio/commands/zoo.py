@@ -147,8 +147,8 @@ def run(options: Options) -> int:
     """Predicts, then compares the models on --data, and grades them on --out."""
     if options.also and not options.out:
         raise BadInput("--also names further sets beside --out; name that one first.")
-    workers = options.crew.count(options.place.device)
-    with options.crew.launch(workers) as launcher, Stages(workers) as stages:
+    crew = options.crew.launch(options.crew.count(options.place.device))
+    with crew as launcher, Stages(launcher.workers) as stages:
         works = [Work(options.place.context(), launcher, stages) for _ in range(2)]
         return _run(options, *works)
 
@@ -222,6 +222,7 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
         pairs,
         work.context,
         keeping,
+        launcher=work.launcher,
         weights=place,
         batch=options.batch,
         forget=options.forget,

@@ -14,7 +14,19 @@ from pathlib import Path
 
 import numpy as np
 
-from nescio.datasets.base import Array, Dataset, Images, Request, encoded, find, load, place_of, source, stratified
+from nescio.datasets.base import (
+    Array,
+    Dataset,
+    Encoded,
+    Images,
+    Request,
+    encoded,
+    find,
+    load,
+    place_of,
+    source,
+    stratified,
+)
 from nescio.datasets.images import draw
 from nescio.datasets.sources import cifar10
 from nescio.errors import BadInput
@@ -163,6 +175,21 @@ def _written(classes: Sequence[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in words)
 
 
+def load_whole(spec: str, root: str | Path | None) -> Dataset:
+    """A dataset with its training images; of one that has none, all images are test images."""
+    try:
+        return load(spec, root)
+    except BadInput:
+        return load(spec, root, "all")
+
+
+def in_size(spec: str, size: int, root: str | Path | None) -> str:
+    """The name of a set with images of so many pixels, where they are files that can be resized."""
+    dataset = load_whole(spec, root)
+    files_of = getattr(dataset.test.held, "encoded", dataset.test.held)
+    return f"{spec}@{size}" if isinstance(files_of, Encoded) and dataset.size != size and "@" not in spec else spec
+
+
 def disjoint(dataset: Dataset) -> bool:
     """Whether no class has both training and test images."""
     return not set(dataset.train.labels.tolist()) & set(dataset.test.labels.tolist())
@@ -203,11 +230,7 @@ def _parsed(request: Request, more: int) -> tuple[Dataset, tuple[int, ...], list
     spec, *words = request.path.rsplit("#", 1 + more)
     if len(words) != 1 + more:
         raise BadInput(f"{request.path!r} names no classes: write them after a #, as in DATA#7-9.")
-    try:
-        whole = load(spec, request.root)
-    except BadInput:
-        whole = load(spec, request.root, "all")  # without training images
-    classes = ranges(words[0])
+    whole, classes = load_whole(spec, request.root), ranges(words[0])
     if strange := [label for label in classes if not 0 <= label < len(whole.classes)]:
         raise BadInput(f"{whole.name} has no class {strange[0]}: they run from 0 to {len(whole.classes) - 1}.")
     return whole, classes, words[1:]

@@ -43,10 +43,10 @@ def _samples() -> Any:
             d, dtype = mean.shape[-1], mean.dtype
             work = torch.float64 if d < NARROW else torch.promote_types(dtype, torch.float32)
             k, mu = kappa.double().expand(draws, *kappa.shape), mean.to(work)
-            below = _rejection(k, d)
+            s = torch.randn(draws, *mean.shape, dtype=work, device=mean.device)
+            below = _rejection(k, d)  # after s: how often it draws depends on all rows
             tilt = _tilt(below, k, d) if ctx.needs_input_grad[1] else None
             w, radius = (1 - below).to(work), (below * (2 - below)).sqrt().to(work)
-            s = torch.randn(draws, *mean.shape, dtype=work, device=mean.device)
             along = torch.einsum("snd,nd->sn", s, mu)
             across = radius / (torch.linalg.vector_norm(s, dim=-1).square() - along.square()).sqrt()
             s.mul_(across[..., None]).addcmul_((w - across * along)[..., None], mu)

@@ -73,7 +73,7 @@ def energy(predictions: Predictions) -> Array:
     return _measure(predictions, "energy")
 
 
-@measure("plain", needs=("logits",))
+@measure("plain", needs=("logits",), several=True)
 def mutual_information(predictions: Predictions) -> Array:
     """How much the draws disagree: entropy of their mean minus their mean entropy, in nats (Jensen–Shannon divergence).
 
@@ -83,7 +83,7 @@ def mutual_information(predictions: Predictions) -> Array:
     return _measure(predictions, "mutual_information")
 
 
-@measure("plain", needs=("logits",))
+@measure("plain", needs=("logits",), several=True)
 def expected_entropy(predictions: Predictions) -> Array:
     """Mean over draws of their entropies, in nats: mean_i H(p_i)."""
     return _measure(predictions, "expected_entropy")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays.parallel import one_blas_thread
+from nescio.arrays.parallel import one_blas_thread, share
 from nescio.errors import Undefined
 from nescio.measures._density import _doubles, _each, _embeddings, _parts, moments
 from nescio.measures._spec import kept
@@ -44,7 +44,7 @@ def recover_classifier(train: Predictions) -> Classifier:
 
 
 def _recover(train: Predictions) -> Classifier:
-    embeddings, c = _embeddings(train, "the last layer"), train.classes
+    embeddings = _embeddings(train, "the last layer")
     if train.logits is None or train.normalized:
         raise Undefined("The last layer is recovered from logits, and the reference has none.")
     known = moments(train, "the last layer")
@@ -87,17 +87,16 @@ def _products(train: Predictions, mean: Array, middle: Array) -> tuple[Array, fl
     assert embeddings is not None
     parts = _parts(embeddings)
 
-    def work(mine: list[slice]) -> tuple[Array, float]:
+    def work(first: int, step: int) -> tuple[Array, float]:
         cross, squares = np.zeros((len(mean), len(middle))), 0.0
-        for part in mine:
+        for part in parts[first::step]:
             rows = _taught(train, part)
             z = logits_of(train, part)[rows] - middle
             cross += (_doubles(embeddings, part)[rows] - mean).T @ z
             squares += float(np.vdot(z, z))
         return cross, squares
 
-    halves = [half for half in (parts[0::2], parts[1::2]) if half]
-    sums = _each(work, halves)
+    sums = share(work)
     return np.asarray(sum(cross for cross, _ in sums)), sum(squares for _, squares in sums)
 
 

@@ -153,7 +153,7 @@ def _entropies(p: Array, part: slice, out: Mapping[str, Array], settings: _Setti
 
 
 def _pnorm(z: Array, power: float) -> Array:
-    """Minus max/norm of centred logits (b, s, c), overwritten, averaged over draws; masked classes (−inf) take no part."""
+    """Minus max/norm of centred logits (b, s, c), which are overwritten, averaged over draws; −inf takes no part."""
     masked = np.isneginf(z)
     if masked.any():
         z = np.where(masked, np.nan, z)

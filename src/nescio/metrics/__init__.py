@@ -3,10 +3,25 @@
 from nescio.metrics._alignment import crop_agreement, has_votes, human_alignment, kendall, ranks, spearman
 from nescio.metrics._answers import Answers, accuracy, answers, brier, nll, places, top_answers, without_cancellation
 from nescio.metrics._calibration import bins_of, classwise_ece, classwise_ece_of_blocks, ece, reliability_curve
+from nescio.metrics._corp import (
+    CorpCurve,
+    classwise_mcb,
+    corp,
+    corp_band,
+    corp_curve,
+    dsc,
+    isotonic,
+    mcb,
+    top_k,
+    top_k_ece,
+    top_k_mcb,
+    unc,
+)
 from nescio.metrics._counts import Counts
 from nescio.metrics._detection import in_as_in, out_as_out, threshold
 from nescio.metrics._ranking import Ranking, as_scores, as_share, aupr, auroc, fpr_at_tpr, gamma, ranking, rows_for
 from nescio.metrics._retrieval import r_auroc, recall_at_1, retrieved
+from nescio.metrics._scod import OF_MIXTURES, PRICES, SHARE, Mixture, cost_curve, scod_augrc, scod_aurc, scod_cost
 from nescio.metrics._segmentation import miou
 from nescio.metrics._selective import (
     TENTHS,
@@ -15,6 +30,7 @@ from nescio.metrics._selective import (
     aurc,
     aurc_over,
     e_aurc,
+    naurc,
     raulc,
     risk_coverage,
     sac,
@@ -23,10 +39,15 @@ from nescio.metrics._selective import (
 from nescio.metrics._spec import Metric, metric, registry
 
 __all__ = [
+    "OF_MIXTURES",
+    "PRICES",
+    "SHARE",
     "TENTHS",
     "Answers",
+    "CorpCurve",
     "Counts",
     "Metric",
+    "Mixture",
     "Ranking",
     "accuracy",
     "answers",
@@ -42,7 +63,13 @@ __all__ = [
     "brier",
     "classwise_ece",
     "classwise_ece_of_blocks",
+    "classwise_mcb",
+    "corp",
+    "corp_band",
+    "corp_curve",
+    "cost_curve",
     "crop_agreement",
+    "dsc",
     "e_aurc",
     "ece",
     "fpr_at_tpr",
@@ -50,9 +77,12 @@ __all__ = [
     "has_votes",
     "human_alignment",
     "in_as_in",
+    "isotonic",
     "kendall",
+    "mcb",
     "metric",
     "miou",
+    "naurc",
     "nll",
     "out_as_out",
     "places",
@@ -67,9 +97,16 @@ __all__ = [
     "risk_coverage",
     "rows_for",
     "sac",
+    "scod_augrc",
+    "scod_aurc",
+    "scod_cost",
     "selective_risk",
     "spearman",
     "threshold",
     "top_answers",
+    "top_k",
+    "top_k_ece",
+    "top_k_mcb",
+    "unc",
     "without_cancellation",
 ]

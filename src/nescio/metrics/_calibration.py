@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ def ece(probs: Any, labels: Any = None, bins: int = 15, scheme: Literal["width",
     Σ_b |B_b|/n · |acc(B_b) - conf(B_b)|, Guo et al. (2017). Bins of equal width are (lo, hi] with edges i/bins in
     float64 and 0.0 in the first; bins of equal mass split the rows in stable confidence order like np.array_split.
     """
-    a, bins = _sure(answers(probs, labels)), _checked_bins(bins)
+    a, bins = known_confidence(answers(probs, labels)), _checked_bins(bins)
     gaps = a.right - a.confidence
     return float(np.abs(np.bincount(bins_of(a, bins, scheme), gaps, bins)).sum() / a.n)
 
@@ -35,9 +35,13 @@ def classwise_ece(probs: Any, labels: Any, bins: int = 15) -> float:
 
     (1/c) Σ_j Σ_b |B_bj|/n · |share of label j in B_bj - mean p_j in B_bj|, Kull et al. (2019); bins as in `ece`.
     """
-    probs, labels = checked(probs, labels)
-    parts = blocks(len(labels), max(1, BLOCK // probs.shape[1]))
-    return classwise_ece_of_blocks(((probs[part], labels[part]) for part in parts), bins)
+    return classwise_ece_of_blocks(row_blocks(*checked(probs, labels)), bins)
+
+
+def row_blocks(probs: Array, labels: Array) -> Iterator[tuple[Array, Array]]:
+    """Checked (probs, labels) in row blocks."""
+    for part in blocks(len(labels), max(1, BLOCK // probs.shape[1])):
+        yield probs[part], labels[part]
 
 
 def classwise_ece_of_blocks(parts: Iterable[tuple[Array, Array]], bins: int = 15) -> float:
@@ -79,7 +83,7 @@ def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliabi
 
     Bins as in `ece`, so that Σ count/n · |accuracy - confidence| is the ECE.
     """
-    a, bins = _sure(answers(probs, labels)), _checked_bins(bins)
+    a, bins = known_confidence(answers(probs, labels)), _checked_bins(bins)
     index = bins_of(a, bins, "width")
     count = np.bincount(index, minlength=bins)
     filled = np.flatnonzero(count)
@@ -88,7 +92,8 @@ def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliabi
     return Reliability(filled / bins, (filled + 1) / bins, count[filled], confidence, accuracy)
 
 
-def _sure(a: Answers) -> Answers:
+def known_confidence(a: Answers) -> Answers:
+    """The answers, where their confidence is known."""
     if np.isnan(a.confidence).any():
         raise Undefined("The confidence of the answers is not known.")
     return a

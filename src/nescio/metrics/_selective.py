@@ -54,6 +54,17 @@ def e_aurc(u: Any, wrong: Any = None) -> float:
 
 
 @metric("ranking", better="lower", prepared=True)
+def naurc(u: Any, wrong: Any = None) -> float:
+    """AURC between that of the best possible order, 0, and that of a random one, 1: models of any accuracy compare.
+
+    NAURC = (AURC − AURC*)/(r − AURC*) = 1 − rAULC. Source: Cattelan & Silva 2024.
+    """
+    r = ranking(u, wrong, "wrong")
+    _both_kinds(r, "NAURC")
+    return (r.total_share - _best_total(r)) / (r.positives - _best_total(r))
+
+
+@metric("ranking", better="lower", prepared=True)
 def augrc(u: Any, wrong: Any = None) -> float:
     """Area under the generalised risk–coverage curve: the mean share of all rows that are kept and wrong.
 
@@ -134,10 +145,14 @@ def raulc(u: Any, wrong: Any = None) -> float:
     rAULC = AULC/AULC* = (r − AURC)/(r − AURC*). Source: Postels et al. 2022, §4.
     """
     r = ranking(u, wrong, "wrong")
+    _both_kinds(r, "rAULC")
+    return (r.positives - r.total_share) / (r.positives - _best_total(r))
+
+
+def _both_kinds(r: Ranking, what: str) -> None:
     if r.positives == 0 or r.negatives == 0:
         every = "right" if r.positives == 0 else "wrong"
-        raise Undefined(f"rAULC is undefined: all answers are {every}, so that no order is better than another.")
-    return (r.positives - r.total_share) / (r.positives - _best_total(r))
+        raise Undefined(f"{what} is undefined: all answers are {every}, so that no order is better than another.")
 
 
 def _best_total(r: Ranking) -> float:

@@ -12,6 +12,7 @@ Kind = Literal[
     "answers",  # f(probs, labels)
     "ranking",  # f(u, wrong): does u rank wrong answers above right ones
     "detection",  # f(u, out): does u rank out-of-distribution rows above the others
+    "mixture",  # f(u, wrong, u_out): does u rank failures, out-of-distribution rows among them, above right answers
     "threshold",  # f(u, threshold)
     "retrieval",  # f(embeddings, labels)
     "retrieval-ranking",  # f(embeddings, labels, u)

@@ -366,6 +366,75 @@ def reliability_figure(curves: Mapping[str, tuple[Sequence[float], Sequence[floa
     return _finished(layers, words)
 
 
+def corp_figure(curves: Mapping[str, Mapping[str, Sequence[float]]]) -> Any:
+    """How often it is right, against how sure it claims to be, without bins; bands are where calibrated ones would lie.
+
+    curves  stage → confidence, calibrated, low, high
+    """
+    import altair as alt
+
+    fields = ("confidence", "calibrated", "low", "high")
+    rows = [
+        {"stage": stage, **dict(zip(fields, map(float, point), strict=True))}
+        for stage, own in curves.items()
+        for point in zip(*(own[name] for name in fields), strict=True)
+    ]
+    stages = list(curves)
+    x, y = (
+        _share_axis("x", "confidence", "how sure it claims to be"),
+        _share_axis("y", "calibrated", "how often it is right"),
+    )
+    legend = _legend("stroke") if len(stages) > 1 else None
+    colour = _colours("stage", stages, (COLOUR["accent"], COLOUR["ink"], COLOUR["soft"]), legend)
+    base = _data(rows)
+    diagonal = _data([{"confidence": 0, "calibrated": 0}, {"confidence": 1, "calibrated": 1}])
+    band = _share_axis("y", "low", "how often it is right")
+    tips = _tips(("stage:N", "answers"), ("confidence:Q", "claims", ".1%"), ("calibrated:Q", "right", ".1%"))
+    tips += _tips(("low:Q", "calibrated from", ".1%"), ("high:Q", "to", ".1%"))
+    layers = [
+        base.mark_area(opacity=0.15).encode(x, band, alt.Y2("high:Q"), colour),
+        diagonal.mark_line(strokeWidth=1, color=COLOUR["faint"]).encode(x, y),
+        base.mark_line(strokeWidth=2).encode(x, y, colour.copy()),
+        base.mark_point(filled=True, size=40, opacity=0).encode(x, y, tooltip=tips),
+    ]
+    words = (
+        f"Reliability diagram without bins ({', '.join(stages)}): how often the model is right against how sure it "
+        "claims to be; bands are where the line of a calibrated model would lie."
+    )
+    return _finished(layers, words)
+
+
+def cost_figure(curves: Mapping[str, Mapping[str, Curve]], chosen: str | None = None) -> Any:
+    """What a row costs at the best threshold, against the price of withholding an answer; one measure at a time.
+
+    curves  measure → out-of-distribution set → (prices, costs); the guides among the measures
+    """
+    rows = [
+        {"measure": measure, "set": name, "price": float(price), "cost": float(cost)}
+        for measure, own in curves.items()
+        for name, (prices, costs) in own.items()
+        for price, cost in zip(prices, costs, strict=True)
+    ]
+    measures = [name for name in curves if name not in GUIDES]
+    sets = list(dict.fromkeys(name for measure in measures for name in curves[measure]))
+    x = _share_axis("x", "price", "price of withholding an answer, where a failure costs 1", grid=False)
+    highest = max(float(max(costs)) for own in curves.values() for _, costs in own.values())
+    y = _share_axis("y", "cost", "cost of a row", 1.05 * highest)
+    base = _data(rows).encode(x, y)
+    tips = _tips(("set:N", "with"), ("price:Q", "price", ".0%"), ("cost:Q", "cost", ".2%"))
+    shown = base.transform_filter(f"datum.measure == {CHOSEN}")
+    guides = base.transform_filter(f"indexof({json.dumps(GUIDES)}, datum.measure) >= 0")
+    layers = [
+        guides.mark_line(strokeWidth=1, color=COLOUR["soft"]).encode(
+            _dashes("measure", GUIDES, [DOTTED, DASHED], _legend("stroke"))
+        ),
+        shown.mark_line(strokeWidth=2).encode(_colours("set", sets, SERIES, _legend("stroke"))),
+        shown.mark_point(filled=True, size=40, opacity=0).encode(tooltip=tips),
+    ]
+    words = f"Cost of a row at the best threshold against the price of withholding an answer, with {', '.join(sets)}."
+    return _finished(layers, words, chosen=chosen if chosen in measures else _first(measures))
+
+
 # ---- histograms
 
 

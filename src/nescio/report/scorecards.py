@@ -7,11 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nescio.analysis.curves import GUIDES
+import numpy as np
+
+from nescio.analysis.cards import group_of
+from nescio.analysis.curves import GUIDES, corp_points
 from nescio.analysis.delong import best_ranking
 from nescio.errors import Undefined
+from nescio.metrics import auroc
 from nescio.report.blocks import Block, Figure, Fold, Panel, Prose, Section, Story, Terms, explained, flat, tables_of
 from nescio.report.charts import (
+    corp_figure,
+    cost_figure,
     histogram_figure,
     intervals_figure,
     models_figure,
@@ -19,6 +25,8 @@ from nescio.report.charts import (
     risk_coverage_figure,
 )
 from nescio.report.frame import Frame
+from nescio.report.score_choices import TITLE as SCORE_CHOICE
+from nescio.report.score_choices import choice_of_score, scores_table
 from nescio.report.tables import TIED, Cell, Column, Head, Table, decimals, explained_once, fitting, table
 from nescio.report.words import (
     DEFAULT_MEASURE,
@@ -39,19 +47,22 @@ from nescio.rows import COLUMNS, Row
 
 IDENTITY = COLUMNS[: COLUMNS.index("calibrated")]  # columns that say which model a row is of
 HEADLINE = ("accuracy", "nll", "brier", "ece", "auroc", "aurc", "sac@0.95")  # what a summary of models shows
+ESSENTIAL = (*HEADLINE, "mcb", "naurc")  # … and what the first look at one model shows
 
 ANSWERS = "How good are the answers"
 ESSENTIALS = "How good are the answers, and does it know when it is wrong"
 RANKING = "Does it know when it is wrong"
 DETECTION = "Does it notice what is out of distribution"
+MIXTURE = "Does it withhold mistakes and what is out of distribution at once"
 RETRIEVAL = "Do its embeddings find their kind"
 GALLERY = "The same by scores that see the gallery, not the image alone"
 HUMAN = "Does it doubt where people doubt"
 OTHER = "What else was measured"
-SECTIONS = (ANSWERS, RANKING, DETECTION, RETRIEVAL, GALLERY, HUMAN, OTHER)
+SECTIONS = (ANSWERS, RANKING, DETECTION, MIXTURE, RETRIEVAL, GALLERY, HUMAN, OTHER)
 MEANING = {  # what is positive, and what u should do, where a table ranks rows
     RANKING: "The uncertainty u should be higher where the answer is wrong: positive rows are wrong answers",
     DETECTION: "The uncertainty u should be higher out of distribution: positive rows are out of distribution",
+    MIXTURE: "The uncertainty u should be higher where the answer is wrong, and where none can be right",
     RETRIEVAL: "Every row looks for its nearest other row; u should be higher where that one has another label",
     GALLERY: "These compare each row with all others, which scores of the image alone cannot: judge them apart",
     HUMAN: "The uncertainty u should be higher where people's votes differ more",
@@ -77,6 +88,16 @@ CAPTIONS = {
         "Reliability diagram: is it as sure as it should be",
         "Each dot gathers answers of similar confidence; a larger dot, more answers. Below the diagonal it claims "
         "more than it keeps, above it is too modest.",
+    ),
+    "corp": (
+        "Reliability diagram without bins: is it as sure as it should be, beyond chance",
+        "The line is the rising function of confidence that fits the right and wrong answers best. Where it leaves "
+        "the band, the model is miscalibrated beyond chance: a calibrated one would stay inside at nine of ten places.",
+    ),
+    "cost": (
+        "Cost curve: what mistakes and unknown rows cost together",
+        "An answer that is wrong or out of distribution costs 1, withholding one costs the price below. The lower the "
+        "line, the better; the dashed line answers everything or nothing.",
     ),
     "histogram": (
         "How unsure it is, where it is right and where it is wrong",
@@ -117,6 +138,8 @@ def question_of(row: Row, own: frozenset[Any] = IN_DISTRIBUTION) -> str:
         return ANSWERS
     if "threshold" in kinds:
         return DETECTION
+    if "mixture" in kinds:
+        return MIXTURE
     if "ranking" in kinds or "detection" in kinds:
         return RANKING if row.get("split") in own else DETECTION
     if "retrieval" in kinds or "retrieval-ranking" in kinds:
@@ -190,6 +213,8 @@ def _measures(question: str, part: Frame, whose: Sequence[str], own: frozenset[A
     """One line per measure; what does not depend on the measure stands in the note, or in a table of its own."""
     measured, whole = part.where(measure=lambda name: name is not None), part.where(measure=None)
     title, counted = _title(question, part, own), _counted(part)
+    if question == MIXTURE:
+        counted = f"{percent(part.one('level'))} of the rows out of distribution by weight, {counted}"
     extra = ""
     if measured and whole and not whose:
         extra = ", ".join(f"{label(row['metric'])} {number(row['value'])}" for row in whole)
@@ -337,13 +362,18 @@ def headline(card: Any) -> list[str]:
         verdict = f"{abs(gap):.1f} points too {'sure' if gap > 0 else 'modest'}" if abs(gap) >= 0.5 else "which fits"
         sentences.append(f"On average it claims to be {percent(sure)} sure, {verdict}.")
     sentences += _calibration(card)
-    for row in raw:
+    for row in _without_members(raw):
         if row["metric"] == "auroc" and question_of(row, own) == DETECTION and row.get("measure") == measure:
             sentences.append(
                 f"On “{out_name(row['split'])}”, which is out of distribution, it is less sure than on what it knows "
                 f"in {of_hundred(row['value'])} comparisons."
             )
     return sentences
+
+
+def _without_members(rows: Iterable[Row]) -> list[Row]:
+    """Without out-of-distribution sets of a group, for which its means speak."""
+    return [row for row in rows if not group_of(str(row.get("split")))]
 
 
 def _confidence(card: Any) -> float | None:
@@ -378,19 +408,34 @@ def _is_ece(row: Row) -> bool:
 
 
 def rejection(card: Any) -> list[str]:
-    """Which measure of uncertainty rejects wrong answers best, and which cannot be told from it."""
+    """Which measure of uncertainty rejects wrong answers best, which what is out of distribution, and their equals."""
     drawn = (getattr(card, "drawn", None) or {}).get("raw", {})
-    wrong, measures = drawn.get("wrong"), drawn.get("u") or {}
-    if wrong is None or len(measures) < 2:
+    known, wrong, outside = drawn.get("u") or {}, drawn.get("wrong"), drawn.get("out") or {}
+    said = [] if wrong is None else _best_at("wrong answers", known, wrong)
+    for split in dict.fromkeys(split for sets in outside.values() for split in sets):
+        names = [name for name, sets in outside.items() if split in sets and name in known]
+        if not names:
+            continue
+        joined = {name: np.concatenate([known[name], outside[name][split]]) for name in names}
+        unknown = np.arange(len(joined[names[0]])) >= len(known[names[0]])
+        said += _best_at(f"“{out_name(split)}”", joined, unknown)
+    return said
+
+
+def _best_at(what: str, measures: Mapping[str, Any], positive: Any) -> list[str]:
+    """The best measure, those that cannot be told from it, and the baseline where it is none of them."""
+    if len(measures) < 2:
         return []
     try:
-        best = best_ranking(measures, wrong)
+        best = best_ranking(measures, positive)
     except Undefined:
         return []
     others = [name for name in sorted(best.equals, key=by_fame) if name != best.name]
     some = listed([*others[:4], f"{len(others) - 4} more"] if len(others) > 5 else others) if others else ""
     rest = f"; {some} cannot be told from it" if others else ", better than every other measure beyond chance"
-    return [f"Best at rejecting wrong answers: {best.name} (AUROC {number(best.auroc)}){rest}."]
+    if DEFAULT_MEASURE in measures and DEFAULT_MEASURE not in best.equals:
+        rest += f"; the baseline {DEFAULT_MEASURE} has {number(auroc(measures[DEFAULT_MEASURE], positive))}"
+    return [f"Best at rejecting {what}: {best.name} (AUROC {number(best.auroc)}){rest}."]
 
 
 def overview(cards: Sequence[Any], comparison: Any = None, incomparable: str = "") -> list[str]:
@@ -482,6 +527,10 @@ def _card_panel(curves: Mapping[str, Any], number: int) -> Panel:
         figures.append(_figure("risk", f"risk-{number}", lambda: risk_coverage_figure(risk, first)))
     if reliability := curves.get("reliability"):
         figures.append(_figure("reliability", f"reliability-{number}", lambda: reliability_figure(reliability)))
+    if corp := curves.get("corp"):
+        figures.append(_figure("corp", f"corp-{number}", lambda: corp_figure(corp_points(corp))))
+    if cost := curves.get("cost"):
+        figures.append(_figure("cost", f"cost-{number}", lambda: cost_figure(cost(), first)))
     if histogram := curves.get("histogram"):
         figures.append(_figure("histogram", f"histogram-{number}", lambda: histogram_figure(histogram, first)))
     return Panel(figures, "Measure of uncertainty", measures)
@@ -525,6 +574,7 @@ def card_story(cards: Sequence[Any], comparison: Any = None, title: str = "", in
         opening = [Prose(headline(card), lead=True)] if several else []
         blocks = [
             *opening,
+            *_score_choice(card, several),
             _card_panel(curves[name], at),
             *card_blocks(card.rows, getattr(card, "doubt", None)),
             *_gaps(card),
@@ -539,7 +589,22 @@ def card_story(cards: Sequence[Any], comparison: Any = None, title: str = "", in
 def _lead(cards: Sequence[Any], comparison: Any, incomparable: str) -> list[str]:
     if not cards:
         return verdict(comparison) if comparison is not None else []
-    return overview(cards, comparison, incomparable) if len(cards) > 1 else [*headline(cards[0]), *rejection(cards[0])]
+    if len(cards) > 1:
+        return overview(cards, comparison, incomparable)
+    chosen = [sentence for choice in _choices(cards[0]) for sentence in choice_of_score(choice)]
+    return [*headline(cards[0]), *(chosen or rejection(cards[0]))]
+
+
+def _choices(card: Any) -> list[Any]:
+    return getattr(card, "choices", None) or []
+
+
+def _score_choice(card: Any, several: bool) -> list[Block]:
+    """The scores that were chosen among; of one model the lead has said the rest."""
+    made: list[Block] = []
+    for choice in _choices(card):
+        made += [*([Prose(choice_of_score(choice))] if several else []), Fold(SCORE_CHOICE, [scores_table(choice)])]
+    return made
 
 
 def short_story(cards: Sequence[Any], comparison: Any = None, incomparable: str = "") -> Story:
@@ -549,11 +614,23 @@ def short_story(cards: Sequence[Any], comparison: Any = None, incomparable: str 
     notes = list(dict.fromkeys(note for card in cards for note in card.notes if note not in story.lead))
     blocks: list[Block] = [
         replace(table, legend=()),
+        *_short_choices(cards),
         Prose(notes),
         Terms(_missing(cards), "What could not be said"),
         Prose([MORE]),
     ]
     return Story(story.title, story.lead, [Section("", "", flat(blocks))])
+
+
+def _short_choices(cards: Sequence[Any]) -> list[Block]:
+    """The best scores and the baseline; of several models, which score to use with each."""
+    if len(cards) == 1:
+        return [replace(scores_table(choice, everything=False), legend=()) for choice in _choices(cards[0])]
+    return [
+        Prose([f"{name}: {' '.join(choice_of_score(choice))}"])
+        for name, card in zip(unique_names(cards), cards, strict=True)
+        for choice in _choices(card)
+    ]
 
 
 def _missing(cards: Sequence[Any]) -> list[tuple[str, str]]:
@@ -577,11 +654,13 @@ def essentials(card: Any) -> Table:
     own, measure = own_splits(card.rows), default_measure(card.rows)
     doubt = getattr(card, "doubt", None)
     rows = []
-    for row in Frame(card.rows).where(group=None):
+    for row in _without_members(Frame(card.rows).where(group=None)):
         question, ranked = question_of(row, own), row.get("measure") == measure
         if question == DETECTION and ranked and row["metric"] == "auroc":
             line = f"{label('auroc')} against {out_name(row['split'])}"
-        elif (question == ANSWERS or (question == RANKING and ranked)) and row["metric"] in HEADLINE:
+        elif question == MIXTURE and ranked and row["metric"] == "scod_augrc":
+            line = f"{label('scod_augrc')} with {out_name(row['split'])}"
+        elif (question == ANSWERS or (question == RANKING and ranked)) and row["metric"] in ESSENTIAL:
             line = label(row["metric"])
         else:
             continue

@@ -9,15 +9,15 @@ from nescio.report.tables import Column, Head, Table, decimals, table
 from nescio.report.words import number, percent
 
 TITLES = {IMAGE: "Scores that see the image alone", GALLERY: "Scores that see the gallery"}
-NOTE = "R-AUROC: chance that an image whose nearest neighbour is of another class has the higher u; 0.5 is chance"
+NOTES = {IMAGE: "", GALLERY: "They compare every image with all others, which the scores above cannot"}
 
 
 def transfer_tables(result: Transfer) -> list[Table]:
     """R-AUROC with intervals, one table for each kind of score, the highest first."""
-    frame = Frame(result.rows).where(metric="r_auroc").sort("measure", lambda row: -row["value"])
+    rows = sorted(Frame(result.rows).where(metric="r_auroc"), key=lambda row: -row["value"])
     lines, heads = (Column("measure", "score"),), [Head("R-AUROC ↑", metric="r_auroc", form=decimals(3))]
-    kinds = {title: frame.where(condition=sees) for sees, title in TITLES.items()}
-    return [table(rows, title, lines=lines, heads=heads, note=NOTE) for title, rows in kinds.items() if rows]
+    kinds = {sees: Frame(rows).where(condition=sees) for sees in TITLES}
+    return [table(own, TITLES[sees], lines=lines, heads=heads, note=NOTES[sees]) for sees, own in kinds.items() if own]
 
 
 def transfer_sentences(result: Transfer) -> list[str]:

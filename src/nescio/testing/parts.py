@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.errors import BadInput, Undefined
-from nescio.measures import Measure
+from nescio.measures import Measure, summary
 from nescio.measures import registry as measures
 from nescio.metrics import Ranking, answers
 from nescio.metrics import registry as metrics
@@ -168,6 +168,22 @@ def answer_promises(name: str, f: Callable[..., Any]) -> None:
     _refuses(name, lambda: f(p, y + 5))
 
 
+def mixture_promises(name: str, f: Callable[..., Any]) -> None:
+    """row order and monotone maps change nothing, failures last are best, malformed rows are refused."""
+    u, wrong = _tied_case(0)
+    u_out = np.round(np.random.default_rng(1).normal(1, 1, 90), 1)
+    rows, outs = np.random.default_rng(2).permutation(len(u)), np.random.default_rng(3).permutation(90)
+    value = f(u, wrong, u_out)
+    promise(_same(value, f(u[rows], wrong[rows], u_out[outs])), f"{name} changes when the rows are shuffled.")
+    promise(_same(value, f(np.exp(u), wrong, np.exp(u_out))), f"{name} changes under a monotone map of u.")
+    sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
+    perfect, worst = f(wrong + 0.0, wrong, np.ones(90)), f(1 - wrong, wrong, np.zeros(90))
+    promise(sign * perfect >= sign * value >= sign * worst, f"{name} does not prefer the better ranking.")
+    for bad in (np.array([np.nan]), np.array([])):
+        _refuses(name, lambda bad=bad: f(u, wrong, bad))  # type: ignore[misc]
+    _refuses(name, lambda: f(u[1:], wrong, u_out))
+
+
 def threshold_promises(name: str, f: Callable[..., Any]) -> None:
     """a share between 0 and 1 that moves one way with the threshold."""
     u = np.random.default_rng(0).normal(size=101)
@@ -247,6 +263,7 @@ METRIC_CHECKS: dict[str, tuple[Callable[[str, Callable[..., Any]], None], ...]] 
     "ranking": _RANKED,
     "detection": _RANKED,
     "answers": (answer_promises,),
+    "mixture": (mixture_promises,),
     "threshold": (threshold_promises,),
     "retrieval": (retrieval_promises,),
     "retrieval-ranking": (retrieval_promises,),
@@ -308,7 +325,8 @@ def saturated(part: Measure) -> None:
             np.array([[90, -90, 0], [200, -200, 0]], np.float32),
             np.array([[60000, -60000, 0], [1, 0, 0]], np.float16),
         ):
-            promise(bool(np.isfinite(f(Predictions(logits=logits))).all()), f"{name} is not finite on {logits.dtype}.")
+            dump = Predictions(logits=logits, embeddings=np.ones((2, 3)))
+            promise(bool(np.isfinite(f(dump)).all()), f"{name} is not finite on {logits.dtype}.")
 
 
 def sign(part: Measure) -> None:
@@ -324,16 +342,45 @@ def sign(part: Measure) -> None:
         promise(f(shrunk).mean() >= f(short).mean(), f"{name} is lower for fading embeddings.")
 
 
+def _network(seed: int = 0, n: int = 240, far: bool = False) -> Predictions:
+    """What a network of four classes says: embeddings as after a ReLU, logits linear in them; a sixth is doubtful.
+
+    far  rows without the features of any class
+    """
+    rng = np.random.default_rng(seed)
+    weight = np.eye(4, 6) - [0, 0, 0, 0, 0.4, 0.5]
+    labels = rng.integers(0, 4, size=n)
+    length = np.where(np.arange(n) % 6 == 0, 0.5, 6.0)[:, None]
+    means = np.broadcast_to([0, 0, 0, 0, 4.0, 4.0], (n, 6)) if far else length * np.eye(6)[labels]
+    embeddings = np.abs(means + rng.normal(size=(n, 6)) / 2)
+    return Predictions(labels=labels, embeddings=embeddings, logits=embeddings @ weight.T + 0.1)
+
+
 def far_noise(part: Measure) -> None:
     """rows far from the reference get higher values than rows like it; shuffled rows give shuffled numbers."""
     name, fit = part.name, _with_example(part)
-    train, test = _model(0), _model(1)
-    assert test.embeddings is not None
-    noise = -10 * np.abs(np.random.default_rng(2).normal(size=test.embeddings.shape))
+    if "logits" in part.needs:
+        train, test, far = _network(0), _network(1), _network(2, far=True)
+    else:
+        train, test = _model(0), _model(1)
+        noise = -5 - 10 * np.abs(np.random.default_rng(2).normal(size=(len(test), 6)))
+        far = test.replace(embeddings=noise)
     of = fit(train)
     u = of(test)
     promise(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number a row.")
-    promise(of(test.replace(embeddings=noise)).min() > np.median(u), f"{name} does not rise away from its reference.")
+    promise(of(far).min() > np.median(u), f"{name} does not rise away from its reference.")
+    rows = np.random.default_rng(1).permutation(len(test))
+    promise(np.allclose(u[rows], of(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
+
+
+def tells_mistakes(part: Measure) -> None:
+    """fitted on some rows, it is higher on wrong answers of others; shuffled rows give shuffled numbers."""
+    name, fit = part.name, _with_example(part)
+    test = _network(1)
+    of = fit(_network(0))
+    u, wrong = of(test), summary(test).answers().wrong
+    promise(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number a row.")
+    promise(u[wrong].mean() > u[~wrong].mean(), f"{name} does not tell wrong answers from right ones.")
     rows = np.random.default_rng(1).permutation(len(test))
     promise(np.allclose(u[rows], of(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
 
@@ -375,6 +422,7 @@ def _members(part: Measure, dumps: list[Predictions]) -> list[list[Predictions]]
 MEASURE_CHECKS: dict[str, tuple[Callable[[Measure], None], ...]] = {
     "plain": (shape_and_order, says_what_it_lacks, saturated, sign),
     "fitted": (far_noise,),
+    "tuned": (tells_mistakes,),
     "ensemble": (disagreement,),
     "gallery": (lonely_noise,),
 }

@@ -1,19 +1,29 @@
 """Launchers: what runs tasks. `local` is worker processes of this machine; another one is a file of its own.
 
 A launcher registers itself with `@launcher("name")`, by the entry-point group `nescio.launchers` when it comes with
-another package, and is then what `--launcher name` means.
+another package, and is then what `--launcher name` means. It is a dataclass of the number of workers; fields that are
+made with `nescio.options.option` become options of every command that takes `--launcher`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import pickle
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from nescio.errors import BadInput
 from nescio.registry import Registry
 from nescio.work.store import Busy, StoreError, reason_of
+
+BUILT_IN = ("local", "ray")  # modules beside this one
+BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+PATIENCE = 0.5  # seconds before trying again work that another sweep is doing
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,8 @@ Counts = Callable[[int, int, int, Any], None]  # done, failed, all; what the tas
 class Launcher(Protocol):
     """Runs every task once and returns what failed. A task that raises Busy is tried again later, behind the others."""
 
+    workers: int  # how many tasks run at once
+
     def run(self, tasks: Sequence[Task], watch: Counts | None = None) -> list[Failure]: ...
 
     def __enter__(self) -> Launcher: ...
@@ -50,12 +62,12 @@ class Launcher(Protocol):
         """Ends the workers."""
 
 
-registry: Registry[Callable[[int], Launcher]] = Registry("launcher")
+registry: Registry[Callable[..., Launcher]] = Registry("launcher")
 L = TypeVar("L", bound=Callable[..., Any])
 
 
 def launcher(name: str) -> Callable[[L], L]:
-    """Registers a class (or function) of a number of workers as the launcher of this name."""
+    """Registers a dataclass of a number of workers, and of its own options, as the launcher of this name."""
 
     def register(make: L) -> L:
         registry.add(name, make)
@@ -76,6 +88,15 @@ def attempt(task: Task) -> tuple[str, Any]:
         return "failed", (reason_of(error), type(error).__name__)
 
 
+def attempt_packed(packed: bytes) -> tuple[str, Any]:
+    """What becomes of a pickled task in a worker."""
+    try:
+        task = pickle.loads(packed)
+    except Exception as error:  # a plug-in that cannot be imported here, say
+        return "failed", (reason_of(error), type(error).__name__)
+    return attempt(task)
+
+
 def note_death(task: Task, reason: str) -> str:
     """The reason of a worker's death, after the task's own `died` wrote it down."""
     try:
@@ -86,8 +107,85 @@ def note_death(task: Task, reason: str) -> str:
     return reason
 
 
-def start(name: str, workers: int) -> Launcher:
-    """The launcher of a name, with so many workers."""
-    import nescio.work.local  # noqa: F401  (importing registers)
+# ---- what launchers share
 
-    return registry[name](workers)
+
+class Queue:
+    """Tasks in order; those that another sweep is doing come again after a while, behind the others."""
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.ready = deque(tasks)
+        self.busy: deque[tuple[float, Task]] = deque()
+
+    def __len__(self) -> int:
+        return len(self.ready) + len(self.busy)
+
+    def next(self) -> Task | None:
+        if self.ready:
+            return self.ready.popleft()
+        return self.busy.popleft()[1] if self.busy and self.pause() == 0 else None
+
+    def later(self, task: Task) -> None:
+        self.busy.append((time.monotonic() + PATIENCE, task))
+
+    def pause(self) -> float | None:
+        """Seconds until a task can be tried again; None if no task waits."""
+        if self.ready:
+            return 0.0
+        return max(0.0, self.busy[0][0] - time.monotonic()) if self.busy else None
+
+
+def follow(
+    tasks: Sequence[Task], answers: Callable[[Queue], Iterator[tuple[Task, str, Any]]], watch: Counts | None = None
+) -> list[Failure]:
+    """Counts what becomes of tasks, and returns what failed and why; a busy one goes back into the queue.
+
+    answers  takes tasks from the queue and yields (task, what became of it, why or what it returned), as `attempt` says
+             it, or "died" and the reason where a worker could not say anything
+    """
+    queue, failures, done = Queue(tasks), list[Failure](), 0
+    if watch:
+        watch(0, 0, len(tasks), None)
+    for task, state, answer in answers(queue):
+        if state == "busy":
+            queue.later(task)
+            continue
+        done += 1
+        if state == "died":
+            failures.append(Failure(task.name, note_death(task, answer)))
+        elif state != "done":
+            failures.append(Failure(task.name, answer[0], state == "refused", answer[1]))
+        if watch:
+            watch(done, len(failures), len(tasks), answer if state == "done" else None)
+    return failures
+
+
+def threads(count: int) -> dict[str, str]:
+    """Environment of a worker that counts on so many cores, and its BLAS on one, because code that needs more brings
+    its own threads. What the user has set stays."""
+    ours = {"NESCIO_THREADS": str(count)} | dict.fromkeys(BLAS, "1")
+    return {name: value for name, value in ours.items() if name not in os.environ}
+
+
+def one_thread() -> None:
+    """Torch computes on one thread in this process, so that no result depends on how many work."""
+    try:
+        import torch
+    except ImportError:  # tasks without torch need none
+        return
+    torch.set_num_threads(1)
+
+
+# ---- by name
+
+
+def launcher_class(name: str) -> Callable[..., Launcher]:
+    """The launcher of a name; the engine that it stands for is imported only when it starts."""
+    for module in BUILT_IN:
+        import_module(f"nescio.work.{module}")  # importing registers
+    return registry[name]
+
+
+def start(name: str, workers: int, **options: Any) -> Launcher:
+    """The launcher of a name, with so many workers and options of its own."""
+    return launcher_class(name)(workers, **options)

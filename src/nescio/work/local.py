@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,11 +14,18 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from nescio.errors import BadInput
-from nescio.work.launchers import Counts, Failure, Task, attempt, launcher, note_death
-from nescio.work.store import reason_of
-
-BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-PATIENCE = 0.5  # seconds before trying again work that another sweep is doing
+from nescio.work.launchers import (
+    Counts,
+    Failure,
+    Queue,
+    Task,
+    attempt,
+    attempt_packed,
+    follow,
+    launcher,
+    one_thread,
+    threads,
+)
 
 
 @launcher("local")
@@ -44,23 +50,9 @@ class LocalWorkers:
 
     def run(self, tasks: Sequence[Task], watch: Counts | None = None) -> list[Failure]:
         """Does every task once and returns what failed and why."""
-        queue, failures, done = _Queue(tasks), list[Failure](), 0
-        if watch:
-            watch(0, 0, len(tasks), None)
-        for task, state, answer in self._answers(queue):
-            if state == "busy":
-                queue.later(task)
-                continue
-            done += 1
-            if state == "died":
-                failures.append(Failure(task.name, note_death(task, answer)))
-            elif state != "done":
-                failures.append(Failure(task.name, answer[0], state == "refused", answer[1]))
-            if watch:
-                watch(done, len(failures), len(tasks), answer if state == "done" else None)
-        return failures
+        return follow(tasks, self._answers, watch)
 
-    def _answers(self, queue: _Queue) -> Iterator[tuple[Task, str, Any]]:
+    def _answers(self, queue: Queue) -> Iterator[tuple[Task, str, Any]]:
         """(task, what became of it, why or what it returned), as they come; one put back into the queue comes again."""
         while self.workers == 0 and queue:
             task = queue.next()
@@ -90,31 +82,6 @@ class LocalWorkers:
             self.processes.append(_Worker(self.workers))
             idle.append(self.processes[-1])
         return idle
-
-
-class _Queue:
-    """Tasks in order; those that another sweep is doing come again after a while, behind the others."""
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self.ready = deque(tasks)
-        self.busy: deque[tuple[float, Task]] = deque()
-
-    def __len__(self) -> int:
-        return len(self.ready) + len(self.busy)
-
-    def next(self) -> Task | None:
-        if self.ready:
-            return self.ready.popleft()
-        return self.busy.popleft()[1] if self.busy and self.pause() == 0 else None
-
-    def later(self, task: Task) -> None:
-        self.busy.append((time.monotonic() + PATIENCE, task))
-
-    def pause(self) -> float | None:
-        """Seconds until a task can be tried again; None if no task waits."""
-        if self.ready:
-            return 0.0
-        return max(0.0, self.busy[0][0] - time.monotonic()) if self.busy else None
 
 
 class _Worker:
@@ -161,10 +128,8 @@ class _Worker:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Processes started inside share the cores: each counts on so many, and its BLAS on one, because code that needs
-    more brings its own threads. What the user has set stays."""
-    ours = {"NESCIO_THREADS": str(count)} | dict.fromkeys(BLAS, "1")
-    ours = {name: value for name, value in ours.items() if name not in os.environ}
+    """Processes started inside share the cores: each counts on so many."""
+    ours = threads(count)
     os.environ.update(ours)
     try:
         yield
@@ -185,15 +150,10 @@ def _serve(pipe: Any) -> None:
     """A worker's life: one task after the other, on one thread of torch, so that no result depends on how many work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    try:
-        import torch
-
-        torch.set_num_threads(1)
-    except ImportError:
-        pass  # tasks without torch need none
+    one_thread()
     with suppress(EOFError, OSError):
         while True:
-            pipe.send(_received(pipe))
+            pipe.send(attempt_packed(pipe.recv_bytes()))
 
 
 def _end_with(parent: int) -> None:
@@ -201,13 +161,3 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _received(pipe: Any) -> tuple[str, Any]:
-    try:
-        task = pipe.recv()
-    except (EOFError, OSError):
-        raise
-    except Exception as error:  # a plug-in that cannot be imported here, say
-        return "failed", (reason_of(error), type(error).__name__)
-    return attempt(task)

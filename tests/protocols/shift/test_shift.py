@@ -254,6 +254,44 @@ def test_what_has_no_room_is_computed_again(monkeypatch, context, study):
     assert len(predict._kept) == 1  # full
 
 
+# ---- published files
+
+
+def test_published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
+    context = Context(Store(tmp_path / "store"), device="cpu")
+    rng, n = np.random.default_rng(0), 30
+    labels = np.arange(2 * n) % 3
+    images = (80 * labels[:, None, None, None] + rng.integers(0, 60, (2 * n, 8, 8, 3))).astype(np.uint8)
+    clean = {"x_train": images[:n], "y_train": labels[:n], "y_test": labels[n:]}
+    np.savez(tmp_path / "clean.npz", **clean, x_test=images[n:])
+    (tmp_path / "C").mkdir()
+    np.save(tmp_path / "C" / "labels.npy", np.tile(labels[n:], 5))
+    files = {name: rng.integers(0, 256, (5 * n, 8, 8, 3), np.uint8) // 2 + np.tile(images[n:], (5, 1, 1, 1)) // 2
+             for name in PLAN.corruptions}  # fmt: skip
+    for name, array in files.items():
+        np.save(tmp_path / "C" / f"{name}.npy", array)
+    data = f"npz:{tmp_path / 'clean.npz'}"
+    plan = replace(PLAN, methods=("erm",), runs=1, strengths=1, members=(), data=data, corrupted=str(tmp_path / "C"))
+    plan = replace(plan, training=replace(plan.training, batch=8), reaches=None)
+    found = run(plan, context)
+    (trial,) = steps.trials_of(plan, {"erm": 0})[0]
+    for name, array in files.items():
+        for severity in plan.severities:
+            other = tmp_path / f"{name}-{severity}.npz"
+            np.savez(other, **clean, x_test=array[(severity - 1) * n : severity * n])
+            step = predict_step(trained(trial), ImageSet(f"npz:{other}"), keeping=steps.KEEPING)
+            step.run(context)
+            u, wrong = by_hand([load_dump(step, context.store)])
+            facts = {"condition": name, "level": severity, "split": "test"}
+            assert 0 < wrong.mean() < 1 and value(found, **facts, metric="accuracy") == pytest.approx(1 - wrong.mean())
+            expected = metrics.raulc(u, wrong)
+            assert value(found, **facts, metric="raulc", measure="entropy") == pytest.approx(expected, abs=1e-6)
+    again = run(replace(plan, networks=(f"store:{train_step(trial).key}",)), context)
+    assert [row["value"] for row in again.rows] == [row["value"] for row in found.rows]
+    with pytest.raises(BadInput, match="no corruption named"):
+        run(replace(plan, corruptions=("rain",)), context)
+
+
 # ---- networks that did not learn
 
 

@@ -205,7 +205,7 @@ def test_the_neighbour_of_a_crop_is_right_when_it_is_its_own_image():
 
 def test_crops_and_human_votes_of_a_network(study, context, votes):
     own = network(study, context, "simclr")
-    images = ImageSet(votes, "outside")
+    images = ImageSet(f"part:{votes}#0-3", "outside")
     whole, crop = (dump(own, context, replace(images, change=change)) for change in (None, Crop()))
     u, u_crop = (-np.linalg.norm(each.embeddings.astype(float), axis=1) for each in (whole, crop))
     facts = {"method": "simclr", "trial": 0, "data_seed": 0, "target": votes, "split": "human", "measure": "norm"}
@@ -418,9 +418,11 @@ def test_the_paper_preset_is_the_paper():
     assert paper.shots == (1, 2, 5, 10) and len(paper.human) == 5
     budget = {(m, b): steps.budget(paper, m, b) for m in ("erm", "infonce", "hib") for b in paper.backbones}
     batches = {key: (own.accumulate, own.batch // own.accumulate) for key, own in budget.items()}
-    assert batches["erm", "resnet50"] == (16, 128) and batches["infonce", VIT] == batches["hib", "resnet50"] == (21, 96)
+    assert batches["erm", "resnet50:max"] == (16, 128) and batches["infonce", VIT] == batches[
+        "hib", "resnet50:max"
+    ] == (21, 96)
     assert batches["hib", VIT] == (43, 48)
-    own = budget["erm", "resnet50"]
+    own = budget["erm", "resnet50:max"]
     assert (own.optimizer, own.epochs, own.flat, own.warmup, own.schedule) == ("lamb", 32, 1.0, 5.0, "cosine")
     assert steps.data_of(paper, VIT) == "imagenet@256"
 

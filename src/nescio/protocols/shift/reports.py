@@ -194,7 +194,7 @@ def by_shift(frame: Frame, own: Frame, key: str, *names: str) -> dict[str, list[
 
 
 @report("shift/table3", needs="rows of segmentation (--task segmentation)")
-def table_3(frame: Frame) -> Made:
+def table_3(frame: Frame) -> Table:
     """Clean mIoU, and mIoU, AUROC and rAULC of pixels over all levels (Postels et al. 2022, Table 3)."""
     frame = pixels(frame)
     ranked = compared(pooled(frame).where(measure=lambda name: name is not None))
@@ -233,17 +233,16 @@ def continuous(frame: Frame) -> list[str]:
 @report("shift/fig3", needs="rows of segmentation under corruptions")
 def figure_3(frame: Frame) -> Made:
     """mIoU, AUROC and rAULC of pixels against severity, every corruption (Postels et al. 2022, Figure 3)."""
-    own = Frame(row for row in shifted(pixels(frame)) if row["condition"] not in continuous(frame))
+    own = shifted(pixels(frame)).without(condition=continuous(frame))
     return Choice("Corruption", by_shift(pixels(frame), own, "fig3", "miou", "auroc", "raulc"))
 
 
 @report("shift/fig4", needs="rows of segmentation under a continuous shift")
 def figure_4(frame: Frame) -> Made:
     """mIoU, AUROC and rAULC of pixels over the levels of every continuous shift (Postels et al. 2022, Figure 4)."""
-    own = Frame(row for row in shifted(pixels(frame)) if row["condition"] in continuous(frame))
-    return [
-        panel for panels in by_shift(pixels(frame), own, "fig4", "miou", "auroc", "raulc").values() for panel in panels
-    ]
+    own = shifted(pixels(frame)).where(condition=continuous(frame))
+    figures = by_shift(pixels(frame), own, "fig4", "miou", "auroc", "raulc")
+    return [panel for side_by_side in figures.values() for panel in side_by_side]
 
 
 @report("shift/levels", needs="rows of segmentation")
@@ -251,15 +250,10 @@ def every_level(frame: Frame) -> Made:
     """mIoU at every level of every shift."""
     made = []
     own = pixels(frame).where(metric="miou")
-    for (name,), part in shifted(own).where(level=lambda level: level is not None).by("condition"):
-        means = Frame([*clean(own), *part.sort("level")]).summarise(
-            [*MODEL, "condition", "level", "metric"], ["data_seed"]
-        )
-        heads = [
-            Head(f"{level:g}", where={"condition": name, "level": level})
-            for level in part.sort("level").values("level")
-        ]
-        heads = [Head(CLEAN, where={"condition": CLEAN}), *heads]
+    for (name,), part in shifted(own).where(level=lambda level: level is not None).sort("level").by("condition"):
+        means = Frame([*clean(own), *part]).summarise([*MODEL, "condition", "level", "metric"], ["data_seed"])
+        levels = [Head(f"{level:g}", where={"condition": name, "level": level}) for level in part.values("level")]
+        heads = [Head(CLEAN, where={"condition": CLEAN}), *levels]
         title = f"mIoU at every level: {name.replace('_', ' ')}"
         made.append(table(means, title, lines=("method", *BESIDE), heads=heads, form=decimals(3), around=False))
     return made
@@ -276,12 +270,12 @@ def pictures(study: Study) -> Made:
 
 def _picture(row: Row) -> tuple[bytes, str, str]:
     """A picture, what it shows, and what to say of it."""
-    about = {
-        "prediction": lambda: f"{row['value']:.0%} of the pixels are right",
-        "uncertainty": lambda: f"{row['measure'].replace('_', ' ')}: brighter is less sure",
-    }.get(row["shows"], str)
-    name = row["shows"] if row["shows"] in ("image", "labels") else f"{name_of(row)}: {row['shows']}"
-    return b64decode(row["png"]), name, about()
+    shows, words = row["shows"], ""
+    if shows == "prediction":
+        words = f"{row['value']:.0%} of the pixels are right"
+    elif shows == "uncertainty":
+        words = f"{row['measure'].replace('_', ' ')}: brighter is less sure"
+    return b64decode(row["png"]), f"{name_of(row)}: {shows}" if words else shows, words
 
 
 # ---- beside them

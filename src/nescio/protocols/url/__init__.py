@@ -117,7 +117,7 @@ PRESETS = {
         downstream=("cub200", "cars196", "sop"),
         human=("cifar10h", "benthic", "pig", "turkey", "treeversity1"),
         methods=PAPER,
-        backbones=("resnet50", VIT),
+        backbones=("resnet50:max", VIT),  # embeddings are maxima over the map
         pixels=(224, 256),
         batches=("infonce=21x96", "mc-infonce=21x96", "hib=21x96", f"hib@{VIT}=43x48"),
         trials=10,

@@ -169,7 +169,7 @@ def _criterion(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Cloud:
+class NetworkCloud:
     """A figure of networks as points, for every pair of quantities (x, y)."""
 
     name: str
@@ -180,23 +180,23 @@ class Cloud:
 
 
 CLOUDS = (
-    Cloud("fig2", ((RECALL, DOWN),), "Good embeddings and good uncertainty", BY_AREA),
-    Cloud(
+    NetworkCloud("fig2", ((RECALL, DOWN),), "Good embeddings and good uncertainty", BY_AREA),
+    NetworkCloud(
         "fig4",
         ((("r_auroc", "upstream"), DOWN), (("crop_agreement", "upstream"), DOWN)),
         "Does upstream tell what happens downstream?",
     ),
-    Cloud(
+    NetworkCloud(
         "fig5",
         ((("r_auroc", "human"), ("human_alignment", "human")), (("r_auroc", "human"), ("crop_agreement", "human"))),
         "Does R-AUROC go with human and with made uncertainty?",
     ),
-    Cloud("fig7", ((RECALL, DOWN),), "R@1 and R-AUROC of all hyper-parameters, convolutions", None, False),
-    Cloud("fig8", ((RECALL, DOWN),), "R@1 and R-AUROC of all hyper-parameters, transformers", None, True),
+    NetworkCloud("fig7", ((RECALL, DOWN),), "R@1 and R-AUROC of all hyper-parameters, convolutions", None, False),
+    NetworkCloud("fig8", ((RECALL, DOWN),), "R@1 and R-AUROC of all hyper-parameters, transformers", None, True),
 )
 
 
-def clouds(frame: Frame, spec: Cloud) -> Made:
+def clouds(frame: Frame, spec: NetworkCloud) -> Made:
     made = []
     for place, (x, y) in enumerate(spec.pairs):
         points = networks(frame, x, y, criterion=spec.criterion)

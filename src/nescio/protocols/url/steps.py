@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from nescio import datasets, measures
 from nescio.datasets.images import ImageSet, absolute
-from nescio.datasets.retrieval import disjoint, part_spec, shots_spec
+from nescio.datasets.retrieval import disjoint, in_size, load_whole, part_spec, shots_spec
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, trained, with_weights
@@ -101,10 +101,7 @@ def downstream(text: str, plan: Plan, root: str | None) -> Downstream:
 
 def divided(data: str, plan: Plan, root: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(validation classes, test classes) of a set: its own division by classes, or the first and the other ones."""
-    try:
-        dataset = datasets.load(data, root)
-    except BadInput:
-        dataset = datasets.load(data, root, "all")  # without training images
+    dataset = load_whole(data, root)
     train, test = (sorted(set(part.labels.tolist())) for part in (dataset.train, dataset.test))
     if train and disjoint(dataset):
         return tuple(train[len(train) // 2 :]), tuple(test)
@@ -180,10 +177,16 @@ def step_of(network: Network, plan: Plan, sets: Sequence[Downstream], root: str 
             for split in splits
             if getattr(each, split)
         },
-        human={name: ImageSet(absolute(name), "outside", limit=plan.limit) for name in plan.human},
+        human={name: human(absolute(name), plan, root) for name in plan.human},
     )
     names = own_scores(network.trial.method if network.trial else None)
     return evaluate_step(network, targets, (*names, *plan.measures), plan, root)
+
+
+def human(data: str, plan: Plan, root: str | None) -> ImageSet:
+    """The test images of a set with human votes."""
+    classes = range(len(load_whole(data, root).classes))
+    return ImageSet(part_spec(data, classes), "outside", limit=plan.limit)
 
 
 # ---- search (§3.2, appendix B)
@@ -295,7 +298,8 @@ def labelled(
     first: Trial, each: Downstream, shots: int | None, plan: Plan, root: str | None, start: str | None
 ) -> tuple[Network, Targets]:
     """The network that learns further from labelled images of the test classes, and their other images."""
-    data = shots_spec(each.data, each.test, shots, first.data_seed)
+    size = datasets.load(first.data, root).size
+    data = shots_spec(in_size(each.data, size, root), each.test, shots, first.data_seed)
     rows = len(datasets.load(data, root).train)
     batch = max(2, min(first.training.batch, rows))
     training = first.training if batch == first.training.batch else replace(first.training, batch=batch, accumulate=1)

@@ -1,0 +1,103 @@
+"""All post-hoc scores of one test dump: seconds, and peak memory, against pytorch-ood's detectors where it is installed.
+
+`python benchmarks/bench_posthoc.py 50000 1000 2048` takes rows of train and test, classes and features of its own.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from _table import best_of, show
+
+from nescio import Predictions, measures
+
+LOGITS = "pnorm gen renyi tsallis doctor gradnorm".split()
+FITTED = "mds mds_plus rmds rmds_plus residual vim fdbd nci she kl_matching nnguide sirc react scale ash dice".split()
+PEERS = {"mds": "Mahalanobis", "rmds": "RMD", "vim": "ViM", "she": "SHE", "kl_matching": "KLMatching", "gen": "GEN",
+         "dice": "DICE", "fdbd": "fDBD"}  # fmt: skip
+
+
+def network(seed: int, rows: int, classes: int, features: int) -> Predictions:
+    """What a network with a ReLU before its last layer says, in float32."""
+    weight = (np.random.default_rng(0).normal(size=(classes, features)) / np.sqrt(features)).astype(np.float32)
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(classes, size=rows)
+    embeddings = np.maximum(rng.standard_normal((rows, features), np.float32) + 8 * weight[labels], 0)
+    return Predictions(labels=labels, embeddings=embeddings, logits=embeddings @ weight.T + np.float32(0.1))
+
+
+def ours(train: Predictions, test: Predictions) -> dict[str, tuple[float, Any]]:
+    """Score → (seconds, u); what they share is paid by the first that needs it."""
+    made = {}
+    for name in LOGITS:
+        made[name] = best_of(lambda name=name: getattr(measures, name)(test), 1)  # type: ignore[misc]
+    for name in FITTED:
+        made[name] = best_of(lambda name=name: getattr(measures, name)(train)(test), 1)  # type: ignore[misc]
+    return made
+
+
+def theirs(name: str, train: Predictions, test: Predictions) -> tuple[float, Any]:
+    """The same score by pytorch-ood, from the same features, logits, weights and labels."""
+    import torch
+    from pytorch_ood import detector
+
+    layer = measures.recover_classifier(train)
+    w, b = torch.tensor(layer.weight, dtype=torch.float32), torch.tensor(layer.bias, dtype=torch.float32)
+    head = torch.nn.Linear(w.shape[1], w.shape[0])
+    head.weight.data, head.bias.data = w, b
+    f, z, y = torch.tensor(train.embeddings), torch.tensor(train.logits[:, 0]), torch.tensor(train.labels)  # type: ignore[index]
+    g, t = torch.tensor(test.embeddings), torch.tensor(test.logits[:, 0])  # type: ignore[index]
+    start = time.perf_counter()
+    with torch.no_grad():
+        if name == "GEN":
+            u = detector.GEN(None, M=min(100, t.shape[1])).predict_logits(t)
+        elif name == "KLMatching":
+            u = detector.KLMatching(None).fit_logits(z, y).predict_logits(t)
+        else:
+            made = {
+                "Mahalanobis": lambda: detector.Mahalanobis(None),
+                "RMD": lambda: detector.RMD(None),
+                "ViM": lambda: detector.ViM(None, min(1000, w.shape[1] // 2), w, b),
+                "SHE": lambda: detector.SHE(None, head),
+                "DICE": lambda: detector.DICE(None, w, b, 0.9),
+                "fDBD": lambda: detector.fDBD(None, head),
+            }[name]()
+            u = made.fit_features(f, y).predict_features(g)
+    return time.perf_counter() - start, u.numpy()
+
+
+def run(rows: int = 10_000, classes: int = 100, features: int = 512) -> list[dict[str, Any]]:
+    train, test = network(1, rows, classes, features), network(2, rows, classes, features)
+    dumps = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    own = ours(train, test)
+    work = f"{rows:,} × {classes:,} test rows, {features:,} features, as many training rows"
+    seconds = sum(took for took, _ in own.values())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    slowest = sorted(own, key=lambda name: -own[name][0])[:6]
+    note = f"peak {peak:.2f} GB, {dumps:.2f} GB before; " + ", ".join(f"{name} {own[name][0]:.1f} s" for name in slowest)
+    lines = [{"work": f"{len(own)} post-hoc scores, {work}", "ours_s": seconds, "note": note}]
+    if find_spec("pytorch_ood") is None:
+        return lines
+    total, alone = 0.0, 0.0
+    for name, peer in PEERS.items():
+        took, u = theirs(peer, train, test)
+        fresh_train, fresh_test = network(1, rows, classes, features), network(2, rows, classes, features)
+        f = getattr(measures, name)
+        mine, _ = best_of(lambda f=f: f(fresh_test) if name in LOGITS else f(fresh_train)(fresh_test), 1)  # type: ignore[misc]
+        agree = np.corrcoef(np.argsort(np.argsort(u)), np.argsort(np.argsort(own[name][1])))[0, 1]
+        total, alone = total + took, alone + mine
+        lines.append({"work": f"{name}, by itself", "peer": f"pytorch-ood {peer}", "peer_s": took, "ours_s": mine,
+                      "ratio": took / mine, "note": f"rank correlation {agree:.6f}"})  # fmt: skip
+    shared = sum(own[name][0] for name in PEERS)
+    lines.append({"work": "these eight in one evaluation", "peer": "pytorch-ood", "peer_s": total, "ours_s": shared,
+                  "ratio": total / shared, "target": 3.0, "note": f"{total / alone:.2f} each by itself"})  # fmt: skip
+    return lines
+
+
+if __name__ == "__main__":
+    show(run(*map(int, sys.argv[1:])))

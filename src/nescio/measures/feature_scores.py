@@ -1,0 +1,391 @@
+"""Post-hoc scores of embeddings and logits that notice what is out of distribution, fitted on training rows.
+
+All are float64 and work in row blocks. What several of them need (means and scatter of the reference, the last layer,
+distances, the residual) is computed once and kept on the dump. f is the embedding, f̂ = f/‖f‖, z the logits (their mean
+over draws), ŷ = argmax z. Several networks: `over_members`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.nearest import points
+from nescio.arrays.parallel import one_blas_thread
+from nescio.errors import BadInput, Undefined
+from nescio.measures._density import (
+    _classes_of,
+    _doubles,
+    _each,
+    _embeddings,
+    _parts,
+    _unit,
+    class_distances,
+    mahalanobis,
+    moments,
+)
+from nescio.measures._neighbours import NeighbourDistance
+from nescio.measures._softmax import mean_probs, summary
+from nescio.measures._spec import kept, measure, registry
+from nescio.measures.classifier import logits_of, recover_classifier
+from nescio.measures.logit_scores import distance_to_uniform
+from nescio.predictions import Predictions
+
+Array = NDArray[Any]
+Fit = Callable[[Predictions], Array]
+BANK_ROWS = 1000  # the least number of reference rows that `nnguide` looks at, where there are as many
+TINY = float(np.finfo(float).tiny)
+
+
+def over_members(name: str, trains: Sequence[Predictions], tests: Sequence[Predictions], **options: Any) -> Array:
+    """u (n,) of an ensemble by a fitted measure: each member's own score, averaged over the members.
+
+    Rows of all tests come in the same order; a member is fitted on its own training rows.
+    """
+    if len(trains) != len(tests) or not tests:
+        raise BadInput(
+            f"There are {len(trains)} training dumps and {len(tests)} test dumps: give one of each a member."
+        )
+    if any(not np.array_equal(test.index, tests[0].index) for test in tests):
+        raise BadInput("The members' test dumps hold other rows, or another order of them: join them first.")
+    part = registry[name]
+    if part.kind not in ("fitted", "plain"):
+        raise BadInput(f"{name} is not a score of one network, so that it has no mean over members.")
+
+    def own(train: Predictions, test: Predictions) -> Array:
+        fitted = part.function(train, **options) if part.kind == "fitted" else partial(part.function, **options)
+        return np.asarray(fitted(test))
+
+    return np.asarray(np.mean([own(*dumps) for dumps in zip(trains, tests, strict=True)], axis=0))
+
+
+def by_blocks(dump: Predictions, score: Callable[[Array, slice], Array], name: str, d: int | None = None) -> Array:
+    """u (n,) from a function of float64 embeddings (b, d) and their rows, block by block on the threads."""
+    embeddings = _embeddings(dump, name, d)
+    with one_blas_thread():
+        made = _each(lambda part: score(_doubles(embeddings, part), part), _parts(embeddings))
+    return np.concatenate(made)
+
+
+def energy_of(dump: Predictions, name: str) -> Array:
+    """(n,) log Σ exp z, averaged over draws."""
+    if dump.logits is None or "energy" not in summary(dump).u:
+        raise Undefined(f"{name} needs unnormalised logits, and this dump has none.")
+    return -summary(dump).u["energy"]
+
+
+# ---- distances to classes
+
+
+@measure("fitted", needs=("embeddings", "labels"), alias="mahalanobis")
+def mds(train: Predictions) -> Fit:
+    """`mahalanobis` by the name that benchmarks of out-of-distribution detection give it. Lee et al. (2018)."""
+    return mahalanobis(train)
+
+
+@measure("fitted", needs=("embeddings", "labels"))
+def mds_plus(train: Predictions) -> Fit:
+    """Squared Mahalanobis distance to the nearest class mean, of embeddings at length one.
+
+    min_c (f̂ − μ_c)ᵀ Σ⁻¹ (f̂ − μ_c), means and the tied covariance of f̂ too. Müller & Hein (2025), Mahalanobis++.
+    """
+    _classes_of(train, "mds_plus")
+    return class_distances(train, unit=True)
+
+
+@measure("fitted", needs=("embeddings", "labels"))
+def rmds(train: Predictions) -> Fit:
+    """How much farther the nearest class mean is than the mean of all rows, by Mahalanobis distance.
+
+    min_c d_c(f) − d_0(f), d_0 with the mean and covariance of all rows. Ren et al. (2021).
+    """
+    _classes_of(train, "rmds")
+    return Relative(class_distances(train))
+
+
+@measure("fitted", needs=("embeddings", "labels"))
+def rmds_plus(train: Predictions) -> Fit:
+    """`rmds` of embeddings at length one. Müller & Hein (2025), relative Mahalanobis++."""
+    _classes_of(train, "rmds_plus")
+    return Relative(class_distances(train, unit=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Relative:
+    """Squared distance to the nearest class mean less that to the mean of all rows."""
+
+    distances: Any
+
+    def __call__(self, predictions: Predictions) -> Array:
+        nearest, whole = self.distances.squares(predictions)
+        return np.asarray(nearest - whole)
+
+
+# ---- outside of the principal space
+
+
+@measure("fitted", needs=("embeddings", "logits"), example={"dims": 4})
+def residual(train: Predictions, dims: int | None = None) -> Fit:
+    """Length of the embedding outside of the principal space of the training rows: ‖Rᵀ(f − o)‖.
+
+    o = −W⁺·b is where all logits are 0; the columns of R are eigenvectors of Σ (f − o)(f − o)ᵀ after the first `dims`
+    (d/2, at most 1000). Wang et al. (2022).
+    """
+    return _residual(train, dims)
+
+
+@measure("fitted", needs=("embeddings", "logits"), example={"dims": 4})
+def vim(train: Predictions, dims: int | None = None) -> Fit:
+    """The residual against the energy, as one more logit: α·‖Rᵀ(f − o)‖ − log Σ_j exp z_j.
+
+    α = mean of the largest logit over mean of the residual, on training rows. Wang et al. (2022), virtual-logit
+    matching.
+    """
+    outside = _residual(train, dims)
+    most = -summary(train).u["max_logit"]
+    alpha = float(most.mean() / max(float(outside(train).mean()), TINY))
+    return lambda test: np.asarray(alpha * outside(test) - energy_of(test, "vim"))
+
+
+def _residual(train: Predictions, dims: int | None) -> Residual:
+    return kept(train, ("residual", dims), lambda: _fit_residual(train, dims))
+
+
+def _fit_residual(train: Predictions, dims: int | None) -> Residual:
+    layer, known = recover_classifier(train), moments(train, "residual")
+    d = layer.weight.shape[1]
+    dims = min(1000, d // 2) if dims is None else dims
+    if not 0 < dims < d:
+        raise BadInput(f"The principal space has {dims} dimensions; it must have from 1 to {d - 1}.")
+    rcond = layer.rounding * max(layer.weight.shape)
+    origin = np.linalg.lstsq(layer.weight, -layer.bias, rcond=rcond)[0]
+    away = known.mean - origin
+    _, axes = np.linalg.eigh(known.total + known.n * np.outer(away, away))
+    return Residual(origin, np.ascontiguousarray(axes[:, : d - dims]))
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """‖Rᵀ(f − o)‖: origin o (d,), axes R (d, d − dims)."""
+
+    origin: Array
+    axes: Array
+
+    def __call__(self, predictions: Predictions) -> Array:
+        return kept(predictions, self, lambda: self._lengths(predictions))
+
+    def _lengths(self, predictions: Predictions) -> Array:
+        def score(f: Array, part: slice) -> Array:
+            return np.asarray(np.linalg.norm((f - self.origin) @ self.axes, axis=1))
+
+        return by_blocks(predictions, score, "residual", len(self.origin))
+
+
+# ---- the last layer
+
+
+@measure("fitted", needs=("embeddings", "logits"))
+def fdbd(train: Predictions) -> Fit:
+    """Minus the mean distance to the decision boundaries, for the distance from the mean of the training rows.
+
+    −mean_{c≠ŷ} (z_ŷ − z_c)/‖w_ŷ − w_c‖ / ‖f − μ‖. Liu & Qin (2024), fast decision boundary detector.
+    """
+    layer, mean = recover_classifier(train), moments(train, "fdbd").mean
+    w = layer.weight
+    squares = (w**2).sum(1)
+    apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * w @ w.T, 0))
+    near = apart <= 1e-7 * np.sqrt(squares.max())  # the class itself, or one that decides as it does
+    inverse = np.where(near, 0, 1 / np.where(near, 1, apart)) / (len(w) - 1)
+
+    def of(test: Predictions) -> Array:
+        energy_of(test, "fdbd")  # refuses probabilities
+
+        def score(f: Array, part: slice) -> Array:
+            z = logits_of(test, part)
+            top = z.argmax(1)
+            gaps = z[np.arange(len(z)), top][:, None] - z
+            return np.asarray(-np.vecdot(gaps, inverse[top]) / np.maximum(np.linalg.norm(f - mean, axis=1), TINY))
+
+        return by_blocks(test, score, "fdbd", len(mean))
+
+    return of
+
+
+@measure("fitted", needs=("embeddings", "logits"))
+def nci(train: Predictions, alpha: float = 1e-3) -> Fit:
+    """Minus how closely the embedding points along the weights of its class, and its length: neural collapse.
+
+    −(w_ŷ·(f − μ)/‖f − μ‖ + α·‖f‖₁). Liu & Qin (2025); α is not tuned here.
+    """
+    layer, mean = recover_classifier(train), moments(train, "nci").mean
+
+    def of(test: Predictions) -> Array:
+        energy_of(test, "nci")
+
+        def score(f: Array, part: slice) -> Array:
+            away = f - mean
+            along = np.vecdot(layer.weight[logits_of(test, part).argmax(1)], away)
+            return np.asarray(-along / np.maximum(np.linalg.norm(away, axis=1), TINY) - alpha * np.abs(f).sum(1))
+
+        return by_blocks(test, score, "nci", len(mean))
+
+    return of
+
+
+@measure("plain", needs=("embeddings", "logits"))
+def gradnorm(predictions: Predictions) -> Array:
+    """Minus the length of the last layer's gradient towards a uniform answer: −‖f‖₁·Σ_j |p_j − 1/c|.
+
+    The closed form of a backward pass. Huang, Geng & Li (2021).
+    """
+    lengths = by_blocks(predictions, lambda f, part: np.abs(f).sum(1), "gradnorm")
+    return np.asarray(-lengths * distance_to_uniform(predictions))
+
+
+# ---- patterns and templates of classes
+
+
+@measure("fitted", needs=("embeddings", "logits", "labels"))
+def she(train: Predictions) -> Fit:
+    """Minus the inner product with the mean embedding of the training rows that are rightly said to be of class ŷ.
+
+    −f·S_ŷ; a class without right rows has no pattern and no similarity. Zhang et al. (2023), simplified Hopfield
+    energy.
+    """
+    embeddings, groups = _classes_of(train, "she")
+    said, labels = summary(train).predicted, train.labels
+    assert labels is not None
+    patterns = np.zeros((train.classes, embeddings.shape[1]))
+    for rows in groups:
+        right = rows[said[rows] == labels[rows]]
+        for part in _parts(embeddings, len(right)):
+            patterns[labels[rows[0]]] += _doubles(embeddings, right[part]).sum(0) / len(right)
+
+    def of(test: Predictions) -> Array:
+        if test.logits is None:
+            raise Undefined("she needs the answer of every row, and there are no logits.")
+        answers = summary(test).predicted
+        return by_blocks(test, lambda f, part: -np.vecdot(f, patterns[answers[part]]), "she", patterns.shape[1])
+
+    return of
+
+
+@measure("fitted", needs=("logits", "labels"))
+def kl_matching(train: Predictions) -> Fit:
+    """Divergence from the most similar mean answer of a class: min_c KL(p ‖ mean p of the training rows of class c).
+
+    Hendrycks et al. (2022), KL matching.
+    """
+    labels = train.labels
+    if labels is None or train.logits is None:
+        raise Undefined("kl_matching needs the answers to labelled training rows.")
+    sums, counts = np.zeros((train.classes, train.classes)), np.zeros(train.classes)
+    for part in train.blocks(1024):
+        known = summary(train).known[part]
+        np.add.at(sums, labels[part][known], mean_probs(train, part)[known])
+        counts += np.bincount(labels[part][known], minlength=train.classes)
+    there = counts > 0
+    logs = np.log(np.maximum(sums[there] / counts[there, None], TINY)).T
+
+    def of(test: Predictions) -> Array:
+        if test.logits is None or test.classes != len(sums):
+            raise Undefined(f"kl_matching needs answers in {len(sums)} classes, those of its reference.")
+
+        def score(part: slice) -> Array:
+            p = mean_probs(test, part)
+            own = (p * np.log(np.maximum(p, TINY))).sum(1)
+            return np.asarray(np.maximum(own - (p @ logs).max(1), 0))
+
+        with one_blas_thread():
+            return np.concatenate(_each(score, test.blocks(1024)))
+
+    return of
+
+
+# ---- neighbours
+
+
+@measure("fitted", needs=("embeddings",), example={"k": 5})
+def knn(train: Predictions, k: int = 50) -> Fit:
+    """Squared distance to the k-th nearest training row, of embeddings at length one: 2 − 2·cos.
+
+    k is 50, or the number of training rows where there are fewer. Sun et al. (2022).
+    """
+    refs = points(_embeddings(train, "knn"), "cosine", "the reference embeddings")
+    if k < 1:
+        raise BadInput(f"k is {k}; it must be a whole number from 1 on.")
+    return KthNeighbour(refs, [min(k, len(refs))], "cosine", False)
+
+
+class KthNeighbour(NeighbourDistance):
+    """Squared distance at length one to the k-th nearest reference."""
+
+    def _mean(self, away: Array) -> Array:
+        return np.asarray(2 * away[:, : self.ks[0]].max(1))
+
+
+@measure("fitted", needs=("embeddings", "logits"), example={"k": 5})
+def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0) -> Fit:
+    """Minus the energy, guided by how near surely known training rows are: −E·mean over the k largest of f̂·f̂_i·E_i.
+
+    E = log Σ_j exp z_j. The f̂_i are a random `share` of the training rows, at least 1000 of them. Park et al. (2023).
+    """
+    embeddings = _embeddings(train, "nnguide")
+    rows = np.arange(len(train)) if train.taught is None else np.flatnonzero(train.taught)
+    size = min(len(rows), max(BANK_ROWS, k, round(share * len(rows))))
+    if k < 1 or not 0 < share <= 1:
+        raise BadInput(f"nnguide looks at k rows from 1 on and a share from 0 to 1, not {k} and {share}.")
+    rows = np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))
+    bank = (_unit(_doubles(embeddings, rows), rows) * energy_of(train, "nnguide")[rows][:, None]).T
+    k = min(k, size)
+
+    def of(test: Predictions) -> Array:
+        energy = energy_of(test, "nnguide")
+
+        def score(f: Array, part: slice) -> Array:
+            near = _unit(f, part.start) @ bank
+            near.partition(size - k, axis=1)
+            return np.asarray(-energy[part] * near[:, size - k :].mean(1))
+
+        return by_blocks(test, score, "nnguide", len(bank))
+
+    return of
+
+
+# ---- confidence and familiarity at once
+
+
+@measure("fitted", needs=("embeddings", "logits"))
+def sirc(train: Predictions, second: Literal["norm", "residual"] = "norm") -> Fit:
+    """Doubt of the answer, raised where the embedding is unlike those of training rows: mistakes and unknown at once.
+
+    log(1 − max p) + log(1 + exp(−b·(S − a))), a = μ − 3σ, b = 1/σ of S on training rows. S is ‖f‖₁, or minus the
+    `residual`. Xia & Bouganis (2022).
+    """
+    if second not in ("norm", "residual"):
+        raise BadInput(f"sirc has no second score named {second!r}. There are: norm, residual.")
+    outside = _residual(train, None) if second == "residual" else None
+
+    def familiar(dump: Predictions) -> Array:
+        if outside is not None:
+            return -outside(dump)
+        return by_blocks(dump, lambda f, part: np.abs(f).sum(1), "sirc")
+
+    known = familiar(train)
+    sigma = float(known.std())
+    if sigma == 0:
+        raise Undefined("sirc needs training rows that differ: their second score is the same for all of them.")
+    start = float(known.mean()) - 3 * sigma
+
+    def of(test: Predictions) -> Array:
+        if "largest" not in summary(test).u:
+            raise Undefined("sirc needs the probability of every answer, and there is none.")
+        doubt = np.log(np.maximum(summary(test).u["largest"], TINY))
+        return np.asarray(doubt + np.logaddexp(0, -(familiar(test) - start) / sigma))
+
+    return of

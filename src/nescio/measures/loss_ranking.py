@@ -1,0 +1,166 @@
+"""A learned score: which of two rows has the larger loss, told from their embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.arrays.parallel import one_blas_thread
+from nescio.errors import BadInput, Undefined
+from nescio.measures._density import _doubles, _each, _embeddings, _parts
+from nescio.measures._softmax import summary
+from nescio.measures._spec import measure
+from nescio.predictions import Predictions
+from nescio.work.progress import track
+
+Array = NDArray[Any]
+WIDTH, MARGIN, SLOPE, FLOOR = 512, 0.1, 0.01, 1e-6  # units of a hidden layer, of the cost, of LeakyReLU, of u
+BETAS, DECAY, EPSILON = (0.8, 0.95), 1e-4, 1e-8  # of AdamW
+WARM_UP = 0.05  # share of the steps in which the rate rises
+ASIDE = 5  # every so many-th row chooses among the steps instead of learning
+LOOKS = 10  # how often it does
+LEAST_ROWS, LEAST_WRONG = 100, 0.001  # fewer rows, or a smaller share of wrong answers, teach nothing
+
+
+@dataclass(frozen=True, eq=False)
+class LossOrder:
+    """u = softplus of a network with two hidden layers on the embedding; only its order means something."""
+
+    shift: Array  # (d,) mean and …
+    scale: Array  # (d,) … one over the deviation of the embeddings that it learnt from
+    layers: Sequence[Array]  # W₁ (d, 512), b₁, W₂ (512, 512), b₂, W₃ (512, 1), b₃
+
+    def __call__(self, predictions: Predictions) -> Array:
+        embeddings = _embeddings(predictions, "loss_order", len(self.shift))
+
+        def score(part: slice) -> Array:
+            x = (_doubles(embeddings, part) - self.shift) * self.scale
+            return _forward(self.layers, x)[-1]
+
+        return np.concatenate(_each(score, _parts(embeddings)))
+
+    def save(self, path: str | Path) -> Path:
+        """Writes an .npz file."""
+        goal = Path(path)
+        if goal.suffix != ".npz":
+            raise BadInput(f"{goal} ends in {goal.suffix or 'nothing'}; a loss order is kept as .npz.")
+        layers = {f"layer{number}": layer for number, layer in enumerate(self.layers)}
+        np.savez(goal, allow_pickle=False, shift=self.shift, scale=self.scale, **layers)
+        return goal
+
+    @staticmethod
+    def load(path: str | Path) -> LossOrder:
+        """Reads what `save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = dict(file)
+            return LossOrder(arrays["shift"], arrays["scale"], [arrays[f"layer{number}"] for number in range(6)])
+        except (OSError, ValueError, KeyError) as error:
+            raise BadInput(f"{path} does not hold a loss order that nescio wrote.") from error
+
+
+@measure("tuned", needs=("embeddings", "logits", "labels"), example={"steps": 100})
+def loss_order(
+    rows: Predictions, *, steps: int = 600, batch: int = 256, rate: float = 1e-3, seed: int = 0
+) -> LossOrder:
+    """A small network on the embedding that learns which of two rows has the larger loss, on held-out rows.
+
+    Rows of a batch are paired, and a pair with losses ℓ costs max(0, 0.1 − s·(u₁ − u₂)), s = 1 if ℓ₁ > ℓ₂ else −1. Two
+    hidden layers of 512, AdamW, a rate that rises and then falls by a cosine; a fifth of the rows chooses among the
+    steps. Rows whose loss was trained to zero teach nothing and are refused: give rows that the network was not trained
+    on. Kirchhof et al. (2024), pretrained visual uncertainties, without their augmented images.
+    """
+    embeddings = _embeddings(rows, "loss_order")
+    if rows.logits is None or rows.labels is None:
+        raise Undefined("loss_order learns from losses, which need logits and labels.")
+    if steps < 1 or batch < 2 or rate <= 0:
+        raise BadInput(
+            f"loss_order needs steps from 1, batches from 2 rows and a rate above 0, not {steps}, {batch}, {rate}."
+        )
+    known, answers = np.flatnonzero(summary(rows).known), summary(rows).answers()
+    if len(known) < LEAST_ROWS:
+        raise Undefined(f"loss_order learns from {LEAST_ROWS} labelled rows or more, and there are {len(known)}.")
+    if answers.wrong.mean() < LEAST_WRONG:
+        raise Undefined(
+            f"{100 * (1 - answers.wrong.mean()):.4g} % of the answers are right: the loss of these rows was trained to "
+            "zero, so that its order means nothing. Fit loss_order on rows that the network was not trained on."
+        )
+    x = _doubles(embeddings, known)
+    shift, deviation = x.mean(0), x.std(0)
+    scale = np.where(deviation > 0, 1 / np.where(deviation > 0, deviation, 1), 0)
+    x = ((x - shift) * scale).astype(np.float32)
+    layers = _learn(x, answers.log_loss, steps, batch, rate, np.random.default_rng(seed))
+    return LossOrder(shift, scale, [layer.astype(np.float64) for layer in layers])
+
+
+@one_blas_thread()
+def _learn(x: Array, losses: Array, steps: int, batch: int, rate: float, rng: np.random.Generator) -> list[Array]:
+    """The layers, float32, of the step with the lowest cost on the rows aside."""
+    order = rng.permutation(len(x))
+    aside, own = order[::ASIDE], np.delete(order, np.s_[::ASIDE])
+    sizes = (x.shape[1], WIDTH, WIDTH, 1)
+    layers: list[Array] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [rng.normal(0, np.sqrt(2 / inputs), (inputs, outputs)), np.zeros(outputs)]
+    layers = [layer.astype(np.float32) for layer in layers]
+    first, second = ([np.zeros_like(layer) for layer in layers] for _ in range(2))
+    best, least = layers, np.inf
+    rate *= float(np.sqrt(batch / 256))
+    for step in track(range(1, steps + 1), "loss order"):
+        rows = rng.choice(own, min(batch, len(own)) // 2 * 2, replace=False)
+        gradients = _gradients(layers, x[rows], losses[rows])
+        now = rate * min(1, step / (WARM_UP * steps)) * 0.5 * (1 + np.cos(np.pi * step / steps))
+        layers = [_adam(*each, step, now) for each in zip(layers, gradients, first, second, strict=True)]
+        if step % max(1, steps // LOOKS) == 0:
+            cost = _cost(_forward(layers, x[aside])[-1], losses[aside])[0]
+            best, least = (layers, cost) if cost < least else (best, least)
+    return best
+
+
+def _adam(layer: Array, gradient: Array, first: Array, second: Array, step: int, rate: float) -> Array:
+    """One step of AdamW; the moments are changed in place."""
+    for moment, value, beta in ((first, gradient, BETAS[0]), (second, gradient**2, BETAS[1])):
+        moment *= beta
+        moment += (1 - beta) * value
+    size = np.sqrt(second / (1 - BETAS[1] ** step)) + EPSILON
+    decayed = layer * np.float32(1 - rate * DECAY)
+    return np.asarray(decayed - np.float32(rate / (1 - BETAS[0] ** step)) * first / size, np.float32)
+
+
+def _forward(layers: Sequence[Array], x: Array) -> list[Array]:
+    """The hidden layers (n, 512) twice, the last layer's number (n,), and u (n,)."""
+    w1, b1, w2, b2, w3, b3 = layers
+    h1 = x @ w1 + b1
+    h1 = np.where(h1 > 0, h1, SLOPE * h1)
+    h2 = h1 @ w2 + b2
+    h2 = np.where(h2 > 0, h2, SLOPE * h2)
+    last = (h2 @ w3 + b3)[:, 0]
+    return [h1, h2, last, np.logaddexp(0, last) + FLOOR]
+
+
+def _cost(u: Array, losses: Array) -> tuple[float, Array]:
+    """Mean cost of the pairs (0, 1), (2, 3) …, and its gradient by u (n,)."""
+    pairs = len(u) // 2
+    a, b = u[: 2 * pairs].reshape(-1, 2).T
+    sign = np.where(losses[0 : 2 * pairs : 2] > losses[1 : 2 * pairs : 2], 1.0, -1.0)
+    cost = MARGIN - sign * (a - b)
+    by_u = np.zeros_like(u)
+    by_u[0 : 2 * pairs : 2] = -sign * (cost > 0) / pairs
+    by_u[1 : 2 * pairs : 2] = sign * (cost > 0) / pairs
+    return float(np.maximum(cost, 0).mean()), by_u
+
+
+def _gradients(layers: Sequence[Array], x: Array, losses: Array) -> list[Array]:
+    """Of the mean cost of pairs, by every layer."""
+    _, _, w2, _, w3, _ = layers
+    h1, h2, last, u = _forward(layers, x)
+    by_last = (_cost(u, losses)[1] / (1 + np.exp(-last)))[:, None].astype(x.dtype)
+    by_h2 = by_last @ w3.T * np.where(h2 > 0, np.float32(1), np.float32(SLOPE))
+    by_h1 = by_h2 @ w2.T * np.where(h1 > 0, np.float32(1), np.float32(SLOPE))
+    return [x.T @ by_h1, by_h1.sum(0), h1.T @ by_h2, by_h2.sum(0), h2.T @ by_last, by_last.sum(0)]

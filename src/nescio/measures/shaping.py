@@ -1,0 +1,136 @@
+"""Post-hoc scores that shape the embedding before the last layer reads it again: u = −log Σ_j exp z′_j.
+
+They are made for features that are 0 or more, as after a ReLU, and are undefined for others. W and b are recovered from
+the training rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.errors import BadInput, Undefined
+from nescio.measures._density import _each, _embeddings, _parts, moments
+from nescio.measures._spec import kept, measure
+from nescio.measures.classifier import Classifier, logits_of, recover_classifier
+from nescio.measures.feature_scores import Fit, by_blocks, energy_of
+from nescio.predictions import Predictions
+
+Array = NDArray[Any]
+Shape = Callable[[Array], Array]
+
+
+@measure("fitted", needs=("embeddings", "logits"))
+def react(train: Predictions, quantile: float = 0.9) -> Fit:
+    """Energy after features are cut at a quantile of all training features: z′ = W·min(f, c) + b.
+
+    Sun, Guo & Li (2021), with their 90 %.
+    """
+    layer = _layer(train, "react", quantile)
+    embeddings = _embeddings(train, "react")
+    cut = float(np.quantile(np.asarray(embeddings), quantile))
+    return _reread(layer.weight, layer.bias, lambda f: np.minimum(f, cut), "react")
+
+
+@measure("fitted", needs=("embeddings", "logits"))
+def ash(train: Predictions, quantile: float = 0.9, variant: Literal["s", "b"] = "s") -> Fit:
+    """Energy after the smaller features of a row are set to 0: those below its own quantile.
+
+    "s": what is left is multiplied by exp(s₁/s₂), the sums before and after; "b": it is made equal, with the sum s₁.
+    Djurisic et al. (2023), ASH-S and ASH-B.
+    """
+    if variant not in ("s", "b"):
+        raise BadInput(f"ash has no variant {variant!r}. There are: s, b.")
+    layer = _layer(train, "ash", quantile)
+
+    def shape(f: Array) -> Array:
+        kth = f.shape[1] - _left(f.shape[1], quantile)
+        before = f.sum(1)
+        f = np.where(f >= np.partition(f, kth, axis=1)[:, kth, None], f, 0)
+        if variant == "b":
+            used = f > 0
+            return np.asarray(used * (before / np.maximum(used.sum(1), 1))[:, None])
+        return np.asarray(f * np.exp(_ratio(before, f.sum(1)))[:, None])
+
+    return _reread(layer.weight, layer.bias, shape, "ash")
+
+
+@measure("fitted", needs=("embeddings", "logits"))
+def scale(train: Predictions, quantile: float = 0.85) -> Fit:
+    """Energy after a row is multiplied by exp(s₁/s₂): the sum of its features over that of those above its quantile.
+
+    Then W·f is multiplied too, and no product is needed: z′ = exp(s₁/s₂)·(z − b) + b. Xu et al. (2024).
+    """
+    layer = _layer(train, "scale", quantile)
+
+    def of(test: Predictions) -> Array:
+        _check(test, "scale")
+
+        def score(f: Array, part: slice) -> Array:
+            kth = f.shape[1] - _left(f.shape[1], quantile)
+            top = np.partition(f, kth, axis=1)[:, kth:].sum(1)
+            factor = np.exp(_ratio(f.sum(1), top))
+            return -_log_sum_exp(factor[:, None] * (logits_of(test, part) - layer.bias) + layer.bias)
+
+        return by_blocks(test, score, "scale", layer.weight.shape[1])
+
+    return of
+
+
+@measure("fitted", needs=("embeddings", "logits"), example={"quantile": 0.8})
+def dice(train: Predictions, quantile: float = 0.9) -> Fit:
+    """Energy by the weights that matter alone: those above a quantile of the mean contributions w_cj·mean f_j.
+
+    Sun & Li (2022), with their 90 %.
+    """
+    layer = _layer(train, "dice", quantile)
+    contribution = layer.weight * moments(train, "dice").mean
+    weight = np.where(contribution > np.quantile(contribution, quantile), layer.weight, 0)
+    return _reread(weight, layer.bias, lambda f: f, "dice")
+
+
+def _layer(train: Predictions, name: str, quantile: float) -> Classifier:
+    if not 0 < quantile < 1:
+        raise BadInput(f"The quantile of {name} is {quantile}; it must lie between 0 and 1.")
+    _check(train, name)
+    return recover_classifier(train)
+
+
+def _check(dump: Predictions, name: str) -> None:
+    """Refuses dumps without logits, and features below 0."""
+    energy_of(dump, name)
+    embeddings = _embeddings(dump, name)
+    lowest = kept(dump, "lowest", lambda: min(_each(lambda part: float(embeddings[part].min()), _parts(embeddings))))
+    if lowest < 0:
+        raise Undefined(
+            f"{name} is for features that are 0 or more, as after a ReLU, and these go down to {lowest:.3g}."
+        )
+
+
+def _reread(weight: Array, bias: Array, shape: Shape, name: str) -> Fit:
+    """−log Σ_j exp of W·shape(f) + b."""
+    columns = np.ascontiguousarray(weight.T)
+
+    def of(test: Predictions) -> Array:
+        _check(test, name)
+        return by_blocks(test, lambda f, part: -_log_sum_exp(shape(f) @ columns + bias), name, len(columns))
+
+    return of
+
+
+def _left(d: int, quantile: float) -> int:
+    """How many of d features lie above the quantile."""
+    return max(1, d - round(quantile * d))
+
+
+def _ratio(before: Array, after: Array) -> Array:
+    """s₁/s₂, and 1 for a row of zeros, which nothing changes."""
+    return np.asarray(np.where(after > 0, before / np.where(after > 0, after, 1), 1))
+
+
+def _log_sum_exp(z: Array) -> Array:
+    top = z.max(1)
+    return np.asarray(np.log(np.exp(z - top[:, None]).sum(1)) + top)

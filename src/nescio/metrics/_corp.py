@@ -1,0 +1,185 @@
+"""Reliability without bins: isotonic regression of being right on confidence, and what it makes of the Brier score.
+
+CORP: Dimitriadis, Gneiting & Jordan, Stable reliability diagrams for probabilistic classifiers, PNAS 2021.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.errors import BadInput, Undefined
+from nescio.metrics._answers import Answers, answers, as_whole, checked, top_answers
+from nescio.metrics._calibration import ece, known_confidence, row_blocks
+from nescio.metrics._spec import metric
+
+Array = NDArray[Any]
+LEVEL, RESAMPLES = 0.9, 200  # of the band of a diagram
+
+
+@dataclass(frozen=True, eq=False)
+class CorpCurve:
+    """One entry per distinct confidence, rising.
+
+    confidence  (g,)  p, as claimed
+    count       (g,)  rows
+    share       (g,)  of these rows that are right
+    calibrated  (g,)  q, the rising function of p nearest to the shares: how often it is right
+
+    With y = 1 for a right answer and S the mean of (· − y)², S(p) = mcb − dsc + unc.
+    """
+
+    confidence: Array
+    count: Array
+    share: Array
+
+    @cached_property
+    def calibrated(self) -> Array:
+        return isotonic(self.share, self.count)
+
+    @property
+    def mcb(self) -> float:
+        """Miscalibration S(p) − S(q) ≥ 0."""
+        p, q, y = self.confidence, self.calibrated, self.share
+        return float(np.maximum(self._mean((p - q) * (p + q - 2 * y)), 0))
+
+    @property
+    def dsc(self) -> float:
+        """Discrimination S(ȳ) − S(q) ≥ 0."""
+        return self._mean((self.calibrated - self._mean(self.share)) ** 2)
+
+    @property
+    def unc(self) -> float:
+        """Uncertainty S(ȳ) = ȳ·(1 − ȳ)."""
+        mean = self._mean(self.share)
+        return mean * (1 - mean)
+
+    def _mean(self, values: Array) -> float:
+        return float(values @ self.count / self.count.sum())
+
+
+def isotonic(values: Array, weights: Array) -> Array:
+    """The rising sequence nearest to `values` by weighted squares: pool adjacent violators."""
+    from scipy.optimize import isotonic_regression
+
+    return np.asarray(isotonic_regression(values, weights=weights).x)
+
+
+def corp(confidence: Any, right: Any) -> CorpCurve:
+    """The bin-free reliability diagram of confidences (n,) and truth values (n,)."""
+    values, group, count = np.unique(np.asarray(confidence, np.float64), return_inverse=True, return_counts=True)
+    return CorpCurve(values, count, np.bincount(group, right) / count)
+
+
+def corp_curve(probs: Any, labels: Any = None) -> CorpCurve:
+    """The bin-free reliability diagram of the answers: how often they are right against how sure they are."""
+    return _of_answers(known_confidence(answers(probs, labels)))
+
+
+@lru_cache(maxsize=1)  # three metrics in a row read one curve
+def _of_answers(a: Answers) -> CorpCurve:
+    return corp(a.confidence, a.right)
+
+
+def corp_band(
+    curve: CorpCurve,
+    at: Any = slice(None),
+    kind: Literal["consistency", "confidence"] = "consistency",
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> tuple[Array, Array]:
+    """(low, high) of a diagram, at the entries `at`, pointwise.
+
+    consistency  where the diagram would lie if every confidence were right: drawn around the diagonal
+    confidence   where it would lie if the calibrated confidences were right: drawn around the diagram
+
+    Labels are drawn again, confidences stay. Dimitriadis, Gneiting & Jordan 2021, uncertainty quantification.
+    """
+    if kind not in ("consistency", "confidence"):
+        raise BadInput(f"kind is {kind!r}; it must be 'consistency' or 'confidence'.")
+    if not 0 < level < 1:
+        raise BadInput(f"level is {level}; it must lie between 0 and 1, such as 0.9.")
+    rng = np.random.default_rng(seed)
+    chance = np.clip(curve.confidence if kind == "consistency" else curve.calibrated, 0, 1)
+    drawn = np.stack(
+        [isotonic(rng.binomial(curve.count, chance) / curve.count, curve.count)[at] for _ in range(resamples)]
+    )
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return low, high
+
+
+# ---- metrics
+
+
+@metric("answers", better="lower", prepared=True)
+def mcb(probs: Any, labels: Any = None) -> float:
+    """Miscalibration without bins: how much lower the Brier score of the confidence could be at the same order.
+
+    MCB = S(p) − S(q), S the mean of (· − right)² and q the isotonic regression of being right on the confidence p.
+    MCB − DSC + UNC is that Brier score.
+    """
+    return corp_curve(probs, labels).mcb
+
+
+@metric("answers", better="higher", prepared=True)
+def dsc(probs: Any, labels: Any = None) -> float:
+    """Discrimination: how far the calibrated confidence lowers the Brier score of being right below its base rate.
+
+    DSC = S(ȳ) − S(q), with the letters of `mcb`.
+    """
+    return corp_curve(probs, labels).dsc
+
+
+@metric("answers", better="neither", prepared=True)
+def unc(probs: Any, labels: Any = None) -> float:
+    """Uncertainty of being right, whatever the confidence: ȳ·(1 − ȳ) of the accuracy ȳ.
+
+    UNC = S(ȳ), with the letters of `mcb`.
+    """
+    return corp_curve(probs, labels).unc
+
+
+@metric("answers", better="lower")
+def classwise_mcb(probs: Any, labels: Any) -> float:
+    """Mean over all classes of the miscalibration (MCB) of that class's own probability.
+
+    (1/c) Σ_j MCB of p_j against [label is j].
+    """
+    probs, labels = checked(probs, labels)
+    return float(np.mean([corp(column, labels == label).mcb for label, column in enumerate(probs.T)]))
+
+
+def top_k(parts: Iterable[tuple[Array, Array]], k: int) -> Answers:
+    """Answers of k classes at once, of (probs, labels) in row blocks: right if the label is among the k most probable,
+    and as sure as these are together."""
+    k = as_whole(k, "k", 1)
+    right, confidence = [], []
+    for probs, labels in parts:
+        c = probs.shape[1]
+        if k > c:
+            raise Undefined(f"There are {c} classes, so there is no top {k}.")
+        right.append(answers(probs, labels).rank < k)
+        top = np.partition(probs, c - k, axis=1)[:, c - k :]
+        confidence.append(np.minimum(top.sum(1, dtype=np.float64), 1.0))
+    return top_answers(np.concatenate(right), np.concatenate(confidence))
+
+
+@metric("answers", better="lower", at={"k": (5,)})
+def top_k_ece(probs: Any, labels: Any, k: int = 5) -> float:
+    """ECE of the k most probable classes together: how often the label is among them against their summed probability.
+
+    `ece` with the bins of confidence Σ_{j ≤ k} p_(j).
+    """
+    return ece(top_k(row_blocks(*checked(probs, labels)), k))
+
+
+@metric("answers", better="lower", at={"k": (5,)})
+def top_k_mcb(probs: Any, labels: Any, k: int = 5) -> float:
+    """Miscalibration (MCB) of the k most probable classes together, as in `top_k_ece`."""
+    return mcb(top_k(row_blocks(*checked(probs, labels)), k))

@@ -1,0 +1,105 @@
+"""Selective classification where some rows are out of distribution (SCOD): such a row is a failure if it is answered.
+
+The share of out-of-distribution rows in a test set is an accident of its making. Here it is stated, and a row counts
+as often as that share wants: with n rows in distribution, m outside and a share π of the latter, rows in distribution
+count m·(1 − π) times and the others n·π times, in lowest terms. Copies of a row are tied. At π = m/(n + m) every row
+counts once, and the numbers are those of all rows together. Source: Xia & Bouganis 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nescio.errors import BadInput
+from nescio.metrics._ranking import Array, Ranking, as_classes, as_scores, as_share, ranking
+from nescio.metrics._selective import augrc, aurc
+from nescio.metrics._spec import metric
+
+SHARE = 0.5  # of out-of-distribution rows, unless another is stated
+PRICES = tuple(i / 50 for i in range(1, 51))  # of withholding an answer, at which a cost curve is drawn
+MOST_ROWS = 1 << 62  # with their copies, so that they can be counted
+
+
+class Mixture:
+    """In-distribution and out-of-distribution rows in order of u, mixed at a stated share of the latter.
+
+    u (n,), wrong (n,), u_out (m,)
+    """
+
+    def __init__(self, u: Any, wrong: Any, u_out: Any, share: float = SHARE) -> None:
+        inside, outside, self._wrong = as_scores(u), as_scores(u_out, "u_out"), as_classes(wrong, "wrong")
+        if len(inside) != len(self._wrong):
+            raise BadInput(f"u has {len(inside)} rows, wrong has {len(self._wrong)}: they must describe the same rows.")
+        part = as_share(share, "share")
+        if not 0 < part < 1:
+            raise BadInput(f"share is {share}; a mixture needs rows of both kinds, a share above 0 and below 1.")
+        self.n, self.m = len(inside), len(outside)
+        self._in_copies, self._out_copies = (self.m * (1 - part) / (self.n * part)).as_integer_ratio()
+        if self.n * self._in_copies + self.m * self._out_copies >= MOST_ROWS:
+            raise BadInput(f"share is {share}; so many rows need one with fewer digits, such as {float(share):.2f}.")
+        self._values, group = np.unique(np.concatenate([inside, outside]), return_inverse=True)
+        self._inside, self._outside = group[: self.n], group[self.n :]
+
+    def ranking(self, counts: Any = None) -> Ranking:
+        """Right answers against failures; `counts` (n + m,) says how often each row was drawn, once unless given."""
+        counts = np.ones(self.n + self.m) if counts is None else np.asarray(counts)
+        own, others = counts[: self.n], counts[self.n :]
+        outside = self._count(self._outside, others) * self._out_copies
+        rows = self._count(self._inside, own) * self._in_copies
+        errors = self._count(self._inside, own * self._wrong) * self._in_copies
+        return Ranking.from_groups(self._values, rows + outside, errors + outside)
+
+    def _count(self, groups: Array, counts: Array) -> Array:
+        return np.bincount(groups, counts, len(self._values)).astype(np.int64)
+
+
+def cost_curve(u: Any, wrong: Any = None, prices: Any = PRICES) -> tuple[Array, Array]:
+    """(prices, costs): what a row costs at the best threshold, for every price of withholding an answer.
+
+    A failure that is answered costs 1, a row that is withheld costs d:
+    min over thresholds of P(answered and a failure) + d·P(withheld). Chow 1970; answering all or nothing costs the
+    smaller of d and the share of failures.
+    """
+    r = ranking(u, wrong, "wrong")
+    prices = np.asarray(prices, np.float64)
+    if prices.ndim != 1 or not ((prices >= 0) & (prices <= 1)).all():
+        raise BadInput("prices must be numbers from 0 to 1: what withholding costs, where a failure costs 1.")
+    failed, withheld = np.append(0, r.hits) / r.n, 1 - np.append(0, r.ends) / r.n
+    return prices, np.array([float((failed + price * withheld).min()) for price in prices])
+
+
+def _cost(r: Ranking, price: float = 0.1) -> float:
+    return float(cost_curve(r, prices=[float(as_share(price, "price"))])[1][0])
+
+
+OF_MIXTURES: Mapping[str, Callable[..., float]] = {"scod_aurc": aurc, "scod_augrc": augrc, "scod_cost": _cost}
+
+
+@metric("mixture", better="lower")
+def scod_aurc(u: Any, wrong: Any, u_out: Any, share: float = SHARE) -> float:
+    """AURC where out-of-distribution rows are failures too, at a stated share of them.
+
+    (1/N)·Σᵢ Eᵢ/i over the N rows of the mixture, E counting wrong answers and out-of-distribution rows.
+    """
+    return aurc(Mixture(u, wrong, u_out, share).ranking())
+
+
+@metric("mixture", better="lower")
+def scod_augrc(u: Any, wrong: Any, u_out: Any, share: float = SHARE) -> float:
+    """AUGRC where out-of-distribution rows are failures too, at a stated share of them.
+
+    (1/N)·Σᵢ Eᵢ/N over the N rows of the mixture, E counting wrong answers and out-of-distribution rows.
+    """
+    return augrc(Mixture(u, wrong, u_out, share).ranking())
+
+
+@metric("mixture", better="lower", at={"price": (0.1, 0.3)})
+def scod_cost(u: Any, wrong: Any, u_out: Any, price: float = 0.1, share: float = SHARE) -> float:
+    """Cost of a row at the best threshold: 1 for a wrong answer or an answer out of distribution, `price` for none.
+
+    min over thresholds of P(answered and a failure) + price·P(withheld), at a stated share of out-of-distribution rows.
+    """
+    return _cost(Mixture(u, wrong, u_out, share).ranking(), price)

@@ -1,0 +1,93 @@
+"""Transfer: R@1, R-AUROC and intervals are the metrics themselves; the choice of a score needs no labels."""
+
+import numpy as np
+import pytest
+
+import nescio
+from nescio import BadInput, Predictions, Undefined
+from nescio.analysis.transfer import GALLERY, IMAGE, told_apart, transfer
+from nescio.metrics import r_auroc, recall_at_1
+from nescio.report.frame import Frame
+from nescio.report.transfers import transfer_sentences, transfer_story, transfer_tables
+
+CENTRES = np.random.default_rng(9).normal(size=(24, 12))
+
+
+def seen(classes, seed, n=240, spread=0.7):
+    """A network's dump for images of some of 24 kinds; it learnt the first eight."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(classes, n)
+    embeddings = (CENTRES[labels] + spread * rng.normal(size=(n, 12))).astype(np.float32)
+    return Predictions(embeddings=embeddings, logits=embeddings @ CENTRES[:8].T, labels=labels, taught=False)
+
+
+def moved(dump, seed):
+    shift = np.random.default_rng(seed).normal(size=dump.embeddings.shape)
+    return Predictions(embeddings=dump.embeddings + 0.3 * shift.astype(np.float32))
+
+
+@pytest.fixture
+def dump():
+    own = seen(range(8, 24), 0)
+    return own.replace(scores={"mine": np.random.default_rng(1).random(len(own))})
+
+
+def test_rows_are_the_metrics_with_intervals_and_scores_stand_apart(dump):
+    result = transfer(dump, [moved(dump, 1), moved(dump, 2)], resamples=200)
+    frame = Frame(result.rows)
+    assert frame.where(metric="recall_at_1").one("value") == recall_at_1(dump.embeddings, dump.labels)
+    for row in frame.where(metric="r_auroc"):
+        assert row["value"] == r_auroc(dump.embeddings, dump.labels, result.u[row["measure"]])
+        assert row["low"] <= row["value"] <= row["high"]
+    assert set(frame.where(condition=GALLERY).values("measure")) == {
+        "gallery_margin", "gallery_consistency", "gallery_doubt",
+    }  # fmt: skip
+    assert {"entropy", "norm", "mine"} <= set(frame.where(condition=IMAGE).values("measure"))
+    image, gallery = transfer_tables(result)
+    assert "entropy" in str(image.lines) and "gallery" not in str(image.lines)
+    assert len(gallery.lines) == 3
+
+
+def test_the_entropy_is_used_where_images_cannot_be_told_from_what_was_learnt(dump):
+    reference = seen(range(8), 5)
+    at_home = seen(range(8), 6)
+    choose = [transfer(rows, [moved(rows, 1)], reference=reference, resamples=0) for rows in (at_home, dump)]
+    assert [each.use for each in choose] == ["entropy", "gallery_doubt"]
+    assert "unlike" in choose[1].why and "unlike" not in choose[0].why
+    unlabelled = transfer(at_home.replace(labels=None), reference=reference, resamples=0)
+    assert unlabelled.use == "entropy" and not unlabelled.rows  # labels had no part in it
+    assert transfer(at_home, resamples=0).use == "gallery_margin"  # without a reference and without views
+
+
+def test_two_samples_of_one_set_cannot_be_told_apart(dump):
+    assert 0.4 < told_apart(seen(range(8), 3, 500), seen(range(8), 4, 300)) < 0.6
+    assert told_apart(seen(range(8), 3), dump) > 0.9
+    with pytest.raises(Undefined, match="has none"):
+        told_apart(dump, Predictions(labels=[0]))
+
+
+def test_without_logits_or_labels_it_says_what_it_can(dump):
+    bare = Predictions(embeddings=dump.embeddings)
+    result = transfer(bare)
+    assert result.use == "gallery_margin" and not result.rows and "no labels" in result.notes[0]
+    assert set(result.u) == {"norm", "gallery_margin"} and "entropy" in result.reasons
+    assert transfer_sentences(result)[0].startswith("Use gallery_margin")
+    with pytest.raises(BadInput, match="--bootstrap"):
+        transfer(bare, resamples=-1)
+
+
+def test_the_page_has_both_kinds_of_scores(dump):
+    story = transfer_story(transfer(dump, [moved(dump, 1)], name="mine", resamples=0))
+    titles = [section.title for section in story.sections]
+    assert titles[:2] == ["Scores that see the image alone", "Scores that see the gallery"]
+    assert "R@1" in story.lead[0]
+
+
+def test_four_lines_of_python(dump):
+    """What docs/transfer.md shows, after Algorithm 1 of the paper."""
+    embeddings, labels, u = dump.embeddings, dump.labels, dump.scores["mine"]
+    mine = nescio.Predictions(embeddings=embeddings, labels=labels, scores={"mine": u}, taught=False)
+    result = nescio.transfer(mine)
+    by_score = {row["measure"]: row["value"] for row in result.rows}
+    assert by_score["mine"] == r_auroc(embeddings, labels, u)
+    assert by_score[None] == recall_at_1(embeddings, labels)

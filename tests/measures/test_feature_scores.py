@@ -1,0 +1,300 @@
+"""Post-hoc scores of embeddings and logits: every one against a plain loop in float64."""
+
+import math
+
+import numpy as np
+import pytest
+
+from nescio import BadInput, Predictions, Undefined, measures, scorecard
+from nescio.measures import recover_classifier
+
+D, C = 8, 3
+WEIGHT = np.eye(C, D) + np.random.default_rng(7).normal(size=(C, D)) / 2
+BIAS = np.array([0.3, -0.2, 0.1])
+
+
+def network(seed, n=60, shift=1.5):
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % C
+    f = np.maximum(rng.normal(size=(n, D)) + shift * np.maximum(WEIGHT[labels], 0), 0) + rng.uniform(0.01, 0.1, (n, D))
+    return Predictions(labels=labels, embeddings=f, logits=f @ WEIGHT.T + BIAS)
+
+
+TRAIN, TEST = network(0), network(1, 25, 0.5)
+F, Z = TEST.embeddings, TEST.logits[:, 0]
+FT, ZT, YT = TRAIN.embeddings, TRAIN.logits[:, 0], TRAIN.labels
+
+
+def lse(z):
+    return math.log(sum(math.exp(x) for x in z))
+
+
+def softmax(z):
+    return [math.exp(x) / sum(math.exp(y) for y in z) for x in z]
+
+
+def unit(x):
+    return x / math.sqrt(sum(v * v for v in x))
+
+
+def mahalanobis_loop(f, train, labels, relative):
+    means = {c: np.mean([x for x, y in zip(train, labels, strict=True) if y == c], axis=0) for c in set(labels)}
+    within, whole, middle = np.zeros((D, D)), np.zeros((D, D)), train.mean(0)
+    for x, y in zip(train, labels, strict=True):
+        within += np.outer(x - means[y], x - means[y]) / len(train)
+        whole += np.outer(x - middle, x - middle) / len(train)
+    own = min((f - m) @ np.linalg.solve(within, f - m) for m in means.values())
+    return own - ((f - middle) @ np.linalg.solve(whole, f - middle) if relative else 0)
+
+
+@pytest.mark.parametrize(("name", "normal", "relative"), [
+    ("mds", False, False), ("mds_plus", True, False), ("rmds", False, True), ("rmds_plus", True, True),
+])  # fmt: skip
+def test_distances_to_classes(name, normal, relative):
+    train = np.array([unit(x) for x in FT]) if normal else FT
+    rows = [unit(x) for x in F] if normal else F
+    expected = [mahalanobis_loop(f, train, YT, relative) for f in rows]
+    np.testing.assert_allclose(getattr(measures, name)(TRAIN)(TEST), expected, rtol=1e-7)
+
+
+def residual_loop(dims):
+    origin = -np.linalg.pinv(WEIGHT) @ BIAS
+    values, axes = np.linalg.eig(sum(np.outer(x - origin, x - origin) for x in FT))
+    rest = axes[:, np.argsort(-values)[dims:]]
+    return lambda f: math.sqrt(sum(((f - origin) @ rest) ** 2))
+
+
+@pytest.mark.parametrize("dims", [2, 5])
+def test_residual_and_vim(dims):
+    of = residual_loop(dims)
+    np.testing.assert_allclose(measures.residual(TRAIN, dims)(TEST), [of(f) for f in F], rtol=1e-6)
+    alpha = np.mean([max(z) for z in ZT]) / np.mean([of(f) for f in FT])
+    expected = [alpha * of(f) - lse(z) for f, z in zip(F, Z, strict=True)]
+    np.testing.assert_allclose(measures.vim(TRAIN, dims)(TEST), expected, rtol=1e-6)
+
+
+def test_fdbd():
+    mean = FT.mean(0)
+    expected = []
+    for f, z in zip(F, Z, strict=True):
+        top = max(range(C), key=lambda c: z[c])
+        gaps = [(z[top] - z[c]) / np.linalg.norm(WEIGHT[top] - WEIGHT[c]) for c in range(C) if c != top]
+        expected.append(-sum(gaps) / (C - 1) / np.linalg.norm(f - mean))
+    np.testing.assert_allclose(measures.fdbd(TRAIN)(TEST), expected, rtol=1e-8)
+
+
+def test_nci():
+    mean = FT.mean(0)
+    expected = [
+        -(WEIGHT[np.argmax(z)] @ (f - mean) / np.linalg.norm(f - mean) + 0.01 * sum(abs(f)))
+        for f, z in zip(F, Z, strict=True)
+    ]
+    np.testing.assert_allclose(measures.nci(TRAIN, alpha=0.01)(TEST), expected, rtol=1e-8)
+
+
+def test_she_takes_right_rows_only():
+    right = ZT.argmax(1) == YT
+    assert not right.all()  # or the test would not see the difference
+    patterns = [FT[right & (c == YT)].mean(0) for c in range(C)]
+    expected = [-(f @ patterns[np.argmax(z)]) for f, z in zip(F, Z, strict=True)]
+    np.testing.assert_allclose(measures.she(TRAIN)(TEST), expected, rtol=1e-12)
+
+
+def test_kl_matching():
+    templates = [np.mean([softmax(z) for z in ZT[c == YT]], axis=0) for c in range(C)]
+    expected = [
+        min(sum(p * math.log(p / q) for p, q in zip(softmax(z), template, strict=True)) for template in templates)
+        for z in Z
+    ]
+    np.testing.assert_allclose(measures.kl_matching(TRAIN)(TEST), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_gradnorm_is_the_gradient_of_the_last_layer():
+    """∂/∂W of the cross-entropy towards a uniform answer is (p − 1/c)·fᵀ: its entries, summed one by one."""
+    expected = [-sum(abs((p - 1 / C) * v) for p in softmax(z) for v in f) for f, z in zip(F, Z, strict=True)]
+    np.testing.assert_allclose(measures.gradnorm(TEST), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("k", [1, 7])
+def test_knn(k):
+    expected = [sorted(((unit(f) - unit(x)) ** 2).sum() for x in FT)[k - 1] for f in F]
+    of = measures.knn(TRAIN, k)
+    np.testing.assert_allclose(of(TEST), expected, rtol=1e-9)
+    others = [sorted(((unit(f) - unit(x)) ** 2).sum() for x in FT)[k] for f in FT]
+    np.testing.assert_allclose(of.leave_one_out(TRAIN), others, rtol=1e-6, atol=1e-12)
+
+
+def test_nnguide():
+    expected = []
+    for f, z in zip(F, Z, strict=True):
+        products = sorted(unit(f) @ unit(x) * lse(own) for x, own in zip(FT, ZT, strict=True))
+        expected.append(-lse(z) * np.mean(products[-6:]))
+    np.testing.assert_allclose(measures.nnguide(TRAIN, k=6)(TEST), expected, rtol=1e-9)
+
+
+def test_nnguide_takes_a_share_of_many_rows(monkeypatch):
+    from nescio.measures import feature_scores
+
+    monkeypatch.setattr(feature_scores, "BANK_ROWS", 1)
+    few, again, other = (measures.nnguide(TRAIN, k=2, share=0.1, seed=seed)(TEST) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(few, again)
+    assert not np.allclose(few, other) and not np.allclose(few, measures.nnguide(TRAIN, k=2, share=1)(TEST))
+
+
+@pytest.mark.parametrize("second", ["norm", "residual"])
+def test_sirc(second):
+    outside = residual_loop(D // 2)
+    familiar = {"norm": lambda f: sum(abs(f)), "residual": lambda f: -outside(f)}[second]
+    known = [familiar(f) for f in FT]
+    a, b = np.mean(known) - 3 * np.std(known), 1 / np.std(known)
+    expected = [
+        math.log(1 - max(softmax(z))) + math.log(1 + math.exp(-b * (familiar(f) - a)))
+        for f, z in zip(F, Z, strict=True)
+    ]
+    np.testing.assert_allclose(measures.sirc(TRAIN, second)(TEST), expected, rtol=1e-6)
+
+
+# ---- the last layer
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(np.float64, 1e-10), (np.float32, 1e-5), (np.float16, 0.05)])
+def test_the_last_layer_is_recovered(dtype, error):
+    dump = network(0, 600)
+    found = recover_classifier(dump.replace(embeddings=dump.embeddings.astype(dtype), logits=dump.logits.astype(dtype)))
+    np.testing.assert_allclose(found.weight, WEIGHT, atol=error)
+    np.testing.assert_allclose(found.bias, BIAS, atol=error)
+
+
+def test_dead_features_have_no_weight():
+    f = np.hstack([network(0).embeddings, np.zeros((60, 2))])
+    found = recover_classifier(TRAIN.replace(embeddings=f))
+    np.testing.assert_allclose(found.weight, np.hstack([WEIGHT, np.zeros((C, 2))]), atol=1e-8)
+
+
+def test_rows_of_unknown_classes_take_no_part():
+    taught = np.arange(60) < 50
+    logits = TRAIN.logits + np.where(taught, 0, 100.0)[:, None, None]
+    found = recover_classifier(TRAIN.replace(logits=logits, taught=taught))
+    np.testing.assert_allclose(found.weight, WEIGHT, atol=1e-8)
+
+
+def test_another_layers_embedding_is_noticed_and_the_scores_are_left_out():
+    wrong = TRAIN.replace(embeddings=TRAIN.embeddings**3)
+    for name in ("vim", "residual", "fdbd", "nci", "react", "ash", "scale", "dice"):
+        with pytest.raises(Undefined, match="not what the last layer reads"):
+            getattr(measures, name)(wrong)
+    card = scorecard(TEST.replace(embeddings=F**3), train=wrong)
+    shown = {row["measure"] for row in card.rows}
+    assert "vim" not in shown and {"she", "rmds", "nnguide"} <= shown
+    assert any(r["measure"] == "vim" and "before the last layer" in r["reason"] for r in card.reasons)
+
+
+def test_too_few_rows_cannot_tell_the_last_layer():
+    with pytest.raises(Undefined, match="give more rows"):
+        recover_classifier(TRAIN.take(np.arange(D)))
+
+
+def test_probabilities_have_no_last_layer():
+    p = np.exp(ZT) / np.exp(ZT).sum(1, keepdims=True)
+    with pytest.raises(Undefined, match="logits"):
+        measures.vim(TRAIN.replace(probs=p))
+    with pytest.raises(Undefined, match="logits"):
+        measures.fdbd(TRAIN)(TEST.replace(probs=np.full((25, C), 1 / C)))
+
+
+# ---- shared work, members
+
+
+def test_work_is_shared(monkeypatch):
+    from nescio.measures import _density, classifier
+
+    train, calls = network(0), []
+    for module, name in ((classifier, "_recover"), (_density, "_moments"), (_density, "_class_distances")):
+        make = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, make=make, name=name: calls.append(name) or make(*args))
+    for name in ("mds", "rmds", "vim", "residual", "fdbd", "nci", "scale", "dice"):
+        getattr(measures, name)(train)
+    assert sorted(calls) == ["_class_distances", "_moments", "_recover"]
+
+
+@pytest.mark.parametrize("name", ["mds_plus", "vim", "knn", "ash", "gradnorm"])
+def test_a_member_is_scored_by_itself_and_members_are_averaged(name):
+    trains, tests = [network(0), network(2)], [network(1, 25), network(3, 25)]
+    u = measures.over_members(name, trains, tests)
+    part = measures.registry[name]
+    own = [part.function(test) if part.kind == "plain" else part.function(train)(test)
+           for train, test in zip(trains, tests, strict=True)]  # fmt: skip
+    np.testing.assert_array_equal(u, (own[0] + own[1]) / 2)
+    with pytest.raises(BadInput, match="one of each"):
+        measures.over_members(name, trains, tests[:1])
+
+
+def test_draws_that_share_an_embedding_are_averaged_as_logits():
+    noise = np.random.default_rng(0).normal(size=(60, 1, C))
+    draws = np.concatenate([TRAIN.logits + noise, TRAIN.logits - noise], axis=1)
+    np.testing.assert_allclose(recover_classifier(TRAIN.replace(logits=draws)).weight, WEIGHT, atol=1e-8)
+
+
+def test_blocks_change_nothing(monkeypatch):
+    from nescio.measures import _density
+
+    names = ("rmds_plus", "vim", "fdbd", "nnguide", "she", "scale", "ash")
+    whole = {name: getattr(measures, name)(network(0))(network(1, 25)) for name in names}
+    monkeypatch.setattr(_density, "BLOCK_BYTES", 8 * D * 4)
+    for name in names:
+        np.testing.assert_allclose(getattr(measures, name)(network(0))(network(1, 25)), whole[name], rtol=1e-9)
+
+
+# ---- shaping
+
+
+def shaped(rows):
+    return [-lse(WEIGHT @ f + BIAS) for f in rows]
+
+
+def test_react():
+    cut = np.quantile(FT, 0.9)
+    np.testing.assert_allclose(measures.react(TRAIN)(TEST), shaped(np.minimum(f, cut) for f in F), rtol=1e-7)
+
+
+def test_scale():
+    k = D - round(0.85 * D)
+    rows = [f * math.exp(sum(f) / sum(sorted(f)[-k:])) for f in F]
+    np.testing.assert_allclose(measures.scale(TRAIN)(TEST), shaped(rows), rtol=1e-7)
+
+
+@pytest.mark.parametrize("quantile", [0.5, 0.9])
+def test_ash(quantile):
+    s, b = [], []
+    for f in F:
+        kept = sorted(f)[-(D - round(quantile * D)) :]
+        pruned = np.array([v if v in kept else 0 for v in f])
+        s.append(pruned * math.exp(sum(f) / sum(kept)))
+        b.append((pruned > 0) * sum(f) / len(kept))
+    np.testing.assert_allclose(measures.ash(TRAIN, quantile)(TEST), shaped(s), rtol=1e-7)
+    np.testing.assert_allclose(measures.ash(TRAIN, quantile, "b")(TEST), shaped(b), rtol=1e-7)
+
+
+def test_dice():
+    contribution = WEIGHT * FT.mean(0)
+    weight = np.where(contribution > np.quantile(contribution, 0.9), WEIGHT, 0)
+    np.testing.assert_allclose(measures.dice(TRAIN)(TEST), [-lse(weight @ f + BIAS) for f in F], rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["react", "scale", "ash", "dice"])
+def test_shaping_refuses_features_below_zero(name):
+    below = Predictions(embeddings=F - 1, logits=Z)
+    with pytest.raises(Undefined, match="0 or more"):
+        getattr(measures, name)(TRAIN)(below)
+    with pytest.raises(BadInput, match="between 0 and 1"):
+        getattr(measures, name)(TRAIN, quantile=1.5)
+
+
+def test_all_of_them_stand_on_a_scorecard():
+    names = (
+        "pnorm gen renyi tsallis mds_plus rmds rmds_plus vim residual nnguide fdbd nci she kl_matching gradnorm react "
+        "scale ash dice knn sirc"
+    )
+    card = scorecard(TEST, train=TRAIN, ood={"far": network(5, 30, 0)})
+    shown = {row["measure"] for row in card.rows if row["metric"] == "auroc" and row["split"] == "far"}
+    assert set(names.split()) <= shown

@@ -1,0 +1,316 @@
+"""Segmentation under shift: every pixel counts, levels are pooled, members averaged, and pictures stand on the page."""
+
+from __future__ import annotations
+
+import io
+import json
+from base64 import b64decode
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("torch")
+import torch
+
+from nescio import metrics
+from nescio.cli import main, parser_for
+from nescio.datasets.corruptions import CORRUPTIONS, Corruption
+from nescio.datasets.images import ImageSet
+from nescio.errors import BadInput
+from nescio.networks.models import build, trained
+from nescio.options import options_of
+from nescio.predict import inputs
+from nescio.protocols import base
+from nescio.protocols.shift import DENSE, PRESETS, Plan, pixels, reports, steps
+from nescio.report.blocks import Gallery, blocks_of, figures_of, tables_of
+from nescio.report.studies import read_study
+from nescio.runtime import runtime
+from nescio.work.launchers import start
+from nescio.work.steps import Context, Work
+from nescio.work.store import Store
+from shapes import VOID, write_shapes
+
+HERE = runtime("cpu")
+PLAN = replace(
+    PRESETS["scenes"],
+    methods=("erm", "mc-dropout"),
+    runs=1,
+    members=(2,),
+    corruptions=("contrast", "gaussian_noise"),
+    severities=(1, 5),
+    training=replace(PRESETS["scenes"].training, epochs=3, augment="none"),
+)
+OPTIONS = (
+    *("run", "shift", "--task", "segmentation", "--methods", "erm,mc-dropout", "--runs", "1", "--members", "2"),
+    *("--corruptions", "contrast,gaussian_noise", "--severities", "1,5", "--epochs", "3", "--augment", "none"),
+    *("--workers", "0", "--device", "cpu"),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("pixels")
+
+
+@pytest.fixture(scope="module")
+def plan(place):
+    return replace(PLAN, data=write_shapes(place / "shapes.npz"))
+
+
+@pytest.fixture(scope="module")
+def context(place):
+    return Context(Store(place / "store"), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def study(plan, place):
+    """Through the command, with its page."""
+    words = ["--data", plan.data, "--store", str(place / "store"), "--report", str(place / "page")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nescio.report.pages.drawable", lambda: False)
+        assert main([*OPTIONS, *words]) == 0
+    return read_study(place / "page")
+
+
+def run(plan, context):
+    with start("local", 0) as launcher:
+        return base.run(base.registry["shift"], plan, Work(context, launcher))
+
+
+def value(study, **facts):
+    """The one number with these facts."""
+    (found,) = [row for row in study.rows if all(row[name] == wanted for name, wanted in facts.items())]
+    return found["value"]
+
+
+def by_hand(plan, context, members, change=None):
+    """Of the average of the first networks of erm, all pixels that are not void: labels, answers, entropy, and the
+    mutual information."""
+    trials = next(each for each in steps.trials_of(plan, {"erm": 0}) if len(each) == members)
+    shown, draws = ImageSet(plan.data, change=change).load(), []
+    truth = shown.images.label_maps()
+    for trial in trials:
+        module, network = build(trained(trial), context.store, HERE, None)
+        x = torch.cat([part for part, _ in inputs(network, shown, context.store, HERE, 8)])
+        with torch.inference_mode():
+            logits = module.eval()(x).logits[:, 0]
+        size = truth.shape[1:]
+        draws.append(torch.nn.functional.interpolate(logits, size, mode="bilinear", align_corners=False).softmax(1))
+    mean, known = torch.stack(draws).mean(0), truth != VOID
+
+    def entropy(p):
+        return -(p * p.log()).sum(1).numpy()
+
+    apart = entropy(mean) - np.mean([entropy(p) for p in draws], 0)
+    return truth[known], mean.argmax(1).numpy()[known], entropy(mean)[known], apart[known]
+
+
+# ---- rows
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_pooled_rows_are_those_of_all_pixels_of_clean_images_and_all_levels(study, plan, context, members):
+    facts = {"method": "erm", "members": members, "task": "segmentation"}
+    for name in plan.corruptions:
+        levels = [by_hand(plan, context, members, change) for change in (None, *(Corruption(name, s) for s in (1, 5)))]
+        for level, (truth, called, _, _) in zip((("clean", 0), (name, 1), (name, 5)), levels, strict=True):
+            where = facts | {"condition": level[0], "level": level[1]}
+            assert value(study, **where, metric="miou") == pytest.approx(metrics.miou(called, truth, 3), abs=1e-4)
+            assert value(study, **where, metric="accuracy") == pytest.approx((called == truth).mean(), abs=1e-4)
+        truth, called, entropy, apart = (np.concatenate(parts) for parts in zip(*levels, strict=True))
+        where = facts | {"condition": name, "level": None}
+        assert value(study, **where, metric="miou") == pytest.approx(metrics.miou(called, truth, 3), abs=1e-4)
+        for measure, u in {"entropy": entropy, "native": apart}.items():
+            if (measure, members) == ("native", 1):
+                continue
+            for metric in ("auroc", "raulc"):
+                counted = (u.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)  # 16 bits of each
+                expected = getattr(metrics, metric)(counted, called != truth)
+                found = value(study, **where, metric=metric, measure=measure)
+                assert found == pytest.approx(expected, abs=5e-4)
+
+
+def test_an_average_of_two_differs_from_its_members_and_has_its_mutual_information(study):
+    one, two = (
+        value(study, method="erm", members=n, condition="contrast", level=None, metric="auroc", measure="entropy")
+        for n in (1, 2)
+    )
+    assert one != two
+    measures = {(row["method"], row["members"], row["measure"]) for row in study.rows if row["measure"]}
+    assert measures == {
+        *(("erm", 1, "entropy"), ("erm", 2, "entropy"), ("erm", 2, "native")),
+        *(("mc-dropout", 1, "entropy"), ("mc-dropout", 1, "native")),
+    }
+    assert [row["measure"] for row in study.reasons if row["method"] == "erm"] == ["native"]
+
+
+def test_no_pixel_is_dumped_and_a_second_run_does_nothing(study, plan, context, place):
+    assert not (place / "store" / "predict").exists()
+    before = sorted(str(path) for path in (place / "store").rglob("*"))
+    again = run(plan, context)
+    rows = [row for row in again.rows if row["metric"] == "raulc"]
+    assert rows == [row for row in study.rows if row["metric"] == "raulc"] and again.pictures == study.pictures
+    new = [path for path in map(str, (place / "store").rglob("*")) if path not in before]
+    assert all("/study" in path for path in new)
+
+
+def test_a_network_of_the_store_gives_the_rows_it_had(study, plan, context):
+    (trial,) = steps.trials_of(plan, {"erm": 0})[0]
+    again = run(replace(plan, networks=(f"store:{steps.train_step(trial).key}",)), context)
+    facts = {"method": "erm", "members": 1, "condition": "contrast", "level": None, "metric": "raulc"}
+    assert value(again, **facts) == value(study, **facts, measure="entropy")
+
+
+# ---- which levels
+
+
+def test_scenes_have_shifts_of_their_own_and_corruptions_by_name():
+    plan = PRESETS["scenes"]
+    levels = list(pixels.levels_of(plan, None))
+    assert levels[0] == steps.CLEAN
+    count = {name: sum(condition == name for condition, _ in levels) for name in ("darkness", "fog", "rain")}
+    assert count == {"darkness": 11, "fog": 8, "rain": 4} and len(levels) == 1 + 23
+    some = list(pixels.levels_of(replace(plan, corruptions=("fog", "motion_blur"), severities=(1, 3)), None))
+    assert some == [steps.CLEAN, ("fog", 0.005), ("fog", 0.02), ("motion_blur", 1.0), ("motion_blur", 3.0)]
+    with pytest.raises(BadInput, match="has 4 levels of rain: --severities cannot name level 5"):
+        pixels.levels_of(replace(plan, severities=(5,)), None)
+
+
+def test_folders_of_shifted_images_are_levels(tmp_path):
+    pixel = Image.fromarray(np.zeros((8, 12, 3), np.uint8)), Image.fromarray(np.zeros((8, 12), np.uint8))
+    for folder in ("train", "test", "shift/sun/90", "shift/sun/-5", "shift/rain/1"):
+        for kind, image in zip(("images", "labels"), pixel, strict=True):
+            (tmp_path / folder / kind).mkdir(parents=True)
+            image.save(tmp_path / folder / kind / "a.png")
+    (tmp_path / "classes.txt").write_text("road\nsky\n")
+    plan = replace(PLAN, data=f"maps:{tmp_path}", corruptions=(), severities=(), limit=1)
+    levels = pixels.levels_of(plan, None)
+    assert set(levels) == {steps.CLEAN, ("sun", 90.0), ("sun", -5.0), ("rain", 1.0)}
+    assert levels["sun", -5.0] == ImageSet(f"maps:{tmp_path}#sun/-5", limit=1)
+    assert ("fog", 2.0) in pixels.levels_of(replace(plan, corruptions=("fog",), severities=(2,)), None)
+
+
+def test_other_sets_with_label_maps_have_the_fifteen_corruptions(plan):
+    levels = pixels.levels_of(replace(plan, corruptions=(), severities=()), None)
+    assert len(levels) == 1 + 15 * 5 and {name for name, _ in levels} == {"clean", *CORRUPTIONS}
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"methods": ("duq",)}, "The method duq cannot segment images"),
+        ({"methods": ("dcu",)}, "The method dcu cannot segment images"),
+        ({"data": "digits"}, "digits, which has no label maps"),
+        ({"backbone": "mlp"}, "no map of features"),
+        ({"measures": ("gap",)}, "Pixels are not counted by gap"),
+        ({"out": ("digits",)}, "omit --out"),
+        ({"strengths": 2}, "omit --strengths"),
+        ({"corrupted": "CIFAR-10-C"}, "omit --corrupted"),
+        ({"corruptions": ("darkness",)}, "no corruption named 'darkness'"),  # of scenes alone
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_any_work(plan, tmp_path, change, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        run(replace(plan, **change), Context(Store(tmp_path / "store"), device="cpu"))
+    assert not (tmp_path / "store").exists()
+
+
+# ---- through the command
+
+
+def test_the_task_alone_starts_from_the_preset_of_the_scenes():
+    def plan_of(*words):
+        args = parser_for("run").parse_args(["run", "shift", *words])
+        return options_of(args, Plan, PRESETS)
+
+    assert plan_of("--task", "segmentation") == plan_of("--preset", "scenes") == PRESETS["scenes"]
+    assert plan_of("--task", "classification") == plan_of() == PRESETS["small"]
+    assert plan_of("--preset", "gpu", "--task", "segmentation") == replace(PRESETS["gpu"], task="segmentation")
+    scenes, gpu = PRESETS["scenes"], PRESETS["scenes-gpu"]
+    assert (scenes.data, scenes.methods, scenes.backbone) == ("scenes@64", DENSE, "conv")
+    assert (gpu.data, gpu.methods, gpu.backbone, gpu.members) == ("scenes", DENSE, "resnet18", (5,))
+
+
+# ---- reports and pictures
+
+
+def test_the_story_holds_table_3_the_curves_and_the_pictures(study, place):
+    story = reports.story(study)
+    titles = [table.title for table in tables_of(story)]
+    assert titles[0].startswith("Does uncertainty tell right from wrong pixels") and len(titles) == 1 + 2 + 1
+    keys = [figure.key for figure in figures_of(story)]
+    assert keys == [f"fig3-{name}-{metric}" for name in PLAN.corruptions for metric in ("miou", "auroc", "raulc")]
+    assert figures_of(story)[0].chart()
+    page = (place / "page" / "index.html").read_text()
+    assert page.count('<ul class="gallery wide">') == 3 * 2 and len(page) < 3_000_000
+    assert main(["report", str(place / "store"), "--only", "shift/table3", "--to", str(place / "r")]) == 0
+    assert "clean mIoU" in (place / "r" / "table3.md").read_text()
+
+
+def test_table_3_holds_clean_and_pooled_miou_and_the_mean_over_shifts(study):
+    cells = reports.table_3(study.frame).cells()
+    facts = {"method": "erm", "members": 2, "level": None}
+    mean = np.mean([value(study, **facts, condition=name, metric="miou") for name in PLAN.corruptions])
+    assert cells[("erm", "2", "native"), "pooled mIoU ↑"].value == pytest.approx(mean)
+    clean = value(study, method="erm", members=2, condition="clean", metric="miou")
+    assert cells[("erm", "2", "entropy"), "clean mIoU ↑"].value == clean != mean
+    ranked = [value(study, **facts, condition=n, metric="raulc", measure="native") for n in PLAN.corruptions]
+    assert cells[("erm", "2", "native"), "rAULC ↑"].value == pytest.approx(np.mean(ranked))
+    assert not reports.table_2(study.frame) and not reports.figure_1(study.frame)  # those are of whole images
+
+
+def test_continuous_shifts_are_figure_4_and_corruptions_figure_3(study):
+    def renamed(rows, name, level):
+        return [row | {"condition": name, "level": row["level"] and level} for row in rows]
+
+    own = study.frame
+    fog = renamed([row for row in own if row["condition"] == "contrast" and row["level"] != 5], "fog", 0.15)
+    both = type(own)([*own, *fog])
+    assert reports.continuous(both) == ["fog"]
+    fourth = [figure.key for figure in figures_of(reports.figure_4(both))]
+    assert fourth == ["fig4-fog-miou", "fig4-fog-auroc", "fig4-fog-raulc"]
+    assert not any("fog" in figure.key for figure in figures_of([reports.figure_3(both)]))
+    assert list(figures_of(reports.figure_4(both))[0].points[1].values())[1] == "0.15"
+
+
+def test_pictures_show_image_labels_answers_and_uncertainty(study, plan, context):
+    shown = study.pictures
+    sets = {(row["condition"], row["level"]) for row in shown}
+    assert sets == {("clean", 0.0), ("contrast", 5.0), ("gaussian_noise", 5.0)}  # the last level of each
+    lines = 3  # erm, mc-dropout, two erm
+    assert len(shown) == 3 * 2 * (2 + 2 * lines) and len(json.dumps(shown)) < 1_000_000
+
+    def picture(**facts):
+        (row,) = [row for row in shown if all(row.get(name) == wanted for name, wanted in facts.items())]
+        return np.asarray(Image.open(io.BytesIO(b64decode(row["png"])))), row
+
+    table, clean = pixels.colours(3), ImageSet(plan.data, limit=2).load()
+    labels, _ = picture(condition="clean", image=1, shows="labels")
+    assert np.array_equal(labels, table[clean.images.label_maps()[0]]) and (labels[0, 0] == 0).all()  # void
+    image, _ = picture(condition="clean", image=2, shows="image")
+    assert np.array_equal(image, clean.images.held.read(clean.images.rows)[1])
+    dull, _ = picture(condition="contrast", image=2, shows="image")
+    assert dull.std() < image.std()
+    facts = {"condition": "clean", "method": "erm", "members": 2}
+    answers, row = picture(**facts, image=1, shows="prediction")
+    right = (answers == labels).all(-1)[clean.images.label_maps()[0] != VOID].mean()
+    assert row["value"] == pytest.approx(right) and row["value"] > 0.5
+    grey, row = picture(**facts, image=1, shows="uncertainty")
+    assert row["measure"] == "mutual_information" and len(np.unique(grey)) > 3
+    galleries = [block for block in blocks_of([reports.pictures(study)]) if isinstance(block, Gallery)]
+    assert len(galleries) == 3 * 2 and [name for _, name, _ in galleries[0].pictures[:4]] == [
+        *("image", "labels", "erm: prediction", "erm: uncertainty"),
+    ]  # fmt: skip

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all test-cluster lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/nescio demo
@@ -12,10 +12,15 @@ test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not cluster"
 
 test-all: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile -m "not cluster"
+
+# Launchers on engines that really run, on this machine: Ray comes from PyPI, SLURM from Debian.
+test-cluster: $(VENV)/.dev $(VENV)/.cluster
+	sh tests/cluster/needs.sh
+	$(BIN)/pytest -m cluster tests/cluster
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -36,6 +41,10 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/pip
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/pip
 	$(BIN)/pip install -q -e '.[dev,train,search]'
+	touch $@
+
+$(VENV)/.cluster: pyproject.toml | $(VENV)/bin/pip
+	$(BIN)/pip install -q -e '.[cluster]'
 	touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/bin/pip

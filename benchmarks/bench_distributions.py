@@ -1,4 +1,4 @@
-"""Samples of the von Mises–Fisher distribution, and training steps of the methods that use it beside those of InfoNCE."""
+"""Samples of the von Mises–Fisher distribution, and steps of the methods that use it beside those of InfoNCE."""
 
 from __future__ import annotations
 

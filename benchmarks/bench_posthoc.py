@@ -1,4 +1,4 @@
-"""All post-hoc scores of one test dump: seconds, and peak memory, against pytorch-ood's detectors where it is installed.
+"""All post-hoc scores of one test dump: seconds and peak memory, against pytorch-ood's detectors where it is there.
 
 `python benchmarks/bench_posthoc.py 50000 1000 2048` takes rows of train and test, classes and features of its own.
 """
@@ -16,8 +16,25 @@ from _table import best_of, show
 
 from nescio import Predictions, measures
 
-LOGITS = "pnorm gen renyi tsallis doctor gradnorm".split()
-FITTED = "mds mds_plus rmds rmds_plus residual vim fdbd nci she kl_matching nnguide sirc react scale ash dice".split()
+LOGITS = ["pnorm", "gen", "renyi", "tsallis", "doctor", "gradnorm"]
+FITTED = [
+    "mds",
+    "mds_plus",
+    "rmds",
+    "rmds_plus",
+    "residual",
+    "vim",
+    "fdbd",
+    "nci",
+    "she",
+    "kl_matching",
+    "nnguide",
+    "sirc",
+    "react",
+    "scale",
+    "ash",
+    "dice",
+]
 PEERS = {"mds": "Mahalanobis", "rmds": "RMD", "vim": "ViM", "she": "SHE", "kl_matching": "KLMatching", "gen": "GEN",
          "dice": "DICE", "fdbd": "fDBD"}  # fmt: skip
 
@@ -31,14 +48,10 @@ def network(seed: int, rows: int, classes: int, features: int) -> Predictions:
     return Predictions(labels=labels, embeddings=embeddings, logits=embeddings @ weight.T + np.float32(0.1))
 
 
-def ours(train: Predictions, test: Predictions) -> dict[str, tuple[float, Any]]:
-    """Score → (seconds, u); what they share is paid by the first that needs it."""
-    made = {}
-    for name in LOGITS:
-        made[name] = best_of(lambda name=name: getattr(measures, name)(test), 1)  # type: ignore[misc]
-    for name in FITTED:
-        made[name] = best_of(lambda name=name: getattr(measures, name)(train)(test), 1)  # type: ignore[misc]
-    return made
+def score(name: str, train: Predictions, test: Predictions) -> tuple[float, Any]:
+    """(seconds, u) of one score."""
+    function = getattr(measures, name)
+    return best_of(lambda: function(test) if name in LOGITS else function(train)(test), 1)
 
 
 def theirs(name: str, train: Predictions, test: Predictions) -> tuple[float, Any]:
@@ -46,7 +59,7 @@ def theirs(name: str, train: Predictions, test: Predictions) -> tuple[float, Any
     import torch
     from pytorch_ood import detector
 
-    layer = measures.recover_classifier(train)
+    layer = measures.recover_last_layer(train)
     w, b = torch.tensor(layer.weight, dtype=torch.float32), torch.tensor(layer.bias, dtype=torch.float32)
     head = torch.nn.Linear(w.shape[1], w.shape[0])
     head.weight.data, head.bias.data = w, b
@@ -74,21 +87,21 @@ def theirs(name: str, train: Predictions, test: Predictions) -> tuple[float, Any
 def run(rows: int = 10_000, classes: int = 100, features: int = 512) -> list[dict[str, Any]]:
     train, test = network(1, rows, classes, features), network(2, rows, classes, features)
     dumps = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    own = ours(train, test)
+    own = {name: score(name, train, test) for name in LOGITS + FITTED}  # the first pays for what they share
     work = f"{rows:,} × {classes:,} test rows, {features:,} features, as many training rows"
     seconds = sum(took for took, _ in own.values())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     slowest = sorted(own, key=lambda name: -own[name][0])[:6]
-    note = f"peak {peak:.2f} GB, {dumps:.2f} GB before; " + ", ".join(f"{name} {own[name][0]:.1f} s" for name in slowest)
+    note = f"peak {peak:.2f} GB, {dumps:.2f} GB before; " + ", ".join(
+        f"{name} {own[name][0]:.1f} s" for name in slowest
+    )
     lines = [{"work": f"{len(own)} post-hoc scores, {work}", "ours_s": seconds, "note": note}]
     if find_spec("pytorch_ood") is None:
         return lines
     total, alone = 0.0, 0.0
     for name, peer in PEERS.items():
         took, u = theirs(peer, train, test)
-        fresh_train, fresh_test = network(1, rows, classes, features), network(2, rows, classes, features)
-        f = getattr(measures, name)
-        mine, _ = best_of(lambda f=f: f(fresh_test) if name in LOGITS else f(fresh_train)(fresh_test), 1)  # type: ignore[misc]
+        mine, _ = score(name, network(1, rows, classes, features), network(2, rows, classes, features))
         agree = np.corrcoef(np.argsort(np.argsort(u)), np.argsort(np.argsort(own[name][1])))[0, 1]
         total, alone = total + took, alone + mine
         lines.append({"work": f"{name}, by itself", "peer": f"pytorch-ood {peer}", "peer_s": took, "ours_s": mine,

@@ -17,6 +17,7 @@ from nescio.options import (
     REQUIRED,
     add_options,
     argument,
+    brought,
     command_of,
     instance_of,
     nested,
@@ -325,3 +326,44 @@ def test_a_plan_of_an_older_file_has_the_values_of_its_time():
     assert instance_of(Grown, {"first": 2}) == Grown(2, "old")
     with pytest.raises(BadInput, match="A Grown has no gone"):
         instance_of(Grown, {"gone": 2})
+
+
+@dataclass(frozen=True)
+class Boat:
+    sails: int = option(1, "of the boat")
+
+
+@dataclass(frozen=True)
+class Train:
+    wagons: float = option(2.5, "of the train")
+
+
+@dataclass(frozen=True)
+class Crew:
+    way: str = option("boat", "how to travel")
+    vehicle: dict[str, object] = brought("way", {"boat": Boat, "train": Train}.__getitem__)
+
+
+@dataclass(frozen=True)
+class Journey:
+    days: int = option(3, "of travel")
+    crew: Crew = nested(Crew())
+
+
+def journey(*words):
+    parser = argparse.ArgumentParser()
+    add_options(parser, Journey, words=words)
+    return options_of(parser.parse_args(words), Journey), parser
+
+
+@pytest.mark.parametrize("way", [["--way", "train"], ["--way=train"], ["--way", "boat", "--way", "train"]])
+def test_a_value_brings_options_of_its_own(way, capsys):
+    given, parser = journey(*way, "--wagons", "4", "--days", "1")
+    assert given == Journey(1, Crew("train", {"wagons": 4.0}))
+    assert "--wagons WAGONS" in parser.format_help() and "--sails" not in parser.format_help()
+    with pytest.raises(SystemExit):
+        journey(*way, "--sails", "2")
+    assert journey("--sails", "2")[0] == Journey(3, Crew("boat", {"sails": 2}))
+    assert journey(*way)[0].crew.vehicle == {}  # the class has its defaults
+    with pytest.raises(BadInput, match="--wagons is a number, not 'many'"):
+        journey(*way, "--wagons", "many")

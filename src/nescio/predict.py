@@ -45,7 +45,7 @@ from nescio.trials import Trial
 from nescio.work.launchers import Failure, Launcher, Task, start
 from nescio.work.progress import track
 from nescio.work.steps import Context, Files, Step
-from nescio.work.store import WORK, Part, Store
+from nescio.work.store import WORK, Part, Store, key_of
 from nescio.work.versions import PREDICT as VERSION
 
 STAGE, COUNT = "predict", "count"
@@ -295,7 +295,10 @@ def predict_all(
         for number in numbers:
             network, images = pairs[number]
             title = f"{network.name} on {data_name(images.data)}"
-            tasks.append(Task(title, _predict_pair, (number, network, images, context, keeping, weights, batch)))
+            key = key_of("predict", [number, network.name, images, keeping, str(weights), batch])
+            folder = context.store.path("predict", key)  # its own key is known once its weights are
+            how = (number, network, images, context, keeping, weights, batch)
+            tasks.append(Task(title, _predict_pair, how, folder=folder))
         made.failures += launcher.run(tasks, count)
         before += len(tasks)
         if forget and any(number in finished for number in numbers):

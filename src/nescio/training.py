@@ -261,7 +261,7 @@ def _fit(
             batch, since = batch + 1, since + 1
             if since == LOOK * plan.accumulate:
                 look()
-            if part is not None and step.whole and time.monotonic() - saved >= checkpoint_seconds:
+            if part is not None and step.whole and part.due(saved, checkpoint_seconds):
                 _save(part, method, optimizer, average, step, epoch, batch)
                 saved = time.monotonic()
         if since:

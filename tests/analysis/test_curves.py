@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nescio import metrics
-from nescio.analysis.curves import curves_of
+from nescio.analysis.curves import corp_points, curves_of
 
 
 def test_curves_are_what_the_metrics_say() -> None:
@@ -16,8 +16,15 @@ def test_curves_are_what_the_metrics_say() -> None:
     wrong, u = rng.random(1000) < 0.2, rng.normal(size=1000)
     probs = rng.dirichlet(np.ones(3), 1000)
     answers = metrics.answers(probs, rng.integers(0, 3, 1000))
-    drawn = {"raw": {"wrong": wrong, "u": {"entropy": u}, "out": {"entropy": {"noise": u + 1}}, "answers": answers}}
+    out = {"entropy": {"noise": u + 1}}
+    drawn = {"raw": {"wrong": wrong, "u": {"entropy": u}, "out": out, "share": 0.3, "answers": answers}}
     curves = curves_of(drawn)
+    costs = curves["cost"]()
+    prices, cost = costs["entropy"]["noise"]
+    at = prices.tolist().index(0.4)
+    assert cost[at] == pytest.approx(metrics.scod_cost(u, wrong, u + 1, price=0.4, share=0.3))
+    assert (cost <= costs["random"][""][1] + 1e-12).all() and (cost >= costs["optimal"][""][1] - 1e-12).all()
+    assert corp_points(curves["corp"])["raw"]["calibrated"][-1] == metrics.corp_curve(answers).calibrated[-1]
     coverage, risk = metrics.risk_coverage(u, wrong)
     seen, seen_risk = curves["risk_coverage"]["entropy"]
     assert len(seen) <= 400 and seen[-1] == 1 and seen[0] == coverage[0]

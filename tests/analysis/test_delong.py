@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nescio import Undefined, metrics
-from nescio.analysis.delong import best_ranking, placements
+from nescio.analysis.delong import best_ranking, interval, placements
 
 
 def test_placements_average_to_the_auroc_ties_counted_half():
@@ -31,7 +31,8 @@ def test_kinds_of_positive_rows_are_a_weighted_mean_with_the_variance_of_its_sam
     assert placed.below.mean() == pytest.approx(placed.area)
     many = [sample() for _ in range(400)]
     assert np.std([one.area for one in many]) == pytest.approx(np.mean([one.variance for one in many]) ** 0.5, rel=0.1)
-    inside = [low <= np.mean([one.area for one in many]) <= high for low, high in (one.interval() for one in many)]
+    true = np.mean([one.area for one in many])
+    inside = [low <= true <= high for low, high in (interval([one]) for one in many)]
     assert 0.9 <= np.mean(inside) <= 0.98
 
 

@@ -62,6 +62,7 @@ def test_files(place, tmp_path, capsys):
     assert "scores that see the gallery" in out
 
 
+@pytest.mark.slow
 def test_a_checkpoint_looks_at_images_and_their_crops(tmp_path, capsys):
     weights = checkpoint(tmp_path / "w.pth", MODEL)
     images = folder(tmp_path / "birds", tuple("abcdefgh"), each=3)

@@ -104,3 +104,14 @@ def test_dtype_and_no_gradient_where_none_is_wanted():
     mean, k = world(5, 32, 10.0, torch.float32)
     samples = sample(mean, k.detach(), 3)
     assert samples.shape == (3, 5, 32) and samples.dtype == torch.float32 and not samples.requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("n", "d"), [(1, 3), (3, 16), (5, 64)])
+def test_means_that_were_drawn_from_the_same_seed_do_no_harm(n, d, dtype):
+    """The first random numbers would lie along them, and have no direction across."""
+    torch.manual_seed(0)
+    mean = normalize(torch.randn(n, d, dtype=dtype), dim=1)
+    torch.manual_seed(0)
+    samples = sample(mean, torch.full((n,), 20.0, dtype=dtype), 3)
+    assert (samples.norm(dim=-1) - 1).abs().max() < 1e-5

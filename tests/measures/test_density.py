@@ -412,6 +412,7 @@ def test_blocks_threads_and_storage_change_nothing(monkeypatch):
     x, labels = blobs(n=400, d=6)
     x = x.astype(np.float16)
     usual = {name: fitted(dump(x)) for name, fitted in fit_all(x, labels).items()}
+    monkeypatch.setattr(_density, "LEAST_ROWS", 1)
     monkeypatch.setattr(_density, "BLOCK_BYTES", 8 * 6 * 33)  # 33 rows at a time …
     monkeypatch.setattr(_density, "KEEP_BYTES", 0)  # … converted again in every pass …
     monkeypatch.setenv("NESCIO_THREADS", "3")  # … by three threads, from double precision

@@ -308,6 +308,8 @@ def test_a_story_has_the_figures_that_there_are() -> None:
     assert [figure.key for figure in figures_of(report.card_story([card]))] == [
         "risk-0",
         "reliability-0",
+        "corp-0",
+        "cost-0",
         "histogram-0",
     ]
     both = report.card_story([card, sample_card()], sample_comparison())

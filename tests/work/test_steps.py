@@ -227,6 +227,22 @@ def test_a_worker_that_dies_over_a_step_costs_that_step(context, light):
     assert failed.key == deadly.key and failed.reason == failure.reason
 
 
+class Elsewhere:
+    """A launcher whose machines have another store of the same name."""
+
+    workers = 1
+
+    def run(self, tasks, watch=None):
+        return [Failure("b", "it broke")]
+
+
+def test_work_that_was_kept_in_another_store_is_a_failure(context):
+    work = Work(context, Elsewhere())
+    assert work.do("toys", [step("a"), step("b")]) == []
+    broken, lost = work.failures
+    assert broken.reason == "it broke" and lost.name == "a" and "all nodes need one file system" in lost.reason
+
+
 def test_notes_are_kept_once(context):
     work = working(context)
     work.note("one", "two", "one")

@@ -98,8 +98,8 @@ def compare(
     step-down test at 1 − level over the m − 1 comparisons with the best. Efron & Tibshirani, An Introduction to the
     Bootstrap, 1993, §13.3; Davison & Hinkley, Bootstrap Methods, 1997, §4.2; Holm 1979.
 
-    Intervals are percentiles of the resamples. Those of ECE lie a little high, since copied rows make any model look
-    less calibrated.
+    Intervals are percentiles of the resamples. Those of ECE, MCB and DSC lie a little high, since copied rows make any
+    model look less calibrated.
 
     `models`: by name, or a sequence whose models are called "0", "1" and so on.
     `metrics`: names such as auroc, sac@0.95, accuracy@5; every one that applies unless given. Rows of classes that were

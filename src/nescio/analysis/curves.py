@@ -15,7 +15,7 @@ OPTIMAL, RANDOM = "optimal", "random"  # lines beside the measures of a risk–c
 GUIDES = (OPTIMAL, RANDOM)
 POINTS = 400  # of a risk–coverage curve: more cannot be seen
 BINS = 30  # of a histogram
-CORP_POINTS = 200  # of a reliability diagram without bins
+CORP_POINTS = 60  # of a reliability diagram without bins
 TAILS = (0.005, 0.995)  # quantiles between which a histogram is drawn: densities have far outliers
 
 
@@ -54,12 +54,8 @@ def corp_points(curves: Mapping[str, CorpCurve]) -> dict[str, dict[str, Any]]:
     for name, curve in curves.items():
         at = np.unique(np.linspace(0, len(curve.count) - 1, CORP_POINTS).round().astype(int))
         low, high = corp_band(curve, at)
-        points[name] = {
-            "confidence": curve.confidence[at],
-            "calibrated": curve.calibrated[at],
-            "low": low,
-            "high": high,
-        }
+        line = {"confidence": curve.confidence[at], "calibrated": curve.calibrated[at]}
+        points[name] = {**line, "low": low, "high": high}
     return points
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +49,6 @@ class Placements:
         own = sum(weight**2 * _variance(self.above[kind]) for kind, weight in self.weights.items())
         return float(own + _variance(self.below))
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Of the area, by the normal approximation."""
-        from statistics import NormalDist
-
-        reach = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(self.variance)
-        return self.area - reach, self.area + reach
-
     def __sub__(self, other: Placements) -> Placements:
         above = {kind: rows - other.above[kind] for kind, rows in self.above.items()}
         return Placements(above, self.below - other.below, self.weights)
@@ -64,6 +57,17 @@ class Placements:
 def _variance(rows: Array) -> float:
     """Of the mean of rows."""
     return float(np.var(rows, ddof=1) / len(rows))
+
+
+def interval(several: Sequence[Placements], level: float = 0.95) -> tuple[float, float]:
+    """Of the mean area, by the normal approximation: the variance of one of them, and what sets them apart."""
+    from statistics import NormalDist
+
+    areas = np.array([placed.area for placed in several])
+    between = areas.var(ddof=1) if len(areas) > 1 else 0.0
+    spread = math.sqrt(np.mean([placed.variance for placed in several]) + between)
+    reach = NormalDist().inv_cdf((1 + level) / 2) * spread
+    return float(areas.mean() - reach), float(areas.mean() + reach)
 
 
 def placements(negative: Array, positive: Mapping[str, Array], weights: Mapping[str, float]) -> Placements:

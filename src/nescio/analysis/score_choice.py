@@ -2,7 +2,8 @@
 
 The best of many scores looks better than it is on the rows that chose it. So the figure comes from rows that had no
 part in the choice: the test rows where validation rows chose; else nested folds of the test rows, each judged by the
-score that the other folds chose (its variance after LeDell, Petersen & van der Laan 2015).
+score that the other folds chose. Folds are drawn several times; the variance is that of one time (LeDell, Petersen &
+van der Laan 2015) and that between them, without which the interval would be too short where scores are much alike.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.analysis.cards import Scorecard
-from nescio.analysis.delong import Placements, best_of, placements
+from nescio.analysis.delong import Placements, best_of, interval, placements
 from nescio.errors import BadInput, Undefined
 from nescio.metrics import SHARE
 
@@ -25,7 +26,7 @@ Scores = Mapping[str, Array]
 QUESTIONS: tuple[Question, ...] = ("mistakes", "unknown", "both")
 BASELINE = "largest"  # the plain largest softmax
 MISTAKES = "mistakes"  # the kind of rows that are answered wrong
-FOLDS = 10
+FOLDS, TIMES = 5, 5  # nested folds, and how often they are drawn
 LEAST = 4  # rows of each kind, so that two folds have two of them
 
 
@@ -91,7 +92,7 @@ class ScoreChoice:
     gain_high: float
     n: int  # rows that judged
     chosen_by: int  # rows that chose
-    folds: int  # 0: rows of their own chose
+    folds: int  # of all times; 0: rows of their own chose
     chosen: dict[str, int] = field(default_factory=dict)  # how many folds chose each score
     elsewhere: float | None = None  # each out-of-distribution set by the score that the others chose
     areas: dict[str, float] = field(default_factory=dict)  # of every score, on the rows that chose
@@ -179,35 +180,34 @@ def choose_among(
     for rows in (test, chooser or test):
         if rows.least < LEAST:
             raise Undefined(f"A choice needs {LEAST} rows to answer and of each kind to withhold, not {rows.least}.")
-    folds = 0 if chooser is not None else min(FOLDS, test.least // 2)
     placed = {name: (chooser or test).placed(name) for name in names}
     best = best_of(placed, level)
     baseline = BASELINE if BASELINE in test.names else names[0]
     chosen: dict[str, int] = {}
-    if folds:
-        honest, plain = _nested(test, names, baseline, folds, seed, chosen)
+    if chooser is None:
+        judged = [_nested(test, names, baseline, np.random.default_rng([seed, time]), chosen) for time in range(TIMES)]
     else:
-        honest, plain = test.placed(best.name), test.placed(baseline)
-    gain = honest - plain
-    (low, high), (gain_low, gain_high) = honest.interval(level), gain.interval(level)
+        judged = [(test.placed(best.name), test.placed(baseline))]
+    honest, plain, gains = zip(*((own, base, own - base) for own, base in judged), strict=True)
+    (low, high), (gain_low, gain_high) = interval(honest, level), interval(gains, level)
     return ScoreChoice(
         question=question,
         measure=best.name,
         group=tuple(sorted(best.equals, key=lambda name: (name != best.name, -placed[name].area))),
         baseline=baseline,
-        value=honest.area,
+        value=_mean_area(honest),
         low=max(low, 0.0),
         high=min(high, 1.0),
         naive=best.auroc,
-        baseline_value=plain.area,
-        gain=gain.area,
+        baseline_value=_mean_area(plain),
+        gain=_mean_area(gains),
         gain_low=gain_low,
         gain_high=gain_high,
         n=test.n,
         chosen_by=(chooser or test).n,
-        folds=folds,
+        folds=sum(chosen.values()),
         chosen=chosen,
-        elsewhere=_elsewhere(placed) if folds else None,
+        elsewhere=_elsewhere(placed) if chooser is None else None,
         areas={name: own.area for name, own in placed.items()},
         ood_validation=chooser is not None and question != "mistakes",
         ood_tuned=ood_tuned,
@@ -215,10 +215,10 @@ def choose_among(
 
 
 def _nested(
-    rows: QuestionRows, names: Sequence[str], baseline: str, folds: int, seed: int, chosen: dict[str, int]
+    rows: QuestionRows, names: Sequence[str], baseline: str, rng: np.random.Generator, chosen: dict[str, int]
 ) -> tuple[Placements, Placements]:
     """Every row as its own fold places it, by the score that the other folds chose; and by the baseline."""
-    rng = np.random.default_rng(seed)
+    folds = min(FOLDS, rows.least // 2)
     sizes = {"": _rows(rows.answer), **{kind: _rows(own) for kind, own in rows.withhold.items()}}
     fold_of = {kind: rng.permutation(size) % folds for kind, size in sizes.items()}
     honest, plain = [], []
@@ -231,6 +231,10 @@ def _nested(
         honest.append(judged.placed(choice))
         plain.append(judged.placed(baseline))
     return _together(honest), _together(plain)
+
+
+def _mean_area(parts: Sequence[Placements]) -> float:
+    return float(np.mean([part.area for part in parts]))
 
 
 def _together(parts: Sequence[Placements]) -> Placements:

@@ -25,7 +25,7 @@ Array = NDArray[Any]
 IMAGE, GALLERY = "image", "gallery"  # what a score sees, in the column `condition`
 ENTROPY = "entropy"
 RECALL = WantedMetric("recall_at_1", metrics.registry["recall_at_1"], {})
-APART = 0.75  # share of neighbours of the same set, half way from chance to certainty, from which two sets differ
+APART = 0.55  # share of neighbours of the same set from which two sets differ, beside two standard errors
 MOST = 2000  # rows of each set by which they are told apart
 
 
@@ -100,7 +100,8 @@ def choose_score(
         return gallery, "The images are taken to be of other classes than the network's: no reference says else."
     share = told_apart(dump, reference, search)
     what = f"{share:.0%} of the images and references have a nearest neighbour of their own set"
-    if share >= APART:
+    rows = 2 * min(len(dump), len(reference), MOST)
+    if share >= APART + rows**-0.5:
         return gallery, f"{what} (half would by chance): the images are unlike what the network learnt."
     return ENTROPY, f"{what}, hardly more than the half by chance: the images are like those that the network learnt."
 

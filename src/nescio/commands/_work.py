@@ -61,7 +61,9 @@ class CrewOptions:
         metavar="N",
     )
     launcher: str = option(
-        "local", "what runs the work: local, ray, or one of another package; --launcher NAME --help", group="place"
+        "local",
+        "what runs the work: local, ray, slurm or another package's; --launcher NAME --help",
+        group="place",
     )
     engine: dict[str, Any] = brought("launcher", launchers.launcher_class)  # options of the launcher itself
 

@@ -44,7 +44,7 @@ class Options:
     files: tuple[str, ...] = argument(
         "predictions on in-distribution test rows", default=(), metavar="[NAME=]FILE", unset="--logits and --labels"
     )
-    train: str | None = option(None, "training rows: fit the density and neighbour measures", metavar="FILE")
+    train: str | None = option(None, "training rows: fit the density, neighbour and post-hoc scores", metavar="FILE")
     val: str | None = option(None, "validation rows: fit the calibration and the rejection threshold", metavar="FILE")
     ood: tuple[str, ...] = option(
         (),

@@ -1,4 +1,4 @@
-"""What is in a store: finished, running, stopped half-way, and failed with the reason.
+"""What is in a store: finished, running, queued (SLURM), stopped half-way, and failed with the reason.
 
 examples:
   nescio runs
@@ -16,6 +16,7 @@ from nescio.errors import BadInput
 from nescio.options import option
 
 FACTS = ("stage", "key", "state", "title", "reason", "owner", "recipe")
+STATES = ("finished", "running", "queued", "stopped", "failed")
 TRIAL = ("method", "data", "backbone", "spectral", "trial", "data_seed", "init_seed")
 
 
@@ -28,12 +29,13 @@ class Options:
 
 def run(options: Options) -> int:
     from nescio.report import grid
+    from nescio.work.slurm import with_queue
     from nescio.work.store import Store
 
     store = Store(options.store)
     if not store.root.is_dir():
         raise BadInput(f"There is no store in {store.root}.")
-    runs = [run for run in store.runs() if not options.failed or run.state == "failed"]
+    runs = [run for run in with_queue(store) if not options.failed or run.state == "failed"]
     if options.format == "json":
         plain = [
             {name: getattr(run, name) for name in FACTS}
@@ -43,9 +45,7 @@ def run(options: Options) -> int:
         say(json_of(plain))
         return 0
     states = [run.state for run in runs]
-    counts = [
-        f"{states.count(state)} {state}" for state in ("finished", "running", "stopped", "failed") if state in states
-    ]
+    counts = [f"{states.count(state)} {state}" for state in STATES if state in states]
     if runs:
         say(grid([_row(run) for run in runs], options.format))
     if options.format == "table":

@@ -161,7 +161,7 @@ def _fill(part: Part, images: LoadedImages, view: View, say: Say) -> list[tuple[
         done[rows] = True
         done[[row for row, _ in bad]] = False
         unreadable += bad
-        if time.monotonic() - saved >= SAVE_SECONDS:
+        if part.due(saved, SAVE_SECONDS):
             _save(part, draft, done)
             saved = time.monotonic()
     if unreadable:

@@ -43,6 +43,7 @@ def _samples() -> Any:
             d, dtype = mean.shape[-1], mean.dtype
             work = torch.float64 if d < NARROW else torch.promote_types(dtype, torch.float32)
             k, mu = kappa.double().expand(draws, *kappa.shape), mean.to(work)
+            torch.rand(3, device=mean.device)  # means that were drawn from the same seed must not come again as s
             s = torch.randn(draws, *mean.shape, dtype=work, device=mean.device)
             below = _rejection(k, d)  # after s: how often it draws depends on all rows
             tilt = _tilt(below, k, d) if ctx.needs_input_grad[1] else None

@@ -18,7 +18,7 @@ from nescio.measures._softmax import (
     summary,
 )
 from nescio.measures._spec import SCORE, Measure, measure, named, registry, scores_of, uncertainty
-from nescio.measures.classifier import Classifier, recover_classifier
+from nescio.measures.classifier import LastLayer, recover_last_layer
 from nescio.measures.feature_scores import (
     fdbd,
     gradnorm,
@@ -56,8 +56,8 @@ from nescio.measures.shaping import ash, dice, react, scale
 
 __all__ = [
     "SCORE",
-    "Classifier",
     "ComponentChoice",
+    "LastLayer",
     "LossOrder",
     "Measure",
     "ash",
@@ -107,7 +107,7 @@ __all__ = [
     "pnorm_tuned",
     "prob_blocks",
     "react",
-    "recover_classifier",
+    "recover_last_layer",
     "registry",
     "renyi",
     "residual",

@@ -28,6 +28,7 @@ Fit = Callable[[Predictions], Array]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 BLOCK_BYTES = 1 << 21  # float64 rows that a thread works on at once
+LEAST_ROWS = 512  # … or so many, where they are wide: a product reads d × d numbers for every block
 KEEP_BYTES = 1 << 28  # float64 rows kept between the passes of a fit; larger references are converted again
 FIRST_JITTER = 1e-12  # of the mean variance, where a covariance cannot be factored without; then ten times more
 FLOOR = 1e-6  # of the mean variance, added to every covariance of an unsupervised mixture against collapse
@@ -628,12 +629,16 @@ def _add_scatter(scatter: Array, embeddings: Array, rows: Array, mean: Array) ->
 
 
 def _scatter_within(embeddings: Array, groups: Sequence[Array], means: Array) -> Array:
-    """Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ."""
+    """Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ, d rows or more at a time, since a sum is d × d."""
+    rows, d = np.concatenate(groups), embeddings.shape[1]
+    of = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    parts = blocks(len(rows), max(d, BLOCK_BYTES // (8 * d)))
 
     def part(worker: int, workers: int) -> Array:
-        scatter = np.zeros((embeddings.shape[1],) * 2)
-        for c in range(worker, len(groups), workers):
-            _add_scatter(scatter, embeddings, groups[c], means[c])
+        scatter = np.zeros((d, d))
+        for part in parts[worker::workers]:
+            away = _doubles(embeddings, rows[part]) - means[of[part]]
+            scatter += away.T @ away
         return scatter
 
     return np.asarray(sum(share(part)))
@@ -689,7 +694,8 @@ def _mean_variance(covariance: Any) -> float:
 
 
 def _parts(embeddings: Array, n: int | None = None) -> list[slice]:
-    return blocks(len(embeddings) if n is None else n, max(1, BLOCK_BYTES // (8 * embeddings.shape[1])))
+    rows = max(LEAST_ROWS, BLOCK_BYTES // (8 * embeddings.shape[1]))
+    return blocks(len(embeddings) if n is None else n, rows)
 
 
 def _doubles(embeddings: Array, rows: Any) -> Array:

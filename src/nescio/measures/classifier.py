@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays.parallel import one_blas_thread, share
+from nescio.arrays.parallel import blocks, one_blas_thread, share
 from nescio.errors import Undefined
-from nescio.measures._density import _doubles, _each, _embeddings, _parts, moments
+from nescio.measures._density import LEAST_ROWS, _doubles, _each, _embeddings, moments
 from nescio.measures._spec import kept
 from nescio.predictions import Predictions
 
@@ -19,7 +19,7 @@ RESIDUAL = 0.02  # of the logits' standard deviation: half precision leaves 0.00
 
 
 @dataclass(frozen=True, eq=False)
-class Classifier:
+class LastLayer:
     """logits = weight·embedding + bias; `residual` is what is left, as a share of the logits' standard deviation."""
 
     weight: Array  # (c, d)
@@ -28,7 +28,7 @@ class Classifier:
     rounding: float  # relative error with which logits and embeddings are stored
 
 
-def recover_classifier(train: Predictions) -> Classifier:
+def recover_last_layer(train: Predictions) -> LastLayer:
     """W and b of the last layer, by least squares of the logits (their mean over draws) on the embeddings.
 
     Undefined, with a sentence, where the residual proves that the embeddings are not what the last layer reads, or
@@ -43,7 +43,7 @@ def recover_classifier(train: Predictions) -> Classifier:
     return found
 
 
-def _recover(train: Predictions) -> Classifier:
+def _recover(train: Predictions) -> LastLayer:
     embeddings = _embeddings(train, "the last layer")
     if train.logits is None or train.normalized:
         raise Undefined("The last layer is recovered from logits, and the reference has none.")
@@ -62,7 +62,7 @@ def _recover(train: Predictions) -> Classifier:
     weight = (axes * (1 / values[used])) @ (axes.T @ cross)  # (d, c)
     left = max(squares - float(np.vdot(weight, cross)), 0.0) / (n - rank - 1)
     residual = float(np.sqrt(left / (squares / (n - 1)))) if squares > 0 else 0.0
-    return Classifier(np.ascontiguousarray(weight.T), middle - known.mean @ weight, residual, rounding)
+    return LastLayer(np.ascontiguousarray(weight.T), middle - known.mean @ weight, residual, rounding)
 
 
 def logits_of(dump: Predictions, part: Any) -> Array:
@@ -71,12 +71,13 @@ def logits_of(dump: Predictions, part: Any) -> Array:
     return np.asarray(np.mean(dump.logits[part], axis=1, dtype=np.float64))
 
 
-def _taught(dump: Predictions, part: slice) -> Any:
+def taught_rows(dump: Predictions, part: slice) -> Any:
+    """Which rows of a block are of classes that were in training."""
     return slice(None) if dump.taught is None else dump.taught[part]
 
 
 def _mean_logits(train: Predictions) -> Array:
-    sums = _each(lambda part: logits_of(train, part)[_taught(train, part)].sum(0), train.blocks())
+    sums = _each(lambda part: logits_of(train, part)[taught_rows(train, part)].sum(0), train.blocks())
     return np.asarray(np.sum(sums, axis=0) / (len(train) if train.taught is None else train.taught.sum()))
 
 
@@ -85,12 +86,12 @@ def _products(train: Predictions, mean: Array, middle: Array) -> tuple[Array, fl
     """Σ (φ − mean)(z − middle)ᵀ (d, c), and Σ ‖z − middle‖²."""
     embeddings = train.embeddings
     assert embeddings is not None
-    parts = _parts(embeddings)
+    parts = blocks(len(train), max(len(mean), LEAST_ROWS))
 
     def work(first: int, step: int) -> tuple[Array, float]:
         cross, squares = np.zeros((len(mean), len(middle))), 0.0
         for part in parts[first::step]:
-            rows = _taught(train, part)
+            rows = taught_rows(train, part)
             z = logits_of(train, part)[rows] - middle
             cross += (_doubles(embeddings, part)[rows] - mean).T @ z
             squares += float(np.vdot(z, z))

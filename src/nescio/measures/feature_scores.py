@@ -32,7 +32,7 @@ from nescio.measures._density import (
 from nescio.measures._neighbours import NeighbourDistance
 from nescio.measures._softmax import mean_probs, summary
 from nescio.measures._spec import kept, measure, registry
-from nescio.measures.classifier import logits_of, recover_classifier
+from nescio.measures.classifier import logits_of, recover_last_layer, taught_rows
 from nescio.measures.logit_scores import distance_to_uniform
 from nescio.predictions import Predictions
 
@@ -157,7 +157,7 @@ def _residual(train: Predictions, dims: int | None) -> Residual:
 
 
 def _fit_residual(train: Predictions, dims: int | None) -> Residual:
-    layer, known = recover_classifier(train), moments(train, "residual")
+    layer, known = recover_last_layer(train), moments(train, "residual")
     d = layer.weight.shape[1]
     dims = min(1000, d // 2) if dims is None else dims
     if not 0 < dims < d:
@@ -195,7 +195,7 @@ def fdbd(train: Predictions) -> Fit:
 
     −mean_{c≠ŷ} (z_ŷ − z_c)/‖w_ŷ − w_c‖ / ‖f − μ‖. Liu & Qin (2024), fast decision boundary detector.
     """
-    layer, mean = recover_classifier(train), moments(train, "fdbd").mean
+    layer, mean = recover_last_layer(train), moments(train, "fdbd").mean
     w = layer.weight
     squares = (w**2).sum(1)
     apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * w @ w.T, 0))
@@ -222,7 +222,7 @@ def nci(train: Predictions, alpha: float = 1e-3) -> Fit:
 
     −(w_ŷ·(f − μ)/‖f − μ‖ + α·‖f‖₁). Liu & Qin (2025); α is not tuned here.
     """
-    layer, mean = recover_classifier(train), moments(train, "nci").mean
+    layer, mean = recover_last_layer(train), moments(train, "nci").mean
 
     def of(test: Predictions) -> Array:
         energy_of(test, "nci")
@@ -275,20 +275,20 @@ def she(train: Predictions) -> Fit:
     return of
 
 
-@measure("fitted", needs=("logits", "labels"))
+@measure("fitted", needs=("logits",))
 def kl_matching(train: Predictions) -> Fit:
-    """Divergence from the most similar mean answer of a class: min_c KL(p ‖ mean p of the training rows of class c).
+    """Divergence from the most similar typical answer: min_c KL(p ‖ mean p of the training rows that are said to be c).
 
     Hendrycks et al. (2022), KL matching.
     """
-    labels = train.labels
-    if labels is None or train.logits is None:
-        raise Undefined("kl_matching needs the answers to labelled training rows.")
+    if train.logits is None:
+        raise Undefined("kl_matching compares answers, and the reference has none.")
+    answers = summary(train).predicted
     sums, counts = np.zeros((train.classes, train.classes)), np.zeros(train.classes)
     for part in train.blocks(1024):
-        known = summary(train).known[part]
-        np.add.at(sums, labels[part][known], mean_probs(train, part)[known])
-        counts += np.bincount(labels[part][known], minlength=train.classes)
+        rows = taught_rows(train, part)
+        np.add.at(sums, answers[part][rows], mean_probs(train, part)[rows])
+        counts += np.bincount(answers[part][rows], minlength=train.classes)
     there = counts > 0
     logs = np.log(np.maximum(sums[there] / counts[there, None], TINY)).T
 

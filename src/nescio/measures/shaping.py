@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nescio.errors import BadInput, Undefined
 from nescio.measures._density import _each, _embeddings, _parts, moments
 from nescio.measures._spec import kept, measure
-from nescio.measures.classifier import Classifier, logits_of, recover_classifier
+from nescio.measures.classifier import LastLayer, logits_of, recover_last_layer
 from nescio.measures.feature_scores import Fit, by_blocks, energy_of
 from nescio.predictions import Predictions
 
@@ -92,11 +92,11 @@ def dice(train: Predictions, quantile: float = 0.9) -> Fit:
     return _reread(weight, layer.bias, lambda f: f, "dice")
 
 
-def _layer(train: Predictions, name: str, quantile: float) -> Classifier:
+def _layer(train: Predictions, name: str, quantile: float) -> LastLayer:
     if not 0 < quantile < 1:
         raise BadInput(f"The quantile of {name} is {quantile}; it must lie between 0 and 1.")
     _check(train, name)
-    return recover_classifier(train)
+    return recover_last_layer(train)
 
 
 def _check(dump: Predictions, name: str) -> None:

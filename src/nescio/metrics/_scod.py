@@ -19,7 +19,7 @@ from nescio.metrics._selective import augrc, aurc
 from nescio.metrics._spec import metric
 
 SHARE = 0.5  # of out-of-distribution rows, unless another is stated
-PRICES = tuple(i / 50 for i in range(1, 51))  # of withholding an answer, at which a cost curve is drawn
+PRICES = tuple(i / 25 for i in range(1, 26))  # of withholding an answer, at which a cost curve is drawn
 MOST_ROWS = 1 << 62  # with their copies, so that they can be counted
 
 

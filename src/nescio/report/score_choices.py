@@ -31,8 +31,8 @@ def _judged(choice: ScoreChoice) -> str:
     if not choice.folds:
         return f"on {choice.n:,} test rows; {choice.chosen_by:,} validation rows chose it"
     return (
-        f"by {choice.folds} nested folds of {choice.n:,} rows, each judged by the score that the others chose; its "
-        f"{number(choice.naive)} on the rows that chose it would flatter it"
+        f"by {choice.folds} nested folds of {choice.n:,} rows, each fold judged by the score that the others chose; "
+        f"its {number(choice.naive)} on the rows that chose it would flatter it"
     )
 
 

@@ -74,7 +74,7 @@ VERDICTS = (  # metric, what it means, how its values are written
 )
 MISSED = ("answers", "calibrated", "detection", "in_as_in")  # gaps that have their reason on the first screen
 SUMMARY = "The models side by side"
-MORE = "Every measure, metric and reason: --all. Reliability diagram, risk–coverage curve, histogram: --to DIR."
+MORE = "Every measure, metric and reason: --all. Diagrams and curves: --to DIR. Which score to use: --choose."
 COMPARISON = "Which differences are real"
 PAGE_POINTS, LEAST_POINTS = 40_000, 50  # of all risk–coverage curves together, so that the file stays small; of one
 CAPTIONS = {
@@ -213,8 +213,8 @@ def _measures(question: str, part: Frame, whose: Sequence[str], own: frozenset[A
     """One line per measure; what does not depend on the measure stands in the note, or in a table of its own."""
     measured, whole = part.where(measure=lambda name: name is not None), part.where(measure=None)
     title, counted = _title(question, part, own), _counted(part)
-    if question == MIXTURE:
-        counted = f"{percent(part.one('level'))} of the rows out of distribution by weight, {counted}"
+    if (share := part.one("level")) is not None and question == MIXTURE:
+        counted = f"{percent(share)} of the rows out of distribution by weight, {counted}"
     extra = ""
     if measured and whole and not whose:
         extra = ", ".join(f"{label(row['metric'])} {number(row['value'])}" for row in whole)

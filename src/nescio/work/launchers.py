@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -21,7 +23,7 @@ from nescio.errors import BadInput
 from nescio.registry import Registry
 from nescio.work.store import Busy, StoreError, reason_of
 
-BUILT_IN = ("local", "ray")  # modules beside this one
+BUILT_IN = ("local", "ray", "slurm")  # modules beside this one
 BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 PATIENCE = 0.5  # seconds before trying again work that another sweep is doing
 
@@ -34,6 +36,7 @@ class Task:
     call: Callable[..., Any]
     args: tuple[Any, ...]
     died: Callable[..., None] | None = None  # called with (reason, *args) when the worker dies over it
+    folder: Path | None = None  # of what it makes, STORE/stage/key: two tasks with the same folder are the same work
 
 
 @dataclass(frozen=True)
@@ -165,6 +168,12 @@ def threads(count: int) -> dict[str, str]:
     its own threads. What the user has set stays."""
     ours = {"NESCIO_THREADS": str(count)} | dict.fromkeys(BLAS, "1")
     return {name: value for name, value in ours.items() if name not in os.environ}
+
+
+def search_path() -> str:
+    """PYTHONPATH of a worker that is to import what this process can: plug-ins, say."""
+    places = [place for place in sys.path if place and not place.startswith((sys.prefix, sys.base_prefix))]
+    return os.pathsep.join(places)
 
 
 def one_thread() -> None:

@@ -26,6 +26,7 @@ from nescio.work.launchers import (
     follow,
     launcher,
     one_thread,
+    search_path,
     threads,
 )
 
@@ -70,20 +71,16 @@ class RayTasks:
 
         address = self.address or os.environ.get("RAY_ADDRESS")
         alone: dict[str, Any] = {} if address else {"include_dashboard": False, "object_store_memory": MEMORY}
+        environment = {"env_vars": self._environment()}
         try:
-            ray.init(
-                address,
-                log_to_driver=False,
-                logging_level="ERROR",
-                runtime_env={"env_vars": self._environment()},
-                **alone,
-            )
-        except (ConnectionError, ValueError) as error:
-            if not address:
-                raise
+            if address and address != "auto" and not _answers_at(address):  # Ray itself would wait for it without end
+                raise ConnectionError
+            ray.init(address, log_to_driver=False, logging_level="ERROR", runtime_env=environment, **alone)
+        except ConnectionError:
             raise BadInput(
-                f"No Ray cluster answers at {address}: start one with `ray start --head`, or omit --address."
-            ) from error
+                f"No Ray cluster answers at {address}: start one with `ray start --head`, and name its HOST:PORT, "
+                "or omit --address."
+            ) from None
         self.head = ray.get_runtime_context().gcs_address
         try:
             self.workers = self._at_once()
@@ -102,9 +99,10 @@ class RayTasks:
         return follow(tasks, self._answers, watch)
 
     def _environment(self) -> dict[str, str]:
-        """Of the workers: threads, GPUs only where --gpus says so, and the settings of this process for nescio."""
+        """Of the workers: threads, GPUs only where --gpus says so, and what this process has of its own for nescio."""
         ours = {name: value for name, value in os.environ.items() if name in BLAS or name.startswith("NESCIO_")}
-        return threads(max(1, int(self.cpus))) | {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"} | ours
+        ours |= {"PYTHONPATH": search_path(), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
+        return threads(max(1, int(self.cpus))) | ours
 
     def _at_once(self) -> int:
         """How many steps the nodes can run at once."""
@@ -160,16 +158,22 @@ class _Head:
         if now - self.looked < LOOK:
             return
         self.looked = now
-        host, _, port = self.address.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=LOOK).close()
+        if _answers_at(self.address):
             self.seen = now
-        except OSError:
-            if now - self.seen >= GONE:
-                raise EngineLost(
-                    f"The head of the Ray cluster, {self.address}, is gone. What was finished is in the store: "
-                    "give the same command again once there is a cluster."
-                ) from None
+        elif now - self.seen >= GONE:
+            raise EngineLost(
+                f"The head of the Ray cluster, {self.address}, is gone. What was finished is in the store: "
+                "give the same command again once there is a cluster."
+            )
+
+
+def _answers_at(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=LOOK).close()
+    except (OSError, ValueError):  # refused, silent, or no HOST:PORT at all
+        return False
+    return True
 
 
 # ---- in a worker

@@ -168,9 +168,19 @@ class Work:
             check_writable(self.store)
             watch = self.watch
             say = (lambda *counts: watch(stage, *counts)) if watch else None
-            tasks = [Task(step.title, _run, (step, self.context), _died) for step in missing]
-            self.failures += self.launcher.run(tasks, say)
+            tasks = [Task(step.title, _run, (step, self.context), _died, step.folder(self.store)) for step in missing]
+            failures = self.launcher.run(tasks, say)
+            self.failures += [*failures, *self._lost(missing, {failure.name for failure in failures})]
         return [step for step in steps if step.finished(self.store)]
+
+    def _lost(self, steps: Sequence[Step], failed: set[str]) -> list[Failure]:
+        """Steps that a worker says are done and that are not here: it has another store of the same name."""
+        for folder in {step.folder(self.store).parent for step in steps}:
+            with suppress(OSError):
+                os.listdir(folder)  # only then does a network file system show what other machines made
+        reason = f"It was done on another machine, and is not in {self.store.root}: all nodes need one file system."
+        lost = [step for step in steps if step.title not in failed and not step.finished(self.store)]
+        return [Failure(step.title, reason) for step in lost]
 
     def take(self, steps: Iterable[Step]) -> list[Step]:
         """Takes the rows and reasons of finished evaluations; returns those that could be read."""

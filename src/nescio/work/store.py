@@ -60,6 +60,13 @@ class Busy(RuntimeError):
     """Another live process is doing this work."""
 
 
+class Stopped(BaseException):
+    """This process is to end; what it was doing has its checkpoint, and is stopped half-way."""
+
+
+ending = threading.Event()  # set when this process is to end soon: work that can writes a checkpoint and stops
+
+
 class Checkpoint(NamedTuple):
     tensors: dict[str, Any]  # arrays and bytes, as they were saved
     meta: dict[str, Any]
@@ -71,11 +78,11 @@ class Run:
 
     stage: str
     key: str
-    state: Literal["finished", "running", "failed", "stopped"]
+    state: Literal["finished", "running", "failed", "stopped", "queued"]  # queued: by a launcher, see work.slurm
     folder: Path
     recipe: dict[str, Any]  # plain JSON; empty if it cannot be read
     reason: str = ""  # of a failure
-    owner: str = ""  # of running work
+    owner: str = ""  # of running or queued work
     version: int | None = None  # of the stage when the work was begun; None if it cannot be read
     parents: tuple[str, ...] = ()  # keys and checksums that it follows from
     title: str = ""  # what progress called it
@@ -263,7 +270,10 @@ class Part:
         return path
 
     def save_checkpoint(self, tensors: Mapping[str, Any], meta: Mapping[str, Any]) -> None:
-        """Replaces the checkpoint by these arrays and bytes, and by `meta`, which JSON can hold."""
+        """Replaces the checkpoint by these arrays and bytes, and by `meta`, which JSON can hold.
+
+        Raises Stopped then, if this process is to end.
+        """
         from safetensors.numpy import save
 
         arrays = {
@@ -275,6 +285,12 @@ class Part:
         self.lock.check()
         with _sentences(self.folder / WORK / CHECKPOINT):
             _write(self.folder / WORK / CHECKPOINT, content)
+        if ending.is_set():
+            raise Stopped
+
+    def due(self, saved: float, seconds: float) -> bool:
+        """Whether to save a checkpoint: the last is from `saved` (of time.monotonic), or this process is to end."""
+        return ending.is_set() or time.monotonic() - saved >= seconds
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, or None if there is none. A damaged one is never used: a warning, and None."""

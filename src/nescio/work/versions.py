@@ -7,7 +7,7 @@ Versions of the stages `evaluate` and `study` are those of the protocols.
 from __future__ import annotations
 
 TRAIN = 5
-PREDICT = 3
+PREDICT = 4
 PIXELS = 3
 
 STAGES = {"train": TRAIN, "features": TRAIN, "predict": PREDICT, "count": PREDICT, "pixels": PIXELS, "damaged": PIXELS}

@@ -40,12 +40,13 @@ PLAN = replace(
     members=(2,),
     corruptions=("contrast", "gaussian_noise"),
     severities=(1, 5),
+    reaches=None,
     training=replace(PRESETS["scenes"].training, epochs=3, augment="none"),
 )
 OPTIONS = (
     *("run", "shift", "--task", "segmentation", "--methods", "erm,mc-dropout", "--runs", "1", "--members", "2"),
     *("--corruptions", "contrast,gaussian_noise", "--severities", "1,5", "--epochs", "3", "--augment", "none"),
-    *("--workers", "0", "--device", "cpu"),
+    *("--reaches", "none", "--workers", "0", "--device", "cpu"),
 )
 
 

@@ -290,6 +290,21 @@ def test_a_bound_that_has_the_best_value_extends_the_search(plan, context, monke
     assert (best.recipe.rate > 3.0) == (trials > 12)
 
 
+def test_test_classes_never_choose_between_scores(plan, context, monkeypatch):
+    """Without validation classes a method is judged by its first score, whatever the others reach."""
+    seen = []
+    monkeypatch.setattr(steps, "step_of", lambda network, *_: network.trial)
+    monkeypatch.setattr(steps, "trained", lambda trial, root: type("Named", (), {"trial": trial}))
+    monkeypatch.setattr(Work, "evaluate", lambda self, *_: [])
+    monkeypatch.setattr(steps, "own_scores", lambda method: ("entropy", "jsd"))
+    monkeypatch.setattr(steps, "judged", lambda rows, facts, scores, split, least: seen.append((split, scores)))
+    with start("local", 0) as launcher:
+        for text in ("digits#7-9", "digits#5-6#7-9"):
+            one = replace(plan, methods=("erm",), trials=1, downstream=(text,))
+            steps.search(one, [steps.downstream(text, one, None)], Work(context, launcher), None)
+    assert seen == [("test", ("entropy",)), ("val", ("entropy", "jsd"))]
+
+
 # ---- labelled images
 
 
@@ -409,6 +424,8 @@ def test_networks_that_exist_already(tmp_path, capsys):
     test = [row for row in rows if row["split"] == "test" and row["metric"] == "recall_at_1" and not row["condition"]]
     assert [row["n"] for row in test] == [12] and not (tmp_path / "store" / "train").exists()
     assert {row["condition"] for row in rows if row["metric"] == "chosen"} == set(steps.CRITERIA)
+    (line,) = reports.results(Frame(rows)).lines
+    assert line[0] == ("pretrained", "entropy")
 
 
 def test_the_paper_preset_is_the_paper():

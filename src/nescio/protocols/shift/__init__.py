@@ -94,8 +94,13 @@ PRESETS = {
             rate=0.1, warmup=5.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=200, batch=128
         ),
     ),
-    "scenes": Plan(
-        task="segmentation", data="scenes@64", methods=DENSE, members=(3,), training=replace(STREETS, epochs=12)
+    "scenes": Plan(  # erm was seen to reach 0.906, and a clean mIoU of 0.398
+        task="segmentation",
+        data="scenes@64",
+        methods=DENSE,
+        members=(3,),
+        training=replace(STREETS, epochs=12),
+        reaches=0.9,
     ),
     "scenes-gpu": Plan(
         task="segmentation", data="scenes", methods=DENSE, backbone="resnet18", runs=3, training=STREETS

@@ -250,7 +250,8 @@ def every_level(frame: Frame) -> Made:
     """mIoU at every level of every shift."""
     made = []
     own = pixels(frame).where(metric="miou")
-    for (name,), part in shifted(own).where(level=lambda level: level is not None).sort("level").by("condition"):
+    for (name,), every in shifted(own).where(level=lambda level: level is not None).by("condition"):
+        part = every.sort("level")
         means = Frame([*clean(own), *part]).summarise([*MODEL, "condition", "level", "metric"], ["data_seed"])
         levels = [Head(f"{level:g}", where={"condition": name, "level": level}) for level in part.values("level")]
         heads = [Head(CLEAN, where={"condition": CLEAN}), *levels]
@@ -373,15 +374,15 @@ def _lead(frame: Frame) -> list[str]:
     """Who leads, how far, and who did not learn."""
     lines = [name_of(part.rows[0]) for _, part in clean(frame).by(*MODEL)]
     conditions = shifted(frame).values("condition")
-    lead = [f"{plural(len(lines), 'line')}, {len(frame.values('data_seed'))} runs, {len(conditions)} shifts."]
-    for (data,), own in first_measure(pooled(frame).where(metric="raulc")).by("dataset"):
-        means = own.summarise([*MODEL], over=["data_seed"]).sort("value", reverse=True)
-        best, *others = means
+    runs = plural(len(frame.values("data_seed")), "run").lower()
+    lead = [f"{plural(len(lines), 'line')}, {runs}, {plural(len(conditions), 'shift').lower()}."]
+    for (data,), own in pooled(frame).where(metric="raulc").by("dataset"):
+        best, *others = own.summarise([*LINE], over=["data_seed"]).sort("value", reverse=True)
         lead.append(
-            f"On {data_name(data)}, {name_of(best)} ranks right above wrong answers best: "
+            f"On {data_name(data)}, {name_of(best)} ranks right above wrong answers best, by {best['measure']}: "
             f"rAULC {number(best['value'], 3)}."
         )
-        if plain := [row for row in others if name_of(row) == "erm"]:
+        if plain := [row for row in others if (name_of(row), row["measure"]) == ("erm", ENTROPY)]:
             lead.append(f"Plain softmax entropy (erm) has {number(plain[0]['value'], 3)}.")
     if low := undertrained_lines(frame):
         lead.append(f"Undertrained, and no finding about the method: {listed(low)}.")

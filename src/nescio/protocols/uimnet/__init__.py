@@ -28,7 +28,7 @@ def _measure_names(text: str) -> tuple[str, ...]:
 
     if text != ALL:
         return tuple(text.split(","))
-    return tuple(part.name for part in registry.parts() if part.kind in ("plain", "fitted"))
+    return tuple(part.name for part in registry.parts() if part.kind in ("plain", "fitted") and not part.alias)
 
 
 @tag("plan:uimnet")

@@ -64,9 +64,9 @@ def compare(plan: Plan, work: Work) -> Plan:
         given = [with_weights(network(name, work.store, root)) for name in plan.networks]
         work.evaluate(TRAIN, [step_of(each, plan, sets, root) for each in given])
         for each in given:
-            facts = each.trial.describe() if each.trial else {"method": PRETRAINED, "backbone": each.name}
+            facts = each.trial.describe() if each.trial else {"method": PRETRAINED, "backbone": each.name, "trial": 0}
             scores = own_scores(each.trial.method if each.trial else None)
-            choose(work, {"given": facts}, {"given": judged(work.rows, facts, scores, "test", 0.0)})
+            choose(work, "test", {"given": facts}, {"given": judged(work.rows, facts, scores[:1], "test", 0.0)})
         return plan
     before = partial(refuse_impossible, plan, sets, root)
     chosen = search(plan, sets, work, before)
@@ -201,6 +201,8 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
     lines = [(method, backbone) for backbone in plan.backbones for method in plan.methods]
     results: dict[Trial, Judged | None] = {}
     root = work.context.root
+    split = "val" if all(each.val for each in sets) else "test"  # where there is one trial, and nothing is chosen
+    least = plan.least if plan.trials > 1 else 0.0
 
     def losses(number: int, recipes: Mapping[Line, Recipe]) -> dict[Line, float | None]:
         made = {line: trial_of(plan, line, recipe, number) for line, recipe in recipes.items()}
@@ -211,8 +213,8 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
         return {line: None if best is None else -best["r_auroc"][0] for line, best in found.items()}
 
     def validated(trial: Trial) -> Judged | None:
-        split, least = ("val", plan.least) if plan.trials > 1 else ("test", 0.0)
-        return judged(work.rows, trial.describe(), own_scores(trial.method), split, least)
+        scores = own_scores(trial.method)
+        return judged(work.rows, trial.describe(), scores if split == "val" else scores[:1], split, least)
 
     recipes = {line: methods[line[0]].recipe_class for line in lines}
     guided(recipes, plan.trials, losses, plan.search_seed, plan.extension if plan.trials > 1 else 0)
@@ -222,20 +224,20 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
         own = {trial: best for trial, best in results.items() if (trial.method, trial.backbone) == line}
         if not any(own.values()):
             work.note(f"No network of {line[0]} with {line[1]} reaches an R@1 of {plan.least:g} on validation classes.")
-        for criterion, trial in choose(work, {trial: trial.describe() for trial in own}, own).items():
+        for criterion, trial in choose(work, split, {trial: trial.describe() for trial in own}, own).items():
             chosen.setdefault(trial, []).append(criterion)
     return chosen
 
 
-def choose(work: Work, facts: Mapping[T, Row], results: Mapping[T, Judged | None]) -> dict[str, T]:
-    """criterion → the best network by it, of which a row is kept."""
+def choose(work: Work, split: str, facts: Mapping[T, Row], results: Mapping[T, Judged | None]) -> dict[str, T]:
+    """criterion → the best network by its results on a split, of which a row is kept."""
     known = {key: result for key, result in results.items() if result is not None}
     chosen = {}
     for criterion in CRITERIA if known else ():
         best = max(known, key=lambda key: known[key][criterion][0])
         value, measure = known[best][criterion]
         row = dict.fromkeys(COLUMNS) | facts[best] | {"protocol": NAME, "version": VERSION, "metric": CHOSEN}
-        work.rows.append(row | {"condition": criterion, "measure": measure, "value": value, "split": "val"})
+        work.rows.append(row | {"condition": criterion, "measure": measure, "value": value, "split": split})
         chosen[criterion] = best
     return chosen
 

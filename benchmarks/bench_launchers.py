@@ -1,0 +1,110 @@
+"""What a launcher costs: a thousand steps of ten milliseconds on two cores, and a study that is finished already."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nescio.work.launchers import Launcher, Task, start
+from nescio.work.steps import Context, Step, Work, evaluation, table
+from nescio.work.store import Part, Store
+
+STEPS, SECONDS, CORES = 1000, 0.01, 2
+
+
+def nap() -> None:
+    time.sleep(SECONDS)
+
+
+def napped_rows(part: Part, context: Context, number: int) -> dict[str, bytes]:
+    nap()
+    return table([{"metric": "number", "value": float(number)}])
+
+
+def steps() -> list[Step]:
+    return [
+        evaluation("bench", 1, f"step {i}", {"number": i}, (), partial(napped_rows, number=i)) for i in range(STEPS)
+    ]
+
+
+def overhead(seconds: float) -> float:
+    """Milliseconds of a core that a step took beyond its own."""
+    return 1000 * (seconds * CORES / STEPS - SECONDS)
+
+
+def timed(work: Callable[[], Any]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def bare_ray() -> float:
+    """The same naps as a loop over ray.remote, once the workers are there."""
+    import ray
+
+    napping = ray.remote(nap)
+    ray.get([napping.remote() for _ in range(2 * CORES)])
+    return timed(lambda: ray.get([napping.remote() for _ in range(STEPS)]))
+
+
+def measure(launcher: Launcher) -> tuple[float, float]:
+    """Seconds of a thousand naps as tasks, and as steps that write rows into a store."""
+    launcher.run([Task("start", nap, ())] * 2 * CORES)  # starting workers is no cost of a step
+    tasks = timed(lambda: launcher.run([Task("nap", nap, ())] * STEPS))
+    with tempfile.TemporaryDirectory() as folder:
+        kept = timed(lambda: Work(Context(Store(folder)), launcher).evaluate("bench", steps()))
+    return tasks, kept
+
+
+def row(work: str, seconds: float, target: str, peer: float | None = None, note: str = "") -> dict[str, Any]:
+    return {
+        "work": work,
+        "peer": "bare ray.remote loop" if peer else "",
+        "peer_s": peer,
+        "ours_s": seconds,
+        "ratio": seconds / peer if peer else None,
+        "target": target,
+        "note": note or f"{overhead(seconds):.1f} ms a step beyond its own 10",
+    }
+
+
+def recognised() -> dict[str, Any]:
+    """A finished study: every step is known by its folder, and its rows are read and checked."""
+    with tempfile.TemporaryDirectory() as folder, start("local", 0) as launcher:
+        Work(Context(Store(folder)), launcher).evaluate("bench", steps())
+        again = Work(Context(Store(folder)), launcher)
+        seconds = timed(lambda: again.evaluate("bench", steps()))
+    assert len(again.rows) == STEPS
+    return row(f"finished study of {STEPS:,} steps", seconds, "≤ 3 s", note="keys, folders, rows verified and read")
+
+
+def run() -> list[dict[str, Any]]:
+    sys.path.insert(0, str(Path(__file__).parent))  # where workers find this module
+    import bench_launchers as here
+
+    os.environ["NESCIO_THREADS"] = "1"
+    naps = f"{STEPS:,} naps of 10 ms on {CORES} cores"
+    rows = []
+    with start("local", CORES) as launcher:
+        tasks, kept = here.measure(launcher)
+        rows += [row(f"local, {naps}", tasks, "≤ 5 ms"), row(f"local, {naps}, kept in a store", kept, "")]
+    with start("ray", CORES) as launcher:
+        bare = here.bare_ray()
+        tasks, kept = here.measure(launcher)
+        rows += [
+            row(f"ray, {naps}", tasks, "≤ 20 ms; ratio ≤ 1.5", bare),
+            row(f"ray, {naps}, kept in a store", kept, ""),
+        ]
+    return [*rows, here.recognised()]
+
+
+if __name__ == "__main__":
+    from _table import show
+
+    show(run())

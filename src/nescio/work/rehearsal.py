@@ -1,0 +1,131 @@
+"""What a run would do: its steps, which of them are finished, and what the others take. Nothing is done."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, NamedTuple
+
+from nescio.identity import canonical
+from nescio.work.launchers import Failure
+from nescio.work.steps import Step, Work
+from nescio.work.store import ENV, Store, StoreError
+
+
+@dataclass
+class Rehearsal(Work):
+    """Gathers the steps of a protocol in place of running them; to the protocol, what is not finished has failed."""
+
+    steps: dict[str, Step] = field(default_factory=dict)  # by key, parents among them
+
+    def do(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
+        steps = list({step.key: step for step in steps}.values())
+        finished = [step for step in steps if step.finished(self.store)]
+        if before is not None and len(finished) < len(steps):
+            before()
+        for step in steps:
+            self._gather(step)
+        self.failures += [Failure(step.title, "it is not done yet.") for step in steps if step not in finished]
+        return finished
+
+    def _gather(self, step: Step) -> None:
+        """Keeps a step and what it needs; finished work needs nothing more."""
+        if step.key in self.steps:
+            return
+        self.steps[step.key] = step
+        for parent in _steps(step):
+            if parent.finished(self.store) or not step.finished(self.store):
+                self._gather(parent)
+
+
+class Cost(NamedTuple):
+    """What a step takes."""
+
+    seconds: float
+    bytes: float
+
+
+@dataclass
+class StageCost:
+    """The steps of one stage, and what those that are missing take: by the store's own work, by figures, or unknown."""
+
+    stage: str
+    finished: int = 0
+    measured: int = 0
+    by_figures: int = 0
+    unknown: int = 0
+    seconds: float = 0.0
+    bytes: float = 0.0
+
+    @property
+    def missing(self) -> int:
+        return self.measured + self.by_figures + self.unknown
+
+
+def costs(steps: Iterable[Step], store: Store, figures: Callable[[Step], Cost | None]) -> list[StageCost]:
+    """What steps take, stage by stage: as the same kind of work took in this store, else as `figures` has it."""
+    seen, stages = _seen(store), dict[str, StageCost]()
+    for step in steps:
+        stage = stages.setdefault(step.stage, StageCost(step.stage))
+        if step.finished(store):
+            stage.finished += 1
+            continue
+        recipe = _plain(step.recipe)
+        kinds = _kinds(step.stage, recipe, _network(step))
+        if known := next((seen[kind] for kind in kinds if kind in seen), None):
+            stage.measured += 1
+            cost = Cost(median(each.seconds for each in known) * _epochs(recipe), median(each.bytes for each in known))
+        elif (guess := figures(step)) is not None:
+            stage.by_figures += 1
+            cost = guess
+        else:
+            stage.unknown += 1
+            continue
+        stage.seconds += cost.seconds
+        stage.bytes += cost.bytes
+    return list(stages.values())
+
+
+def _seen(store: Store) -> Mapping[tuple[Any, ...], Sequence[Cost]]:
+    """Kind of work → what each finished piece of it took; of training, the seconds of an epoch."""
+    runs = [run for run in store.runs() if run.state == "finished"]
+    recipes = {run.key: run.recipe for run in runs if run.stage == "train"}
+    seen = defaultdict(list)
+    for run in runs:
+        network = next((recipes[key] for key in run.parents if key in recipes), {})
+        with suppress(StoreError, OSError, ValueError, KeyError):  # what is damaged says nothing
+            seconds = json.loads((run.folder / ENV).read_text("utf-8"))["seconds"] / _epochs(run.recipe)
+            size = sum(file["bytes"] for file in store.recipe(run.stage, run.key)["files"].values())
+            for kind in _kinds(run.stage, run.recipe, network):
+                seen[kind].append(Cost(seconds, size))
+    return seen
+
+
+def _kinds(stage: str, recipe: Mapping[str, Any], network: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """What work has to share to take as long, the closest first: method and split may differ, network and data not."""
+    images, own = recipe.get("images") or {}, network or recipe.get("facts") or recipe
+    data = images.get("data") or own.get("data") or own.get("dataset")
+    kind = (stage, recipe.get("protocol"), recipe.get("step"), recipe.get("model"), str(data), own.get("backbone"))
+    return [(*kind, own.get("method"), images.get("split")), kind]
+
+
+def _network(step: Step) -> Mapping[str, Any]:
+    """The recipe of the trained network that a step asks, if it asks one."""
+    return next((_plain(parent.recipe) for parent in _steps(step) if parent.stage == "train"), {})
+
+
+def _epochs(recipe: Mapping[str, Any]) -> int:
+    return int((recipe.get("training") or {}).get("epochs", 1))
+
+
+def _plain(recipe: Any) -> Mapping[str, Any]:
+    plain = canonical(recipe)
+    return plain if isinstance(plain, dict) else {}
+
+
+def _steps(step: Step) -> list[Step]:
+    return [parent for parent in step.parents if isinstance(parent, Step)]

@@ -1,0 +1,350 @@
+"""Steps as jobs of SLURM, through submitit: arrays of jobs, which go on without this process.
+
+What is in the queue is noted in the store, so that the same command, given again, waits for the jobs that there are
+and submits only the rest:
+
+    store/.slurm/<stage>-<key>.json    the job of a step, from its submission until it is done
+    store/.slurm/log/                  what submitit writes: the call, its answer, the logs
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from nescio.errors import BadInput
+from nescio.options import option
+from nescio.work.launchers import (
+    PATIENCE,
+    Counts,
+    Failure,
+    Queue,
+    Task,
+    attempt_packed,
+    follow,
+    launcher,
+    one_thread,
+    search_path,
+    threads,
+)
+from nescio.work.store import Run, Stopped, Store, ending
+
+JOBS, LOGS = ".slurm", "log"
+LOOK = 5.0  # seconds between two looks at the queue
+LATE = 60.0  # seconds that a shared file system may take to show what a job has written
+GONE = "GONE"  # of a job that SLURM has forgotten
+ENDED = {
+    *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"),
+    *("DEADLINE", "REVOKED", GONE),
+}
+HOPELESS = {  # another try would end the same
+    "OUT_OF_MEMORY": "it took more memory than it may: give more --mem",
+    "TIMEOUT": "it was not done within its time and has no checkpoint to go on from: give more --time",
+}
+log = logging.getLogger(__name__)
+
+
+@launcher("slurm")
+@dataclass
+class SlurmJobs:
+    """One job for each step; one that is cancelled or dies is submitted again, and goes on from its checkpoint."""
+
+    workers: int  # jobs in the queue at once, as --in-flight says
+    partition: str | None = option(None, "partition of the jobs", unset="the cluster's")
+    account: str | None = option(None, "account that the jobs are charged to", unset="yours")
+    qos: str | None = option(None, "quality of service", unset="the cluster's")
+    gpus: str | None = option(None, "GPUs of a job, such as 1 or a100:2", unset="no GPU")
+    cpus: int = option(1, "cores of a job")
+    time: str | None = option(
+        None,
+        "time limit of a job, such as 90 (minutes), 12:00:00 or 2-00:00:00; a training that needs more goes on in the "
+        "next job",
+        unset="the partition's",
+    )
+    mem: str | None = option(None, "memory of a job, such as 16G", unset="the cluster's")
+    slurm: tuple[str, ...] = option((), "any other option of sbatch", metavar="KEY=VALUE", style="repeats")
+    retries: int = option(3, "jobs more for a step whose job is cancelled or dies")
+    in_flight: int = option(500, "jobs in the queue at once")
+    jobs: dict[str, _Job] = field(default_factory=dict)  # in the queue, by number
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("--cpus", self.cpus, 1),
+            ("--retries", self.retries, 0),
+            ("--in-flight", self.in_flight, 1),
+        ):
+            if value < least:
+                raise BadInput(f"{name} is a number from {least} on, not {value}.")
+        for word in self.slurm:
+            if not all(word.partition("=")):
+                raise BadInput(f"--slurm takes KEY=VALUE, such as constraint=a100, not {word!r}.")
+        self.workers = self.in_flight
+
+    def __enter__(self) -> SlurmJobs:
+        import submitit  # noqa: F401  (here, so that it is missing before any work)
+
+        for program in ("sbatch", "squeue", "srun"):
+            if shutil.which(program) is None:
+                raise BadInput(
+                    f"There is no {program} on this machine: --launcher slurm works where SLURM is installed."
+                )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.jobs:
+            arrays = " ".join(dict.fromkeys(number.partition("_")[0] for number in self.jobs))
+            print(
+                f"{len(self.jobs)} jobs stay in the queue of SLURM: the same command waits for them again, "
+                f"`nescio runs` shows them, `scancel {arrays}` ends them.",
+                file=sys.stderr,
+            )
+
+    def run(self, tasks: Sequence[Task], watch: Counts | None = None) -> list[Failure]:
+        """Does every task once and returns what failed and why."""
+        return follow(tasks, self._answers, watch)
+
+    def _answers(self, queue: Queue) -> Iterator[tuple[Task, str, Any]]:
+        """(task, what became of it, why or what it returned), as they come."""
+        tries: Counter[int] = Counter()
+        self._attach(queue)
+        while queue or self.jobs:
+            self._fill(queue)
+            time.sleep(LOOK)
+            for job, state, answer in self._ended():
+                del self.jobs[job.number]
+                tries[id(job.task)] += 1
+                if state == "done":
+                    job.forget()
+                    yield job.task, state, answer
+                elif state in ("refused", "failed"):
+                    yield job.task, state, (f"{answer[0]} {job.where}", answer[1])
+                elif state in HOPELESS or tries[id(job.task)] > self.retries:
+                    why = HOPELESS.get(state, f"SLURM says {state.lower()}")
+                    yield job.task, "died", f"SLURM job {job.number} ended, {why}. {job.where}"
+                else:
+                    queue.ready.append(job.task)
+
+    def _attach(self, queue: Queue) -> None:
+        """Takes the tasks out of the queue whose jobs are in that of SLURM, which an earlier command submitted."""
+        noted = {number: task for task in queue.ready if (number := _read(_note(task)).get("job"))}
+        if not noted:
+            return
+        while (states := _states()) is None:
+            log.warning(SILENT)
+            time.sleep(LOOK)
+        for number, task in noted.items():
+            if states.get(number, (GONE,))[0] not in ENDED:
+                self.jobs[number] = _Job(number, task)
+                queue.ready.remove(task)
+
+    def _fill(self, queue: Queue) -> None:
+        """Submits as many tasks as there is room for; what SLURM does not take now waits for the next look."""
+        from submitit.core.utils import FailedJobError
+
+        tasks = list(islice(iter(queue.next, None), self.in_flight - len(self.jobs)))
+        if not tasks:
+            return
+        try:
+            with _uninterrupted():
+                for number, task in zip(self._submit(tasks), tasks, strict=True):
+                    self.jobs[number] = job = _Job(number, task)
+                    job.note()
+        except FailedJobError as error:
+            queue.ready.extendleft(reversed(tasks))
+            if not self.jobs and _states() is not None:  # it answers: what it refuses now, it refuses always
+                raise BadInput(f"SLURM does not take the jobs ({_last_line(str(error))}).") from error
+
+    def _submit(self, tasks: Sequence[Task]) -> list[str]:
+        """The numbers of new jobs, of one array if there are several."""
+        import submitit
+
+        executor = submitit.SlurmExecutor(_note(tasks[0]).parent / LOGS)
+        environment = {**threads(self.cpus), "PYTHONPATH": search_path(), "SRUN_CPUS_PER_TASK": str(self.cpus)}
+        executor.update_parameters(
+            job_name="nescio",
+            time=None,
+            wckey=None,
+            array_parallelism=self.in_flight,
+            setup=[f"export {name}={shlex.quote(value)}" for name, value in environment.items()],
+            additional_parameters=self._wanted(),
+        )
+        with executor.batch():
+            jobs = [executor.submit(_work, pickle.dumps(task)) for task in tasks]
+        return [job.job_id for job in jobs]
+
+    def _wanted(self) -> dict[str, Any]:
+        """Options of sbatch, by their names there; a free one counts most."""
+        named = {name: getattr(self, name) for name in ("partition", "account", "qos", "time", "mem")}
+        named |= {"cpus-per-task": self.cpus, "gres": f"gpu:{self.gpus}" if self.gpus else None, "requeue": True}
+        free = {key.lstrip("-"): value for key, _, value in (word.partition("=") for word in self.slurm)}
+        return {key: value for key, value in named.items() if value is not None} | free
+
+    def _ended(self) -> Iterator[tuple[_Job, str, Any]]:
+        """Jobs that ended, with what became of their tasks, or SLURM's word for it where they left no answer."""
+        states = _states()
+        if states is None:
+            log.warning(SILENT)
+        for job in [*self.jobs.values()]:
+            if (answer := job.answer()) is not None:
+                yield job, *answer
+            elif states is not None:
+                state, _ = states.get(job.number, (GONE, ""))
+                if state in ENDED and job.overdue(LATE if state == "COMPLETED" else 0.0):
+                    yield job, state, None
+
+
+SILENT = "The controller of SLURM does not answer. Jobs go on without it; waiting."
+
+
+@dataclass
+class _Job:
+    """A job in the queue and the task that it does."""
+
+    number: str  # as SLURM writes it: 12_3 is of the array 12
+    task: Task
+    seen: float | None = None  # when it was first seen to have ended without an answer
+
+    @property
+    def paths(self) -> Any:
+        from submitit.core.utils import JobPaths
+
+        return JobPaths(_note(self.task).parent / LOGS, self.number)
+
+    @property
+    def where(self) -> str:
+        return f"Log: {self.paths.stderr}"
+
+    def note(self) -> None:
+        about = {"job": self.number, "title": self.task.name, "log": str(self.paths.stderr)}
+        _note(self.task).write_text(json.dumps(about), "utf-8")
+
+    def answer(self) -> tuple[str, Any] | None:
+        """What became of the task, as the job wrote it down."""
+        try:
+            outcome, answer = pickle.loads(self.paths.result_pickle.read_bytes())
+        except FileNotFoundError:
+            return None
+        return answer if outcome == "success" else ("failed", (_last_line(answer), ""))
+
+    def overdue(self, seconds: float) -> bool:
+        """Whether its answer has not come so many seconds after its end."""
+        self.seen = self.seen or time.monotonic()
+        return time.monotonic() - self.seen >= seconds
+
+    def forget(self) -> None:
+        paths = self.paths
+        for path in (_note(self.task), paths.submitted_pickle, paths.result_pickle, paths.stdout, paths.stderr):
+            path.unlink(missing_ok=True)
+
+
+def _note(task: Task) -> Path:
+    """Where the job of a task is noted."""
+    if task.folder is None:
+        raise BadInput(f"{task.name} has no place in a store, where SLURM's jobs are noted: use --launcher local.")
+    return task.folder.parents[1].absolute() / JOBS / f"{task.folder.parent.name}-{task.folder.name}.json"
+
+
+def _read(note: Path) -> dict[str, str]:
+    try:
+        return dict(json.loads(note.read_text("utf-8")))
+    except (FileNotFoundError, ValueError):  # a command was killed while it wrote
+        return {}
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1].strip() if text.strip() else "no reason given"
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits, also in programs started here: between a submission and its note it would lose jobs."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# ---- the queue
+
+
+def _states() -> dict[str, tuple[str, str]] | None:
+    """State and reason of my jobs, those that ended a while ago too; None if the controller does not answer."""
+    command = ["squeue", "--me", "--states=all", "--array", "--noheader", "--format=%i|%T|%r"]
+    said = subprocess.run(command, capture_output=True, text=True)
+    if said.returncode:
+        return None
+    lines = [line.split("|", 2) for line in said.stdout.splitlines()]
+    return {number: (state, reason) for number, state, reason in lines}
+
+
+def with_queue(store: Store) -> list[Run]:
+    """What the store knows of its work, with what SLURM knows of the jobs for it."""
+    runs = {f"{run.stage}-{run.key}": run for run in store.runs()}
+    notes = {path.stem: note for path in sorted((store.root / JOBS).glob("*.json")) if (note := _read(path))}
+    states = _states() if notes and shutil.which("squeue") else None
+    for name, note in notes.items():
+        stage, _, key = name.rpartition("-")
+        run = runs.get(name) or Run(stage, key, "queued", store.path(stage, key), {}, title=note["title"])
+        if run.state != "finished":
+            runs[name] = _with_job(run, note, states)
+    return list(runs.values())
+
+
+def _with_job(run: Run, note: Mapping[str, str], states: Mapping[str, tuple[str, str]] | None) -> Run:
+    job = f"SLURM job {note['job']}"
+    if states is None:
+        return replace(run, owner=f"{job}, of which squeue says nothing here")
+    state, reason = states.get(note["job"], (GONE, ""))
+    if state not in ENDED:
+        about = f"{job}, {state.lower()}" + (f" ({reason})" if reason not in ("", "None") else "")
+        owner = f"{run.owner}, {about}" if run.state == "running" else about
+        return replace(run, state="running" if run.state == "running" else "queued", owner=owner, reason="")
+    reason = run.reason or f"{job} ended, SLURM says {state.lower()}."
+    if note["log"] not in reason:
+        reason = f"{reason} Log: {note['log']}"
+    return replace(run, state="failed" if run.state == "queued" else run.state, reason=reason)
+
+
+# ---- in a job
+
+
+def _work(packed: bytes) -> tuple[str, Any]:
+    """What becomes of a task in a job. Before its end a training writes a checkpoint, and the job is queued again.
+
+    SIGUSR2 comes before the time is up. Whoever sends SIGTERM (scancel, a pre-emption) sees to the next job.
+    """
+    received: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        received.append(number)
+        ending.set()
+
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, end)
+    one_thread()
+    try:
+        while (answer := attempt_packed(packed))[0] == "busy":
+            if ending.is_set():
+                raise Stopped
+            time.sleep(PATIENCE)
+        return answer
+    except Stopped:
+        if signal.SIGUSR2 in received:
+            subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
+        sys.exit(128 + signal.SIGTERM)

@@ -1,0 +1,343 @@
+"""Steps on a real Ray cluster of two nodes on this machine: whatever dies, the rows are those of the local launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from nescio.errors import BadInput
+from nescio.work.launchers import Task, start
+from nescio.work.steps import Context, Work, evaluation, table
+from nescio.work.store import Busy, Store
+
+pytestmark = pytest.mark.cluster
+pytest.importorskip("ray")
+MEMORY = 80 * 2**20  # bytes of a node's object store
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        made = two_nodes()
+        yield made
+        made.shutdown()
+
+
+def two_nodes(**head):
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "object_store_memory": MEMORY}
+    made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False, **head})
+    made.add_node(**node)
+    return made
+
+
+@pytest.fixture
+def light(tmp_path, monkeypatch):
+    """Workers that start at once: to them torch is not installed."""
+    (tmp_path / "no-torch").mkdir()
+    (tmp_path / "no-torch" / "torch.py").write_text("raise ImportError('not here')")
+    monkeypatch.syspath_prepend(tmp_path / "no-torch")
+
+
+def log(folder, name):
+    with (Path(folder) / name).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+def lines(folder, name):
+    path = Path(folder) / name
+    return path.read_text().splitlines() if path.exists() else []
+
+
+# ---- tasks
+
+
+def fall(text):
+    raise RuntimeError(text)
+
+
+def refuse(text):
+    raise BadInput(text)
+
+
+def die(folder):
+    log(folder, "deaths")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def occupied(folder):
+    log(folder, "busy")
+    if len(lines(folder, "busy")) < 3:
+        raise Busy("another process does it")
+
+
+def died(reason, folder):
+    (Path(folder) / "died").write_text(reason)
+
+
+class Unknown:
+    def __reduce__(self):
+        return __import__, ("a_plug_in_that_is_not_there",)
+
+
+def test_every_task_is_done_once_and_a_failure_costs_its_own_task(cluster, light, tmp_path):
+    tasks = [Task(f"t{i}", log, (tmp_path, f"t{i}")) for i in range(6)]
+    tasks[3:3] = [
+        Task("broken", fall, ("it broke\nTraceback of many lines",)),
+        Task("wrong", refuse, ("The labels are wrong.",)),
+        Task("deadly", die, (tmp_path,), died),
+        Task("odd", divmod, (Unknown(), 1)),
+        Task("busy", occupied, (tmp_path,)),
+        Task("answer", divmod, (7, 3)),
+    ]
+    seen = []
+    with start("ray", 1, address=cluster.address, retries=2) as launcher:
+        assert launcher.workers == 2
+        failures = launcher.run(tasks, lambda *counts: seen.append(counts))
+    assert [len(lines(tmp_path, f"t{i}")) for i in range(6)] == [1] * 6
+    reasons = {each.name: (each.refused, each.reason) for each in failures}
+    assert reasons["broken"] == (False, "RuntimeError: it broke") and reasons["wrong"] == (
+        True,
+        "The labels are wrong.",
+    )
+    assert "a_plug_in_that_is_not_there" in reasons["odd"][1] and reasons["deadly"][1].startswith("The worker was kill")
+    assert len(lines(tmp_path, "deaths")) == 3 and (tmp_path / "died").read_text() == reasons["deadly"][1]
+    assert len(lines(tmp_path, "busy")) == 3 and sorted(reasons) == ["broken", "deadly", "odd", "wrong"]
+    assert [done for done, *_ in seen] == list(range(13)) and seen[-1][:3] == (12, 4, 12)
+    assert (2, 1) in [answer for *_, answer in seen]
+
+
+def settings():
+    return {name: os.environ.get(name, "") for name in ("NESCIO_X", "NESCIO_THREADS", "OMP_NUM_THREADS")}, os.getcwd()
+
+
+def test_workers_have_the_folder_and_the_settings_of_the_command(cluster, light, tmp_path, monkeypatch):
+    monkeypatch.setenv("NESCIO_X", "7")
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    with start("ray", 1, address=cluster.address) as launcher:
+        assert launcher.run([Task("t", settings, ())], lambda *counts: seen.append(counts[3])) == []
+    assert seen[-1] == ({"NESCIO_X": "7", "NESCIO_THREADS": "1", "OMP_NUM_THREADS": "1"}, str(tmp_path))
+
+
+def test_the_head_is_not_flooded(cluster, light, monkeypatch):
+    import ray
+
+    submitted, wait = [], ray.wait
+    monkeypatch.setattr(ray, "wait", lambda refs, **how: submitted.append(len(refs)) or wait(refs, **how))
+    with start("ray", 1, address=cluster.address, in_flight=3) as launcher:
+        assert launcher.run([Task("t", time.sleep, (0.01,))] * 30) == []
+    assert max(submitted) == 3
+
+
+def test_what_no_node_has_is_refused_at_once(cluster):
+    for wanted in ({"cpus": 2.0}, {"gpus": 0.5}):
+        with (
+            pytest.raises(BadInput, match="No node of the Ray cluster has"),
+            start("ray", 1, address=cluster.address, **wanted),
+        ):
+            pass
+
+
+def test_no_cluster_at_an_address_is_one_sentence():
+    with (
+        pytest.raises(BadInput, match="No Ray cluster answers at 127"),
+        start("ray", 1, address="127.0.0.1:1"),
+    ):
+        pass
+
+
+# ---- studies
+
+
+def rows_of(part, context, value, seconds):
+    log(context.store.root, "begun")
+    time.sleep(seconds)
+    return table([{"metric": "accuracy", "value": value}])
+
+
+def cards(count, seconds=0.2):
+    return [
+        evaluation("toy", 1, f"card {i}", {"value": i}, (), partial(rows_of, value=i / 7, seconds=seconds))
+        for i in range(count)
+    ]
+
+
+def evaluated(context, launcher, steps, watch=None):
+    work = Work(context, launcher, watch)
+    work.evaluate("toys", steps)
+    return work
+
+
+def undisturbed(folder, count):
+    return evaluated(Context(Store(folder)), start("local", 0), cards(count, 0)).rows
+
+
+def test_twenty_kills_in_one_sweep_and_the_rows_are_the_same(cluster, light, tmp_path):
+    context, over, killed = Context(Store(tmp_path / "store")), threading.Event(), []
+    context.store.root.mkdir()
+
+    def kill():
+        while len(killed) < 20 and not over.is_set():
+            time.sleep(random.Random(len(killed)).uniform(0.05, 0.2))
+            begun = [int(pid) for pid in lines(context.store.root, "begun")]
+            if begun and begun[-1] not in killed:
+                os.kill(begun[-1], signal.SIGKILL)
+                killed.append(begun[-1])
+
+    with start("ray", 1, address=cluster.address, retries=20) as launcher:
+        killer = threading.Thread(target=kill)
+        killer.start()
+        work = evaluated(context, launcher, cards(60))
+        over.set()
+        killer.join()
+    assert len(killed) == 20 and work.failures == []
+    assert work.rows == undisturbed(tmp_path / "local", 60)
+    assert {run.state for run in context.store.runs()} == {"finished"}
+
+
+def test_a_full_object_store_stops_nothing(cluster, light, tmp_path):
+    import numpy as np
+    import ray
+
+    with start("ray", 1, address=cluster.address) as launcher:
+        full = [ray.put(np.ones(MEMORY // 8, np.uint8)) for _ in range(7)]
+        work = evaluated(Context(Store(tmp_path / "store")), launcher, cards(6, 0.05))
+        assert len(full) == 7 and work.failures == [] and work.rows == undisturbed(tmp_path / "local", 6)
+
+
+def eat(gigabytes):
+    taken = [b"x" * 2**20 for _ in range(int(gigabytes * 1024))]
+    time.sleep(30)
+    return len(taken)
+
+
+def test_a_step_that_is_killed_for_memory_costs_that_step(light, tmp_path, monkeypatch):
+    memory = {line.split(":")[0]: int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines()}
+    used, total = memory["MemTotal"] - memory["MemAvailable"], memory["MemTotal"]
+    monkeypatch.setenv("RAY_memory_usage_threshold", str(round((used + 2 * 2**20) / total, 3)))  # 2 GiB more than now
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "100")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    made = two_nodes()
+    try:
+        with start("ray", 1, address=made.address, retries=0) as launcher:
+            failures = launcher.run([Task("large", eat, (4,)), Task("small", log, (tmp_path, "small"))])
+    finally:
+        made.shutdown()
+    assert [each.name for each in failures] == ["large"] and "no memory left" in failures[0].reason
+    assert len(lines(tmp_path, "small")) == 1
+
+
+COMMAND = """
+    import sys
+    sys.path[:0] = {path!r}
+    import nescio.work.ray
+    import test_ray
+    from nescio.work.launchers import start
+    from nescio.work.ray import EngineLost
+    from nescio.work.steps import Context
+    from nescio.work.store import Store
+    nescio.work.ray.LOOK, nescio.work.ray.GONE = 0.5, 2.0
+    if __name__ == "__main__":
+        try:
+            with start("ray", 1, address={address!r}) as launcher:
+                test_ray.evaluated(Context(Store({store!r})), launcher, test_ray.cards(40))
+        except (EngineLost, KeyboardInterrupt) as error:
+            sys.exit(f"{{type(error).__name__}}: {{error}}")
+"""
+
+
+@pytest.mark.parametrize("ending", ["head", "SIGINT", "SIGKILL"])
+def test_a_sweep_that_ends_half_way_leaves_the_store_whole_and_the_next_goes_on(light, tmp_path, ending, monkeypatch):
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    store, made = Store(tmp_path / "store"), two_nodes()
+    store.root.mkdir()
+    path = [str(tmp_path / "no-torch"), *sys.path]
+    code = textwrap.dedent(COMMAND).format(path=path, address=made.address, store=str(store.root))
+    (tmp_path / "main.py").write_text(code)
+    process = subprocess.Popen([sys.executable, tmp_path / "main.py"], stderr=subprocess.PIPE, text=True)
+    try:
+        until(lambda: len(lines(store.root, "begun")) > 8)
+        if ending == "head":
+            made.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
+        else:
+            process.send_signal(signal.Signals[ending])
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        made.shutdown()
+    assert process.returncode != 0
+    if ending == "head":
+        (line,) = said.splitlines()
+        assert "The head of the Ray cluster" in line and "give the same command again" in line
+    finished = [run for run in store.runs() if run.state == "finished"]
+    assert 5 < len(finished) < 40
+    begun = len(lines(store.root, "begun"))
+    work = evaluated(Context(store), start("local", 0), cards(40, 0))
+    assert work.rows == undisturbed(tmp_path / "local", 40) and work.failures == []
+    assert len(lines(store.root, "begun")) == begun + 40 - len(finished)
+
+
+def until(condition, seconds=90):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
+
+
+def study(store, launcher, watch=None):
+    from nescio.protocols import base
+    from nescio.protocols.uimnet import Plan
+    from nescio.trials import Training
+
+    budget = Training(epochs=1, batch=64, augment="none")
+    plan = Plan(
+        methods=("erm",), backbones=("mlp",), spectral=(None,), trials=3, seeds=2, oracle=False, training=budget
+    )
+    return base.run(base.registry["uimnet"], plan, Work(Context(store, device="cpu"), launcher, watch))
+
+
+def test_a_node_is_killed_in_the_middle_of_a_study_and_the_table_is_the_local_one(tmp_path, monkeypatch):
+    import torch
+
+    torch.set_num_threads(1)  # as workers have
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    made = two_nodes()
+    lost = []
+
+    def watch(stage, done, *_):
+        if done == 2 and not lost:
+            lost.append(stage)
+            made.remove_node(next(iter(made.worker_nodes)), allow_graceful=False)
+
+    try:
+        with start("ray", 1, address=made.address) as launcher:
+            found = study(Store(tmp_path / "ray"), launcher, watch)
+    finally:
+        made.shutdown()
+    with start("local", 0) as launcher:
+        wanted = study(Store(tmp_path / "local"), launcher)
+    assert lost and found.failures == [] and json.dumps(found.rows) == json.dumps(wanted.rows)
+
+
+def test_the_command_line_gives_the_same_bytes(cluster, tmp_path):
+    words = "run uimnet --data digits --methods erm --backbones mlp --trials 1 --seeds 1 --epochs 1 --device cpu --json"
+    ways = {"local": ["--workers", "0"], "ray": ["--launcher", "ray", "--address", cluster.address, "--in-flight", "2"]}
+    said = {}
+    for name, how in ways.items():
+        command = [sys.executable, "-m", "nescio", *words.split(), "--store", str(tmp_path / name), *how]
+        said[name] = subprocess.run(command, check=True, capture_output=True).stdout
+    assert said["ray"] == said["local"] and json.loads(said["ray"])

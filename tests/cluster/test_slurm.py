@@ -1,0 +1,426 @@
+"""Steps on a real SLURM of this machine: whatever ends a job, the rows are those of the local launcher.
+
+Not tried, because one machine without control groups cannot: GPUs (gres), accounts and qualities of service (they need
+SLURM's database), memory limits by cgroup (a limit by SLURM's own accounting is tried), several nodes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import nescio.work.slurm
+from nescio.cli import main
+from nescio.errors import BadInput
+from nescio.work.launchers import Task, start
+from nescio.work.slurm import with_queue
+from nescio.work.steps import Context, Work, evaluation, table
+from nescio.work.store import Busy, Store
+
+pytestmark = pytest.mark.cluster
+pytest.importorskip("submitit")
+SCRIPT = Path(__file__).parent / "slurm" / "cluster.sh"
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    """The folder of a SLURM that runs."""
+    folder = tempfile.mkdtemp(prefix="slurm-")
+    started = subprocess.run([SCRIPT, "start", folder], capture_output=True, text=True)
+    if started.returncode:
+        pytest.skip(started.stderr)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", f"{folder}/slurm.conf")
+        patch.setattr(nescio.work.slurm, "LOOK", 0.2)
+        until(lambda: "idle" in said("sinfo"))
+        yield folder
+    subprocess.run([SCRIPT, "stop", folder], check=True)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def light(slurm, tmp_path, monkeypatch):
+    """Jobs that start at once: to them torch is not installed."""
+    (tmp_path / "no-torch").mkdir()
+    (tmp_path / "no-torch" / "torch.py").write_text("raise ImportError('not here')")
+    monkeypatch.syspath_prepend(tmp_path / "no-torch")
+
+
+def said(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def queued(*how):
+    """Numbers of the jobs that SLURM has not ended."""
+    return said("squeue", "--noheader", "--array", "--format=%i", *how).split()
+
+
+def until(condition, seconds=90):
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
+    return value
+
+
+def log(folder, name):
+    with (Path(folder) / name).open("a") as file:
+        file.write(f"{os.getpid()} {os.environ.get('SLURM_JOB_ID')} {os.environ.get('SLURM_RESTART_COUNT', 0)}\n")
+
+
+def lines(folder, name):
+    path = Path(folder) / name
+    return path.read_text().splitlines() if path.exists() else []
+
+
+# ---- tasks
+
+
+def fall(text):
+    raise RuntimeError(text)
+
+
+def refuse(text):
+    raise BadInput(text)
+
+
+def die(folder):
+    log(folder, "deaths")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def died(reason, folder):
+    (Path(folder) / "died").write_text(reason)
+
+
+def occupied(folder):
+    log(folder, "busy")
+    if len(lines(folder, "busy")) < 3:
+        raise Busy("another process does it")
+
+
+class Unknown:
+    """Something that no job can unpickle."""
+
+    def __reduce__(self):
+        return __import__, ("a_plug_in_that_is_not_there",)
+
+
+def tasks_in(folder, **calls):
+    """name → (function, arguments, and what to call at its death)"""
+    return [
+        Task(name, call[0], call[1], *call[2:] or (None,), folder=folder / "toy" / f"{number:016x}")
+        for number, (name, call) in enumerate(calls.items())
+    ]
+
+
+def settings():
+    return {name: os.environ.get(name, "") for name in ("NESCIO_X", "NESCIO_THREADS", "OMP_NUM_THREADS")}, os.getcwd()
+
+
+def test_every_task_is_done_once_and_a_failure_costs_its_own_task(light, tmp_path, monkeypatch):
+    monkeypatch.setenv("NESCIO_X", "it's 7")
+    monkeypatch.chdir(tmp_path)
+    tasks = tasks_in(
+        tmp_path,
+        first=(log, (tmp_path, "first")),
+        broken=(fall, ("it broke\nTraceback of many lines",)),
+        wrong=(refuse, ("The labels are wrong.",)),
+        deadly=(die, (tmp_path,), died),
+        odd=(divmod, (Unknown(), 1)),
+        busy=(occupied, (tmp_path,)),
+        settings=(settings, ()),
+    )
+    seen = []
+    with start("slurm", 1, retries=1, cpus=2) as launcher:
+        failures = launcher.run(tasks, lambda *counts: seen.append(counts))
+    reasons = {each.name: (each.refused, each.reason) for each in failures}
+    assert sorted(reasons) == ["broken", "deadly", "odd", "wrong"] and seen[-1][:3] == (7, 4, 7)
+    assert reasons["broken"][1].startswith("RuntimeError: it broke Log: /") and not reasons["broken"][0]
+    assert reasons["wrong"][0] and "a_plug_in_that_is_not_there" in reasons["odd"][1]
+    assert len(lines(tmp_path, "deaths")) == 2 and (tmp_path / "died").read_text() == reasons["deadly"][1]
+    for _, reason in reasons.values():
+        assert Path(reason.rpartition("Log: ")[2]).is_file()
+    assert len(lines(tmp_path, "first")) == 1 and len(lines(tmp_path, "busy")) == 3
+    wanted = ({"NESCIO_X": "it's 7", "NESCIO_THREADS": "2", "OMP_NUM_THREADS": "1"}, str(tmp_path))
+    assert wanted in [answer for *_, answer in seen]
+
+
+def test_what_slurm_refuses_is_one_sentence(slurm, tmp_path):
+    (task,) = tasks_in(tmp_path, t=(log, (tmp_path, "t")))
+    for how in ({"partition": "nowhere"}, {"slurm": ("partition=nowhere",)}, {"mem": "9999G"}):
+        with (
+            pytest.raises(BadInput, match=r"SLURM does not take the jobs \(.*\w"),
+            start("slurm", 1, **how) as launcher,
+        ):
+            launcher.run([task])
+
+
+def test_options_reach_slurm_and_a_free_one_counts_most(light, tmp_path):
+    tasks = tasks_in(tmp_path, t=(said, ("scontrol", "show", "job")))
+    seen = []
+    with start("slurm", 1, partition="normal", time="30", mem="300M", slurm=("partition=urgent", "nice=7")) as launcher:
+        assert launcher.run(tasks, lambda *counts: seen.append(counts[3])) == []
+    for word in ("Partition=urgent", "TimeLimit=00:30:00", "MinMemoryNode=300M", "Nice=7", "Requeue=1"):
+        assert word in seen[-1], word
+
+
+# ---- studies
+
+
+def rows_of(part, context, value, seconds):
+    log(context.store.root, "begun")
+    time.sleep(seconds)
+    return table([{"metric": "accuracy", "value": value}])
+
+
+def cards(count, seconds=0.2):
+    return [
+        evaluation("toy", 1, f"card {i}", {"value": i}, (), partial(rows_of, value=i / 7, seconds=seconds))
+        for i in range(count)
+    ]
+
+
+def counts_up(part, context, value, seconds):
+    """Work with checkpoints, which are written only when the process is to end."""
+    saved = part.load_checkpoint()
+    done = 0 if saved is None else saved.meta["done"]
+    log(context.store.root, f"from {done > 0}")
+    while done < seconds * 10:
+        time.sleep(0.1)
+        done += 1
+        if part.due(time.monotonic(), 1e9):
+            part.save_checkpoint({}, {"done": done})
+    return table([{"metric": "accuracy", "value": value}])
+
+
+def long_card(seconds, value=1.0):
+    return evaluation("toy", 1, "long", {"long": value}, (), partial(counts_up, value=value, seconds=seconds))
+
+
+def evaluated(context, launcher, steps, watch=None):
+    work = Work(context, launcher, watch)
+    work.evaluate("toys", steps)
+    return work
+
+
+def undisturbed(folder, count):
+    return evaluated(Context(Store(folder)), start("local", 0), cards(count, 0)).rows
+
+
+@pytest.fixture
+def context(tmp_path):
+    store = Store(tmp_path / "store")
+    store.root.mkdir()
+    return Context(store)
+
+
+def sweeping(context, steps, **how):
+    """A sweep in a thread of its own: (thread, where its Work comes)."""
+    made = []
+
+    def sweep():
+        with start("slurm", 1, **how) as launcher:
+            made.append(evaluated(context, launcher, steps))
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    return thread, made
+
+
+def test_twenty_kills_in_one_sweep_and_the_rows_are_the_same(light, context, tmp_path):
+    over, killed = threading.Event(), []
+
+    def kill():
+        while len(killed) < 20 and not over.is_set():
+            time.sleep(random.Random(len(killed)).uniform(0.02, 0.1))
+            begun = [int(line.split()[0]) for line in lines(context.store.root, "begun")]
+            if begun and begun[-1] not in killed:
+                os.kill(begun[-1], signal.SIGKILL)
+                killed.append(begun[-1])
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with start("slurm", 1, retries=20, mem="100M") as launcher:
+        work = evaluated(context, launcher, cards(24, 0.5))
+    over.set()
+    killer.join()
+    assert len(killed) == 20 and work.failures == []
+    assert work.rows == undisturbed(tmp_path / "local", 24)
+    assert {run.state for run in with_queue(context.store)} == {"finished"}
+
+
+def test_no_more_jobs_than_in_flight_and_arrays_of_them(light, context, tmp_path, monkeypatch):
+    arrays, submit = [], nescio.work.slurm.SlurmJobs._submit
+    monkeypatch.setattr(
+        nescio.work.slurm.SlurmJobs,
+        "_submit",
+        lambda self, tasks: arrays.append((len(tasks), len(self.jobs))) or submit(self, tasks),
+    )
+    with start("slurm", 1, in_flight=3) as launcher:
+        work = evaluated(context, launcher, cards(7, 0.01))
+    assert work.failures == [] and work.rows == undisturbed(tmp_path / "local", 7)
+    assert arrays[0] == (3, 0) and sum(new for new, _ in arrays) == 7 and all(new + old <= 3 for new, old in arrays)
+
+
+def test_the_controller_is_restarted_in_the_middle(slurm, light, context, tmp_path, caplog):
+    thread, made = sweeping(context, cards(8, 0.5), in_flight=3)
+    until(lambda: lines(context.store.root, "begun"))
+    subprocess.run([SCRIPT, "restart", slurm, "3"], check=True)
+    thread.join()
+    (work,) = made
+    assert work.failures == [] and work.rows == undisturbed(tmp_path / "local", 8)
+    assert len(lines(context.store.root, "begun")) == 8
+    assert set(caplog.messages) <= {nescio.work.slurm.SILENT}
+
+
+def test_a_drained_node_makes_jobs_wait_and_runs_says_so(slurm, light, context, tmp_path, capsys):
+    node = said("hostname", "-s").strip()
+    subprocess.run(["scontrol", "update", f"nodename={node}", "state=drain", "reason=test"], check=True)
+    try:
+        thread, made = sweeping(context, cards(2))
+        until(lambda: len(queued()) == 2)
+        until(lambda: all("pending" in run.owner for run in with_queue(context.store)))
+        assert main(["runs", "--store", str(context.store.root)]) == 0
+        shown = capsys.readouterr().out
+        assert "card 0" in shown and "SLURM job" in shown and "2 queued." in shown and not made
+    finally:
+        subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=True)
+    thread.join()
+    assert made[0].rows == undisturbed(tmp_path / "local", 2)
+
+
+def hoard(part, context):
+    log(context.store.root, "hoards")
+    taken = [b"x" * 2**20 for _ in range(600)]
+    time.sleep(60)
+    return table([{"value": len(taken)}])
+
+
+def test_a_step_that_is_killed_for_memory_costs_that_step(light, context, tmp_path, capsys):
+    large = evaluation("toy", 1, "large", {"large": 1}, (), hoard)
+    with start("slurm", 1, mem="300M", retries=0) as launcher:
+        work = evaluated(context, launcher, [large, *cards(2)])
+    (failure,) = work.failures
+    assert failure.name == "large" and len(lines(context.store.root, "hoards")) == 1
+    assert work.rows == undisturbed(tmp_path / "local", 2)
+    assert main(["runs", "--failed", "--json", "--store", str(context.store.root)]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)
+    where = Path(shown["reason"].rpartition("Log: ")[2])
+    assert shown["reason"] == failure.reason and "memory limit" in where.read_text()
+
+
+def test_a_preempted_job_goes_on_from_its_checkpoint(light, context):
+    thread, made = sweeping(context, [long_card(8)], partition="normal", cpus=2)
+    until(lambda: lines(context.store.root, "from False"))
+    subprocess.run(["sbatch", "-p", "urgent", "-c2", "-o/dev/null", "--wrap", "sleep 1"], check=True)
+    thread.join()
+    (first,), (second,) = lines(context.store.root, "from False"), lines(context.store.root, "from True")
+    assert made[0].failures == [] and first.split()[1] == second.split()[1] and second.split()[2] == "1"
+
+
+def test_a_job_out_of_time_goes_on_from_its_checkpoint_and_fails_where_there_is_none(light, context):
+    with start("slurm", 1, time="1", slurm=("signal=USR2@10",)) as launcher:
+        work = evaluated(context, launcher, [long_card(75), *cards(1, 200)])
+    (failure,) = work.failures
+    assert failure.name == "card 0" and "give more --time" in failure.reason and len(work.rows) == 1
+    (first,), (second, *_) = lines(context.store.root, "from False"), lines(context.store.root, "from True")
+    assert first.split()[1] == second.split()[1] and second.split()[2] == "1"  # one job, requeued: not another one
+
+
+COMMAND = """
+    import sys
+    sys.path[:0] = {path!r}
+    import nescio.work.slurm
+    import test_slurm
+    from nescio.work.launchers import start
+    from nescio.work.steps import Context
+    from nescio.work.store import Store
+    nescio.work.slurm.LOOK = 0.2
+    try:
+        with start("slurm", 1) as launcher:
+            work = test_slurm.evaluated(Context(Store({store!r})), launcher, test_slurm.cards(6, 1.5))
+            assert work.failures == []
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("ending", ["SIGINT", "SIGKILL"])
+def test_jobs_go_on_without_the_command_which_comes_back_to_them(light, context, tmp_path, ending, capsys):
+    path = [str(tmp_path / "no-torch"), *sys.path]
+    code = textwrap.dedent(COMMAND).format(path=path, store=str(context.store.root))
+    first = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    until(lambda: lines(context.store.root, "begun"))
+    left = queued()
+    first.send_signal(signal.Signals[ending])
+    _, words = first.communicate(timeout=30)
+    assert first.returncode and len(left) >= 4
+    if ending == "SIGINT":
+        assert "jobs stay in the queue of SLURM: the same command waits" in words
+        assert f"scancel {left[0].partition('_')[0]}`" in words
+    assert main(["runs", "--store", str(context.store.root)]) == 0
+    assert "queued" in capsys.readouterr().out and queued()
+    known = {job["job"] for job in notes(context.store)}
+    second = subprocess.Popen([sys.executable, "-c", code])
+    until(lambda: set(queued()) <= known)
+    assert (
+        second.wait(timeout=90) == 0
+        and set(queued("--states=all")) - known == set(queued("--states=all")) - set(left) - known
+    )
+    assert len(lines(context.store.root, "begun")) == 6
+    assert evaluated(context, start("local", 0), cards(6)).rows == undisturbed(tmp_path / "local", 6)
+
+
+def notes(store):
+    return [json.loads(path.read_text()) for path in (store.root / ".slurm").glob("*.json")]
+
+
+def test_a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
+    from nescio.training import train_step
+    from nescio.trials import Training, Trial
+
+    trial = Trial("erm", data="digits", backbone="mlp", training=Training(epochs=150, batch=64, augment="none"))
+    step, folders = train_step(trial), {}
+    context = Context(Store(tmp_path / "slurm"), device="cpu", checkpoint_seconds=1e6)  # none but at the end of a job
+    thread, made = sweeping(context, [step])
+    part = step.folder(context.store).with_name(f"{step.key}.part") / ".work"
+    until(lambda: list(part.glob("lock.*")))
+    time.sleep(1)
+    (job,) = queued()
+    subprocess.run(["scancel", job], check=True)
+    until((part / "checkpoint.safetensors").is_file)
+    thread.join()
+    assert made[0].failures == []
+    local = Context(Store(tmp_path / "local"), device="cpu")
+    with start("local", 1) as launcher:
+        Work(local, launcher).do("train", [step])
+    for place in (context, local):
+        folders[place.store.root] = {
+            path.name: path.read_bytes() for path in step.folder(place.store).iterdir() if path.suffix == ".safetensors"
+        }
+    first, second = folders.values()
+    assert first and first == second
+
+
+def test_the_command_line_gives_the_same_bytes(slurm, tmp_path):
+    words = "run uimnet --data digits --methods erm --backbones mlp --trials 1 --seeds 1 --epochs 1 --device cpu --json"
+    ways = {"local": ["--workers", "0"], "slurm": ["--launcher", "slurm", "--cpus", "2", "--mem", "1G", "--time", "9"]}
+    said = {}
+    for name, how in ways.items():
+        command = [sys.executable, "-m", "nescio", *words.split(), "--store", str(tmp_path / name), *how]
+        said[name] = subprocess.run(command, check=True, capture_output=True).stdout
+    assert said["slurm"] == said["local"] and json.loads(said["slurm"])

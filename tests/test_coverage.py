@@ -88,6 +88,9 @@ REQUIRED = {
         "Pareto fronts",
         "A threshold with a guarantee",
         "A model that can abstain",
+        "Wrong answers and out-of-distribution rows at once",
+        "Calibration without bins",
+        "Which score to use",
     ),
     "Representation reliability": (
         "Table 1:",

@@ -214,9 +214,9 @@ def test_a_full_object_store_stops_nothing(cluster, light, tmp_path):
     import ray
 
     with start("ray", 1, address=cluster.address) as launcher:
-        full = [ray.put(np.ones(MEMORY // 8, np.uint8)) for _ in range(7)]
+        full = [ray.put(np.ones(MEMORY // 8, np.uint8)) for _ in range(12)]  # more than it holds
         work = evaluated(Context(Store(tmp_path / "store")), launcher, cards(6, 0.05))
-        assert len(full) == 7 and work.failures == [] and work.rows == undisturbed(tmp_path / "local", 6)
+        assert len(full) == 12 and work.failures == [] and work.rows == undisturbed(tmp_path / "local", 6)
 
 
 def eat(gigabytes):

@@ -182,3 +182,17 @@ def test_the_command_of_a_plan_runs_that_plan(plan, tmp_path, capsys, monkeypatc
     words = shlex.split(command_of(plan, ("nescio", "run", "counting"), PRESETS))
     assert main([*words[1:], "--store", str(tmp_path)]) == 0
     assert plans == [plan]
+
+
+def test_a_dry_run_says_what_is_missing_and_does_nothing(tmp_path, capsys):
+    code, out, err = run(capsys, "counting", "--dry-run", "--store", tmp_path / "store")
+    assert code == 0 and err == "" and "3 steps are missing" in out and "3 unknown" in out
+    assert not (tmp_path / "store").exists()
+    assert run(capsys, "counting", "--store", tmp_path / "store")[0] == 0
+    before = sorted(tmp_path.rglob("*"))
+    assert "Everything is finished." in run(capsys, "counting", "--dry-run", "--store", tmp_path / "store")[1]
+    code, out, _ = run(capsys, "counting", "--upto", 5, "--dry-run", "--store", tmp_path / "store")
+    assert code == 0 and "2 steps are missing" in out and "2 seen in this store" in out
+    assert sorted(tmp_path.rglob("*")) == before
+    (stage,) = json.loads(run(capsys, "counting", "--upto", 5, "--dry-run", "--json", "--store", tmp_path / "store")[1])
+    assert (stage["stage"], stage["finished"], stage["missing"]) == ("evaluate", 3, 2) and stage["bytes"] > 0

@@ -48,6 +48,15 @@ def say_written(places: Sequence[str], rows: int) -> None:
         say(f"The page is {Path(folder) / 'index.html'}.")
 
 
+UNITS = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "KB": 10**3}
+
+
+def size_text(size: float) -> str:
+    """Bytes for people: 1.5 GB."""
+    unit, scale = next((unit for unit in UNITS.items() if size >= unit[1]), ("bytes", 1))
+    return f"{size / scale:.{int(scale > 1)}f} {unit}"
+
+
 def say(text: str) -> None:
     print(text, end="" if text.endswith("\n") else "\n")
 

@@ -8,6 +8,7 @@ examples:
   nescio run selective vit.npz resnet=r50.npz
   nescio run cood --pair resnet=cifar10.npz,cifar100.npz --estimation 40 --test 20
   nescio run reliability --data digits --methods simclr,moco --members 3
+  nescio run uimnet --preset paper --dry-run       steps, what is finished, time and disk; nothing is done
   nescio run uimnet --help                         the options of a protocol
 """
 
@@ -15,14 +16,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
+from shutil import disk_usage
+from typing import Any
 
-from nescio.commands._output import page_option
+from nescio.commands._output import json_of, page_option, say, size_text
 from nescio.commands._work import CrewOptions, PlaceOptions, end, working
 from nescio.identity import canonical
 from nescio.options import add_options, nested, option, options_of
 from nescio.protocols import base
+from nescio.report import grid
+from nescio.report.words import plural
+from nescio.work.rehearsal import Rehearsal, StageCost, costs
+from nescio.work.store import StoreError
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,11 @@ class RunOptions:
     )
     to: str | None = page_option("page, tables and rows there", unset="STORE/report/PROTOCOL")
     json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
+    dry_run: bool = option(
+        False,
+        "only say which steps there are, what is finished, and what time and disk the others take",
+        group="output",
+    )
 
 
 def configure(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
@@ -63,7 +77,63 @@ def run(args: argparse.Namespace) -> int:
     protocol = base.registry[args._protocol]
     plan = options_of(args, protocol.plan, protocol.presets)
     options = options_of(args, RunOptions, start=_start(protocol))
+    if options.dry_run:
+        return _rehearse(protocol, plan, options)
     with working(options.place, options.crew, options.log, canonical(plan)) as work:
         study = base.run(protocol, plan, work)
     folder = Path(options.to or Path(options.place.store) / "report" / protocol.name)
     return end(study, None if options.json else folder)
+
+
+# ---- --dry-run
+
+
+def _rehearse(protocol: base.Protocol, plan: Any, options: RunOptions) -> int:
+    """Says what a run would do and take."""
+    from nescio.protocols.costs import by_figures, machine_of
+    from nescio.work.launchers import start
+
+    context, workers = options.place.context(), max(1, options.crew.count(options.place.device))
+    rehearsal = Rehearsal(context, start("local", 0))
+    with suppress(StoreError):  # what all else needs is not there yet: the last line says so
+        protocol.run(plan, rehearsal)
+    stages = costs(rehearsal.steps.values(), context.store, lambda step: by_figures(step, context))
+    if options.json:
+        say(json_of([asdict(stage) | {"missing": stage.missing} for stage in stages]))
+        return 0
+    say(grid([_line(stage) for stage in stages]))
+    missing = sum(stage.missing for stage in stages)
+    if not missing:
+        say("Everything is finished.")
+        return 0
+    seconds, size = sum(stage.seconds for stage in stages), sum(stage.bytes for stage in stages)
+    root = context.store.root.absolute()
+    free = disk_usage(next(place for place in (root, *root.parents) if place.is_dir())).free
+    time = f"{_duration(seconds / workers)} with {plural(workers, 'worker').lower()}"
+    say(f"{missing:,} steps are missing: about {time}, {size_text(size)} of {size_text(free)} that are free.")
+    if any(stage.by_figures for stage in stages):
+        where = f"docs/performance.md ({machine_of(context.device).name})"
+        say(f"Figures are those of {where}, arithmetic alone: small networks take several times as long.")
+    if unknown := sum(stage.unknown for stage in stages):
+        say(f"What {unknown:,} of them take is not known, and is not in the sum.")
+    say("Steps that are chosen by results come on top, once those are there. Nothing was done.")
+    return 0
+
+
+def _line(stage: StageCost) -> dict[str, str]:
+    sources = {"seen in this store": stage.measured, "figures": stage.by_figures, "unknown": stage.unknown}
+    by = ", ".join(f"{count:,} {word}" for word, count in sources.items() if count)
+    known = stage.measured + stage.by_figures
+    return {
+        "stage": stage.stage,
+        "finished": f"{stage.finished:,}",
+        "missing": f"{stage.missing:,}",
+        "time of one worker": _duration(stage.seconds) if known else "",
+        "disk": size_text(stage.bytes) if known else "",
+        "by": by,
+    }
+
+
+def _duration(seconds: float) -> str:
+    """Hours where there are many: 0:02:07, 1,234 hours."""
+    return f"{seconds / 3600:,.0f} hours" if seconds >= 100 * 3600 else str(timedelta(seconds=max(1, round(seconds))))

@@ -13,13 +13,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nescio.commands._output import say
+from nescio.commands._output import say, size_text
 from nescio.errors import BadInput
 from nescio.options import add_options, option, options_of
 from nescio.work.pruning import OldWork, old_work, prune
 from nescio.work.store import Store
 
-UNITS = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "KB": 10**3}
 PRUNE = """Removes work of older versions: finished, failed and stopped work that no command of today reads.
 
 Work that is going on is never touched. What is removed, and how much, is printed first."""
@@ -82,5 +81,4 @@ def _lines(old: Sequence[OldWork]) -> list[str]:
 
 def _amount(old: Sequence[OldWork]) -> str:
     size = sum(work.bytes for work in old)
-    unit, scale = next((unit for unit in UNITS.items() if size >= unit[1]), ("bytes", 1))
-    return f"{len(old):,} piece{'s' * (len(old) != 1)} of work, {size / scale:.{int(scale > 1)}f} {unit}"
+    return f"{len(old):,} piece{'s' * (len(old) != 1)} of work, {size_text(size)}"

@@ -74,7 +74,7 @@ VERDICTS = (  # metric, what it means, how its values are written
 )
 MISSED = ("answers", "calibrated", "detection", "in_as_in")  # gaps that have their reason on the first screen
 SUMMARY = "The models side by side"
-MORE = "Every measure, metric and reason: --all. Diagrams and curves: --to DIR. Which score to use: --choose."
+MORE = "Every measure, metric and reason: --all. Reliability diagram, risk–coverage curve, histogram: --to DIR."
 COMPARISON = "Which differences are real"
 PAGE_POINTS, LEAST_POINTS = 40_000, 50  # of all risk–coverage curves together, so that the file stays small; of one
 CAPTIONS = {

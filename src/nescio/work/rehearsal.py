@@ -37,7 +37,7 @@ class Rehearsal(Work):
         if step.key in self.steps:
             return
         self.steps[step.key] = step
-        for parent in _steps(step):
+        for parent in step._steps():
             if parent.finished(self.store) or not step.finished(self.store):
                 self._gather(parent)
 
@@ -115,7 +115,7 @@ def _kinds(stage: str, recipe: Mapping[str, Any], network: Mapping[str, Any]) ->
 
 def _network(step: Step) -> Mapping[str, Any]:
     """The recipe of the trained network that a step asks, if it asks one."""
-    return next((_plain(parent.recipe) for parent in _steps(step) if parent.stage == "train"), {})
+    return next((_plain(parent.recipe) for parent in step._steps() if parent.stage == "train"), {})
 
 
 def _epochs(recipe: Mapping[str, Any]) -> int:
@@ -125,7 +125,3 @@ def _epochs(recipe: Mapping[str, Any]) -> int:
 def _plain(recipe: Any) -> Mapping[str, Any]:
     plain = canonical(recipe)
     return plain if isinstance(plain, dict) else {}
-
-
-def _steps(step: Step) -> list[Step]:
-    return [parent for parent in step.parents if isinstance(parent, Step)]

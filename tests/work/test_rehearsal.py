@@ -1,0 +1,116 @@
+"""A dry run knows which steps there are, what is finished, and what the others take, and does nothing."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+
+from nescio.errors import BadInput
+from nescio.work.launchers import start
+from nescio.work.rehearsal import Cost, Rehearsal, costs
+from nescio.work.steps import Context, Step, Work
+from nescio.work.store import Store
+
+
+def make(part, context, size):
+    return {"payload": b"x" * size}
+
+
+def training(number, backbone="mlp", epochs=10, size=1000):
+    recipe = {"method": "erm", "backbone": backbone, "data": "digits", "trial": number, "training": {"epochs": epochs}}
+    return Step(f"trial {number}", "train", recipe, partial(make, size=size))
+
+
+def predicting(network, split="test"):
+    recipe = {"images": {"data": "digits", "split": split}}
+    return Step(network.title, "predict", recipe, partial(make, size=50), (network, "revision"))
+
+
+@pytest.fixture
+def context(tmp_path):
+    return Context(Store(tmp_path / "store"))
+
+
+def rehearse(context, steps, **more):
+    rehearsal = Rehearsal(context, start("local", 0))
+    return rehearsal.do("train", steps, **more), rehearsal
+
+
+def took(step, context, seconds):
+    """Makes a step, and says in its place how long it took."""
+    step.run(context)
+    env = step.folder(context.store) / "env.json"
+    env.write_text(json.dumps(json.loads(env.read_text()) | {"seconds": seconds}))
+
+
+def nothing(step):
+    return None
+
+
+def test_steps_are_gathered_with_what_they_need_and_nothing_is_done(context):
+    networks = [training(number) for number in range(3)]
+    steps = [predicting(network, split) for network in networks for split in ("val", "test")]
+    finished, rehearsal = rehearse(context, [*steps, steps[0]])
+    assert finished == [] and len(rehearsal.failures) == 6
+    assert {step.key for step in rehearsal.steps.values()} == {step.key for step in (*steps, *networks)}
+    assert not context.store.root.exists()
+
+
+def test_what_is_finished_is_told_apart_and_needs_nothing(context):
+    networks = [training(number) for number in range(2)]
+    steps = [predicting(network) for network in networks]
+    Work(context, start("local", 0)).do("predict", steps[:1])
+    finished, rehearsal = rehearse(context, steps)
+    assert finished == steps[:1]
+    assert [
+        (stage.stage, stage.finished, stage.missing)
+        for stage in costs(rehearsal.steps.values(), context.store, nothing)
+    ] == [
+        ("predict", 1, 1),
+        ("train", 1, 1),
+    ]
+    networks[0].folder(context.store).rename(context.store.root / "gone")
+    _, rehearsal = rehearse(context, steps[:1])
+    assert list(rehearsal.steps) == [steps[0].key]
+
+
+def test_impossible_work_is_refused_and_finished_work_is_not_asked_about(context):
+    def refuse():
+        raise BadInput("No.")
+
+    with pytest.raises(BadInput, match="No"):
+        rehearse(context, [training(0)], before=refuse)
+    training(0).run(context)
+    assert rehearse(context, [training(0)], before=refuse)[0]
+
+
+def test_time_and_disk_are_those_of_the_same_kind_of_work_in_the_store(context):
+    for number, seconds in enumerate((20.0, 30.0, 400.0)):
+        took(training(number), context, seconds)
+    took(training(9, backbone="resnet50", size=9), context, 5000.0)
+    took(predicting(training(0)), context, 3.0)
+    long = [training(number, epochs=40) for number in range(2)]
+    trained, predicted = costs(
+        [*long, predicting(long[0], "val"), predicting(training(5), "test")], context.store, nothing
+    )
+    assert (trained.measured, trained.unknown) == (2, 0)
+    assert trained.seconds == pytest.approx(2 * 30 / 10 * 40)  # the median, by epochs; another backbone is another kind
+    assert trained.bytes == 2 * 1000
+    assert (predicted.measured, predicted.seconds, predicted.bytes) == (2, 6.0, 100)
+
+
+def test_without_such_work_figures_are_used_and_named(context):
+    took(training(0), context, 20.0)
+    steps = [training(1), training(2, backbone="conv"), predicting(training(0))]
+    figures = {steps[1].key: Cost(7.0, 70)}
+    trained, predicted = costs(steps, context.store, lambda step: figures.get(step.key))
+    assert (trained.measured, trained.by_figures, trained.seconds, trained.bytes) == (1, 1, 27.0, 1070)
+    assert (predicted.unknown, predicted.missing, predicted.seconds) == (1, 1, 0.0)
+
+
+def test_damaged_work_says_nothing(context):
+    took(training(0), context, 20.0)
+    (training(0).folder(context.store) / "recipe.json").write_text("{")
+    assert costs([training(1)], context.store, nothing)[0].unknown == 1

@@ -154,6 +154,8 @@ REQUIRED = {
         "Self-supervised R@1",
         "Who cannot be told from the best",
         "Any method, and networks that exist already",
+        "A network or dump of one's own",
+        "Scores that see the gallery",
     ),
 }
 # What a paper mentions and its text does not hold must be said.

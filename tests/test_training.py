@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -407,6 +408,56 @@ def test_two_processes_are_as_good_as_one(tmp_path):
     for name, tensor in one.state_dict().items():
         assert torch.allclose(tensor, two.state_dict()[name], atol=1e-3)
     assert right(one) == pytest.approx(right(two), abs=0.01)
+
+
+def fitted_by_two(trials, folder):
+    """The methods that two processes train together, each of them a child of this one."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = []
+    for rank in range(2):
+        if child := os.fork():
+            children.append(child)
+            continue
+        code = 1
+        try:
+            os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            for number, trial in enumerate(trials):
+                torch.save(fitted(trial).state_dict(), folder / f"{number}.{rank}")
+            code = 0
+        finally:
+            os._exit(code)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    return [[torch.load(folder / f"{number}.{rank}") for rank in range(2)] for number in range(len(trials))]
+
+
+RISING = Training(epochs=1, batch=128, augment="none", rate=0.3, warmup=0.5, schedule="cosine", clip=1.0)
+
+
+def farthest(state, method):
+    own = dict(method.named_parameters())
+    return max(float((state[name] - tensor.detach()).abs().max()) for name, tensor in own.items())
+
+
+def test_two_processes_learn_what_one_does(tmp_path):
+    """Batch, rate, warm-up and clipping are those of the plan, however many processes share a batch; without batch-norm
+    nothing but the order of sums differs, whether a process takes its share at once or in parts."""
+    trials = [trial_of(training=replace(RISING, accumulate=parts)) for parts in (1, 2)]
+    one = fitted(trials[0])
+    for first, second in fitted_by_two(trials, tmp_path):
+        assert all(torch.equal(first[name], second[name]) for name in first)
+        assert farthest(first, one) < 1e-5
+    assert farthest(one.state_dict(), fitted(trial_of(training=replace(RISING, rate=0.15)))) > 1e-2
+
+
+def test_with_batch_norm_two_processes_are_one_that_takes_the_same_parts(tmp_path):
+    trials = [trial_of(backbone="conv", training=replace(RISING, accumulate=parts)) for parts in (1, 2, 4)]
+    whole, halves, quarters = map(fitted, trials)
+    (two, other), (two_in_parts, _) = fitted_by_two(trials[:2], tmp_path)
+    assert all(torch.equal(two[name], other[name]) for name in two)
+    assert farthest(two, halves) < 1e-5 and farthest(two_in_parts, quarters) < 1e-5
+    assert farthest(two, whole) > 1e-3  # batch-norm sees half of a batch at a time
 
 
 @pytest.mark.slow

@@ -77,8 +77,11 @@ def until(condition, seconds=90):
 
 
 def log(folder, name):
+    """A line of process, job and how often the job was started before."""
+    array, one = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_JOB_ID")
+    job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else one
     with (Path(folder) / name).open("a") as file:
-        file.write(f"{os.getpid()} {os.environ.get('SLURM_JOB_ID')} {os.environ.get('SLURM_RESTART_COUNT', 0)}\n")
+        file.write(f"{os.getpid()} {job} {os.environ.get('SLURM_RESTART_COUNT', 0)}\n")
 
 
 def lines(folder, name):
@@ -162,10 +165,8 @@ def test_every_task_is_done_once_and_a_failure_costs_its_own_task(light, tmp_pat
 def test_what_slurm_refuses_is_one_sentence(slurm, tmp_path):
     (task,) = tasks_in(tmp_path, t=(log, (tmp_path, "t")))
     for how in ({"partition": "nowhere"}, {"slurm": ("partition=nowhere",)}, {"mem": "9999G"}):
-        with (
-            pytest.raises(BadInput, match=r"SLURM does not take the jobs \(.*\w"),
-            start("slurm", 1, **how) as launcher,
-        ):
+        refusal = pytest.raises(BadInput, match=r"SLURM does not take the jobs \(.*\w")
+        with start("slurm", 1, **how) as launcher, refusal:
             launcher.run([task])
 
 
@@ -236,7 +237,7 @@ def sweeping(context, steps, **how):
         with start("slurm", 1, **how) as launcher:
             made.append(evaluated(context, launcher, steps))
 
-    thread = threading.Thread(target=sweep)
+    thread = threading.Thread(target=sweep, daemon=True)
     thread.start()
     return thread, made
 
@@ -254,7 +255,7 @@ def test_twenty_kills_in_one_sweep_and_the_rows_are_the_same(light, context, tmp
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with start("slurm", 1, retries=20, mem="100M") as launcher:
+    with start("slurm", 1, retries=20, mem="400M") as launcher:
         work = evaluated(context, launcher, cards(24, 0.5))
     over.set()
     killer.join()
@@ -323,22 +324,32 @@ def test_a_step_that_is_killed_for_memory_costs_that_step(light, context, tmp_pa
     assert shown["reason"] == failure.reason and "memory limit" in where.read_text()
 
 
+def requeued(context):
+    """Waits until the job of the long card is requeued, and starts it: SLURM itself waits for two minutes."""
+    (first,) = until(lambda: lines(context.store.root, "from False"))
+    job = first.split()[1]
+    until(lambda: job in queued("--states=PENDING"))
+    until(lambda: not subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now"]).returncode)
+    (second,) = until(lambda: lines(context.store.root, "from True"))
+    assert second.split()[1:] == [job, "1"]  # the same job, started again
+
+
 def test_a_preempted_job_goes_on_from_its_checkpoint(light, context):
     thread, made = sweeping(context, [long_card(8)], partition="normal", cpus=2)
     until(lambda: lines(context.store.root, "from False"))
     subprocess.run(["sbatch", "-p", "urgent", "-c2", "-o/dev/null", "--wrap", "sleep 1"], check=True)
+    requeued(context)
     thread.join()
-    (first,), (second,) = lines(context.store.root, "from False"), lines(context.store.root, "from True")
-    assert made[0].failures == [] and first.split()[1] == second.split()[1] and second.split()[2] == "1"
+    assert made[0].failures == []
 
 
 def test_a_job_out_of_time_goes_on_from_its_checkpoint_and_fails_where_there_is_none(light, context):
-    with start("slurm", 1, time="1", slurm=("signal=USR2@10",)) as launcher:
-        work = evaluated(context, launcher, [long_card(75), *cards(1, 200)])
-    (failure,) = work.failures
-    assert failure.name == "card 0" and "give more --time" in failure.reason and len(work.rows) == 1
-    (first,), (second, *_) = lines(context.store.root, "from False"), lines(context.store.root, "from True")
-    assert first.split()[1] == second.split()[1] and second.split()[2] == "1"  # one job, requeued: not another one
+    steps = [long_card(60), *cards(1, 200)]
+    thread, made = sweeping(context, steps, time="1", slurm=("signal=USR2@10",))
+    requeued(context)
+    thread.join()
+    (failure,) = made[0].failures
+    assert failure.name == "card 0" and "give more --time" in failure.reason and len(made[0].rows) == 1
 
 
 COMMAND = """
@@ -374,26 +385,19 @@ def test_jobs_go_on_without_the_command_which_comes_back_to_them(light, context,
         assert f"scancel {left[0].partition('_')[0]}`" in words
     assert main(["runs", "--store", str(context.store.root)]) == 0
     assert "queued" in capsys.readouterr().out and queued()
-    known = {job["job"] for job in notes(context.store)}
-    second = subprocess.Popen([sys.executable, "-c", code])
-    until(lambda: set(queued()) <= known)
-    assert (
-        second.wait(timeout=90) == 0
-        and set(queued("--states=all")) - known == set(queued("--states=all")) - set(left) - known
-    )
+    known = set(queued("--states=all"))
+    assert subprocess.run([sys.executable, "-c", code], timeout=90).returncode == 0
+    assert set(queued("--states=all")) == known  # no job came for the second command
     assert len(lines(context.store.root, "begun")) == 6
     assert evaluated(context, start("local", 0), cards(6)).rows == undisturbed(tmp_path / "local", 6)
 
 
-def notes(store):
-    return [json.loads(path.read_text()) for path in (store.root / ".slurm").glob("*.json")]
-
-
 def test_a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
     from nescio.training import train_step
-    from nescio.trials import Training, Trial
+    from nescio.trials import Training
+    from test_training import trial_of
 
-    trial = Trial("erm", data="digits", backbone="mlp", training=Training(epochs=150, batch=64, augment="none"))
+    trial = trial_of(training=Training(epochs=150, batch=64, augment="none"))
     step, folders = train_step(trial), {}
     context = Context(Store(tmp_path / "slurm"), device="cpu", checkpoint_seconds=1e6)  # none but at the end of a job
     thread, made = sweeping(context, [step])

@@ -51,7 +51,7 @@ def offered(script):
         (["run", "uim"], ["uimnet"]),
         (["run", "uimnet", "--preset", ""], ["small", "demo", "paper"]),
         (["store", "p"], ["prune"]),
-        (["measures", "larg"], ["largest"]),
+        (["measures", "larg"], ["largest", "largest_tuned"]),
         (["completion", ""], ["bash", "zsh"]),
     ],
 )

@@ -135,7 +135,7 @@ def test_help_has_the_plan_and_what_every_run_takes(capsys, monkeypatch):
         "json",
     ]:
         assert f"--{name}" in out
-    assert "processes; 0: this process (default: 0)" in out
+    assert "processes of --launcher local; 0: this process (default: 0)" in out
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     assert "Counts" in capsys.readouterr().out
@@ -161,9 +161,11 @@ def test_another_launcher_is_an_option(tmp_path, capsys, monkeypatch):
     seen = []
 
     @launcher("noting")
-    def noting(workers):
-        seen.append(workers)
-        return LocalWorkers(0)
+    @dataclass
+    class Noting(LocalWorkers):
+        def __post_init__(self):
+            seen.append(self.workers)
+            self.workers = 0
 
     assert run(capsys, "counting", "--launcher", "noting", "--workers", 7, "--store", tmp_path)[0] == 0
     assert seen == [7]
@@ -192,7 +194,7 @@ def test_a_dry_run_says_what_is_missing_and_does_nothing(tmp_path, capsys):
     before = sorted(tmp_path.rglob("*"))
     assert "Everything is finished." in run(capsys, "counting", "--dry-run", "--store", tmp_path / "store")[1]
     code, out, _ = run(capsys, "counting", "--upto", 5, "--dry-run", "--store", tmp_path / "store")
-    assert code == 0 and "2 steps are missing" in out and "2 seen in this store" in out
+    assert code == 0 and "2 steps are missing" in out and "2 seen here" in out
     assert sorted(tmp_path.rglob("*")) == before
     (stage,) = json.loads(run(capsys, "counting", "--upto", 5, "--dry-run", "--json", "--store", tmp_path / "store")[1])
     assert (stage["stage"], stage["finished"], stage["missing"]) == ("evaluate", 3, 2) and stage["bytes"] > 0

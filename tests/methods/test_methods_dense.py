@@ -34,6 +34,7 @@ from shapes import VOID, write_shapes
 torch.set_num_threads(1)
 HERE = runtime("cpu")
 REFUSED = {"byol", "simclr", "moco", "dcu", "mimo", "mixup", "due", "duq", "losspred-order"}
+REFUSED |= {"elk", "hib", "infonce", "mc-infonce", "nivmf"}
 DENSE = sorted(set(registry) - REFUSED)
 
 

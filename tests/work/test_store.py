@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -94,12 +95,14 @@ def test_every_field_of_a_trial_and_of_its_budget_changes_the_key(store):
         keys.add(store.key("train", dataclasses.replace(TRIAL, **{name: value})))
     assert len(keys) == 1 + len(OTHER)
 
-    keys = {store.key("train", TRIAL)}
+    first = Training(epochs=3, initial=0.5)  # a rate that starts flat starts above 0
+    keys = {store.key("train", dataclasses.replace(TRIAL, training=first))}
     words = {"optimizer": "lamb", "schedule": "cosine", "augment": "none", "precision": "bf16", "clip": 2.0}
+    words |= {"initial": 0.25, "border": "reflect"}
     for each in dataclasses.fields(Training):
-        value = getattr(TRIAL.training, each.name)
+        value = getattr(first, each.name)
         other = words[each.name] if each.name in words else not value if isinstance(value, bool) else value + 1
-        training = dataclasses.replace(TRIAL.training, **{each.name: other})
+        training = dataclasses.replace(first, **{each.name: other})
         keys.add(store.key("train", dataclasses.replace(TRIAL, training=training)))
     assert len(keys) == 1 + len(dataclasses.fields(Training))
 
@@ -655,3 +658,237 @@ def test_a_disk_that_is_really_full(tmp_path):
         assert sorted(run.state for run in store.runs()) == ["failed", "finished", "finished"]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+# ---- many hosts
+
+
+def no_links(*paths):
+    raise PermissionError(errno.EPERM, "Operation not permitted", *map(str, paths))
+
+
+def test_a_file_system_without_hard_links_has_one_owner_as_well(store, monkeypatch):
+    monkeypatch.setattr(os, "link", no_links)
+    with store.work("train", "r") as part:
+        assert busy(store) and part.lock.ours()
+        assert files(part.folder / ".work") == ["lock.1"]
+    assert do(store) is False
+    plant(Store(store.root / "other"), pid=2**22 + 1)
+    assert do(Store(store.root / "other"))  # a dead owner's work is taken over
+
+
+def test_a_lock_without_content_is_of_an_owner_elsewhere(store, monkeypatch):
+    """Its owner was killed between making and filling it."""
+    plant(store).write_text("")
+    assert busy(store)
+    monkeypatch.setattr(nescio.work.store, "SILENCE", 0.0)
+    assert not busy(store)
+
+
+def test_a_link_whose_answer_was_lost_is_ours(store, monkeypatch):
+    link = os.link
+
+    def twice(*paths):  # the server made it, the network lost the answer, and the client asked again
+        link(*paths)
+        link(*paths)
+
+    monkeypatch.setattr(os, "link", twice)
+    assert do(store, wait=False)
+
+
+@pytest.mark.parametrize("links", ["links", "no links"])
+def test_two_hosts_at_once_do_nothing_twice(store, tmp_path, links):
+    """Neither can look at the other's processes: heartbeats alone tell that the other lives."""
+    body = """
+        import platform, random
+        host, links = os.environ["HOST"], os.environ["LINKS"]
+        platform.node = lambda: host
+        nescio.work.store.BEAT = 0.02
+        def refuse(*_): raise OSError(95, "Operation not supported")
+        if links == "no links": os.link = refuse
+        print("here", flush=True)
+        left = list(range(12))
+        random.Random(host).shuffle(left)
+        while left:
+            number = left.pop(0)
+            try:
+                with store.work("train", number, wait=False) as part:
+                    if part is not None:
+                        with open(os.environ["LOG"], "a") as log: log.write(f"{number} {host}\\n")
+                        time.sleep(0.02)
+            except Busy:
+                left.append(number)
+                time.sleep(0.01)
+    """
+    log = tmp_path / "log"
+    hosts = [
+        child(body, store, env={**os.environ, "LOG": str(log), "HOST": host, "LINKS": links}) for host in ("a", "b")
+    ]
+    for host in hosts:
+        out, _ = host.communicate()
+        assert (host.returncode, out) == (0, "here\n")
+    lines = [line.split() for line in log.read_text().splitlines()]
+    assert sorted(int(number) for number, _ in lines) == list(range(12))
+    assert [run.state for run in store.runs()] == ["finished"] * 12
+
+
+def test_a_store_that_becomes_read_only_is_one_sentence_and_the_next_goes_on(store, monkeypatch):
+    def refuse(path, *_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    with pytest.raises(StoreError, match=r"the file system is read-only: .*\.$"), store.work("train", "r") as part:
+        part.save_checkpoint({"w": np.zeros(3)}, {"step": 1})
+        with monkeypatch.context() as patch:
+            for name in ("replace", "rename", "unlink", "remove"):
+                patch.setattr(os, name, refuse)
+            try:
+                part.save_checkpoint({"w": np.ones(3)}, {"step": 2})
+            finally:
+                part.lock.release()
+                assert part.lock.ours()  # it could not be removed
+    with store.work("train", "r", wait=False) as part:
+        assert part.load_checkpoint().meta == {"step": 1}
+
+
+def test_a_file_that_may_not_grow_fails_the_trial_and_keeps_the_last_checkpoint(store):
+    body = """
+        import resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+        with store.work("train", "r") as part:
+            part.save_checkpoint({"w": np.zeros(1000)}, {"step": 1})
+            try:
+                part.save_checkpoint({"w": np.zeros(100_000)}, {"step": 2})
+            except nescio.work.store.StoreError as error:
+                print(error, flush=True)
+                raise SystemExit(1)
+    """
+    process = child(body, store)
+    out, _ = process.communicate()
+    assert process.returncode == 1 and len(out.splitlines()) == 1 and "File too large" in out
+    with store.work("train", "r", wait=False) as part:
+        assert part.load_checkpoint().meta == {"step": 1}
+
+
+# ---- two users
+
+
+@contextlib.contextmanager
+def user(number, group, umask):
+    before = os.umask(umask)
+    os.setegid(group)
+    os.seteuid(number)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.umask(before)
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """A store in a folder that everybody may write to."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be two users")
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        os.chmod(place, 0o777)
+        yield Store(Path(place) / "store")
+
+
+def test_users_whose_umask_shuts_the_other_out_are_told_and_nothing_is_lost(shared):
+    with user(60001, 60000, 0o077):
+        assert do(shared, content=b"first")
+    with user(60002, 60000, 0o077):
+        for attempt in (lambda: do(shared), lambda: do(shared, "new"), lambda: shared.finished("train", "0" * 16)):
+            with pytest.raises(StoreError, match=r"you may not (read|write).*permissions\.$"):
+                attempt()
+    for path in [shared.root, *shared.root.rglob("*")]:  # chmod -R g+rwX
+        path.chmod(path.stat().st_mode | (0o070 if path.is_dir() else 0o060))
+    with user(60002, 60000, 0o007):
+        assert do(shared) is False and do(shared, "new")
+        shared.verify("train", shared.key("train", "r"))
+
+
+def test_users_of_one_group_share_the_work(shared):
+    with user(60001, 60000, 0o002), contextlib.suppress(RuntimeError), shared.work("train", "r") as part:
+        part.save_checkpoint({"w": np.zeros(3)}, {"step": 1})
+        part.write("half", b"half")
+        raise RuntimeError("it fails")
+    with user(60002, 60000, 0o007), shared.work("train", "r") as part:
+        assert part.load_checkpoint().meta == {"step": 1}
+    with user(60001, 60000, 0o002):
+        shared.verify("train", shared.key("train", "r"))
+
+
+# ---- copies
+
+
+def test_finished_work_comes_over_byte_for_byte_and_is_never_overwritten(store, tmp_path):
+    other = Store(tmp_path / "other")
+    key = store.key("train", "r")
+    do(store)
+    assert other.receive(store, "train", key) is True
+    for name in files(store.path("train", key)):
+        assert (other.path("train", key) / name).read_bytes() == (store.path("train", key) / name).read_bytes()
+    other.verify("train", key)
+    assert do(other) is False and files(other.root) == files(store.root)
+    (other.path("train", key) / "env.json").write_text("its own")
+    assert other.receive(store, "train", key) is False
+    assert (other.path("train", key) / "env.json").read_text() == "its own"
+
+
+def test_damaged_work_does_not_come_over(store, tmp_path):
+    key = store.key("train", "r")
+    do(store)
+    (store.path("train", key) / "sub" / "weights").write_bytes(b"payloaD")
+    with pytest.raises(StoreError, match="changed"):
+        Store(tmp_path / "other").receive(store, "train", key)
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_interrupted_copy_goes_on_and_what_stood_there_half_made_goes(store, tmp_path, monkeypatch):
+    other, key, copy = Store(tmp_path / "other"), store.key("train", "r"), shutil.copyfile
+    with store.work("train", "r") as part:
+        for name in ("a", "b", "c"):
+            part.write(name, name.encode() * 1000)
+    with contextlib.suppress(RuntimeError), other.work("train", "r") as part:
+        part.write("half", b"half")
+        raise RuntimeError("it failed there")
+    copied = []
+
+    def interrupted(source, target):
+        if len(copied) == 2:
+            Path(target).write_bytes(b"b" * 10)
+            raise KeyboardInterrupt
+        copied.append(Path(source).name)
+        return copy(source, target)
+
+    monkeypatch.setattr(shutil, "copyfile", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        other.receive(store, "train", key)
+    assert copied == ["a", "b"] and not other.finished("train", key)
+    monkeypatch.setattr(shutil, "copyfile", lambda *paths: (copied.append(Path(paths[0]).name), copy(*paths)))
+    assert other.receive(store, "train", key)
+    assert copied[2:] == ["c", "env.json", "recipe.json"]  # those that lay there whole are not copied again
+    assert files(other.path("train", key)) == files(store.path("train", key))
+
+
+def test_a_copy_that_arrives_damaged_is_refused(store, tmp_path, monkeypatch):
+    other, key = Store(tmp_path / "other"), store.key("train", "r")
+    do(store)
+    monkeypatch.setattr(shutil, "copyfile", lambda source, target: Path(target).write_bytes(b"noise"))
+    with pytest.raises(StoreError, match="is not what was read from"):
+        other.receive(store, "train", key)
+    monkeypatch.undo()
+    assert not other.finished("train", key) and other.receive(store, "train", key)
+
+
+def test_work_that_is_going_on_is_left_to_its_owner(store, tmp_path):
+    other = Store(tmp_path / "other")
+    do(store)
+    with other.work("train", "r") as part:
+        with pytest.raises(Busy):
+            other.receive(store, "train", part.key)
+        part.write("its", b"own")
+    assert files(other.path("train", part.key)) == ["env.json", "its", "recipe.json"]

@@ -115,20 +115,20 @@ def _rehearse(protocol: base.Protocol, plan: Any, options: RunOptions) -> int:
         where = f"docs/performance.md ({machine_of(context.device).name})"
         say(f"Figures are those of {where}, arithmetic alone: small networks take several times as long.")
     if unknown := sum(stage.unknown for stage in stages):
-        say(f"What {unknown:,} of them take is not known, and is not in the sum.")
+        say(f"The cost of {unknown:,} of them is not known, and is not in the sum.")
     say("Steps that are chosen by results come on top, once those are there. Nothing was done.")
     return 0
 
 
 def _line(stage: StageCost) -> dict[str, str]:
-    sources = {"seen in this store": stage.measured, "figures": stage.by_figures, "unknown": stage.unknown}
+    sources = {"seen here": stage.measured, "figures": stage.by_figures, "unknown": stage.unknown}
     by = ", ".join(f"{count:,} {word}" for word, count in sources.items() if count)
     known = stage.measured + stage.by_figures
     return {
         "stage": stage.stage,
         "finished": f"{stage.finished:,}",
         "missing": f"{stage.missing:,}",
-        "time of one worker": _duration(stage.seconds) if known else "",
+        "worker time": _duration(stage.seconds) if known else "",
         "disk": size_text(stage.bytes) if known else "",
         "by": by,
     }

@@ -3,6 +3,7 @@
 examples:
   nescio store prune --dry-run                what work of older versions takes
   nescio store prune --store old --yes
+  nescio store sync node7/store store         what another machine has finished; again, for what is new
 """
 
 from __future__ import annotations
@@ -15,13 +16,29 @@ from dataclasses import dataclass
 
 from nescio.commands._output import say, size_text
 from nescio.errors import BadInput
-from nescio.options import add_options, option, options_of
+from nescio.options import add_options, argument, option, options_of
+from nescio.work.progress import track
 from nescio.work.pruning import OldWork, old_work, prune
-from nescio.work.store import Store
+from nescio.work.store import Busy, Store, StoreError
 
 PRUNE = """Removes work of older versions: finished, failed and stopped work that no command of today reads.
 
 Work that is going on is never touched. What is removed, and how much, is printed first."""
+
+
+SYNC = """Copies finished work from one store to another, for machines without a common file system.
+
+Work is known by its key: what TO has already stays as it is, and work that is going on there is left to it. Every file
+is checked when it is read and when it is written. An interrupted copy goes on where it was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncOptions:
+    """From where to where, and what."""
+
+    source: str = argument("store that has the work", metavar="FROM")
+    target: str = argument("store that gets it; made if there is none", metavar="TO")
+    stages: tuple[str, ...] = option((), "comma-separated: train, predict, evaluate, study …", unset="all")
 
 
 @dataclass(frozen=True)
@@ -35,23 +52,53 @@ class PruneOptions:
 
 def configure(parser: argparse.ArgumentParser, _words: Sequence[str] = ()) -> None:
     actions = parser.add_subparsers(metavar="ACTION", dest="_action", required=True, parser_class=type(parser))
-    sub = actions.add_parser(
-        "prune",
-        help="removes work of older versions",
-        description=PRUNE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_options(sub, PruneOptions)
-    sub.set_defaults(_parser=sub)
+    shape = argparse.RawDescriptionHelpFormatter
+    for name, words, text, options, do in (
+        ("prune", "removes work of older versions", PRUNE, PruneOptions, _prune),
+        ("sync", "copies finished work to another store", SYNC, SyncOptions, _sync),
+    ):
+        sub = actions.add_parser(name, help=words, description=text, formatter_class=shape)
+        add_options(sub, options)
+        sub.set_defaults(_parser=sub, _do=do)
 
 
 def run(args: argparse.Namespace) -> int:
+    code: int = args._do(args)
+    return code
+
+
+def _existing(folder: str) -> Store:
+    store = Store(folder)
+    if not store.root.is_dir():
+        raise BadInput(f"There is no store in {store.root}.")
+    return store
+
+
+def _sync(args: argparse.Namespace) -> int:
+    options = options_of(args, SyncOptions)
+    source, target = _existing(options.source), Store(options.target)
+    if source.root.resolve() == target.root.resolve():
+        raise BadInput(f"{options.source} and {options.target} are the same store.")
+    runs = [run for run in source.runs() if run.state == "finished"]
+    if unknown := set(options.stages) - {run.stage for run in runs}:
+        raise BadInput(f"{source.root} has no finished work of the stage {min(unknown)}.")
+    runs = [run for run in runs if not options.stages or run.stage in options.stages]
+    copied, failed = 0, 0
+    for run in track(runs, f"copying to {target.root}"):
+        try:
+            copied += not target.finished(run.stage, run.key) and target.receive(source, run.stage, run.key)
+        except (Busy, StoreError) as error:
+            failed += 1
+            print(f"not copied: {run.stage}/{run.key}: {error}", file=sys.stderr)
+    say(f"Copied {copied:,} of {len(runs):,} finished pieces of work; {len(runs) - copied - failed:,} were there.")
+    return 1 if failed else 0
+
+
+def _prune(args: argparse.Namespace) -> int:
     from nescio.protocols.base import registry
 
     options = options_of(args, PruneOptions)
-    store = Store(options.store)
-    if not store.root.is_dir():
-        raise BadInput(f"There is no store in {store.root}.")
+    store = _existing(options.store)
     old = old_work(store, {protocol.name: protocol.version for protocol in registry.parts()})
     if not old:
         say(f"{store.root} holds no work of older versions.")

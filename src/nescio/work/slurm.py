@@ -52,9 +52,14 @@ ENDED = {
     *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"),
     *("DEADLINE", "REVOKED", GONE),
 }
+WHY = {
+    "FAILED": "its process was killed or could not start",
+    "CANCELLED": "somebody cancelled it",
+    "NODE_FAIL": "its node was lost",
+}
 HOPELESS = {  # another try would end the same
-    "OUT_OF_MEMORY": "it took more memory than it may: give more --mem",
-    "TIMEOUT": "it was not done within its time and has no checkpoint to go on from: give more --time",
+    "OUT_OF_MEMORY": "it took more memory than it may, give more --mem",
+    "TIMEOUT": "it was not done within its time and has no checkpoint to go on from, give more --time",
 }
 log = logging.getLogger(__name__)
 
@@ -134,8 +139,7 @@ class SlurmJobs:
                 elif state in ("refused", "failed"):
                     yield job.task, state, (f"{answer[0]} {job.where}", answer[1])
                 elif state in HOPELESS or tries[id(job.task)] > self.retries:
-                    why = HOPELESS.get(state, f"SLURM says {state.lower()}")
-                    yield job.task, "died", f"SLURM job {job.number} ended, {why}. {job.where}"
+                    yield job.task, "died", f"{_end(job.number, state)} {job.where}"
                 else:
                     queue.ready.append(job.task)
 
@@ -266,6 +270,12 @@ def _read(note: Path) -> dict[str, str]:
         return {}
 
 
+def _end(number: str, state: str) -> str:
+    """How a job ended that left no answer."""
+    why = (WHY | HOPELESS).get(state, f"SLURM says {state.lower().replace('_', ' ')}")
+    return f"SLURM job {number} ended: {why}."
+
+
 def _last_line(text: str) -> str:
     return text.strip().splitlines()[-1].strip() if text.strip() else "no reason given"
 
@@ -315,7 +325,7 @@ def _with_job(run: Run, note: Mapping[str, str], states: Mapping[str, tuple[str,
         about = f"{job}, {state.lower()}" + (f" ({reason})" if reason not in ("", "None") else "")
         owner = f"{run.owner}, {about}" if run.state == "running" else about
         return replace(run, state="running" if run.state == "running" else "queued", owner=owner, reason="")
-    reason = run.reason or f"{job} ended, SLURM says {state.lower()}."
+    reason = run.reason or _end(note["job"], state)
     if note["log"] not in reason:
         reason = f"{reason} Log: {note['log']}"
     return replace(run, state="failed" if run.state == "queued" else run.state, reason=reason)

@@ -7,8 +7,9 @@
 Work happens in `.part`; everything is flushed to the disk, then one atomic rename: finished = the folder exists.
 
 A lock is the file `lock.N` with the largest N. It appears, with its content, by a hard link, which exactly one process
-can make. A dead owner's lock is never removed by others: the next owner makes lock.N+1, and so two that take over at
-once cannot both win. An owner that was held for dead (a machine that slept) finds the larger number and gives up.
+can make; where a file system has none, it is created empty, which only one can do either. A dead owner's lock is never
+removed by others: the next owner makes lock.N+1, and so two that take over at once cannot both win. An owner that was
+held for dead (a machine that slept) finds the larger number and gives up.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class Store:
         return self.root / stage / key
 
     def finished(self, stage: str, key: str) -> bool:
-        return self.path(stage, key).is_dir()
+        with _sentences(self.root):
+            return self.path(stage, key).is_dir()
 
     @contextmanager
     def work(
@@ -179,6 +181,25 @@ class Store:
         if wrong:
             raise Damaged(f"{folder}: {', '.join(wrong)} changed, went missing or came in later: {_again(folder)}")
         _verified[folder] = state
+
+    def receive(self, other: Store, stage: str, key: str) -> bool:
+        """Copies finished work of another store, checked byte for byte; False if it is here already.
+
+        Busy while a process makes it here. Files that an interrupted copy has left whole are not copied again.
+        """
+        other.verify(stage, key)
+        source, goal = other.path(stage, key), self.path(stage, key)
+        with _sentences(self.root):
+            lock = _acquire(goal, wait=False)
+        if lock is None:
+            return False
+        try:
+            with _sentences(lock.folder.parent):
+                _copy(source, lock.folder.parent)
+                _settle(lock, goal)
+        finally:
+            lock.release()
+        return True
 
     def find(self, stage: str, start: str) -> str:
         """The key of the one finished piece of work of a stage that begins with these letters."""
@@ -318,16 +339,7 @@ class Part:
             times = {"started": _iso(self.started), "seconds": round(time.time() - self.started, 3)}
             _write(self.folder / ENV, _json({**environment(), **times, **self.env}))
             _write(self.folder / RECIPE, _json({**self.document, "files": files}))
-            self.lock.check()
-            try:
-                os.rename(self.folder, self.goal)
-            except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise Lost(f"{self.goal} was finished by another process.") from None
-                raise
-            self.lock.gone = True
-            _flush(self.goal.parent)
-            shutil.rmtree(self.goal / WORK, ignore_errors=True)  # only now: a kill before the rename needs it
+            _settle(self.lock, self.goal)
 
     def _fail(self, error: Exception) -> None:
         note = {"reason": reason_of(error, self.folder), "kind": type(error).__name__, "when": _iso(time.time())}
@@ -395,8 +407,9 @@ class _Lock:
 
     def release(self) -> None:
         self.stop.set()
-        if self.ours():
-            (self.folder / f"lock.{self.number}").unlink(missing_ok=True)
+        with suppress(OSError):  # a store that became read-only: the lock ends with this process
+            if self.ours():
+                (self.folder / f"lock.{self.number}").unlink(missing_ok=True)
 
 
 def _acquire(goal: Path, wait: bool) -> _Lock | None:
@@ -416,7 +429,7 @@ def _acquire(goal: Path, wait: bool) -> _Lock | None:
         draft = folder / f"draft.{owner['token']}"
         try:
             draft.write_bytes(_json(owner))
-            os.link(draft, folder / f"lock.{number + 1}")
+            _claim(draft, folder / f"lock.{number + 1}")
         except (FileExistsError, FileNotFoundError):  # another was faster, or finished and took the folder along
             continue
         finally:
@@ -427,6 +440,34 @@ def _acquire(goal: Path, wait: bool) -> _Lock | None:
         return _Lock(folder, number + 1, owner)
     shutil.rmtree(goal / WORK, ignore_errors=True)  # left if the last owner was killed just after the rename
     return None
+
+
+def _claim(draft: Path, lock: Path) -> None:
+    """Makes the lock, with the draft's content; FileExistsError if another process has it."""
+    try:
+        os.link(draft, lock)
+    except FileExistsError:
+        if draft.stat().st_nlink != 2:  # 2: it is ours, and only the answer of a network file system was lost
+            raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+            raise
+        with lock.open("xb") as file:  # without content for a moment: to others it then is of an owner elsewhere
+            file.write(draft.read_bytes())
+
+
+def _settle(lock: _Lock, goal: Path) -> None:
+    """Gives work that lies whole on the disk its final name."""
+    lock.check()
+    try:
+        os.rename(lock.folder.parent, goal)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise Lost(f"{goal} was finished by another process.") from None
+        raise
+    lock.gone = True
+    _flush(goal.parent)
+    shutil.rmtree(goal / WORK, ignore_errors=True)  # only now: a kill before the rename needs it
 
 
 def _last(folder: Path) -> tuple[int, dict[str, Any]]:
@@ -538,6 +579,25 @@ def _state(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
+def _copy(source: Path, part: Path) -> None:
+    """Makes `part` hold the files of `source`, all of them on the disk, and its own `.work`."""
+    names = {path.relative_to(source) for path in source.rglob("*") if path.is_file()}
+    for path in [path for path in part.rglob("*") if path.is_file()]:
+        name = path.relative_to(part)
+        if name.parts[0] != WORK and name not in names:
+            path.unlink()
+    for name in sorted(names):
+        summary, path = _summary(source / name), part / name
+        if not path.is_file() or _summary(path) != summary:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / name, path)
+            _flush(path)
+        if _summary(path) != summary:
+            raise Damaged(f"{path} is not what was read from {source}: run again.")
+    for folder in {part, *((part / name).parent for name in names)}:
+        _flush(folder)
+
+
 def _summary(path: Path) -> dict[str, Any]:
     """Size and checksum of a file."""
     with path.open("rb") as file:
@@ -615,7 +675,7 @@ ADVICE = {
     errno.EDQUOT: "your quota on this disk is used up: make room and run again",
     errno.EROFS: "the file system is read-only: choose another place for the store",
     errno.EACCES: "you may not write there: choose another place for the store, or change its permissions",
-    errno.EPERM: "you may not write there, or the file system has no hard links: choose another place for the store",
+    errno.EPERM: "you may not write there: choose another place for the store",
     errno.ENOTDIR: "a file stands where a folder should be: choose another place for the store",
     errno.EEXIST: "a file stands where a folder should be: choose another place for the store",
 }

@@ -441,14 +441,15 @@ def farthest(state, method):
 
 
 def test_two_processes_learn_what_one_does(tmp_path):
-    """Batch, rate, warm-up and clipping are those of the plan, however many processes share a batch; without batch-norm
-    nothing but the order of sums differs, whether a process takes its share at once or in parts."""
-    trials = [trial_of(training=replace(RISING, accumulate=parts)) for parts in (1, 2)]
-    one = fitted(trials[0])
-    for first, second in fitted_by_two(trials, tmp_path):
+    """Batch, rate, warm-up, clipping and augmentation are those of the plan, however many processes share a batch:
+    without batch-norm nothing but the order of sums differs, whether a process takes its share at once or in parts."""
+    shifted = replace(RISING, augment="shift")
+    trials = [trial_of(training=replace(shifted, accumulate=parts)) for parts in (1, 2)]
+    one, in_parts = map(fitted, trials)
+    for (first, second), alone in zip(fitted_by_two(trials, tmp_path), (one, in_parts), strict=True):
         assert all(torch.equal(first[name], second[name]) for name in first)
-        assert farthest(first, one) < 1e-5
-    assert farthest(one.state_dict(), fitted(trial_of(training=replace(RISING, rate=0.15)))) > 1e-2
+        assert farthest(first, alone) < 1e-5
+    assert farthest(one.state_dict(), fitted(trial_of(training=replace(shifted, rate=0.15)))) > 1e-2
 
 
 def test_with_batch_norm_two_processes_are_one_that_takes_the_same_parts(tmp_path):

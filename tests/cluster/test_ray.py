@@ -303,11 +303,25 @@ def study(store, launcher, watch=None):
     from nescio.protocols.uimnet import Plan
     from nescio.trials import Training
 
-    budget = Training(epochs=1, batch=64, augment="none")
+    budget = Training(epochs=60, batch=64, augment="none")  # seconds
     plan = Plan(
-        methods=("erm",), backbones=("mlp",), spectral=(None,), trials=3, seeds=2, oracle=False, training=budget
+        methods=("erm",), backbones=("mlp",), spectral=(None,), trials=2, seeds=3, oracle=False, training=budget
     )
     return base.run(base.registry["uimnet"], plan, Work(Context(store, device="cpu"), launcher, watch))
+
+
+def lose_a_node(made):
+    """A node goes with everything that runs on it."""
+    node = next(iter(made.worker_nodes))
+    raylet = node.all_processes["raylet"][0].process.pid
+    parents = {int(path.parent.name): path.read_text().rpartition(")")[2].split()[1] for path in stats()}
+    for pid in [raylet, *(pid for pid, parent in parents.items() if int(parent) == raylet)]:
+        os.kill(pid, signal.SIGKILL)
+    made.remove_node(node, allow_graceful=False)
+
+
+def stats():
+    return [path for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
 
 
 def test_a_node_is_killed_in_the_middle_of_a_study_and_the_table_is_the_local_one(tmp_path, monkeypatch):
@@ -321,7 +335,7 @@ def test_a_node_is_killed_in_the_middle_of_a_study_and_the_table_is_the_local_on
     def watch(stage, done, *_):
         if done == 2 and not lost:
             lost.append(stage)
-            made.remove_node(next(iter(made.worker_nodes)), allow_graceful=False)
+            lose_a_node(made)
 
     try:
         with start("ray", 1, address=made.address) as launcher:

@@ -229,13 +229,19 @@ def context(tmp_path):
     return Context(store)
 
 
-def sweeping(context, steps, **how):
+def trained(context, launcher, steps):
+    work = Work(context, launcher)
+    assert work.do("train", steps) == steps
+    return work
+
+
+def sweeping(context, steps, run=evaluated, **how):
     """A sweep in a thread of its own: (thread, where its Work comes)."""
     made = []
 
     def sweep():
         with start("slurm", 1, **how) as launcher:
-            made.append(evaluated(context, launcher, steps))
+            made.append(run(context, launcher, steps))
 
     thread = threading.Thread(target=sweep, daemon=True)
     thread.start()
@@ -325,11 +331,11 @@ def test_a_step_that_is_killed_for_memory_costs_that_step(light, context, tmp_pa
 
 
 def requeued(context):
-    """Waits until the job of the long card is requeued, and starts it: SLURM itself waits for two minutes."""
+    """Waits until the job of the long card is requeued, and starts it: SLURM would wait for two minutes."""
     (first,) = until(lambda: lines(context.store.root, "from False"))
     job = first.split()[1]
     until(lambda: job in queued("--states=PENDING"))
-    until(lambda: not subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now"]).returncode)
+    until(lambda: not subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now", "timelimit=9"]).returncode)
     (second,) = until(lambda: lines(context.store.root, "from True"))
     assert second.split()[1:] == [job, "1"]  # the same job, started again
 
@@ -400,7 +406,7 @@ def test_a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
     trial = trial_of(training=Training(epochs=150, batch=64, augment="none"))
     step, folders = train_step(trial), {}
     context = Context(Store(tmp_path / "slurm"), device="cpu", checkpoint_seconds=1e6)  # none but at the end of a job
-    thread, made = sweeping(context, [step])
+    thread, made = sweeping(context, [step], run=trained)
     part = step.folder(context.store).with_name(f"{step.key}.part") / ".work"
     until(lambda: list(part.glob("lock.*")))
     time.sleep(1)
@@ -411,7 +417,7 @@ def test_a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
     assert made[0].failures == []
     local = Context(Store(tmp_path / "local"), device="cpu")
     with start("local", 1) as launcher:
-        Work(local, launcher).do("train", [step])
+        trained(local, launcher, [step])
     for place in (context, local):
         folders[place.store.root] = {
             path.name: path.read_bytes() for path in step.folder(place.store).iterdir() if path.suffix == ".safetensors"
@@ -422,9 +428,12 @@ def test_a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
 
 def test_the_command_line_gives_the_same_bytes(slurm, tmp_path):
     words = "run uimnet --data digits --methods erm --backbones mlp --trials 1 --seeds 1 --epochs 1 --device cpu --json"
-    ways = {"local": ["--workers", "0"], "slurm": ["--launcher", "slurm", "--cpus", "2", "--mem", "1G", "--time", "9"]}
+    ways = {
+        "local": ["--workers", "0"],
+        "slurm": ["--launcher", "slurm", "--mem", "1G", "--time", "9", "--slurm-partition", "normal"],
+    }
     said = {}
     for name, how in ways.items():
         command = [sys.executable, "-m", "nescio", *words.split(), "--store", str(tmp_path / name), *how]
-        said[name] = subprocess.run(command, check=True, capture_output=True).stdout
+        said[name] = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
     assert said["slurm"] == said["local"] and json.loads(said["slurm"])

@@ -70,7 +70,13 @@ class SlurmJobs:
     """One job for each step; one that is cancelled or dies is submitted again, and goes on from its checkpoint."""
 
     workers: int  # jobs in the queue at once, as --in-flight says
-    partition: str | None = option(None, "partition of the jobs", unset="the cluster's")
+    partition: str | None = option(
+        None,
+        "partition of the jobs",
+        unset="the cluster's",
+        name="slurm-partition",  # protocols have a --partition of classes
+        metavar="NAME",
+    )
     account: str | None = option(None, "account that the jobs are charged to", unset="yours")
     qos: str | None = option(None, "quality of service", unset="the cluster's")
     gpus: str | None = option(None, "GPUs of a job, such as 1 or a100:2", unset="no GPU")

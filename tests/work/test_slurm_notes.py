@@ -1,0 +1,61 @@
+"""What needs no SLURM: its options, the sentence without submitit, and what `nescio runs` makes of the queue."""
+
+import json
+import os
+import sys
+
+import pytest
+
+from nescio.cli import main
+from nescio.errors import BadInput
+from nescio.work.launchers import start
+from nescio.work.store import Stopped, Store, ending
+
+
+@pytest.mark.parametrize("how", [{"cpus": 0}, {"retries": -1}, {"in_flight": 0}, {"slurm": ("constraint",)}])
+def test_options_that_cannot_be(how):
+    with pytest.raises(BadInput):
+        start("slurm", 1, **how)
+
+
+def test_without_submitit_one_sentence_says_what_to_install(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    words = ["run", "uimnet", "--data", "digits", "--launcher", "slurm", "--store", str(tmp_path)]
+    assert main(words) == 2
+    assert capsys.readouterr().err == "nescio run needs submitit: pip install 'nescio[slurm]'\n"
+
+
+def test_runs_shows_the_queue_and_the_logs_of_what_failed(tmp_path, monkeypatch, capsys):
+    store = Store(tmp_path / "store")
+    with store.work("toy", {"x": 0}):
+        pass
+    store.fail("toy", {"x": 1}, "It broke.")
+    keys = [store.key("toy", {"x": x}) for x in range(4)]
+    (store.root / ".slurm").mkdir()
+    for number, key in enumerate(keys):
+        note = {"job": f"7_{number}", "title": f"step {number}", "log": f"/log/{number}"}
+        (store.root / ".slurm" / f"toy-{key}.json").write_text(json.dumps(note))
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho '7_1|FAILED|None'\necho '7_2|PENDING|Resources'\necho '7_3|OUT_OF_MEMORY|x'\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert main(["runs", "--json", "--store", str(store.root)]) == 0
+    shown = {run["key"]: run for run in json.loads(capsys.readouterr().out)}
+    assert [shown[key]["state"] for key in keys] == ["finished", "failed", "queued", "failed"]
+    assert shown[keys[1]]["reason"] == "It broke. Log: /log/1"
+    assert shown[keys[2]]["owner"] == "SLURM job 7_2, pending (Resources)"
+    assert "more --mem" in shown[keys[3]]["reason"] and shown[keys[3]]["reason"].endswith("Log: /log/3")
+
+
+def test_work_stops_with_a_checkpoint_when_its_process_is_to_end(tmp_path):
+    store = Store(tmp_path)
+    with store.work("toy", {}) as part:
+        assert not part.due(float("inf"), 0.0)
+        ending.set()
+        try:
+            assert part.due(float("inf"), 0.0)
+            with pytest.raises(Stopped):
+                part.save_checkpoint({}, {"done": 3})
+        finally:
+            ending.clear()
+        assert part.load_checkpoint().meta == {"done": 3}

@@ -47,6 +47,7 @@ from nescio.work.store import Run, Stopped, Store, ending
 JOBS, LOGS = ".slurm", "log"
 LOOK = 5.0  # seconds between two looks at the queue
 LATE = 60.0  # seconds that a shared file system may take to show what a job has written
+SETTLED = 3.0  # seconds that a job's end must last: one that is requeued passes through other states
 GONE = "GONE"  # of a job that SLURM has forgotten
 ENDED = {
     *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"),
@@ -214,7 +215,9 @@ class SlurmJobs:
                 yield job, *answer
             elif states is not None:
                 state, _ = states.get(job.number, (GONE, ""))
-                if state in ENDED and job.overdue(LATE if state == "COMPLETED" else 0.0):
+                if state not in ENDED:
+                    job.seen = None
+                elif job.overdue(LATE if state == "COMPLETED" else SETTLED):
                     yield job, state, None
 
 

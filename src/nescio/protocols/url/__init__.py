@@ -91,9 +91,9 @@ DIGITS = Training(rate=0.05, epochs=15, batch=64, schedule="cosine", warmup=1.0,
 CIFAR = Training(
     rate=0.4, warmup=4.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=20, batch=512
 )
-# appendix B: 32 epochs of LAMB, batches of 2048 in 16 parts, a flat epoch and five of warm-up. Its rates go from 1e-4 to
-# 1e-2; trials multiply this one by 0.3 to 3, and further where the best lies at an edge. Where the rate starts is not in
-# its text: a hundredth is ours
+# appendix B: 32 epochs of LAMB, batches of 2048 in 16 parts, a flat epoch and five of warm-up. Its rates go from 1e-4
+# to 1e-2; trials multiply this one by 0.3 to 3, and further where the best lies at an edge. Where the rate starts is
+# not in its text: a hundredth is ours
 LAMB = Training(
     optimizer="lamb",
     rate=1e-3,

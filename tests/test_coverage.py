@@ -211,12 +211,13 @@ def gaps(page):
     return found
 
 
+@cache
 def _command(cell):
     words = shlex.split((code(cell) or [""])[0])
     if words[:1] != ["nescio"] or words[1] not in COMMANDS:
         return f"{cell} is not a command."
     try:
-        options, unknown = parser_for(words[1]).parse_known_args(words[1:])
+        options, unknown = parser_for(words[1], words[1:]).parse_known_args(words[1:])
     except BadInput as error:
         return f"{cell} does not parse: {error}"
     if unknown:
@@ -233,6 +234,7 @@ def report_names():
     return frozenset(reports)
 
 
+@cache
 def _guard(guard):
     path, _, name = guard.partition("::")
     file = ROOT / path
@@ -242,6 +244,7 @@ def _guard(guard):
     return f"{path} has no {name}." if name and name not in defined else ""
 
 
+@cache
 def _place(name):
     module, _, attribute = name.rpartition(".")
     return "" if hasattr(importlib.import_module(module), attribute) else f"there is no {name}."

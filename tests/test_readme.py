@@ -76,7 +76,7 @@ def test_commands_parse(page):
         if words[1] == "run" and len(words) > 2:
             assert words[2] in protocols, line
         if len(words) > 2 + (words[1] in ("run", "store")):  # more than its name
-            _, unknown = parser_for(words[1]).parse_known_args(words[1:])
+            _, unknown = parser_for(words[1], words[1:]).parse_known_args(words[1:])
             assert not unknown, line
 
 

@@ -34,7 +34,7 @@ def test_what_needs_no_more_is_as_if_all_were_known(dump):
     ):
         with pytest.raises(Undefined, match=words):
             card.value(metric, measure)
-    assert set(card.curves) == {"reliability", "risk_coverage", "histogram"}
+    assert set(card.curves) == {"reliability", "risk_coverage", "histogram", "corp"}
     add_intervals(card, resamples=20)
     assert next(row for row in card.rows if row["metric"] == "ece")["low"] is not None
 

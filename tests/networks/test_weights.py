@@ -435,5 +435,5 @@ def test_a_family_has_its_distilled_models_with_it(tmp_path):
 
 
 def test_an_unknown_family_lists_the_known_ones():
-    with pytest.raises(BadInput, match=r"No model is of the family 'bert'. The families are: .*vit"):
+    with pytest.raises(BadInput, match=r"No model is of the family 'bert'\..* The families are: .*vit"):
         pick((), STORE, family="bert")

@@ -39,6 +39,7 @@ UNTAUGHT = "untaught"  # the split of rows with taught = False
 MOST_PROBS = 200_000_000  # above this many probabilities in all resamples their metrics have no interval
 FEW_ROWS = 50  # validation rows for each parameter of a calibration: with fewer it is in doubt
 REPR = ("accuracy", "nll", "ece", "temperature")  # what the text of a scorecard shows
+LEARNT = ("loss_order",)  # measures with a training loop of their own
 KNN = 10  # neighbours of `knn_distance` on a scorecard
 SCALERS: dict[str, Callable[[Predictions], Callable[[Predictions], Predictions]]] = {
     "temperature": calibrate.temperature,
@@ -292,6 +293,7 @@ class _Maker:
         self.card, self.base, self.split, self.val, self.classwise = card, base, split, val, classwise
         self.only = None if only is None else [measures.named(name, known).name for name in only]
         self.reference = train if train is not None else val
+        self.learns = train is not None  # measures that are trained for seconds are not for a first look
         self.held_out = val  # as it was given, before any calibration
         self.views: Sequence[Predictions] = ()
         self.siblings: Sequence[Predictions] = ()
@@ -437,6 +439,8 @@ class _Maker:
                     self.because(part.name, None, self.split, "The model gives one draw a row; draws cannot disagree.")
                     continue
                 yield part.name, part.of
+            elif part.name in LEARNT and not self.learns and self.only is None:
+                self.because(part.name, None, self.split, "It is trained for some seconds: give --train as well.")
             elif part.kind in ("fitted", "tuned"):
                 if (fit := self.fit(part, known)) is not None:
                     yield part.name, fit

@@ -50,7 +50,7 @@ GROUPS = {
         "demo": "a first look, on data that comes along",
         "sample": "small files of predictions to try nescio on",
         "runs": "what is in the store, what failed and why",
-        "store": "looks after a store: removes work of older versions",
+        "store": "looks after a store: removes old work, copies finished work",
         "methods": "the methods and their hyper-parameters",
         "metrics": "the metrics, and how to read each",
         "measures": "the uncertainty measures, and what each needs",

@@ -107,7 +107,7 @@ class ScoreChoice:
 def question_rows(
     question: Question, u: Scores, wrong: Array | None, outside: Mapping[str, Scores], share: float = SHARE
 ) -> QuestionRows:
-    """What a question is asked of.
+    """The rows that answer a question.
 
     mistakes  wrong answers against right ones
     unknown   out-of-distribution sets, each of the same weight, against all in-distribution rows

@@ -26,7 +26,7 @@ IMAGE, GALLERY = "image", "gallery"  # what a score sees, in the column `conditi
 ENTROPY = "entropy"
 RECALL = WantedMetric("recall_at_1", metrics.registry["recall_at_1"], {})
 APART = 0.55  # share of neighbours of the same set from which two sets differ, beside two standard errors
-MOST = 2000  # rows of each set by which they are told apart
+MOST = 2000  # rows of each set in the two-sample test
 
 
 @dataclass
@@ -113,7 +113,7 @@ def told_apart(one: Predictions, other: Predictions, search: Search = search_row
     """
     both = [dump.embeddings for dump in (one, other) if dump.embeddings is not None]
     if len(both) < 2:
-        raise Undefined("Two sets are told apart by their embeddings, and one of them has none.")
+        raise Undefined("Two sets are compared by their embeddings, and one of them has none.")
     count = min(len(one), len(other), MOST)
     drawn = [rows[np.sort(np.random.default_rng(seed).permutation(len(rows))[:count])] for rows in both]
     mixed, own = np.concatenate(drawn), np.repeat([0, 1], count)

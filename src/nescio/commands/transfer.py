@@ -111,7 +111,9 @@ def _networks(options: Options) -> Dumps:
     from nescio.runtime import runtime
 
     if options.data is None:
-        raise BadInput(f"{options.model} is no file, and a network must be shown images: name them with --data.")
+        raise BadInput(
+            f"{options.model} is not a file of predictions, and a network needs images: name them with --data."
+        )
     if options.views:
         raise BadInput("--views are files beside a file of predictions; a network looks at --crops crops itself.")
     context, place = options.place.context(), Path(options.weights) if options.weights else None

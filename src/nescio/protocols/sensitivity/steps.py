@@ -8,6 +8,7 @@ from nescio.datasets.changes import Rotation
 from nescio.datasets.images import ImageSet, absolute
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
+from nescio.protocols.checks import refuse_measures
 from nescio.protocols.sensitivity import NAME, VERSION, Plan
 from nescio.protocols.shift.steps import (
     CLEAN,
@@ -16,8 +17,7 @@ from nescio.protocols.shift.steps import (
     average,
     evaluation_step,
     plain_trial,
-    refuse_measures,
-    refuse_training,
+    refuse_impossible,
     with_strength,
 )
 from nescio.trials import Trial
@@ -32,7 +32,7 @@ def compare(plan: Plan, work: Work) -> Plan:
         having = ", ".join(name for name, method in methods.items() if method.strength)
         raise BadInput(f"{fixed[0]} has no regularisation strength that could be varied. These have: {having}.")
     refuse_measures(plan.measures, plan.methods)
-    refuse_training(plan.methods, plan.data, plan.backbone, plan.training, root)
+    refuse_impossible(NAME, plan, root)
     levels, trials = levels_of(plan), trials_of(plan)
     about = NAME, VERSION
     steps = [evaluation_step(about, average([trial], root), levels, {}, plan.measures, root) for trial in trials]

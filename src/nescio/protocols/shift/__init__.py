@@ -29,7 +29,7 @@ def methods_of(text: str) -> tuple[str, ...]:
 @tag("plan:shift")
 @dataclass(frozen=True)
 class Plan(Checked):
-    """What is trained, how it is corrupted, and what is asked of it."""
+    """What is trained, how images are corrupted, and what is measured."""
 
     task: Literal["classification", "segmentation"] = option(
         "classification", "what a network names: the class of an image, or of every pixel", selects=True
@@ -75,7 +75,7 @@ class Plan(Checked):
             raise BadInput(f"--reaches is an accuracy between 0 and 1, not {self.reaches:g}.")
 
 
-# For CIFAR's size: a plain loop reached a clean accuracy of 0.917 with it, and 0.853 with the defaults of `Training`
+# For CIFAR's size: `erm` reaches a clean accuracy of 0.920 with it (results/shift)
 CIFAR = Training(
     rate=0.4, warmup=4.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=20, batch=512
 )

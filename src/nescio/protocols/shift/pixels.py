@@ -84,7 +84,7 @@ def compare(plan: Plan, work: Work) -> Plan:
 def refuse(plan: Plan, root: str | None) -> None:
     """Refuses, before any work, what cannot be done with pixels."""
     if plan.out:
-        raise BadInput("Images of other sets are told from test images one by one: omit --out with segmentation.")
+        raise BadInput("Out-of-distribution images are detected one by one, not pixel by pixel: omit --out.")
     if plan.corrupted:
         raise BadInput("The published files hold corrupted images without label maps: omit --corrupted.")
     if plan.strengths > 1:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio import backbones, datasets, measures, metrics
+from nescio import datasets, measures, metrics
 from nescio.analysis.bootstrap import wanted_metric
 from nescio.analysis.selection import best_trials
 from nescio.datasets.changes import Change
@@ -27,10 +27,11 @@ from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, trained, with_weights
 from nescio.predict import Keeping, load_dump, predict_step
 from nescio.predictions import Predictions, stack
+from nescio.protocols.checks import refuse_measures, refuse_training, refuse_without_labels
 from nescio.protocols.shift import NAME, VERSION, Plan
 from nescio.rows import COLUMNS, Row
-from nescio.training import check_batch, facts_of, title_of, train_step
-from nescio.trials import Training, Trial
+from nescio.training import facts_of, title_of, train_step
+from nescio.trials import Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part, Store
 
@@ -53,7 +54,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     refuse_measures(plan.measures, () if plan.networks else plan.methods)
     levels, out = levels_of(plan, root), out_sets(plan)
     if not plan.networks:
-        refuse_training(plan.methods, plan.data, plan.backbone, plan.training, root)
+        refuse_impossible(NAME, plan, root)
     predictors = existing(plan, work) if plan.networks else train(plan, chosen(plan, work), work)
     steps = [evaluation_step((NAME, VERSION), each, levels, out, plan.measures, root) for each in predictors]
     work.evaluate(EVALUATE, steps)
@@ -68,21 +69,11 @@ def by_own_names(plan: Plan) -> Plan:
 # ---- the plan, checked before any work
 
 
-def refuse_measures(names: Sequence[str], of: Sequence[str]) -> None:
-    """Refuses measures that neither nescio nor one of these methods has."""
-    scores = {score for name in of for score in methods[name].scores}
-    for name in names:
-        if name.removeprefix(measures.SCORE) not in scores:
-            _ = measures.registry[name]
-
-
-def refuse_training(names: Sequence[str], data: str, backbone: str, training: Training, root: str | None) -> None:
+def refuse_impossible(protocol: str, plan: Any, root: str | None) -> None:
     """Refuses, before any work, what no trial could do."""
-    if mute := [name for name in names if not methods[name].classifies]:
-        raise BadInput(f"Right and wrong answers are compared, and {mute[0]} learns features without labels: omit it.")
-    dataset = datasets.load(data, root)
-    backbones.build(backbone, dataset.channels, dataset.shape)
-    check_batch(training, len(datasets.splits(dataset, None, 0).train))
+    refuse_without_labels(plan.methods, protocol)
+    dataset = datasets.load(plan.data, root)
+    refuse_training(dataset, [plan.backbone], plan.training, len(datasets.splits(dataset, None, 0).train))
 
 
 def levels_of(plan: Plan, root: str | None) -> dict[Level, ImageSet]:
@@ -236,7 +227,7 @@ def train(plan: Plan, numbers: Mapping[str, int], work: Work) -> list[Predictor]
     return [average(members, root) for members, done in zip(trials, finished, strict=True) if done]
 
 
-# ---- what is said of each
+# ---- rows of each
 
 
 def evaluation_step(

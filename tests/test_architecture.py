@@ -26,6 +26,7 @@ TIERS = [
     "trials runtime layers backbones checkpoints",
     "datasets",
     "methods",
+    "recording",
     "training probes",
     "networks",
     "predict",

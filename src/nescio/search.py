@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import random
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar
 
-from nescio.errors import BadInput
+from nescio.errors import BadInput, near
 from nescio.identity import Checked, seed_for, tag
 
 # ---- search ranges
@@ -157,6 +158,26 @@ R = TypeVar("R")
 def searched(recipe: type) -> dict[str, Search]:
     """The fields that a search may move, with their ranges."""
     return {f.name: f.metadata["search"] for f in fields(recipe) if f.metadata.get("search") is not None}
+
+
+def with_values(recipe: R, words: Iterable[str], method: str) -> R:
+    """A recipe with FIELD=VALUE words put in."""
+    names = [entry.name for entry in fields(recipe)]  # type: ignore[arg-type]
+    given: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not (name and equals and text):
+            raise BadInput(f"Hyper-parameters are given as FIELD=VALUE, not {word!r}.")
+        if name not in names:
+            hint = near(name, names)
+            raise BadInput(f"The method {method} has no setting {name!r}.{hint} It has: {', '.join(names)}.")
+        if name in given:
+            raise BadInput(f"{name} of {method} is given twice.")
+        try:
+            given[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            given[name] = text
+    return replace(recipe, **given)  # type: ignore[type-var]
 
 
 def draw(recipe: type[R], trial: int, seed: int = 0) -> R:

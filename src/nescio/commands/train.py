@@ -16,16 +16,15 @@ examples:
 
 from __future__ import annotations
 
-import ast
 import os
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from nescio.commands._loggers import logger
 from nescio.commands._output import say
 from nescio.commands._work import CrewOptions, PlaceOptions, tell_notes, working
-from nescio.errors import BadInput, near
+from nescio.errors import BadInput
 from nescio.options import nested, option, ranges
 from nescio.trials import BUDGET, Training, Trial
 
@@ -140,7 +139,7 @@ def trial_of(options: Options) -> Trial:
     """The trial that the options describe."""
     from nescio import datasets
     from nescio.methods import registry
-    from nescio.search import draw
+    from nescio.search import draw, with_values
     from nescio.training import check_batch, check_views, usual_batch
 
     method = registry[options.method]
@@ -158,7 +157,7 @@ def trial_of(options: Options) -> Trial:
     check_views(training, method.views)
     return Trial(
         method=options.method,
-        recipe=recipe_of(draw(method.recipe_class, options.trial), options.recipe, options.method),
+        recipe=with_values(draw(method.recipe_class, options.trial), options.recipe, options.method),
         data=options.data,
         classes=options.classes,
         backbone=options.backbone,
@@ -178,23 +177,3 @@ def target(word: str) -> float | None:
         return None if word in ("none", "off") else float(word)
     except ValueError:
         raise BadInput(f"--spectral is a number above 0, or none, not {word!r}.") from None
-
-
-def recipe_of(recipe: Any, words: tuple[str, ...], method: str) -> Any:
-    """The hyper-parameters with FIELD=VALUE words put in."""
-    names = [entry.name for entry in fields(recipe)]
-    given: dict[str, Any] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not (name and equals and text):
-            raise BadInput(f"--recipe takes FIELD=VALUE, not {word!r}.")
-        if name not in names:
-            hint = near(name, names)
-            raise BadInput(f"The method {method} has no setting {name!r}.{hint} It has: {', '.join(names)}.")
-        if name in given:
-            raise BadInput(f"--recipe names {name} twice.")
-        try:
-            given[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            given[name] = text
-    return replace(recipe, **given)

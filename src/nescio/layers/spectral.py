@@ -60,16 +60,17 @@ class BoundedScale(nn.Module):
 
 
 @torch.no_grad()
-def iterate(bounds: Sequence[Bounded], matrices: Sequence[Tensor], times: int) -> None:
-    """Power iterations of many matrices."""
+def iterate(bounds: Sequence[Bounded], matrices: Sequence[Tensor], times: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Power iterations of many matrices; returns the vectors that the bounds now hold, as tensors of their own: an
+    earlier forward pass may still need the old ones for its backward."""
     lefts, rights = [bound.left for bound in bounds], [bound.right for bound in bounds]
     matrices = [matrix.to(left.dtype) for matrix, left in zip(matrices, lefts, strict=True)]
     for _ in range(times):
         rights = _units([matrix.mT @ left for matrix, left in zip(matrices, lefts, strict=True)])
         lefts = _units([matrix @ right for matrix, right in zip(matrices, rights, strict=True)])
-    # new tensors, not in-place changes: an earlier forward pass may still need the old ones for its backward
-    for bound, left, right in zip(bounds, lefts, rights, strict=True):
-        bound.left, bound.right = left, right
+    torch._foreach_copy_([bound.left for bound in bounds], lefts)
+    torch._foreach_copy_([bound.right for bound in bounds], rights)
+    return lefts, rights
 
 
 def _units(vectors: list[Tensor]) -> list[Tensor]:
@@ -88,8 +89,9 @@ def bounded(bounds: Sequence[Bounded], weights: Sequence[Tensor]) -> Sequence[Te
     """The weights within their bounds; in training after a power iteration."""
     with torch.autocast(weights[0].device.type, enabled=False):
         if bounds[0].training:
-            iterate(bounds, [weight.detach().flatten(1) for weight in weights], 1)
-        lefts, rights = [bound.left for bound in bounds], [bound.right for bound in bounds]
+            lefts, rights = iterate(bounds, [weight.detach().flatten(1) for weight in weights], 1)
+        else:
+            lefts, rights = [bound.left for bound in bounds], [bound.right for bound in bounds]
         return _Shrink.apply(bounds[0].target, len(weights), *weights, *lefts, *rights)  # type: ignore[no-any-return]
 
 

@@ -98,6 +98,9 @@ class Method(nn.Module):
     strength: ClassVar[str | None] = None  # what regularises its features: a field of its recipe, or "spectral"
     stronger: ClassVar[Literal["larger", "smaller"]] = "larger"  # values of it
     whole_images: ClassVar[str] = ""  # why it cannot take locations of an image for rows; "": it can
+    # True where `update` calls the same kernels in every step, draws nothing on the host and waits for no number: a GPU
+    # then replays a recording of it. Each class says so for itself.
+    recorded: ClassVar[bool] = False
     cached: int = 0  # epochs of features, of a frozen backbone, that are computed once: `loss` takes these, not images
 
     def __init__(self, recipe: Any, setting: Setting) -> None:

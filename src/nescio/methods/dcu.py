@@ -41,6 +41,7 @@ class DCU(FeatureDensity):
     """
 
     paper = "Winkens et al., Contrastive training for improved out-of-distribution detection, 2020"
+    recorded = True
     strength = "weight"
     views = 2
     augment = "full"

@@ -26,6 +26,7 @@ class DDU(FeatureDensity):
     """
 
     paper = "Mukhoti et al., Deep deterministic uncertainty: a new simple baseline, CVPR 2023"
+    recorded = True
     strength, stronger = "bound", "smaller"
 
     def __init__(self, recipe: Any, setting: Setting) -> None:

@@ -10,6 +10,7 @@ class ERM(Method):
     """Empirical risk minimisation (Vapnik 1992; UIMNET §3): minimise −log f(x)_y."""
 
     paper = "Vapnik, Principles of risk minimization for learning theory, 1992"
+    recorded = True
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         before, after = accuracy_of(start, batches), accuracy_of(self, batches)

@@ -42,6 +42,7 @@ class MCDropout(Method):
     """
 
     paper = "Gal & Ghahramani, Dropout as a Bayesian approximation, ICML 2016"
+    recorded = True
     scores = ("jsd", "entropy")
 
     def __init__(self, recipe: Any, setting: Setting) -> None:

@@ -56,6 +56,7 @@ class MIR(FeatureDensity):
     """
 
     paper = "Postels et al., The hidden uncertainty in a neural network's activations, 2020"
+    recorded = True
     strength = "weight"
 
     def __init__(self, recipe: Any, setting: Setting) -> None:

@@ -47,6 +47,7 @@ class PostNet(Method):
     """
 
     paper = "Charpentier et al., Posterior network: uncertainty estimation without OOD samples, NeurIPS 2020"
+    recorded = True
     scores = ("evidence",)
     strength = "entropy"
     normalized = True

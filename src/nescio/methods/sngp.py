@@ -44,6 +44,7 @@ class SNGP(Method):
     """
 
     paper = "Liu et al., Simple and principled uncertainty estimation with deterministic deep learning, NeurIPS 2020"
+    recorded = True
     scores = ("dempster_shafer", "entropy")
     strength, stronger = "bound", "smaller"
     far = True

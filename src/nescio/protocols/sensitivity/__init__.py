@@ -26,6 +26,9 @@ class Plan(Checked):
     methods: tuple[str, ...] = option(
         ("duq", "sngp", "mir", "ddu"), "with a regularisation strength, comma-separated", parse=methods_of
     )
+    recipes: tuple[str, ...] = option(
+        (), "hyper-parameters that differ from a method's defaults", style="words", metavar="METHOD.FIELD=VALUE,…"
+    )
     backbone: str = option("mlp", "of every method; mlp: three layers of 100 units, as in the paper")
     strengths: int = option(8, "values of each method's strength over its search range, in equal ratios")
     runs: int = option(5, "of each: the validation images and the initial weights are drawn anew")

@@ -38,6 +38,9 @@ class Plan(Checked):
         "digits", "digits, cifar10, folder:PATH, npz:PATH …; segmentation: scenes, cityscapes, camvid, maps:PATH"
     )
     methods: tuple[str, ...] = option(PAPER, "comma-separated, or all", parse=methods_of)
+    recipes: tuple[str, ...] = option(
+        (), "hyper-parameters that differ from a method's defaults", style="words", metavar="METHOD.FIELD=VALUE,…"
+    )
     backbone: str = option("conv", "of every method: conv, mlp, resnet18, any timm name")
     runs: int = option(2, "independent repetitions: the validation images and the initial weights are drawn anew")
     strengths: int = option(

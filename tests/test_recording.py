@@ -1,0 +1,70 @@
+"""A recorded training step does what the step does when it is launched kernel by kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from nescio import datasets, recording, training
+from nescio.methods import registry as methods
+from nescio.runtime import Runtime, runtime
+from nescio.training import fit
+from nescio.trials import Training, Trial
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+RECORDED = [name for name, method in methods.items() if vars(method).get("recorded")]
+FEW = Training(rate=0.01, epochs=1, batch=64, precision="float32")
+
+
+@pytest.fixture(autouse=True)
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that do not depend on what was tried before, in full float32."""
+    runtime("cuda")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+
+
+def weights(name: str, *, steps: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
+    """Of a method after so many steps at a rate at which rounding stays small."""
+    method = methods[name]
+    augment: Any = method.augment or "none"
+    plan = replace(FEW, augment=augment)
+    trial = Trial(method=name, recipe=method.recipe_class(), data="digits", backbone="conv", training=plan)
+    monkeypatch.setattr(training._Stream, "__len__", lambda self: steps)
+    here = Runtime(torch.device("cuda:0"), "float32")
+    trained, _ = fit(trial, datasets.load("digits"), here, None, 1e9, None)
+    return {key: value.clone() for key, value in trained.named_parameters()}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_replayed_steps_move_the_weights_as_launched_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    replays, replay = [], torch.cuda.CUDAGraph.replay
+
+    def counted(graph: torch.cuda.CUDAGraph) -> None:
+        replays.append(graph)
+        replay(graph)
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", counted)
+    recorded = weights(name, steps=12, monkeypatch=monkeypatch)
+    assert len(replays) == 12 - recording.FIRST
+    short = weights(name, steps=recording.FIRST + 1, monkeypatch=monkeypatch)
+    monkeypatch.setattr(recording, "FIRST", 10**9)
+    launched = weights(name, steps=12, monkeypatch=monkeypatch)
+    off = torch.stack([(recorded[key] - launched[key]).norm() for key in launched]).norm()
+    way = torch.stack([(short[key] - launched[key]).norm() for key in launched]).norm()
+    # the masks of dropout are other ones when they are drawn inside a recording
+    assert off < (0.3 if name == "mc-dropout" else 0.02) * way, (off, way)
+
+
+def test_every_replay_draws_anew() -> None:
+    trial = Trial(method="mc-dropout", recipe=methods["mc-dropout"].recipe_class(), data="digits", backbone="conv")
+    method = training.start_of(trial, datasets.load("digits"), runtime("cuda")).train()
+    x, y = torch.randn(64, 1, 8, 8, device="cuda"), torch.randint(10, (64,), device="cuda")
+    step = recording.Recording(method, torch.Tensor.backward, lambda: None)
+    losses = [float(step(x, y)) for _ in range(recording.FIRST + 4)]
+    assert len(set(losses[recording.FIRST :])) == 4

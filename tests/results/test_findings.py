@@ -8,7 +8,9 @@ from functools import cache
 import pytest
 
 from nescio.protocols.base import upgraded
+from nescio.protocols.sensitivity.reports import correlation, correlations, points
 from nescio.protocols.uimnet.reports import ORACLE, effects, first_lines, means, ranking
+from nescio.report.frame import Frame
 from nescio.report.studies import read_study
 from paths import ROOT
 
@@ -325,7 +327,60 @@ SHIFT = {
 }
 
 
+# ---- sensitivity
+
+
+def strength_and_raulc(method, learnt=False):
+    """Spearman's ρ of strength and rAULC by the method's own score, its p-value, and how many networks it is of."""
+    own = Frame(points(rows("sensitivity"))).where(method=method, measure="native")
+    own = own.where(accuracy=lambda value: value > 0.5) if learnt else own
+    return (*correlation(own.column("trial"), own.column("rAULC")), len(own))
+
+
+def mir_alone():
+    """The paper's claim."""
+    found = {name: strength_and_raulc(name) for name in ("mir", "duq", "ddu", "sngp")}
+    assert found["mir"][0] > 0 and found["mir"][1] < 0.01
+    assert found["duq"][1] > 0.1 and found["ddu"][1] > 0.1
+    assert found["sngp"][0] < 0 and found["sngp"][1] < 0.01
+    return {name: rho for name, (rho, _, _) in found.items()} | {"p": found["mir"][1]}
+
+
+def without_collapsed():
+    """Networks that answer more than half of the clean images right."""
+    found = {name: strength_and_raulc(name, learnt=True) for name in ("mir", "duq", "ddu", "sngp")}
+    assert found["duq"][1] > 0.1 and found["ddu"][1] > 0.1 and found["sngp"][1] < 0.01 and found["mir"][2] == 40
+    lost = sum(40 - n for _, _, n in found.values())
+    return {name: rho for name, (rho, _, _) in found.items()} | {"lost": lost}
+
+
+def price():
+    """Stronger regularisation costs accuracy."""
+    found = {row["method"]: row for row in correlations(rows("sensitivity")) if row["measure"] == "native"}
+    assert all(row["ρ accuracy"] < 0 and row["p accuracy"] < 0.01 for row in found.values())
+    values = [row["ρ accuracy"] for row in found.values()]
+    return {"low": min(values), "high": max(values)}
+
+
+SENSITIVITY = {
+    mir_alone: (
+        "Only for `mir` does more regularisation go with a better rAULC of the method's own score (Spearman's ρ "
+        "{mir:.2f}, p {p:.3f}), as in the paper; for `duq` ({duq:.2f}) and `ddu` ({ddu:.2f}) nothing can be told "
+        "from no correlation, and for `sngp` ({sngp:.2f}) it goes with a worse one."
+    ),
+    without_collapsed: (
+        "{lost} networks at the strong ends did not learn (clean accuracy below one half). Without them the picture "
+        "stays: `mir` {mir:.2f}, `sngp` {sngp:.2f}, and neither `duq` ({duq:.2f}) nor `ddu` ({ddu:.2f}) can be "
+        "told from none."
+    ),
+    price: ("More regularisation costs clean accuracy for all four (ρ {low:.2f} to {high:.2f})."),
+}
+
+
 # ---- the READMEs
+
+
+FINDINGS = {"uimnet": UIMNET, "reliability": RELIABILITY, "shift": SHIFT, "sensitivity": SENSITIVITY}
 
 
 def findings(name):
@@ -335,12 +390,12 @@ def findings(name):
     return [" ".join(item.split()) for item in re.split(r"^- ", section, flags=re.MULTILINE)[1:]]
 
 
-@pytest.mark.parametrize(("name", "sentences"), [("uimnet", UIMNET), ("reliability", RELIABILITY), ("shift", SHIFT)])
+@pytest.mark.parametrize(("name", "sentences"), list(FINDINGS.items()))
 def test_findings_are_these_sentences_and_no_others(name, sentences):
     assert findings(name) == [sentence.format(**query()).replace("-0.", "−0.") for query, sentence in sentences.items()]
 
 
-@pytest.mark.parametrize("name", ["uimnet", "reliability", "shift"])
+@pytest.mark.parametrize("name", FINDINGS)
 def test_the_version_and_the_budget_are_stated(name):
     text = " ".join((RESULTS / name / "README.md").read_text("utf-8").split())
     own = study(name)

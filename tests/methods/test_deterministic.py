@@ -5,14 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import make_moons
 from test_methods import deceive, replace_after
 from torch import nn
 
 from nescio import datasets
 from nescio.errors import BadInput
 from nescio.layers.radial_flows import RadialFlows, masses
-from nescio.layers.spectral import settle
 from nescio.methods import Method, Setting, dcu, ddu, registry, sngp
 from nescio.methods._feature_density import FeatureDensity
 from nescio.methods.dcs import DCS
@@ -30,6 +28,7 @@ from nescio.testing import check_method
 from nescio.testing.methods import special, trial_of
 from nescio.training import fit
 from reference import load
+from two_moons import moons, own_score
 
 torch.set_num_threads(1)
 SEVEN = ("dcs", "dcu", "ddu", "duq", "mir", "postnet", "sngp")
@@ -168,47 +167,13 @@ def test_the_bound_is_the_recipes_unless_the_setting_names_one(name):
 # ---- two moons: less sure far from the data
 
 
-def moons(name, steps=400, rate=0.1, **fields):
-    """The method, trained on two moons as images of 1 × 2 pixels; the moons; points on a ring far around them."""
-    torch.manual_seed(0)
-    points, labels = make_moons(600, noise=0.1, random_state=0)
-    x = torch.tensor((points - points.mean(0)) / points.std(0), dtype=torch.float32).view(-1, 1, 1, 2)
-    y = torch.from_numpy(labels)
-    angle, radius = 2 * math.pi * torch.rand(300), 4 + 2 * torch.rand(300)
-    ring = torch.stack([radius * angle.cos(), radius * angle.sin()], 1).view(-1, 1, 1, 2)
-    batches = list(zip(x.split(100), y.split(100), torch.arange(600).split(100), strict=True))
-    method = registry[name](registry[name].recipe_class(**fields), Setting("mlp", 1, (1, 2), 2, rows=600)).eval()
-    with torch.no_grad():
-        method.prepare(batches)
-    groups = [{"params": group["params"], "lr": rate * group["rate"]} for group in method.parameter_groups()]
-    optimizer = torch.optim.SGD(groups, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-
-    def step(loss):
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-
-    method.train()
-    for number in range(steps):
-        rows = torch.randint(len(x), (100,))
-        views = [x[rows] + 0.1 * torch.randn(100, 1, 1, 2) for _ in range(method.views)]
-        method.update(torch.stack(views) if method.views > 1 else x[rows], y[rows], step)
-        method.moved((number + 1) / steps)
-    settle(method)
-    method.eval().finalize(batches)
-    return method, x, y, ring
-
-
-@pytest.mark.parametrize("name", SEVEN)
+@pytest.mark.parametrize("name", [*SEVEN, "due"])
 def test_two_moons_are_known_and_what_lies_around_them_is_not(name):
     method, x, y, ring = moons(name)
     with torch.no_grad():
         on, around = method(x), method(ring)
     assert float((method.probs(on.logits).argmax(1) == y).float().mean()) > 0.97
-    native = method.scores[0]
-    score = torch.cat([on.scores[native], around.scores[native]]).double().numpy()
+    score = torch.cat([own_score(each) for each in (on, around)]).double().numpy()
     assert auroc(score, np.arange(len(score)) >= len(x)) > 0.9
 
 

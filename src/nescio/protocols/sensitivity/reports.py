@@ -13,7 +13,7 @@ from nescio.report.charts import cloud_figure
 from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study, story_of
-from nescio.report.tables import COUNT, Column, Head, Table, decimals, metrics, table
+from nescio.report.tables import COUNT, Column, Form, Head, Table, decimals, metrics, table
 from nescio.report.words import bare, listed, number, plural
 from nescio.rows import Row
 
@@ -85,7 +85,7 @@ def correlation_table(frame: Frame) -> Table:
         for name, word in names.items()
         for head in (
             Head(f"ρ, {word}", f"ρ {name}", form=decimals(2, sign=True)),
-            Head(f"p, {word}", f"p {name}", form=decimals(4)),
+            Head(f"p, {word}", f"p {name}", form=Form(".1g")),
         )
     ]
     return table(

@@ -82,3 +82,12 @@ def test_dropout_gets_into_a_network_of_timm():
     with torch.no_grad():
         logits = method(torch.randn(2, 3, 8, 8)).logits
     assert logits.shape == (2, 3, 4) and logits.std(1).min() > 0
+
+
+def test_a_transformer_has_the_patches_that_its_name_says():
+    built = backbones.build("vit_tiny_patch16_224:patch4", 3, 32)
+    assert built.patch_embed.patch_size == (4, 4) and built.num_features == 192
+    assert built(torch.zeros(1, 3, 32, 32)).shape == (1, 192)
+    for name in ("resnet18:patch4", "conv:patch4", "vit_tiny_patch16_224:patch"):
+        with pytest.raises(BadInput, match=name):
+            backbones.build(name, 3, 32)

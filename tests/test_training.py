@@ -271,6 +271,57 @@ def test_parts_of_a_batch_are_the_batch():
     assert not torch.allclose(whole.head.weight, different.head.weight, atol=1e-2)
 
 
+# ---- weights on the way
+
+
+def test_weights_that_are_kept_on_the_way_change_nothing_and_can_be_taken(tmp_path):
+    """Those of sngp are finished as the last ones are, though training goes on after them."""
+    store, here = Store(tmp_path), runtime("cpu")
+    plain = trial_of("sngp", training=replace(QUICK, augment="shift"))
+    kept = replace(plain, kept=(1, 2))
+    assert weights(store, train(plain, store, here)) == weights(store, train(kept, store, here))
+    found = {}
+    for epoch in (1, 2):
+        step = train_step(replace(kept, stop=epoch))
+        step.run(Context(store, device="cpu"))
+        found[epoch] = load_method(step.key, replace(kept, stop=epoch), store, here)
+        assert found[epoch].gp.precision.trace() > 1.1 * len(found[epoch].gp.precision)  # finalised
+    assert not torch.equal(found[1].gp.weights.weight, found[2].gp.weights.weight)
+    assert right(found[1]) < right(load_method(train_step(kept).key, kept, store, here))
+    with pytest.raises(BadInput, match="before the last"):
+        replace(plain, kept=(3,))
+
+
+def test_a_killed_trial_still_has_the_weights_that_it_kept_before(tmp_path):
+    trial = trial_of(kept=(1,))
+    one, other, here = Store(tmp_path / "one"), Store(tmp_path / "other"), runtime("cpu")
+    key = train(trial, one, here)
+
+    def stop(seen):
+        if seen["epoch"] > 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(trial, other, here, checkpoint_seconds=0.0, watch=stop)
+    assert train(trial, other, here) == key
+    files = [store.path("train", key) / "epoch-1.safetensors" for store in (one, other)]
+    assert files[0].read_bytes() == files[1].read_bytes() != weights(one, key)
+
+
+def test_bounded_layers_start_from_weights_that_were_learnt_without_bounds(tmp_path):
+    store, here, digits = Store(tmp_path), runtime("cpu"), datasets.load("digits")
+    plain = trial_of(backbone="conv")
+    key = train(plain, store, here)
+    images = next(iter(Batches(digits.test, digits, here.device)))[0]
+    found = {None: load_method(key, plain, store, here)}
+    for bound in (100.0, 0.5):
+        found[bound] = build(trial_of("sngp", "conv", recipe=registry["sngp"].recipe_class(bound=bound)), digits, 0)
+        take_weights(found[bound], f"store:{key}", store)
+    with torch.no_grad():
+        free, wide, narrow = (each.eval().features(images) for each in found.values())
+    assert torch.allclose(wide, free, atol=1e-5) and not torch.allclose(narrow, free, atol=1e-2)
+
+
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adamw", 0.003), ("lamb", 0.02)])
 def test_optimizers_learn(optimizer, rate):
     plan = replace(QUICK, optimizer=optimizer, rate=rate, epochs=8, batch=64)

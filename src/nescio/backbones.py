@@ -16,6 +16,7 @@ from nescio.errors import BadInput
 SMALL = 64  # up to this many pixels a ResNet keeps its resolution: 3×3 stem, no pooling (the CIFAR stem)
 STRIDE = 8  # pixels from one location of a dense backbone's map to the next (Yu et al. 2017), for images above SMALL
 MAX = "max"  # after a colon behind a backbone's name: features are maxima over the map, not its own way to pool
+PATCH = "patch"  # …: a transformer whose patches have so many pixels, in place of those that its name says
 TRIED = 64  # pixels of the image that tells the stride and the width of a dense backbone
 
 
@@ -117,13 +118,18 @@ def build(name: str, channels: int, shape: int | tuple[int, int], *, dense: bool
 
     `mlp`, `conv`, `resnet18`, `resnet50` (with a 3×3 stem and no pooling up to 64 pixels), or any timm name.
     Features of `resnet50:max` are the maxima over the last map (URL, appendix B), those of `resnet50` the means.
+    `vit_tiny_patch16_224:patch4` is the transformer with patches of 4 pixels, for small images.
     shape  (height, width) of the images; one number where they are square
     dense  a row of features for every location: `conv`, or a timm network whose last strides can become dilations
     """
     shape = (shape, shape) if isinstance(shape, int) else shape
     full, (name, colon, pool) = name, name.partition(":")
-    if colon and (pool != MAX or dense or name == "mlp"):
-        raise BadInput(f"The backbone {full!r} cannot be built: :max is for classifiers with a map of features.")
+    patch = pool.removeprefix(PATCH) if pool.startswith(PATCH) else ""
+    if colon and (dense or name == "mlp" or not (pool == MAX or (patch.isdecimal() and name != "conv"))):
+        raise BadInput(
+            f"The backbone {full!r} cannot be built: :max is for classifiers with a map of features, :patch4 for "
+            "transformers."
+        )
     if dense:
         return _dense(name, channels, shape)
     if name == "mlp":
@@ -133,10 +139,13 @@ def build(name: str, channels: int, shape: int | tuple[int, int], *, dense: bool
     import timm
 
     _check_name(name)
-    options = {"num_classes": 0, "in_chans": channels, "pretrained": False} | ({"global_pool": pool} if pool else {})
+    options: dict[str, Any] = {"num_classes": 0, "in_chans": channels, "pretrained": False}
+    options |= {"patch_size": int(patch)} if patch else {"global_pool": pool} if pool else {}
     try:
         network = timm.create_model(name, img_size=shape, **options)  # transformers are built for one size
     except TypeError:
+        if patch:
+            raise BadInput(f"The backbone {full!r} cannot be built: {name} has no patches.") from None
         network = timm.create_model(name, **options)
     except (AssertionError, RuntimeError, ValueError, ZeroDivisionError) as error:
         raise BadInput(_unfit(name, shape, error)) from None

@@ -28,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     plugins = _plugins(words)
     command = next((word for word in words if not word.startswith("-")), None)
     name = f"nescio {command}" if command in COMMANDS else "nescio"
+    if getattr(sys.stdout, "errors", "") in ("strict", "surrogateescape"):  # a terminal that lacks a character shows ?
+        sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         for plugin in plugins:
             add_plugin(plugin)

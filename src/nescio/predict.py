@@ -2,6 +2,7 @@
 
 store/predict/<key>/dump        Predictions of one network on one image set
 store/predict/<key>/facts.json  what to know of them: network, rows, accuracy, pace …
+store/shard/<key>/              the same of a range of rows, until all ranges are there and are joined
 store/count/<key>/              dense prediction: pixel counts in place of a dump of every pixel
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, reduce
+from itertools import pairwise
 from operator import add
 from pathlib import Path
 from typing import Any, Literal
@@ -38,20 +40,22 @@ from nescio.networks.forward import Classifier
 from nescio.networks.models import Network, build, parameters, with_weights
 from nescio.predictions import Predictions
 from nescio.predictions.files import save
+from nescio.predictions.shards import joined
 from nescio.report.words import data_name
 from nescio.runtime import Runtime, evaluating, runtime, seed_everything
 from nescio.training import load_method, train_step
 from nescio.trials import Trial
 from nescio.work.launchers import Failure, Launcher, Task, start
 from nescio.work.progress import track
-from nescio.work.steps import Context, Files, Step
+from nescio.work.steps import SHARD_OF, Context, Files, Step
 from nescio.work.store import WORK, Part, Store, key_of
 from nescio.work.versions import PREDICT as VERSION
 
-STAGE, COUNT = "predict", "count"
+STAGE, SHARD, COUNT = "predict", "shard", "count"
 DUMP, FACTS, PROBES, COUNTS = "dump", "facts.json", "probes.json", "counts.npz"
 PIXELS = {"cuda": 512 * 224 * 224, "cpu": 32 * 224 * 224}  # of a batch of a pretrained network
 BATCH = 512  # images of a trained network, whose images are small
+LEAST_ROWS = 4096  # of a shard, where their number is not given: the start of a worker and a network takes seconds
 PROBE_PIXELS = 128 * 64**2  # of a batch of probes: they go backward through the network, which keeps every layer
 VIEWS = 8  # augmented copies of an image that test-time augmentation averages
 SCORES = "scores/"  # before the name of a score
@@ -84,10 +88,13 @@ def predict_step(
     keeping: Keeping = Keeping(),  # noqa: B008 (frozen)
     batch: int | None = None,
     compile: bool = False,
+    ranges: Sequence[slice] = (),
 ) -> Step:
     """The step that writes what a network says about images; one that is not trained yet is trained first.
 
     compile  only saves time on large sets
+    ranges   of rows, as `row_ranges` gives them: each is a step of its own, and this one joins them; its key and its
+             dump are the same without them
     """
     if network.trial is not None and network.trial.task == "segmentation":
         raise BadInput(
@@ -98,7 +105,55 @@ def predict_step(
     title = f"{network.name} on {images.data}" if network.trial is None else train_step(network.trial, root).title
     parents = (network.parent(root), images.load_revision(root))
     make = partial(_predict, network=network, images=images, keeping=keeping, batch=batch, compile=compile)
-    return Step(title, STAGE, recipe, make, parents, VERSION)
+    whole = Step(title, STAGE, recipe, make, parents, VERSION)
+    if len(ranges) < 2:
+        return whole
+    shards = tuple(_shard(whole, partial(make, rows=rows), rows) for rows in ranges)
+    return replace(whole, make=partial(_join, shards=shards), shards=shards)
+
+
+def _shard(whole: Step, make: Callable[[Part, Context], Files], rows: slice) -> Step:
+    """The step that makes a range of rows of another one."""
+    recipe = {SHARD_OF: whole.key, "rows": [rows.start, rows.stop]}
+    title = f"{whole.title}, {range_words(rows)}"
+    return Step(title, SHARD, recipe, make, whole.parents, VERSION)
+
+
+def range_words(rows: slice) -> str:
+    return f"rows {rows.start:,} to {rows.stop - 1:,}"
+
+
+def row_ranges(
+    network: Network,
+    images: ImageSet,
+    context: Context,
+    keeping: Keeping = Keeping(),  # noqa: B008 (frozen)
+    *,
+    shards: int | None = None,
+    workers: int = 1,
+    batch: int | None = None,
+) -> list[slice]:
+    """Ranges of the rows that a network predicts, as even as whole batches allow: a batch is never cut, and so every
+    row is computed, on a CPU to the last bit, as without ranges.
+
+    shards   how many ranges, or fewer where there are fewer batches; None: one for each worker …
+    workers  … as long as a range has some thousands of rows
+    """
+    if shards is not None and shards < 1:
+        raise BadInput(f"--shards is a number of ranges from 1 on, not {shards}.")
+    if (shards or workers) <= 1:
+        return []
+    rows = len(_numbered(images.load(context.root, context.store), network, keeping))
+    batch = batch or usual_batch(network, runtime(context.device))
+    return even_ranges(rows, shards or min(workers, rows // LEAST_ROWS), batch)
+
+
+def even_ranges(rows: int, count: int, batch: int) -> list[slice]:
+    """So many ranges of whole batches, the last of which may be cut; fewer if there are fewer batches."""
+    batches = math.ceil(rows / batch)
+    count = max(1, min(count, batches))
+    cuts = [min(rows, batches * number // count * batch) for number in range(count + 1)]
+    return [slice(start, stop) for start, stop in pairwise(cuts)]
 
 
 def predict(network: Network, images: ImageSet, context: Context, keeping: Keeping = Keeping()) -> Predictions:  # noqa: B008
@@ -160,10 +215,13 @@ def _predict(
     keeping: Keeping,
     batch: int | None,
     compile: bool = False,
+    rows: slice | None = None,
 ) -> Files:
     trial = network.trial
     here = runtime(context.device).at(keeping.precision or (trial.training.precision if trial else "auto"))
     shown = _numbered(images.load(context.root, context.store), network, keeping)
+    if rows is not None:
+        shown = shown.take(np.arange(rows.start, rows.stop))
     module, network = _last_built(network, context.store.root.absolute(), here, context.root, keeping.drop)
     if compile:
         (module.features if isinstance(module, Method) else module).compile()
@@ -172,7 +230,9 @@ def _predict(
     started = time.monotonic()
     make = _scratch(part.folder / WORK) if keeping.dtype == "float16" else _float32
     with here.threads(_threads(network)):
-        dump = outputs(module, network, shown, context.store, here, keeping, seed, make, batch)
+        dump = outputs(
+            module, network, shown, context.store, here, keeping, seed, make, batch, rows.start if rows else 0
+        )
     seconds = time.monotonic() - started
     save(dump, part.folder / DUMP, durable=False)  # the store flushes what a step leaves
     facts = {
@@ -193,7 +253,22 @@ def _predict(
         "accuracy": _accuracy(dump),
         "images_per_second": round(len(shown) / max(seconds, 1e-9), 1),
     }
+    return _facts_file(facts)
+
+
+def _facts_file(facts: Mapping[str, Any]) -> Files:
     return {FACTS: json.dumps({name: fact for name, fact in facts.items() if fact is not None}).encode()}
+
+
+def _join(part: Part, context: Context, shards: Sequence[Step]) -> Files:
+    """Writes the dumps of all ranges as one, field by field and block by block, so that memory does not grow."""
+    folders = [shard.mended(context) for shard in shards]
+    dump = joined([Predictions.load(folder / DUMP) for folder in folders])
+    save(dump, part.folder / DUMP, durable=False)
+    facts = [json.loads((folder / FACTS).read_text("utf-8")) for folder in folders]
+    seconds = sum(own["rows"] / max(own["images_per_second"], 1e-9) for own in facts)
+    whole = {"rows": len(dump), "accuracy": _accuracy(dump), "images_per_second": round(len(dump) / seconds, 1)}
+    return _facts_file(facts[0] | whole)
 
 
 @lru_cache(maxsize=1)
@@ -259,6 +334,7 @@ def predict_all(
     launcher: Launcher | None = None,
     weights: Path | None = None,
     batch: int | None = None,
+    shards: int | None = None,
     forget: bool = False,
     say: Callable[[str], None] | None = None,
     watch: Callable[[int, int, int], None] | None = None,
@@ -269,63 +345,143 @@ def predict_all(
 
     launcher  who predicts (default: this process)
     weights   a file, or a folder of files named by networks (default: $NESCIO_WEIGHTS, then the hubs)
+    shards    ranges of rows of each prediction, each a task; None: as many as keep every worker busy
     forget    removes decoded pixels when they are no longer needed
     """
     if batch is not None and batch < 1:
         raise BadInput(f"--batch is a number of images from 1 on, not {batch}.")
     launcher = launcher or start("local", 0)
+    workers = max(1, launcher.workers // max(1, len(pairs)))
     made, before, known = ManyPredictions(), 0, 0
     finished: dict[int, Step] = {}
-    groups: dict[Any, list[int]] = {}
+    groups: dict[Any, list[_Pair]] = {}
     for number, (network, images) in enumerate(pairs):
-        groups.setdefault((images, network.view), []).append(number)
+        ranges = _ranges(network, images, context, keeping, shards, workers, batch)
+        pair = _Pair(number, network, images, context, keeping, weights, batch, ranges)
+        groups.setdefault((images, network.view), []).append(pair)
+    total = sum(1 + len(pair.ranges) for group in groups.values() for pair in group)
 
-    def count(done: int, failed: int, _: int, answer: tuple[int, Step, str | None] | None) -> None:
+    def count(done: int, failed: int, _: int, answer: tuple[int, Step | None, str | None] | None) -> None:
         nonlocal known
         if answer is not None:
-            number, finished[number], sentence = answer
+            number, step, sentence = answer
+            if step is not None:
+                finished[number] = step
             known += sentence is None
             if sentence and say:
                 say(sentence)
         if watch and (done or not before):  # what was finished before took no time, and would promise it of the others
-            watch(before + done - known, len(made.failures) + failed, len(pairs) - known)
+            watch(before + done - known, len(made.failures) + failed, total - known)
 
-    for numbers in groups.values() if forget else [[number for group in groups.values() for number in group]]:
-        tasks = []
-        for number in numbers:
-            network, images = pairs[number]
-            title = f"{network.name} on {data_name(images.data)}"
-            key = key_of("predict", [number, network.name, images, keeping, str(weights), batch])
-            folder = context.store.path("predict", key)  # its own key is known once its weights are
-            how = (number, network, images, context, keeping, weights, batch)
-            tasks.append(Task(title, _predict_pair, how, folder=folder))
+    for group in groups.values() if forget else [[pair for pairs_alike in groups.values() for pair in pairs_alike]]:
+        parts = [(pair, task) for pair in group for task in pair.shard_tasks()]
+        failures = {
+            failure.name: failure for failure in (launcher.run([task for _, task in parts], count) if parts else ())
+        }
+        lost = {
+            pair.number: replace(failures[task.name], name=pair.title) for pair, task in parts if task.name in failures
+        }
+        made.failures += lost.values()
+        before += len(parts) + len(lost)
+        tasks = [pair.task() for pair in group if pair.number not in lost]
         made.failures += launcher.run(tasks, count)
         before += len(tasks)
-        if forget and any(number in finished for number in numbers):
-            network, images = pairs[numbers[0]]
-            shown = _numbered(images.load(context.root, context.store), network, keeping)
-            views.forget(shown, network.view, context.store)
+        if forget and any(pair.number in finished for pair in group):
+            group[0].forget_pixels()
     made.steps = [finished[number] for number in sorted(finished)]
     return made
 
 
-def _predict_pair(
-    number: int,
+def _ranges(
     network: Network,
     images: ImageSet,
     context: Context,
     keeping: Keeping,
-    weights: Path | None,
+    shards: int | None,
+    workers: int,
     batch: int | None,
-) -> tuple[int, Step, str | None]:
+) -> tuple[slice, ...]:
+    """The ranges of a prediction that is cut; none of one that is not, or that will be refused."""
+    try:
+        ranges = row_ranges(network, images, context, keeping, shards=shards, workers=workers, batch=batch)
+    except BadInput:
+        if shards is not None and shards < 1:
+            raise
+        return ()  # the set does not fit the network: its task says so, and the others go on
+    return tuple(ranges) if len(ranges) > 1 else ()
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A network and the images that it predicts, for a worker."""
+
+    number: int
+    network: Network
+    images: ImageSet
+    context: Context
+    keeping: Keeping
+    weights: Path | None
+    batch: int | None
+    ranges: tuple[slice, ...]
+
+    @property
+    def title(self) -> str:
+        return f"{self.network.name} on {data_name(self.images.data)}"
+
+    def task(self) -> Task:
+        return Task(self.title, _predict_pair, (self,), folder=self._folder(STAGE))
+
+    def shard_tasks(self) -> list[Task]:
+        return [
+            Task(
+                f"{self.title}, {range_words(rows)}",
+                _predict_range,
+                (self, place),
+                folder=self._folder(SHARD, rows.start, rows.stop),
+            )
+            for place, rows in enumerate(self.ranges)
+        ]
+
+    def _folder(self, stage: str, *rows: int) -> Path:
+        """A folder of its own: that of its step is known once its weights are."""
+        about = [self.number, self.network.name, self.images, self.keeping, str(self.weights), self.batch, *rows]
+        return self.context.store.path(stage, key_of(stage, about))
+
+    def step(self) -> Step:
+        network = with_weights(self.network, self.weights)
+        how = {"root": self.context.root, "keeping": self.keeping, "batch": self.batch, "ranges": self.ranges}
+        return predict_step(network, self.images, **how)  # type: ignore[arg-type]
+
+    def forget_pixels(self) -> None:
+        """Removes the decoded images, which networks of the same view share."""
+        shown = _numbered(self.images.load(self.context.root, self.context.store), self.network, self.keeping)
+        for rows in self.ranges or [slice(0, len(shown))]:
+            part = shown.take(np.arange(rows.start, rows.stop))
+            views.forget(part, self.network.view, self.context.store)
+
+
+def _predict_pair(pair: _Pair) -> tuple[int, Step, str | None]:
     """What a worker does with one pair: its number, its finished step, and what to say if that was not known."""
-    step = predict_step(with_weights(network, weights), images, root=context.root, keeping=keeping, batch=batch)
-    known = step.finished(context.store)
+    step, store = pair.step(), pair.context.store
+    known = step.finished(store)
+    _run(step, pair.context)
+    return pair.number, step, None if known else _sentence(pair.network, step, store)
+
+
+def _predict_range(pair: _Pair, place: int) -> tuple[int, None, str | None]:
+    """The same with one range of its rows, unless all of them are predicted."""
+    step, store = pair.step(), pair.context.store
+    known = step.finished(store) or step.shards[place].finished(store)
+    if not known:
+        _run(step.shards[place], pair.context)
+    return pair.number, None, None if known else ""
+
+
+def _run(step: Step, context: Context) -> None:
     try:
         step.run(context)
     except views.UnreadableImages as error:
         raise BadInput(f"{error} With --skip-damaged such images are left out.") from None
-    return number, step, None if known else _sentence(network, step, context.store)
 
 
 def _sentence(network: Network, step: Step, store: Store) -> str:
@@ -416,12 +572,16 @@ def outputs(
     seed: int = 0,
     make: Callable[[str, tuple[int, ...]], Any] | None = None,
     batch: int | None = None,
+    first: int = 0,
 ) -> Predictions:
-    """What a module says about every image; a batch that does not fit into the device's memory is halved."""
+    """What a module says about every image; a batch that does not fit into the device's memory is halved.
+
+    first  the place of the first image among all, where these are a range of them
+    """
     batch = batch or usual_batch(network, here)
     while True:
         try:
-            return _outputs(module, network, shown, store, here, keeping, seed, make or _float32, batch)
+            return _outputs(module, network, shown, store, here, keeping, seed, make or _float32, first, batch)
         except torch.OutOfMemoryError:
             if batch == 1:
                 raise
@@ -439,15 +599,16 @@ def _outputs(
     keeping: Keeping,
     seed: int,
     make: Callable[[str, tuple[int, ...]], Any],
+    first: int,
     batch: int,
 ) -> Predictions:
-    seed_everything(seed)
     host, limit = Host(len(shown), make), LARGEST if keeping.dtype == "float16" else math.inf
     finite = torch.zeros((), dtype=torch.int64, device=here.device)
     done, total = 0, math.ceil(len(shown) / batch)
     # one autocast around all batches: it then casts the weights once
     with evaluating(module), torch.inference_mode(), here.autocast():
         for x, count in track(inputs(network, shown, store, here, batch), network.name, total):
+            seed_everything(seed_for(seed, first + done))  # draws do not depend on what was shown before
             tensors = {name: tensor[:count] for name, tensor in _tensors(module(x), keeping).items()}
             if "logits" in tensors:
                 finite += torch.isfinite(tensors["logits"]).flatten(1).all(1).sum()

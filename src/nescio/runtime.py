@@ -130,7 +130,7 @@ def leave() -> None:
 
 
 def seed_everything(seed: int) -> None:
-    """Called at the entry of train and of predict, and nowhere else."""
+    """Called at the entry of train and before every batch of predict, and nowhere else."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)

@@ -8,6 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,9 @@ class Diverged(RuntimeError):
 
 def train_step(trial: Trial, root: str | Path | None = None) -> Step:
     """The step that trains a trial; its key is a function of the trial, the data's revision and what it starts from."""
+    if trial.stop is not None:
+        whole = train_step(replace(trial, stop=None), root)
+        return Step(title_of(trial), STAGE, trial, partial(_stopped, trial=trial, whole=whole), (whole,), VERSION, pace)
     revision = datasets.load(trial.data, root).revision
     start = () if trial.start is None else (start_key(trial.start),)
     return Step(title_of(trial), STAGE, trial, partial(_train, trial=trial), (revision, *start), VERSION, pace)
@@ -55,7 +59,8 @@ def train_step(trial: Trial, root: str | Path | None = None) -> Step:
 def title_of(trial: Trial) -> str:
     """What progress and failures call a trial."""
     bound = f", spectral {trial.spectral:g}" if trial.spectral else ""
-    return f"{trial.method}, {trial.backbone}{bound}, trial {trial.trial}, data seed {trial.data_seed}"
+    end = f", epoch {trial.stop}" if trial.stop else ""
+    return f"{trial.method}, {trial.backbone}{bound}, trial {trial.trial}, data seed {trial.data_seed}{end}"
 
 
 def _train(part: Part, context: Context, trial: Trial, watch: Watch | None = None) -> Files:
@@ -63,6 +68,19 @@ def _train(part: Part, context: Context, trial: Trial, watch: Watch | None = Non
     dataset = datasets.load(trial.data, context.root)
     method, facts = fit(trial, dataset, here, part, context.checkpoint_seconds, watch, context.store)
     return {WEIGHTS: weights_of(method), FACTS: json.dumps(facts).encode()}
+
+
+def _stopped(part: Part, context: Context, trial: Trial, whole: Step) -> Files:
+    """The weights after one of the epochs that a trial keeps."""
+    facts = facts_of(whole, context.store)
+    facts.pop("train_accuracy", None)  # of the last epoch
+    content = (whole.mended(context) / kept_name(trial.stop)).read_bytes()
+    return {WEIGHTS: content, FACTS: json.dumps(facts).encode()}
+
+
+def kept_name(epoch: int | None) -> str:
+    """The file of the weights that are kept after an epoch."""
+    return f"epoch-{epoch}.safetensors"
 
 
 def train(
@@ -132,6 +150,7 @@ def load_method(key: str, trial: Trial, store: Store, here: Runtime, root: str |
 
 FROM_STORE, FROM_FILE = "store:", "file:"
 DENSE = "features.backbone."  # before the names of a dense backbone's weights
+UNBOUNDED, POWER = ".parametrizations.weight.original", ".parametrizations.weight.0."  # in names of spectral bounds
 
 
 def start_key(start: str) -> str:
@@ -161,7 +180,8 @@ def _start_weights(start: str, store: Store) -> dict[str, Tensor]:
 def take_weights(method: Method, start: str, store: Store) -> list[str]:
     """Gives the backbone the weights that it starts from, by name; returns the names of tensors that stay new.
 
-    A checkpoint of a bare backbone has no prefix `features.`; heads of another shape are left new.
+    A checkpoint of a bare backbone has no prefix `features.`; heads of another shape are left new. A backbone with
+    spectral bounds takes weights that were learnt without.
     """
     state = _start_weights(start, store)
     own = method.state_dict()
@@ -169,14 +189,20 @@ def take_weights(method: Method, start: str, store: Store) -> list[str]:
         state = {f"features.{name}": tensor for name, tensor in state.items()}
     if method.setting.dense and not any(name.startswith(DENSE) for name in state):  # of a classifier
         state = {name.replace("features.", DENSE, 1): tensor for name, tensor in state.items()}
+    if unbounded := any(UNBOUNDED in name for name in own) and not any(UNBOUNDED in name for name in state):
+        inside = {name.replace(UNBOUNDED, ".weight"): name for name in own}
+        state = {inside.get(name, name): tensor for name, tensor in state.items()}
     fitting = {name: tensor for name, tensor in state.items() if name in own and own[name].shape == tensor.shape}
-    missing = [name for name in own if name.startswith("features.") and name not in fitting]
+    wanted = [name for name in own if name.startswith("features.") and not (unbounded and POWER in name)]
+    missing = [name for name in wanted if name not in fitting]
     if missing:
         raise BadInput(
             f"{start} does not fit this backbone: it lacks {missing[0]}, or has it in another shape "
-            f"({len(missing)} of {sum(name.startswith('features.') for name in own)} tensors)."
+            f"({len(missing)} of {len(wanted)} tensors)."
         )
     method.load_state_dict(own | fitting)
+    if unbounded:
+        settle(method)
     return [name for name in own if name not in fitting]
 
 
@@ -240,7 +266,7 @@ def _fit(
     if step.can_be_recorded:
         update = Recording(method, step.backward, step.move)
     seed_everything(seed_for(seed, "steps", runtime.rank))
-    epoch, batch = _resume(part, method, optimizer, average, step, runtime, seed)
+    epoch, batch, kept = _resume(part, method, optimizer, average, step, runtime, seed)
     method.train()
     started = saved = time.monotonic()
     seen, since, losses = 0, 0, torch.zeros((), device=runtime.device)
@@ -266,19 +292,20 @@ def _fit(
             if since == LOOK * plan.accumulate:
                 look()
             if part is not None and step.whole and part.due(saved, checkpoint_seconds):
-                _save(part, method, optimizer, average, step, epoch, batch)
+                _save(part, method, optimizer, average, step, epoch, batch, kept)
                 saved = time.monotonic()
         if since:
             look()
         runtime.mean([buffer for buffer in method.buffers() if buffer.is_floating_point()])
         epoch, batch = epoch + 1, 0
+        if epoch in trial.kept:
+            state = random_state()
+            kept[kept_name(epoch)] = weights_of(_finished(deepcopy(method), average, stream, seed))
+            restore_random_state(state)
     seconds = time.monotonic() - started
-    if average is not None:
-        average.copy_to(method)
-    settle(method)
-    seed_everything(seed_for(seed, "finalize"))
-    with evaluating(method), runtime.autocast():
-        method.finalize(method.located(stream.plain()))
+    _finished(method, average, stream, seed)
+    for name, content in kept.items() if part is not None else ():
+        part.write(name, content)
     learnt = sum(weight.numel() for weight in method.parameters() if weight.requires_grad)
     facts = {"params": learnt, "seconds": seconds, "images": seen}
     if method.classifies:
@@ -286,6 +313,17 @@ def _fit(
             some = stream.some(JUDGED_MAPS if method.setting.dense else JUDGED)
             facts["train_accuracy"] = accuracy_of(method, method.located(some))
     return method.eval(), facts
+
+
+def _finished(method: Any, average: _Average | None, stream: _Stream, seed: int) -> Method:
+    """The method after what follows its last step: the average of its weights, bounds that hold, `finalize`."""
+    if average is not None:
+        average.copy_to(method)
+    settle(method)
+    seed_everything(seed_for(seed, "finalize"))
+    with evaluating(method), stream.runtime.autocast():
+        method.finalize(method.located(stream.plain()))
+    return method  # type: ignore[no-any-return]
 
 
 def start_of(trial: Trial, dataset: datasets.Dataset, runtime: Runtime, store: Store | None = None) -> Method:
@@ -298,7 +336,7 @@ def _seed(trial: Trial) -> int:
     """Of everything random in training. What only changes speed and memory shows the same images in the same order."""
     usual = Training()
     speed = {name: getattr(usual, name) for name in ("accumulate", "precision", "compile", "threads")}
-    return seed_for("train", replace(trial, training=replace(trial.training, **speed)))
+    return seed_for("train", replace(trial, training=replace(trial.training, **speed), kept=(), stop=None))
 
 
 def _begin(
@@ -567,7 +605,14 @@ def _look(losses: Tensor, count: int, epoch: int) -> float:
 
 
 def _save(
-    part: Any, method: Any, optimizer: Any, average: _Average | None, step: _Step, epoch: int, batch: int
+    part: Any,
+    method: Any,
+    optimizer: Any,
+    average: _Average | None,
+    step: _Step,
+    epoch: int,
+    batch: int,
+    kept: dict[str, bytes],
 ) -> None:
     state = {
         "method": method.state_dict(),
@@ -580,17 +625,18 @@ def _save(
     }
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    part.save_checkpoint({"state": buffer.getvalue()}, {"epoch": epoch, "batch": batch})
+    part.save_checkpoint({"state": buffer.getvalue(), **kept}, {"epoch": epoch, "batch": batch})
 
 
 def _resume(
     part: Any, method: Any, optimizer: Any, average: _Average | None, step: _Step, runtime: Runtime, seed: int
-) -> tuple[int, int]:
-    """(epoch, batch) to go on from, with every state as it was."""
+) -> tuple[int, int, dict[str, bytes]]:
+    """(epoch, batch) to go on from, with every state as it was, and the weights that were kept so far."""
     held = None if part is None else part.load_checkpoint()
-    written = runtime.share(None if held is None else held.tensors["state"])
+    kept = {} if held is None else dict(held.tensors)
+    written = runtime.share(kept.pop("state", None))
     if written is None:
-        return 0, 0
+        return 0, 0, kept
     state = torch.load(io.BytesIO(written), map_location=runtime.device, weights_only=True)
     method.load_state_dict(state["method"])
     optimizer.load_state_dict(state["optimizer"])
@@ -601,4 +647,4 @@ def _resume(
         restore_random_state(state["random"])
     else:  # only the first process's state was saved
         seed_everything(seed_for(seed, "steps", runtime.rank, step.steps))
-    return state["epoch"], state["batch"]
+    return state["epoch"], state["batch"], kept

@@ -80,8 +80,12 @@ class Trial(Checked):
     init_seed: int = 0
     start: str | None = added(None)  # what its weights start from: store:KEY of a trial, or file:PATH of a checkpoint
     task: Literal["classification", "segmentation"] = added("classification")
+    kept: tuple[int, ...] = added(())  # epochs after which its weights are kept, beside the last
+    stop: int | None = added(None)  # which of them these weights are of; None: the last epoch
 
     def check(self) -> None:
+        if not set(self.kept) <= set(range(1, self.training.epochs)) or self.stop not in (None, *self.kept):
+            raise BadInput("Trial.kept must name epochs from 1 on and before the last, and Trial.stop one of them.")
         self.need(0, "spectral", above=True)
         self.need(0, "trial", "data_seed", "init_seed")
         if self.classes is not None and len(set(self.classes)) != max(1, len(self.classes)):

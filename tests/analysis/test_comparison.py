@@ -377,6 +377,7 @@ def test_a_metric_of_all_class_probabilities_is_resampled_or_refused_with_a_reas
         (lambda a: {"a": a}, {"measure": "larges"}, "Did you mean 'largest'"),
         (lambda a: {"a": a}, {"measure": "gmm"}, "must be fitted first"),
         (lambda a: {"a": a}, {"resamples": 0}, "resamples is 0"),
+        (lambda a: {"a": a}, {"resamples": 10**23}, "from 1 to 1,000,000"),
         (lambda a: {"a": a}, {"level": 95}, "between 0 and 1"),
         (lambda a: {"a": a}, {"seed": -1}, "seed is -1"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -30,7 +31,7 @@ from nescio.predictions import Predictions
 from nescio.report.representations import ranking_sentences, ranking_tables
 
 R, N, C, D = 150, 90, 3, 6
-QUICK = Scoring(components=3)
+QUICK = Scoring(components=(3,))
 
 
 def ask(capsys, *words):
@@ -149,7 +150,7 @@ def test_places_row_by_row_by_brute_force(found, three):
 
 def test_nc_does_not_see_the_scale_of_a_space_and_the_norm_does():
     one, large = candidate("a", 1, 0.5), candidate("a", 1, 0.5, scale=50.0)
-    scoring = Scoring(components=0)
+    scoring = Scoring(components=(0,))
     a, b = (rank([each], scoring, labels=False) for each in (one, large))
     np.testing.assert_allclose(a.scores["a"].u["nc@8"], b.scores["a"].u["nc@8"])
     assert b.row("a", "norm")["value"] == pytest.approx(50 * a.row("a", "norm")["value"])
@@ -256,7 +257,7 @@ def test_halves_cover_every_row_once_and_never_judge_a_row_by_itself(monkeypatch
 def test_halves_score_rows_against_the_other_half():
     one = candidate("a", 1, 0.3, whole=True)
     rows = judged_rows([one])
-    found = scored(one, rows, 5, QUICK)
+    found, _ = scored(one, rows, 5, QUICK)
     np.testing.assert_array_equal(found.index, one.tests[0].index)
     for refs, asked in rows.parts:
         right = measures.neighborhood_inconsistency(
@@ -295,7 +296,7 @@ def test_other_references_and_own_references_are_noted():
 
 def test_many_candidates_get_the_resamples_that_holm_needs():
     many = [candidate(f"c{at}", at, 0.3, members=2, train=False) for at in range(30)]
-    found = rank(many, Scoring(components=0))
+    found = rank(many, Scoring(components=(0,)))
     assert found.comparison.resamples == 1200 and not found.notes
 
 
@@ -476,8 +477,10 @@ def test_bad_inputs_are_one_sentence(capsys, files, tmp_path):
         ([good, "--train", "x=a.npz"], "with one of good"),
         ([good, "--train", f"good={files}/good0r.npz"], "1 files for 3 members"),
         ([good, "--bootstrap", 0], "resamples is 0"),
+        ([good, "--bootstrap", 10**12], "a whole number from 1 to 1,000,000"),
         ([good, "--level", 2], "level is 2"),
-        ([good, "--components", -1], "--components is -1"),
+        ([good, "--components", -1], "--components are whole numbers from 1 on, or 0 alone"),
+        ([good, "--components", "0,5"], "--components are whole numbers from 1 on, or 0 alone"),
         ([good, "--to", tmp_path / "x.txt"], "use .csv, .parquet or .npz"),
         (["store:3f2a", "--images", "digits", "--store", tmp_path], "There is no trained network 3f2a"),
         (["siblings:3f2a", "--images", "digits", "--store", tmp_path], "There is no trained network 3f2a"),
@@ -643,6 +646,22 @@ def test_a_folder_without_labels_and_a_pretrained_model(capsys, tmp_path, monkey
     assert both["choice"] == "simclr" and both["agreement"] == []
 
 
+@pytest.mark.parametrize("command", ["rank", "predict", "transfer"])
+def test_a_damaged_recipe_of_a_network_is_named(capsys, store, tmp_path, command):
+    """One letter of its recipe is another one: nothing else that the recipe says is believed."""
+    held, keys = store
+    shutil.copytree(held.root, tmp_path / "store")
+    recipe = tmp_path / "store/train" / keys[0] / "recipe.json"
+    recipe.write_text(recipe.read_text().replace('"init_seed"', '"init_seeD"'))
+    words = {
+        "rank": [f"a=siblings:{keys[0]}", "--images", "digits", "--components", 0],
+        "predict": [keys[0], "--to", tmp_path / "a.npz"],
+        "transfer": [f"store:{keys[0]}", "--data", "digits"],
+    }[command]
+    code, out, err = ask(capsys, command, *words, "--store", tmp_path / "store")
+    assert (code, out) == (1, "") and f"{recipe} does not belong to the key {keys[0]}" in err
+
+
 def test_labels_of_another_set_never_teach_by_accident(capsys, store, tmp_path):
     """References of one set, images of another: the labels of the references mean something else."""
     held, keys = store
@@ -660,11 +679,11 @@ def test_labels_of_another_set_never_teach_by_accident(capsys, store, tmp_path):
 def test_pairs_of_members_are_the_ensemble(three):
     """NC of three members is the mean over their pairs."""
     each = three[1]
-    whole = rank([each], Scoring(components=0), labels=False, resamples=20).row("good", "nc@8")["value"]
+    whole = rank([each], Scoring(components=(0,)), labels=False, resamples=20).row("good", "nc@8")["value"]
     parts = []
     for who in combinations(range(3), 2):
         pair = Candidate("p", [each.tests[m] for m in who], [each.refs[m] for m in who])
-        parts.append(rank([pair], Scoring(components=0), labels=False, resamples=20).row("p", "nc@8")["value"])
+        parts.append(rank([pair], Scoring(components=(0,)), labels=False, resamples=20).row("p", "nc@8")["value"])
     assert whole == pytest.approx(np.mean(parts))
 
 
@@ -698,7 +717,7 @@ def test_plain_arrays_are_embeddings(tmp_path, capsys):
 
 
 def test_every_reference_as_a_neighbour_is_told():
-    found = rank([candidate("a", 1, 0.3), candidate("b", 2, 0.5)], Scoring(k=R, components=0), labels=False)
+    found = rank([candidate("a", 1, 0.3), candidate("b", 2, 0.5)], Scoring(k=R, components=(0,)), labels=False)
     assert any("NC is 1 whatever the models say" in note for note in found.notes)
 
 

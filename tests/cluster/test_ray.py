@@ -11,15 +11,32 @@ import sys
 import textwrap
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
+from cluster_help import (
+    Unknown,
+    begun_by,
+    cards,
+    die,
+    died,
+    evaluated,
+    fall,
+    lines,
+    log,
+    occupied,
+    predicted,
+    refuse,
+    settings,
+    undisturbed,
+    until,
+    without_torch,
+)
 
 from nescio.errors import BadInput
 from nescio.work.launchers import Task, start
-from nescio.work.steps import Context, Work, evaluation, table
-from nescio.work.store import Busy, Store
+from nescio.work.steps import Context, Work
+from nescio.work.store import Store
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("ray")
@@ -46,51 +63,7 @@ def two_nodes(**head):
 
 @pytest.fixture
 def light(tmp_path, monkeypatch):
-    """Workers that start at once: to them torch is not installed."""
-    (tmp_path / "no-torch").mkdir()
-    (tmp_path / "no-torch" / "torch.py").write_text("raise ImportError('not here')")
-    monkeypatch.syspath_prepend(tmp_path / "no-torch")
-
-
-def log(folder, name):
-    with (Path(folder) / name).open("a") as file:
-        file.write(f"{os.getpid()}\n")
-
-
-def lines(folder, name):
-    path = Path(folder) / name
-    return path.read_text().splitlines() if path.exists() else []
-
-
-# ---- tasks
-
-
-def fall(text):
-    raise RuntimeError(text)
-
-
-def refuse(text):
-    raise BadInput(text)
-
-
-def die(folder):
-    log(folder, "deaths")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def occupied(folder):
-    log(folder, "busy")
-    if len(lines(folder, "busy")) < 3:
-        raise Busy("another process does it")
-
-
-def died(reason, folder):
-    (Path(folder) / "died").write_text(reason)
-
-
-class Unknown:
-    def __reduce__(self):
-        return __import__, ("a_plug_in_that_is_not_there",)
+    without_torch(tmp_path, monkeypatch)
 
 
 def test_every_task_is_done_once_and_a_failure_costs_its_own_task(cluster, light, tmp_path):
@@ -118,10 +91,6 @@ def test_every_task_is_done_once_and_a_failure_costs_its_own_task(cluster, light
     assert len(lines(tmp_path, "busy")) == 3 and sorted(reasons) == ["broken", "deadly", "odd", "wrong"]
     assert [done for done, *_ in seen] == list(range(13)) and seen[-1][:3] == (12, 4, 12)
     assert (2, 1) in [answer for *_, answer in seen]
-
-
-def settings():
-    return {name: os.environ.get(name, "") for name in ("NESCIO_X", "NESCIO_THREADS", "OMP_NUM_THREADS")}, os.getcwd()
 
 
 def test_workers_have_the_folder_and_the_settings_of_the_command(cluster, light, tmp_path, monkeypatch):
@@ -163,29 +132,6 @@ def test_no_cluster_at_an_address_is_one_sentence():
 # ---- studies
 
 
-def rows_of(part, context, value, seconds):
-    log(context.store.root, "begun")
-    time.sleep(seconds)
-    return table([{"metric": "accuracy", "value": value}])
-
-
-def cards(count, seconds=0.2):
-    return [
-        evaluation("toy", 1, f"card {i}", {"value": i}, (), partial(rows_of, value=i / 7, seconds=seconds))
-        for i in range(count)
-    ]
-
-
-def evaluated(context, launcher, steps, watch=None):
-    work = Work(context, launcher, watch)
-    work.evaluate("toys", steps)
-    return work
-
-
-def undisturbed(folder, count):
-    return evaluated(Context(Store(folder)), start("local", 0), cards(count, 0)).rows
-
-
 def test_twenty_kills_in_one_sweep_and_the_rows_are_the_same(cluster, light, tmp_path):
     context, over, killed = Context(Store(tmp_path / "store")), threading.Event(), []
     context.store.root.mkdir()
@@ -193,7 +139,7 @@ def test_twenty_kills_in_one_sweep_and_the_rows_are_the_same(cluster, light, tmp
     def kill():
         while len(killed) < 20 and not over.is_set():
             time.sleep(random.Random(len(killed)).uniform(0.05, 0.2))
-            begun = [int(pid) for pid in lines(context.store.root, "begun")]
+            begun = begun_by(context.store.root)
             if begun and begun[-1] not in killed:
                 os.kill(begun[-1], signal.SIGKILL)
                 killed.append(begun[-1])
@@ -245,7 +191,7 @@ COMMAND = """
     import sys
     sys.path[:0] = {path!r}
     import nescio.work.ray
-    import test_ray
+    import cluster_help
     from nescio.work.launchers import start
     from nescio.work.ray import EngineLost
     from nescio.work.steps import Context
@@ -254,7 +200,7 @@ COMMAND = """
     if __name__ == "__main__":
         try:
             with start("ray", 1, address={address!r}) as launcher:
-                test_ray.evaluated(Context(Store({store!r})), launcher, test_ray.cards(40))
+                cluster_help.evaluated(Context(Store({store!r})), launcher, cluster_help.cards(40))
         except (EngineLost, KeyboardInterrupt) as error:
             sys.exit(f"{{type(error).__name__}}: {{error}}")
 """
@@ -289,13 +235,6 @@ def test_a_sweep_that_ends_half_way_leaves_the_store_whole_and_the_next_goes_on(
     work = evaluated(Context(store), start("local", 0), cards(40, 0))
     assert work.rows == undisturbed(tmp_path / "local", 40) and work.failures == []
     assert len(lines(store.root, "begun")) == begun + 40 - len(finished)
-
-
-def until(condition, seconds=90):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.02)
 
 
 def study(store, launcher, watch=None):
@@ -355,3 +294,36 @@ def test_the_command_line_gives_the_same_bytes(cluster, tmp_path):
         command = [sys.executable, "-m", "nescio", *words.split(), "--store", str(tmp_path / name), *how]
         said[name] = subprocess.run(command, check=True, capture_output=True).stdout
     assert said["ray"] == said["local"] and json.loads(said["ray"])
+
+
+# ---- predictions
+
+
+def test_ranges_of_rows_are_predicted_on_all_nodes_and_joined(cluster, tmp_path):
+    with start("ray", 1, address=cluster.address) as launcher:
+        made = predicted(Store(tmp_path / "ray"), launcher, 3)
+    with start("local", 1) as launcher:
+        assert made == predicted(Store(tmp_path / "local"), launcher, 1)
+
+
+def content(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_members_predictions_and_the_zoo_are_the_same_on_the_cluster(cluster, tmp_path):
+    ways = {"local": ["--workers", "1"], "ray": ["--launcher", "ray", "--address", cluster.address]}
+    made = {}
+    for name, how in ways.items():
+        store = tmp_path / name / "store"
+
+        def run(words, *more, how=how, store=store):
+            command = [sys.executable, "-m", "nescio", *words.split(), "--store", str(store), "--device", "cpu", *how]
+            return subprocess.run([*command, *more], check=True, capture_output=True).stdout
+
+        run("train --method erm --data digits --backbone mlp --epochs 1 --members 2")
+        first, second = sorted(path.name for path in (store / "train").iterdir())
+        run(f"predict {first} --shards 2", "--to", str(tmp_path / name / "dump"))
+        rows = run(f"zoo store:{first} store:{second} --data digits --shards 2 --json")
+        weights = [(store / "train" / key / "weights.safetensors").read_bytes() for key in (first, second)]
+        made[name] = weights, content(tmp_path / name / "dump"), rows
+    assert made["ray"] == made["local"] and json.loads(made["ray"][2])

@@ -21,6 +21,24 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from cluster_help import (
+    Unknown,
+    begun_by,
+    cards,
+    die,
+    died,
+    evaluated,
+    fall,
+    lines,
+    log,
+    occupied,
+    predicted,
+    refuse,
+    settings,
+    undisturbed,
+    until,
+    without_torch,
+)
 
 import nescio.work.slurm
 from nescio.cli import main
@@ -28,7 +46,7 @@ from nescio.errors import BadInput
 from nescio.work.launchers import Task, start
 from nescio.work.slurm import with_queue
 from nescio.work.steps import Context, Work, evaluation, table
-from nescio.work.store import Busy, Store
+from nescio.work.store import Store
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("submitit")
@@ -53,10 +71,7 @@ def slurm():
 
 @pytest.fixture
 def light(slurm, tmp_path, monkeypatch):
-    """Jobs that start at once: to them torch is not installed."""
-    (tmp_path / "no-torch").mkdir()
-    (tmp_path / "no-torch" / "torch.py").write_text("raise ImportError('not here')")
-    monkeypatch.syspath_prepend(tmp_path / "no-torch")
+    without_torch(tmp_path, monkeypatch)
 
 
 def said(*command):
@@ -68,70 +83,12 @@ def queued(*how):
     return said("squeue", "--noheader", "--array", "--format=%i", *how).split()
 
 
-def until(condition, seconds=90):
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.05)
-    return value
-
-
-def log(folder, name):
-    """A line of process, job and how often the job was started before."""
-    array, one = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_JOB_ID")
-    job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else one
-    with (Path(folder) / name).open("a") as file:
-        file.write(f"{os.getpid()} {job} {os.environ.get('SLURM_RESTART_COUNT', 0)}\n")
-
-
-def lines(folder, name):
-    path = Path(folder) / name
-    return path.read_text().splitlines() if path.exists() else []
-
-
-# ---- tasks
-
-
-def fall(text):
-    raise RuntimeError(text)
-
-
-def refuse(text):
-    raise BadInput(text)
-
-
-def die(folder):
-    log(folder, "deaths")
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def died(reason, folder):
-    (Path(folder) / "died").write_text(reason)
-
-
-def occupied(folder):
-    log(folder, "busy")
-    if len(lines(folder, "busy")) < 3:
-        raise Busy("another process does it")
-
-
-class Unknown:
-    """Something that no job can unpickle."""
-
-    def __reduce__(self):
-        return __import__, ("a_plug_in_that_is_not_there",)
-
-
 def tasks_in(folder, **calls):
     """name → (function, arguments, and what to call at its death)"""
     return [
         Task(name, call[0], call[1], *call[2:] or (None,), folder=folder / "toy" / f"{number:016x}")
         for number, (name, call) in enumerate(calls.items())
     ]
-
-
-def settings():
-    return {name: os.environ.get(name, "") for name in ("NESCIO_X", "NESCIO_THREADS", "OMP_NUM_THREADS")}, os.getcwd()
 
 
 def test_every_task_is_done_once_and_a_failure_costs_its_own_task(light, tmp_path, monkeypatch):
@@ -182,19 +139,6 @@ def test_options_reach_slurm_and_a_free_one_counts_most(light, tmp_path):
 # ---- studies
 
 
-def rows_of(part, context, value, seconds):
-    log(context.store.root, "begun")
-    time.sleep(seconds)
-    return table([{"metric": "accuracy", "value": value}])
-
-
-def cards(count, seconds=0.2):
-    return [
-        evaluation("toy", 1, f"card {i}", {"value": i}, (), partial(rows_of, value=i / 7, seconds=seconds))
-        for i in range(count)
-    ]
-
-
 def counts_up(part, context, value, seconds):
     """Work with checkpoints, which are written only when the process is to end."""
     saved = part.load_checkpoint()
@@ -210,16 +154,6 @@ def counts_up(part, context, value, seconds):
 
 def long_card(seconds, value=1.0):
     return evaluation("toy", 1, "long", {"long": value}, (), partial(counts_up, value=value, seconds=seconds))
-
-
-def evaluated(context, launcher, steps, watch=None):
-    work = Work(context, launcher, watch)
-    work.evaluate("toys", steps)
-    return work
-
-
-def undisturbed(folder, count):
-    return evaluated(Context(Store(folder)), start("local", 0), cards(count, 0)).rows
 
 
 @pytest.fixture
@@ -254,7 +188,7 @@ def test_twenty_kills_in_one_sweep_and_the_rows_are_the_same(light, context, tmp
     def kill():
         while len(killed) < 20 and not over.is_set():
             time.sleep(random.Random(len(killed)).uniform(0.02, 0.1))
-            begun = [int(line.split()[0]) for line in lines(context.store.root, "begun")]
+            begun = begun_by(context.store.root)
             if begun and begun[-1] not in killed:
                 os.kill(begun[-1], signal.SIGKILL)
                 killed.append(begun[-1])
@@ -362,14 +296,14 @@ COMMAND = """
     import sys
     sys.path[:0] = {path!r}
     import nescio.work.slurm
-    import test_slurm
+    import cluster_help
     from nescio.work.launchers import start
     from nescio.work.steps import Context
     from nescio.work.store import Store
     nescio.work.slurm.LOOK = 0.2
     try:
         with start("slurm", 1) as launcher:
-            work = test_slurm.evaluated(Context(Store({store!r})), launcher, test_slurm.cards(6, 1.5))
+            work = cluster_help.evaluated(Context(Store({store!r})), launcher, cluster_help.cards(6, 1.5))
             assert work.failures == []
     except KeyboardInterrupt:
         sys.exit(130)
@@ -437,3 +371,10 @@ def test_the_command_line_gives_the_same_bytes(slurm, tmp_path):
         command = [sys.executable, "-m", "nescio", *words.split(), "--store", str(tmp_path / name), *how]
         said[name] = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
     assert said["slurm"] == said["local"] and json.loads(said["slurm"])
+
+
+def test_ranges_of_rows_are_jobs_and_are_joined(slurm, tmp_path):
+    with start("slurm", 1, mem="1G") as launcher:
+        made = predicted(Store(tmp_path / "slurm"), launcher, 2)
+    with start("local", 1) as launcher:
+        assert made == predicted(Store(tmp_path / "local"), launcher, 1)

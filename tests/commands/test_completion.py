@@ -1,7 +1,12 @@
 """What a shell offers when TAB is pressed."""
 
+import os
+import pty
+import select
 import shutil
+import signal
 import subprocess
+import time
 
 import pytest
 
@@ -11,14 +16,22 @@ bash = shutil.which("bash")
 
 
 @pytest.fixture(scope="module")
-def script(tmp_path_factory):
-    file = tmp_path_factory.mktemp("completion") / "nescio.bash"
-    with pytest.MonkeyPatch.context() as patch:
-        lines = []
-        patch.setattr("nescio.commands.completion.say", lines.append)
-        assert main(["completion", "bash"]) == 0
-    file.write_text("\n".join(lines) + "\n")
-    return file
+def scripts(tmp_path_factory):
+    """The script of every shell."""
+    folder, files = tmp_path_factory.mktemp("completion"), {}
+    for shell in ("bash", "zsh"):
+        with pytest.MonkeyPatch.context() as patch:
+            lines = []
+            patch.setattr("nescio.commands.completion.say", lines.append)
+            assert main(["completion", shell]) == 0
+        files[shell] = folder / f"nescio.{shell}"
+        files[shell].write_text("\n".join(lines) + "\n")
+    return files
+
+
+@pytest.fixture(scope="module")
+def script(scripts):
+    return scripts["bash"]
 
 
 @pytest.fixture
@@ -73,6 +86,62 @@ def test_every_command_is_offered_with_every_option_that_help_lists(offered):
         found = offered(command, "--")
         assert len(found) > 5 and all(option in text for option in found)
         assert "--report" not in found, "a name of before is not offered"
+
+
+SETUP = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], "bind 'set enable-bracketed-paste off'"),
+    "zsh": (["zsh", "-f", "-i"], "autoload -U compinit; compinit -u -D; unset zle_bracketed_paste"),
+}
+
+
+class Terminal:
+    """A shell in a terminal of its own, with nescio's completion; what is typed goes to its line editor."""
+
+    def __init__(self, shell, script, folder):
+        words, setup = SETUP[shell]
+        (folder / "tests.npz").write_bytes(b"")
+        self.pid, self.screen = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            os.execvpe(words[0], words, os.environ | {"TERM": "dumb", "COLUMNS": "200", "PS1": "> "})
+        self.see(f"{setup}; source {script}; echo REA''DY\r", "READY")
+
+    def see(self, typed, wanted):
+        """Types; what the screen shows until that is there, or until ten seconds have passed."""
+        os.write(self.screen, typed.encode())
+        shown, end = "", time.monotonic() + 10
+        while wanted not in shown and time.monotonic() < end:
+            if select.select([self.screen], [], [], 0.1)[0]:
+                shown += os.read(self.screen, 65536).decode("utf-8", "replace")
+        return shown
+
+    def close(self):
+        os.close(self.screen)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+@pytest.mark.parametrize("shell", SETUP)
+def test_tab_in_a_real_terminal(shell, scripts, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell}")
+    terminal = Terminal(shell, scripts[shell], tmp_path)
+    try:
+        for typed, wanted in [
+            ("nescio ev\t", "nescio evaluate "),
+            ("nescio evaluate a.npz --calibration \t\t", "temperature  vector"),
+            ("nescio evaluate a.npz --calibration v\t", "--calibration vector"),
+            ("nescio evaluate a.npz --calibration=v\t", "--calibration=vector"),
+            ("nescio compare a.npz --metrics auroc,augr\t", "auroc,augrc"),
+            ("nescio run uimnet --preset sm\t", "--preset small"),
+            ("nescio evaluate te\t", "evaluate tests.npz"),
+            ("nescio compare mine=te\t", "mine=tests.npz"),
+            ("nescio store s\t", "store sync"),
+        ]:
+            assert wanted in terminal.see(typed, wanted), typed
+            terminal.see("\x15\r", "> ")
+    finally:
+        terminal.close()
 
 
 def test_zsh_gets_the_same_offers(script, capsys):

@@ -7,6 +7,7 @@ import pytest
 
 from nescio.cli import main
 from nescio.predictions import Predictions
+from nescio.predictions.subset import random_part
 
 COMMANDS = {
     "choose": "choose a.npz b.npz --bootstrap 20",
@@ -43,6 +44,41 @@ def test_a_part_of_the_rows_is_drawn_and_stamped(folder, capsys, command):
     assert not any("random part" in note for note in json.loads(capsys.readouterr().out)["notes"])
     assert main([*words, "--limit", "0"]) == 2
     assert "at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("protocol", ["selective", "cood"])
+def test_protocols_over_files_take_a_part_too(folder, capsys, protocol):
+    """Rows of the part equal those of files that hold nothing else; the whole is not taken for the part, nor back."""
+    for name in "ab":
+        dump = Predictions.load(folder / f"{name}.npz")
+        for limit, seed in ((120, 0), (120, 7)):
+            random_part(dump, limit, seed).save(folder / f"{name}{seed}.npz")
+    small = "--estimation 8 --test 8 --window 2 --measures largest"
+    every = "--measures largest"
+
+    def rows(names, more=""):
+        files = " ".join(f"{letter}={letter}{names}.npz" for letter in "ab")
+        pairs = " ".join(f"--pair {letter}={letter}{names}.npz,o{names}.npz" for letter in "ab")
+        words = f"run selective {files} {every}" if protocol == "selective" else f"run cood {pairs} {small}"
+        assert main([*words.split(), *more.split(), "--json"]) == 0
+        said = capsys.readouterr()
+        return json.loads(said.out), said.err
+
+    whole = Predictions.load(folder / "a.npz")
+    outside = Predictions(labels=whole.labels, logits=np.asarray(whole.logits)[::-1].copy())
+    outside.save(folder / "o.npz")
+    for seed in (0, 7):
+        random_part(outside, 120, seed).save(folder / f"o{seed}.npz")
+    stamp = "A random part: at most 120 rows of every file (seed {})."
+    part, notes = rows("", "--limit 120")
+    assert stamp.format(0) in notes and part == rows("0")[0]
+    everything, notes = rows("")
+    assert everything != part and "random part" not in notes
+    other, notes = rows("", "--limit 120 --seed 7")
+    assert stamp.format(7) in notes and other == rows("7", "--seed 7")[0] and other != part
+    words = ["a.npz"] if protocol == "selective" else ["--pair", "a=a.npz,o.npz"]
+    assert main(["run", protocol, *words, "--limit", "0"]) == 2
+    assert "--limit must be at least 1, not 0." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["rank", "reliability"])

@@ -84,7 +84,8 @@ def test_the_file_holds_the_measures_themselves(capsys, place, tmp_path):
     np.testing.assert_allclose(held["u_dist"], np.mean(far, 0))
     np.testing.assert_allclose(held["u_norm"], np.mean([measures.norm(t) for t in tests], 0))
     np.testing.assert_allclose(held["u_fv"], measures.feature_variance(tests))
-    dense = [measures.vmf_mixture(r, 20, 0)(t) for r, t in zip(refs, tests, strict=True)]
+    count = measures.choose_components(refs[0], (1, 2, 5, 10, 20, 50)).components
+    dense = [measures.vmf_mixture(r, count, 0)(t) for r, t in zip(refs, tests, strict=True)]
     np.testing.assert_allclose(held["u_ll"], np.mean(dense, 0))
 
 
@@ -367,3 +368,31 @@ def test_dumps_alone_never_import_torch(place, tmp_path):
     code = f"import sys\nfrom nescio.cli import main\nassert main({words!r}) == 0\nassert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", ["reliability", "rank"])
+def test_components_of_ll_are_those_under_which_unseen_references_are_likeliest(tmp_path, capsys, command):
+    rng = np.random.default_rng(5)
+    centres = 4 * rng.normal(size=(5, 8))
+    for member in "ab":
+        points = centres[rng.integers(0, 5, 400)] + rng.normal(size=(400, 8))
+        np.savez(tmp_path / f"{member}.npz", embeddings=points)
+    words = [tmp_path / "a.npz", tmp_path / "b.npz"]
+    words = [f"mine={words[0]},{words[1]}", "--bootstrap", 20] if command == "rank" else words
+    code, out, _ = ask(capsys, command, *words, "--json")
+    said = json.loads(out)
+    choice = said["candidates"][0]["components"] if command == "rank" else said["components"]
+    swept = choice["log_likelihoods"]
+    assert code == 0 and choice["components"] == 5 and list(swept) == ["1", "2", "5", "10", "20", "50"]
+    assert max(swept, key=swept.get) in ("5", "10")
+    _, out, _ = ask(capsys, command, *words, "--to", tmp_path / "out")
+    title = "How likely unseen references are"
+    assert title in out and "C = 5" in out and title in (tmp_path / "out/index.html").read_text()
+    files = {}
+    for name, more in (("chosen", []), ("five", ["--components", 5]), ("two", ["--components", 2])):
+        files[name] = tmp_path / f"{name}.npz"
+        _, out, _ = ask(capsys, command, *words, *more, "--to", files[name])
+        assert (title in out) == (name == "chosen"), "one number is no choice"
+    column = "mine/u_ll" if command == "rank" else "u_ll"
+    ll = {name: np.load(file)[column] for name, file in files.items()}
+    assert np.array_equal(ll["chosen"], ll["five"]) and not np.allclose(ll["chosen"], ll["two"])

@@ -186,6 +186,12 @@ def test_the_command_of_a_plan_runs_that_plan(plan, tmp_path, capsys, monkeypatc
     assert plans == [plan]
 
 
+def test_a_dry_run_refuses_a_file_as_store(tmp_path, capsys):
+    (tmp_path / "store").write_text("mine")
+    code, out, err = run(capsys, "counting", "--dry-run", "--store", tmp_path / "store")
+    assert (code, out) == (2, "") and "is a file, and a store is a folder" in err and err.count("\n") == 1
+
+
 def test_a_dry_run_says_what_is_missing_and_does_nothing(tmp_path, capsys):
     code, out, err = run(capsys, "counting", "--dry-run", "--store", tmp_path / "store")
     assert code == 0 and err == "" and "3 steps are missing" in out and "3 unknown" in out

@@ -154,6 +154,18 @@ def test_sirc(second):
     np.testing.assert_allclose(measures.sirc(TRAIN, second)(TEST), expected, rtol=1e-6)
 
 
+def test_sirc_by_neighbours():
+    """Training rows are compared with the others: their own distance of 0 would make every other row look unlike."""
+    unit = [TRAIN.embeddings / np.linalg.norm(TRAIN.embeddings, axis=1, keepdims=True)]
+    unit.append(TEST.embeddings / np.linalg.norm(TEST.embeddings, axis=1, keepdims=True))
+    own, test = (np.sort(((rows[:, None] - unit[0]) ** 2).sum(-1), axis=1) for rows in unit)
+    k = min(50, len(TRAIN))
+    familiar = -own[:, min(k, len(TRAIN) - 1)]  # after the row itself
+    a, b = familiar.mean() - 3 * familiar.std(), 1 / familiar.std()
+    expected = np.log(measures.largest(TEST)) + np.logaddexp(0, -b * (-test[:, k - 1] - a))
+    np.testing.assert_allclose(measures.sirc(TRAIN, "knn")(TEST), expected, rtol=1e-5)
+
+
 # ---- the last layer
 
 

@@ -99,7 +99,7 @@ def test_mc_infonce_averages_the_losses_of_samples():
     mean, kappa = distributions()
     values = {}
     for samples in (1, 16):
-        method = made("mc-infonce", t=8.0, samples=samples)
+        method = made("mc-infonce", t=8.0, samples=samples, average="losses")
         torch.manual_seed(1)
         values[samples] = torch.stack([method.compared(mean, kappa, None) for _ in range(400)])
     large = info_nce(sample(mean, kappa, 20000), 8.0).mean(1)
@@ -110,13 +110,20 @@ def test_mc_infonce_averages_the_losses_of_samples():
 
 def test_the_mean_of_likelihoods_is_another_loss():
     mean, kappa = distributions()
-    method = made("mc-infonce", t=8.0, average="likelihoods")
+    method = made("mc-infonce", t=8.0)
     torch.manual_seed(2)
     found = float(method.compared(mean, kappa, None))
     torch.manual_seed(2)
     each = info_nce(sample(mean, kappa, 16), 8.0)
     assert found == pytest.approx(float(-(-each).exp().mean(0).log().mean()), rel=1e-4)
     assert found < float(each.mean())
+
+
+def test_only_likelihoods_identify_kappa():
+    """In a world of known κ the mean of losses prefers any larger κ; that of likelihoods the true one."""
+    for average, alive in (("likelihoods", True), ("losses", False)):
+        torch.manual_seed(4)
+        assert made("mc-infonce", average=average).identified(torch.zeros(1)).alive == alive
 
 
 @pytest.mark.parametrize("repulsion", ["log p", "log 1-p"])
@@ -242,7 +249,7 @@ def views(b, t, tells=True):
 def recovered(tells, steps=140):
     torch.manual_seed(0)
     t, cls = 32.0, MCInfoNCE
-    method = cls(cls.recipe_class(t=t, average="likelihoods", head=0.5), Sphere("mlp", 1, 4, 2))
+    method = cls(cls.recipe_class(t=t, head=0.5), Sphere("mlp", 1, 4, 2))
     x, kappa = views(256, t, tells)
     method.prepare([(x[0], kappa, kappa)])
     groups = [{"params": each["params"], "lr": 3e-3 * each["rate"]} for each in method.parameter_groups()]

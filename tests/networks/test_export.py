@@ -20,6 +20,7 @@ from nescio.errors import BadInput
 from nescio.networks.export import (
     WRITERS,
     Abstaining,
+    Divided,
     ExportableNetwork,
     NotExportable,
     Promise,
@@ -416,6 +417,54 @@ def test_from_the_promise_to_the_file(trained, capsys, tmp_path, ending):
     sure = np.abs(u - held["threshold"]) > 1e-4
     np.testing.assert_array_equal(said["abstain"][sure], (u > held["threshold"])[sure])
     assert 1 - said["abstain"].mean() == pytest.approx(held["coverage"], abs=0.01)
+
+
+def loss_order(d, seed=0):
+    """A learned score whose layers are drawn."""
+    rng = np.random.default_rng(seed)
+    shapes = [(d, 512), (512,), (512, 512), (512,), (512, 1), (1,)]
+    return measures.LossOrder(rng.random(d), 1 + rng.random(d), [rng.normal(0, 0.05, shape) for shape in shapes])
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_learned_score_is_part_of_the_file(trained, capsys, tmp_path, ending):
+    folder, key = trained
+    dump, head, file = Predictions.load(folder / "test.npz"), tmp_path / "head.npz", tmp_path / f"digits.{ending}"
+    order = loss_order(dump.embeddings.shape[1])
+    order.save(head)
+    u = order(dump)
+    middle = float(np.median(u))
+    words = ["--threshold", middle, "--loss-order", head, "--to", file, "--store", folder / "store"]
+    code, out, err = say(capsys, "export", f"store:{key[:6]}", *words)
+    assert code == 0 and err == "" and "loss_order >" in out
+    run, about = load(file)
+    said = run(datasets.splits(datasets.load("digits"), (0, 1, 2, 3, 4, 5)).test.pixels.transpose(0, 3, 1, 2))
+    assert about["measure"] == "loss_order" and np.ptp(u) > 1e-3
+    np.testing.assert_allclose(said["uncertainty"], u, rtol=1e-4)
+    np.testing.assert_array_equal(said["class"], dump.logits[:, 0].argmax(1))
+    sure = np.abs(u - middle) > 1e-4
+    np.testing.assert_array_equal(said["abstain"][sure], (u > middle)[sure])
+
+
+def test_a_network_from_elsewhere_is_divided_before_its_last_layer(tmp_path):
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(9, 5), nn.ReLU(), nn.Linear(5, 9)).eval()
+    x = torch.rand(4, 1, 3, 3)
+    with torch.no_grad():
+        logits, embeddings = plain(x), plain[:3](x)
+        divided = Divided(plain, 9)(x)
+    assert torch.equal(divided[0], logits) and torch.equal(divided[1], embeddings)
+    with pytest.raises(BadInput, match="one linear last layer"):
+        Divided(nn.Sequential(nn.Flatten(), nn.ReLU()), 9)
+
+
+def test_a_learned_score_of_other_embeddings_is_refused(tmp_path):
+    network = Divided(nn.Sequential(nn.Flatten(), nn.Linear(9, 5), nn.ReLU(), nn.Linear(5, 9)), 9).eval()
+    classifier = ExportableNetwork(network, (0.0,), (1.0,), 3, 9, order=loss_order(6))
+    with pytest.raises(BadInput, match="6 numbers, and this network has 5"):
+        export(classifier, Rule(0.5, 1.0, "loss_order"), tmp_path / "file.pt2")
+    for given, measure in ((loss_order(5), "largest"), (None, "loss_order")):
+        with pytest.raises(BadInput, match="loss_order goes with"):
+            export(replace(classifier, order=given), Rule(0.5, 1.0, measure), tmp_path / "file.pt2")
 
 
 def test_a_promise_of_another_model_is_refused(trained, capsys, tmp_path):

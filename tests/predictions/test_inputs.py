@@ -200,3 +200,92 @@ def test_the_same_rows_are_known_in_any_order_and_under_any_index():
     assert not same_rows(p, p.replace(labels=LABELS[::-1]))
     assert not same_rows(Predictions(labels=LABELS), Predictions(labels=LABELS))
     assert not same_rows(p, Predictions(logits=RNG.normal(size=(50, 4)), labels=LABELS))
+
+
+@pytest.mark.parametrize("form", ["{}", "{}.0", " {} ", "+{}", "{}."])
+def test_class_numbers_written_as_text_are_those_numbers(form):
+    """Sorted as names, 10 would come before 2."""
+    numbers = np.arange(24) % 12
+    dump = Predictions(labels=[form.format(number) for number in numbers], logits=3 * np.eye(12)[numbers])
+    np.testing.assert_array_equal(dump.labels, numbers)
+    assert dump.class_names is None and dump.notes == ()
+
+
+def test_notes_hold_nothing_that_a_terminal_obeys():
+    dump = Predictions(labels=[0, 1], logits=3 * np.eye(2), notes=["a\x1b[31m\nb"])
+    assert dump.notes == ("a [31m b",)
+
+
+@pytest.mark.parametrize("few", [-1.0, 1e308])
+def test_votes_that_cannot_be_counted(few):
+    with pytest.raises(BadInput, match=r"votes.* in row 1"):
+        Predictions(labels=[0, 1], logits=np.eye(2), annotations=[[1.0, 2.0], [few, 1.0]])
+
+
+def test_tensors_of_every_kind_are_numbers_or_a_sentence(tmp_path):
+    torch = pytest.importorskip("torch")
+    labels, logits = torch.arange(8) % 2, torch.linspace(-2, 2, 16).reshape(8, 2)
+    read = {
+        "float8": (logits.to(torch.float8_e4m3fn), 0.2),
+        "bfloat16": (logits.bfloat16(), 0.02),
+        "negated": (torch._neg_view(-logits), 0),
+        "turned": (logits.t().contiguous().t(), 0),
+        "quantized": (torch.quantize_per_tensor(logits, 0.01, 0, torch.qint32), 0.006),
+    }
+    for name, (tensor, slack) in read.items():
+        torch.save({"labels": labels, "logits": tensor}, tmp_path / f"{name}.pt")
+        found = Predictions.load(tmp_path / f"{name}.pt").logits[:, 0]
+        np.testing.assert_allclose(found, logits.numpy(), atol=slack, err_msg=name)
+    for name, tensor in {
+        "sparse": logits.to_sparse(),
+        "rows": logits.to_sparse_csr(),
+        "empty": torch.empty(8, 2, device="meta"),
+        "conjugate": torch.complex(logits, logits).conj(),
+    }.items():
+        torch.save({"labels": labels, "logits": tensor}, tmp_path / f"{name}.pt")
+        with pytest.raises(BadInput, match=r"logits (is no plain tensor of numbers|holds complex values)"):
+            Predictions.load(tmp_path / f"{name}.pt")
+
+
+def test_a_flipped_bit_in_a_file_of_tensors_is_noticed(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.save({"labels": torch.zeros(4, dtype=torch.long), "logits": torch.full((4, 2), 7.0)}, tmp_path / "a.pt")
+    content = bytearray((tmp_path / "a.pt").read_bytes())
+    at = content.index(np.full(8, 7.0, np.float32).tobytes())
+    content[at + 3] ^= 0x20  # of an exponent
+    (tmp_path / "a.pt").write_bytes(content)
+    with pytest.raises(BadInput, match=r"not a whole file of torch\.save"):
+        Predictions.load(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize("separator", [";", "\t", "|"])
+@pytest.mark.parametrize("first", ["", "sep={}\r\n"])
+def test_a_table_that_is_not_separated_by_commas_is_called_so(tmp_path, separator, first):
+    lines = ["label,logit_0,logit_1", "0,1.5,0.5", "1,0.25,2"]
+    text = first.format(separator) + "\r\n".join(lines).replace(",", separator).replace(".", ",")
+    (tmp_path / "a.csv").write_text("\ufeff" + text, encoding="utf-8")
+    with pytest.raises(BadInput, match="not separated by commas"):
+        Predictions.load(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [
+        '{"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}',  # the bytes of the labels
+        '{"dtype": "F32", "shape": [2, 2.0], "data_offsets": [16, 32]}',
+        '{"dtype": "F32", "shape": ["2", "2"], "data_offsets": [16, 32]}',
+        '{"dtype": "F32", "shape": [2, 2], "data_offsets": [16, 32]}, "logits": {"dtype": "F32", "shape": [2, 2], '
+        '"data_offsets": [32, 48]}',
+    ],
+)
+def test_a_header_of_safetensors_says_one_thing(tmp_path, logits):
+    header = f'{{"labels": {{"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}, "logits": {logits}}}'.encode()
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(48))
+    with pytest.raises(BadInput, match=r"the header is not that of a \.safetensors file"):
+        Predictions.load(tmp_path / "a.safetensors")
+
+
+def test_a_link_to_nothing_is_not_called_near_to_itself(tmp_path):
+    (tmp_path / "a.npz").symlink_to(tmp_path / "gone.npz")
+    with pytest.raises(BadInput, match=r"there is no such file or folder\.$"):
+        Predictions.load(tmp_path / "a.npz")

@@ -22,8 +22,8 @@ POINTS = [
         "name": name,
         "family": name,
         "model": f"{name}{at}",
-        "size": 1e6 * at or None,
-        "dot": at == 1,
+        "parameters": 1e6 * at or None,
+        "distilled": at == 1,
         "x": at + 1.0,
         "y": 2.0,
     }
@@ -121,9 +121,13 @@ def test_boxes_are_tukeys() -> None:
 
 
 def test_points_of_levels_are_a_table() -> None:
-    rows = charts.level_points(LINES, "regime", "severity", "gain")
-    assert rows[0] == {"regime": "best", "severity": "severity 0", "gain": 0.9} and len(rows) == 4
-    assert charts.cloud_points(POINTS[:1], "x", "y")[0]["parameters"] is None
+    names = ("regime", "severity", "gain")
+    figure = charts.levels_block("key", "Title", "words", LINES, names, guide=0.0)
+    assert figure.points[0] == {"regime": "best", "severity": "severity 0", "gain": 0.9} and len(figure.points) == 4
+    lines = on_page(charts.levels_figure(LINES, "gain", guide=0.0))
+    assert (figure.key, figure.title, figure.words) == ("key", "Title", "words") and on_page(figure.chart()) == lines
+    boxes = charts.levels_block("key", "Title", "words", LEVELS, ("severity", "model", "gain"), charts.box_figure)
+    assert on_page(boxes.chart()) == on_page(charts.box_figure(LEVELS, "gain")) and len(boxes.points) == 30
 
 
 def luminance(colour: str) -> float:

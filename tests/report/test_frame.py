@@ -63,3 +63,10 @@ def test_rows_of_one_repetition_are_averaged_before_the_repetitions() -> None:
     assert mean["value"] == 2.5 and mean["n"] == 2 and mean["spread"] == pytest.approx(stdev([1.0, 4.0]))
     (plain,) = Frame(rows).summarise([])
     assert plain["value"] == 2.0 and plain["n"] == 3
+
+
+def test_correlation_is_spearmans_of_rows_that_have_both() -> None:
+    rows = [{"a": 1, "b": 10}, {"a": 2, "b": 30}, {"a": 3, "b": 20}, {"a": 4, "b": 40}, {"a": 5, "b": None}, {"b": 0}]
+    assert Frame(rows).correlation("a", "b") == pytest.approx(0.8)
+    assert Frame(rows[:2]).correlation("a", "b") is None  # too few
+    assert Frame(row | {"b": 1} for row in rows).correlation("a", "b") is None  # constant

@@ -136,3 +136,15 @@ def test_spreads_and_intervals_are_shown_unless_they_are_not_wanted() -> None:
     assert [str(cell) for cell in table(rows).cells().values()] == ["0.8000 [0.7500, 0.8500]", "0.7000"]
     assert [str(cell) for cell in table(rows, around=False).cells().values()] == ["0.8000", "0.7000"]
     assert best(table(rows)) == [True, False]
+
+
+def test_an_arrow_says_which_is_better_where_no_metric_does() -> None:
+    rows = [{"model": "a", "cost ↓": 1.0, "gain ↑": 1.0, "other": 1.0}, {"model": "b", "cost ↓": 2.0, "gain ↑": 2.0}]
+    rows[1]["other"] = 2.0
+    made = table(rows, lines=("model",), heads=[Head(name, name) for name in ("cost ↓", "gain ↑", "other")])
+    assert best(made) == [True, False, False, False, True, False]
+
+
+def test_words_are_bold_where_their_row_says_so() -> None:
+    rows = [{"by": "nc", "takes": "moco", "best": True}, {"by": "fv", "takes": "byol"}]
+    assert best(table(rows, lines=("by",), heads=[Head("method", "takes")])) == [True, False]

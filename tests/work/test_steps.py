@@ -8,7 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pytest
 
 from nescio.errors import BadInput
 from nescio.work.launchers import Failure, launcher, note_death, registry, start
-from nescio.work.steps import Context, Step, Work, evaluation, table
+from nescio.work.steps import SHARD_OF, Context, Step, Work, evaluation, table
 from nescio.work.store import Busy, Damaged, Store, StoreError
 
 
@@ -101,6 +101,40 @@ def test_the_key_follows_from_stage_recipe_parents_and_version():
     assert len({base.key, *(other.key for other in others)}) == 6
     assert Step("another title", "toy", {"n": 1}, die, (step("a"), "0123"), 1).key == base.key
     assert pickle.loads(pickle.dumps(step("c", step("a")))).key == step("c", step("a")).key  # as a worker gets it
+
+
+def sharded(count, broken=()):
+    """A step in shards; one of another number of shards is the same step."""
+    whole = step("whole")
+    parts = tuple(
+        Step(f"{place} of {count}", "shard", {SHARD_OF: whole.key, "rows": [place, count]}, refuse)
+        if place in broken
+        else Step(f"s{place}", "shard", {SHARD_OF: whole.key, "rows": [place, count]}, partial(write, name=f"s{place}"))
+        for place in range(count)
+    )
+    return replace(whole, make=partial(write, name="", parents=parts), shards=parts)
+
+
+def test_shards_are_put_together_under_the_key_of_the_whole_and_removed(context, light):
+    whole = sharded(3)
+    assert whole.key == step("whole").key and len({shard.key for shard in whole.shards}) == 3
+    seen = []
+    work = working(context, 2, lambda *counts: seen.append(counts[:4]))
+    with work.launcher:
+        assert work.do("toys", [whole]) == [whole]
+    assert text(whole, context) == "s0s1s2" and context.store.runs("shard") == []
+    assert seen[-1] == ("toys", 1, 0, 1) and ("toys, rows in shards", 3, 0, 3) in seen
+    known = len(made(context))
+    sharded(2).run(context)
+    assert len(made(context)) == known and {run.stage for run in context.store.runs()} == {"toy"}
+
+
+def test_a_shard_that_fails_keeps_the_others_and_the_whole_waits_for_it(context):
+    work = working(context)
+    broken = sharded(3, broken=(1,))
+    assert work.do("toys", [broken]) == [] and [failure.name for failure in work.failures] == ["1 of 3"]
+    assert made(context) == ["s0", "s2"] and broken.why_missing(context.store) == "The labels are wrong."
+    assert work.do("toys", [sharded(3)]) and made(context)[2:] == ["s1"]
 
 
 def test_a_failure_is_noted_at_the_step_that_failed(context):

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from nescio import metrics
 from nescio.analysis.downstream import DownstreamLosses, knn_accuracy, probe_accuracy
-from nescio.analysis.ranking import agreements
+from nescio.analysis.ranking import COMPONENTS as TRIED
+from nescio.analysis.ranking import agreements, chosen_components
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked
-from nescio.measures import ComponentChoice, choose_components
+from nescio.measures import ComponentChoice
 from nescio.measures.siblings import SiblingScores, Similarity, Spaces, densities, kind, spaces_of
 from nescio.options import option, ranges
 from nescio.predictions import Predictions
@@ -51,7 +52,7 @@ class Scored(Checked):
         ("nc", "dist", "norm", "ll", "fv"), "which scores; ll takes most of the time", group=SCORING
     )
     components: tuple[int, ...] = option(
-        (1, 2, 5, 10, 20, 50),
+        TRIED,
         "of LL's mixtures: of these numbers the one under which references that a mixture has not seen are likeliest",
         metavar="C",
         parse=ranges,
@@ -101,14 +102,6 @@ def accuracy_rows(
         base | {"metric": "probe_accuracy", "value": probe_accuracy(train, test, place)},
         base | {"metric": "knn_accuracy", "value": knn_accuracy(train, test, k), "level": k},
     ]
-
-
-def chosen_components(refs: Predictions, components: Sequence[int], distance: Any) -> ComponentChoice:
-    """The choice by held-out likelihood, among the numbers for which there are references; none if there is but one."""
-    possible = [count for count in components if 2 * count <= len(refs)]  # a mixture sees two thirds of them
-    if len(possible) < 2:
-        return ComponentChoice(min(components), {})
-    return choose_components(refs, possible, metric=distance)
 
 
 def component_rows(choice: ComponentChoice, facts: Row) -> list[Row]:

@@ -18,6 +18,7 @@ from nescio.metrics import OF_MIXTURES, Answers, Metric, Mixture, Ranking, bins_
 from nescio.work.progress import track
 
 Array = NDArray[Any]
+MOST_RESAMPLES = 1_000_000  # their values are kept
 NUMBA_WORK = 90_000_000  # rows × resamples × rankings: above this numba saves more than its second of compiling
 
 
@@ -401,6 +402,16 @@ def draw(n: int | Sequence[int], seed: int, number: int) -> Array:
 def _drawn(n: int, seed: int, key: tuple[int, ...]) -> Array:
     stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
     return np.bincount(stream.integers(n, size=n), minlength=n)
+
+
+def check_resampling(resamples: int, level: float, seed: int, least: int = 1) -> None:
+    """Refuses what no bootstrap can be; `least`: 0 where none is a choice."""
+    if not least <= resamples <= MOST_RESAMPLES or resamples != int(resamples):
+        raise BadInput(f"resamples is {resamples}; it must be a whole number from {least} to {MOST_RESAMPLES:,}.")
+    if not 0 < level < 1:
+        raise BadInput(f"level is {level}; it must lie between 0 and 1, such as 0.95.")
+    if seed < 0:
+        raise BadInput(f"seed is {seed}; it must be 0 or more.")
 
 
 def resample(

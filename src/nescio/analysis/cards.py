@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -24,6 +25,7 @@ from nescio.analysis.bootstrap import (
     of_mixture,
 )
 from nescio.analysis.notebook import Presented
+from nescio.arrays.parallel import one_blas_thread
 from nescio.errors import BadInput, Undefined, near
 from nescio.measures import Measure, mean_probs, prob_blocks, summary
 from nescio.metrics import classwise_ece_of_blocks
@@ -47,6 +49,7 @@ SCALERS: dict[str, Callable[[Predictions], Callable[[Predictions], Predictions]]
 }
 
 
+FEW_NUMBERS = 1_000_000  # in embeddings, up to which BLAS is fastest at one thread
 FOLDS = 10  # of rows that are left out together, where a measure has no closed form for one
 
 
@@ -178,7 +181,8 @@ def scorecard(
     maker = _Maker(known, card, base, split, train, val, classwise, only)
     maker.views, maker.siblings = views, siblings
     maker.val_outside, maker.share = val_outside, ood_share
-    maker.whole(known, outside, everything=predictions)
+    with _few_threads(train, val):
+        maker.whole(known, outside, everything=predictions)
     if calibration is not None:
         try:
             scale = SCALERS[calibration](_fit_on(known, val))
@@ -193,6 +197,16 @@ def scorecard(
         maker.by_group(known, group)
     card.rows += _group_means(card.rows, outside)
     return card
+
+
+def _few_threads(*dumps: Predictions | None) -> AbstractContextManager[None]:
+    """BLAS at one thread, where several would wait for each other longer than they work."""
+    embeddings = [dump.embeddings for dump in dumps if dump is not None and dump.embeddings is not None]
+    if not 0 < sum(own.size for own in embeddings) < FEW_NUMBERS:
+        return nullcontext()
+    import scipy.linalg  # noqa: F401 (it has a BLAS of its own, which can be limited once it is there)
+
+    return one_blas_thread()
 
 
 def _notes(dumps: Mapping[str, Predictions | None]) -> list[str]:

@@ -19,6 +19,7 @@ from nescio.analysis.bootstrap import (
     SharePart,
     WantedMetric,
     applicable,
+    check_resampling,
     interval,
     of_one_model,
     resample,
@@ -105,7 +106,7 @@ def compare(
     `metrics`: names such as auroc, sac@0.95, accuracy@5; every one that applies unless given. Rows of classes that were
     not taught are left out.
     """
-    _check(resamples, level, seed)
+    check_resampling(resamples, level, seed)
     models = _named(models)
     wanted = _wanted(metrics)
     rows = _joined(models)
@@ -243,7 +244,7 @@ def bootstrap(
     The resamples are those of `compare`. A metric that is undefined on the rows, or a measure that the dump cannot
     give, is left out.
     """
-    _check(resamples, level, seed)
+    check_resampling(resamples, level, seed)
     rows, wanted = _joined({"": predictions})[""], _wanted(metrics)
     owners: list[str | None] = []
     parts: list[ResampledModel] = []
@@ -265,7 +266,7 @@ def add_intervals(card: Scorecard, *, resamples: int = 1000, level: float = 0.95
     In-distribution and out-of-distribution rows are drawn apart. What was fitted (calibration, densities, thresholds,
     neighbours) stays as it is: intervals are about the rows that are judged.
     """
-    _check(resamples, level, seed)
+    check_resampling(resamples, level, seed)
     cells = {tuple(row[key] for key in CELL): row for row in card.rows}
     for sizes in dict.fromkeys(source.sizes for source in card.sources):
         sources, parts = [], []
@@ -481,15 +482,6 @@ def _named(models: Any) -> dict[str, Predictions]:
                 f"Model {name!r} is of type {type(model).__name__}; give Predictions (Predictions.load reads a file)."
             )
     return dict(models)
-
-
-def _check(resamples: int, level: float, seed: int) -> None:
-    if resamples < 1 or resamples != int(resamples):
-        raise BadInput(f"resamples is {resamples}; it must be a whole number of at least 1.")
-    if not 0 < level < 1:
-        raise BadInput(f"level is {level}; it must lie between 0 and 1, such as 0.95.")
-    if seed < 0:
-        raise BadInput(f"seed is {seed}; it must be 0 or more.")
 
 
 def _of(metric: WantedMetric, measure: str) -> str | None:

@@ -17,12 +17,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.analysis.bootstrap import WantedMetric, draw, interval
+from nescio.analysis.bootstrap import WantedMetric, check_resampling, draw, interval
 from nescio.analysis.candidates import Candidate, JudgedRows, different_layers, equal_members, judged_rows
-from nescio.analysis.comparison import Comparison, _check, _judge
+from nescio.analysis.comparison import Comparison, _judge
 from nescio.analysis.downstream import LOSSES, DownstreamLosses, downstream_losses, joined
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked
+from nescio.measures import ComponentChoice, choose_components
 from nescio.measures.siblings import SCORES, Quantity, SiblingScores, Similarity, kind, rankings_agree, scores_of
 from nescio.metrics import Metric, kendall
 from nescio.options import option
@@ -33,6 +34,7 @@ Array = NDArray[Any]
 K = 100  # neighbours of NC …
 SHARE = 20  # … or one for so many references, where there are fewer than K · SHARE
 RESAMPLES = 1000
+COMPONENTS = (1, 2, 5, 10, 20, 50)  # of LL's mixture, among which held-out likelihood chooses
 SAME = 1e-12  # a distance that is rounding
 QUANTITIES: dict[str, Quantity] = {
     **SCORES,
@@ -73,11 +75,19 @@ class Scoring(Checked):
     similarity: Similarity = option(
         "jaccard", "of two sets of neighbours: shared of all, or shared of k (overlap)", group=GROUP
     )
-    components: int = option(20, "of LL's mixture; 0: no LL, quicker", metavar="C", group=GROUP)
+    components: tuple[int, ...] = option(
+        COMPONENTS,
+        "of LL's mixture: of these numbers the one under which references that a mixture has not seen are likeliest; "
+        "one number: that one; 0: no LL, quicker",
+        metavar="C,…",
+        group=GROUP,
+    )
     seed: int = option(0, "of the division into halves, of the mixture and of what is drawn", group=GROUP)
 
     def check(self) -> None:
-        for name, least in (("k", 1), ("k_dist", 1), ("components", 0), ("seed", 0)):
+        if not self.components or min(self.components) < (0 if len(self.components) == 1 else 1):
+            raise BadInput("--components are whole numbers from 1 on, or 0 alone for no LL.")
+        for name, least in (("k", 1), ("k_dist", 1), ("seed", 0)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise BadInput(f"--{name.replace('_', '-')} is {value}; it must be a whole number from {least} on.")
@@ -108,10 +118,26 @@ def neighbours(rows: JudgedRows, scoring: Scoring) -> int:
 # ---- the scores of one candidate
 
 
-def scored(candidate: Candidate, rows: JudgedRows, k: int, scoring: Scoring) -> SiblingScores:
-    """The scores of a candidate, in the order of the keys."""
+def chosen_components(refs: Predictions, components: Sequence[int], distance: Any) -> ComponentChoice:
+    """The choice by held-out likelihood, among the numbers for which there are references; none if there is but one."""
+    possible = [count for count in components if 2 * count <= len(refs)]  # a mixture sees two thirds of them
+    if len(possible) < 2:
+        return ComponentChoice(min(components), {})
+    return choose_components(refs, possible, metric=distance)
+
+
+def scored(candidate: Candidate, rows: JudgedRows, k: int, scoring: Scoring) -> tuple[SiblingScores, ComponentChoice]:
+    """The scores of a candidate, in the order of the keys, and the components of its mixtures.
+
+    How many these are is chosen on the references of its first member; of two halves, on those of the first.
+    """
     if scoring.distance == "cosine":
         _check_lengths(candidate)
+    if candidate.refs is not None:
+        parts = [(candidate.refs, rows.keys)]
+    else:
+        parts = [([dump.select(refs) for dump in candidate.tests], keys) for refs, keys in rows.parts]
+    choice = chosen_components(parts[0][0][0], scoring.components, scoring.distance)
 
     def scores(refs: Sequence[Predictions], keys: Array) -> SiblingScores:
         try:
@@ -121,23 +147,21 @@ def scored(candidate: Candidate, rows: JudgedRows, k: int, scoring: Scoring) -> 
                 metric=scoring.distance,
                 k_nc=(k,),
                 k_dist=(scoring.k_dist,),
-                components=scoring.components,
+                components=choice.components,
                 similarity=scoring.similarity,
                 seed=scoring.seed,
             )
         except BadInput as error:
             raise BadInput(f"{candidate.name}: {error}" if candidate.name else str(error)) from None
 
-    if candidate.refs is not None:
-        return scores(candidate.refs, rows.keys)
-    parts = [scores([dump.select(refs) for dump in candidate.tests], keys) for refs, keys in rows.parts]
-    keys = np.concatenate([part.index for part in parts])
+    own = [scores(*part) for part in parts]
+    keys = np.concatenate([part.index for part in own])
     by_key = np.argsort(keys, kind="stable")
     order = by_key[np.searchsorted(keys, rows.keys, sorter=by_key)]
-    names = [name for name in parts[0].u if all(name in part.u for part in parts)]
-    reasons = {name: reason for part in parts for name, reason in part.reasons.items()}
-    u = {name: np.concatenate([part.u[name] for part in parts])[order] for name in names}
-    return SiblingScores(rows.keys, u, reasons, parts[0].members)
+    names = [name for name in own[0].u if all(name in part.u for part in own)]
+    reasons = {name: reason for part in own for name, reason in part.reasons.items()}
+    u = {name: np.concatenate([part.u[name] for part in own])[order] for name in names}
+    return SiblingScores(rows.keys, u, reasons, candidate.members), choice
 
 
 def _check_lengths(candidate: Candidate) -> None:
@@ -192,6 +216,7 @@ class ScoredRows:
     rows: JudgedRows
     k: int
     scoring: Scoring
+    choice: ComponentChoice  # of LL's mixtures
 
     @property
     def nc(self) -> Array:
@@ -223,10 +248,10 @@ def score_rows(candidate: Candidate, scoring: Scoring | None = None) -> ScoredRo
     scoring = scoring or Scoring()
     rows = judged_rows([candidate], scoring.split, scoring.seed)
     k = neighbours(rows, scoring)
-    scores = scored(candidate, rows, k, scoring)
+    scores, choice = scored(candidate, rows, k, scoring)
     if not scores.u:
         raise BadInput(next(iter(scores.reasons.values())))
-    return ScoredRows(candidate, scores, rows, k, scoring)
+    return ScoredRows(candidate, scores, rows, k, scoring, choice)
 
 
 # ---- downstream
@@ -279,6 +304,7 @@ class Ranked:
     tasks: str
     comparison: Comparison
     scores: dict[str, SiblingScores]
+    choices: dict[str, ComponentChoice]  # of LL's mixtures
     losses: dict[str, DownstreamLosses] = field(default_factory=dict)
     agreement: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -328,7 +354,7 @@ def rank(
     scoring = scoring or Scoring()
     if resamples is None:
         resamples = max(RESAMPLES, math.ceil(2 * len(candidates) / (1 - level)) if 0 < level < 1 else 0)
-    _check(resamples, level, scoring.seed)
+    check_resampling(resamples, level, scoring.seed)
     names = [candidate.name for candidate in candidates]
     if twice := [name for name in names if names.count(name) > 1]:
         raise BadInput(f"Two candidates are called {twice[0]!r}: give them names, NAME=….")
@@ -336,7 +362,8 @@ def rank(
     candidates = [candidate.first(members) for candidate in candidates]
     rows = judged_rows(candidates, scoring.split, scoring.seed)
     k = neighbours(rows, scoring)
-    scores = {candidate.name: scored(candidate, rows, k, scoring) for candidate in track(candidates, "candidates")}
+    made = {candidate.name: scored(candidate, rows, k, scoring) for candidate in track(candidates, "candidates")}
+    scores, choices = {name: own for name, (own, _) in made.items()}, {name: own for name, (_, own) in made.items()}
     if not any(own.u for own in scores.values()):
         raise BadInput("There is nothing to rank. " + next(iter(scores[names[0]].reasons.values())))
     notes = [*unequal, *_notes(rows, scores, k), *_layers(candidates)]
@@ -345,7 +372,7 @@ def rank(
     _add_means(comparison, _quantities(scores, losses, f"nc@{k}"))
     notes += dict.fromkeys(str(entry["reason"]) for entry in comparison.reasons)
     agreement = _table_3(scores, losses, comparison)
-    ranked = Ranked(list(candidates), rows, k, scoring, tasks, comparison, scores, losses, agreement, notes)
+    ranked = Ranked(list(candidates), rows, k, scoring, tasks, comparison, scores, choices, losses, agreement, notes)
     order = {name: row["rank"] for name in names if (row := ranked.row(name, ranked.nc)) is not None}
     ranked.candidates.sort(key=lambda candidate: order.get(candidate.name, math.inf))
     return ranked

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio import measures, metrics
-from nescio.analysis.bootstrap import ResampledModel, SharePart, WantedMetric, interval, resample
+from nescio.analysis.bootstrap import ResampledModel, SharePart, WantedMetric, check_resampling, interval, resample
 from nescio.analysis.cards import retrieval_part
-from nescio.errors import BadInput, Undefined
+from nescio.errors import Undefined
 from nescio.measures.gallery import DOUBT, MARGIN, J, K, Search, search_rows
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
@@ -71,8 +71,7 @@ def transfer(
     reference        embeddings of images like those that the network learnt from, best held-out ones
     search           of nearest neighbours; see `nescio.measures.gallery`
     """
-    if resamples < 0:
-        raise BadInput(f"--bootstrap is a number of resamples, not {resamples}.")
+    check_resampling(resamples, level, seed, least=0)
     result = Transfer(name, dump.index, notes=list(dump.notes))
     known = measures.gallery_scores(dump, views, siblings, k=k, j=j, search=search)
     for score, sees, u in (*_image_scores(dump, result.reasons), *((s, GALLERY, u) for s, u in known.u.items())):

@@ -23,8 +23,7 @@ def kind_of(array: Array) -> str:
 
 def as_array(name: str, value: Any) -> Array:
     if hasattr(value, "detach"):  # a torch tensor, without importing torch
-        value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+        value = _plain(name, value)
     try:
         array = np.asarray(value)
     except ValueError:
@@ -33,6 +32,17 @@ def as_array(name: str, value: Any) -> Array:
     if array.dtype.name == "bfloat16":  # NumPy has no such type of its own
         array = array.astype(np.float32)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _plain(name: str, tensor: Any) -> Array:
+    """A tensor's numbers, of whatever type; those of types that NumPy does not have as float32."""
+    try:
+        tensor = tensor.detach().cpu()
+        tensor = (tensor.dequantize() if tensor.is_quantized else tensor).resolve_conj().resolve_neg()
+        small = str(tensor.dtype).startswith(("torch.bfloat16", "torch.float8"))
+        return np.asarray(tensor.float() if small else tensor)
+    except (RuntimeError, TypeError):  # sparse, without values, or of packed numbers
+        raise BadInput(f"{name} is no plain tensor of numbers: save it dense, as float32.") from None
 
 
 def numbers(name: str, value: Any) -> Array:

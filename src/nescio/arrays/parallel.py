@@ -19,13 +19,23 @@ def blocks(n: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
+_limits: list[None] = []  # not empty while BLAS is at one thread: looking for its libraries again takes a millisecond
+
+
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """BLAS at one thread, for code that brings its own threads."""
+    """BLAS at one thread, for code that brings its own threads, or for little work; within another one, nothing."""
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(1, user_api="blas"):
+    if _limits:
         yield
+        return
+    with threadpool_limits(1, user_api="blas"):
+        _limits.append(None)
+        try:
+            yield
+        finally:
+            _limits.clear()
 
 
 def share(work: Callable[[int, int], Any], workers: int | None = None) -> list[Any]:

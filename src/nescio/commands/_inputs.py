@@ -13,9 +13,11 @@ from nescio.options import option
 from nescio.predictions import Predictions, same_rows, shared_rows
 from nescio.predictions.entries import ZOO, dump_named
 from nescio.predictions.names import is_field
+from nescio.predictions.shards import ShardFolder
 from nescio.predictions.subset import random_part
 from nescio.work.store import Store
 
+AT_ONCE = 1 << 28  # bytes of a folder of shards that are read together; more are read one by one
 MOST_SHARED = 0.1  # of the rows of two parts: an image may be in a dataset twice, a split that overlaps is a mistake
 
 
@@ -56,6 +58,11 @@ class InputOptions:
             dump = Predictions.load(place, names=self._names() or None, outside=outside)
         return random_part(dump, self.limit, seed)
 
+    def shards(self, word: str, *, outside: bool = False) -> ShardFolder | None:
+        """The folder of shards that a word names, if it is too large to be read at once."""
+        folder = ShardFolder(Path(named(word)[1]), self._names() or None, outside)
+        return folder if folder.files and folder.bytes > AT_ONCE else None
+
     def origin(self, word: str) -> dict[str, str | None]:
         """Of which model the predictions are, as far as the word tells: its name, and digests of its weights and of
         the predictions; None what is not known."""
@@ -92,15 +99,20 @@ def outside_sets(
     words: Sequence[str], inputs: InputOptions, seed: int = 0, flag: str = "--ood"
 ) -> dict[str, Predictions]:
     """The out-of-distribution sets of --ood NAME=FILE."""
-    sets: dict[str, Predictions] = {}
+    return {name: inputs.read(place, seed, outside=True) for name, place in outside_files(words, flag).items()}
+
+
+def outside_files(words: Sequence[str], flag: str = "--ood") -> dict[str, str]:
+    """Name → file of --ood NAME=FILE."""
+    places: dict[str, str] = {}
     for word in words:
         name, place = named(word)
         if not name:
             raise BadInput(f"{flag} takes NAME=FILE, not {word!r}.")
-        if name in sets:
+        if name in places:
             raise BadInput(f"{flag} names {name!r} twice.")
-        sets[name] = inputs.read(place, seed, outside=True)
-    return sets
+        places[name] = place
+    return places
 
 
 def check_apart(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -64,7 +65,12 @@ def say(text: str) -> None:
 def json_of(value: Any) -> str:
     from nescio.report.text import json_text
 
-    return json_text(value)
+    text = json_text(value)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # what the terminal lacks, as \u2192, is the same JSON
+        text = json.dumps(json.loads(text), indent=2)
+    return text
 
 
 def print_findings(sentences: Sequence[str], tables: Sequence[Any], notes: Sequence[str] = ()) -> None:

@@ -22,6 +22,7 @@ from nescio.work.store import Store, reason_of
 
 if TYPE_CHECKING:
     from nescio.datasets import Dataset
+    from nescio.report.blocks import Story
     from nescio.report.studies import Study
 
 DATA = "$NESCIO_DATA, else ~/.cache/nescio/data"
@@ -78,6 +79,13 @@ class CrewOptions:
         return launchers.start(self.launcher, workers, **self.engine)
 
 
+def shards_option(**how: Any) -> Any:
+    """--shards of the commands that predict."""
+    words = "ranges of rows that a prediction is cut into, each a piece of work of its own; the result is the same"
+    unset = "one for each worker that would be idle, of 4,096 rows or more"
+    return option(None, words, metavar="N", unset=unset, **how)
+
+
 def _has_gpu() -> bool:
     try:
         import torch
@@ -109,7 +117,7 @@ def tell_notes(dataset: Dataset) -> None:
 
 
 def end(study: Study, folder: Path | None, others: Mapping[str, str] | None = None) -> int:
-    """Prints the first look and writes the page, or prints the rows as JSON where there is no folder; lists failures.
+    """Prints the first look and writes the page, or the rows as JSON where there is no folder; lists failures.
 
     others  pages that this one links to: address → name
     Returns 2 if nothing that was given could be used, 1 if something failed.
@@ -117,9 +125,13 @@ def end(study: Study, folder: Path | None, others: Mapping[str, str] | None = No
     failed = [f"{failure.name}: {failure.reason}" for failure in study.failures]
     if folder is None:
         say(json_of(study.rows))
+        for note in study.notes:
+            print(note, file=sys.stderr)
     elif study.rows:
         try:
             show(study, folder, others)
+        except BrokenPipeError:  # who reads has read enough; the page is written
+            raise
         except OSError as error:
             failed.append(f"writing the report: {reason_of(error, folder)}")
     for line, times in Counter(failed).items():
@@ -130,20 +142,30 @@ def end(study: Study, folder: Path | None, others: Mapping[str, str] | None = No
 
 
 def show(study: Study, folder: Path, others: Mapping[str, str] | None = None) -> None:
-    """Prints the first look and writes the page, unless it is there: drawing the same page again takes seconds."""
+    """Writes the page, then prints the first look: a pipe that is closed early costs no page."""
     from nescio.protocols.base import registry
-    from nescio.report.studies import print_story, write_story
+    from nescio.report.studies import print_story
 
     protocol = registry[study.protocol]
     story = protocol.story(study)
-    print_story(study, story, protocol.first_look(study))
+    try:
+        page = _written(study, story, folder, others)
+    finally:  # also where the page cannot be written
+        print_story(study, story, protocol.first_look(study))
+    say(f"\nThe page is {page}; tables and rows lie beside it.")
+
+
+def _written(study: Study, story: Story, folder: Path, others: Mapping[str, str] | None) -> Path:
+    """The page, written unless it is there: drawing the same page again takes seconds."""
+    from nescio.report.studies import write_story
+
     page, made = folder / "index.html", folder / ".made"
     fingerprint = _fingerprint(study, others)
     if not (page.is_file() and made.is_file() and made.read_text() == fingerprint):
         made.unlink(missing_ok=True)  # a page that is being written is not a page
         page = write_story(study, story, folder, others)
         made.write_text(fingerprint)
-    say(f"\nThe page is {page}; tables and rows lie beside it.")
+    return page
 
 
 def _fingerprint(study: Study, others: Mapping[str, str] | None) -> str:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nescio.commands._inputs import limit_option
@@ -81,8 +81,7 @@ def run(options: Options) -> int:
     limits = Limits(params, options.max_size, options.family)
     data = absolute(options.data) if options.data else None
     models = with_facts(dumps_of(options.files, Store(options.store), data), options.facts)
-    if options.limit is not None:
-        models = [replace(model, part=(options.limit, options.seed)) for model in models]
+    models = [model.limited(options.limit, options.seed) for model in models]
     chosen = choose(
         models,
         requirement,

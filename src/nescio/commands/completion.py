@@ -55,8 +55,9 @@ complete -o default -F _nescio nescio""",
     "zsh": f"""\
 _nescio() {{
   local current=$words[CURRENT] previous=$words[CURRENT-1] command="" word offers
+  [[ $current == --*=* ]] && previous=${{current%%=*}} current=${{current#*=}}
   for word in ${{words[2,CURRENT-1]}}; do
-{CHOOSE}  compset -P '*,'
+{CHOOSE}  compset -P '*[,=]'
   if [[ -n $offers ]]; then compadd -- ${{=offers}}; else _files; fi
 }}
 compdef _nescio nescio""",

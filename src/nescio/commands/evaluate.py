@@ -4,7 +4,9 @@ FILE is a .npz, .safetensors, .parquet, .csv or .pt file, or a folder, of a sing
 (n,) and `logits` (n, classes) or (n, draws, classes), or `probs` instead of logits; `embeddings` (n, d), `annotations`,
 `scores/NAME`, `groups/NAME` where there are any. A CSV has the columns label, logit_0 … or prob_0 …, and u_NAME.
 Answers alone will do: `correct`, or `labels` and `predicted`, with `confidence`. Other names: --map. Arrays in files of
-their own stand for a FILE wherever one is taken: logits:a.npy,labels:b.npy.
+their own stand for a FILE wherever one is taken: logits:a.npy,labels:b.npy. So does a folder of such files, which are
+shards of one dump: each holds some rows and their `index`, and none is missing. Above 256 MB they are read one by one,
+in the memory of one of them; what needs all rows at once is left out then, with the reason.
 
 Segmentation: --labels, --predictions and --scores name folders of maps, matched by the names of their files without
 endings; mIoU, accuracy and the ranking of right and wrong pixels are over all pixels, whatever their number.
@@ -18,24 +20,26 @@ examples:
   nescio evaluate small=a.npz large=b.npz --to out            one page for both: open out/index.html
   nescio evaluate hf.npz --map logits=predictions,labels=label_ids
   nescio evaluate --logits logits.npy --labels labels.npy --all
+  nescio evaluate shards/                                     one dump in many files: shards/000.npz, shards/001.npz …
   nescio evaluate --labels truth --predictions answers --scores entropy=maps --void 255
   nescio evaluate preds.npz --json | jq '.files[0].rows[] | select(.metric == "auroc")'
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nescio.commands._inputs import InputOptions, check_apart, named, outside_sets
+from nescio.commands._inputs import InputOptions, check_apart, named, outside_files, outside_sets
 from nescio.commands._output import formats, json_of, page_option, say
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
 from nescio.predictions import Predictions
 
 SEGMENTATION, CHOICE = "segmentation", "choice of a score"  # groups of options
+NOT_OF_SHARDS = ("train", "val", "choose", "views", "siblings", "by", "classwise", "bootstrap", "limit")
 COMPARED = 1000  # resamples of a comparison of several models, unless --bootstrap names another number
 
 
@@ -101,21 +105,25 @@ class Options:
 
 def run(options: Options) -> int:
     from nescio import report
+    from nescio.analysis.bootstrap import check_resampling
 
     if options.predictions is not None or options.scores:
         return _pixels(options)
-    if options.bootstrap < 0:
-        raise BadInput(f"--bootstrap is a number of resamples, not {options.bootstrap}.")
+    check_resampling(options.bootstrap, 0.95, options.seed, least=0)
     files = options.inputs.files(options.files)
-    models = {file: options.inputs.read(file, options.seed) for file in dict.fromkeys(files)}
-    if len(models) < len(files):
+    if len(set(files)) < len(files):
         raise BadInput("A file is given twice; evaluate different models.")
     if not 0 < options.ood_share < 1:
         raise BadInput(f"--ood-share is a share above 0 and below 1, not {options.ood_share:g}.")
     if options.choose is None and (options.val_ood or options.ood_tuned):
         raise BadInput("--val-ood and --ood-tuned are about a choice among scores: give --choose.")
-    cards = _cards(options, models)
-    compared, incomparable = _comparison(options, models)
+    if large := [file for file in files if options.inputs.shards(file)]:
+        cards = _cards_of_shards(options, files, large[0])
+        compared, incomparable = None, "Models are compared on all rows at once, and these are read in shards."
+    else:
+        models = {file: options.inputs.read(file, options.seed) for file in files}
+        cards = _cards(options, models)
+        compared, incomparable = _comparison(options, models)
     story = report.card_story(cards, compared, incomparable=incomparable)
     short = story if options.all else report.short_story(cards, compared, incomparable)
     parts = ("rows", "reasons", "notes")
@@ -203,6 +211,28 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
             add_intervals(card, resamples=options.bootstrap, seed=seed)
         cards.append(card)
     return cards
+
+
+def _cards_of_shards(options: Options, files: Sequence[str], large: str) -> list[Any]:
+    """Scorecards in the memory of one shard."""
+    from nescio.analysis.shard_scores import scorecard_of_shards
+
+    given = {**vars(options), "limit": options.inputs.limit}
+    for name in NOT_OF_SHARDS:
+        if given[name]:
+            flag = f"--{name.replace('_', '-')}"
+            raise BadInput(
+                f"{flag} needs all rows at once, and {large} is so large that it is read in shards: omit it."
+            )
+
+    def parts(word: str, outside: bool = False) -> Iterable[Predictions]:
+        return options.inputs.shards(word, outside=outside) or [options.inputs.read(word, outside=outside)]
+
+    def card(file: str) -> Any:
+        outside = {name: parts(place, outside=True) for name, place in outside_files(options.ood).items()}
+        return scorecard_of_shards(parts(file), outside, name=named(file)[0] or file)
+
+    return [card(file) for file in files]
 
 
 def _comparison(options: Options, models: Mapping[str, Predictions]) -> tuple[Any, str]:

@@ -17,6 +17,7 @@ examples:
   nescio export tf_efficientnet_lite0 --weights weights/ --threshold 0.2 --temperature 1.1 --to lite0.pt2
   nescio export store:3f2a --threshold promise.json --to digits.onnx
   nescio export resnet18@flowers.pth --threshold 0.2 --classes flowers.txt
+  nescio export store:3f2a --threshold 1.7 --loss-order head.npz
 """
 
 from __future__ import annotations
@@ -40,8 +41,11 @@ class Options:
     temperature: float | None = option(None, "divides the logits", metavar="T", unset="of the threshold's file, or 1")
     measure: str | None = option(
         None,
-        "largest (one minus the largest probability) or entropy",
-        unset="of the threshold's file, or largest",
+        "largest (one minus the largest probability), entropy, or loss_order",
+        unset="of the threshold's file, or largest; loss_order with --loss-order",
+    )
+    loss_order: str | None = option(
+        None, "a learned score of the network's embeddings, as `LossOrder.save` wrote it", metavar="FILE", unset="none"
     )
     to: str | None = option(None, "where to write, ending in .onnx or .pt2", metavar="FILE", unset="MODEL.onnx here")
     format: Literal["onnx", "pt2"] | None = option(
@@ -67,9 +71,12 @@ class Options:
 
 def run(options: Options) -> int:
     goal = _goal(options.model, options.to, options.format)
+    from nescio.measures import LossOrder
     from nescio.networks.export import export, exportable, rule_of
 
-    rule, promise = rule_of(options.threshold, options.temperature, options.measure)
+    learned = LossOrder.load(options.loss_order) if options.loss_order else None
+    measure = options.measure or ("loss_order" if learned else None)
+    rule, promise = rule_of(options.threshold, options.temperature, measure)
     weights = Path(options.weights) if options.weights else None
     network = exportable(
         options.model,
@@ -78,6 +85,7 @@ def run(options: Options) -> int:
         root=options.root,
         image_padding=options.image_padding,
         classes=Path(options.classes) if options.classes else None,
+        order=learned,
     )
     promise.check(network)
     if promise.terms:

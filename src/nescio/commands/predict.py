@@ -4,20 +4,25 @@ KEY is what `nescio train` printed, or its first letters; `nescio runs` lists al
 give embeddings alone. --probes adds what needs the classifier's network itself: the norm of the Jacobian (score
 `jacobian`) and test-time augmentation (variant `tta`).
 
+With --shards, or where several workers wait for work, the images are cut into ranges that are predicted one by one, on
+as many workers or machines as there are. A killed range is resumed alone, and the file is the same to the last bit.
+
 examples:
   nescio predict 3f2a --split test --to test.npz
   nescio predict 3f2a --split out --to out.npz --probes
+  nescio predict 3f2a --to test.npz --launcher ray --address 10.0.0.1:6379        on all nodes of a cluster
   nescio evaluate test.npz --ood out=out.npz
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from nescio.commands._inputs import limit_option
 from nescio.commands._output import say
-from nescio.commands._work import PlaceOptions, tell_notes
+from nescio.commands._work import CrewOptions, PlaceOptions, shards_option, tell_notes, working
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option
 from nescio.predictions.subset import part_note
@@ -34,13 +39,15 @@ class Options:
     seed: int = option(0, "of --limit")
     probes: bool = option(False, "Jacobian and test-time augmentation as well")
     compile: bool = option(False, "torch.compile the network: worth it on large sets")
+    shards: int | None = shards_option()
     place: PlaceOptions = nested(PlaceOptions())
+    crew: CrewOptions = nested(CrewOptions(workers=0))
 
 
 def run(options: Options) -> int:
     from nescio.datasets.images import ImageSet
     from nescio.networks.models import trained, trial_of
-    from nescio.predict import load_dump, predict_step, probe_step
+    from nescio.predict import load_dump, predict_step, probe_step, row_ranges
 
     context = options.place.context()
     store, root = context.store, context.root
@@ -52,11 +59,17 @@ def run(options: Options) -> int:
     if options.limit is not None and options.limit < 1:
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
     images = replace(images, sample=options.limit, sample_seed=options.seed)
-    steps = [predict_step(trained(trial, root), images, root=root, compile=options.compile)]
-    if options.probes:
-        steps.append(probe_step([trial], [1.0], images, root))
-    for step in steps:
-        step.run(context, wait=True)
+    network = trained(trial, root)
+    with working(options.place, options.crew) as work:
+        ranges = row_ranges(network, images, context, shards=options.shards, workers=work.launcher.workers)
+        steps = [predict_step(network, images, root=root, compile=options.compile, ranges=ranges)]
+        if options.probes:
+            steps.append(probe_step([trial], [1.0], images, root))
+        work.do("predicting", steps)
+    for failure in work.failures:
+        print(f"nescio predict: {failure.name}: {failure.reason}", file=sys.stderr)
+    if work.failures:
+        return 2 if all(failure.refused for failure in work.failures) else 1
     dump, *probed = (load_dump(step, store) for step in steps)
     for other in probed:
         dump = dump.replace(scores={**dump.scores, **other.scores}, variants={**dump.variants, **other.variants})

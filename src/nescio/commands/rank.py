@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -265,6 +265,7 @@ def _backbone_beside(file: Path) -> str | None:
     store = Store(folder.parents[1])
     dump = stored_dump(store, folder.name)
     if dump.model.startswith("store:"):
+        store.verify("train", str(dump.weights))
         return str(store.recipe("train", str(dump.weights))["recipe"]["backbone"])
     return _architecture(dump.model)
 
@@ -401,6 +402,7 @@ def _plain(ranked: Ranked) -> dict[str, Any]:
         "candidates": [
             {"candidate": each.name, "members": each.members, "features": each.features, "scores": scores(each.name)}
             | {"difference": ranked.difference(each.name), "reasons": dict(ranked.scores[each.name].reasons)}
+            | {"components": asdict(ranked.choices[each.name])}
             for each in ranked.candidates
         ],
         "agreement": ranked.agreement,

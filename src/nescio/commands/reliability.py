@@ -24,7 +24,7 @@ examples:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +138,11 @@ def _thumbnails(scored: ScoredRows, data: str, options: Options) -> dict[int, tu
 
 
 def _print(scored: ScoredRows, options: Options) -> None:
-    from nescio.report.representations import least_table, quantile_table, scored_sentences
+    from nescio.report.representations import components_tables, least_table, quantile_table, scored_sentences
 
     notes = [f"{name}: {reason}" for name, reason in scored.scores.reasons.items()]
-    tables = [quantile_table(scored), least_table(scored, options.least)]
+    likely = components_tables({"": scored.choice})
+    tables = [quantile_table(scored), *likely, least_table(scored, options.least)]
     print_findings(scored_sentences(scored), tables, [*notes, *scored.notes])
     say_written(options.to, len(scored.nc))
 
@@ -162,6 +163,7 @@ def _plain(scored: ScoredRows, options: Options) -> dict[str, Any]:
         "k_dist": scoring.k_dist,
         "distance": scoring.distance,
         "similarity": scoring.similarity,
+        "components": asdict(scored.choice),
         "chance": scored.chance,
         "quantiles": {kind(name): quantiles(scored, name) for name in scored.names},
         "least": [

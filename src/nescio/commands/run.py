@@ -25,6 +25,7 @@ from typing import Any
 
 from nescio.commands._output import json_of, page_option, say, size_text
 from nescio.commands._work import CrewOptions, PlaceOptions, end, working
+from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.options import add_options, nested, option, options_of
 from nescio.protocols import base
@@ -94,6 +95,8 @@ def _rehearse(protocol: base.Protocol, plan: Any, options: RunOptions) -> int:
     from nescio.work.launchers import start
 
     context, workers = options.place.context(), max(1, options.crew.count(options.place.device))
+    if context.store.root.is_file():
+        raise BadInput(f"{context.store.root} is a file, and a store is a folder: name another --store.")
     rehearsal = Rehearsal(context, start("local", 0))
     with suppress(StoreError):  # what all else needs is not there yet: the last line says so
         protocol.run(plan, rehearsal)

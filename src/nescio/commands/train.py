@@ -46,7 +46,9 @@ class Options:
     classes: tuple[int, ...] | None = option(
         None, "in-distribution classes, as 0-5,7", parse=ranges, metavar="LIST", unset="all"
     )
-    backbone: str = option("conv", "mlp, conv, resnet18 or any timm name; resnet50:max has max-pooled features")
+    backbone: str = option(
+        "conv", "mlp, conv, resnet18 or any timm name; resnet50:max has max-pooled features, vit_…:patch4 small patches"
+    )
     spectral: str = option(
         OWN, "bounds how far a layer can stretch: a number, none, or own: the method's (due: 3)", metavar="TARGET"
     )

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nescio.commands._inputs import limit_option
 from nescio.commands._output import json_of, page_option, say
-from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option
+from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option, shards_option
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option, ranges
 from nescio.protocols.base import registry, study_of
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from nescio.protocols.cood.models import ClassNames
     from nescio.report.studies import Study
 
-UNUSED = ("pair", "data", "out", "also", "severities", "window", "measures", "seed")  # of the grading
+UNUSED = ("pair", "data", "out", "also", "severities", "window", "measures", "limit", "seed")  # of the grading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +110,7 @@ class Options:
     batch: int | None = option(
         None, "images at a time", metavar="B", unset="512 of 224² on a GPU, 32 on a CPU", group="predicting"
     )
+    shards: int | None = shards_option(group="predicting")
     precision: Literal["auto", "float32", "bf16"] = option("auto", "auto: bf16 on a GPU", group="predicting")
     image_padding: bool = padding_option(group="predicting")
     published: str | None = option(
@@ -225,6 +226,7 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
         launcher=work.launcher,
         weights=place,
         batch=options.batch,
+        shards=options.shards,
         forget=options.forget,
         say=_tell,
         watch=watch,

@@ -159,6 +159,22 @@ def _mean_resultant(kappa: Any, d: int, xp: Any) -> Any:
     return ratio
 
 
+def _resultant_slope(kappa: Any, d: int, xp: Any) -> Any:
+    """A′(κ): the derivatives of the expansion and of the recurrence, in which no near numbers are subtracted."""
+    order, steps, _, slope = _series(d)
+    t = xp.sqrt(order**2 + kappa**2)
+    p = order / t
+    value, powers = _polynomial(slope, p), range(len(slope) - 1, 0, -1)
+    tangent = _polynomial([0.0, *(n * c for n, c in zip(powers, slope, strict=False))], p)
+    bend = p * (1 - p**2) * (p + p**2 * (3 * value + p * tangent))
+    change = p / (order + t) + (bend - p**2 * (0.5 + p * value)) / order**2
+    ratio = _high_resultant(kappa, t, p, order, slope) if steps else 0.0
+    for step in range(steps):
+        below = 2 * (order - step) + kappa * ratio
+        ratio, change = kappa / below, (2 * (order - step) - kappa**2 * change) / below**2
+    return change
+
+
 def _inverse_mean_resultant(r: Any, d: int, xp: Any) -> Any:
     a, b = (d - 1) / 2, (d + 1) / 2
 
@@ -210,8 +226,8 @@ def _apply(function: Callable[[Any, int, Any], Any], x: Any, d: int) -> Any:
     values, dtype = _double(x, xp)
     if xp is np:
         _check_range(values, 1.0 if function is _inverse_mean_resultant else math.inf)
-    elif function is _log_normalizer and values.requires_grad:
-        return _back(_differentiable().apply(values, d), dtype, xp)
+    elif function is not _inverse_mean_resultant and values.requires_grad:
+        return _back(_differentiable()[function].apply(values, d), dtype, xp)
     elif function is _inverse_mean_resultant:
         values = values.detach()
     with np.errstate(invalid="ignore"):
@@ -237,25 +253,36 @@ def _check_range(values: Any, high: float) -> None:
 
 
 @lru_cache(maxsize=1)
-def _differentiable() -> Any:
-    """log C as a torch function whose gradient is −A, so that backward keeps κ alone instead of the expansion."""
+def _differentiable() -> dict[Any, Any]:
+    """log C and A as torch functions with gradients −A and A′, so that backward keeps κ alone instead of the
+    expansion."""
     torch = sys.modules["torch"]
 
-    class LogNormalizer(torch.autograd.Function):  # type: ignore[misc, name-defined]
+    class Smooth(torch.autograd.Function):  # type: ignore[misc, name-defined]
         generate_vmap_rule = True
+        value: Callable[[Any, int, Any], Any]
 
-        @staticmethod
-        def forward(kappa: Any, d: int) -> Any:
-            return _chunked(_log_normalizer, kappa, d, torch)
+        @classmethod
+        def forward(cls, kappa: Any, d: int) -> Any:
+            return _chunked(cls.value, kappa, d, torch)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
             kappa, ctx.d = inputs
             ctx.save_for_backward(kappa)
 
+    class MeanResultant(Smooth):
+        value = staticmethod(_mean_resultant)
+
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
-            (kappa,) = ctx.saved_tensors
-            return -gradient * _chunked(_mean_resultant, kappa, ctx.d, torch), None
+            return gradient * _chunked(_resultant_slope, ctx.saved_tensors[0], ctx.d, torch), None
 
-    return LogNormalizer
+    class LogNormalizer(Smooth):
+        value = staticmethod(_log_normalizer)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return -gradient * MeanResultant.apply(ctx.saved_tensors[0], ctx.d), None
+
+    return {_mean_resultant: MeanResultant, _log_normalizer: LogNormalizer}

@@ -361,22 +361,22 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
 
 
 @measure("fitted", needs=("embeddings", "logits"))
-def sirc(train: Predictions, second: Literal["norm", "residual"] = "norm") -> Fit:
+def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm") -> Fit:
     """Doubt of the answer, raised where the embedding is unlike those of training rows: mistakes and unknown at once.
 
     log(1 − max p) + log(1 + exp(−b·(S − a))), a = μ − 3σ, b = 1/σ of S on training rows. S is ‖f‖₁, or minus the
-    `residual`. Xia & Bouganis (2022).
+    `residual`, or minus `knn`, a training row then among the others. Xia & Bouganis (2022).
     """
-    if second not in ("norm", "residual"):
-        raise BadInput(f"sirc has no second score named {second!r}. There are: norm, residual.")
-    outside = _residual(train, None) if second == "residual" else None
+    if second not in ("norm", "residual", "knn"):
+        raise BadInput(f"sirc has no second score named {second!r}. There are: norm, residual, knn.")
+    outside: Any = _residual(train, None) if second == "residual" else knn(train) if second == "knn" else None
 
     def familiar(dump: Predictions) -> Array:
         if outside is not None:
-            return -outside(dump)
+            return np.asarray(-outside(dump))
         return by_blocks(dump, lambda f, part: np.abs(f).sum(1), "sirc")
 
-    known = familiar(train)
+    known = -outside.leave_one_out(train) if second == "knn" else familiar(train)
     sigma = float(known.std())
     if sigma == 0:
         raise Undefined("sirc needs training rows that differ: their second score is the same for all of them.")

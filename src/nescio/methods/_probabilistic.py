@@ -94,22 +94,20 @@ class Probabilistic(Method):
     # ---- evidence
 
     def kappa_evidence(self, x: Tensor, y: Tensor) -> dict[str, Evidence]:
-        """Of images and of their blurred copies; where there are two views, of these."""
-        images, labels = (x.flatten(0, 1), y) if self.views == 2 else (torch.cat([x, blur(x)]), torch.cat([y, y]))
-        mean, kappa = self.embed(images)
-        others = [kappa.roll(by) for by in (1, 2, 3, 5)] if self.views == 2 else [kappa.roll(len(x))]
-        own, other = (
-            sum(float(self.compared(mean, k, labels)) for k in each) / len(each) for each in ([kappa] * 4, others)
-        )
-        low, high = (float(each) for each in kappa.quantile(torch.tensor([0.05, 0.95]).to(kappa)))
-        seen = {
-            "κ differs": Evidence(f"κ is {low:.3g} to {high:.3g} in 90% of images", high > 1.05 * low),
+        """Of images and of their blurred copies."""
+        labels = torch.cat([y, y])
+        mean, kappa = self.embed(torch.cat([x, blur(x)]))
+        own, other = (float(self.compared(mean, k, labels)) for k in (kappa, kappa.roll(len(x))))
+        falls = float((kappa[len(x) :] < kappa[: len(x)]).float().mean())
+        return {
+            "κ differs": self.kappa_differs(kappa),
             "κ fits its image": Evidence(f"loss {own:.4f}, with κ of another image {other:.4f}", own < other),
+            "κ falls on blurred images": Evidence(f"it is lower on {falls:.0%} of them", falls > 0.8),
         }
-        if self.views == 1:
-            falls = float((kappa[len(x) :] < kappa[: len(x)]).float().mean())
-            seen["κ falls on blurred images"] = Evidence(f"it is lower on {falls:.0%} of them", falls > 0.8)
-        return seen
+
+    def kappa_differs(self, kappa: Tensor) -> Evidence:
+        low, high = (float(each) for each in kappa.quantile(torch.tensor([0.05, 0.95]).to(kappa)))
+        return Evidence(f"κ is {low:.3g} to {high:.3g} in 90% of images", high > 1.05 * low)
 
     def sampling_evidence(self, x: Tensor) -> dict[str, Evidence]:
         mean, kappa = self.embed(x.flatten(0, -4))

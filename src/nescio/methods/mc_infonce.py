@@ -6,13 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
-from nescio.layers.contrastive import info_nce
+from nescio.distributions.vmf_sampling import sample
+from nescio.layers.contrastive import info_nce, unit
 from nescio.methods._probabilistic import Probabilistic, SamplingRecipe
 from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
 from nescio.methods.base import Batches, Evidence, Method, SelfSupervised, first_batch, method
 from nescio.search import hparam
+
+WORLD = 256  # pairs of views of a world whose κ is known
 
 
 @dataclass(frozen=True)
@@ -20,20 +24,19 @@ class MCInfoNCERecipe(SamplingRecipe):
     # embeddings that are still alike repel each other less when κ falls: it must not fall before they part
     head: float = hparam(0.03, None, "multiplies the learning rate of the head for κ")
     average: Literal["losses", "likelihoods"] = hparam(
-        "losses",
+        "likelihoods",
         None,
-        "over samples: of losses as in URL, or of likelihoods, which identifies κ",
+        "over samples: of likelihoods, which identifies κ, or of losses as URL prints it",
     )
 
 
 @method("mc-infonce", MCInfoNCERecipe)
 class MCInfoNCE(Probabilistic, SelfSupervised):
     """Two random crops of every image, each a distribution vMF(e, κ(e)); InfoNCE of one sample of every crop, averaged
-    over 16 samples (Kirchhof et al. 2023; URL, eq. 2). Score: "inverse_kappa", 1/κ.
+    over 16 samples as likelihoods, −log 1/16·Σ_i exp(−loss_i) (Kirchhof et al. 2023). Score: "inverse_kappa", 1/κ.
 
-    The mean of losses attracts by −t·A(κ₁)·A(κ₂)·e₁ᵀe₂: it never asks for a small κ where views agree at all, and how
-    κ ranks images is left to how fast it grows. The mean of likelihoods, −log 1/16·Σ_i exp(−loss_i), is that of the
-    first paper: there κ is identified.
+    URL, eq. 2, prints the mean of losses. It attracts by −t·A(κ₁)·A(κ₂)·e₁ᵀe₂: it never asks for a small κ where views
+    agree at all, and how κ ranks images is left to how fast it grows. Only likelihoods identify κ.
     """
 
     paper = "Kirchhof et al., Probabilistic contrastive learning recovers the correct aleatoric uncertainty, ICML 2023"
@@ -53,6 +56,21 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
             "views found": views_found(now, then),
             "not collapsed": not_collapsed(now[0]),
             "temperature acts": temperature_acts(self, x, y, "t"),
-            **self.kappa_evidence(x, y),
+            "κ differs": self.kappa_differs(self.embed(x.flatten(0, 1))[1]),
+            "κ is identified": self.identified(y),
             **self.sampling_evidence(x),
         }
+
+    def identified(self, y: Tensor) -> Evidence:
+        """Is the loss lowest at the true κ, where it is known? Latents of two views lie t apart, and each is seen
+        through noise of a κ of its own, from d/4 to 8d."""
+        d, generator = self.features.num_features, torch.Generator().manual_seed(0)
+        first = unit(torch.randn(WORLD, d, generator=generator).to(y.device))
+        latents = torch.cat([first, sample(first, first.new_full((WORLD,), self.recipe.t), 1)[0]])
+        kappa = d * 4 ** (2.5 * torch.rand(2 * WORLD, generator=generator) - 1).to(first)
+        mean = sample(latents, kappa, 1)[0]
+        true = float(self.compared(mean, kappa, y))
+        others = {"8κ": 8 * kappa, "κ/8": kappa / 8, "κ of other images": kappa.roll(1)}
+        values = {name: float(self.compared(mean, other, y)) for name, other in others.items()}
+        seen = ", ".join(f"with {name} {value:.3f}" for name, value in values.items())
+        return Evidence(f"loss {true:.3f} in a world of known κ, {seen}", true < min(values.values()))

@@ -2,7 +2,14 @@
 
 from nescio.metrics._alignment import crop_agreement, has_votes, human_alignment, kendall, ranks, spearman
 from nescio.metrics._answers import Answers, accuracy, answers, brier, nll, places, top_answers, without_cancellation
-from nescio.metrics._calibration import bins_of, classwise_ece, classwise_ece_of_blocks, ece, reliability_curve
+from nescio.metrics._calibration import (
+    bins_of,
+    classwise_ece,
+    classwise_ece_of_blocks,
+    ece,
+    ece_gaps,
+    reliability_curve,
+)
 from nescio.metrics._corp import (
     CorpCurve,
     classwise_mcb,
@@ -22,6 +29,7 @@ from nescio.metrics._detection import in_as_in, out_as_out, threshold
 from nescio.metrics._ranking import Ranking, as_scores, as_share, aupr, auroc, fpr_at_tpr, gamma, ranking, rows_for
 from nescio.metrics._retrieval import r_auroc, recall_at_1, retrieved
 from nescio.metrics._scod import OF_MIXTURES, PRICES, SHARE, Mixture, cost_curve, scod_augrc, scod_aurc, scod_cost
+from nescio.metrics._score_counts import ScoreCounts
 from nescio.metrics._segmentation import miou
 from nescio.metrics._selective import (
     TENTHS,
@@ -49,6 +57,7 @@ __all__ = [
     "Metric",
     "Mixture",
     "Ranking",
+    "ScoreCounts",
     "accuracy",
     "answers",
     "as_scores",
@@ -72,6 +81,7 @@ __all__ = [
     "dsc",
     "e_aurc",
     "ece",
+    "ece_gaps",
     "fpr_at_tpr",
     "gamma",
     "has_votes",

@@ -24,9 +24,17 @@ def ece(probs: Any, labels: Any = None, bins: int = 15, scheme: Literal["width",
     Σ_b |B_b|/n · |acc(B_b) - conf(B_b)|, Guo et al. (2017). Bins of equal width are (lo, hi] with edges i/bins in
     float64 and 0.0 in the first; bins of equal mass split the rows in stable confidence order like np.array_split.
     """
-    a, bins = known_confidence(answers(probs, labels)), _checked_bins(bins)
-    gaps = a.right - a.confidence
-    return float(np.abs(np.bincount(bins_of(a, bins, scheme), gaps, bins)).sum() / a.n)
+    a = answers(probs, labels)
+    return float(np.abs(ece_gaps(a, bins, scheme)).sum() / a.n)
+
+
+def ece_gaps(a: Answers, bins: int = 15, scheme: Literal["width", "mass"] = "width") -> Array:
+    """(bins,) right answers minus confidence, summed over the rows of each bin; of equal width, those of shards add up.
+
+    ECE is the sum of their sizes, divided by the number of rows.
+    """
+    a, bins = known_confidence(a), _checked_bins(bins)
+    return np.bincount(bins_of(a, bins, scheme), a.right - a.confidence, bins)
 
 
 @metric("answers", better="lower")

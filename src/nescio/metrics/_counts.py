@@ -126,12 +126,7 @@ class Counts:
         the metric is taken at both ends, and the larger distance is the bound. 0 for float16 scores.
         """
         _, counts, sure = self._groups
-        if sure.all():
-            return 0.0
-        middle = metric(self.ranking(), **options)
-        single = getattr(metric, "__name__", "") in SINGLE_ROW_METRICS
-        ends = [_ordered(counts, sure, wrong_first, rows) for wrong_first in (0, 1) for rows in {False, single}]
-        return max(abs(metric(end, **options) - middle) for end in ends)
+        return bound_of(counts, sure, self.ranking(), metric, **options)
 
     @cached_property
     def _groups(self) -> tuple[Array, Array, Array]:
@@ -167,6 +162,16 @@ def _halves(u: Array) -> tuple[Array, Array]:
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused
         halves = np.ascontiguousarray(u, np.float32).view(np.uint16)
     return halves[HIGH::2], halves[1 - HIGH :: 2]
+
+
+def bound_of(counts: Array, sure: Array, ranking: Ranking, metric: Callable[..., float], **options: Any) -> float:
+    """How far a metric of groups (g, 2), of which some are sure to be ties, can be from its value on the scores."""
+    if sure.all():
+        return 0.0
+    middle = metric(ranking, **options)
+    single = getattr(metric, "__name__", "") in SINGLE_ROW_METRICS
+    ends = [_ordered(counts, sure, wrong_first, rows) for wrong_first in (0, 1) for rows in {False, single}]
+    return max(abs(metric(end, **options) - middle) for end in ends)
 
 
 def _ordered(counts: Array, sure: Array, wrong_first: int, single: bool) -> Ranking:

@@ -25,6 +25,9 @@ from torch import Tensor, nn
 
 from nescio import __version__
 from nescio.errors import BadInput
+from nescio.measures import LossOrder
+from nescio.measures.loss_ranking import FLOOR, SLOPE
+from nescio.networks.forward import heads
 from nescio.networks.models import (
     STORE,
     Network,
@@ -41,7 +44,8 @@ from nescio.runtime import Runtime
 from nescio.training import WEIGHTS
 from nescio.work.store import Store
 
-MEASURES = ("largest", "entropy")
+LOSS_ORDER = "loss_order"  # a score that was learnt on embeddings, which the file then holds
+MEASURES = ("largest", "entropy", LOSS_ORDER)
 OUTPUTS = ("class", "probability", "uncertainty", "abstain")
 META = "nescio"  # the key of the metadata, in both kinds of file
 MOST_BYTES = 2**31 - 2**20  # of the weights: one ONNX file holds two gigabytes
@@ -65,7 +69,7 @@ class Rule:
     def __post_init__(self) -> None:
         if self.measure not in MEASURES:
             raise BadInput(
-                f"An exported file measures {' or '.join(MEASURES)}, not {self.measure}: it has one answer per image, "
+                f"An exported file measures {', '.join(MEASURES)}, not {self.measure}: it has one answer per image, "
                 "no draws, no reference rows and no scores of a method."
             )
         if not (0 < self.temperature < math.inf):
@@ -76,7 +80,10 @@ class Rule:
 
 @dataclass(frozen=True)
 class ExportableNetwork:
-    """A network with what it wants of its images: normalised (b, ch, size, size) in, logits (b, c) or (b, s, c) out."""
+    """A network with what it wants of its images: normalised (b, ch, size, size) in, logits (b, c) or (b, s, c) out.
+
+    With `order`, a score that was learnt on embeddings, the network gives (logits, embeddings (b, d)).
+    """
 
     network: nn.Module
     mean: tuple[float, ...]
@@ -85,6 +92,7 @@ class ExportableNetwork:
     classes: int
     digest: str = ""  # the checksum of its weights, or the key of its training
     about: Mapping[str, Any] = field(default_factory=dict)  # joins the metadata
+    order: LossOrder | None = None
 
     @property
     def channels(self) -> int:
@@ -99,7 +107,10 @@ class Abstaining(nn.Module):
 
     def __init__(self, classifier: ExportableNetwork, rule: Rule) -> None:
         super().__init__()
+        if (rule.measure == LOSS_ORDER) != (classifier.order is not None):
+            raise BadInput("The measure loss_order goes with a file of one that was learnt, and no other measure does.")
         self.network, self.rule = classifier.network, rule
+        self.order = None if classifier.order is None else order_network(classifier.order)
         mean, std = torch.tensor([classifier.mean, classifier.std])[:, None, :, None, None]
         self.register_buffer("shift", -mean / std)
         self.register_buffer("scale", 1 / (255 * std))
@@ -109,11 +120,34 @@ class Abstaining(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         # Images are often held as (n, h, w, ch) and turned; a traced network knows one order in memory only.
         images = images.clone(memory_format=torch.contiguous_format)
-        logits = self.network(torch.addcmul(self.shift, images, self.scale))  # type: ignore[arg-type]
+        output = self.network(torch.addcmul(self.shift, images, self.scale))  # type: ignore[arg-type]
+        logits = output if self.order is None else output[0]
         top, probability, doubt, entropy = answers(logits, self.rule.temperature)
-        u = doubt if self.rule.measure == "largest" else entropy
+        u = doubt if self.rule.measure == "largest" else entropy if self.order is None else self.order(output[1])[:, 0]
         top, probability, u = (_one_dimension(output) for output in (top, probability, u))
         return top, probability, u, ~(u <= self.threshold)  # what is not a number abstains
+
+
+class Standardised(nn.Module):
+    """(x − shift)·scale."""
+
+    def __init__(self, shift: Any, scale: Any) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.tensor(shift))
+        self.register_buffer("scale", torch.tensor(scale))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.shift) * self.scale  # type: ignore[no-any-return, operator]
+
+
+def order_network(order: LossOrder) -> nn.Sequential:
+    """The same function of embeddings (b, d) as a network: its u (b, 1), up to rounding."""
+    layers: list[nn.Module] = [Standardised(order.shift, order.scale)]
+    for weight, bias in zip(order.layers[::2], order.layers[1::2], strict=True):
+        layer = nn.Linear(*weight.shape)
+        layer.load_state_dict({"weight": torch.tensor(weight.T), "bias": torch.tensor(bias)})
+        layers += [layer, nn.LeakyReLU(SLOPE)]
+    return nn.Sequential(*layers[:-1], nn.Softplus(), Standardised(-FLOOR, 1.0))
 
 
 def answers(logits: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -190,7 +224,7 @@ def export(classifier: ExportableNetwork, rule: Rule, path: str | Path) -> Expor
 
 
 def _check_threshold(rule: Rule, classes: int) -> None:
-    most = 1 - 1 / classes if rule.measure == "largest" else math.log(classes)
+    most = {"largest": 1 - 1 / classes, "entropy": math.log(classes)}.get(rule.measure, math.inf)
     if not 0 <= rule.threshold <= most + ROUNDING:
         always = "always" if rule.threshold < 0 else "never"
         raise BadInput(
@@ -233,9 +267,13 @@ def _check_answers(module: Abstaining, images: Tensor, classes: int) -> None:
     for seed in (0, 1):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            outputs.append(module.network(images.float() / 255))
+            output = module.network(images.float() / 255)
+            outputs.append(output if module.order is None else output[0])
     if not isinstance(outputs[0], Tensor) or outputs[0].dim() not in (2, 3) or outputs[0].shape[-1] != classes:
         raise BadInput(f"This network does not answer with a logit for each of {classes} classes: export a classifier.")
+    if module.order is not None and output[1].shape[1:] != module.order[0].shift.shape:
+        d, wanted = output[1].shape[1], len(module.order[0].shift)
+        raise BadInput(f"The loss order was learnt on embeddings of {wanted} numbers, and this network has {d}.")
     if not torch.equal(*outputs):
         raise BadInput(
             "This network answers the same image differently at every call (MC-dropout and other draws): an exported "
@@ -319,9 +357,10 @@ def _check_file(file: Path, module: Abstaining, images: Tensor) -> bool:
         return False
     with torch.no_grad():
         answered, wanted = load(file)[0](images), module(images)
-    far = float((torch.from_numpy(answered["probability"]) - wanted[1]).abs().max())
-    if not far <= AGREES:
-        raise NotExportable(f"The file's probabilities are up to {far:.2g} away from the network's: it is not kept.")
+    for place, name in ((1, "probability"), (2, "uncertainty")):
+        apart = (torch.from_numpy(answered[name]) - wanted[place]).abs() / wanted[place].abs().clamp_min(1)
+        if not (far := float(apart.max())) <= AGREES:
+            raise NotExportable(f"The file's {name} is up to {far:.2g} away from the network's: it is not kept.")
     return True
 
 
@@ -349,16 +388,33 @@ def _reason(error: BaseException) -> str:
 # ---- networks by name
 
 
-class LogitsOnly(nn.Module):
-    """A trained method as a plain network: images to logits (b, s, c)."""
+class Outputs(nn.Module):
+    """A trained method as a plain network: images to logits (b, s, c), or to (logits, embeddings)."""
 
-    def __init__(self, method: nn.Module) -> None:
+    def __init__(self, method: nn.Module, embeddings: bool) -> None:
         super().__init__()
-        self.method = method
+        self.method, self.embeddings = method, embeddings
 
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.method(x).logits
-        return logits
+    def forward(self, x: Tensor) -> Any:
+        made = self.method(x)
+        return (made.logits, made.embeddings) if self.embeddings else made.logits
+
+
+class Divided(nn.Module):
+    """A network from elsewhere: images to (logits, what its last layer is given)."""
+
+    def __init__(self, network: nn.Module, classes: int) -> None:
+        super().__init__()
+        last = heads(network, classes)
+        if len(last) != 1 or not isinstance(last[0], nn.Linear):
+            raise BadInput("A loss order is exported with a network of one linear last layer: this one has another.")
+        name = next(name for name, module in network.named_modules() if module is last[0])
+        network.set_submodule(name, nn.Identity())
+        self.network, self.head = network, last[0]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        embeddings = self.network(x)
+        return self.head(embeddings), embeddings
 
 
 def exportable(
@@ -369,11 +425,12 @@ def exportable(
     root: str | Path | None = None,
     image_padding: bool = False,
     classes: Path | None = None,
+    order: LossOrder | None = None,
 ) -> ExportableNetwork:
     """A timm name, torchvision:NAME, store:KEY or zoo:NAME, with its weights, on the CPU.
 
     zoo:NAME is the model with the weights that the predictions in the store were made with, and the names of classes
-    that `nescio zoo` was given; `classes` is a file of other names.
+    that `nescio zoo` was given; `classes` is a file of other names; `order` is a score on its embeddings.
     """
     stored = dump_named(name, store) if name.startswith(ZOO) else None
     wanted = with_weights(network(stored.model if stored else name, store, root), weights)
@@ -396,14 +453,16 @@ def exportable(
         raise BadInput(f"{wanted.name} segments images: only classifiers are exported.")
     if wanted.trial is not None:
         method, wanted = build(wanted, store, Runtime(torch.device("cpu"), "float32"), root)
-        module: nn.Module = LogitsOnly(method)
+        module: nn.Module = Outputs(method, order is not None)
     else:
         module, wanted = build_classifier(wanted)
+        module = module if order is None else Divided(module, wanted.classes)
     about = {"model": wanted.name, "weights": wanted.file.name if wanted.file else WEIGHTS, "view": asdict(wanted.view)}
     if names is not None:
         about["names"] = list(names)
     digest = wanted.checksum or wanted.arch
-    return ExportableNetwork(module.eval(), wanted.mean, wanted.std, wanted.view.size, wanted.classes, digest, about)
+    seen = wanted.mean, wanted.std, wanted.view.size, wanted.classes
+    return ExportableNetwork(module.eval(), *seen, digest, about, order)
 
 
 def _mapped_names(wanted: Network) -> Sequence[str] | None:

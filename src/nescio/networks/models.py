@@ -321,6 +321,7 @@ def _crop(data: datasets.Dataset) -> float:
 
 def trial_of(key: str, store: Store) -> Trial:
     """The trial of a trained network."""
+    store.verify("train", key)
     return from_plain(store.recipe("train", key)["recipe"], lambda name: methods[name].recipe_class)
 
 

@@ -20,7 +20,7 @@ from nescio.errors import BadInput
 from nescio.measures.gallery import Search
 
 Array = NDArray[Any]
-SPARE = 8  # candidates beyond the neighbours that are wanted
+SPARE = 8, 64  # candidates beyond the one neighbour, or the several, that are wanted: the further, the denser they lie
 GROUP = 64  # similarities of which the largest is looked at first
 ROWS, FEW = 2048, 256  # queries of one product, of one comparison in float64
 MARGIN = 2.0**-9 + 2.0**-12  # of a cosine in tf32: two factors cut to 11 bits, and room for the sum
@@ -30,8 +30,12 @@ STEP, BITS = 2.0**40, 20  # similarities as whole numbers, with a row's number b
 def device_search(device: torch.device) -> Search:
     """A search among the rows of a gallery on a device, in place of `nescio.measures.gallery.search_rows`."""
 
+    sent: list[tuple[Array, Tensor]] = []  # the last gallery: views of one network are looked up in the same
+
     def search(gallery: Array, queries: Array, cuts: Sequence[int]) -> Array:
-        known = torch.as_tensor(gallery).to(device)
+        if not sent or sent[0][0] is not gallery:
+            sent[:] = [(gallery, torch.as_tensor(gallery).to(device))]
+        known = sent[0][1]
         asked = known if queries is gallery else torch.as_tensor(queries).to(device)
         return nearest_rows(known, asked, cuts[-1]).cpu().numpy()
 
@@ -46,21 +50,26 @@ def nearest_rows(gallery: Tensor, queries: Tensor, k: int = 1) -> Tensor:
     if not k < len(gallery) < 1 << BITS:
         raise BadInput(f"The gallery has {len(gallery)} rows, and k is {k}: more than k, and fewer than 2²⁰.")
     length = _lengths(gallery)
+    asked_length = length if queries is gallery else _lengths(queries)
     known = gallery / length.to(gallery)
-    asked = known if queries is gallery else queries / _lengths(queries).to(queries)
+    asked = known if queries is gallery else queries / asked_length.to(queries)
+    count = min(k + SPARE[k > 1], len(gallery) - 1)
     near = torch.empty(len(queries), k, dtype=torch.int64, device=gallery.device)
     sure = torch.empty(len(queries), dtype=torch.bool, device=gallery.device)
     with _tf32():
         for part in blocks(len(queries), ROWS):
-            at, least = _candidates(asked[part] @ known.T, part.start, min(k + SPARE, len(known) - 1))
+            at, least = _candidates(asked[part] @ known.T, part.start, count)
             for few in blocks(len(at), FEW):
                 rows = slice(part.start + few.start, part.start + few.stop)
                 dot = (queries[rows, None].double() * gallery[at[few]]).sum(2)
-                cosine = dot / length[at[few], 0] / _lengths(queries[rows])
+                cosine = dot / length[at[few], 0] / asked_length[rows]
                 near[rows], last = _first(cosine, at[few], k)
                 sure[rows] = least[few] + MARGIN < last
     for unsure in (~sure).nonzero()[:, 0].split(FEW):
-        near[unsure] = _compared_with_all(gallery, queries, unsure, k)
+        exact = queries[unsure] / asked_length[unsure]
+        cosine = torch.cat([exact @ (gallery[part] / length[part]).T for part in blocks(len(gallery), ROWS)], 1)
+        cosine[torch.arange(len(unsure), device=unsure.device), unsure] = -1.5  # below every cosine
+        near[unsure] = _first(cosine, torch.arange(len(gallery), device=unsure.device).expand(len(unsure), -1), k)[0]
     return near
 
 
@@ -83,15 +92,6 @@ def _candidates(scores: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]
     inside = torch.cat([inside, column[groups * GROUP :].expand(n, -1)], 1)
     value, at = scores.gather(1, inside).topk(count, dim=1)
     return inside.gather(1, at), value[:, -1]
-
-
-def _compared_with_all(gallery: Tensor, queries: Tensor, rows: Tensor, k: int) -> Tensor:
-    """(rows, k) the nearest of some queries by float64 cosines with the whole gallery."""
-    asked = queries[rows] / _lengths(queries[rows])
-    parts = blocks(len(gallery), ROWS)
-    cosine = torch.cat([asked @ (gallery[part] / _lengths(gallery[part])).T for part in parts], 1)
-    cosine[torch.arange(len(rows), device=rows.device), rows] = -1.5  # below every cosine
-    return _first(cosine, torch.arange(len(gallery), device=rows.device).expand(len(rows), -1), k)[0]
 
 
 def _first(cosine: Tensor, column: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ def with_siblings(names: Sequence[str], store: Store) -> list[str]:
 def siblings(key: str, store: Store) -> list[str]:
     """store:KEY of a trained network, which a key or its first letters name, and of its siblings, by init seed."""
     whole = store.find("train", key)
+    store.verify("train", whole)
     runs = [run for run in store.runs() if run.stage == "train" and run.state == "finished"]
     wanted = next(_but_seed(run) for run in runs if run.key == whole)
     kin = sorted((run for run in runs if _but_seed(run) == wanted), key=lambda run: int(run.recipe["init_seed"]))

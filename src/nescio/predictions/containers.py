@@ -12,6 +12,8 @@ import math
 import os
 import struct
 from collections.abc import Mapping
+from itertools import pairwise
+from operator import index
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -193,17 +195,27 @@ def _safe_digest(header: bytes, file: IO[bytes]) -> str:
 def _safe_header(header: bytes) -> tuple[dict[str, _Tensor], Flat, str]:
     """The tensors, the texts beside them, and the checksum, which files that nescio wrote have."""
     try:
-        entries = json.loads(header)
+        entries = json.loads(header, object_pairs_hook=_once)
         kept = entries.pop("__metadata__", {})
         kept = kept if kept.get("format") == FORMAT else {}
         texts = {key: json.loads(kept[key]) for key in TEXTS if key in kept}
         tensors, digest = {}, str(kept.get(CHECKSUM, ""))
         for key, entry in entries.items():
-            start, end = map(int, entry["data_offsets"])
-            tensors[key] = _Tensor(str(entry["dtype"]), tuple(map(int, entry["shape"])), start, end)
+            start, end = map(index, entry["data_offsets"])
+            tensors[key] = _Tensor(str(entry["dtype"]), tuple(map(index, entry["shape"])), start, end)
+        spans = sorted((tensor.start, tensor.end) for tensor in tensors.values())
+        if any(one[1] > other[0] for one, other in pairwise(spans)):
+            raise ValueError("two tensors share bytes")
     except Exception:  # any JSON can stand there
         raise BadInput("the header is not that of a .safetensors file: save it again.") from None
     return tensors, texts, digest
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, in which no name may stand twice."""
+    if len(entries := dict(pairs)) < len(pairs):
+        raise ValueError("a name is given twice")
+    return entries
 
 
 def _safe_tensor(path: Path, key: str, tensor: _Tensor, begin: int, size: int) -> Array:
@@ -278,8 +290,13 @@ def load_torch(path: Path) -> Any:
     try:
         with zipfile.ZipFile(path) as archive:
             check_growth("the file", sum(member.file_size for member in archive.infolist()), path.stat().st_size)
-    except zipfile.BadZipFile:
-        raise BadInput("this is not a whole file of torch.save; it may be damaged, or older than torch 1.6.") from None
+            whole = archive.testzip() is None  # torch does not compare the checksums
+    except BadInput:
+        raise
+    except Exception:  # a damaged archive can fail in any way
+        whole = False
+    if not whole:
+        raise BadInput("this is not a whole file of torch.save; it may be damaged, or older than torch 1.6.")
     try:
         import torch
     except ImportError:

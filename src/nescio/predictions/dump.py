@@ -94,7 +94,7 @@ class Predictions:
         classes = 0 if scores_given.logits is None else int(scores_given.logits.shape[2])
         all_outside = taught is not None and not np.any(taught)
         ids = inputs.class_ids(labels, predicted, class_names, classes, all_outside)
-        known_notes = (*inputs.words("notes", notes), *scores_given.notes, *ids.notes)
+        known_notes = (*inputs.sentences(notes), *scores_given.notes, *ids.notes)
         self._hold(
             {
                 "index": None if index is None else inputs.keys(index),

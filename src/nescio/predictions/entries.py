@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,15 @@ class ModelDump:
             self.store.verify(STAGE, self.key)
         dump = Predictions.load(self.place, outside=outside)
         return dump if self.part is None else random_part(dump, *self.part)
+
+    def limited(self, rows: int | None, seed: int) -> ModelDump:
+        """A random part of so many rows; None: all."""
+        return self if rows is None else replace(self, part=(rows, seed))
+
+    @property
+    def rows_key(self) -> str:
+        """Changes when the dump changes, or the part of it that is taken."""
+        return self.key if self.part is None else "{}, {} rows by seed {}".format(self.key, *self.part)
 
     @property
     def weights(self) -> str | None:

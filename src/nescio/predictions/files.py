@@ -37,7 +37,7 @@ from nescio.predictions.dump import Array, Predictions
 from nescio.predictions.names import FIELDS, MAPPINGS, MEANT, Flat, Names, is_field, shown, unknown
 from nescio.predictions.tables import read_csv, read_parquet, write_csv, write_parquet
 
-ACCEPTED = "a folder with recipe.json, .npz, .safetensors, .parquet, .csv or .pt"
+ACCEPTED = "a folder with recipe.json, .npz, .safetensors, .parquet, .csv or .pt, or a folder of such shards"
 SAVED = "a folder, .npz, .safetensors, .parquet or .csv"
 RECIPE, VERSION = "recipe.json", 1
 
@@ -62,7 +62,11 @@ def load(
         return _build({field: source[key] for key in source if (field := fields[str(key)])}, outside, mapped)
     if not isinstance(source, (str, os.PathLike)):
         raise BadInput(f"Predictions cannot be read from {type(source).__name__}: give a path or a dict of arrays.")
+    from nescio.predictions.shards import ShardFolder, shard_files
+
     path = Path(source)
+    if shard_files(path):
+        return ShardFolder(path, names, outside).whole()
     with naming(path, "read"):
         return _build(_read(path, mapped), outside, mapped)
 
@@ -212,7 +216,8 @@ def _not_whole(ending: str) -> str:
 
 def near_file(path: Path) -> str:
     """The question whether a neighbour of a file that is not there was meant."""
-    return near(path.name, os.listdir(path.parent)) if path.parent.is_dir() else ""
+    others = os.listdir(path.parent) if path.parent.is_dir() else []
+    return near(path.name, [name for name in others if name != path.name])  # it is there as a link to nothing
 
 
 def _check_file(path: Path) -> None:

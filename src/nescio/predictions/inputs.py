@@ -29,6 +29,7 @@ Array = NDArray[Any]
 SINGLE_LABEL = "nescio evaluates single-label classification, where every row has one class"
 LOG_SLACK = 2e-2  # how far probabilities that went through rounded logarithms, or a softmax, may be from theirs
 MOST_OFF = 0.5  # a row that rounding put further from one is not worth dividing by its sum
+MOST_VOTES = 1e15  # for one class of one row
 DECIMALS = 6  # numbers with more of them are not rounded
 
 
@@ -56,9 +57,9 @@ def votes(value: Any) -> Array:
     if array.ndim != 2 or array.shape[1] == 0:
         raise BadInput(f"annotations has shape {array.shape}: it must be (n, classes), the votes for each class.")
     check_finite("annotations", array)
-    negative = (array < 0).any(1)
-    if negative.any():
-        raise BadInput(f"annotations has a negative number of votes in row {int(np.argmax(negative))}.")
+    for bad, what in ((array < 0, "a negative number of votes"), (array > MOST_VOTES, "more votes than can be added")):
+        if bad.any():
+            raise BadInput(f"annotations has {what} in row {int(np.argmax(bad.any(1)))}.")
     return array
 
 
@@ -129,6 +130,11 @@ def words(name: str, value: Any) -> tuple[str, ...]:
     return tuple(array.tolist())
 
 
+def sentences(value: Any) -> tuple[str, ...]:
+    """Notes; what a terminal would obey in them becomes a space."""
+    return tuple("".join(c if c.isprintable() else " " for c in note) for note in words("notes", value))
+
+
 # ---- classes
 
 
@@ -191,8 +197,8 @@ def _classes_given(name: str, value: Any) -> Array:
     empty = np.char.strip(array) == ""
     if empty.any():
         raise BadInput(f"{name} has no class in row {int(np.argmax(empty))}: fill it or leave the row out.")
-    if all(re.fullmatch(r"\d{1,18}", word, re.ASCII) for word in array.tolist()):
-        return array.astype(np.int64)
+    if all(re.fullmatch(r"\s*[+-]?\d{1,18}(\.0*)?\s*", word, re.ASCII) for word in array.tolist()):
+        return np.array([int(word.partition(".")[0]) for word in array.tolist()])
     return array
 
 

@@ -296,13 +296,19 @@ def read_csv(path: Path, names: Names) -> Flat:
 def _first_line(path: Path) -> list[str]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return next(csv.reader(file), [])
+            columns = next(csv.reader(file), [])
     except UnicodeDecodeError:
         raise BadInput("this is not text in UTF-8: save it again as CSV.") from None
     except csv.Error:
         raise BadInput(
             "the first line does not name the columns: a quote is not closed, or a name is too long."
         ) from None
+    first = columns[0] if columns else ""
+    if first.lower().startswith("sep=") or (len(columns) == 1 and re.search(r"[;\t|]", first)):
+        raise BadInput(
+            "the columns are not separated by commas: save it with commas between columns and points in numbers."
+        )
+    return columns
 
 
 def _check_quotes(path: Path) -> None:

@@ -36,7 +36,7 @@ from nescio.work.steps import Work
 from nescio.work.store import ENV, Store, StoreError, environment
 from nescio.work.store import Run as KeptRun
 
-BUILT_IN = ("uimnet", "selective", "cood", "reliability", "shift", "sensitivity", "url")
+BUILT_IN = ("uimnet", "selective", "cood", "reliability", "shift", "sensitivity", "url", "posthoc")
 
 
 @dataclass(frozen=True)

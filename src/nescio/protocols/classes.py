@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from nescio import datasets
 from nescio.datasets.images import ImageSet
@@ -15,6 +16,9 @@ from nescio.trials import Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation
 from nescio.work.store import Part, StoreError
 
+if TYPE_CHECKING:
+    from nescio.protocols.uimnet import Plan
+
 # Ten classes are too few for a tree to divide: its smaller side has two or three. The digits are divided by hand.
 BY_HAND = {"digits": ((0, 1, 2, 3, 4, 5), (6, 7, 8, 9))}
 STAGE, PARTITION = "divide the classes", "partition.json"
@@ -22,33 +26,23 @@ Classes = tuple[int, ...]
 
 
 def divided(
-    reference: Trial,
-    inside: Classes | None,
-    outside: Classes | None,
-    *,
-    file: str | None,
-    features: str | None,
-    protocol: tuple[str, int],
-    work: Work,
-    before: Callable[[], None],
+    plan: Plan, reference: Trial, protocol: tuple[str, int], work: Work, before: Callable[[], None]
 ) -> tuple[Classes, Classes]:
-    """The in- and out-of-distribution classes of the data of a reference network.
+    """The in- and out-of-distribution classes that a plan means, by the features of a reference network if it must.
 
-    file      both, as `nescio imagenot` wrote them
-    features  of the Ward tree, reference or pixels; None: those of the reference network, unless divided by hand
     protocol  name and version, of the step that divides
     before    refuses, before that step, what could not be done
     """
-    root, data = work.context.root, reference.data
-    if inside is not None:
-        return inside, _others(datasets.load(data, root), inside, outside)
-    if file is not None:
-        partition = Partition.load(file)
+    root, data = work.context.root, plan.data
+    if plan.inside is not None:
+        return plan.inside, _others(datasets.load(data, root), plan.inside, plan.outside)
+    if plan.partition is not None:
+        partition = Partition.load(plan.partition)
         partition.check(datasets.load(data, root))
-    elif features is None and data in BY_HAND:
+    elif plan.features is None and data in BY_HAND:
         return BY_HAND[data]
     else:
-        step = partition_step(protocol, reference, features or "reference", root)
+        step = partition_step(protocol, reference, plan.features or "reference", root)
         if not work.do(STAGE, [step], before):
             raise StoreError(f"The classes could not be divided: {work.failures[-1].reason}")
         partition = Partition.load(step.verified(work.store) / PARTITION)

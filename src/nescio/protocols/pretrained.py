@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from statistics import fmean, median
+from functools import lru_cache, partial
 from typing import Any
 
-from nescio.errors import Undefined
 from nescio.networks import families, regimes
 from nescio.predictions.entries import OWN, ModelDump
 from nescio.protocols.base import registry
 from nescio.report.blocks import Block, Figure, Fold, SectionParts, Story, figures_of, fold_tables
-from nescio.report.charts import OTHERS, cloud_figure, cloud_points
+from nescio.report.charts import OTHERS, cloud_figure
 from nescio.report.frame import Frame
 from nescio.report.named import find
 from nescio.report.studies import Study, story_of
-from nescio.report.tables import COUNT, Column, Form, Head, Mark, Table, Writer, percents, table
+from nescio.report.tables import COUNT, Column, Form, Head, Table, Writer, percents, table
 from nescio.report.words import legend, millions
 from nescio.rows import COLUMNS, Row
 
 USUAL, ENTROPY = "largest", "entropy"
-LEAST = 3  # models of a family, or of a pair of rankings, whose correlation is shown
+LEAST = 3  # models of a family whose correlation is shown
 TOP = 20  # models in the first table
 ALL = "all models"
 PARAMS = "parameters"
@@ -105,6 +103,12 @@ def gains(after: Values, before: Values, *, lower: bool = False) -> dict[str, fl
     return {name: sign * (after[name] - value) / value for name, value in before.items() if name in after and value}
 
 
+def gains_over(values: Values, others: Mapping[str, str], *, lower: bool = False) -> dict[str, float]:
+    """Relative improvement of every model over its other."""
+    before = {model: values[other] for model, other in others.items() if other in values}
+    return gains(values, before, lower=lower)
+
+
 def counterparts(models: Iterable[str]) -> dict[str, dict[str, str]]:
     """Regime → {model: the same network without the regime}."""
     pairs: dict[str, dict[str, str]] = {kind: {} for kind in regimes.REGIMES}
@@ -112,11 +116,6 @@ def counterparts(models: Iterable[str]) -> dict[str, dict[str, str]]:
         if pair.counterpart:
             pairs[pair.regime][pair.model] = pair.counterpart
     return {kind: own for kind, own in pairs.items() if own}
-
-
-def of_others(values: Values, others: Mapping[str, str]) -> dict[str, float]:
-    """Model → the number of its other."""
-    return {model: values[other] for model, other in others.items() if other in values}
 
 
 def best_of(values: Values) -> str | None:
@@ -159,15 +158,7 @@ def by_family(models: Iterable[str]) -> dict[str, list[str]]:
 
 def correlation(a: Values, b: Values) -> float | None:
     """Spearman's ρ over the models that have both; None for fewer than three, or where one of them never varies."""
-    from nescio.metrics import spearman
-
-    both = [name for name in a if name in b]
-    if len(both) < LEAST:
-        return None
-    try:
-        return spearman([a[name] for name in both], [b[name] for name in both])
-    except Undefined:
-        return None
+    return Frame({"a": value, "b": b.get(name)} for name, value in a.items()).correlation("a", "b")
 
 
 def correlations(models: Collection[str], pairs: Mapping[str, tuple[Values, Values]]) -> list[Row]:
@@ -202,17 +193,11 @@ def wide(
     explain  metrics whose sentences stand below
     """
     own = dict.fromkeys(COUNTS, COUNT) | dict(forms or {})
-
-    def better(head: str) -> str:
-        if changes:
-            return "neither" if head in own else "higher"
-        return {"↑": "higher", "↓": "lower"}.get(head[-1:], "neither")
-
+    better = {name: "neither" if name in own else "higher" for row in rows for name in row} if changes else {}
     names = dict.fromkeys(name for row in rows for name in row if name not in corner)
-    heads = [Head(name, name, better=better(name), form=own.get(name, form)) for name in names]
+    heads = [Head(name, name, better=better.get(name), form=own.get(name, form)) for name in names]
     lines = [Column(name, keep=True) for name in corner]
-    mark: Mark = "change" if changes else "best"
-    made = table(rows, title, lines=lines, heads=heads, note=note, mark=mark, within=within)
+    made = table(rows, title, lines=lines, heads=heads, note=note, mark="change" if changes else "best", within=within)
     return replace(made, legend=legend(explain))
 
 
@@ -227,17 +212,9 @@ def models_table(
     rows = [{"model": name} | {head: values.get(name) for head, (values, _) in columns.items()} for name in names]
     first = f"The {most} best of {len(names)}" if most and len(names) > most else ""
     meanings = [meaning for values, meaning in columns.values() if values]
-    note = ". ".join(sentence for sentence in (first, *meanings) if sentence)
+    note = ". ".join(filter(None, (first, *meanings)))
     whole = wide(rows, title, "model", form=percents(), forms={"params": millions}, note=note)
     return whole.top(most) if most else whole
-
-
-def summed_up(values: Sequence[float], prefix: str = "") -> Row:
-    """Mean, median and the share that got better, of relative changes."""
-    if not values:
-        return {}
-    better = fmean(value > 0 for value in values)
-    return {f"{prefix}mean": fmean(values), f"{prefix}median": median(values), f"{prefix}better": better}
 
 
 # ---- clouds of models
@@ -283,31 +260,31 @@ class Cloud:
         links    pairs of models with a line between them
         """
         x, y = axes[self.x], axes[self.y]
-        both = {
-            name: (x.values[name], y.values[name]) for name in models.sizes if name in x.values and name in y.values
-        }
-        colours = family_colours(both, self.most) if colours is None else colours
-        points = {
-            name: {"name": colours[name], "family": family_of(name), "model": name, x.label: at[0], y.label: at[1]}
-            | {"size": models.sizes[name], "dot": distilled(name)}
-            for name, at in both.items()
+        placed = [name for name in models.sizes if name in x.values and name in y.values]
+        colours = family_colours(placed, self.most) if colours is None else colours
+        points: dict[str, Row] = {
+            name: {"name": colours[name], "model": name, "family": family_of(name)}
+            | {x.label: x.values[name], y.label: y.values[name]}
+            | {PARAMS: models.sizes[name], "distilled": distilled(name)}
+            for name in placed
             if name in colours
         }
+        if not points:
+            return None
+        every = [(x.values[name], y.values[name]) for name in placed]
+        best = front(every, self.better == "lower") if self.better else []
         shown, lines = list(points.values()), [(points[a], points[b]) for a, b in links]
-        best = front(both.values(), self.better == "lower") if self.better else []
+        words = {
+            self.words: True,
+            "A larger mark: more parameters.": any(point[PARAMS] for point in shown),
+            "A dot in the mark: a distilled model.": any(point["distilled"] for point in shown),
+            "The dashed line joins the models that no other one beats in both.": len(best) > 1,
+        }
         look: Row = {"log": self.x == PARAMS, "front": best, "links": lines, "guides": self.guides}
-        words = [
-            self.words,
-            "A larger mark: more parameters." if any(models.sizes[name] for name in points) else "",
-            "A dot in the mark: a distilled model." if any(point["dot"] for point in shown) else "",
-            "The dashed line joins the models that no other one beats in both." if len(best) > 1 else "",
-        ]
-
-        def chart() -> Any:
-            return cloud_figure(shown, x.label, y.label, tips={"model": "model", "family": "family"}, **look)
-
-        made = cloud_points(shown, x.label, y.label)
-        return Figure(self.name, self.title, " ".join(filter(None, words)), chart, made) if made else None
+        tips = {"model": "model", "family": "family"}
+        chart = partial(cloud_figure, shown, x.label, y.label, tips=tips, **look)
+        made = [{key: value for key, value in point.items() if key != "name"} for point in shown]
+        return Figure(self.name, self.title, " ".join(text for text, holds in words.items() if holds), chart, made)
 
 
 def family_colours(models: Iterable[str], most: int | None = None) -> dict[str, str]:

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -636,7 +636,8 @@ def cloud_figure(
 ) -> Any:
     """Two numbers of many things, coloured and shaped by `name` (OTHERS is grey); a click on a name shows it alone.
 
-    points  each holds `name`, the numbers under the names x and y, what `tips` name; perhaps `size` and `dot`
+    points  each holds `name`, the numbers under the names x and y, and what `tips` name; perhaps `parameters`, the size
+            of its mark, and `distilled`, a dot in it
     tips    what else a tooltip shows: key of the points → title
     front   a dashed line through these points
     links   pairs of points with a line between them
@@ -653,7 +654,7 @@ def cloud_figure(
     least = min((float(point[x]) for point in points), default=1.0)  # below 1 the letters of ~s are thousandths
     axes = _number_axis("x", "x", x, "~s" if log and least >= 1 else "~g", log=log), _number_axis("y", "y", y)
     base = _data(_cloud_rows(points, x, y, names, tips)).encode(*axes)
-    sized = any(point.get("size") for point in points)
+    sized = any(point.get("parameters") for point in points)
     looks: dict[str, Any] = {"opacity": alt.condition(only, alt.value(0.8), alt.value(0.07))}
     if sized:
         looks["size"] = alt.Size("size:Q", scale=alt.Scale(type="sqrt", range=[SMALL, LARGE]), legend=None)
@@ -665,7 +666,7 @@ def cloud_figure(
     layers = [layer for side, at in guides for layer in _guide(side, at, color=COLOUR["soft"])]
     layers += [_links(links, x, y, axes)] if links else []
     layers.append(marks.encode(tooltip=_tips(*shown)).add_params(only))
-    if any(point.get("dot") for point in points):
+    if any(point.get("distilled") for point in points):
         dots = base.transform_filter("datum.dot == 1").mark_point(filled=True, size=10, color=COLOUR["ink"])
         layers.append(dots.encode(opacity=alt.condition(only, alt.value(1), alt.value(0))))
     if len(front) > 1:
@@ -676,11 +677,13 @@ def cloud_figure(
 
 def _cloud_rows(points: Sequence[Row], x: str, y: str, names: Sequence[str], tips: Mapping[str, str]) -> list[Row]:
     """The points as the chart holds them, the grey ones first."""
-    usual = median([float(point["size"]) for point in points if point.get("size")] or [1.0])
+    sizes = [float(point["parameters"]) for point in points if point.get("parameters")]
+    usual = median(sizes or [1.0])
     order = sorted(points, key=lambda p: -1 if p["name"] == OTHERS else names.index(str(p["name"])))
     return [
         {"name": str(p["name"]), **{key: str(p[key]) for key in tips}, "x": float(p[x]), "y": float(p[y])}
-        | {"size": float(p.get("size") or usual), "dot": int(bool(p.get("dot"))), "params": millions(p.get("size"))}
+        | {"size": float(p.get("parameters") or usual), "dot": int(bool(p.get("distilled")))}
+        | {"params": millions(p.get("parameters"))}
         for p in order
     ]
 
@@ -691,14 +694,6 @@ def _links(links: Sequence[tuple[Row, Row]], x: str, y: str, axes: Sequence[Any]
     ends = [{"x": float(a[x]), "y": float(a[y]), "x2": float(b[x]), "y2": float(b[y])} for a, b in links]
     rules = _data(ends).mark_rule(strokeWidth=1, color=COLOUR["soft"], opacity=0.7)
     return rules.encode(*axes, alt.X2("x2:Q"), alt.Y2("y2:Q"))
-
-
-def cloud_points(points: Sequence[Row], x: str, y: str) -> list[Row]:
-    """What a cloud of models shows, for a table; points also hold `model` and `family`, grey ones too."""
-    return [
-        {"model": p["model"], "family": p["family"], x: p[x], y: p[y], "parameters": p["size"], "distilled": p["dot"]}
-        for p in points
-    ]
 
 
 def changes_figure(points: Sequence[Row], title: str) -> Any:
@@ -832,9 +827,19 @@ def levels_figure(
     return _finished(layers, f"{title} of {', '.join(lines)} at {', '.join(names)}.", 320)
 
 
-def level_points(values: Mapping[str, Mapping[str, float]], outer: str, inner: str, title: str) -> list[Row]:
-    """What boxes or lines show, for a table: one row per value, `outer` and `inner` are called so."""
-    return [{outer: a, inner: b, title: float(value)} for a, own in values.items() for b, value in own.items()]
+def levels_block(
+    key: str,
+    title: str,
+    words: str,
+    values: Mapping[str, Mapping[str, float]],
+    names: tuple[str, str, str],
+    figure: Callable[..., Any] = levels_figure,
+    **look: Any,
+) -> Figure:
+    """Lines over levels, or boxes of them, with their numbers; `names` of outer keys, inner keys and values."""
+    outer, inner, axis = names
+    points = [{outer: a, inner: b, axis: float(value)} for a, own in values.items() for b, value in own.items()]
+    return Figure(key, title, words, lambda: figure(values, axis, **look), points)
 
 
 def _value_axis(field: str, title: str, form: str) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from nescio.errors import Undefined
 from nescio.rows import Row
 
 SEEN = ("value", "spread", "low", "high", "n")  # what was measured; all other columns say of what
@@ -63,6 +64,16 @@ class Frame:
 
     def mean(self, column: str = "value") -> float:
         return fmean(self.column(column))
+
+    def correlation(self, a: str, b: str) -> float | None:
+        """Spearman's ρ of two columns over rows that have both; None of fewer than three, or where one is constant."""
+        from nescio.metrics import spearman
+
+        both = self.where(**{name: lambda value: value is not None for name in (a, b)})
+        try:
+            return spearman(both.column(a), both.column(b)) if len(both) > 2 else None
+        except Undefined:
+            return None
 
     def sort(self, *keys: str | Callable[[Row], Any], reverse: bool = False) -> Frame:
         """Rows in the order of columns (None first) or of functions of a row; equal rows keep their order."""

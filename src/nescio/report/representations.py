@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from nescio.analysis.candidates import JudgedRows
 from nescio.analysis.downstream import LOSSES
 from nescio.analysis.ranking import QUANTITIES, Ranked, ScoredRows, Scoring, by_paper, chance, natural, title
+from nescio.measures import ComponentChoice
 from nescio.measures.siblings import kind
 from nescio.report.blocks import Figure, Fold, Gallery, Made, SectionParts, Story, Terms, sections_of
 from nescio.report.charts import bars_figure, intervals_figure
@@ -59,6 +60,27 @@ def _table(
     """A table of entries; `line` is what a line is, `forms` how the numbers of each head are written."""
     heads = [Head(name, where={"head": name}, form=form) for name, form in forms.items()]
     return table(rows, title, lines=(Column("line", line),), heads=heads, note=note, mark="none", around=not brief)
+
+
+def components_tables(choices: Mapping[str, ComponentChoice]) -> list[Table]:
+    """Why LL's mixtures have their components: held-out likelihoods, by candidate; none where nothing was chosen."""
+    rows = [
+        {"candidate": name, "level": count, "value": value, "best": count == choice.components}
+        for name, choice in choices.items()
+        for count, value in choice.log_likelihoods.items()
+    ]
+    return [likelihood_table(rows, ("candidate",))] if rows else []
+
+
+def likelihood_table(rows: Sequence[Row], lines: Sequence[str | Column]) -> Table:
+    """Held-out likelihoods by number of components (`level`); the chosen one is `best`."""
+    heads = [Head(f"C = {size:g}", where={"level": size}) for size in sorted({row["level"] for row in rows})]
+    note = (
+        "Mean log-likelihood of references under a mixture that has not seen them, of the first network of each "
+        "candidate; bold is the fewest components within one standard error of the best, which LL has"
+    )
+    title = "How likely unseen references are"
+    return table(rows, title, lines=lines, heads=heads, note=note, mark="none", form=decimals(2))
 
 
 def _explained(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -110,7 +132,7 @@ def ranking_tables(ranked: Ranked, *, brief: bool = False) -> list[Table]:
         tables.append(_downstream_table(ranked, brief))
     if ranked.agreement:
         tables.append(_agreement_table(ranked, brief))
-    return tables
+    return [*tables, *components_tables(ranked.choices)]
 
 
 def _value(ranked: Ranked, name: str, metric: str, *, bold: bool = False) -> Row:
@@ -202,6 +224,7 @@ def missing(ranked: Ranked) -> list[tuple[str, str]]:
 def ranking_story(ranked: Ranked) -> Story:
     """The page of a ranking."""
     first, *others = ranking_tables(ranked)
+    likely = components_tables(ranked.choices)
     points = [
         {"question": f"NC@{ranked.k}", "model": row["method"], **row}
         for row in ranked.comparison.rows
@@ -215,7 +238,8 @@ def ranking_story(ranked: Ranked) -> Story:
     )
     sections: list[SectionParts] = [
         ("ranking", first.title, [first, figure if len(points) > 1 else None]),
-        ("labels", "What labels say", others),
+        ("labels", "What labels say", others[: len(others) - len(likely)]),
+        ("components", "How many components LL's mixture has", likely),
         ("notes", "What else to know", [Terms([("note", note) for note in ranked.notes])]),
     ]
     heading = " · ".join(ranked.names[:4]) + (" …" if len(ranked.names) > 4 else "")
@@ -302,7 +326,7 @@ def scored_story(scored: ScoredRows, count: int, pictures: Mapping[int, tuple[by
     gaps = [(QUANTITIES[kind(name)].word, reason) for name, reason in scored.scores.reasons.items()]
     gaps += [("note", note) for note in scored.notes]
     what = "images" if pictures else "rows"
-    spread: list[Made] = [figure, quantile_table(scored)]
+    spread: list[Made] = [figure, quantile_table(scored), *components_tables({"": scored.choice})]
     sections: list[SectionParts] = [
         ("least", f"The least reliable {what}", least, NEXT),
         ("spread", "How the rows are spread", spread),

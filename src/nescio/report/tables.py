@@ -160,7 +160,7 @@ class Head:
     title: str
     of: str = "value"
     where: Mapping[str, Any] = field(default_factory=dict)  # conditions of Frame.where
-    better: str | None = None  # higher, lower or neither (default: that of the rows' metric)
+    better: str | None = None  # higher, lower or neither (default: that of the rows' metric, else as its arrow says)
     form: Writer | None = None
     metric: str | None = None  # explained in the legend
 
@@ -289,9 +289,10 @@ def _cells(members: Sequence[tuple[Head, Row]], look: _Look) -> list[Cell]:
     """The cells of rows that are compared with each other."""
     first, row = members[0]
     if isinstance(row[first.of], str):
-        return [Cell(text=row[head.of]) for head, row in members]
+        return [Cell(text=row[head.of], best=bool(row.get("best"))) for head, row in members]
     write = first.form or look.form or fitting(row[head.of] for head, row in members)
-    direction = first.better or (better(row["metric"]) if row.get("metric") else "neither")
+    arrow = {"↑": "higher", "↓": "lower"}.get(first.title[-1:], "neither")
+    direction = first.better or (better(row["metric"]) if row.get("metric") else arrow)
     best = _best([row[head.of] for head, row in members if look.ranked(row)], write, direction)
     made = []
     for head, row in members:

@@ -18,9 +18,10 @@ from typing import Any
 
 from nescio.rows import Row, from_parquet, to_parquet
 from nescio.work.launchers import Failure, Launcher, Task
-from nescio.work.store import Damaged, Part, Store, StoreError, key_of, reason_of
+from nescio.work.store import Busy, Damaged, Part, Run, Store, StoreError, key_of, reason_of
 
 ROWS, REASONS = "rows.parquet", "reasons.json"
+SHARD_OF = "of"  # in the recipe of a shard: the key of the step that it is a part of
 Files = Mapping[str, bytes]
 
 
@@ -49,6 +50,7 @@ class Step:
     parents: tuple[Step | str, ...] = ()  # steps, which are made first, and revisions of data
     version: int = 1
     summary: Callable[[Step, Context], dict[str, Any]] | None = None  # of finished work, for those who watch
+    shards: tuple[Step, ...] = ()  # made first, put together by `make`, then removed: no key depends on them
 
     @cached_property
     def key(self) -> str:
@@ -69,12 +71,21 @@ class Step:
         store.verify(self.stage, self.key)
         return self.folder(store)
 
+    def mended(self, context: Context) -> Path:
+        """The folder of finished work; what is damaged is made again."""
+        try:
+            return self.verified(context.store)
+        except Damaged:
+            context.store.remove(Run(self.stage, self.key, "finished", self.folder(context.store), {}))
+            self.run(context, wait=True)
+            return self.verified(context.store)
+
     def run(self, context: Context, *, wait: bool = False) -> None:
         """Makes what is missing, the parents first. Raises Busy while another process makes it, unless it waits."""
         if self.finished(context.store):
-            return
-        for parent in self._steps():
-            parent.run(context, wait=wait)
+            return self._remove_shards(context.store)
+        for needed in self._steps():
+            needed.run(context, wait=wait)
         try:
             with context.store.work(
                 self.stage, self.recipe, self._parent_keys, self.version, wait=wait, title=self.title
@@ -86,6 +97,15 @@ class Step:
             with suppress(StoreError):  # the first error is the one to raise
                 self.fail(context.store, str(error))
             raise
+        self._remove_shards(context.store)
+
+    def _remove_shards(self, store: Store) -> None:
+        """Removes every shard of this step, those of another division too: the whole is there."""
+        for stage in {shard.stage for shard in self.shards}:
+            for run in store.runs(stage):
+                if run.recipe.get(SHARD_OF) == self.key:
+                    with suppress(Busy, StoreError):  # another process still makes it, or the store is read-only
+                        store.remove(run)
 
     def fail(self, store: Store, reason: str) -> None:
         """Notes why this is not there, unless it is finished or going on."""
@@ -106,7 +126,8 @@ class Step:
         return None if self.finished(store) else store.failure(self.stage, self.key)
 
     def _steps(self) -> list[Step]:
-        return [parent for parent in self.parents if isinstance(parent, Step)]
+        """The steps that are made before this one."""
+        return [*(parent for parent in self.parents if isinstance(parent, Step)), *self.shards]
 
     def rows(self, store: Store) -> tuple[list[Row], list[Row]]:
         """Rows and reasons of a finished evaluation, checked byte for byte."""
@@ -166,12 +187,21 @@ class Work:
             if before is not None:
                 before()
             check_writable(self.store)
-            watch = self.watch
-            say = (lambda *counts: watch(stage, *counts)) if watch else None
-            tasks = [Task(step.title, _run, (step, self.context), _died, step.folder(self.store)) for step in missing]
-            failures = self.launcher.run(tasks, say)
-            self.failures += [*failures, *self._lost(missing, {failure.name for failure in failures})]
+            self._launch(f"{stage}, rows in shards", [shard for step in missing for shard in step.shards])
+            whole = [step for step in missing if all(shard.finished(self.store) for shard in step.shards)]
+            self._launch(stage, whole)
         return [step for step in steps if step.finished(self.store)]
+
+    def _launch(self, stage: str, steps: Sequence[Step]) -> None:
+        """Gives the steps that are not finished to the launcher."""
+        missing = [step for step in steps if not step.finished(self.store)]
+        if not missing:
+            return
+        watch = self.watch
+        say = (lambda *counts: watch(stage, *counts)) if watch else None
+        tasks = [Task(step.title, _run, (step, self.context), _died, step.folder(self.store)) for step in missing]
+        failures = self.launcher.run(tasks, say)
+        self.failures += [*failures, *self._lost(missing, {failure.name for failure in failures})]
 
     def _lost(self, steps: Sequence[Step], failed: set[str]) -> list[Failure]:
         """Steps that a worker says are done and that are not here: it has another store of the same name."""

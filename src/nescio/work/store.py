@@ -218,10 +218,10 @@ class Store:
         note = self.path(stage, key).with_name(f"{key}.part") / FAILURE
         return str(_read_json(note).get("reason", "")) or None
 
-    def runs(self) -> list[Run]:
-        """Everything in the store: finished, running, failed with its reason, and stopped half-way."""
+    def runs(self, stage: str = "*") -> list[Run]:
+        """Everything in the store, or of one stage: finished, running, failed with its reason, and stopped half-way."""
         with _sentences(self.root):
-            folders = [path for path in sorted(self.root.glob("*/*")) if path.is_dir()]
+            folders = [path for path in sorted(self.root.glob(f"{stage}/*")) if path.is_dir()]
             return [run for folder in folders if (run := self._run(folder)) is not None]
 
     def _run(self, folder: Path) -> Run | None:

@@ -7,8 +7,11 @@ Versions of the stages `evaluate` and `study` are those of the protocols.
 from __future__ import annotations
 
 TRAIN = 5
-PREDICT = 4
+PREDICT = 5
 PIXELS = 3
 
-STAGES = {"train": TRAIN, "features": TRAIN, "predict": PREDICT, "count": PREDICT, "pixels": PIXELS, "damaged": PIXELS}
+STAGES = {
+    **{"train": TRAIN, "features": TRAIN, "predict": PREDICT, "shard": PREDICT, "count": PREDICT},
+    **{"pixels": PIXELS, "damaged": PIXELS},
+}
 GONE = ("zoo", "embed")  # stages that older versions had: nothing reads them any more

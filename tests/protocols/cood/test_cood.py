@@ -500,13 +500,14 @@ def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
     for side in ("inside", "outside"):
         entry = getattr(pair, side)
         keys += [
-            key(pair=replace(pair, **{side: replace(entry, **change)})) for change in ({"key": "x"}, {"data": "y"})
+            key(pair=replace(pair, **{side: replace(entry, **change)}))
+            for change in ({"key": "x"}, {"data": "y"}, {"part": (9, 0)}, {"part": (9, 1)})
         ]
     for name in facts:
         keys.append(key(pair=replace(pair, inside=replace(pair.inside, facts=facts | {name: 9}))))
     assert len(set(keys)) == len(keys)
     left = {name for name in Plan.__dataclass_fields__ if name not in CHANGED}
-    inputs = {"pair", "data", "out", "also"}  # what comes of them are the dumps
+    inputs = {"pair", "data", "out", "also", "limit"}  # what comes of them are the dumps
     names = {"hierarchy", "in_names", "out_names"}  # what comes of them is `refused`
     assert left == inputs | names
 

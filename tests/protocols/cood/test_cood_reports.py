@@ -286,8 +286,9 @@ def test_figure_26_is_spearman_with_five_factors() -> None:
         "embedding size": lambda name: value(name, None, None, "embedding_size", "test"),
     }
     assert [name for (name,), _ in table.lines] == list(of)
-    for (name,), own in table.lines:
-        for group, cell in zip(LEVELS, own, strict=False):
+    for (name,), (models, *own) in table.lines:
+        assert models is not None and models.value == len(MODELS)
+        for group, cell in zip(LEVELS, own, strict=True):
             expected = rho([value(n, group) for n in MODELS], [of[name](n) for n in MODELS])
             assert cell is not None and cell.value == pytest.approx(expected)
     assert picture.chart().to_dict()

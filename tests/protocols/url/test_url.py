@@ -203,6 +203,16 @@ def test_the_neighbour_of_a_crop_is_right_when_it_is_its_own_image():
     assert {row["condition"] for row in rows.rows if row["metric"] != "crop_agreement"} == {"own image"}
 
 
+def test_an_embedding_of_length_zero_retrieves_nothing_and_is_wrong():
+    rows = questions._Rows({"method": "erm"}, 0)
+    embeddings, labels = np.array([[1.0, 0], [1, 0.1], [0, 0], [0, 1], [0.1, 1]]), np.array([0, 0, 0, 1, 1])
+    assert rows.retrieved(embeddings, labels, "test").tolist() == [True, True, False, True, True]
+    assert "1 of 5 embeddings have length zero" in rows.reasons[0]["reason"]
+    own = embedded(embeddings, labels, np.arange(5.0))
+    rows.cropped(own, own, split="test", target="x")
+    assert next(row["value"] for row in rows.rows if row["metric"] == "recall_at_1") == pytest.approx(4 / 5)
+
+
 def test_crops_and_human_votes_of_a_network(study, context, votes):
     own = network(study, context, "simclr")
     images = ImageSet(f"part:{votes}#0-3", "outside")
@@ -302,7 +312,48 @@ def test_test_classes_never_choose_between_scores(plan, context, monkeypatch):
         for text in ("digits#7-9", "digits#5-6#7-9"):
             one = replace(plan, methods=("erm",), trials=1, downstream=(text,))
             steps.search(one, [steps.downstream(text, one, None)], Work(context, launcher), None)
-    assert seen == [("test", ("entropy",)), ("val", ("entropy", "jsd"))]
+    first, second = ("test", ("entropy",)), ("val", ("entropy", "jsd"))
+    assert seen == [first, second, first]  # the last where R-AUROC of validation classes is not defined
+
+
+def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path, plan):
+    """Of three; what is embedded further, and learns further, are the weights of that epoch."""
+    budget = replace(plan.training, epochs=3, rate=0.02)
+    early = replace(plan, methods=("mc-dropout",), stops=3, trials=1, many=False, human=(), training=budget)
+    context = Context(Store(tmp_path), device="cpu")
+    found = run(early, context)
+    for seed in (0, 1):
+        val = found.frame.where(data_seed=seed, split="val")
+        areas = val.where(metric="r_auroc", measure=steps.own_scores("mc-dropout"))
+        best = {name: max(own.column("value")) for (name,), own in areas.by("condition")}
+        assert set(best) == {"epoch 1", "epoch 2", "epoch 3", None}
+        (epoch,) = val.where(metric="stopped").column("value")
+        assert best[None] == pytest.approx(best[f"epoch {epoch:g}"]) and best[None] == max(best.values())
+    recipes = [context.store.recipe("train", run_.key)["recipe"] for run_ in context.store.runs("train")]
+    trials = [from_plain(recipe, lambda name: methods[name].recipe_class) for recipe in recipes]
+    ends = {row["data_seed"]: row["value"] for row in found.frame.where(metric="stopped")}
+    first = [trial for trial in trials if not trial.start and ends[trial.data_seed] == (trial.stop or 3)]
+    further = {trial.start for trial in trials if trial.start}
+    assert len(first) == 2 and further == {f"store:{train_step(trial).key}" for trial in first}
+
+
+def test_hyper_parameters_that_are_not_searched(plan):
+    fixed = replace(plan, methods=("sngp",), recipes=("sngp.bound=100", "sngp.width=64"))
+    trial = steps.trial_of(fixed, ("sngp", "mlp"), methods["sngp"].recipe_class(), 0)
+    assert (trial.recipe.bound, trial.recipe.width) == (100, 64)
+    assert (
+        steps.trial_of(fixed, ("erm", "mlp"), methods["erm"].recipe_class(), 0).recipe == methods["erm"].recipe_class()
+    )
+    for words, sentence in (("bound=100", "such as sngp"), ("sngp.bond=1", "no setting 'bond'"), ("sngq.x=1", "sngq")):
+        with pytest.raises(BadInput, match=sentence):
+            steps.refuse_impossible(replace(plan, recipes=(words,)), [], None)
+
+
+@pytest.mark.parametrize("name", ["short", "scratch"])
+def test_reduced_budgets_have_every_method_of_the_paper_and_that_of_its_authors_after_it(name):
+    reduced = PRESETS[name]
+    assert set(reduced.methods) == {*PAPER, "losspred-order"} and (reduced.trials, reduced.seeds) == (1, 2)
+    assert reduced.training.optimizer == "adamw" and reduced.training.augment == "full"
 
 
 # ---- labelled images
@@ -364,7 +415,7 @@ def test_correlations_of_figures_are_those_of_their_points(study):
     assert len(points) == len({tuple(p[name] for name in reports.NETWORK) for p in points}) >= 4
     x, y = "R-AUROC upstream", "R-AUROC downstream"
     expected = metrics.spearman([p[x] for p in points], [p[y] for p in points])
-    assert reports.correlation(points, x, y) == pytest.approx(expected)
+    assert Frame(points).correlation(x, y) == pytest.approx(expected)
     facts = {"method": "erm", "trial": 0, "data_seed": 0, "split": "test", "condition": None, "metric": "r_auroc"}
     (point,) = [p for p in points if (p["method"], p["trial"], p["seed"]) == ("erm", 0, 0)]
     assert point[y] == pytest.approx(value(study, **facts, measure="entropy"))

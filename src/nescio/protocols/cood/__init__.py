@@ -1,9 +1,6 @@
 """Graded class-out-of-distribution detection: out-classes from easy to hard for each model and its own confidence.
 
-For every (model, measure): the severity of an out-class is its mean confidence over estimation images; classes are
-sorted by severity; windows of as many classes as the in-distribution data has slide over them; eleven windows, from the
-easiest to the hardest in equal steps, are the severities 0 to 10; each gives one AUROC of its test images against the
-in-distribution images. Source: Galil, Dabbah and El-Yaniv 2023, §4, appendices L and M.
+Source: Galil, Dabbah and El-Yaniv 2023, §4, appendices L and M; `grading` has what severities and groups are.
 """
 
 from __future__ import annotations
@@ -26,16 +23,10 @@ from nescio.measures import summary
 from nescio.options import option
 from nescio.predictions import Predictions
 from nescio.predictions.entries import ModelDump
+from nescio.predictions.subset import most_note
 from nescio.protocols.base import protocol
 from nescio.protocols.cood.grading import Array, Division, Grades, divide, drawn, grade, mixed, window_of
-from nescio.protocols.cood.models import (
-    ClassNames,
-    PairedDumps,
-    class_names,
-    known_rows,
-    overlapping_classes,
-    paired_dumps,
-)
+from nescio.protocols.cood.models import ClassNames, PairedDumps, class_names, overlapping_classes, paired_dumps
 from nescio.protocols.pretrained import ModelRows, row_of
 from nescio.rows import Row
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
@@ -45,6 +36,7 @@ NAME, VERSION = "cood", 4
 SEVERITY = "severity"  # the condition of a group of out-classes; its level is the number
 CLASSES, ABOUT = "classes.npz", "about.json"  # beside the rows of one model: which classes it got, and what to know
 LISTED = 10  # images that most models get wrong alike
+PICTURED = ("index", "label", "answer")  # what is kept of the images of a model's hardest group
 FACTS = ("input_size", "embedding_size")  # of a model, as rows
 OVERLAP = "classes that overlap"
 
@@ -85,7 +77,10 @@ class Plan(Checked):
     measures: tuple[str, ...] = option(
         ("largest", "entropy", MC_DROPOUT), "of uncertainty, comma-separated", group="grading"
     )
-    seed: int = option(0, "of the division into estimation and test", group="grading")
+    limit: int | None = option(
+        None, "a random part of so many rows of every file", metavar="N", unset="all", group="grading"
+    )
+    seed: int = option(0, "of the division into estimation and test, and of --limit", group="grading")
     hierarchy: str | None = option(
         None, "is-a file: out-classes above or below an in-class are left out", metavar="FILE", group=OVERLAP
     )
@@ -97,7 +92,7 @@ class Plan(Checked):
     )
 
     def check(self) -> None:
-        least = {"estimation": 1, "test": 1, "severities": 2, "window": 1, "seed": 0}
+        least = {"estimation": 1, "test": 1, "severities": 2, "window": 1, "limit": 1, "seed": 0}
         for name, low in least.items():
             value = getattr(self, name)
             if value is not None and value < low:
@@ -121,11 +116,12 @@ def upgrade(rows: list[Row]) -> list[Row]:
     Before version 4 the severity by the largest softmax was the mean confidence less 1.
     """
     rows = [row if row["group"] is None or row["condition"] else _regrouped(row, row["group"]) for row in rows]
-    return [_unshifted(row) if (row["version"] or 0) < 4 and row["metric"] == SEVERITY else row for row in rows]
-
-
-def _unshifted(row: Row) -> Row:
-    return row | {"value": row["value"] + most_confident(row["measure"]), "version": VERSION}
+    return [
+        row | {"value": row["value"] + most_confident(row["measure"]), "version": VERSION}
+        if (row["version"] or 0) < 4 and row["metric"] == SEVERITY
+        else row
+        for row in rows
+    ]
 
 
 def _regrouped(row: Row, group: str) -> Row:
@@ -162,6 +158,9 @@ def cood(plan: Plan, work: Work) -> None:
       nescio run cood --store store --data imagenet:val --out folder:imagenet21k --also imagenet-o=folder:imagenet-o
     """
     pairs, notes = paired_dumps(plan, work.store)
+    if plan.limit is not None:
+        notes.append(most_note(plan.limit, plan.seed))
+        pairs = [pair.limited(plan.limit, plan.seed) for pair in pairs]
     work.note(*notes)
     grade_models(plan, pairs, class_names(plan, work, pairs), work)
 
@@ -200,7 +199,7 @@ def _step(plan: Plan, pair: PairedDumps, refused: tuple[int, ...]) -> Step:
         "facts": {name: pair.inside.number(name) for name in ("params", *FACTS)},
         "refused": sha256(to_json(refused).encode()).hexdigest()[:16],
     }
-    parents = (pair.inside.key, pair.outside.key, *(dump.key for _, dump in others))
+    parents = (pair.inside.rows_key, pair.outside.rows_key, *(dump.rows_key for _, dump in others))
     make = partial(_make, plan=plan, pair=pair, refused=refused)
     return evaluation(NAME, VERSION, pair.model, recipe, parents, make)
 
@@ -230,55 +229,55 @@ class GradedModel(ModelRows):
     chosen: dict[str, Array] = field(default_factory=dict)
 
     def grade(self, refused: Sequence[int]) -> None:
-        plan, inside = self.plan, self.dump.load()
+        plan, inside = self.plan, self.pair.known()
         outside = self._outside(self.pair.outside, inside)
-        known = known_rows(inside)
+        others = {name: self._outside(dump, inside) for name, dump in sorted(self.pair.others.items())}
         self.facts(FACTS, len(inside))
-        self._accuracy(inside, known)
+        self._accuracy(inside)
         if outside.labels is None:
             raise BadInput(f"{self.pair.outside.place}: out-classes are graded by their labels, and there are none.")
-        rows = _new_rows(outside, self.pair.outside)
-        division = divide(outside.labels[rows], outside.index[rows], plan.estimation, plan.test, plan.seed, refused)
-        in_classes = inside.classes if inside.labels is None else len(np.unique(inside.labels[known]))
-        window = self._window(division, in_classes)
-        others = {name: self._outside(dump, inside) for name, dump in sorted(self.pair.others.items())}
+        division = divide(outside.labels, outside.index, plan.estimation, plan.test, plan.seed, refused)
+        window = self._window(division, inside.classes if inside.labels is None else len(np.unique(inside.labels)))
         for measure in plan.measures:
             try:
                 answered, own = judged(inside, measure)
-                u_in = measures.uncertainty(own, answered)[known]
-                u_out = uncertainty(outside, measure)[rows]
+                u_in, u_out = measures.uncertainty(own, answered), uncertainty(outside, measure)
             except Undefined as reason:
                 self._because(measure, None, "out", reason)
                 continue
-            self._errors(u_in, answered, known, measure)
+            if answered.labels is not None and answered.logits is not None:
+                self._auroc(u_in, ~summary(answered).answers().right, measure)
             grades = grade(u_in, u_out, division, window, plan.severities)
             self._graded(grades, measure, len(u_in))
-            for name, dump in others.items():
-                self._fixed(name, dump, u_in, measure)
+            for name, other in others.items():
+                self._fixed(name, other, u_in, measure)
             if "hard.index" not in self.chosen:  # by the first measure
-                self._hardest(division.test[grades.group(-1)], outside, rows)
+                self._hardest(division.test[grades.group(-1)].reshape(-1), outside)
 
     def _because(self, measure: str | None, metric: str | None, split: str, reason: object) -> None:
         about = {"backbone": self.dump.model, "method": "pretrained", "measure": measure, "metric": metric}
         self.reasons.append(about | {"split": split, "reason": str(reason)})
 
     def _outside(self, dump: ModelDump, inside: Predictions) -> Predictions:
+        """The rows of classes that were not in training."""
         outside = dump.load(outside=True)
         if outside.logits is not None and inside.logits is not None and outside.classes != inside.classes:
             raise BadInput(
                 f"{dump.place} answers with {outside.classes} classes, {self.dump.place} with {inside.classes}: both "
                 "must come from one model."
             )
-        return outside
+        assert outside.taught is not None  # loaded as outside
+        if outside.taught.all():
+            raise BadInput(f"{dump.place} marks every row as of a class that was in training (taught).")
+        return outside.take(~outside.taught) if outside.taught.any() else outside
 
-    def _accuracy(self, inside: Predictions, known: Array) -> None:
+    def _accuracy(self, inside: Predictions) -> None:
         if inside.labels is None or inside.logits is None:
             lacking = "labels" if inside.labels is None else "logits"
             reason = f"There are no {lacking}: right and wrong answers cannot be told apart."
             self._because(None, "accuracy", "test", reason)
         else:
-            answers = summary(inside).answers(known)
-            self.row("accuracy", metrics.accuracy(answers), answers.n)
+            self.row("accuracy", metrics.accuracy(summary(inside).answers()), len(inside))
 
     def _window(self, division: Division, in_classes: int) -> int:
         """Classes of a group, with what to know of them."""
@@ -304,20 +303,17 @@ class GradedModel(ModelRows):
         self.chosen = {"classes": division.classes.astype(np.int32), "window": np.array(window)}
         return window
 
-    def _errors(self, u: Array, answered: Predictions, known: Array, measure: str) -> None:
-        """The AUROC of right against wrong answers on in-distribution rows."""
-        if answered.labels is None or answered.logits is None:
-            return
+    def _auroc(self, u: Array, positive: Array, measure: str, **about: Any) -> None:
+        """Of wrong against right answers, or of a set that is the same for all models against in-distribution rows."""
         try:
-            wrong = ~summary(answered).answers(known).right
-            self.row("auroc", metrics.auroc(u, wrong), len(u), measure=measure)
+            self.row("auroc", metrics.auroc(u, positive), len(u), measure=measure, **about)
         except Undefined as reason:
             self._because(measure, "auroc", "test", reason)
 
     def _graded(self, grades: Grades, measure: str, n_in: int) -> None:
         n, top = n_in + grades.window * self.plan.test, most_confident(measure)
         for level, (auroc, severity) in enumerate(zip(grades.aurocs, grades.severities, strict=True)):
-            where = {"split": "out", "condition": SEVERITY, "level": float(level), "measure": measure}
+            where = severity_columns(level, measure)
             self.row("auroc", auroc, n, **where)
             self.row(SEVERITY, severity + top, grades.window * self.plan.estimation, **where)
         self.chosen |= {
@@ -326,37 +322,27 @@ class GradedModel(ModelRows):
             f"severity.{measure}": (grades.severity + top).astype(np.float32),
         }
 
-    def _fixed(self, name: str, dump: Predictions, u_in: Array, measure: str) -> None:
+    def _fixed(self, name: str, outside: Predictions, u_in: Array, measure: str) -> None:
         """A set that is the same for all models, beside the severities."""
         try:
-            u = uncertainty(dump, measure)[_new_rows(dump, self.pair.others[name])]
+            u = uncertainty(outside, measure)
         except Undefined as reason:
             self._because(measure, "auroc", name, reason)
             return
         out = np.repeat([False, True], [len(u_in), len(u)])
-        value = metrics.auroc(np.concatenate([u_in, u]), out)
-        self.row("auroc", value, len(out), split="out", target=name, measure=measure)
+        self._auroc(np.concatenate([u_in, u]), out, measure, split="out", target=name)
 
-    def _hardest(self, test: Array, outside: Predictions, rows: Array) -> None:
+    def _hardest(self, at: Array, outside: Predictions) -> None:
         """What the model answers to the test images of its hardest group."""
-        if outside.logits is None or outside.labels is None:
-            return
-        at = rows[test.reshape(-1)]
-        self.chosen |= {
-            "hard.index": outside.index[at],
-            "hard.label": outside.labels[at].astype(np.int32),
-            "hard.answer": summary(outside).predicted[at].astype(np.int32),
-            "hard.outputs": np.array(outside.classes),
-        }
+        if outside.logits is not None and outside.labels is not None:
+            answers = summary(outside).predicted[at].astype(np.int32)
+            images = (outside.index[at], outside.labels[at].astype(np.int32), answers)
+            self.chosen |= {f"hard.{of}": values for of, values in zip(PICTURED, images, strict=True)}
+            self.chosen["hard.outputs"] = np.array(outside.classes)
 
 
-def _new_rows(outside: Predictions, dump: ModelDump) -> Array:
-    """Row numbers of the classes that were not in training."""
-    assert outside.taught is not None  # loaded as outside
-    rows = np.flatnonzero(~outside.taught)
-    if not len(rows):
-        raise BadInput(f"{dump.place} marks every row as of a class that was in training (taught).")
-    return rows
+def severity_columns(level: int, measure: str) -> Row:
+    return {"split": "out", "condition": SEVERITY, "level": float(level), "measure": measure}
 
 
 # ---- between models (appendix M.8)
@@ -379,7 +365,7 @@ def overlap(models: Sequence[Mapping[str, Array]], plan: Plan) -> list[Row]:
                 start = int(model["starts"][level])
                 group = model[f"order.{measure}"][start : start + int(model["window"])]
                 times[np.searchsorted(every, model["classes"][group])] += 1
-            where = {"split": "out", "condition": SEVERITY, "level": float(level), "measure": measure}
+            where = severity_columns(level, measure)
             for metric, counted in (("union", times > 0), ("intersection", times == len(own))):
                 rows.append(row_of(NAME, VERSION, metric, int(counted.sum()), len(own), **where))
     return rows
@@ -394,19 +380,17 @@ def alike(models: Sequence[Mapping[str, Array]], plan: Plan, names: ClassNames |
     kinds = {model["hard.index"].dtype.kind for model in own}
     if len(own) < 2 or len(kinds) > 1:  # keys of text and of numbers cannot be joined
         return []
-    keys = np.concatenate([drawn(model["hard.index"], plan.seed) for model in own])
-    answers = np.concatenate([model["hard.answer"] for model in own])
+    images, labels, answers = (np.concatenate([model[f"hard.{of}"] for model in own]) for of in PICTURED)
+    outputs = np.repeat([model["hard.outputs"] for model in own], [len(model["hard.index"]) for model in own])
+    keys = drawn(images, plan.seed)
     _, first, times = np.unique(mixed(keys + answers.astype(np.uint64)), return_index=True, return_counts=True)
     most = np.lexsort((keys[first], -times))[:LISTED]
-    ends = np.cumsum([len(model["hard.index"]) for model in own])
     rows = []
     for at in most[times[most] > 1]:
-        number = int(np.searchsorted(ends, first[at], side="right"))
-        row = int(first[at] - (ends[number - 1] if number else 0))
-        image, label, answer = (own[number][f"hard.{part}"][row] for part in ("index", "label", "answer"))
-        fit = names is not None and len(names[0]) == own[number]["hard.outputs"]  # else a number of its own classes
-        words = {"split": "out", "group": str(image), "target": _named(label, names and names[1])}
-        words["condition"] = _named(answer, names[0] if fit and names else None)
+        row = first[at]
+        fit = names is not None and len(names[0]) == outputs[row]  # else a number of its own classes
+        words = {"split": "out", "group": str(images[row]), "target": _named(labels[row], names and names[1])}
+        words["condition"] = _named(answers[row], names[0] if fit and names else None)
         rows.append(row_of(NAME, VERSION, "same_answer", times[at], len(own), **words))
     return rows
 

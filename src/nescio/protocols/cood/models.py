@@ -14,7 +14,6 @@ from nescio.measures import summary
 from nescio.predictions import Predictions
 from nescio.predictions.entries import ModelDump, file_dump, stored_dumps
 from nescio.protocols.cood import hierarchy
-from nescio.protocols.cood.grading import Array
 from nescio.work.steps import Work
 from nescio.work.store import Store
 
@@ -35,18 +34,23 @@ class PairedDumps:
     outside: ModelDump
     others: Mapping[str, ModelDump] = field(default_factory=dict, hash=False)  # fixed out-sets, such as ImageNet-O
 
+    def known(self) -> Predictions:
+        """The in-distribution rows of classes that the model can answer; all where the dump does not mark them."""
+        inside = self.inside.load()
+        known = inside.taught if inside.labels is None or inside.logits is None else summary(inside).known
+        if known is None or known.all():
+            return inside
+        if not known.any():
+            raise BadInput(
+                "Every row of the in-distribution data is of a class that was not in training; is it the other file?"
+            )
+        return inside.take(known)
 
-def known_rows(inside: Predictions) -> Array:
-    """Which rows are of classes that the model can answer; all where the dump does not mark them."""
-    if inside.labels is not None and inside.logits is not None:
-        known = summary(inside).known
-    else:
-        known = np.ones(len(inside), bool) if inside.taught is None else inside.taught
-    if not known.any():
-        raise BadInput(
-            "Every row of the in-distribution data is of a class that was not in training; is it the other file?"
-        )
-    return np.asarray(known)
+    def limited(self, rows: int, seed: int) -> PairedDumps:
+        """A random part of so many rows of every dump."""
+        inside, outside = self.inside.limited(rows, seed), self.outside.limited(rows, seed)
+        others = {name: dump.limited(rows, seed) for name, dump in self.others.items()}
+        return PairedDumps(self.model, inside, outside, others)
 
 
 # ---- predictions
@@ -133,12 +137,9 @@ def pairs_of_store(
 
 def pairs_of(inside: Sequence[ModelDump], outside: ByModel, fixed: Mapping[str, ByModel]) -> list[PairedDumps]:
     """Of every model that has both, its predictions inside and outside; `outside` and each of `fixed` are by model."""
-    pairs = []
-    for dump in inside:
-        others = {name: own[dump.model] for name, own in fixed.items() if dump.model in own}
-        if dump.model in outside:
-            pairs.append(PairedDumps(dump.model, dump, outside[dump.model], others))
-    return pairs
+    both = [dump for dump in inside if dump.model in outside]
+    others = {model: {name: own[model] for name, own in fixed.items() if model in own} for model in outside}
+    return [PairedDumps(dump.model, dump, outside[dump.model], others[dump.model]) for dump in both]
 
 
 # ---- names of classes
@@ -190,10 +191,10 @@ def check_names(names: ClassNames, pairs: Sequence[PairedDumps]) -> None:
     """
     for pair in pairs:
         try:
-            inside, outside = pair.inside.load(), pair.outside.load(outside=True)
-            evaluated = 0 if inside.labels is None else len(np.unique(inside.labels[known_rows(inside)]))
+            inside, outside = pair.known(), pair.outside.load(outside=True)
         except BadInput:
             continue  # its own step fails later
+        evaluated = 0 if inside.labels is None else len(np.unique(inside.labels))
         counts = [count for count in dict.fromkeys((inside.classes, evaluated)) if count]
         if counts and len(names[0]) not in counts:
             raise BadInput(

@@ -1,8 +1,4 @@
-"""The tables and figures of Galil et al. 2023 about graded detection of new classes, each a named report on rows.
-
-Reports have the paper's names (`cood/fig6`, `cood/fig25`), appendix M.8 is `cood/overlap`; the page holds all of them,
-and `nescio report ROWS --only fig6,fig25` writes some.
-"""
+"""The tables and figures of Galil et al. 2023 about new classes by their names there; appendix M.8 is `overlap`."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from nescio.protocols import pretrained
 from nescio.protocols.cood import NAME, SEVERITY
 from nescio.protocols.pretrained import ENTROPY, LEAST, PARAMS, RHO, TOP, USUAL, Axis, Cloud, Models, Values, wide
 from nescio.report.blocks import Choice, Figure, Made, Story, flat, tables_of
-from nescio.report.charts import OTHERS, Box, box_figure, heat_figure, level_points, levels_figure
+from nescio.report.charts import OTHERS, Box, box_figure, heat_block, levels_block
 from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study
@@ -50,10 +46,8 @@ class GradedModels:
 
     def at(self, group: str, measure: str | None = None) -> Values:
         """Model → AUROC at a severity, or on a fixed set."""
-        if group in self.severities:
-            place: Row = {"condition": SEVERITY, "level": self.severities[group]}
-        else:
-            place = {"target": group}
+        level = self.severities.get(group)
+        place = {"target": group} if level is None else {"condition": SEVERITY, "level": level}
         return self.models.get("auroc", measure or self.usual, **place)
 
     @property
@@ -178,14 +172,16 @@ def fig_6(frame: Frame) -> Made:
     )
     if graded.fixed:
         words += f" {', '.join(graded.fixed)}: the same images for every model."
-
-    def chart() -> Any:
-        return box_figure(levels, AUROC, lines=lines, apart=graded.fixed, guide=0.5, ticks=_ticks(levels))
-
     title = "Detection from the easiest to the hardest classes"
-    picture = Figure("fig6", title, words, chart, level_points(levels, NEW, "model", AUROC))
+    look: Row = {"lines": lines, "apart": graded.fixed, "guide": 0.5}
+    picture = _boxes("fig6", title, words, levels, AUROC, **look)
     tables = {_word(measure): [severities(frame, measure)] for measure in graded.measures}
     return [picture, Choice("Measure of uncertainty", tables) if len(tables) > 1 else severities(frame)]
+
+
+def _boxes(key: str, title: str, words: str, levels: Mapping[str, Values], axis: str, **look: Any) -> Figure:
+    """One box over the models at each level."""
+    return levels_block(key, title, words, levels, (NEW, "model", axis), box_figure, ticks=_ticks(levels), **look)
 
 
 def _resnet(graded: GradedModels) -> str | None:
@@ -256,21 +252,17 @@ def best_under(graded: GradedModels) -> Table:
 def fig_21(frame: Frame) -> Made:
     """Mean relative improvement by training regime, from the easiest to the hardest classes."""
     graded = graded_models(frame)
-    rows, lines = list[Row](), dict[str, dict[str, float]]()
+    lines, counts = dict[str, Values](), dict[str, int]()
     for regime, others in _counterparts(graded.models).items():
-        levels = {level: graded.at(level) for level in graded.severities}
-        before = {level: pretrained.of_others(values, others) for level, values in levels.items()}
-        gained = {level: pretrained.gains(values, before[level]) for level, values in levels.items()}
-        line = {level: fmean(own.values()) for level, own in gained.items() if own}
-        if line:
-            lines[regime] = line
-            rows.append({"regime": regime, "models": len(set().union(*gained.values()))} | _shortened(line))
+        gained = {level: pretrained.gains_over(graded.at(level), others) for level in graded.severities}
+        lines[regime] = {level: fmean(own.values()) for level, own in gained.items() if own}
+        counts[regime] = len(set().union(*gained.values()))
     note = (
         "Mean relative improvement of AUROC over each model’s own counterpart, the same network without the regime; "
         "distillation in any form, pruning with the unpruned teacher included. Above the line, and bold, is better"
     )
     look = {"form": pretrained.CHANGE, "note": note, "changes": True}
-    return _lines("fig21", "What the way of training does to detection", lines, rows, GAIN, look)
+    return _lines("fig21", "What the way of training does to detection", ("regime", NEW, GAIN), lines, counts, look)
 
 
 def _counterparts(models: Models) -> dict[str, dict[str, str]]:
@@ -288,33 +280,30 @@ def fig_26(frame: Frame) -> Made:
     factors = {"accuracy": models.get("accuracy"), "ID-AUROC": models.get("auroc", graded.usual)}
     factors |= {"#parameters": models.params, "input size": models.get("input_size")}
     factors["embedding size"] = models.get("embedding_size")
-    rows, lines = list[Row](), dict[str, dict[str, float]]()
+    lines, counts = dict[str, Values](), dict[str, int]()
     for name, values in factors.items():
         rhos = {level: pretrained.correlation(graded.at(level), values) for level in graded.severities}
-        line = {level: rho for level, rho in rhos.items() if rho is not None}
-        if line:
-            lines[name] = line
-            rows.append({"factor": name} | _shortened(line) | {"models": len(values)})
+        lines[name] = {level: rho for level, rho in rhos.items() if rho is not None}
+        counts[name] = len(values)
     note = f"{SPEARMAN} over models, by {_word(graded.usual)}; a dash where the property does not vary"
-    title = "What goes with detection at each severity"
-    return _lines("fig26", title, lines, rows, SPEARMAN, {"form": RHO, "note": note})
+    title, look = "What goes with detection at each severity", {"form": RHO, "note": note}
+    return _lines("fig26", title, ("factor", NEW, SPEARMAN), lines, counts, look)
 
 
-def _shortened(line: Values) -> Row:
-    return {_short(level): value for level, value in line.items()}
-
-
-def _lines(key: str, title: str, lines: Mapping[str, Values], rows: list[Row], axis: str, look: Row) -> Made:
-    """Lines over the severities and their table, whose first column says what a line is of."""
-    if not rows:
+def _lines(
+    key: str, title: str, names: tuple[str, str, str], lines: Mapping[str, Values], models: Mapping[str, int], look: Row
+) -> Made:
+    """Lines over the severities, and their table with the number of models behind each."""
+    lines = {name: line for name, line in lines.items() if line}
+    if not lines:
         return None
-    corner, form = next(iter(rows[0])), "+.2%" if axis == GAIN else ".3f"
-
-    def chart() -> Any:
-        return levels_figure(lines, axis, guide=0.0, form=form, ticks=_ticks(next(iter(lines.values()))))
-
-    picture = Figure(key, title, f"{look['note']}.", chart, level_points(lines, corner, NEW, axis))
-    return [picture, wide(rows, title, corner, **look)]
+    form, ticks = "+.2%" if GAIN in names else ".3f", _ticks(next(iter(lines.values())))
+    picture = levels_block(key, title, f"{look['note']}.", lines, names, guide=0.0, form=form, ticks=ticks)
+    rows = [
+        {names[0]: name, "models": models[name]} | {_short(level): value for level, value in line.items()}
+        for name, line in lines.items()
+    ]
+    return [picture, wide(rows, title, names[0], **look)]
 
 
 COMPARED = {  # name → after, before, what it needs
@@ -343,11 +332,7 @@ def compared(frame: Frame, key: str) -> Made:
     title = f"{_word(after)} instead of {_word(before)}"
     note = "(after − before)/before of AUROC; each measure on the groups that were built for it. Bold is for the better"
     words = f"Relative improvement of each model’s AUROC; above the line {_word(after)} is better."
-
-    def chart() -> Any:
-        return box_figure(levels, GAIN, guide=0.0, form="+.2%", ticks=_ticks(levels))
-
-    picture = Figure(key, title, words, chart, level_points(levels, NEW, "model", GAIN))
+    picture = _boxes(key, title, words, levels, GAIN, guide=0.0, form="+.2%")
     look: Row = {"form": pretrained.CHANGE, "forms": {"better": percents(0)}, "changes": True}
     return [picture, wide(rows, title, NEW, note=note, **look)]
 
@@ -363,14 +348,11 @@ def fig_25(frame: Frame) -> Made:
         for b in levels
         if (rho := pretrained.correlation(graded.at(a), graded.at(b))) is not None
     ]
-    if not cells:
-        return None
     title, names = "Do severities rank the models alike?", (SEVERITY, "other severity", "models")
     words = f"{SPEARMAN} over {n} models, by {_word(graded.usual)}: 1 is the same order, 0 is none"
-    points = [dict(zip((*names[:2], SPEARMAN, names[2]), cell.values(), strict=True)) for cell in cells]
-    picture = Figure("fig25", title, f"{words}.", lambda: heat_figure(cells, SPEARMAN, 0.0, names), points)
+    picture = heat_block("fig25", title, f"{words}.", cells, SPEARMAN, 0.0, names)
     rows = [{SEVERITY: line} | {c["column"]: c["value"] for c in own} for (line,), own in Frame(cells).by("line")]
-    return [picture, wide(rows, title, SEVERITY, form=RHO, note=words)]
+    return [picture, wide(rows, title, SEVERITY, form=RHO, note=words)] if picture else None
 
 
 # ---- whose classes are hard?

@@ -1,8 +1,5 @@
-"""Which representations can be trusted, without labels?
+"""Which representations can be trusted, without labels? Train → embed → heads, the truth → scores → their τ with it.
 
-Methods × backbones × pre-training sets × M seeds → train → embed references, training and test images → the truth:
-heads on frozen features, whose members' answers are averaged before they are judged → the scores of every sample of
-references → Kendall's τ of every score with every loss → rows.
 Source: Park, Wang, Ardeshir and Azizan, Quantifying representation reliability, 2024.
 """
 
@@ -17,22 +14,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.analysis.agreement import (
-    CHOSEN,
-    NEIGHBOURS,
-    SCORING,
-    Scored,
-    accuracy_rows,
-    at_least_one,
-    chosen_components,
-    component_rows,
-    ranking_rows,
-    score,
-    some,
-    truth_rows,
-)
+from nescio.analysis import agreement
+from nescio.analysis.agreement import NEIGHBOURS, SCORING, Scored, at_least_one, some
 from nescio.analysis.candidates import equal_members
 from nescio.analysis.downstream import DownstreamLosses, downstream_losses
+from nescio.analysis.ranking import chosen_components
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.options import nested, option
@@ -180,29 +166,24 @@ def check_possible(plan: Plan, work: Work) -> None:
         work.note(*(f"{data}: {note}" for note in source.notes))
         rows = len(datasets.splits(source).train)
         if rows < plan.references:
-            work.note(
-                f"{data} has {rows:,} training images, and all of them are references: samples of references do not "
-                "differ."
-            )
+            few = f"{data} has {rows:,} training images, and all of them are references"
+            work.note(f"{few}: samples of references do not differ.")
         if nearest > (count := min(rows, plan.references)):
             raise BadInput(f"k is {nearest}, but {data} has only {count} references: choose a smaller k.")
         refuse_training(source, plan.backbones, plan.training, rows)
         for target in targets:
-            _check_target(source, datasets.load(target, root), data, target)
+            other = datasets.load(target, root)
+            if other.channels != source.channels:
+                raise BadInput(
+                    f"{target} has images of {other.channels} channel(s), {data} of {source.channels}: a network that "
+                    "learnt from the one cannot look at the other."
+                )
+            if len(other.classes) < 2:
+                raise BadInput(f"{target} has one class only: downstream heads need two or more.")
     for name in plan.methods:
         if methods[name].classifies:
             raise BadInput(f"reliability compares what is learnt without labels, and {name} needs them: omit it.")
         check_views(plan.training, methods[name].views)
-
-
-def _check_target(source: Any, target: Any, data: str, name: str) -> None:
-    if target.channels != source.channels:
-        raise BadInput(
-            f"{name} has images of {target.channels} channel(s), {data} of {source.channels}: a network that learnt "
-            "from the one cannot look at the other."
-        )
-    if len(target.classes) < 2:
-        raise BadInput(f"{name} has one class only: downstream heads need two or more.")
 
 
 # ---- the steps
@@ -217,13 +198,11 @@ def embedding_steps(plan: Plan, trials: Iterable[Trial], root: str | None) -> di
     from nescio.networks.models import trained
     from nescio.predict import EMBEDDINGS, predict_step
 
-    steps = {}
-    for trial in trials:
-        network = trained(trial, root)
-        for images in image_sets(plan, trial.data):
-            step = predict_step(network, images, root=root, keeping=EMBEDDINGS)
-            steps[trial, images] = _titled(step, trial)
-    return steps
+    return {
+        (trial, images): _titled(predict_step(trained(trial, root), images, root=root, keeping=EMBEDDINGS), trial)
+        for trial in trials
+        for images in image_sets(plan, trial.data)
+    }
 
 
 def _titled(step: Step, trial: Trial) -> Step:
@@ -247,13 +226,6 @@ def embed(plan: Plan, work: Work) -> tuple[list[Siblings], Embedded]:
         if len(own.trials) < len(whole.trials):
             work.note(f"{whole.title}: {len(own.trials)} of {len(whole.trials)} members are there.")
     return [own for own in alive if own.trials], steps
-
-
-def at_equal_members(candidates: Sequence[Siblings], work: Work) -> list[Siblings]:
-    """The candidates with as many members each as all that have siblings have; notes where that is fewer."""
-    members, notes = equal_members({own.title: len(own.trials) for own in candidates})
-    work.note(*notes)
-    return [Siblings(own.trials[:members]) for own in candidates]
 
 
 @dataclass(frozen=True)
@@ -314,8 +286,9 @@ def truth_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
 
 
 def _make_truth(part: Part, context: Context, question: Question, dumps: Dumps, tasks: str) -> Files:
-    losses = downstream_losses(_load(dumps["train"], context), _load(dumps["tests"], context), tasks, _place(context))
-    return table(truth_rows(losses, question.facts(context))) | {TRUTH: to_npz(losses.arrays())}
+    train, tests = _load(dumps, context, "train", "tests")
+    losses = downstream_losses(train, tests, tasks, _place(context))
+    return table(agreement.truth_rows(losses, question.facts(context))) | {TRUTH: to_npz(losses.arrays())}
 
 
 def _place(context: Context) -> Any:
@@ -328,10 +301,11 @@ def _place(context: Context) -> Any:
     return np.asarray if device.type == "cpu" else partial(torch.tensor, device=device)
 
 
-def _load(steps: Sequence[Step], context: Context) -> list[Predictions]:
+def _load(dumps: Dumps, context: Context, *roles: str) -> list[list[Predictions]]:
+    """Of each role the embeddings of every member."""
     from nescio.predict import load_dump
 
-    return [load_dump(step, context.store) for step in steps]
+    return [[load_dump(step, context.store) for step in dumps[role]] for role in roles]
 
 
 def accuracy_step(network: Question, plan: Plan, embedded: Embedded) -> Step:
@@ -341,9 +315,9 @@ def accuracy_step(network: Question, plan: Plan, embedded: Embedded) -> Step:
 
 
 def _make_accuracy(part: Part, context: Context, question: Question, dumps: Dumps, k: int) -> Files:
-    (train,), (test,) = (_load(dumps[role], context) for role in ("train", "tests"))
+    (train,), (test,) = _load(dumps, context, "train", "tests")
     facts = question.facts(context) | {"init_seed": question.siblings.first.init_seed}
-    return table(accuracy_rows(train, test, k, facts, _place(context)))
+    return table(agreement.accuracy_rows(train, test, k, facts, _place(context)))
 
 
 def components_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
@@ -357,9 +331,10 @@ def components_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
 def _make_components(
     part: Part, context: Context, question: Question, dumps: Dumps, components: Sequence[int]
 ) -> Files:
-    (refs,) = _load(dumps["refs"], context)
+    ((refs,),) = _load(dumps, context, "refs")
     choice = chosen_components(refs, components, question.distance)
-    return table(component_rows(choice, question.facts(context) | {"condition": question.distance, "n": len(refs)}))
+    facts = question.facts(context) | {"condition": question.distance, "n": len(refs)}
+    return table(agreement.component_rows(choice, facts))
 
 
 def score_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
@@ -376,21 +351,15 @@ def score_step(question: Question, plan: Plan, embedded: Embedded) -> Step:
 def _make_scores(
     part: Part, context: Context, question: Question, dumps: Dumps, plan: Plan, truth: Step, choice: Sequence[Step]
 ) -> Files:
-    rows, reasons, points = score(
-        _load(dumps["refs"], context),
-        _load(dumps["tests"], context),
-        _truth(truth, context.store),
-        plan,
-        question.distance,
-        question.facts(context) | {"sample": question.sample},
-        seeds=[trial.init_seed for trial in question.siblings.trials],
-        components=next((_chosen(step.rows(context.store)[0]) for step in choice), 0),
+    refs, tests = _load(dumps, context, "refs", "tests")
+    losses, facts = _truth(truth, context.store), question.facts(context) | {"sample": question.sample}
+    seeds = [trial.init_seed for trial in question.siblings.trials]
+    counts = [row for step in choice for row in step.rows(context.store)[0]]
+    components = next((int(row["value"]) for row in counts if row["metric"] == agreement.CHOSEN), 0)
+    rows, reasons, points = agreement.score(
+        refs, tests, losses, plan, question.distance, facts, seeds=seeds, components=components
     )
     return table(rows, reasons) | {POINTS: to_npz(points)}
-
-
-def _chosen(rows: Sequence[Row]) -> int:
-    return next(int(row["value"]) for row in rows if row["metric"] == CHOSEN)
 
 
 def _truth(step: Step, store: Store) -> DownstreamLosses:
@@ -412,7 +381,7 @@ def _make_ranking(
     points = [from_npz(step.verified(store) / POINTS) for step in scores]
     of_all = {"method": None, "params": None, "members": None}
     facts = question.facts(context) | of_all | {"sample": question.sample, "condition": question.distance}
-    return table(*ranking_rows(points, [_truth(step, store) for step in truths], facts))
+    return table(*agreement.ranking_rows(points, [_truth(step, store) for step in truths], facts))
 
 
 # ---- older studies
@@ -462,7 +431,9 @@ def reliability(plan: Plan, work: Work) -> None:
     alive, embedded = embed(plan, work)
     networks = [network for question in _questions(alive, plan) for network in question.networks]
     work.evaluate("accuracy", [accuracy_step(network, plan, embedded) for network in networks])
-    questions = _questions(at_equal_members(alive, work), plan)
+    members, notes = equal_members({own.title: len(own.trials) for own in alive})
+    work.note(*notes)
+    questions = _questions([Siblings(own.trials[:members]) for own in alive], plan)
     truths = {truth_step(question, plan, embedded): question for question in questions}
     judged = work.evaluate("heads", truths)
     questions = [

@@ -1,13 +1,9 @@
-"""The tables and figures of Park et al. 2024, each a named report, and the page that holds them.
-
-A candidate is one method on one backbone; a setting is pre-training data → target.
-"""
+"""The tables and figures of Park et al. 2024: a candidate is a method on a backbone, a setting its data → target."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -19,11 +15,12 @@ from nescio.measures.siblings import SCORES
 from nescio.protocols.base import registry
 from nescio.protocols.reliability import NAME
 from nescio.report.blocks import Block, Figure, Made, SectionParts, Story, fold_tables
-from nescio.report.charts import heat_block, level_points, levels_figure
+from nescio.report.charts import heat_block, levels_block
 from nescio.report.frame import Frame
 from nescio.report.named import report
+from nescio.report.representations import likelihood_table
 from nescio.report.studies import Study, story_of
-from nescio.report.tables import COUNT, Cell, Column, Head, Table, decimals, table
+from nescio.report.tables import COUNT, Column, Head, Table, decimals, table
 from nescio.report.words import ARROWS, count, data_name, legend, number, plural
 from nescio.rows import Row
 
@@ -101,31 +98,23 @@ def score_word(measure: str) -> str:
 
 
 def correlations(
-    means: Frame,
-    title: str,
-    *,
-    losses: Sequence[str] = LOSSES,
-    metric: str = "kendall",
-    note: str = SAMPLES,
-    around: bool = True,
+    means: Frame, title: str, losses: Sequence[str] = LOSSES, metric: str = "kendall", **look: Any
 ) -> list[Table]:
     """One table per backbone: method and score against settings and losses; the best of a method's column is bold."""
     names = {f"{metric}_{loss}": loss for loss in losses}
     shown, tables = means.where(metric=tuple(names)), list[Table]()
     methods = shown.values("method")
     shown = shown.sort(lambda row: methods.index(row["method"]), lambda row: ORDER.index(row["measure"]))
-    lines = (Column("method", word=method_word), Column("measure", "score", score_word, keep=True))
+    lines = [Column("method", word=method_word)] if any(methods) else []
+    lines.append(Column("measure", "score", score_word, keep=True))
+    look = {"note": SAMPLES, "within": ("method",)} | look
     for (backbone,), own in shown.by("backbone"):
         heads = [
             Head(f"{setting} {loss}", where={"setting": setting, "metric": name}, better="higher", form=decimals(4))
             for setting in means.where(backbone=backbone).values("setting")
             for name, loss in names.items()
         ]
-        labels = lines if any(methods) else lines[1:]
-        within = ("method",)
-        tables.append(
-            table(own, f"{title}, {backbone}", lines=labels, heads=heads, note=note, within=within, around=around)
-        )
+        tables.append(table(own, f"{title}, {backbone}", lines=lines, heads=heads, **look))
     return tables
 
 
@@ -192,16 +181,16 @@ def sweep_blocks(candidates: Sequence[Frame], over: str, figure: str) -> list[Bl
     key = figure.lower().replace("ure ", "")
     lines = (Column("measure", "score", score_word),)
     for place, rows in enumerate(candidates):
-        title, curves = rows.one("candidate"), dict[str, dict[str, float]]()
-        for row in rows:
-            curves.setdefault(score_word(row["measure"]), {})[str(row["size"])] = row["value"]
-        chart = partial(levels_figure, curves, TAU_AXIS, guide=0.0)
-        points = level_points(curves, "score", over, TAU_AXIS)
-        figures.append(Figure(f"{key}-{over.lower()}{place}", title, words, chart, points))
+        title, own = rows.one("candidate"), f"{key}-{over.lower()}{place}"
+        curves = {
+            score_word(measure): {str(row["size"]): row["value"] for row in line}
+            for (measure,), line in rows.by("measure")
+        }
+        figures.append(levels_block(own, title, words, curves, ("score", over, TAU_AXIS), guide=0.0))
         sizes = sorted(rows.values("size"))
         heads = [Head(f"{over} = {size}", where={"size": size}, form=decimals(4)) for size in sizes]
-        numbered = f"{title} ({figure})"
-        tables.append(table(rows, numbered, lines=lines, heads=heads, note=note, mark="none", around=False))
+        title = f"{title} ({figure})"
+        tables.append(table(rows, title, lines=lines, heads=heads, note=note, mark="none", around=False))
     return [*figures, *tables]
 
 
@@ -238,15 +227,8 @@ def components(frame: Frame) -> list[Block]:
         row | {"best": row["level"] == chosen[row["candidate"], row["condition"]]}
         for row in swept_rows.where(metric=HELD_OUT)
     ]
-    heads = [Head(f"C = {size:g}", where={"level": size}) for size in sorted({row["level"] for row in rows})]
-    note = (
-        "Mean log-likelihood of references under a mixture that has not seen them, of the first network of each "
-        "candidate; bold is the fewest components within one standard error of the best, which LL has"
-    )
-    lines = ("candidate", Column("condition", "distance"))
-    title = "How likely unseen references are"
-    likely = table(rows, title, lines=lines, heads=heads, note=note, mark="none", form=decimals(2))
-    return [*([likely] if likely else []), *sweep_blocks(sweeps(frame, COMPONENTS), COMPONENTS, "Components")]
+    likely = [likelihood_table(rows, ("candidate", Column("condition", "distance")))] if rows else []
+    return [*likely, *sweep_blocks(sweeps(frame, COMPONENTS), COMPONENTS, "Components")]
 
 
 # ---- what a first reader wants to know
@@ -342,25 +324,19 @@ def choices(frame: Frame) -> Table:
     """Which method each score would take by its mean over test images, against the best by mean Brier score (§4.3)."""
     labelled = with_settings(frame).where(measure=None, metric=USUAL).with_column("measure", lambda row: TRUTH)
     means = over_samples(frame.where(metric="mean", condition=swept(frame)))
-    taken: dict[str, dict[str, str]] = {}  # setting and backbone → score → method
+    words = {TRUTH: TRUTH} | {name: score_word(name) for name in SCORES}
+    rows: list[Row] = []
     for (setting, backbone), truth in labelled.by("setting", "backbone"):
-        if len(truth) > 1:
-            rows = [*truth, *means.where(setting=setting, backbone=backbone)]
-            choice = {
-                name: min(own, key=lambda row: row["value"])["method"] for (name,), own in Frame(rows).by("measure")
-            }
-            taken[f"{setting}, {backbone}"] = choice
-
-    def cell(head: str, name: str) -> Cell | None:
-        method = taken[head].get(name)
-        best = name != TRUTH and method == taken[head][TRUTH]
-        return None if method is None else Cell(text=method_word(method), best=best)
-
-    names = [name for name in (TRUTH, *SCORES) if any(name in choice for choice in taken.values())]
-    words = {name: score_word(name) if name in SCORES else name for name in names}
-    lines = tuple(((words[name],), tuple(cell(head, name) for head in taken)) for name in names)
+        every = Frame([*truth, *means.where(setting=setting, backbone=backbone, measure=tuple(words))])
+        taken = {name: min(own, key=lambda row: row["value"])["method"] for (name,), own in every.by("measure")}
+        for name, method in taken.items() if len(truth) > 1 else ():
+            line = {"by": name, "of": f"{setting}, {backbone}", "text": method_word(method)}
+            rows.append(line | {"best": name != TRUTH and method == taken[TRUTH]})
+    shown = Frame(rows).sort(lambda row: list(words).index(row["by"]))
+    heads = [Head(name, "text", where={"of": name}) for name in shown.values("of")]
     note = "The method with the best mean over test images; bold where a score, without labels, takes it as well"
-    return Table("Which method each score would take", ("by",), tuple(taken), lines, note)
+    lines = (Column("by", word=words.__getitem__),)
+    return table(shown, "Which method each score would take", lines=lines, heads=heads, note=note)
 
 
 @report("reliability/heat", needs="two scores or more")
@@ -392,13 +368,17 @@ def first_look(study: Study) -> list[Table]:
     ]
 
 
+def learnt(frame: Frame) -> str:
+    """The pre-training data."""
+    return ", ".join(dict.fromkeys(map(data_name, frame.values("dataset"))))
+
+
 def lead(frame: Frame) -> list[str]:
     """What was done and what came out, in plain sentences."""
     methods = frame.where(metric=f"kendall_{USUAL}").values("method")
     members = sorted(frame.where(measure=None, metric=USUAL).values("members"), reverse=True)
-    data = ", ".join(dict.fromkeys(map(data_name, frame.values("dataset"))))
     networks = " or ".join(map(count, members))
-    sentences = [f"{plural(len(methods), 'method')} learnt {data} without labels, {networks} networks each."]
+    sentences = [f"{plural(len(methods), 'method')} learnt {learnt(frame)} without labels, {networks} networks each."]
     of_score = taus(frame, swept(frame))
     means = {measure: fmean(values) for measure, values in of_score.items()}
     if "nc" in means:
@@ -419,23 +399,22 @@ def story(study: Study) -> Story:
     """The page of a study of representations."""
     frame, plan = study.frame, study.plan
     fixed = f"NC looks at the {plan['k']} nearest of {plan['references']:,} references." if "k" in plan else ""
-    single = [*table_8(frame), *table_9(frame)]
     distance = [robustness(frame), *table_5(frame), *table_7(frame)]
-    choice = [choices(frame), *table_3(frame)]
+    single = [*table_8(frame), *table_9(frame)]
     sections: list[SectionParts] = [
         ("How good?", WORTH, [downstream(frame)]),
         ("Which score?", WHICH, [summary(frame), heat(frame)]),
         ("In distribution", "On the data they learnt from (Tables 1 and 4)", table_4(frame)),
         ("Transfer", "On other data (Tables 2 and 6)", table_6(frame)),
-        ("Choice", "Which method should one take? (Table 3)", choice),
+        ("Choice", "Which method should one take? (Table 3)", [choices(frame), *table_3(frame)]),
         ("Distance", "Does the distance matter? (Tables 5 and 7)", distance),
         ("One network", "The reliability of single networks (Tables 8 and 9)", single),
         ("Networks", "How many networks? (Figures 2 and 4)", _few_figures(fig_4(frame)), fixed),
         ("Neighbours", "How many neighbours? (Figures 2 and 5)", _few_figures(fig_5(frame))),
         ("Components", "How many components has a mixture?", _few_figures(components(frame))),
     ]
-    learnt = ", ".join(dict.fromkeys(map(data_name, frame.values("dataset"))))
-    return story_of(study, f"{learnt}: which representations can be trusted?", lead(frame), sections, command=command)
+    title = f"{learnt(frame)}: which representations can be trusted?"
+    return story_of(study, title, lead(frame), sections, command=command)
 
 
 def _few_figures(blocks: Sequence[Block]) -> list[Block]:

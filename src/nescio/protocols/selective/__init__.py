@@ -1,9 +1,4 @@
-"""Which pretrained models know when they are wrong? Selective prediction over dumps of many models (Galil et al. 2023).
-
-One dump per model → temperature fitted on a stratified tenth of its rows (5,000 of 50,000) → raw and calibrated answers
-judged on the same other rows, ranked by the largest probability, by entropy, and by the entropy of MC-dropout's mean →
-rows. Protocol `selective.reports` compares the models.
-"""
+"""Which pretrained models know when they are wrong? Selective prediction over dumps of models (Galil et al. 2023)."""
 
 from __future__ import annotations
 
@@ -25,6 +20,7 @@ from nescio.measures import summary
 from nescio.options import argument, option
 from nescio.predictions import Predictions
 from nescio.predictions.entries import ModelDump, check_comparable, dumps_of
+from nescio.predictions.subset import most_note
 from nescio.protocols.base import protocol
 from nescio.protocols.pretrained import ModelRows
 from nescio.rows import Row
@@ -63,7 +59,8 @@ class Plan(Checked):
     )
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty, comma-separated")
     fit_rows: int = option(5000, "most rows that fit a temperature; never more than a tenth")
-    seed: int = option(0, "of the division into those rows and the others")
+    limit: int | None = option(None, "a random part of so many rows of every model", metavar="N", unset="all")
+    seed: int = option(0, "of the division into those rows and the others, and of --limit")
     accuracies: tuple[float, ...] = (0.90, 0.95, 0.99)  # of the coverage under an accuracy constraint (SAC)
     risks: tuple[float, ...] = (0.5, 0.8)  # coverages whose selective risk has a row of its own
     over: tuple[float, ...] = metrics.TENTHS  # coverages of AURC_C
@@ -72,6 +69,8 @@ class Plan(Checked):
     def check(self) -> None:
         if self.fit_rows < FEWEST:
             raise BadInput(f"A temperature is fitted on at least {FEWEST} rows, not {self.fit_rows}.")
+        if self.limit is not None and self.limit < 1:
+            raise BadInput(f"--limit must be at least 1, not {self.limit}.")
         for name in self.measures:
             if name not in MEASURES:
                 raise BadInput(f"There is no measure named {name!r} here. There are: {', '.join(MEASURES)}.")
@@ -122,7 +121,10 @@ def selective(plan: Plan, work: Work) -> None:
     from nescio.networks.published import with_facts
 
     data = absolute(plan.data) if plan.data else None
-    judge(plan, with_facts(dumps_of(plan.files, work.store, data), plan.facts), work)
+    models = with_facts(dumps_of(plan.files, work.store, data), plan.facts)
+    if plan.limit is not None:
+        work.note(most_note(plan.limit, plan.seed))
+    judge(plan, [model.limited(plan.limit, plan.seed) for model in models], work)
 
 
 def judge(plan: Plan, models: Sequence[ModelDump], work: Work) -> None:
@@ -134,7 +136,7 @@ def judge(plan: Plan, models: Sequence[ModelDump], work: Work) -> None:
 def _step(plan: Plan, model: ModelDump) -> Step:
     facts = {name: model.number(name) for name in ("params", *FACTS)}
     recipe = {"kind": "model", "model": model.model, "data": model.data, "facts": facts, **plan.judging}
-    return evaluation(NAME, VERSION, model.model, recipe, (model.key,), partial(_make, plan=plan, model=model))
+    return evaluation(NAME, VERSION, model.model, recipe, (model.rows_key,), partial(_make, plan=plan, model=model))
 
 
 def _make(part: Part, context: Context, plan: Plan, model: ModelDump) -> Files:

@@ -23,6 +23,7 @@ from nescio.rows import Row
 EXAMPLE = 1000  # rows of the examples: every share in them is a whole number of rows
 CONSTANT = {"model A": 0.9, "model B": 0.5}  # error rates of two models that are always equally sure (appendix C)
 RANKING = ("auroc", "sac@0.96", "aurc", "e_aurc")
+SHOWN = ("accuracy", *RANKING, "nll", "brier", "ece")
 Curve = tuple[Any, Any]  # coverages, risks
 
 
@@ -38,10 +39,8 @@ def investment(_: Frame | None = None) -> Table:
         top = np.where(right, sure, unsure)
         probs = np.stack([top, (1 - top) / 2, (1 - top) / 2], axis=1)
         answers, ranked = metrics.answers(probs, np.where(right, 0, 1)), metrics.Ranking(1 - top, ~right)
-        prepared = (
-            {"accuracy": answers} | dict.fromkeys(RANKING, ranked) | dict.fromkeys(("nll", "brier", "ece"), answers)
-        )
-        rows.append({"model": name} | {label(metric): wanted_metric(metric)(data) for metric, data in prepared.items()})
+        values = {metric: wanted_metric(metric)(ranked if metric in RANKING else answers) for metric in SHOWN}
+        rows.append({"model": name} | {label(metric): value for metric, value in values.items()})
     note = (
         f"{EXAMPLE:,} rows, three classes. Model B knows exactly when it is wrong: AUROC, SAC and E-AURC see it, the "
         "others prefer model A. The paper prints 0.12 for model B's AURC, which no definition gives"
@@ -92,13 +91,12 @@ def constant_figure(_: Frame | None = None, *, name: str, best: bool, title: str
 
 def curves_block(name: str, title: str, words: str, curves: Mapping[str, Curve]) -> Figure:
     """Risk–coverage curves of models over one another, and their points for a table."""
-    plain = {model: (list(map(float, at)), list(map(float, risk))) for model, (at, risk) in curves.items()}
     points: list[Row] = [
-        {"model": model, KEPT: coverage, WRONG: risk}
-        for model, curve in plain.items()
+        {"model": model, KEPT: float(coverage), WRONG: float(risk)}
+        for model, curve in curves.items()
         for coverage, risk in zip(*curve, strict=True)
     ]
-    shown = {model: {USUAL: curve} for model, curve in plain.items()}
+    shown = {model: {USUAL: curve} for model, curve in curves.items()}
     return Figure(name, title, words, lambda: models_figure(shown, USUAL), points)
 
 

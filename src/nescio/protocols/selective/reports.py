@@ -1,8 +1,4 @@
-"""The tables and figures of Galil et al. 2023 about in-distribution answers, each a named report on rows.
-
-Reports have the paper's names (`selective/table1`, `selective/fig5`) beside a few of our own (`models`, `regimes`,
-`pareto` …); the page holds all but the worked examples, and `nescio report ROWS --only fig5,table1` writes some.
-"""
+"""The tables and figures of Galil et al. 2023 about in-distribution answers by their names there, and a few of ours."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from statistics import fmean, median
 
 from nescio.analysis.answers import MC_DROPOUT
 from nescio.networks import families, regimes
@@ -78,10 +75,7 @@ def scores(frame: Frame, most: int | None = None) -> Table:
         "right ↑": (models.get("accuracy"), f"{images_of(frame, 'accuracy'):,} images each. Right: answers that are"),
         "notices ↑": (auroc, NOTICES),
         "ECE ↓": (models.get("ece"), "ECE: how far what it claims is from what it keeps"),
-        "ECE, T ↓": (
-            models.get("ece", calibrated=True),
-            f"T: after a temperature, fitted on {fit:,} others",
-        ),
+        "ECE, T ↓": (models.get("ece", calibrated=True), f"T: after a temperature, fitted on {fit:,} others"),
         f"keeps@{100 * common:g} ↑": (keeps(models, common), ""),
         f"keeps@{100 * strict:g} ↑": (keeps(models, strict), KEEPS),
         "params": (models.params, ""),
@@ -154,10 +148,10 @@ def improvements(models: Models) -> Frame:
     regimes, temperature scaling and MC-dropout (AUROC only) against the same model's plain softmax.
     """
     auroc, ece, dropout = models.get("auroc", USUAL), models.get("ece"), models.get("auroc", MC_DROPOUT)
-    changes: list[tuple[str, Mapping[str, str], Values, Values]] = []
-    for regime, others in pretrained.counterparts(models.sizes).items():
-        before = [pretrained.of_others(values, others) for values in (auroc, ece)]
-        changes.append((regime, others, gains(auroc, before[0]), gains(ece, before[1], lower=True)))
+    changes: list[tuple[str, Mapping[str, str], Values, Values]] = [
+        (regime, others, pretrained.gains_over(auroc, others), pretrained.gains_over(ece, others, lower=True))
+        for regime, others in pretrained.counterparts(models.sizes).items()
+    ]
     scaled = dict.fromkeys(models.get("temperature", calibrated=True), "itself, uncalibrated")
     aurocs, eces = models.get("auroc", USUAL, True), models.get("ece", calibrated=True)
     changes.append((TEMPERATURE, scaled, gains(aurocs, auroc), gains(eces, ece, lower=True)))
@@ -196,14 +190,14 @@ def _change_table(
     title: str, corner: str, parts: Mapping[str, Frame], note: str, warmth: Values | None = None
 ) -> Table:
     """Improvements in parts; with the `warmth` of models also how they go with it."""
-    rows: list[Row] = []
-    for name, own in parts.items():
-        line: Row = {corner: name, "models": len(own)}
+    rows = [{corner: name, "models": len(own)} for name, own in parts.items() if own]
+    for line in rows:
         for metric, word in METRICS.items():
-            gained = _gained(own, metric)
-            line |= pretrained.summed_up(list(gained.values()), f"{word} ")
+            if gained := _gained(parts[str(line[corner])], metric):
+                values = list(gained.values())
+                line |= {f"{word} mean": fmean(values), f"{word} median": median(values)}
+                line |= {f"{word} better": fmean(value > 0 for value in values)}
             line |= {f"{word} ρ with T": pretrained.correlation(warmth, gained)} if warmth else {}
-        rows += [line] if own else []
     forms: dict[str, Writer] = {f"{word} better": percents(0) for word in METRICS.values()}
     forms |= {f"{word} ρ with T": pretrained.RHO for word in METRICS.values()}
     return wide(rows, title, corner, form=pretrained.CHANGE, forms=forms, note=note, changes=True)

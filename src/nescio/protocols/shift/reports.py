@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Sequence
-from functools import partial
 from statistics import fmean, stdev
 from typing import Any
 
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
 from nescio.protocols.base import registry
-from nescio.report.blocks import Choice, Figure, Gallery, Made, Panel, SectionParts, Story
-from nescio.report.charts import heat_figure, level_points, levels_figure
+from nescio.report.blocks import Choice, Gallery, Made, Panel, SectionParts, Story, flat
+from nescio.report.charts import heat_block, levels_block
 from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study, story_of
@@ -150,9 +149,8 @@ def panels(frame: Frame, key: str, title: str, *names: str) -> list[Panel]:
     made = []
     for metric in names:
         if lines := curves(frame, metric):
-            points = level_points(lines, "line", "severity", bare(metric))
-            chart = partial(levels_figure, lines, bare(metric))
-            made.append(Figure(f"{key}-{metric}", f"{bare(metric)}, {title}", words, chart, points))
+            own, about = f"{key}-{metric}", f"{bare(metric)}, {title}"
+            made.append(levels_block(own, about, words, lines, ("line", "severity", bare(metric))))
     return [Panel(made)] if made else []
 
 
@@ -177,8 +175,8 @@ def every_corruption(frame: Frame) -> Made:
     ]
     words = "Clean images and all severities together. More colour is better; none is chance or worse."
     names = ("line", "corruption", "runs")
-    heat = Figure("heat", "rAULC on every corruption", words, lambda: heat_figure(cells, "rAULC", 0.0, names), cells)
-    return [heat, Choice("Corruption", options)]
+    heat = heat_block("heat", "rAULC on every corruption", words, cells, "rAULC", 0.0, names)
+    return flat([heat, Choice("Corruption", options)])
 
 
 def by_shift(frame: Frame, own: Frame, key: str, *names: str) -> dict[str, list[Panel]]:

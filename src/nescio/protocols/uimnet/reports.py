@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
 from nescio.analysis.selection import best_trials
 from nescio.protocols.base import registry
-from nescio.protocols.pretrained import correlation
+from nescio.protocols.uimnet import NAME, TRIAL
 from nescio.report.blocks import Choice, Figure, SectionParts, Story
 from nescio.report.charts import cloud_figure, dots_figure, heat_block
 from nescio.report.frame import Frame
@@ -23,17 +24,13 @@ OUT_OF_DISTRIBUTION = ("auroc", "in_as_in", "out_as_out")
 SHOWN = IN_DISTRIBUTION + OUT_OF_DISTRIBUTION
 # AUROC on test rows is another question (right versus wrong): here it is in versus out
 SPLIT = dict.fromkeys(SHOWN, "test") | {"auroc": "out", "out_as_out": "out"}
-NAMES = {"accuracy": "ACC@1 ↑", "accuracy@5": "ACC@5 ↑", "nll": "NLL ↓", "ece": "ECE ↓"} | {
-    "auroc": "AUC ↑",
-    "in_as_in": "InAsIn ↑",
-    "out_as_out": "OutAsOut ↑",
-}
+NAMES = {"accuracy": "ACC@1 ↑", "accuracy@5": "ACC@5 ↑", "nll": "NLL ↓", "ece": "ECE ↓", "auroc": "AUC ↑"}
+NAMES |= {"in_as_in": "InAsIn ↑", "out_as_out": "OutAsOut ↑"}
+NEW = "rows about classes that are out of distribution"  # what reports need
 MODEL = ("backbone", "method", "members", "calibrated", "spectral")
 LINE = (*MODEL, "measure", "metric")
 DEFAULT_MEASURE = "entropy"  # of the paper's Table 3
 ORACLE = "oracle"
-DEFAULTS = "defaults"  # the hyper-parameters of trial 0
-TRIAL = "trial"  # condition of rows about one trained network, before selection
 NLL, AUC = "validation NLL", "AUC of new versus known"
 LABELS = (
     Column("method", "algorithm"),
@@ -53,12 +50,16 @@ ABLATIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
 # ---- rows
 
 
+def evaluated(frame: Frame) -> Frame:
+    """The rows of metrics on the splits that the paper takes them on."""
+    return Frame(row for row in frame if row["split"] == SPLIT.get(row["metric"]))
+
+
 def means(frame: Frame) -> Frame:
     """Mean and standard deviation over data seeds of every line; what is averaged already stays as it is."""
     if "spread" in (frame.rows or ({},))[0]:
         return frame
-    own = Frame(row for row in frame.where(condition=None, group=None) if row["split"] == SPLIT.get(row["metric"]))
-    return own.summarise(LINE, over=["data_seed"])
+    return evaluated(frame.where(condition=None, group=None)).summarise(LINE, over=["data_seed"])
 
 
 def measures_of(frame: Frame) -> list[str]:
@@ -77,9 +78,14 @@ def ordered(frame: Frame, column: str) -> Frame:
     return frame.sort(lambda row: best.get(row[column], 0.0))
 
 
+def with_first_measure(frame: Frame) -> Frame:
+    """The lines of all methods but the oracle, by the first measure."""
+    return means(frame).without(method=ORACLE).where(measure=(None, first_measure(frame)))
+
+
 def first_lines(frame: Frame) -> Frame:
     """Calibrated single networks of the first backbone, without spectral norm where that was tried."""
-    lines = means(frame).without(method=ORACLE).where(measure=(None, first_measure(frame)))
+    lines = with_first_measure(frame)
     first: dict[str, Callable[[list[Any]], Any]] = {"backbone": lambda values: values[0], "calibrated": max}
     first |= dict.fromkeys(("members", "spectral"), lambda values: min(values, key=lambda value: value or 0))
     for name, choose in first.items():
@@ -98,43 +104,32 @@ def table_2(frame: Frame) -> list[Table]:
     return [_lines(f"In-distribution results, {name}", part, IN_DISTRIBUTION) for (name,), part in own.by("backbone")]
 
 
-@report("uimnet/table3", needs="rows about classes that are out of distribution")
+@report("uimnet/table3", needs=NEW)
 def table_3(frame: Frame) -> Choice:
     """Out-of-distribution results (UIMNET Table 3), one table per measure, and the oracle that has seen both sides."""
-    return Choice("Measure of uncertainty", {name: _outside(frame, name) for name in measures_of(frame)})
+    tables: dict[str, list[Table]] = {measure: [] for measure in measures_of(frame)}
+    for measure, made in tables.items():
+        for (backbone,), own in means(frame).where(measure=(measure, ORACLE)).by("backbone"):
+            if own.without(method=ORACLE):
+                title = f"Out-of-distribution results, {backbone}, measure {measure}"
+                made.append(_lines(title, own, OUT_OF_DISTRIBUTION))
+    return Choice("Measure of uncertainty", tables)
 
 
-def _outside(frame: Frame, measure: str) -> list[Table]:
-    own = means(frame).where(measure=(measure, ORACLE))
-    return [
-        _lines(f"Out-of-distribution results, {name}, measure {measure}", part, OUT_OF_DISTRIBUTION)
-        for (name,), part in own.by("backbone")
-        if part.without(method=ORACLE)
-    ]
-
-
-def _lines(title: str, frame: Frame, shown: Iterable[str]) -> Table:
+def _lines(title: str, frame: Frame, shown: Sequence[str]) -> Table:
     """Lines × metrics with mean ± standard deviation; the oracle stands last and is never the best."""
-    methods = frame.without(method=ORACLE).values("method")
-    own = frame.without(method=ORACLE).sort(
-        lambda row: methods.index(row["method"]), "members", "calibrated", lambda row: row["spectral"] or 0
-    )
-    nothing = dict.fromkeys(("members", "calibrated", "spectral"))
-    oracle = [row | nothing for row in frame.where(method=ORACLE)]
+    own, n = frame.without(method=ORACLE), max(frame.column("n"))
+    methods, nothing = own.values("method"), dict.fromkeys(("members", "calibrated", "spectral"))
+    own = own.sort(lambda row: methods.index(row["method"]), "members", "calibrated", lambda row: row["spectral"] or 0)
     return table(
-        [*own, *oracle],
+        [*own, *(row | nothing for row in frame.where(method=ORACLE))],
         title,
         lines=LABELS,
         heads=metrics(*shown, titles=NAMES),
         form=decimals(3),
         ranked=lambda row: row["method"] != ORACLE,
-        note=_seeds(frame),
+        note=f"Mean ± standard deviation over {n} data seeds" if n > 1 else "One data seed: no spread to show",
     )
-
-
-def _seeds(frame: Frame) -> str:
-    n = max(frame.column("n"), default=0)
-    return f"Mean ± standard deviation over {n} data seeds" if n > 1 else "One data seed: no spread to show"
 
 
 # ---- what a first reader wants to know
@@ -152,8 +147,7 @@ def look(frame: Frame) -> Table:
         f"{measure} that 95 % of known ones stay below"
     )
     heads = [Head(title, where={"metric": metric}) for metric, title in titles.items()]
-    title = "Does each method know what it does not know?"
-    lines = ordered(first_lines(frame), "method")
+    title, lines = "Does each method know what it does not know?", ordered(first_lines(frame), "method")
     return table(lines, title, lines=("method",), heads=heads, form=percents(), around=False, note=note)
 
 
@@ -166,11 +160,10 @@ def search(frame: Frame) -> Table | None:
     rows: list[Row] = []
     for names, (selected,) in best_trials(trials, 1).items():
         line = dict(zip(("method", "backbone", "spectral"), names, strict=True))
-        own = trials.where(**line)
-        choices = {DEFAULTS: own.where(trial=0), f"selected (trial {selected})": own.where(trial=selected)}
+        own = evaluated(trials.where(**line))
+        choices = {"defaults": own.where(trial=0), f"selected (trial {selected})": own.where(trial=selected)}
         for network, part in (choices | {"all trials": own}).items():
-            evaluated = [row for row in part if row["split"] == SPLIT.get(row["metric"])]
-            rows += [line | {"network": network} | row for row in Frame(evaluated).summarise(["metric"])]
+            rows += [line | {"network": network} | row for row in part.summarise(["metric"])]
     note = (
         "Uncalibrated single networks, AUC with entropy. The selected trial has the lowest validation NLL. Mean ± "
         "standard deviation over data seeds; of all trials over data seeds and trials: methods that differ by less may "
@@ -181,26 +174,20 @@ def search(frame: Frame) -> Table | None:
     return table(rows, "What the search changed", lines=lines, heads=heads, form=decimals(3), mark="none", note=note)
 
 
-@report("uimnet/ranking", needs="rows about classes that are out of distribution")
+@report("uimnet/ranking", needs=NEW)
 def ranking(frame: Frame) -> Table:
     """Measures by their mean AUC over all methods, ensembles and ablations (UIMNET §8)."""
-    own = means(frame).where(metric=OUT_OF_DISTRIBUTION, measure=lambda name: name not in (None, ORACLE))
-    return table(
-        ordered(own.summarise(["measure", "metric"]), "measure"),
-        "Which measure notices new classes best?",
-        heads=metrics(*OUT_OF_DISTRIBUTION, titles=NAMES),
-        form=decimals(3),
-        around=False,
-        note="Mean over methods, ensembles and ablations; a measure that not every method has, over those that have it",
-    )
+    own = means(frame).where(metric=OUT_OF_DISTRIBUTION, measure=tuple(measures_of(frame)))
+    rows = ordered(own.summarise(["measure", "metric"]), "measure")
+    title, heads = "Which measure notices new classes best?", metrics(*OUT_OF_DISTRIBUTION, titles=NAMES)
+    note = "Mean over methods, ensembles and ablations; a measure that not every method has, over those that have it"
+    return table(rows, title, heads=heads, form=decimals(3), around=False, note=note)
 
 
 @report("uimnet/effects", needs="two values of calibration, spectral norm, model size or ensemble size")
 def effects(frame: Frame) -> Table:
     """Mean relative change of every metric from each ablation, all else equal (UIMNET §8)."""
-    measure = first_measure(frame)
-    own = means(frame).without(method=ORACLE).where(measure=(None, measure))
-    rows: list[Row] = []
+    own, rows = with_first_measure(frame), list[Row]()
     for name, (column, called) in ABLATIONS.items():
         values = own.values(column)
         if column != "backbone":  # backbones stand from small to large, as the plan names them
@@ -211,56 +198,50 @@ def effects(frame: Frame) -> Table:
                 changes = _changes(part, column, values[0], values[-1])
                 rows += [{"change": change, "metric": metric, "value": fmean(changes)}] if changes else []
     note = (
-        f"Mean relative change over methods and all else that was tried, out-of-distribution metrics with {measure}; "
-        "bold is a change for the better"
+        "Mean relative change over methods and all else that was tried, out-of-distribution metrics with "
+        f"{first_measure(frame)}; bold is a change for the better"
     )
-    heads = metrics(*SHOWN, titles=NAMES)
-    form = percents(sign=True)
+    heads, form = metrics(*SHOWN, titles=NAMES), percents(sign=True)
     return table(rows, "What helps?", lines=("change",), heads=heads, form=form, mark="change", note=note)
 
 
 def _changes(frame: Frame, column: str, before: Any, after: Any) -> list[float]:
     """(after − before) / |before| of every pair of lines that differ in this column only."""
     rest = [name for name in LINE if name != column]
-    first = {key: own.one() for key, own in frame.where(**{column: before}).by(*rest)}
-    last = {key: own.one() for key, own in frame.where(**{column: after}).by(*rest)}
+    first, last = ({key: own.one() for key, own in frame.where(**{column: side}).by(*rest)} for side in (before, after))
     return [(last[key] - value) / abs(value) for key, value in first.items() if key in last and value]
 
 
 # ---- figures
 
 
-@report("uimnet/methods", needs="rows about classes that are out of distribution")
+@report("uimnet/methods", needs=NEW)
 def methods(frame: Frame) -> Figure | None:
     """AUC of each method's single network and ensemble, as in the first table; and the oracle's."""
-    points, guide = dots(frame)
-    if not points:
+    first = ordered(first_lines(frame).where(metric="auroc"), "method")
+    if not first:
         return None
-    words = "Dots are means over data seeds; a line joins a method's single network and its ensemble." + (
-        " The dashed line is a network that was trained on both sides." if guide else ""
-    )
-    title = "How often each method is less sure of the new image"
-    axis = "tells new from known"
+    alike = {name: first.one(name) for name in ("backbone", "calibrated", "spectral", "measure", "metric")}
+    order = {method: place for place, method in enumerate(first.values("method"))}
+    own = means(frame).without(method=ORACLE).where(**alike)
+    points = [
+        {"name": row["method"], "value": row["value"], "spread": row["spread"]}
+        | {"kind": "one network" if row["members"] == 1 else f"ensemble of {row['members']}"}
+        for row in own.sort("members", lambda row: order.get(row["method"], len(order)))
+    ]
+    oracle = oracle_mean(frame)
+    guide = (ORACLE, oracle) if oracle else None
+    words = "Dots are means over data seeds; a line joins a method's single network and its ensemble."
+    words += " The dashed line is a network that was trained on both sides." if guide else ""
+    title, axis = "How often each method is less sure of the new image", "tells new from known"
     shown = [{"method": p["name"], "as": p["kind"], axis: p["value"], "spread": p["spread"]} for p in points]
     return Figure("methods", title, words, lambda: dots_figure(points, axis, guide), shown)
 
 
-def dots(frame: Frame) -> tuple[list[Row], tuple[str, float] | None]:
-    """The points of that figure, and the oracle's mean."""
-    first = first_lines(frame).where(metric="auroc")
-    if not first:
-        return [], None
-    alike = {name: first.one(name) for name in ("backbone", "calibrated", "spectral", "measure", "metric")}
-    order = ordered(first, "method").values("method")
-    own = means(frame).without(method=ORACLE).where(**alike)
-    own = own.sort("members", lambda row: order.index(row["method"]) if row["method"] in order else len(order))
-    points = [
-        {"name": row["method"], "value": row["value"], "spread": row["spread"]}
-        | {"kind": "one network" if row["members"] == 1 else f"ensemble of {row['members']}"}
-        for row in own
-    ]
+def oracle_mean(frame: Frame) -> float | None:
+    """The oracle's AUC."""
     oracle = means(frame).where(method=ORACLE, metric="auroc")
-    return points, (ORACLE, oracle.mean()) if oracle else None
+    return oracle.mean() if oracle else None
 
 
 @report("uimnet/heat", needs="two methods or two measures")
@@ -291,9 +272,9 @@ def networks(frame: Frame) -> Figure | None:
     log = min(values) > 0 and max(values) > 20 * min(values)
     tips = {"name": "method", "about": "network"}
     shown = [{tips.get(key, key): value for key, value in point.items()} for point in points]
-    title = "Every trained network"
     words = "One point per network, uncalibrated, with entropy. Click on a name to see it alone."
-    return Figure("networks", title, words, lambda: cloud_figure(points, NLL, AUC, tips=tips, log=log), shown)
+    chart = partial(cloud_figure, points, NLL, AUC, tips=tips, log=log)
+    return Figure("networks", "Every trained network", words, chart, shown)
 
 
 def nll_against_auc(frame: Frame) -> list[Row]:
@@ -309,11 +290,10 @@ def nll_against_auc(frame: Frame) -> list[Row]:
     return sorted(points, key=lambda point: (str(point["name"]), point["about"]))
 
 
-def agreement(points: list[Row]) -> str:
-    """How the order by validation NLL and the order by AUC agree."""
-    nll, auc = ({str(place): point[axis] for place, point in enumerate(points)} for axis in (NLL, AUC))
-    rho = correlation({place: -value for place, value in nll.items()}, auc)
-    if rho is None:
+def agreement(frame: Frame) -> str:
+    """How the order by validation NLL and the order by AUC agree, over the points of that figure."""
+    points = Frame(nll_against_auc(frame)).with_column(NLL, lambda point: -point[NLL])
+    if (rho := points.correlation(NLL, AUC)) is None:
         return ""
     strength = "hardly " if abs(rho) < 0.3 else "partly " if abs(rho) < 0.7 else ""
     verdict = strength + ("agree" if rho > -0.3 else "oppose each other")
@@ -335,45 +315,38 @@ def first_look(study: Study) -> list[Table]:
 
 def story(study: Study) -> Story:
     """The page of a UIMNET study."""
-    lines = means(study.frame)
-    words = "The oracle was trained to tell in from out: it has seen what the others cannot know."
-    words = words if lines.where(method=ORACLE) else ""
-    first, changes, measures = look(lines), effects(lines), ranking(lines)
+    frame, lines = study.frame, means(study.frame)
+    told = "The oracle was trained to tell in from out: it has seen what the others cannot know."
+    first, changes, measures = first_look(study)
+    validation = "Does validation tell who will notice new classes?"
     sections: list[SectionParts] = [
-        ("Who knows?", first.title, [first, methods(lines), search(study.frame)], ""),
-        ("What helps?", changes.title, [changes], ""),
-        ("Which measure?", measures.title, [measures, heat(lines)], ""),
-        (
-            "Validation",
-            "Does validation tell who will notice new classes?",
-            [networks(study.frame)],
-            agreement(nll_against_auc(study.frame)),
-        ),
-        ("Table 2", "Results on known classes (Table 2)", [table_2(lines)], ""),
-        ("Table 3", "Results on new classes (Table 3)", [table_3(lines)], words),
+        ("Who knows?", first.title, [first, methods(lines), search(frame)]),
+        ("What helps?", changes.title, [changes]),
+        ("Which measure?", measures.title, [measures, heat(lines)]),
+        ("Validation", validation, [networks(frame)], agreement(frame)),
+        ("Table 2", "Results on known classes (Table 2)", [table_2(lines)]),
+        ("Table 3", "Results on new classes (Table 3)", [table_3(lines)], told if oracle_mean(lines) else ""),
     ]
     title = f"{study.data}: which classifiers know what they don’t know?"
     shown = [row for row in study.reasons if row.get("metric") is None or row.get("split") == SPLIT.get(row["metric"])]
-    return story_of(study, title, lead(study), sections, command=registry["uimnet"].command, gaps=grouped(shown))
+    return story_of(study, title, lead(study), sections, command=registry[NAME].command, gaps=grouped(shown))
 
 
 def lead(study: Study) -> list[str]:
     """What was done and what came out, in plain sentences."""
-    lines = means(study.frame)
-    names = study.frame.without(method=ORACLE).values("method")
+    lines, names = means(study.frame), study.frame.without(method=ORACLE).values("method")
     inside, outside = study.plan.get("inside"), study.plan.get("outside")
-    known = f"{count(len(inside))} classes of {study.data}" if inside else f"some classes of {study.data}"
+    known = f"{count(len(inside)) if inside else 'some'} classes of {study.data}"
     new = f"{count(len(outside))} new ones" if outside else "new ones"
     sentences = [f"{plural(len(names), 'method')} learnt {known} and then met {new}."]
-    pairs = ordered(first_lines(lines).where(metric="auroc"), "method")
-    if pairs:
-        _, guide = dots(lines)
-        end = f"; a network that was trained on both reaches {of_hundred(guide[1])}." if guide else "."
-        sentences.append(f"Shown one image of each kind, {_best_and_plain(pairs)}{end}")
+    if pairs := ordered(first_lines(lines).where(metric="auroc"), "method"):
+        best = oracle_mean(lines)
+        end = f"; a network that was trained on both reaches {of_hundred(best)}" if best else ""
+        sentences.append(f"Shown one image of each kind, {_best_and_plain(pairs)}{end}.")
     measures = ranking(lines).lines
     if len(measures) > 1:
-        (best,), _ = measures[0]
-        sentences.append(f"Over everything that was tried, {best} notices new classes best.")
+        (best_measure,), _ = measures[0]
+        sentences.append(f"Over everything that was tried, {best_measure} notices new classes best.")
     return sentences
 
 

@@ -1,8 +1,4 @@
-"""What UIMNET does, in the order of the paper (§2–7).
-
-Data seeds × trials × backbones × spectral norm → train → predict (validation, test, out-of-distribution) → calibrate on
-validation → the best k by mean validation NLL → every measure × every metric → rows.
-"""
+"""What UIMNET does, in the order of the paper (§2–7): train, predict, calibrate, select, every measure and metric."""
 
 from __future__ import annotations
 
@@ -88,16 +84,8 @@ def refuse_impossible(plan: Plan, root: str | None) -> None:
 
 def _divided(plan: Plan, work: Work) -> Plan:
     """The plan with its classes: those that it names, those of a file, or by the Ward tree of class means."""
-    inside, outside = divided(
-        reference(plan),
-        plan.inside,
-        plan.outside,
-        file=plan.partition,
-        features=plan.features,
-        protocol=(NAME, VERSION),
-        work=work,
-        before=partial(refuse_impossible, plan, work.context.root),
-    )
+    before = partial(refuse_impossible, plan, work.context.root)
+    inside, outside = divided(plan, reference(plan), (NAME, VERSION), work, before)
     return replace(plan, partition=None, inside=inside, outside=outside)
 
 
@@ -160,19 +148,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _round(plan: Plan, number: int, recipes: Mapping[Line, Recipe]) -> list[Trial]:
     """The trials of one number: every line × every data seed."""
+    shared: Row = {"data": plan.data, "classes": plan.inside, "training": plan.training}
+    shared |= {"trial": number, "init_seed": number}
     return [
-        Trial(
-            method=method,
-            recipe=recipe,
-            data=plan.data,
-            classes=plan.inside,
-            backbone=backbone,
-            spectral=spectral,
-            training=plan.training,
-            trial=number,
-            data_seed=seed,
-            init_seed=number,
-        )
+        Trial(method=method, recipe=recipe, backbone=backbone, spectral=spectral, data_seed=seed, **shared)
         for seed in range(plan.seeds)
         for (method, backbone, spectral), recipe in recipes.items()
     ]
@@ -265,10 +244,8 @@ def _oracle(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step
     }
     facts = {**_facts([trial], context), "method": "oracle", "dataset": parts_of(trial.data)[0]}
     base = dict.fromkeys(COLUMNS) | facts | {"calibrated": False, "measure": "oracle"}
-    return table([
-        base | {"metric": metric, "value": value, "split": split, "n": n}
-        for metric, (value, split, n) in numbers.items()
-    ])  # fmt: skip
+    columns = ("value", "split", "n")
+    return table([base | {"metric": metric} | dict(zip(columns, own, strict=True)) for metric, own in numbers.items()])
 
 
 # ---- calibration, selection, ensembles (§3)
@@ -281,14 +258,11 @@ def _calibrated(step: Step, store: Store) -> dict[str, Any]:
 
 def _uncalibrated(reasons: Mapping[Trial, str | None]) -> list[str]:
     """Sentences on the networks that keep the temperature 1, every reason once."""
-    methods_by_reason: dict[str, dict[str, None]] = {}
+    names: dict[str, set[str]] = {}
     for trial, reason in reasons.items():
         if reason is not None:
-            methods_by_reason.setdefault(reason, {})[trial.method] = None
-    return [
-        f"Some networks of {', '.join(sorted(names))} keep the temperature 1. {reason}"
-        for reason, names in methods_by_reason.items()
-    ]
+            names.setdefault(reason, set()).add(trial.method)
+    return [f"Some networks of {', '.join(sorted(own))} keep the temperature 1. {why}" for why, own in names.items()]
 
 
 @dataclass(frozen=True)
@@ -366,14 +340,8 @@ def _line(
     whole = together(members, ensemble.scales(calibrated), probed, with_gmm="gmm" in names)
     wanted = {MEMBERS_GMM if name == "gmm" and len(members) > 1 else name: name for name in names}
     there = [name for name in wanted if name in measures.registry or name in measures.scores_of(whole["test"])]
-    card = scorecard(
-        whole["test"],
-        val=whole["val"],
-        ood={"out": whole["out"]},
-        calibration=None,
-        only=there,
-        facts={**_facts(ensemble.trials, context), "calibrated": calibrated},
-    )
+    facts, sides = _facts(ensemble.trials, context) | {"calibrated": calibrated}, {"out": whole["out"]}
+    card = scorecard(whole["test"], val=whole["val"], ood=sides, calibration=None, only=there, facts=facts)
     rows = [row | {"measure": wanted.get(row["measure"], row["measure"])} for row in card.rows]
     absent = [
         {"measure": name, "metric": None, "split": "test", "reason": f"There is no score named {name!r}."}

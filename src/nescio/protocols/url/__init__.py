@@ -4,7 +4,7 @@ has what is done, `questions` what is measured of a network, `reports` what is s
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nescio.errors import BadInput
@@ -14,9 +14,10 @@ from nescio.protocols.base import protocol
 from nescio.trials import Training
 from nescio.work.steps import Work
 
-NAME, VERSION = "url", 1
+NAME, VERSION = "url", 2
 # the methods of the paper (§4.1); its deep ensemble is `heads`
 PAPER = ("erm", "infonce", "mc-infonce", "elk", "nivmf", "hib", "het-xl", "losspred", "heads", "mc-dropout", "sngp")
+EVERY = (*PAPER, "losspred-order")
 MEASURES = ("entropy", "largest", "norm")
 
 
@@ -45,6 +46,9 @@ class Plan(Checked):
         "of single methods, METHOD=21x96 or METHOD@BACKBONE=21x96: 21 parts of 96 images",
         unset="as the budget says",
     )
+    recipes: tuple[str, ...] = option(
+        (), "hyper-parameters that are not searched, METHOD.FIELD=VALUE", metavar="FIELDS", unset="none"
+    )
     start: tuple[str, ...] = option(
         (), "checkpoint that each backbone starts from, file:PATH, in their order", unset="none: from scratch"
     )
@@ -54,6 +58,9 @@ class Plan(Checked):
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty, beside every score that a method has of its own")
     trials: int = option(3, "hyper-parameters that Optuna tries for each method; the first are its defaults")
     extension: int = option(2, "further trials beyond a range whose bound has the best value")
+    stops: int = option(
+        3, "epochs, evenly spaced, of which a training ends with that of the best R-AUROC on validation classes"
+    )
     seeds: int = option(3, "networks of the chosen hyper-parameters")
     least: float = option(0.1, "networks with a lower R@1 of validation classes are not chosen")
     validation: float = option(
@@ -69,7 +76,7 @@ class Plan(Checked):
     training: Training = nested(Training())
 
     def check(self) -> None:
-        self.need(1, "trials", "seeds", "limit", *(("bootstrap",) if self.bootstrap else ()))
+        self.need(1, "trials", "stops", "seeds", "limit", *(("bootstrap",) if self.bootstrap else ()))
         self.need(0, "extension", "bootstrap")
         for name in ("least", "validation"):
             if not 0 <= getattr(self, name) < 1:
@@ -83,6 +90,9 @@ class Plan(Checked):
         for entry in self.batches:
             if not re.fullmatch(r"[^=]+=[1-9]\d*x[1-9]\d*", entry):
                 raise BadInput(f"--batches: write METHOD=PARTSxIMAGES, such as hib=21x96, not {entry!r}.")
+        for entry in self.recipes:
+            if not re.fullmatch(r"[^.=]+\.[^.=]+=.+", entry):
+                raise BadInput(f"--recipes: write METHOD.FIELD=VALUE, such as sngp.bound=100, not {entry!r}.")
         if min(self.shots, default=1) < 1:
             raise BadInput("--shots are numbers of images from 1 on; networks without any are always there.")
 
@@ -107,10 +117,34 @@ LAMB = Training(
     augment="full",
 )
 VIT = "vit_medium_patch16_gap_256"
+# reduced budgets, defaults of every method. AdamW, because a layer under LAMB moves by a share of its own length in a
+# step: in few steps a new head stays where it was drawn, at rates that do not yet undo the weights that it starts from
+SHORT = Training(
+    optimizer="adamw", rate=5e-4, epochs=3, batch=128, schedule="cosine", warmup=0.5, decay=0.01, augment="full"
+)
+SCRATCH = replace(SHORT, rate=2e-3, epochs=8, batch=256, decay=0.05)
+REDUCED = Plan(classes=None, methods=EVERY, trials=1, seeds=2, shots=(), many=False)
 PRESETS = {
     "small": Plan(training=DIGITS),
     "gpu": Plan(
         data="cifar10", classes=None, downstream=("cifar100",), backbones=("resnet18",), trials=5, training=CIFAR
+    ),
+    "short": replace(  # from weights of ImageNet, which --start names
+        REDUCED,
+        data="tiny-imagenet",
+        downstream=("cub200", "cifar100"),
+        backbones=("tf_efficientnet_lite0",),
+        pixels=(128,),
+        recipes=("sngp.bound=100",),  # pretrained layers stretch by up to 75: its usual 6 spoils them
+        training=SHORT,
+    ),
+    "scratch": replace(
+        REDUCED,
+        data="cifar10",
+        downstream=("cifar100",),
+        human=("cifar10h",),
+        backbones=("resnet18",),
+        training=SCRATCH,
     ),
     "paper": Plan(
         data="imagenet",
@@ -122,6 +156,7 @@ PRESETS = {
         pixels=(224, 256),
         batches=("infonce=21x96", "mc-infonce=21x96", "hib=21x96", f"hib@{VIT}=43x48"),
         trials=10,
+        stops=8,
         training=LAMB,
     ),
 }
@@ -145,6 +180,8 @@ def run(plan: Plan, work: Work) -> Any:
     examples:
       nescio run url                                       digits: 0 to 4 are learnt, 5 to 9 are downstream
       nescio run url --preset gpu --methods erm,mc-infonce,losspred     CIFAR-10 to CIFAR-100, ResNet-18
+      nescio run url --preset short --start file:LITE0     Tiny-ImageNet to CUB and CIFAR-100, from weights of ImageNet
+      nescio run url --preset scratch                      CIFAR-10 to CIFAR-100 and human votes, ResNet-18
       nescio run url --preset paper --start file:RESNET50,file:VIT      ImageNet to CUB, CARS and SOP, two backbones
       nescio run url --networks resnet50,NAME@FILE --data imagenet --downstream cub200     networks that exist already
     """

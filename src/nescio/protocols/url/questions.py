@@ -117,7 +117,7 @@ def _evaluate(
     found = {name: embedded(images, whole[name]) for name, images in sets.items()}
     for (target, split, level), own in found.items():
         about = {"target": target, "split": split, "level": level}
-        rows.retrieval(own.u, metrics.retrieved(own.embeddings, own.labels), **about)
+        rows.retrieval(own.u, rows.retrieved(own.embeddings, own.labels, split), **about)
         if own.votes is not None and split == "human":
             rows.by_measure("human_alignment", own.u, own.votes, **about)
         if (target, split, level) in crops:
@@ -168,6 +168,16 @@ class _Rows:
                 self.because(str(reason), name, None, None)
         return u
 
+    def retrieved(self, embeddings: Array, labels: Array, split: str) -> Array:
+        """(n,) whether the nearest other row has the same label; one of length zero has none, and is wrong."""
+        known, right = embeddings.any(1), np.zeros(len(labels), bool)
+        if known.sum() > 1:
+            right[known] = metrics.retrieved(embeddings[known], labels[known])
+        if zero := int((~known).sum()):
+            reason = f"{zero} of {len(labels)} embeddings have length zero, and so no neighbour: they count as wrong."
+            self.because(reason, None, "recall_at_1", split)
+        return right
+
     def retrieval(self, u: Mapping[str, Array], right: Array, **columns: Any) -> None:
         """R@1, and R-AUROC of every measure, with intervals over resampled images."""
         share = SharePart(right, wanted_metric("recall_at_1"))
@@ -192,9 +202,12 @@ class _Rows:
         """How often a crop is less sure than its image, and whether its neighbour is its image (A.6)."""
         for name in own.u.keys() & crop.u.keys():
             self.by_measure("crop_agreement", {name: own.u[name]}, crop.u[name], **columns)
-        refs = points(own.embeddings, "cosine")
-        neighbour = nearest(refs, points(crop.embeddings, "cosine", like=refs), (1,))[:, 0]
-        self.retrieval(crop.u, neighbour == np.arange(len(neighbour)), **columns | {"condition": OWN_IMAGE})
+        known, right = own.embeddings.any(1) & crop.embeddings.any(1), np.zeros(len(own.labels), bool)
+        if known.any():
+            refs = points(own.embeddings[known], "cosine")
+            neighbour = nearest(refs, points(crop.embeddings[known], "cosine", like=refs), (1,))[:, 0]
+            right[known] = neighbour == np.arange(len(neighbour))
+        self.retrieval(crop.u, right, **columns | {"condition": OWN_IMAGE})
 
     def upstream(self, own: Embedded) -> None:
         """Answers about classes that the network learnt: accuracy, and AUROC of right against wrong ones."""
@@ -214,7 +227,7 @@ class _Rows:
         self.by_measure("auroc", u, out, target=target, split=OUT)
         labels = np.concatenate([2 * each.labels[rows] + side for side, (each, rows) in enumerate(pairs)])
         embeddings = np.concatenate([each.embeddings[rows] for each, rows in pairs])
-        self.retrieval(u, metrics.retrieved(embeddings, labels), target=target, split=MIXED)
+        self.retrieval(u, self.retrieved(embeddings, labels, MIXED), target=target, split=MIXED)
         for side, (each, rows) in enumerate(pairs):  # Figure 11
             lengths = np.linalg.norm(each.embeddings[rows].astype(np.float64), axis=1)
             for level, value in zip(QUANTILES, np.quantile(lengths, QUANTILES), strict=True):

@@ -8,11 +8,9 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from nescio import metrics
-from nescio.errors import Undefined
 from nescio.protocols.base import registry
 from nescio.report.blocks import Figure, Made, Panel, SectionParts, Story
-from nescio.report.charts import cloud_figure, dots_figure, heat_block, level_points, levels_figure
+from nescio.report.charts import cloud_figure, dots_figure, heat_block, levels_block
 from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study, story_of
@@ -109,14 +107,6 @@ def over_seeds(frame: Frame, of: Quantity, criterion: str) -> list[Row]:
     return [row | {"best": max(row["most"], row["high"] or 0.0) >= top} for row in rows]
 
 
-def correlation(points: Sequence[Row], x: str, y: str) -> float | None:
-    """Spearman's ρ; None where it is not defined."""
-    try:
-        return metrics.spearman([p[x] for p in points], [p[y] for p in points]) if len(points) > 2 else None
-    except Undefined:
-        return None
-
-
 def many_shot(frame: Frame, metric: str) -> tuple[str, float] | None:
     """The upper reference: erm by its entropy, trained on other images of the test classes."""
     rows = frame.where(condition=MANY_SHOT, metric=metric, measure=(None, "entropy"))
@@ -209,12 +199,12 @@ def clouds(frame: Frame, spec: NetworkCloud) -> Made:
 
 def _cloud(key: str, title: str, points: Sequence[Row], x: str, y: str) -> Figure:
     tips = {"method": "method", "backbone": "backbone", "trial": "trial", "seed": "seed"}
-    every = correlation(points, x, y)
+    every = Frame(points).correlation(x, y)
     words = f"{plural(len(points), 'network')}." + (
         f" Rank correlation {number(every, 2)}." if every is not None else ""
     )
-    own = {name: [p for p in points if p["method"] == name] for name in dict.fromkeys(p["method"] for p in points)}
-    within = {name: value for name, part in own.items() if (value := correlation(part, x, y)) is not None}
+    own = {name: part for (name,), part in Frame(points).by("method")}
+    within = {name: value for name, part in own.items() if (value := part.correlation(x, y)) is not None}
     if len(own) > 1 and within:
         words += f" Within a method: {listed([f'{name} {number(value, 2)}' for name, value in within.items()])}."
     return Figure(key, title, words, partial(cloud_figure, points, x, y, tips=tips), list(points))
@@ -259,7 +249,7 @@ def figure_9(frame: Frame) -> Made:
     for first in quantities:
         for second in quantities:
             points = networks(frame, first, second)
-            if (value := correlation(points, TITLES[first], TITLES[second])) is not None:
+            if (value := Frame(points).correlation(TITLES[first], TITLES[second])) is not None:
                 column = f"{SHORT[second[0]]} {'down' if second[1] == 'test' else 'up'}"
                 cells.append({"line": TITLES[first], "column": column, "value": value, "n": len(points)})
     words = "Spearman's correlation over all networks, hyper-parameters that were not chosen included."
@@ -277,10 +267,9 @@ def figure_11(frame: Frame) -> Made:
         lines[name] = {f"{level:.0%}": at.mean() for (level,), at in part.by("level")}
     if not lines:
         return None
-    points = level_points(lines, "images of", "quantile", "length")
     words = "Quantiles of ‖e‖, the mean over seeds and sets; where downstream is lower, length notices other images."
-    title, chart = "Are embeddings of other images shorter?", partial(levels_figure, lines, "‖e‖")
-    return Figure("fig11", title, words, chart, points)
+    title = "Are embeddings of other images shorter?"
+    return levels_block("fig11", title, words, lines, ("images of", "quantile", "length"))
 
 
 @report("url/fig13", needs="networks that learnt from a few images of the test classes (--shots)")
@@ -297,9 +286,9 @@ def figure_13(frame: Frame) -> Made:
             title, upper = TITLES[metric, "test"], many_shot(frame, metric)
             words = "Images of a test class that were learnt; 0: none, the same test images. Mean over sets and seeds."
             words += f" Dashed: {upper[0]}." if upper else ""
-            chart = partial(levels_figure, lines, title, guide=upper[1] if upper else None)
-            points = level_points(lines, "method", "images of a class", title)
-            made.append(Figure(f"fig13-{metric}", f"{title} after a few labelled images", words, chart, points))
+            names, about = ("method", "images of a class", title), f"{title} after a few labelled images"
+            guide = upper[1] if upper else None
+            made.append(levels_block(f"fig13-{metric}", about, words, lines, names, guide=guide))
     return [Panel(made)] if made else None
 
 

@@ -1,8 +1,8 @@
 """What `url` does, in the order of the paper (Kirchhof et al. 2023, §3.2).
 
-Pretrain → embed validation and test classes of every downstream set → search hyper-parameters, chosen by validation
-classes → further seeds of the chosen ones → networks that learn from a few, or all, other images of the test classes →
-rows.
+Pretrain → stop where validation classes are best → embed validation and test classes of every downstream set → search
+hyper-parameters, chosen by validation classes → further seeds of the chosen ones → networks that learn from a few, or
+all, other images of the test classes → rows.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from nescio.protocols.checks import refuse_measures, refuse_training
 from nescio.protocols.url import NAME, VERSION, Plan
 from nescio.protocols.url.questions import Targets, evaluate_step
 from nescio.rows import COLUMNS, Row
-from nescio.search import Recipe, guided
+from nescio.search import Recipe, guided, with_values
 from nescio.training import train_step
 from nescio.trials import Training, Trial
 from nescio.work.steps import Step, Work
 
-TRAIN, FEW = "train, embed and evaluate", "learn a few labelled images"  # stages
-CHOSEN = "chosen"  # metric of rows that say what was chosen
+TRAIN, STOP, FEW = "train, embed and evaluate", "evaluate kept epochs", "learn a few labelled images"  # stages
+CHOSEN, STOPPED = "chosen", "stopped"  # metrics of rows that say what was chosen, and after which epoch
 CRITERIA = ("r_auroc", "recall_at_1")
 FEW_SHOT, MANY_SHOT = "few-shot", "many-shot"  # conditions
 SCORES = {"sngp": ("entropy",)}  # what the paper scores a method by, where that is not all of its own scores
@@ -70,10 +70,19 @@ def compare(plan: Plan, work: Work) -> Plan:
         return plan
     before = partial(refuse_impossible, plan, sets, root)
     chosen = search(plan, sets, work, before)
-    seeds = [replace(trial, data_seed=seed, init_seed=seed) for trial in chosen for seed in range(1, plan.seeds)]
-    work.evaluate(TRAIN, [step_of(trained(trial, root), plan, sets, root) for trial in dict.fromkeys(seeds)], before)
+    seeds = {
+        trial: [replace(trial, data_seed=seed, init_seed=seed, stop=None) for seed in range(1, plan.seeds)]
+        for trial in chosen
+    }
+    ends = early_stopped([trial for own in seeds.values() for trial in own], plan, sets, work, before)
+    work.evaluate(TRAIN, [step_of(trained(trial, root), plan, sets, root) for trial in ends.values()], before)
     best = [trial for trial, criteria in chosen.items() if CRITERIA[0] in criteria]
-    few = [step for trial in best for step in few_steps(trial, plan, sets, root)]
+    few = [
+        step
+        for trial in best
+        for first in [trial, *(ends[each] for each in seeds[trial])]
+        for step in few_steps(first, plan, sets, root)
+    ]
     many = many_steps(plan, sets, root) if plan.many else []
     work.evaluate(FEW, [*few, *many])
     return plan
@@ -114,6 +123,9 @@ def divided(data: str, plan: Plan, root: str | None) -> tuple[tuple[int, ...], t
 
 
 def refuse_impossible(plan: Plan, sets: Sequence[Downstream], root: str | None) -> None:
+    for entry in plan.recipes:
+        method, _, field = entry.partition(".")
+        with_values(methods[method].recipe_class(), [field], method)
     for backbone in plan.backbones:
         dataset = datasets.load(data_of(plan, backbone), root)
         rows = len(datasets.splits(dataset, plan.classes, 0).train)
@@ -140,9 +152,10 @@ def budget(plan: Plan, method: str, backbone: str) -> Training:
 
 def trial_of(plan: Plan, line: Line, recipe: Recipe, number: int, seed: int = 0) -> Trial:
     method, backbone = line
+    fixed = [entry.removeprefix(f"{method}.") for entry in plan.recipes if entry.startswith(f"{method}.")]
     return Trial(
         method=method,
-        recipe=recipe,
+        recipe=with_values(recipe, fixed, method),
         data=data_of(plan, backbone),
         backbone=backbone,
         training=budget(plan, method, backbone),
@@ -206,15 +219,20 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
 
     def losses(number: int, recipes: Mapping[Line, Recipe]) -> dict[Line, float | None]:
         made = {line: trial_of(plan, line, recipe, number) for line, recipe in recipes.items()}
-        steps = {trial: step_of(trained(trial, root), plan, sets, root) for trial in made.values()}
-        work.evaluate(TRAIN, steps.values(), before)
-        results.update({trial: validated(trial) for trial in steps})
-        found = {line: results[trial] for line, trial in made.items()}
+        if split == "val":
+            made = {line: replace(trial, kept=kept_epochs(plan)) for line, trial in made.items()}
+        ends = early_stopped(made.values(), plan, sets, work, before)
+        work.evaluate(TRAIN, [step_of(trained(trial, root), plan, sets, root) for trial in ends.values()], before)
+        results.update({trial: validated(trial) for trial in ends.values()})
+        found = {line: results[ends[trial]] for line, trial in made.items()}
         return {line: None if best is None else -best["r_auroc"][0] for line, best in found.items()}
 
     def validated(trial: Trial) -> Judged | None:
-        scores = own_scores(trial.method)
-        return judged(work.rows, trial.describe(), scores if split == "val" else scores[:1], split, least)
+        facts, scores = trial.describe(), own_scores(trial.method)
+        best = judged(work.rows, facts, scores, "val", least) if split == "val" else None
+        if best is None and plan.trials == 1:  # nothing is chosen, neither a network nor one of its scores
+            best = judged(work.rows, facts, scores[:1], "test", least)
+        return best
 
     recipes = {line: methods[line[0]].recipe_class for line in lines}
     guided(recipes, plan.trials, losses, plan.search_seed, plan.extension if plan.trials > 1 else 0)
@@ -223,10 +241,52 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
     for line in lines:
         own = {trial: best for trial, best in results.items() if (trial.method, trial.backbone) == line}
         if not any(own.values()):
-            work.note(f"No network of {line[0]} with {line[1]} reaches an R@1 of {plan.least:g} on validation classes.")
+            work.note(
+                f"No network of {line[0]} with {line[1]} can be chosen: R@1 of validation classes is below "
+                f"{plan.least:g}, or always right, so that it has no R-AUROC."
+            )
         for criterion, trial in choose(work, split, {trial: trial.describe() for trial in own}, own).items():
             chosen.setdefault(trial, []).append(criterion)
     return chosen
+
+
+def kept_epochs(plan: Plan) -> tuple[int, ...]:
+    """The epochs before the last at which a training may stop."""
+    last = plan.training.epochs
+    return tuple(sorted({round(last * number / plan.stops) for number in range(1, plan.stops)} - {0, last}))
+
+
+def early_stopped(
+    trials: Iterable[Trial], plan: Plan, sets: Sequence[Downstream], work: Work, before: Any
+) -> dict[Trial, Trial]:
+    """Every trial with those of its kept weights that have the best R-AUROC on validation classes; the last ones where
+    none can be judged."""
+    root = work.context.root
+    ends = {trial: [*(replace(trial, stop=epoch) for epoch in trial.kept), trial] for trial in trials}
+    several = {end: {"condition": f"epoch {epoch_of(end)}"} for own in ends.values() if len(own) > 1 for end in own}
+    work.evaluate(STOP, [val_step(end, plan, sets, root, facts) for end, facts in several.items()], before)
+
+    def area(end: Trial) -> float:
+        found = judged(work.rows, end.describe() | several[end], own_scores(end.method), "val", plan.least)
+        return found["r_auroc"][0] if found else -1.0
+
+    best = {trial: max(reversed(own), key=area) if len(own) > 1 else trial for trial, own in ends.items()}
+    for trial, end in best.items():
+        if trial.kept:
+            row = dict.fromkeys(COLUMNS) | end.describe() | {"protocol": NAME, "version": VERSION, "metric": STOPPED}
+            work.rows.append(row | {"value": epoch_of(end), "split": "val"})
+    return best
+
+
+def epoch_of(trial: Trial) -> int:
+    """After how many epochs a trial's weights were taken."""
+    return trial.stop or trial.training.epochs
+
+
+def val_step(end: Trial, plan: Plan, sets: Sequence[Downstream], root: str | None, facts: Row) -> Step:
+    """R@1 and R-AUROC on validation classes alone."""
+    targets = Targets(downstream={(each.name, "val"): each.images("val", plan.limit) for each in sets})
+    return evaluate_step(trained(end, root), targets, own_scores(end.method), plan, root, facts)
 
 
 def choose(work: Work, split: str, facts: Mapping[T, Row], results: Mapping[T, Judged | None]) -> dict[str, T]:
@@ -245,7 +305,8 @@ def choose(work: Work, split: str, facts: Mapping[T, Row], results: Mapping[T, J
 def judged(rows: Sequence[Row], facts: Row, scores: Sequence[str], split: str, least: float) -> Judged | None:
     """criterion → (mean over downstream sets, the score that it is of); None where R@1 is below `least` or something is
     missing. Of several scores of a method the best one counts."""
-    own = [row for row in rows if row["split"] == split and row["target"] and row["condition"] is None]
+    facts = {"condition": None, **facts}
+    own = [row for row in rows if row["split"] == split and row["target"]]
     own = [row for row in own if all(row[name] == value for name, value in facts.items())]
     recalls = [row["value"] for row in own if row["metric"] == "recall_at_1"]
     if not recalls or fmean(recalls) < least:
@@ -269,18 +330,16 @@ def note_extended(plan: Plan, trials: Iterable[Trial], work: Work) -> None:
 # ---- labelled images of the test classes (§4.2, C.6)
 
 
-def few_steps(trial: Trial, plan: Plan, sets: Sequence[Downstream], root: str | None) -> list[Step]:
-    """Chosen networks of every seed that learn further from k images of each test class, and without any."""
+def few_steps(first: Trial, plan: Plan, sets: Sequence[Downstream], root: str | None) -> list[Step]:
+    """A chosen network that learns further from k images of each test class, and without any."""
     steps = []
-    for each in sets:
-        for seed in range(plan.seeds if plan.shots else 0):
-            first = replace(trial, data_seed=seed, init_seed=seed)
-            start = f"store:{train_step(first, root).key}"
-            none = Targets(tests={(each.name, 0.0): ImageSet(shots_spec(each.data, each.test, 0, seed), "outside")})
-            steps.append(shots_step(trained(first, root), none, FEW_SHOT, plan, root))
-            for shots in plan.shots:
-                further = labelled(first, each, shots, plan, root, start)
-                steps.append(shots_step(*further, FEW_SHOT, plan, root))
+    for each in sets if plan.shots else ():
+        unseen = shots_spec(each.data, each.test, 0, first.data_seed)
+        none = Targets(tests={(each.name, 0.0): ImageSet(unseen, "outside")})
+        steps.append(shots_step(trained(first, root), none, FEW_SHOT, plan, root))
+        for shots in plan.shots:
+            further = labelled(first, each, shots, plan, root, f"store:{train_step(first, root).key}")
+            steps.append(shots_step(*further, FEW_SHOT, plan, root))
     return steps
 
 
@@ -305,7 +364,7 @@ def labelled(
     rows = len(datasets.load(data, root).train)
     batch = max(2, min(first.training.batch, rows))
     training = first.training if batch == first.training.batch else replace(first.training, batch=batch, accumulate=1)
-    trial = replace(first, data=data, classes=each.test, training=training, start=start)
+    trial = replace(first, data=data, classes=each.test, training=training, start=start, kept=(), stop=None)
     level = ALL if shots is None else float(shots)
     return trained(trial, root), Targets(tests={(each.name, level): ImageSet(data, "test", each.test)})
 

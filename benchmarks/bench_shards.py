@@ -1,0 +1,69 @@
+"""Ten million rows of a hundred classes in a hundred shards: scored in the memory of one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nescio.predictions import Predictions
+
+ROWS, CLASSES, SHARDS = 10_000_000, 100, 100
+MOST_BYTES = 2e9
+SCORE = "import sys, bench_shards; bench_shards.score(sys.argv[1])"
+
+
+def make(folder: Path, rows: int, classes: int, shards: int) -> None:
+    """Shards of float16 logits, whose right class is often the largest."""
+    each = rows // shards
+    for number in range(shards):
+        rng = np.random.default_rng(number)
+        labels = rng.integers(0, classes, each)
+        logits = rng.standard_normal((each, classes), np.float32)
+        logits[np.arange(each), labels] += 3
+        index = np.arange(number * each, (number + 1) * each)
+        Predictions(index=index, labels=labels, logits=logits.astype(np.float16)).save(folder / f"{number:03}.npz")
+
+
+def score(folder: str) -> None:
+    """In a process of its own, so that its peak is that of the scoring."""
+    from nescio.analysis.shard_scores import scorecard_of_shards
+    from nescio.predictions.shards import ShardFolder
+
+    begun = time.perf_counter()
+    card = scorecard_of_shards(ShardFolder(Path(folder)))
+    shown = {"seconds": time.perf_counter() - begun, "notes": card.notes, "rows": len(card.rows)}
+    shown["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    shown |= {metric: card.value(metric) for metric in ("accuracy", "nll", "ece")}
+    shown |= {metric: card.value(metric, "largest") for metric in ("auroc", "aurc", "augrc")}
+    print(json.dumps(shown))
+
+
+def run(rows: int = ROWS, classes: int = CLASSES, shards: int = SHARDS) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        make(Path(folder), rows, classes, shards)
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+        command = [sys.executable, "-c", SCORE, folder]
+        said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    found = json.loads(said.splitlines()[-1])
+    peak = found["peak"]
+    print(f"{rows:,} rows × {classes} classes in {shards} shards: {found}", file=sys.stderr)
+    note = f"peak {peak / 1e9:.2f} GB, {rows / found['seconds']:,.0f} rows/s, {found['rows']} numbers"
+    work = f"score {rows:,} rows × {classes} classes, {shards} shards"
+    return [
+        {"work": work, "ours_s": found["seconds"], "ratio": peak / MOST_BYTES, "target": "≤ 1 (2 GB)", "note": note}
+    ]
+
+
+if __name__ == "__main__":
+    from _table import show
+
+    show(run(*map(int, sys.argv[1:])))

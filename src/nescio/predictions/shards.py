@@ -1,0 +1,157 @@
+"""One dump in several files, its shards: each holds some of the rows, and no key twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nescio.arrays.checks import forget
+from nescio.errors import BadInput
+from nescio.predictions import files
+from nescio.predictions.dump import NOT_ROWS, Array, Predictions
+from nescio.predictions.names import MAPPINGS
+
+
+class RowParts:
+    """The rows of several arrays, one after the other, copied from them only when they are read."""
+
+    def __init__(self, parts: Sequence[Array]) -> None:
+        self.parts, self.ends = parts, np.cumsum([len(part) for part in parts])
+        self.dtype = parts[0].dtype
+        self.shape: tuple[int, ...] = (int(self.ends[-1]), *parts[0].shape[1:])
+        self.ndim, self.nbytes = len(self.shape), sum(part.nbytes for part in parts)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(len(self))
+        pieces = [np.empty((0, *self.shape[1:]), self.dtype)]
+        for part, end in zip(self.parts, self.ends.tolist(), strict=True):
+            first = end - len(part)
+            piece = part[max(start - first, 0) : max(stop - first, 0)]
+            if len(piece):
+                pieces.append(np.array(piece))
+                forget(piece)
+        return np.concatenate(pieces)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[:], dtype)
+
+
+def joined(parts: Sequence[Predictions], names: Sequence[str] = ()) -> Predictions:
+    """The rows of several dumps as one. Fields of many numbers a row stay where they are until they are read.
+
+    names  of the dumps, for sentences about them
+    """
+    called = [*names] or [f"Shard {number}" for number in range(len(parts))]
+    columns = [dict(part.columns()) for part in parts]
+    for name, part, own in zip(called, parts, columns, strict=True):
+        _check_alike(f"{name} and {called[0]}", part, own, parts[0], columns[0])
+    whole: dict[str, Any] = {field: {} if field in MAPPINGS else None for field in Predictions.__annotations__}
+    for column, first in columns[0].items():
+        arrays = [own[column] for own in columns]
+        field, _, name = column.partition("/")
+        rows = RowParts(arrays) if first.ndim > 1 else np.concatenate(arrays)
+        if name:
+            whole[field][name] = rows
+        else:
+            whole[field] = rows
+    whole |= {field: getattr(parts[0], field) for field in NOT_ROWS}
+    whole["notes"] = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+    check_repeated([part.index for part in parts], called)
+    dump = object.__new__(Predictions)  # its fields are checked ones, and need no second look at every number
+    dump._hold(whole)
+    return dump
+
+
+def _check_alike(
+    who: str, part: Predictions, own: Mapping[str, Array], first: Predictions, of: Mapping[str, Array]
+) -> None:
+    if own.keys() != of.keys():
+        odd = ", ".join(sorted(own.keys() ^ of.keys()))
+        raise BadInput(f"{who} are no shards of one dump: only one of them has {odd}.")
+    for column, array in own.items():
+        kinds = {array.dtype.kind, of[column].dtype.kind}
+        if array.shape[1:] != of[column].shape[1:] or len(kinds) > 1:
+            raise BadInput(f"{who} are no shards of one dump: {column} has other shapes or types.")
+    for field in ("members", "class_names", "normalized"):
+        if not np.array_equal(getattr(part, field), getattr(first, field)):
+            raise BadInput(f"{who} are no shards of one dump: they have other {field}.")
+
+
+def check_repeated(indexes: Sequence[Array], names: Sequence[str]) -> Array:
+    """The keys of all shards, sorted; refuses those that two of them hold."""
+    keys = np.concatenate(indexes)
+    keys.sort()
+    if (twice := keys[1:][keys[1:] == keys[:-1]]).size:
+        who = [name for name, own in zip(names, indexes, strict=True) if (own == twice[0]).any()]
+        raise BadInput(
+            f"index holds {twice[0]} more than once, in {' and '.join(who)}: shards of one dump share no row; dumps of "
+            "several models are named one by one."
+        )
+    return keys
+
+
+def check_missing(keys: Array) -> None:
+    """Refuses sorted whole numbers that leave one out, from 0 on: a shard is missing then."""
+    if keys.dtype.kind == "U" or int(keys[-1]) == len(keys) - 1:
+        return
+    place = int(np.argmax(keys != np.arange(len(keys))))
+    raise BadInput(
+        f"No file holds the index {place}, and one holds {keys[place]}: a shard is missing. Shards number their rows "
+        "from 0 on without a gap, or call them by texts."
+    )
+
+
+# ---- a folder of shards
+
+
+@dataclass(frozen=True)
+class ShardFolder:
+    """The dumps of a folder as shards of one: read one after the other, or together."""
+
+    folder: Path
+    names: Mapping[str, str] | None = None  # field -> the name that it has in the files
+    outside: bool = False
+
+    @property
+    def files(self) -> list[Path]:
+        return shard_files(self.folder)
+
+    @property
+    def bytes(self) -> int:
+        """On the disk."""
+        inside = [path for file in self.files for path in (file.rglob("*") if file.is_dir() else [file])]
+        return sum(path.stat().st_size for path in inside if path.is_file())
+
+    def __iter__(self) -> Iterator[Predictions]:
+        """One shard after the other; at the end their keys are checked."""
+        indexes, paths = [], self.files
+        for path in paths:
+            shard = files.load(path, names=self.names, outside=self.outside)
+            indexes.append(shard.index)
+            yield shard
+        with files.naming(self.folder, "read"):
+            check_missing(check_repeated(indexes, [path.name for path in paths]))
+
+    def whole(self) -> Predictions:
+        """All rows in memory, in the order of their keys."""
+        paths = self.files
+        parts = [files.load(path, names=self.names, outside=self.outside) for path in paths]
+        with files.naming(self.folder, "read"):
+            dump = joined(parts, [path.name for path in paths]).replace()
+            check_missing(np.sort(dump.index))
+        return dump.take(np.argsort(dump.index, kind="stable"))
+
+
+def shard_files(folder: Path) -> list[Path]:
+    """Dumps that lie directly in a folder, sorted by name; none if the folder is a dump itself."""
+    if not folder.is_dir() or (folder / files.RECIPE).is_file():
+        return []
+    found = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    return [path for path in found if path.suffix.lower() in files.READERS or (path / files.RECIPE).is_file()]

@@ -1,0 +1,201 @@
+"""What `posthoc` does: train → predict training, validation, test and other images → every score → rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from nescio import datasets, measures
+from nescio.analysis.cards import Scorecard, scorecard
+from nescio.analysis.delong import best_of
+from nescio.analysis.score_choice import question_rows
+from nescio.datasets.images import ImageSet, absolute
+from nescio.errors import BadInput
+from nescio.networks.families import architecture
+from nescio.networks.models import Network
+from nescio.predict import Keeping, load_dump, predict_step
+from nescio.predictions import Predictions, stack
+from nescio.protocols import shift
+from nescio.protocols.posthoc import AMONG_BEST, FAR, METRICS, MISTAKES, NAME, NEAR, TRANSFORMERS, VERSION, Plan
+from nescio.protocols.shift.steps import EVALUATE, TRAIN, Predictor, RowMaker, average, existing, plain_trial
+from nescio.protocols.shift.steps import refuse_impossible as refuse_shift
+from nescio.rows import Row
+from nescio.training import train_step
+from nescio.trials import Training, Trial
+from nescio.work.steps import Context, Files, Step, Work, evaluation, table
+from nescio.work.store import Part
+
+KEEPING = Keeping(fields=("logits", "embeddings"), dtype="float16")
+OTHERS = ("gaussian_mixture", "vmf_mixture", "knn_distance")  # scores of representations, and slow at many rows
+TEST = "test"
+
+
+def compare(plan: Plan, work: Work) -> Plan:
+    """Does what is missing in the store; returns the plan with its data by its own name."""
+    root = work.context.root
+    plan = replace(plan, data=absolute(plan.data))
+    if plan.networks:
+        predictors = existing(shift.Plan(data=plan.data, networks=plan.networks), work)
+    else:
+        refuse_impossible(plan, root)
+        lines = trials_of(plan, root)
+        work.do(TRAIN, [train_step(trial, root) for members in lines for trial in members])
+        done = [all(train_step(trial, root).finished(work.store) for trial in members) for members in lines]
+        predictors = [average(members, root) for members, there in zip(lines, done, strict=True) if there]
+    work.evaluate(EVALUATE, [evaluation_step(plan, predictor, root) for predictor in predictors])
+    return plan
+
+
+# ---- networks
+
+
+def as_shift(plan: Plan, pair: str) -> shift.Plan:
+    """One kind of network in the words of `shift`, whose trials these are; transformers have their own budget."""
+    method, backbone = pair.split("/", 1)
+    training = transformer_training(plan) if architecture(backbone) in TRANSFORMERS else plan.training
+    return shift.Plan(data=plan.data, methods=(method,), backbone=backbone, training=training)
+
+
+def transformer_training(plan: Plan) -> Training:
+    budget = replace(plan.training, rate=plan.transformer_rate, decay=plan.transformer_decay)
+    return replace(budget, optimizer="adamw", nesterov=False, clip=1.0, epochs=plan.transformer_epochs)
+
+
+def refuse_impossible(plan: Plan, root: str | None) -> None:
+    """Refuses, before any work, what no trial could do."""
+    for pair in plan.trained:
+        refuse_shift(NAME, as_shift(plan, pair), root)
+    classes = len(datasets.load(plan.data, root).classes)
+    if plan.left_out > classes - 2:
+        raise BadInput(f"{plan.data} has {classes} classes: --left-out must leave two of them or more.")
+
+
+def trials_of(plan: Plan, root: str | None) -> list[tuple[Trial, ...]]:
+    """The members of every line of the tables in every run: single networks first, then the ensemble of the first."""
+    known = range(len(datasets.load(plan.data, root).classes) - plan.left_out)
+
+    def trial(pair: str, run: int, member: int) -> Trial:
+        own = as_shift(plan, pair)
+        plain = plain_trial(own, shift.steps.by_own_names(own).methods[0], run, run * plan.members + member)
+        return replace(plain, classes=tuple(known) if plan.left_out else None)
+
+    runs, members = range(plan.runs), range(plan.members)
+    single = [(trial(pair, run, 0),) for pair in plan.trained for run in runs]
+    return single + [tuple(trial(plan.trained[0], run, at) for at in members) for run in runs if plan.members > 1]
+
+
+# ---- images
+
+
+def own_images(plan: Plan, network: Network, root: str | None) -> dict[str, ImageSet]:
+    """Training, validation and test images; of a network from elsewhere no image is known to be held out."""
+    trial = network.trial
+    if trial is not None and trial.data == plan.data:
+        train, val = (ImageSet(plan.data, split, trial.classes, seed=trial.data_seed) for split in ("train", "val"))
+        test = ImageSet(plan.data, classes=trial.classes, limit=plan.limit)
+        return {"train": replace(train, limit=plan.fitted), "val": val, TEST: test}
+    sets = {TEST: ImageSet(plan.data, "given", limit=plan.limit)}
+    try:
+        datasets.load(plan.data, root)
+    except BadInput:  # without training images
+        return sets
+    return {"train": ImageSet(plan.data, "learnt", limit=plan.fitted), **sets}
+
+
+def other_images(plan: Plan, network: Network) -> dict[str, ImageSet]:
+    """near:SET or far:SET → out-of-distribution images."""
+    named = [(NEAR, name) for name in plan.near] + [(FAR, name) for name in plan.far]
+    sets = {f"{group}:{name}": ImageSet(absolute(name), "outside", limit=plan.limit) for group, name in named}
+    if network.trial is not None and network.trial.classes is not None and network.trial.data == plan.data:
+        sets[f"{NEAR}:left out"] = ImageSet(plan.data, "out", classes=network.trial.classes, limit=plan.limit)
+    return sets
+
+
+# ---- rows
+
+
+def evaluation_step(plan: Plan, predictor: Predictor, root: str | None) -> Step:
+    """Predicts every set by every member, and takes every score of every set."""
+    others = other_images(plan, predictor.networks[0])
+    sets = own_images(plan, predictor.networks[0], root) | others
+    dumps = [
+        {name: predict_step(each, images, root=root, keeping=KEEPING) for name, images in sets.items()}
+        for each in predictor.networks
+    ]
+    recipe = {"facts": predictor.facts, "sets": list(sets)}
+    make = partial(_evaluate, predictor=predictor, dumps=dumps, others=list(others))
+    return evaluation(NAME, VERSION, predictor.title, recipe, [step for own in dumps for step in own.values()], make)
+
+
+def _evaluate(
+    part: Part, context: Context, predictor: Predictor, dumps: Sequence[Mapping[str, Step]], others: Sequence[str]
+) -> Files:
+    made = RowMaker((NAME, VERSION), predictor.facts)
+    made.learnt(predictor, context)
+    cards = [card_of({name: load_dump(step, context.store) for name, step in own.items()}, others) for own in dumps]
+    card = cards[0]
+    if len(dumps) > 1:
+        answers = [{name: load_dump(step, context.store) for name, step in own.items()} for own in dumps]
+        card = card_of(ensemble(answers, cards), others)
+    for row in card.rows:
+        if row["metric"] in METRICS:
+            made.add(row["metric"], row["value"], row["n"], level=row["level"], **columns(row["split"], row["measure"]))
+    for entry in card.reasons:
+        if entry["metric"] is None or entry["metric"] in METRICS:
+            made.because(entry["reason"], entry["measure"], entry["metric"])
+    for group in (MISTAKES, *dict.fromkeys(name.partition(":")[0] for name in others)):
+        best_group(made, card, group)
+    return table(made.rows, made.reasons)
+
+
+def columns(split: str, measure: str | None) -> Row:
+    """The columns of a number on a scorecard: its question, the out-of-distribution set, the score and its rows."""
+    name = measure.removeprefix(measures.SCORE) if measure else None
+    kind = measures.registry[name].kind if name and name in measures.registry else ""
+    group, _, target = split.partition(":")
+    if split == TEST:
+        group = MISTAKES if measure else ""
+    fitted = {"fitted": "train", "tuned": "val"}.get(kind)
+    return {"measure": name, "group": group or None, "target": target or None, "condition": fitted}
+
+
+def card_of(dumps: Mapping[str, Predictions], others: Sequence[str]) -> Scorecard:
+    """Every score of one dump; an ensemble's has scores of its own beside those of its answers."""
+    parts = [part for part in measures.registry.parts() if part.kind in ("plain", "fitted", "tuned")]
+    only = [part.name for part in parts if part.alias is None and part.name not in OTHERS]
+    own, outside = measures.scores_of(dumps[TEST]), {name: dumps[name] for name in others}
+    known = dumps.get("train"), dumps.get("val")
+    return scorecard(dumps[TEST], *known, outside, calibration=None, only=[*only, *own], classwise=False)
+
+
+def ensemble(members: Sequence[Mapping[str, Predictions]], cards: Sequence[Scorecard]) -> dict[str, Predictions]:
+    """The averaged answers; with scores that need embeddings, which are means of the members' own."""
+    raw = [card.drawn["raw"] for card in cards]
+    whole = {name: stack([own[name] for own in members]) for name in members[0]}
+    featured = [part.name for part in measures.registry.parts() if "embeddings" in part.needs]
+    names = [name for name in featured if all(name in drawn["u"] for drawn in raw)]
+    for split, dump in whole.items():
+        u = {
+            name: [drawn["u"][name] if split == TEST else drawn["out"][name].get(split) for drawn in raw]
+            for name in names
+            if split not in ("train", "val")
+        }
+        whole[split] = dump.replace(scores={name: np.mean(own, axis=0) for name, own in u.items()})
+    return whole
+
+
+def best_group(made: RowMaker, card: Scorecard, group: str) -> None:
+    """Which scores cannot be told from the best of a question: DeLong's paired test over rows, Holm's adjustment."""
+    raw = card.drawn["raw"]
+    sets = [name for name in next(iter(raw["out"].values()), {}) if name.startswith(f"{group}:")]
+    outside = {each: {name: own[each] for name, own in raw["out"].items() if each in own} for each in sets}
+    rows = question_rows("unknown" if sets else "mistakes", raw["u"], raw["wrong"], outside)
+    if rows.least < 2:
+        made.because("Fewer than two rows of a kind: no score can be told from another.", None, AMONG_BEST)
+        return
+    equals = best_of({name: rows.placed(name) for name in rows.names}).equals
+    for name in rows.names:
+        made.add(AMONG_BEST, name in equals, rows.n, **columns(f"{group}:" if sets else TEST, name))

@@ -1,0 +1,131 @@
+"""What the tests of Ray and of SLURM share: tasks that misbehave, toy studies, and how to wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+from nescio.errors import BadInput
+from nescio.work.launchers import start
+from nescio.work.steps import Context, Work, evaluation, table
+from nescio.work.store import Busy, Store
+
+
+def without_torch(folder, monkeypatch):
+    """Workers that start at once: to them torch is not installed."""
+    (folder / "no-torch").mkdir()
+    (folder / "no-torch" / "torch.py").write_text("raise ImportError('not here')")
+    monkeypatch.syspath_prepend(folder / "no-torch")
+
+
+def until(condition, seconds=90):
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
+    return value
+
+
+def log(folder, name):
+    """A line of process, SLURM job and how often that was started before."""
+    array, one = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_JOB_ID")
+    job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else one
+    with (Path(folder) / name).open("a") as file:
+        file.write(f"{os.getpid()} {job} {os.environ.get('SLURM_RESTART_COUNT', 0)}\n")
+
+
+def lines(folder, name):
+    path = Path(folder) / name
+    return path.read_text().splitlines() if path.exists() else []
+
+
+# ---- tasks
+
+
+def fall(text):
+    raise RuntimeError(text)
+
+
+def refuse(text):
+    raise BadInput(text)
+
+
+def die(folder):
+    log(folder, "deaths")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def died(reason, folder):
+    (Path(folder) / "died").write_text(reason)
+
+
+def occupied(folder):
+    log(folder, "busy")
+    if len(lines(folder, "busy")) < 3:
+        raise Busy("another process does it")
+
+
+class Unknown:
+    """Something that no worker can unpickle."""
+
+    def __reduce__(self):
+        return __import__, ("a_plug_in_that_is_not_there",)
+
+
+def settings():
+    return {name: os.environ.get(name, "") for name in ("NESCIO_X", "NESCIO_THREADS", "OMP_NUM_THREADS")}, os.getcwd()
+
+
+# ---- studies
+
+
+def rows_of(part, context, value, seconds):
+    log(context.store.root, "begun")
+    time.sleep(seconds)
+    return table([{"metric": "accuracy", "value": value}])
+
+
+def cards(count, seconds=0.2):
+    return [
+        evaluation("toy", 1, f"card {i}", {"value": i}, (), partial(rows_of, value=i / 7, seconds=seconds))
+        for i in range(count)
+    ]
+
+
+def evaluated(context, launcher, steps, watch=None):
+    work = Work(context, launcher, watch)
+    work.evaluate("toys", steps)
+    return work
+
+
+def undisturbed(folder, count):
+    return evaluated(Context(Store(folder)), start("local", 0), cards(count, 0)).rows
+
+
+def begun_by(folder):
+    """Numbers of the processes that began a card, in order."""
+    return [int(line.split()[0]) for line in lines(folder, "begun")]
+
+
+# ---- predictions in ranges of rows
+
+
+def predicted(store, launcher, shards):
+    """The files of a dump of a network with dropout, which is trained first: name → bytes."""
+    from nescio.datasets.images import ImageSet
+    from nescio.networks.models import trained
+    from nescio.predict import predict_step, row_ranges
+    from test_training import trial_of
+
+    context = Context(store, device="cpu")
+    network, images = trained(trial_of("mc-dropout")), ImageSet("digits")
+    ranges = row_ranges(network, images, context, shards=shards, workers=launcher.workers, batch=64)
+    step = predict_step(network, images, batch=64, ranges=ranges)
+    work = Work(context, launcher)
+    assert work.do("predicting", [step]) == [step], work.failures
+    assert len(step.shards) == (shards if shards > 1 else 0) and not store.runs("shard")
+    dump = step.folder(store) / "dump"
+    return {path.relative_to(dump).as_posix(): path.read_bytes() for path in dump.rglob("*") if path.is_file()}

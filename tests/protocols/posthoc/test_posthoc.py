@@ -1,0 +1,164 @@
+"""Networks × scores × questions: whose trials these are, what an ensemble's scores are, and what the page states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+import torch
+
+from nescio import measures, metrics
+from nescio.errors import BadInput
+from nescio.predict import load_dump
+from nescio.protocols import base, shift
+from nescio.protocols.posthoc import PRESETS, VIT, reports, steps
+from nescio.protocols.shift.steps import trials_of as shift_trials
+from nescio.report.blocks import figures_of, tables_of
+from nescio.report.frame import Frame
+from nescio.training import train_step
+from nescio.work.launchers import start
+from nescio.work.steps import Context, Work
+from nescio.work.store import Store
+
+PLAN = replace(PRESETS["small"], members=2, left_out=4, training=replace(PRESETS["small"].training, epochs=2))
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory):
+    return Context(Store(tmp_path_factory.mktemp("posthoc") / "store"), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def study(context):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with start("local", 0) as launcher:
+        study = base.run(base.registry["posthoc"], PLAN, Work(context, launcher))
+    torch.set_num_threads(threads)
+    assert study.failures == []
+    return study
+
+
+def dumps_of(context, line):
+    """The dumps of each member of a line of the tables, by set."""
+    predictor = steps.average(steps.trials_of(PLAN, None)[line], None)
+    parents = iter(steps.evaluation_step(PLAN, predictor, None).parents)
+    names = ("train", "val", "test", "near:left out")
+    return [{name: load_dump(next(parents), context.store) for name in names} for _ in predictor.networks]
+
+
+def test_networks_of_the_gpu_preset_are_those_of_shift():
+    plan = replace(PRESETS["gpu"], data="digits", runs=2)
+    theirs = shift_trials(replace(shift.PRESETS["gpu"], data="digits", runs=2, methods=("erm",)), {"erm": 0})
+    ours = [members for members in steps.trials_of(plan, None) if members[0].method == "erm"]
+    ours = [members for members in ours if members[0].backbone == "resnet18"]
+    assert [[train_step(t).key for t in each] for each in ours] == [
+        [train_step(t).key for t in each] for each in theirs
+    ]
+
+
+def test_transformers_have_a_budget_of_their_own():
+    plan = PRESETS["gpu"]
+    assert steps.as_shift(plan, "erm/resnet18").training == plan.training == shift.CIFAR
+    own = steps.as_shift(plan, f"erm/{VIT}").training
+    assert (own.optimizer, own.rate, own.epochs) == ("adamw", plan.transformer_rate, plan.transformer_epochs)
+
+
+@pytest.mark.parametrize(("change", "words"), [({"trained": ("erm",)}, "METHOD/BACKBONE"), ({"members": 0}, "members")])
+def test_a_plan_that_cannot_be_is_refused(change, words):
+    with pytest.raises(BadInput, match=words):
+        replace(PLAN, **change)
+
+
+def test_two_classes_must_be_left():
+    with pytest.raises(BadInput, match="--left-out"):
+        steps.refuse_impossible(replace(PLAN, left_out=9), None)
+
+
+def test_numbers_are_those_of_the_scores(study, context):
+    ((dumps,), frame) = dumps_of(context, 0), Frame(study.rows).where(method="erm", members=1)
+    u, out = (measures.vim(dumps["train"])(dumps[name]) for name in ("test", "near:left out"))
+    wrong = measures.summary(dumps["test"]).answers().wrong
+    own = frame.where(measure="vim")
+    assert own.where(group="mistakes", metric="aurc").one() == pytest.approx(metrics.aurc(u, wrong))
+    apart = metrics.auroc(np.concatenate([u, out]), np.arange(len(u) + len(out)) >= len(u))
+    assert own.where(group="near", metric="auroc", target="left out").one() == pytest.approx(apart)
+    assert own.where(group="near", metric="auroc", target=None).one() == pytest.approx(apart)
+    assert own.where(group="near", metric="scod_aurc").one() == pytest.approx(metrics.scod_aurc(u, wrong, out))
+    assert own.where(group="near", metric="scod_aurc").one("level") == 0.5
+    assert (own.one("condition"), frame.where(measure="pnorm_tuned").one("condition")) == ("train", "val")
+
+
+def test_an_ensemble_has_the_mean_of_its_members_scores(study, context):
+    dumps, frame = dumps_of(context, -1), Frame(study.rows).where(members=2)
+    trains, tests = ([own[name] for own in dumps] for name in ("train", "test"))
+    wrong = measures.summary(steps.stack(tests)).answers().wrong
+    for name in ("vim", "mds_plus", "gradnorm"):
+        mean = measures.over_members(name, trains, tests)
+        row = frame.where(measure=name, group="mistakes", metric="auroc")
+        assert row.one() == pytest.approx(metrics.auroc(mean, wrong)), name
+    largest = metrics.auroc(measures.largest(steps.stack(tests)), wrong)  # of the averaged answers
+    assert frame.where(measure="largest", group="mistakes", metric="auroc").one() == pytest.approx(largest)
+    assert frame.where(measure="mutual_information", metric="auroc")
+
+
+def test_what_is_left_out_has_its_reason(study):
+    lacking = {entry["measure"]: entry["reason"] for entry in study.reasons if entry["method"] == "mc-dropout"}
+    assert "last layer" in lacking["vim"]  # dropout stands between the embedding and the answers
+    assert not Frame(study.rows).where(method="mc-dropout", measure="vim")
+
+
+def test_the_best_score_is_among_the_best(study):
+    for _, questions in reports.areas(study.frame).items():
+        for own in questions.values():
+            assert reports.top(own)["best"] and "largest" in own
+
+
+def test_the_page_holds_every_table_and_figure(study):
+    story = base.story_of(study)
+    titles = [made.title for made in tables_of(story)]
+    assert titles[0] == "Which score is best?" and "Every score of erm conv × 2" in titles
+    assert {figure.key for figure in figures_of(story)} == {"scores-mistakes", "scores-near"}
+    assert reports.networks(study.frame).cells()[("mc-dropout conv",), "training accuracy"].value > 0.5
+
+
+# ---- claims, of rows that were made up
+
+
+def rows_of(network, group, values, best=(), metric="auroc"):
+    about = {"method": "erm", "backbone": network, "members": 1, "data_seed": 0, "group": group, "target": None}
+    rows = [about | {"metric": metric, "measure": name, "value": value} for name, value in values.items()]
+    verdicts = [about | {"metric": "among_best", "measure": name, "value": float(name in best)} for name in values]
+    return rows + verdicts if metric == "auroc" else rows
+
+
+def test_pnorm_is_judged_where_the_softmax_is_broken():
+    sound = rows_of("a", "mistakes", {"largest": 0.9, "pnorm": 0.8}, best=("largest",))
+    assert "not tested" in reports.pnorm_repairs(Frame(sound))
+    broken = rows_of("b", "mistakes", {"largest": 0.7, "pnorm": 0.8}, best=("pnorm",))
+    lower = rows_of("b", "mistakes", {"largest": 0.4, "pnorm": 0.3}, metric="naurc")
+    assert "holds. It lowers NAURC by 0.100 of erm b." in reports.pnorm_repairs(Frame(sound + broken + lower))
+    higher = rows_of("b", "mistakes", {"largest": 0.3, "pnorm": 0.4}, metric="naurc")
+    assert "does not hold" in reports.pnorm_repairs(Frame(broken + higher))
+
+
+def test_shaping_is_judged_by_its_lowest_score():
+    fine = rows_of("a", "near", {"largest": 0.8, "ash": 0.75})
+    fallen = rows_of("b", "far", {"largest": 0.8, "ash": 0.9, "scale": 0.5})
+    assert "does not hold" in reports.shaping_collapses(Frame(fine))
+    said = reports.shaping_collapses(Frame(fine + fallen))
+    assert "holds in 1 of 2" in said and "-0.300 of erm b (scale, far)" in said
+    assert "not tested" in reports.shaping_collapses(Frame(rows_of("a", "mistakes", {"largest": 0.8, "ash": 0.1})))
+
+
+def test_mahalanobis_is_judged_on_transformers():
+    of_resnet = rows_of("resnet18", "far", {"largest": 0.8, "mds_plus": 0.9}, best=("mds_plus",))
+    assert "not tested" in reports.mahalanobis_leads(Frame(of_resnet))
+    leads = rows_of(VIT, "far", {"largest": 0.8, "mds_plus": 0.7, "rmds_plus": 0.9}, best=("rmds_plus",))
+    behind = rows_of(VIT, "near", {"largest": 0.8, "mds_plus": 0.7}, best=("largest",))
+    assert ": holds." in reports.mahalanobis_leads(Frame(leads))
+    said = reports.mahalanobis_leads(Frame(leads + behind))
+    assert "holds in 1 of 2" in said and "mds_plus 0.700, the best, largest, 0.800" in said

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from nescio.metrics import spearman
 from nescio.protocols.base import upgraded
 from nescio.protocols.sensitivity.reports import correlation, correlations, points
 from nescio.protocols.uimnet.reports import ORACLE, effects, first_lines, means, ranking
@@ -391,6 +392,70 @@ SHIFT = {
 }
 
 
+# ---- scenes
+
+
+def scenes(metric, method, measure=None, members=1, **where):
+    """run → value; the mean over shifts where a run has several."""
+    own = rows("scenes").where(metric=metric, method=method, measure=measure, members=members, **where)
+    return {run: part.mean("value") for (run,), part in own.by("data_seed")}
+
+
+def worse_with_every_level():
+    """Spearman's ρ of level and mIoU of plain networks, by shift, and how much is lost."""
+    clean = mean_of(scenes("miou", "erm", condition="clean"))
+    own = rows("scenes").where(metric="miou", method="erm", members=1, level=lambda level: level is not None)
+    rho, lost = {}, {}
+    for shift in ("darkness", "fog", "rain"):
+        curve = [(level, part.mean("value")) for (level,), part in own.where(condition=shift).by("level")]
+        rho[shift] = spearman(*zip(*curve, strict=True))
+        lost[shift] = clean - max(curve)[1]
+    assert max(rho.values()) <= -0.9 and min(lost.values()) >= 0.1
+    return {"clean": clean, **{f"after_{shift}": clean - value for shift, value in lost.items()}}
+
+
+def pixels_by_entropy():
+    """Which lines are ahead of plain softmax in every run."""
+    plain = scenes("raulc", "erm", "entropy", level=None)
+    found = {name: scenes("raulc", name, "entropy", level=None) for name in ("mc-dropout", "mir", "sngp", "ddu")}
+    three = scenes("raulc", "erm", "entropy", 3, level=None)
+    assert [name for name, own in found.items() if ahead(own, plain) == 3] == ["mc-dropout", "mir"]
+    assert ahead(three, plain) == 3
+    return {
+        "plain": mean_of(plain),
+        "three": mean_of(three),
+        **{name.replace("-", "_"): mean_of(own) for name, own in found.items()},
+    }
+
+
+def own_scores_of_pixels():
+    """Below the entropy of the same networks, in every run."""
+    found = {}
+    for name, k in (("erm", 3), ("mc-dropout", 1), ("sngp", 1), ("ddu", 1), ("mir", 1)):
+        own, entropy = (scenes("raulc", name, measure, k, level=None) for measure in ("native", "entropy"))
+        assert ahead(entropy, own) == 3
+        found[name.replace("-", "_")] = mean_of(own)
+    return found
+
+
+SCENES = {
+    worse_with_every_level: (
+        "Darkness, fog and rain make the segmentation worse level by level: mIoU of `erm` falls from {clean:.3f} to "
+        "{after_darkness:.3f}, {after_fog:.3f} and {after_rain:.3f} at their last levels."
+    ),
+    pixels_by_entropy: (
+        "By entropy, `mir` ({mir:.3f}), `mc-dropout` ({mc_dropout:.3f}) and ensembles of three ({three:.3f}) rank "
+        "right and wrong pixels better than plain softmax (rAULC {plain:.3f}) in every run; `sngp` ({sngp:.3f}) and "
+        "`ddu` ({ddu:.3f}) do not. In the paper's table of CARLA plain softmax is first."
+    ),
+    own_scores_of_pixels: (
+        "Every own score is behind the entropy of the same networks, in every run: mutual information of ensembles "
+        "{erm:.3f} and of `mc-dropout` {mc_dropout:.3f}, the Dempster–Shafer score of `sngp` {sngp:.3f}, and far "
+        "behind the densities of `mir` ({mir:.3f}) and `ddu` ({ddu:.3f})."
+    ),
+}
+
+
 # ---- sensitivity
 
 
@@ -444,7 +509,7 @@ SENSITIVITY = {
 # ---- the READMEs
 
 
-FINDINGS = {"uimnet": UIMNET, "reliability": RELIABILITY, "shift": SHIFT, "sensitivity": SENSITIVITY}
+FINDINGS = {"uimnet": UIMNET, "reliability": RELIABILITY, "shift": SHIFT, "scenes": SCENES, "sensitivity": SENSITIVITY}
 
 
 def findings(name):

@@ -216,6 +216,17 @@ def test_duq_kernels_and_centroids_are_those_of_the_original():
     assert torch.allclose(method.sums, stored["m_after_update"], atol=1e-6)
 
 
+def test_duq_penalises_a_share_of_the_batch():
+    torch.manual_seed(0)
+    whole, half = (DUQ(DUQ.recipe_class(penalized=share), SMALL).eval() for share in (1.0, 0.5))
+    half.load_state_dict(whole.state_dict())
+    x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 3
+    fit, penalty, placed = half.losses(x, y)
+    assert torch.equal(fit, whole.losses(x, y)[0]) and len(placed) == 8
+    assert torch.allclose(penalty, whole.losses(x[:4], y[:4])[1])
+    assert not torch.allclose(penalty, whole.losses(x, y)[1])
+
+
 def test_duq_penalty_is_two_sided():
     method = DUQ(DUQ.recipe_class(), SMALL)
     for slope, penalty in ((0.0, 1.0), (1.0, 0.0), (3.0, 4.0)):

@@ -448,3 +448,20 @@ def test_the_story_holds_every_table_and_figure(study):
     assert len(titles) == 7 and len(figures_of(story)) == 4 + 1 + 2 * 3
     assert all(figure.chart() for figure in figures_of(story)[:2])
     assert len(reports.out_of_distribution(study.frame).heads) == 1
+
+
+def test_hyper_parameters_of_one_method_can_be_fixed():
+    plan = replace(PLAN, recipes=("ddu.rate=0.5", "mir.weight=3"))  # mir is not compared
+    ddu, erm = (steps.plain_trial(plan, name, 0, 0) for name in ("ddu", "erm"))
+    assert ddu == replace(steps.plain_trial(PLAN, "ddu", 0, 0), recipe=replace(ddu.recipe, rate=0.5))
+    assert erm == steps.plain_trial(PLAN, "erm", 0, 0)
+    assert steps.with_strength(ddu, 2, 3).recipe.rate == 0.5
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [("rate=3", "METHOD.FIELD"), ("ddo.rate=3", "ddu"), ("ddu.rat=3", "rate"), ("ddu.rate=-1", "rate")],
+)
+def test_hyper_parameters_that_do_not_exist_are_refused(word, reason):
+    with pytest.raises(BadInput, match=reason):
+        steps.refuse_impossible("shift", replace(PLAN, recipes=(word,)), None)

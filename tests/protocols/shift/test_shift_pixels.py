@@ -15,7 +15,8 @@ pytest.importorskip("torch")
 import torch
 
 from nescio import metrics
-from nescio.cli import main, parser_for
+from nescio.cli import main
+from nescio.commands import parser_for
 from nescio.datasets.corruptions import CORRUPTIONS, Corruption
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput

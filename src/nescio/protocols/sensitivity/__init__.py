@@ -10,6 +10,7 @@ from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.options import nested, option
 from nescio.protocols.base import protocol
+from nescio.protocols.recipes import check_fixed, fixed_option
 from nescio.protocols.shift import MEASURES, methods_of
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -26,9 +27,7 @@ class Plan(Checked):
     methods: tuple[str, ...] = option(
         ("duq", "sngp", "mir", "ddu"), "with a regularisation strength, comma-separated", parse=methods_of
     )
-    recipes: tuple[str, ...] = option(
-        (), "hyper-parameters that differ from a method's defaults", style="words", metavar="METHOD.FIELD=VALUE,…"
-    )
+    recipes: tuple[str, ...] = fixed_option()
     backbone: str = option("mlp", "of every method; mlp: three layers of 100 units, as in the paper")
     strengths: int = option(8, "values of each method's strength over its search range, in equal ratios")
     runs: int = option(5, "of each: the validation images and the initial weights are drawn anew")
@@ -38,6 +37,7 @@ class Plan(Checked):
 
     def check(self) -> None:
         self.need(1, "runs")
+        check_fixed(self.recipes)
         self.need(2, "strengths")
         if not self.degrees or 0 in self.degrees:
             raise BadInput("--degrees are those by which images are turned, at least one; 0 is always there.")

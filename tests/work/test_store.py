@@ -38,7 +38,7 @@ TRIAL = Trial(method="toy", recipe=Toy(), data="digits", backbone="mlp", trainin
 OTHER = {
     "method": "erm", "recipe": Toy(rate=0.2), "data": "cifar10", "backbone": "conv",
     "training": Training(epochs=4), "classes": (0, 1), "spectral": 5.0, "trial": 1, "data_seed": 1, "init_seed": 1,
-    "start": "store:0123456789abcdef", "task": "segmentation",
+    "start": "store:0123456789abcdef", "task": "segmentation", "kept": (1,), "stop": 1,
 }  # fmt: skip
 
 
@@ -92,7 +92,8 @@ def test_every_field_of_a_trial_and_of_its_budget_changes_the_key(store):
     assert OTHER.keys() == {each.name for each in dataclasses.fields(Trial)}
     keys = {store.key("train", TRIAL)}
     for name, value in OTHER.items():
-        keys.add(store.key("train", dataclasses.replace(TRIAL, **{name: value})))
+        kept = {"kept": OTHER["kept"]} if name == "stop" else {}  # a training stops at an epoch that it keeps
+        keys.add(store.key("train", dataclasses.replace(TRIAL, **{name: value} | kept)))
     assert len(keys) == 1 + len(OTHER)
 
     first = Training(epochs=3, initial=0.5)  # a rate that starts flat starts above 0

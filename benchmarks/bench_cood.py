@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from _table import best_of, show
 
+from nescio.analysis.grading import class_severities, divide, grade, levels, window_severities
 from nescio.metrics import auroc
-from nescio.protocols.cood.grading import class_severities, divide, grade, levels, window_severities
 
 CLASSES, IMAGES, INSIDE, WINDOW = 12_697, 200, 50_000, 1_000  # ImageNet-21k after cleaning, against ImageNet-1k
 

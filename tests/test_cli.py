@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import malformed
-from nescio.cli import COMMANDS, main
+from nescio.cli import main
+from nescio.commands import COMMANDS
 from paths import ROOT
 
 

@@ -17,6 +17,7 @@ from nescio.options import (
     REQUIRED,
     add_options,
     argument,
+    at_least,
     brought,
     command_of,
     instance_of,
@@ -367,3 +368,14 @@ def test_a_value_brings_options_of_its_own(way, capsys):
     assert journey(*way)[0].crew.vehicle == {}  # the class has its defaults
     with pytest.raises(BadInput, match="--wagons is a number, not 'many'"):
         journey(*way, "--wagons", "many")
+
+
+def test_a_number_below_the_least_is_refused_by_the_name_of_its_option():
+    @dataclass
+    class Sizes:
+        k_dist: int = 1
+        window: int | None = None
+
+    at_least(Sizes(), 1, "k_dist", "window")
+    with pytest.raises(BadInput, match="--k-dist must be at least 2, not 1"):
+        at_least(Sizes(), 2, "window", "k_dist")

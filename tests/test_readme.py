@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from nescio.cli import COMMANDS, parser_for
+from nescio.commands import COMMANDS, parser_for
 from nescio.protocols.base import registry as protocols
 from paths import ROOT
 

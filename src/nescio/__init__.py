@@ -1,24 +1,41 @@
 """nescio: does an image model know what it does not know?"""
 
-from importlib import import_module
-from typing import Any
+from __future__ import annotations
 
-from nescio.analysis import notebook as _notebook
-from nescio.errors import BadInput, Undefined
-from nescio.predictions import Predictions, join, stack
+from importlib import import_module
+
+TYPE_CHECKING = False  # as type checkers read it: importing typing would take as long as all the rest
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nescio.analysis.cards import scorecard
+    from nescio.analysis.comparison import compare
+    from nescio.analysis.transfer import transfer
+    from nescio.errors import BadInput, Undefined
+    from nescio.predictions import Predictions, join, stack
 
 __version__ = "0.1.0"
 __all__ = ["BadInput", "Predictions", "Undefined", "__version__", "compare", "join", "scorecard", "stack", "transfer"]
 
-_LATER = {  # imported when first used
+_HOMES = {  # of what is imported when it is first used: `import nescio` loads nothing else
+    **dict.fromkeys(("BadInput", "Undefined"), "nescio.errors"),
+    **dict.fromkeys(("Predictions", "join", "stack"), "nescio.predictions"),
     "compare": "nescio.analysis.comparison",
     "scorecard": "nescio.analysis.cards",
     "transfer": "nescio.analysis.transfer",
 }
-_notebook.presenter = lambda: import_module("nescio.report.notebook")
+
+
+def presenter() -> Any:
+    """The module that shows scorecards and comparisons in a notebook; the room of analysis stands below it."""
+    return import_module("nescio.report.notebook")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _HOMES:
         raise AttributeError(f"module 'nescio' has no attribute {name!r}")
-    return getattr(import_module(_LATER[name]), name)
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

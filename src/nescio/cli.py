@@ -1,16 +1,20 @@
-"""The command `nescio`: runs one command of `nescio.commands`, and turns what goes wrong into a sentence."""
+"""The command `nescio`: runs one command of `nescio.commands`, and turns what goes wrong into a sentence.
+
+Whatever takes time to import is imported inside of `main`, where Ctrl-C is no traceback.
+"""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
 
-from nescio.commands import COMMANDS, parser_for
+from nescio import TYPE_CHECKING
 from nescio.errors import BadInput, Undefined, near
-from nescio.registry import add_plugin
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Sequence
+    from typing import NoReturn
 
 EXTRAS = {  # of pyproject.toml: what is imported → what to install
     **dict.fromkeys(("torch", "torchvision", "timm", "gpytorch", "PIL", "huggingface_hub"), "train"),
@@ -27,10 +31,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     plugins = _plugins(words)
     command = next((word for word in words if not word.startswith("-")), None)
-    name = f"nescio {command}" if command in COMMANDS else "nescio"
+    name = "nescio"
     if getattr(sys.stdout, "errors", "") in ("strict", "surrogateescape"):  # a terminal that lacks a character shows ?
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
+        from nescio.commands import COMMANDS
+        from nescio.registry import add_plugin
+
+        name += f" {command}" if command in COMMANDS else ""
         for plugin in plugins:
             add_plugin(plugin)
         code = _run(command, words)
@@ -74,6 +82,8 @@ def _plugins(words: list[str]) -> list[str]:
 
 
 def _run(command: str | None, words: Sequence[str]) -> int:
+    from nescio.commands import COMMANDS, parser_for
+
     if command is not None and command not in COMMANDS:
         raise BadInput(f"There is no command {command!r}.{near(command, COMMANDS)} See `nescio --help`.")
     parser = parser_for(command, words)
@@ -86,7 +96,7 @@ def _run(command: str | None, words: Sequence[str]) -> int:
     return int(args._run(args) or 0)
 
 
-def _refuse(parser: argparse.ArgumentParser, word: str) -> NoReturn:
+def _refuse(parser: ArgumentParser, word: str) -> NoReturn:
     """Says which word means nothing, and what may have been meant."""
     if not word.startswith("-"):
         raise BadInput(f"{word!r} is one word too many. See `{parser.prog} --help`.")

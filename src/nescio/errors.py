@@ -1,6 +1,7 @@
 """The two ways in which nescio says no, and what it thinks was meant."""
 
-import difflib
+from __future__ import annotations
+
 from collections.abc import Iterable
 
 
@@ -14,5 +15,7 @@ class Undefined(ValueError):
 
 def near(text: str, known: Iterable[str]) -> str:
     """A question that names the nearest of the known words, or nothing; it begins with a space."""
+    import difflib
+
     close = difflib.get_close_matches(text[:100], list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""

@@ -423,6 +423,14 @@ def ranges(text: str, what: str = "class numbers") -> tuple[int, ...]:
 # ---- from an instance to words
 
 
+def at_least(plan: Any, least: int, *names: str) -> None:
+    """Refuses options of a plan that are given and below a number."""
+    for name in names:
+        value = getattr(plan, name)
+        if value is not None and value < least:
+            raise BadInput(f"--{name.replace('_', '-')} must be at least {least}, not {value}.")
+
+
 def command_of(plan: Any, words: Sequence[str], presets: Mapping[str, Any] | None = None) -> str:
     """The shell command that gives this instance again: what differs from the defaults, or from the nearest preset."""
     if not presets:

@@ -18,7 +18,7 @@ PLUGINS = "NESCIO_PLUGINS"  # modules that every process of a command imports, b
 
 def add_plugin(path: str) -> None:
     """Imports a Python file whose decorators register parts; processes that this one starts import it too."""
-    file = Path(path).expanduser().resolve()
+    file = Path(os.path.expanduser(path)).resolve()
     if file.suffix != ".py" or not file.is_file() or not file.stem.isidentifier():
         raise BadInput(f"--plugin takes a Python file, such as mine.py, not {path}.")
     names = os.environ.get(PLUGINS, "").split()

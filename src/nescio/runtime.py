@@ -38,6 +38,10 @@ class Runtime:
             return torch.autocast(self.device.type, dtype=torch.bfloat16)
         return nullcontext()
 
+    def put(self, array: np.ndarray[Any, Any]) -> Any:
+        """The array on the device; on a CPU it stays NumPy's."""
+        return array if self.device.type == "cpu" else torch.tensor(array, device=self.device)
+
     def at(self, precision: str) -> Runtime:
         """The same place with the number format that a trial names."""
         if precision == "bf16" and self.device.type == "cpu":

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -157,7 +158,7 @@ def start_key(start: str) -> str:
     """What the key of a fine-tuned trial follows from: the first trial's key, or the checkpoint's checksum."""
     if start.startswith(FROM_STORE):
         return start.removeprefix(FROM_STORE)
-    path = Path(start.removeprefix(FROM_FILE)).expanduser()
+    path = Path(os.path.expanduser(start.removeprefix(FROM_FILE)))
     if not start.startswith(FROM_FILE) or not path.is_file():
         raise BadInput(f"A trial starts from store:KEY or from file:PATH of a checkpoint, not from {start!r}.")
     with path.open("rb") as file:
@@ -174,7 +175,7 @@ def _start_weights(start: str, store: Store) -> dict[str, Tensor]:
             raise BadInput(f"There is no trained network {key} in {store.root} to start from.")
         store.verify(STAGE, key)
         return load((store.path(STAGE, key) / WEIGHTS).read_bytes())
-    return read_weights(Path(start.removeprefix(FROM_FILE)).expanduser())
+    return read_weights(Path(os.path.expanduser(start.removeprefix(FROM_FILE))))
 
 
 def take_weights(method: Method, start: str, store: Store) -> list[str]:

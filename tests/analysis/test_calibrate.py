@@ -327,6 +327,13 @@ def test_a_best_temperature_beyond_the_range_is_said_to_be_there():
     assert found.edge == "beyond" and "beyond the range" in found.note
 
 
+@pytest.mark.filterwarnings("error")
+def test_logits_whose_squares_overflow_have_no_temperature():
+    logits = 1e200 * np.random.default_rng(3).normal(size=(20, 3))
+    with pytest.raises(Undefined, match="squares overflow"):
+        temperature(Predictions(logits=logits, labels=np.arange(20) % 3))
+
+
 def two_valleys():
     """Two draws of two classes, label 0: how far each draw's logit of the label is ahead. The likelihood has a minimum
     at T ≈ 0.38 and a worse one at T ≈ 326, to which a search from the unit of the range goes."""

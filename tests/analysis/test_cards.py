@@ -1,5 +1,8 @@
 """The scorecard says everything that can be said, on the same rows, with a reason for the rest."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -287,3 +290,23 @@ def test_a_calibration_in_doubt_says_so():
     assert "which are few" in scorecard(test, val=val, calibration="vector").doubt  # 8 numbers, 200 rows
     right = val.take(np.asarray(val.logits)[:, 0].argmax(1) == val.labels)
     assert "Every validation answer is right" in scorecard(test, val=right).doubt
+
+
+def test_a_first_look_with_validation_rows_imports_no_scipy(tmp_path):
+    """Its import took longer than all numbers of a small file."""
+    code = """
+import sys
+import numpy as np
+from nescio import Predictions, scorecard
+def dump(seed):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, 90)
+    f = rng.normal(size=(90, 6)) + 2 * np.eye(3, 6)[labels]
+    return Predictions(labels=labels, embeddings=f, logits=f[:, :3])
+card = scorecard(dump(0), None, dump(1), {"far": dump(2)})
+assert {"gaussian_mixture", "rmds", "vim"} <= {row["measure"] for row in card.rows}, card
+assert card.value("temperature", split="val", calibrated=True) > 0
+print([name for name in sys.modules if name.startswith("scipy")])
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert found.stdout.strip() == "[]"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fake_zoo import NAMES, answers, entry, zoo
-from nescio.analysis.choosing import Requirement, choose, highest
+from nescio.analysis.choosing import Requirement, choose, front, highest
 from nescio.analysis.comparison import compare
 from nescio.cli import main
 from nescio.errors import BadInput
@@ -410,3 +410,16 @@ def test_a_damaged_dump_of_a_store_is_a_sentence(store, tmp_path, capsys):
         file.write_bytes(content)
     assert main(["choose", "--store", str(copy), "--accuracy", "0.9"]) != 0
     assert "dump/logits.npy changed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("less", [True, False])
+def test_the_front_is_what_nothing_beats(less):
+    rng = np.random.default_rng(2)
+    for _ in range(40):
+        points = [(float(x), float(y)) for x, y in rng.integers(6, size=(rng.integers(1, 14), 2))]
+        sign = -1 if less else 1
+
+        def beaten(p, points=points, sign=sign):
+            return any(sign * q[0] >= sign * p[0] and q[1] >= p[1] and q != p for q in points)
+
+        assert front(points, less) == sorted({p for p in points if not beaten(p)})

@@ -1,5 +1,6 @@
 """A resample's value is the metric of the rows written out as often as they were drawn; the rest is what follows."""
 
+import json
 import subprocess
 import sys
 
@@ -10,7 +11,10 @@ from hypothesis import strategies as st
 
 from nescio import BadInput, Predictions, Undefined, metrics
 from nescio.analysis import bootstrap as boot
+from nescio.analysis.cards import scorecard
 from nescio.analysis.comparison import add_intervals, bootstrap, compare, interval, two_sided
+from nescio.cli import main
+from nescio.report.scorecards import verdict
 
 RANKING = [each for each in boot.applicable() if each.ranks]
 ANSWERS = [each for each in boot.applicable() if "answers" in each.metric.kinds and each.metric.prepared]
@@ -552,3 +556,82 @@ def test_every_number_of_a_scorecard_has_an_interval():
     half = next(row for row in card.rows if row["group"] == "half=1" and row["metric"] == "accuracy")
     alone = compare({"a": model(0).take(np.arange(1, 400, 2))}, metrics=["accuracy"], resamples=60).rows[0]
     assert (half["low"], half["high"]) == (alone["low"], alone["high"])
+
+
+# ---- out-of-distribution rows
+
+
+def with_outside(seed, strength, spread, labels, order):
+    """A model's own rows, and its rows of a set outside in an order of its own."""
+    rng = np.random.default_rng(seed)
+    own = Predictions(labels=labels, logits=strength * np.eye(4)[labels] + rng.normal(size=(len(labels), 4)))
+    outside = spread * rng.normal(size=(len(order), 4))
+    return own, Predictions(index=order, logits=outside[order], taught=False)
+
+
+@pytest.fixture(scope="module")
+def sure_and_unsure():
+    labels, rng = np.arange(200) % 4, np.random.default_rng(4)
+    pairs = {
+        "sure": with_outside(0, 4, 0.3, labels, rng.permutation(90)),
+        "unsure": with_outside(1, 2, 1.5, labels, rng.permutation(90)),
+    }
+    return {name: own for name, (own, _) in pairs.items()}, {name: outside for name, (_, outside) in pairs.items()}
+
+
+def test_detection_and_mixtures_are_those_of_the_scorecards(sure_and_unsure):
+    """Values and intervals equal what each model's own scorecard says; the rows on in-distribution rows stay."""
+    models, outside = sure_and_unsure
+    result = compare(models, resamples=60, seed=3, ood={"svhn": outside}, ood_share=0.2)
+    seen = set()
+    for name, dump in models.items():
+        shown = outside[name].select(outside["sure"].index)  # the order in which they are joined
+        card = scorecard(dump, ood={"svhn": shown}, ood_share=0.2)
+        add_intervals(card, resamples=60, seed=3)
+        cells = {row["metric"]: row for row in card.rows if (row["split"], row["measure"]) == ("svhn", "largest")}
+        for row in result.rows:
+            if row["method"] == name and row["split"] == "svhn":
+                keys = ("value", "low", "high", "n", "condition", "level", "measure")
+                assert [row[key] for key in keys] == [cells[row["metric"]][key] for key in keys], row["metric"]
+                seen.add(row["metric"])
+    assert seen >= {"auroc", "aupr", "fpr_at_tpr@0.95", "scod_aurc", "scod_augrc", "scod_cost@0.1"}
+    assert [row for row in result.rows if row["split"] is None] == compare(models, resamples=60, seed=3).rows
+
+
+def test_models_are_paired_on_the_rows_outside_too(sure_and_unsure):
+    """A model beside itself, its rows outside in another order: no resample sees a difference."""
+    models, outside = sure_and_unsure
+    again = {"sure": models["sure"], "twin": models["sure"]}
+    shuffled = outside["sure"].select(outside["sure"].index[::-1])
+    result = compare(again, resamples=40, metrics=["auroc", "scod_aurc"], ood={"far": [outside["sure"], shuffled]})
+    far = [each for each in result.differences if each["split"] == "far"]
+    assert len(far) == 2 and all((each["low"], each["high"], each["p"]) == (0, 0, 1) for each in far)
+
+
+def test_outside_rows_have_a_verdict(sure_and_unsure):
+    models, outside = sure_and_unsure
+    result = compare(models, resamples=200, ood={"svhn": outside})
+    best = {row["method"]: row["best"] for row in result.rows if (row["split"], row["metric"]) == ("svhn", "auroc")}
+    assert best == {"sure": True, "unsure": False}
+    assert any(
+        sentence.startswith("Telling svhn from in-distribution rows (AUROC): sure") and "beyond chance" in sentence
+        for sentence in verdict(result)
+    )
+
+
+def test_every_model_needs_rows_outside(sure_and_unsure, tmp_path, monkeypatch, capsys):
+    models, outside = sure_and_unsure
+    with pytest.raises(BadInput, match="'svhn' has 1 dumps for 2 models"):
+        compare(models, ood={"svhn": [outside["sure"]]})
+    with pytest.raises(BadInput, match="'scod_aurc' needs out-of-distribution rows"):
+        compare(models, metrics=["scod_aurc"])
+    monkeypatch.chdir(tmp_path)
+    for name in models:
+        models[name].save(f"{name}.npz")
+        outside[name].save(f"{name}_svhn.npz")
+    words = ["compare", "sure.npz", "unsure.npz", "--bootstrap", "50", "--json", "--ood"]
+    assert main([*words, "svhn=sure_svhn.npz"]) == 2
+    assert "write svhn=FILE for each, in the order sure, unsure." in capsys.readouterr().err
+    assert main([*words, "svhn=sure_svhn.npz,svhn=unsure_svhn.npz", "--metrics", "scod_augrc"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {(row["method"], row["split"]) for row in rows} == {("sure", "svhn"), ("unsure", "svhn")}

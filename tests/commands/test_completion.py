@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from nescio.cli import COMMANDS, main, parser_for
+from nescio.cli import main
+from nescio.commands import COMMANDS, parser_for
 
 bash = shutil.which("bash")
 

@@ -61,3 +61,31 @@ def test_a_pipe_that_is_closed_early_costs_no_page(place):
     done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, cwd=place, check=False)
     os.close(writer)
     assert done.returncode == 0 and b"failed" not in done.stderr and (place / "page/index.html").is_file()
+
+
+@pytest.mark.parametrize("module", ["argparse", "numpy", "nescio.commands.evaluate"])
+def test_ctrl_c_during_imports_is_no_traceback(place, module):
+    """Ctrl-C comes where a module is imported: nothing heavy is, before `main` can say that it was stopped."""
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted)\n"
+        "from nescio.cli import main\n"
+        "sys.exit(main(['evaluate', 'test.npz']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=place, text=True, check=False)
+    assert done.returncode == 130 and done.stderr.rstrip().endswith("stopped.") and "Traceback" not in done.stderr
+
+
+def test_public_names_are_there_and_load_nothing_before_they_are_used():
+    code = (
+        "import sys, nescio\n"
+        "assert 'numpy' not in sys.modules and set(nescio.__all__) <= set(dir(nescio))\n"
+        "from nescio import *\n"
+        "print(scorecard.__name__, Predictions.__name__, issubclass(BadInput, ValueError), hasattr(nescio, 'nothing'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["scorecard", "Predictions", "True", "False"]

@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 from nescio import datasets
+from nescio.cli import main
 from nescio.datasets.changes import Crop, Rotation
 from nescio.datasets.images import ImageSet, LoadedImages
 from nescio.datasets.view import View
@@ -212,3 +213,19 @@ def test_crops_differ_between_images_and_between_seeds():
 def test_a_crop_that_keeps_nothing_is_refused():
     with pytest.raises(BadInput, match="A crop keeps a share between 0 and 1"):
         Crop(0.0, 0.5)
+
+
+@pytest.mark.parametrize("kind", ["images", "folder"])
+def test_a_folder_that_is_none(tmp_path, kind):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="is not a folder"):
+        ImageSet(f"{kind}:{tmp_path / 'file'}").load()
+
+
+@pytest.mark.parametrize(
+    "words", ["runs --store ~nouser/s", "zoo resnet18 --data folder:~nouser/x", "--plugin ~nouser/p.py runs"]
+)
+def test_the_home_of_nobody_is_a_sentence(words, capsys):
+    """A user who does not exist has no home: the path is taken as it stands, and nothing is there."""
+    assert main(words.split()) == 2
+    assert "~nouser" in capsys.readouterr().err

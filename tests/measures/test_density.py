@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 from scipy.stats import kendalltau, multivariate_normal
 
 from nescio import BadInput, Predictions, Undefined
-from nescio.arrays.parallel import one_blas_thread
+from nescio.arrays.parallel import one_blas_thread, one_thread, threads
 from nescio.distributions import von_mises_fisher
 from nescio.measures import _density, choose_components, gaussian_mixture, gmm, mahalanobis, registry, vmf_mixture
 from reference import load, note
@@ -523,3 +523,22 @@ def test_nothing_to_choose_from():
         choose_components(clusters(3, "cosine"), ())
     with pytest.raises(BadInput):
         choose_components(clusters(3, "cosine", n=12), (9,))
+
+
+@pytest.mark.parametrize("d", [1, 5, 64, 65, 200])
+def test_the_inverse_of_a_triangle(d):
+    """Features of scales that differ by ten orders: back-substitution keeps the digits of every entry."""
+    rng = np.random.default_rng(d)
+    x = rng.normal(size=(3 * d, d)) * 10.0 ** rng.uniform(-5, 5, d)
+    factor = np.linalg.cholesky(x.T @ x)
+    inverse = _density._lower_inverse(factor)
+    scale = np.sqrt(np.diagonal(x.T @ x))
+    np.testing.assert_allclose((factor / scale[:, None]) @ (inverse * scale), np.eye(d), atol=1e-10)
+    assert not np.triu(inverse, 1).any()
+
+
+def test_little_work_starts_no_thread(monkeypatch):
+    monkeypatch.setenv("NESCIO_THREADS", "3")
+    with one_thread():
+        assert threads() == 1
+    assert threads() == 3

@@ -311,3 +311,14 @@ def test_all_of_them_stand_on_a_scorecard():
     card = scorecard(TEST, train=TRAIN, ood={"far": network(5, 30, 0)})
     shown = {row["measure"] for row in card.rows if row["metric"] == "auroc" and row["split"] == "far"}
     assert set(names.split()) <= shown
+
+
+@pytest.mark.parametrize("name", ["residual", "vim", "nnguide", "react", "ash", "dice", "mds", "rmds_plus"])
+def test_embeddings_in_single_precision_lose_no_more_than_their_own_rounding(name):
+    """Products are float32 where the embeddings are; float64 embeddings keep every digit (the loops above)."""
+    train, test = (dump.replace(embeddings=dump.embeddings.astype(np.float32)) for dump in (TRAIN, TEST))
+    exact = [dump.replace(embeddings=dump.embeddings.astype(np.float64)) for dump in (train, test)]
+    options = {"dims": 4} if name in ("residual", "vim") else {}
+    single, double = (getattr(measures, name)(a, **options)(b) for a, b in ((train, test), exact))
+    assert single.dtype == np.float64
+    np.testing.assert_allclose(single, double, rtol=1e-5, atol=1e-6 * np.abs(double).max())

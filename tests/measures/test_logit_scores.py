@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from nescio import BadInput, Predictions, Undefined, measures, scorecard
+from nescio.measures.logit_scores import TunedScore, largest_tuned
 from nescio.metrics import aurc
 
 LOGITS = arrays(
@@ -207,3 +208,15 @@ def test_tuned_scores_need_held_out_rows_and_set_no_threshold_on_them():
     card = scorecard(test, val=val)
     assert {"pnorm_tuned", "largest_tuned"} <= {row["measure"] for row in card.rows if row["metric"] == "auroc"}
     assert not [r for r in card.rows if r["measure"] == "pnorm_tuned" and r["metric"] == "in_as_in"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scale", [1.0, 1e300, 1.2e307])
+def test_tuning_of_huge_logits(scale):
+    """Divided by a temperature they would overflow; what they say is that the largest logit takes all."""
+    labels = np.arange(40) % 4
+    logits = 3 * np.eye(4)[labels] + np.random.default_rng(7).normal(size=(40, 4))
+    at_a_tenth = TunedScore("largest", 0.1, 0.0)
+    u = at_a_tenth(Predictions(labels=labels, logits=logits * scale))
+    np.testing.assert_allclose(u, at_a_tenth(Predictions(labels=labels, logits=logits * min(scale, 1e9))))
+    assert largest_tuned(Predictions(labels=labels, logits=logits * scale)).aurc <= 1

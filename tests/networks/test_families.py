@@ -326,6 +326,29 @@ def test_pairs_are_among_the_models_at_hand_under_their_names_here():
     assert regimes.pairs(["tf_efficientnet_b0", "tf_efficientnet_b0_ns"]) == []
 
 
+def test_counterparts_are_by_regime_and_only_of_models_at_hand():
+    here = ["tf_efficientnet_b0_ns", "tf_efficientnet_b0.aa_in1k", "ecaresnet50d_pruned", "ecaresnet50d", "my net"]
+    assert regimes.counterparts([*here, "deit_tiny_distilled_patch16_224"]) == {
+        regimes.PRUNING_TAUGHT: {"ecaresnet50d_pruned": "ecaresnet50d"},
+        "semi-supervised": {"tf_efficientnet_b0_ns": "tf_efficientnet_b0.aa_in1k"},
+    }
+
+
+def test_a_distilled_model_is_known_by_its_name_or_by_the_table():
+    assert regimes.distilled("my_distilled_net") and regimes.distilled("ecaresnet50d_pruned")
+    assert not regimes.distilled("ecaresnet50d") and not regimes.distilled("my net")
+
+
+def test_the_largest_families_come_first_by_the_names_of_the_paper():
+    models = ["vgg16", "xcit_nano_12_p8_224", "resnet50", "xcit_nano_12_p8_224_dist", "resnet18", "vgg11"]
+    assert list(families.by_family(models).items()) == [
+        ("ResNet", ["resnet50", "resnet18"]),
+        ("VGG", ["vgg16", "vgg11"]),
+        ("XCiT", ["xcit_nano_12_p8_224"]),
+        ("XCiT distilled", ["xcit_nano_12_p8_224_dist"]),
+    ]
+
+
 def test_names_need_no_torch():
     code = (
         "import sys; from nescio.networks import families, regimes; families.family('vit_b_16'); regimes.table(); "

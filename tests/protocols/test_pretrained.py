@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from nescio.networks import families, regimes
-from nescio.protocols import pretrained
 from nescio.protocols.base import registry
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
@@ -49,7 +48,7 @@ def test_both_reports_mark_every_distilled_model_alike(other: str) -> None:
         place = {"split": "out", "condition": "severity", "measure": "largest", "metric": "auroc"}
         rows += [row(name, value=0.6 + number / 1000, level=float(level), **place) for level in range(11)]
     frame = Frame(rows)
-    assert all(pretrained.distilled(name) == (name != other) for name in names)
+    assert all(regimes.distilled(name) == (name != other) for name in names)
     for report in ("cood/fig7", "selective/fig1"):
         (figure,) = figures_of(find(report).blocks(frame))
         marked = {point["model"]: bool(point["distilled"]) for point in figure.points}

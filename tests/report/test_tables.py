@@ -7,7 +7,7 @@ from samples import row
 
 import nescio
 from nescio import metrics as registered
-from nescio.report.tables import COUNT, Cell, Column, Form, Head, Table, decimals, metrics, percents, table
+from nescio.report.tables import COUNT, Cell, Column, Form, Head, Table, decimals, metrics, percents, table, wide
 
 
 def best(made: Table) -> list[bool]:
@@ -148,3 +148,20 @@ def test_an_arrow_says_which_is_better_where_no_metric_does() -> None:
 def test_words_are_bold_where_their_row_says_so() -> None:
     rows = [{"by": "nc", "takes": "moco", "best": True}, {"by": "fv", "takes": "byol"}]
     assert best(table(rows, lines=("by",), heads=[Head("method", "takes")])) == [True, False]
+
+
+def test_a_wide_table_has_a_line_per_dictionary_and_a_head_per_key() -> None:
+    rows = [{"model": "a", "models": 1200, "gain ↑": 0.5, "cost": 3.0}, {"model": "b", "models": 2, "gain ↑": 0.25}]
+    made = wide(rows, "Title", "model", form=decimals(2), forms={"cost": COUNT}, note="Note", explain=("auroc",))
+    assert made.corner == ("model",) and made.heads == ("models", "gain ↑", "cost") and made.note == "Note"
+    assert [[cell and str(cell) for cell in cells] for _, cells in made.lines] == [
+        ["1,200", "0.50", "3"],
+        ["2", "0.25", None],
+    ]
+    assert [key for key, cell in made.cells().items() if cell.best] == [(("a",), "gain ↑")] and len(made.legend) == 1
+
+
+def test_changes_of_a_wide_table_are_bold_where_they_are_for_the_better() -> None:
+    rows = [{"regime": "x", "models": 3, "mean": 0.1}, {"regime": "y", "models": 4, "mean": -0.1}]
+    made = wide(rows, "", "regime", form=percents(sign=True), changes=True)
+    assert [key for key, cell in made.cells().items() if cell.best] == [(("x",), "mean")]

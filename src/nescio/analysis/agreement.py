@@ -22,7 +22,7 @@ from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked
 from nescio.measures import ComponentChoice
 from nescio.measures.siblings import SiblingScores, Similarity, Spaces, densities, kind, spaces_of
-from nescio.options import option, ranges
+from nescio.options import at_least, option, ranges
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 
@@ -61,7 +61,7 @@ class Scored(Checked):
     similarity: Similarity = option("jaccard", "of two neighbourhoods", group=SCORING)
 
     def check(self) -> None:
-        at_least_one(self, "k", "k_dist")
+        at_least(self, 1, "k", "k_dist")
         some(self, "distances", "scores", "components")
         for name in ("ks", "components"):
             if (least := min(getattr(self, name), default=1)) < 1:
@@ -71,13 +71,6 @@ class Scored(Checked):
     def swept(self) -> str:
         """The distance whose sweeps over k and M are kept."""
         return "cosine" if "cosine" in self.distances else self.distances[0]
-
-
-def at_least_one(plan: Checked, *names: str) -> None:
-    """Refuses numbers of a plan below 1."""
-    for name in names:
-        if getattr(plan, name) < 1:
-            raise BadInput(f"--{name.replace('_', '-')} must be at least 1, not {getattr(plan, name)}.")
 
 
 def some(plan: Checked, *names: str) -> None:

@@ -26,6 +26,18 @@ def answerable(dump: Predictions) -> Predictions:
     return dump.take(dump.taught)
 
 
+def in_distribution(dump: Predictions) -> Predictions:
+    """The rows of classes that the model can answer; all where the dump does not mark them."""
+    known = dump.taught if dump.labels is None or dump.logits is None else measures.summary(dump).known
+    if known is None or known.all():
+        return dump
+    if not known.any():
+        raise BadInput(
+            "Every row of the in-distribution data is of a class that was not in training; is it the other file?"
+        )
+    return dump.take(known)
+
+
 def under_dropout(dump: Predictions) -> Predictions:
     """The dump whose answers are the mean of the softmaxes under dropout."""
     if MC_DROPOUT not in dump.variants:

@@ -45,7 +45,7 @@ class WantedMetric:
     @property
     def by_measure(self) -> bool:
         """Depends on a measure of uncertainty, not on the answers or embeddings alone."""
-        return bool({"ranking", "votes", "retrieval-ranking", "pairs"} & set(self.metric.kinds))
+        return bool({"ranking", "mixture", "votes", "retrieval-ranking", "pairs"} & set(self.metric.kinds))
 
     def __call__(self, *arrays: Any) -> float:
         return float(self.metric.function(*arrays, **self.options))

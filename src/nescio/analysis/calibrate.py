@@ -29,6 +29,7 @@ HELD_BYTES = 1 << 28  # calibrated logits up to this size are an array; larger o
 REACH = 1e3  # a temperature is sought within this factor of the scores' own spread, and a class's scale of the best one
 LOG_TINY = float(np.log(np.finfo(np.float64).tiny))  # what the logarithm of a probability of 0 counts as
 BIAS = 30.0  # bound on a class's bias, in nats
+STEPS, FLAT = 100, 1e-12  # of the search for a temperature, at most; the slope and the step at which it ends
 STARTS = 25  # temperatures from which the best one of several draws is sought
 
 Edge = Literal["right", "covered", "wrong", "chance", "beyond"]  # why a temperature stands at the edge of its range
@@ -80,26 +81,26 @@ class Vector:
 def temperature(val: Predictions) -> Temperature:
     """The temperature that gives the validation labels the highest likelihood.
 
-    argmin_T -(1/n) Σ log mean_draws softmax(z/T)[label], by box-constrained L-BFGS on log T. Guo et al. (2017).
+    argmin_T -(1/n) Σ log mean_draws softmax(z/T)[label], where its slope by log T is 0. Guo et al. (2017).
     The box is [1/1000, 1000] × the mean standard deviation of a row's logits. Several draws may give several minima:
     the search starts from each minimum of a grid, and the smallest wins. At an edge of the box, `edge` says why.
     """
     rows = _Rows(val)
 
-    def loss(x: Array) -> tuple[float, Array]:
-        beta = np.exp(-x[0])
+    def loss(x: float) -> tuple[float, float]:
+        beta = np.exp(-x)
         value, by_scale, _ = rows.loss(beta, np.float64(0.0))
-        return value, np.array([-beta * by_scale.sum()])
+        return value, float(-beta * by_scale.sum())
 
     def value(x: float) -> float:
-        return loss(np.array([x]))[0]
+        return loss(x)[0]
 
     middle, reach = np.log(rows.spread()), np.log(REACH)
     edges = (middle - reach, middle + reach)
     starts = (
         [middle] if val.draws == 1 else _minima(value, np.linspace(*edges, STARTS))
     )  # one draw's loss is convex in 1/T
-    ends = [float(_minimize(loss, np.array([start]), [edges])[0]) for start in starts]
+    ends = [_downhill(lambda x: loss(x)[1], float(start), edges) for start in starts]
     # Towards an edge the likelihood may be so flat that the search stops before it.
     best = min((*edges, *ends), key=value)
     return Temperature(float(np.exp(best)), rows.edge(best == edges[0]) if best in edges else None)
@@ -145,6 +146,34 @@ def vector(val: Predictions) -> Vector:
     return Vector(best[:c] * start, best[c:])
 
 
+def _downhill(slope: Callable[[float], float], x: float, edges: tuple[float, float]) -> float:
+    """Where the slope is 0, downhill of x, or the edge: steps that double, then the Illinois method (false position).
+
+    By hand: importing scipy.optimize takes longer than the answer about a small file.
+    """
+    here, step = slope(x), 0.25
+    edge, way = (edges[1], 1) if here < 0 else (edges[0], -1)
+    while True:  # until the slope turns between `x` and `end`
+        end = min(max(x + way * step, edges[0]), edges[1])
+        there = slope(end)
+        if there * way >= 0:
+            break
+        if end == edge:
+            return edge
+        x, here, step = end, there, 2 * step
+    for _ in range(STEPS):
+        if abs(there) <= FLAT or abs(end - x) <= FLAT:
+            break
+        middle = end - there * (end - x) / (there - here)
+        between = slope(middle)
+        if between * there < 0:
+            x, here = end, there
+        else:
+            here /= 2
+        end, there = middle, between
+    return end
+
+
 def _minimize(loss: Callable[[Array], tuple[float, Array]], start: Array, bounds: list[tuple[float, float]]) -> Array:
     from scipy.optimize import minimize
 
@@ -179,7 +208,10 @@ class _Rows:
 
     def spread(self) -> float:
         """Mean standard deviation of a row's scores: the unit in which a temperature is sought."""
-        total = sum(float(_spread(self.block(number)[0]).mean(1).sum()) for number in range(len(self.parts)))
+        with np.errstate(over="ignore"):
+            total = sum(float(_spread(self.block(number)[0]).mean(1).sum()) for number in range(len(self.parts)))
+        if np.isinf(total):
+            raise Undefined("The validation logits are so large that their squares overflow: no temperature is fitted.")
         if total == 0:
             raise Undefined("All classes have the same logit in every validation row: no temperature changes anything.")
         return total / len(self.labels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from nescio.errors import BadInput
 from nescio.identity import seed_for
 from nescio.predictions.dump import Predictions, check_same_keys, join
-from nescio.predictions.files import naming
+from nescio.predictions.files import naming, one_array
 
 Array = NDArray[Any]
 MOST = 5000  # references, as in the paper, where they are a part of the rows
@@ -82,7 +83,7 @@ def different_layers(widths: Iterable[int], backbones: Iterable[str]) -> list[st
 
 def read(files: Sequence[str | Path]) -> list[Predictions]:
     """Embeddings of the same rows, one file per member; rows come in the order of the first."""
-    places = [Path(file).expanduser().resolve() for file in files]
+    places = [Path(os.path.expanduser(file)).resolve() for file in files]
     for number, place in enumerate(places):
         if place in places[:number]:
             raise BadInput(f"{files[number]} is given twice: a model always agrees with itself.")
@@ -101,10 +102,7 @@ def embeddings_of(file: str | Path) -> Predictions:
 def _array(path: Path) -> Predictions:
     """A .npy file holds one array without a name, which here can only be the embeddings."""
     with naming(path, "read"):
-        try:
-            return Predictions(embeddings=np.load(path, allow_pickle=False))
-        except ValueError as error:
-            raise BadInput(f"it is not an array of numbers ({error}).") from None
+        return Predictions(embeddings=one_array(path))
 
 
 def in_one_order(dumps: Sequence[Predictions], names: Sequence[str]) -> list[Predictions]:

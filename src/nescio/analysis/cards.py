@@ -25,7 +25,7 @@ from nescio.analysis.bootstrap import (
     of_mixture,
 )
 from nescio.analysis.notebook import Presented
-from nescio.arrays.parallel import one_blas_thread
+from nescio.arrays.parallel import one_thread
 from nescio.errors import BadInput, Undefined, near
 from nescio.measures import Measure, mean_probs, prob_blocks, summary
 from nescio.metrics import classwise_ece_of_blocks
@@ -49,8 +49,9 @@ SCALERS: dict[str, Callable[[Predictions], Callable[[Predictions], Predictions]]
 }
 
 
-FEW_NUMBERS = 1_000_000  # in embeddings, up to which BLAS is fastest at one thread
-FOLDS = 10  # of rows that are left out together, where a measure has no closed form for one
+FEW_NUMBERS = 1_000_000  # in embeddings, up to which one thread is the fastest
+OOD_SHARE = "share of out-of-distribution rows"  # the condition of rows about mixtures
+FOLDS = 5  # of rows that are left out together, where a measure has no closed form for one
 
 
 @dataclass(frozen=True)
@@ -200,13 +201,9 @@ def scorecard(
 
 
 def _few_threads(*dumps: Predictions | None) -> AbstractContextManager[None]:
-    """BLAS at one thread, where several would wait for each other longer than they work."""
+    """One thread, where several would wait for each other longer than they work."""
     embeddings = [dump.embeddings for dump in dumps if dump is not None and dump.embeddings is not None]
-    if not 0 < sum(own.size for own in embeddings) < FEW_NUMBERS:
-        return nullcontext()
-    import scipy.linalg  # noqa: F401 (it has a BLAS of its own, which can be limited once it is there)
-
-    return one_blas_thread()
+    return one_thread() if 0 < sum(own.size for own in embeddings) < FEW_NUMBERS else nullcontext()
 
 
 def _notes(dumps: Mapping[str, Predictions | None]) -> list[str]:
@@ -571,7 +568,7 @@ class _Maker:
             return
         mixture = metrics.Mixture(u, wrong, u_out, self.share)
         order, shown = mixture.ranking(), list(_shown("mixture"))
-        base, self.base = self.base, self.base | {"condition": "share of out-of-distribution rows", "level": self.share}
+        base, self.base = self.base, self.base | {"condition": OOD_SHARE, "level": self.share}
         for metric in shown:
             self.ask(partial(of_mixture, metric, order), metric.label, len(u) + len(u_out), measure, split)
         self.base = base
@@ -695,7 +692,7 @@ def cross_fitted(fit: Callable[[Predictions], Callable[[Predictions], Array]], r
     """A fitted measure of the rows that it is fitted on, each by the others: a threshold set on them keeps its promise.
 
     A density is surer of rows that it has seen, and one fitted on half of them is less sure than the whole one. So each
-    row is left out alone, where the measure can do that in closed form; else a tenth of the rows at a time.
+    row is left out alone, where the measure can do that in closed form; else a fifth of the rows at a time.
     """
     u = cross_fitted_all({"": fit}, rows)[""]
     if isinstance(u, ValueError):
@@ -706,7 +703,7 @@ def cross_fitted(fit: Callable[[Predictions], Callable[[Predictions], Array]], r
 def cross_fitted_all(
     fits: Mapping[str, Callable[[Predictions], Callable[[Predictions], Array]]], rows: Predictions
 ) -> dict[str, Array | ValueError]:
-    """The same of several measures, which share what they compute of each tenth; an error where one cannot be had."""
+    """The same of several measures, which share what they compute of each fifth; an error where one cannot be had."""
     u: dict[str, Array | ValueError] = {}
     waiting: dict[str, Array] = {}
     for name, fit in fits.items():

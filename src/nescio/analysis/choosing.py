@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -197,3 +197,15 @@ def counted(left: Sequence[tuple[str, str]]) -> str:
     """How many models were left out for each reason."""
     counts = Counter(why for _, why in left)
     return "; ".join(f"{times} × {why}" for why, times in counts.items())
+
+
+def front(points: Iterable[tuple[float, float]], less: bool = True) -> list[tuple[float, float]]:
+    """The points that no other one beats: in x, which is better lower (`less`) or higher, and in y, better higher.
+
+    A point is beaten by one that is at least as good in both and better in one. In order of x, equal points once.
+    """
+    best: list[tuple[float, float]] = []
+    for x, y in sorted(set(points), key=lambda point: (point[0] if less else -point[0], -point[1])):
+        if not best or y > best[-1][1]:
+            best.append((x, y))
+    return sorted(best)

@@ -14,22 +14,24 @@ from nescio import measures as _measures
 from nescio.analysis.bootstrap import (
     ArraysPart,
     ResampledAnswers,
+    ResampledMixture,
     ResampledModel,
     ResampledRanking,
     SharePart,
     WantedMetric,
     applicable,
+    at_shown_values,
     check_resampling,
     interval,
     of_one_model,
     resample,
     wanted_metric,
 )
-from nescio.analysis.cards import Scorecard, crop_pairs, probs_part, retrieval_part
+from nescio.analysis.cards import OOD_SHARE, Scorecard, crop_pairs, probs_part, retrieval_part
 from nescio.analysis.notebook import Presented
 from nescio.errors import BadInput, Undefined
 from nescio.measures import summary
-from nescio.metrics import retrieved
+from nescio.metrics import SHARE, Mixture, registry, retrieved
 from nescio.predictions import Predictions, join
 from nescio.rows import COLUMNS
 
@@ -38,6 +40,7 @@ __all__ = ["Comparison", "Interval", "add_intervals", "bootstrap", "compare", "i
 Array = NDArray[Any]
 CELL = ("calibrated", "group", "split", "measure", "metric")  # columns that tell rows of one scorecard apart
 ROUNDING = 1e-12  # a smaller difference between two models is the order of a sum
+OUTSIDE = {"detection", "mixture"}  # kinds of metrics of in-distribution and out-of-distribution rows together
 
 
 @dataclass(repr=False)
@@ -47,11 +50,12 @@ class Comparison(Presented):
     rows         one a model and metric: the design's columns (the model is `method`), `rank` and `best`. Ranks are
                  competition ranks, 1 + the number of strictly better models, so equals share a rank. `best` is True in
                  the group that cannot be told from the best by point estimate. Both are None for a metric without a
-                 better direction.
+                 better direction. `split` names the out-of-distribution set; None: in-distribution rows alone.
     reasons      dicts `method, measure, metric, split, reason`: what is absent, and what was left out of an interval
-    differences  dicts `model, best, measure, metric, difference, low, high, p, adjusted`: model − best on the same
-                 resamples, its percentile interval, the two-sided bootstrap p-value and Holm's adjustment of it over
-                 the comparisons of this metric
+    differences  dicts `model, best, measure, metric, split, difference, low, high, p, adjusted`: model − best on the
+                 same resamples, its percentile interval, the two-sided bootstrap p-value and Holm's adjustment of it
+                 over the comparisons of this metric
+    ood_share    of out-of-distribution rows, in the mixtures that AURC and AUGRC under them are of
     """
 
     models: tuple[str, ...]
@@ -59,6 +63,7 @@ class Comparison(Presented):
     resamples: int
     level: float
     seed: int
+    ood_share: float = SHARE
     rows: list[dict[str, Any]] = field(default_factory=list)
     reasons: list[dict[str, Any]] = field(default_factory=list)
     differences: list[dict[str, Any]] = field(default_factory=list)
@@ -67,7 +72,7 @@ class Comparison(Presented):
     def __repr__(self) -> str:
         lines = [f"Comparison of {', '.join(self.models)} on {self.n} rows, {self.resamples} resamples"]
         for metric in ("accuracy", "nll", "ece", "auroc"):
-            rows = [row for row in self.rows if row["metric"] == metric]
+            rows = [row for row in self.rows if row["metric"] == metric and row["split"] is None]
             best = [f"{row['method']} {row['value']:.4f}" for row in rows if row["best"]]
             others = [f"{row['method']} {row['value']:.4f}" for row in rows if not row["best"]]
             lines += [f"{metric}: {' = '.join(best)}{' | ' if others else ''}{', '.join(others)}"] if rows else []
@@ -91,6 +96,8 @@ def compare(
     resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
+    ood: Mapping[str, Mapping[str, Predictions] | Sequence[Predictions]] | None = None,
+    ood_share: float = SHARE,
 ) -> Comparison:
     """Compares models on the rows that they share, by a paired bootstrap over those rows.
 
@@ -105,20 +112,45 @@ def compare(
     `models`: by name, or a sequence whose models are called "0", "1" and so on.
     `metrics`: names such as auroc, sac@0.95, accuracy@5; every one that applies unless given. Rows of classes that were
     not taught are left out.
+    `ood`: of every out-of-distribution set, by name, the predictions of each model, as `models` has them. They are
+    joined and drawn by themselves, the same rows for every model. `ood_share`: see Comparison.
     """
     check_resampling(resamples, level, seed)
     models = _named(models)
-    wanted = _wanted(metrics)
+    outside = {name: _outside(name, dumps, models) for name, dumps in (ood or {}).items()}
+    every = _wanted(metrics, bool(outside))
+    wanted = [metric for metric in every if of_one_model(metric.metric)]
     rows = _joined(models)
     n = len(next(iter(rows.values())))
-    result = Comparison(tuple(models), n, resamples, level, seed)
+    result = Comparison(tuple(models), n, resamples, level, seed, ood_share)
     result.notes += [f"{name}: {note}" for name, dump in models.items() for note in dump.notes]
 
+    own = {name: _parts(dump, rows[name], measure, wanted, resamples) for name, dump in models.items()}
+    _compare_parts(result, own, n, wanted, measure)
+    both = [metric for metric in every if OUTSIDE & set(metric.metric.kinds)]
+    for split, dumps in outside.items():
+        parts = {
+            name: _outside_parts(dump, rows[name], dumps[name], measure, both, ood_share)
+            for name, dump in models.items()
+        }
+        _compare_parts(result, parts, (n, len(next(iter(dumps.values())))), both, measure, split)
+    return result
+
+
+def _compare_parts(
+    result: Comparison,
+    models: Mapping[str, Iterable[ResampledModel | Absent]],
+    n: int | tuple[int, int],
+    wanted: Sequence[WantedMetric],
+    measure: str,
+    split: str | None = None,
+) -> None:
+    """Adds what the parts of the models say of these metrics, and why some say nothing."""
     parts: list[ResampledModel] = []
     owners: list[str] = []
     absent: dict[tuple[str, str], list[str]] = {}  # (metric, reason) → models
-    for name, predictions in models.items():
-        for part in _parts(predictions, rows[name], measure, wanted, resamples):
+    for name, own in models.items():
+        for part in own:
             if isinstance(part, Absent):
                 for metric in part.metrics:
                     absent.setdefault((metric.label, part.reason), []).append(name)
@@ -129,12 +161,13 @@ def compare(
     for (label, why), names in absent.items():
         metric = wanted_metric(label)
         if len(names) == len(models) > 1:  # said once
-            result.reasons.append(_reason(None, metric, _of(metric, measure), why))
+            result.reasons.append(_reason(None, metric, _of(metric, measure), why, split))
         else:
-            result.reasons += [_reason(name, metric, _of(metric, measure), f"Model {name!r}: {why}") for name in names]
+            cell = metric, _of(metric, measure)
+            result.reasons += [_reason(name, *cell, f"Model {name!r}: {why}", split) for name in names]
 
     points = [part.point() for part in parts]
-    samples = resample(parts, n, resamples, seed)
+    samples = resample(parts, n, result.resamples, result.seed)
     for metric in wanted:
         numbers: dict[str, tuple[float, Array]] = {}
         for part, owner, point, sample in zip(parts, owners, points, samples, strict=True):
@@ -144,11 +177,11 @@ def compare(
             place = labels.index(metric.label)
             value = point[place]
             if isinstance(value, Undefined):
-                result.reasons.append(_reason(owner, metric, _of(metric, measure), f"Model {owner!r}: {value}"))
+                why = f"Model {owner!r}: {value}"
+                result.reasons.append(_reason(owner, metric, _of(metric, measure), why, split))
             else:
                 numbers[owner] = value, sample[:, place]
-        _judge(result, metric, _of(metric, measure), numbers)
-    return result
+        _judge(result, metric, _of(metric, measure), numbers, split, int(np.sum(n)))
 
 
 @dataclass(frozen=True)
@@ -175,6 +208,26 @@ def _parts(
         except Undefined as why:
             yield Absent(whole, str(why))
     yield from _measured_parts(predictions, rows, measure, answers.wrong, [m for m in wanted if m not in own])
+
+
+def _outside_parts(
+    predictions: Predictions,
+    rows: Array,
+    outside: Predictions,
+    measure: str,
+    wanted: Sequence[WantedMetric],
+    share: float,
+) -> Iterator[ResampledModel | Absent]:
+    """What the wanted metrics of one model and one out-of-distribution set are read off."""
+    try:
+        u, u_out = _measures.uncertainty(measure, predictions)[rows], _measures.uncertainty(measure, outside)
+    except Undefined as why:
+        yield Absent(wanted, str(why))
+        return
+    flags = np.repeat([False, True], [len(u), len(u_out)])
+    mixture = Mixture(u, summary(predictions).answers(rows).wrong, u_out, share)
+    yield ResampledRanking(np.concatenate([u, u_out]), flags, [m for m in wanted if "detection" in m.metric.kinds])
+    yield ResampledMixture(mixture, [m for m in wanted if "mixture" in m.metric.kinds])
 
 
 def _measured_parts(
@@ -349,6 +402,14 @@ def _joined(models: Mapping[str, Predictions]) -> dict[str, Array]:
     return {name: dump.groups["row"][taught] for name, dump in zip(models, shared, strict=True)}
 
 
+def _outside(name: str, dumps: Any, models: Mapping[str, Predictions]) -> dict[str, Predictions]:
+    """The predictions of every model on one out-of-distribution set, on the rows that all of them hold."""
+    given = dict(zip(models, dumps, strict=False)) if isinstance(dumps, Sequence) else dict(dumps)
+    if given.keys() != models.keys() or len(dumps) != len(models):
+        raise BadInput(f"The set {name!r} has {len(dumps)} dumps for {len(models)} models: give one of each model.")
+    return dict(zip(models, join(*(given[model] for model in models)), strict=True))
+
+
 def _true_classes(predictions: Predictions) -> dict[str, Array]:
     """The true classes, by name where names are known: two files may number the same names differently."""
     if predictions.labels is None:
@@ -363,9 +424,14 @@ def _true_classes(predictions: Predictions) -> dict[str, Array]:
 
 
 def _judge(
-    result: Comparison, metric: WantedMetric, measure: str | None, numbers: Mapping[str, tuple[float, Array]]
+    result: Comparison,
+    metric: WantedMetric,
+    measure: str | None,
+    numbers: Mapping[str, tuple[float, Array]],
+    split: str | None = None,
+    n: int | None = None,
 ) -> None:
-    """Adds the rows and the differences of one metric."""
+    """Adds the rows and the differences of one metric, on the shared rows or on n rows of a split."""
     if not numbers:
         return
     sign = {"higher": 1.0, "lower": -1.0, "neither": 0.0}[metric.metric.better]
@@ -373,17 +439,21 @@ def _judge(
     best = max(numbers, key=lambda name: sign * numbers[name][0])
     group = set(numbers)
     if sign and len(numbers) > 1:
-        differences = [_difference(result, metric, measure, name, best, numbers) for name in numbers if name != best]
+        cell = {"measure": measure, "metric": metric.label, "split": split}
+        differences = [_difference(result, cell, name, best, numbers) for name in numbers if name != best]
         group = {best} | {difference["model"] for difference in _holm(differences, 1 - result.level)}
         result.differences += differences
-        _warn_if_blunt(result, metric, measure, len(differences))
+        _warn_if_blunt(result, metric, measure, len(differences), split)
     for name, (value, sample) in numbers.items():
         of = _interval(sample, result.level)
         if of.undefined:
             why = f"Model {name!r}: {_left_out(of, result.resamples)}"
-            result.reasons.append(_reason(name, metric, measure, why))
+            result.reasons.append(_reason(name, metric, measure, why, split))
         row: dict[str, Any] = dict.fromkeys(COLUMNS)
-        row.update(method=name, measure=measure, metric=metric.label, value=value, low=of.low, high=of.high, n=result.n)
+        row.update(method=name, split=split, measure=measure, metric=metric.label, value=value, n=n or result.n)
+        row.update(low=of.low, high=of.high)
+        if "mixture" in metric.metric.kinds:
+            row.update(condition=OOD_SHARE, level=result.ood_share)
         row["rank"] = 1 + sum(sign * other > sign * value for other, _ in numbers.values()) if sign else None
         row["best"] = name in group if sign else None
         result.rows.append(row)
@@ -391,8 +461,7 @@ def _judge(
 
 def _difference(
     result: Comparison,
-    metric: WantedMetric,
-    measure: str | None,
+    cell: Mapping[str, str | None],
     name: str,
     best: str,
     numbers: Mapping[str, tuple[float, Array]],
@@ -408,8 +477,7 @@ def _difference(
     return {
         "model": name,
         "best": best,
-        "measure": measure,
-        "metric": metric.label,
+        **cell,
         "difference": value - top,
         "low": low,
         "high": high,
@@ -438,7 +506,9 @@ def _holm(pairs: list[dict[str, Any]], error: float) -> list[dict[str, Any]]:
     return [pair for pair in pairs if pair["adjusted"] is None or pair["adjusted"] > error]
 
 
-def _warn_if_blunt(result: Comparison, metric: WantedMetric, measure: str | None, comparisons: int) -> None:
+def _warn_if_blunt(
+    result: Comparison, metric: WantedMetric, measure: str | None, comparisons: int, split: str | None
+) -> None:
     """Says so when no p-value can be small enough for Holm's first step."""
     needed = math.ceil(2 * comparisons / (1 - result.level)) - 1
     if result.resamples < needed:
@@ -446,24 +516,31 @@ def _warn_if_blunt(result: Comparison, metric: WantedMetric, measure: str | None
             f"With {comparisons + 1} models, {result.resamples} resamples can tell no model from the best; "
             f"take at least {needed}."
         )
-        result.reasons.append(_reason(None, metric, measure, why))
+        result.reasons.append(_reason(None, metric, measure, why, split))
 
 
 # ---- small parts
 
 
-def _wanted(metrics: Iterable[str] | None) -> list[WantedMetric]:
-    """The metrics of these names, or all that a scorecard shows of a model's own rows."""
+def _wanted(metrics: Iterable[str] | None, outside: bool = False) -> list[WantedMetric]:
+    """The metrics of these names, or all that a scorecard shows of a model's own rows, and of those outside."""
+    mixed = [part for part in registry.parts() if outside and "mixture" in part.kinds]
+    known = applicable() + [shown for part in mixed for shown in at_shown_values(part)]
     if metrics is None:
-        return applicable()
+        return known
     names = [metrics] if isinstance(metrics, str) else list(dict.fromkeys(metrics))
     if not names:
         raise BadInput("No metric is named; omit metrics to get all that apply.")
     wanted = [wanted_metric(name) for name in names]
     for metric in wanted:
-        if not of_one_model(metric.metric):
-            known = ", ".join(other.label for other in applicable())
-            raise BadInput(f"The metric {metric.label!r} is not one of a model's own rows; there are {known}.")
+        if not of_one_model(metric.metric) and metric.metric not in mixed:
+            why = (
+                "needs out-of-distribution rows"
+                if "mixture" in metric.metric.kinds
+                else "is not one of a model's own rows"
+            )
+            names = [other.label for other in known]
+            raise BadInput(f"The metric {metric.label!r} {why}; there are {', '.join(names)}.")
     return wanted
 
 
@@ -492,5 +569,7 @@ def _model(name: str) -> str:
     return f"Model {name!r}" if name else "The model"
 
 
-def _reason(method: str | None, metric: WantedMetric, measure: str | None, why: str) -> dict[str, Any]:
-    return {"method": method, "measure": measure, "metric": metric.label, "split": None, "reason": why}
+def _reason(
+    method: str | None, metric: WantedMetric, measure: str | None, why: str, split: str | None = None
+) -> dict[str, Any]:
+    return {"method": method, "measure": measure, "metric": metric.label, "split": split, "reason": why}

@@ -5,13 +5,11 @@ Reports stand above this room, which therefore does not know them: `nescio` itse
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nescio import presenter  # gives a module with html(result), plots(result) and write(result, folder)
 from nescio.errors import BadInput
-
-presenter: Callable[[], Any] | None = None  # gives a module with html(result), plots(result) and write(result, folder)
 
 
 class Presented:
@@ -30,14 +28,14 @@ class Presented:
     @property
     def plot(self) -> Any:
         """Altair charts, e.g. card.plot.risk_coverage(), card.plot.reliability(), comparison.plot.intervals()."""
-        return _presenter().plots(self)
+        return presenter().plots(self)
 
     def report(self, folder: str | Path) -> Path:
         """Writes the page and its tables as `--to` does; returns where the page is."""
-        return Path(_presenter().write(self, folder))
+        return Path(presenter().write(self, folder))
 
     def _repr_html_(self) -> str:
-        return str(_presenter().html(self))
+        return str(presenter().html(self))
 
 
 def _package(name: str) -> Any:
@@ -47,9 +45,3 @@ def _package(name: str) -> Any:
         return import_module(name)
     except ImportError:
         raise BadInput(f"{name} is not installed: pip install {name}") from None
-
-
-def _presenter() -> Any:
-    if presenter is None:
-        raise BadInput("Nothing is registered that draws: import nescio.")
-    return presenter()

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nescio.arrays.checks import check_finite
 from nescio.arrays.npz import npz_bytes, read_npz
 from nescio.errors import BadInput, Undefined
 from nescio.metrics import Counts, aurc, auroc, raulc
+from nescio.predictions.files import naming, one_array
 from nescio.rows import Row
 
 Array = NDArray[Any]
@@ -165,6 +167,8 @@ def _by_stem(folder: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:
     files = {path.stem: path for path in sorted(Path(folder).iterdir()) if path.suffix.lower() in endings}
     if not files:
         raise BadInput(f"{folder} holds no maps of pixels: they are {', '.join(endings)} files.")
+    if odd := next((path for path in files.values() if not path.is_file()), None):  # a pipe would never end
+        raise BadInput(f"{odd} is not a regular file.")
     return files
 
 
@@ -178,15 +182,12 @@ def _classes(path: Path) -> Array:
 def _scores(path: Path) -> Array:
     if path.suffix.lower() == ".png":
         array = _png(path)
-    elif path.suffix.lower() == ".npy":
-        array = np.load(path)
     else:
-        arrays = read_npz(path)
-        if len(arrays) != 1:
-            raise BadInput(f"{path} holds {len(arrays)} arrays: one map of scores is needed.")
-        (array,) = arrays.values()
+        with naming(path, "read"):
+            array = one_array(path)
     if array.ndim != 2 or array.dtype.kind not in "fui":
         raise BadInput(f"{path} has shape {array.shape} and kind {array.dtype}: scores are one number a pixel.")
+    check_finite(str(path), array)
     return array
 
 
@@ -196,5 +197,5 @@ def _png(path: Path) -> Array:
     try:
         with Image.open(path) as image:
             return np.asarray(image)
-    except OSError:
+    except Exception:  # a damaged file can fail in any way inside Pillow
         raise BadInput(f"{path} cannot be read as an image.") from None

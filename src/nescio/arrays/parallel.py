@@ -10,7 +10,9 @@ from typing import Any
 
 
 def threads() -> int:
-    """Cores this process may use (NESCIO_THREADS overrides)."""
+    """Cores this process may use (NESCIO_THREADS overrides); one for little work."""
+    if _little_work:
+        return 1
     return int(os.environ.get("NESCIO_THREADS", 0)) or len(os.sched_getaffinity(0))
 
 
@@ -19,6 +21,7 @@ def blocks(n: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
+_little_work: list[None] = []  # not empty within `one_thread`
 _limits: list[None] = []  # not empty while BLAS is at one thread: looking for its libraries again takes a millisecond
 
 
@@ -36,6 +39,17 @@ def one_blas_thread() -> Iterator[None]:
             yield
         finally:
             _limits.clear()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Neither BLAS nor `share` starts another thread: for little work, on which threads wait longer than they work."""
+    with one_blas_thread():
+        _little_work.append(None)
+        try:
+            yield
+        finally:
+            _little_work.pop()
 
 
 def share(work: Callable[[int, int], Any], workers: int | None = None) -> list[Any]:

@@ -26,6 +26,12 @@ def limit_option(what: str, **how: Any) -> Any:
     return option(None, f"a random part of so many {what}", metavar="N", unset="all", **how)
 
 
+def ood_share_option() -> Any:
+    """--ood-share of the commands that judge both kinds of rows at once."""
+    words = "share of out-of-distribution rows in mixtures with the others, where both are judged at once"
+    return option(0.5, words, metavar="S")
+
+
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
     """How the files of a command are read."""
@@ -113,6 +119,26 @@ def outside_files(words: Sequence[str], flag: str = "--ood") -> dict[str, str]:
             raise BadInput(f"{flag} names {name!r} twice.")
         places[name] = place
     return places
+
+
+def outside_of_models(
+    words: Sequence[str], models: Sequence[str], inputs: InputOptions, seed: int
+) -> dict[str, dict[str, Predictions]]:
+    """Out-of-distribution set → model → its rows, of --ood NAME=FILE with a file of every model, in their order."""
+    places: dict[str, list[str]] = {}
+    for word in words:
+        for name, place in outside_files([word]).items():
+            places.setdefault(name, []).append(place)
+    for name, files in places.items():
+        if len(files) != len(models):
+            raise BadInput(
+                f"--ood {name} has {len(files)} of {len(models)} files, one for each model: write {name}=FILE for each, "
+                f"in the order {', '.join(models)}."
+            )
+    return {
+        name: {model: inputs.read(place, seed, outside=True) for model, place in zip(models, files, strict=True)}
+        for name, files in places.items()
+    }
 
 
 def check_apart(

@@ -27,12 +27,13 @@ examples:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from nescio.commands._inputs import InputOptions, check_apart, named, outside_files, outside_sets
+from nescio.commands._inputs import InputOptions, check_apart, named, ood_share_option, outside_files, outside_sets
 from nescio.commands._output import formats, json_of, page_option, say
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
@@ -57,9 +58,7 @@ class Options:
         metavar="[GROUP:]NAME=FILE,…",
         unset="none",
     )
-    ood_share: float = option(
-        0.5, "share of out-of-distribution rows in mixtures with the others, where both are judged at once", metavar="S"
-    )
+    ood_share: float = ood_share_option()
     choose: Literal["mistakes", "unknown", "both"] | None = option(
         None,
         "the score to use against wrong answers, out-of-distribution rows or both: chosen on --val where that is "
@@ -124,8 +123,8 @@ def run(options: Options) -> int:
         models = {file: options.inputs.read(file, options.seed) for file in files}
         cards = _cards(options, models)
         compared, incomparable = _comparison(options, models)
-    story = report.card_story(cards, compared, incomparable=incomparable)
-    short = story if options.all else report.short_story(cards, compared, incomparable)
+    story = partial(report.card_story, cards, compared, incomparable=incomparable)
+    short = story if options.all else partial(report.short_story, cards, compared, incomparable)
     parts = ("rows", "reasons", "notes")
     plain = {"files": [{"file": card.name, **{part: getattr(card, part) for part in parts}} for card in cards]}
     for file, card in zip(plain["files"], cards, strict=True):
@@ -134,22 +133,22 @@ def run(options: Options) -> int:
     return _tell(options, story, short, report.rows_of(cards), plain)
 
 
-def _tell(options: Options, story: Any, short: Any, rows: Any, plain: Any) -> int:
-    """The page where one is wanted, and what is printed: `short` as a table, `plain` as JSON."""
+def _tell(options: Options, story: Callable[[], Any], short: Callable[[], Any], rows: Any, plain: Any) -> int:
+    """The page where one is wanted, and what is printed: what `short` makes as a table, `plain` as JSON."""
     from nescio import report
 
     if options.to:
-        written = report.write(story, options.to, rows=rows)
+        written = report.write(story(), options.to, rows=rows)
     if options.format == "json":
         say(json_of(plain))
     elif options.format == "table":
-        report.terminal(short)
+        report.terminal(short())
         if options.to:
             say(f"The page is {written}.")
     elif options.format == "csv":
         say(report.rows_csv(rows))
     else:
-        say((report.markdown if options.format == "markdown" else report.latex)(story))
+        say((report.markdown if options.format == "markdown" else report.latex)(story()))
     return 0
 
 
@@ -165,7 +164,7 @@ def _pixels(options: Options) -> int:
         raise BadInput("Two folders of --scores have one name: write NAME=DIR.")
     counts = count_folders(options.inputs.labels, options.predictions, folders, options.void)
     rows, reasons = counts.rows()
-    story = pixel_story(counts, rows, reasons, options.predictions)
+    story = partial(pixel_story, counts, rows, reasons, options.predictions)
     return _tell(options, story, story, rows, {"rows": rows, "reasons": reasons})
 
 

@@ -1,29 +1,38 @@
-"""What is in a store: finished, running, queued (SLURM), stopped half-way, and failed with the reason.
+"""What is in a store: finished, running, queued (SLURM), stopped half-way, and failed or damaged with the reason.
+
+Finished work is damaged where a file is missing or has another size than when it was written. A changed byte shows
+with --check, which reads every file; whatever uses finished work checks it as well.
 
 examples:
   nescio runs
   nescio runs --failed
+  nescio runs --check
   nescio runs --json | jq '.[] | select(.method == "erm") | .key'
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nescio.commands._output import formats, json_of, say
 from nescio.errors import BadInput
 from nescio.options import option
 
+if TYPE_CHECKING:
+    from nescio.work.store import Run, Store
+
 FACTS = ("stage", "key", "state", "title", "reason", "owner", "recipe")
-STATES = ("finished", "running", "queued", "stopped", "failed")
+STATES = ("finished", "running", "queued", "stopped", "failed", "damaged")
 TRIAL = ("method", "data", "backbone", "spectral", "trial", "data_seed", "init_seed")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     store: str = option("store", "folder of finished work")
-    failed: bool = option(False, "only what failed")
+    failed: bool = option(False, "only what failed or is damaged")
+    check: bool = option(False, "compare the checksum of every file of finished work")
     format: str = formats()
 
 
@@ -35,7 +44,9 @@ def run(options: Options) -> int:
     store = Store(options.store)
     if not store.root.is_dir():
         raise BadInput(f"There is no store in {store.root}.")
-    runs = [run for run in with_queue(store) if not options.failed or run.state == "failed"]
+    runs = [_checked(run, store, options.check) for run in with_queue(store)]
+    if options.failed:
+        runs = [run for run in runs if run.state in ("failed", "damaged")]
     if options.format == "json":
         plain = [
             {name: getattr(run, name) for name in FACTS}
@@ -53,7 +64,29 @@ def run(options: Options) -> int:
     return 0
 
 
-def _row(run: Any) -> dict[str, str]:
+def _checked(run: Run, store: Store, whole: bool) -> Run:
+    """Finished work that is not what was written is damaged: by the sizes of its files, or the whole of them."""
+    from nescio.work.store import Damaged
+
+    if run.state != "finished":
+        return run
+    try:
+        if whole:
+            store.verify(run.stage, run.key)
+        files = store.recipe(run.stage, run.key).get("files", {})
+        wrong = [name for name, file in files.items() if _size(run.folder / name) != file["bytes"]]
+    except (Damaged, AttributeError, KeyError, TypeError) as error:
+        reason = str(error) if isinstance(error, Damaged) else "recipe.json is not as it was written."
+        return replace(run, state="damaged", reason=reason)
+    reason = f"{', '.join(wrong)} went missing or changed: remove the folder {run.key} and run again."
+    return replace(run, state="damaged", reason=reason) if wrong else run
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _row(run: Run) -> dict[str, str]:
     recipe = run.recipe
     what = [
         f"{name} {recipe[name]:g}" if name == "spectral" else _word(name, recipe[name])
@@ -71,7 +104,7 @@ def _row(run: Any) -> dict[str, str]:
     }
 
 
-def _predicted(run: Any) -> list[str]:
+def _predicted(run: Run) -> list[str]:
     """Model and images of predictions: pretrained models are in the recipe, networks of the store are its parents."""
     images = run.recipe.get("images")
     if not isinstance(images, dict):

@@ -39,9 +39,9 @@ from nescio.commands._output import json_of, page_option, say
 from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option, shards_option
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option, ranges
+from nescio.predictions.pairs import named_values, pairs_of
 from nescio.protocols.base import registry, study_of
 from nescio.protocols.cood import Plan as GradingPlan
-from nescio.protocols.cood.models import named_values
 from nescio.protocols.selective import Plan as SelectivePlan
 from nescio.work.launchers import Failure
 from nescio.work.progress import Stages
@@ -337,7 +337,7 @@ def _studies(
     """Selective prediction on --data, then detection of --out."""
     from nescio.datasets.images import absolute
     from nescio.protocols import cood, selective
-    from nescio.protocols.cood.models import check_names, pairs_of
+    from nescio.protocols.cood.models import check_names
 
     def outside(data: str) -> dict[str, ModelDump]:
         return {dump.model: dump for dump in dumps if dump.facts["outside"] and dump.data == absolute(data)}

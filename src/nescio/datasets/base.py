@@ -286,7 +286,7 @@ def load(spec: str, root: str | Path | None = None, wanted: Wanted = "both") -> 
     Named sets are looked for under `root`, else under $NESCIO_DATA, else under ~/.cache/nescio/data. A process reads a
     dataset once. `wanted` test or all: for models that only predict, a set may lack training images.
     """
-    where = None if root is None else str(Path(root).expanduser().absolute())
+    where = None if root is None else str(Path(os.path.expanduser(root)).absolute())
     found = _load(spec, where, os.environ.get("NESCIO_DATA"), os.getcwd(), wanted)
     if wanted == "both" and not len(found.train):
         raise BadInput(f"{spec} has no training images.")
@@ -314,12 +314,12 @@ def places(root: str | Path | None) -> list[Path]:
     if root is not None:
         return [Path(root)]
     named = os.environ.get("NESCIO_DATA")
-    return [*([Path(named).expanduser()] if named else []), Path("~/.cache/nescio/data").expanduser()]
+    return [*([Path(os.path.expanduser(named))] if named else []), Path(os.path.expanduser("~/.cache/nescio/data"))]
 
 
 def place_of(request: Request) -> Path:
     """What the path names, from the current folder or from one in which datasets are looked for."""
-    tried = [Path(request.path).expanduser(), *(place / request.path for place in places(request.root))]
+    tried = [Path(os.path.expanduser(request.path)), *(place / request.path for place in places(request.root))]
     for place in tried:
         if place.exists():
             return place.resolve()

@@ -211,8 +211,8 @@ def is_set(spec: str) -> bool:
 
 def set_name(spec: str) -> str:
     """The dataset that a person means: a name with its path made absolute; a plain folder is a set without labels."""
-    if not is_set(spec) and Path(spec).expanduser().is_dir():
-        return f"images:{Path(spec).expanduser().resolve()}"
+    if not is_set(spec) and Path(os.path.expanduser(spec)).is_dir():
+        return f"images:{Path(os.path.expanduser(spec)).resolve()}"
     return absolute(spec)
 
 
@@ -222,7 +222,7 @@ def absolute(data: str) -> str:
     if match is None:
         return data
     name, path, size = match.groups()
-    place = Path(path).expanduser()
+    place = Path(os.path.expanduser(path))
     return f"{name}:{place.resolve()}{size}" if place.exists() else data
 
 

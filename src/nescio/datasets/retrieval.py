@@ -116,7 +116,7 @@ def cifar10h(request: Request) -> Dataset:
     place = find("cifar10h", request.root, folders, ["cifar10h-counts.npy"], published) / "cifar10h-counts.npy"
     dataset = cifar10(request)
     with files.naming(place, "read"):
-        votes = np.load(place)
+        votes = files.one_array(place)
     if votes.shape != (len(dataset.test), len(dataset.classes)):
         raise BadInput(
             f"{place} holds votes of shape {votes.shape}: it must be {len(dataset.test)} images × 10 classes."

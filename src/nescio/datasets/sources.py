@@ -323,6 +323,8 @@ def _files_of(place: Path, classes: Sequence[str], walk: FolderWalk) -> list[tup
 def images(request: Request) -> Dataset:
     """images:PATH: every image below a folder, by name, without labels."""
     place = place_of(request)
+    if not place.is_dir():
+        raise BadInput(f"{place} is not a folder.")
     walk = FolderWalk()
     files = sorted(_images_below(place, walk))
     if not files:

@@ -33,6 +33,7 @@ KEEP_BYTES = 1 << 28  # float64 rows kept between the passes of a fit; larger re
 FIRST_JITTER = 1e-12  # of the mean variance, where a covariance cannot be factored without; then ten times more
 FLOOR = 1e-6  # of the mean variance, added to every covariance of an unsupervised mixture against collapse
 BORROWED = 2  # a covariance rests on at least this many rows per feature, borrowed where they are missing
+SMALL_TRIANGLE = 64  # rows of a triangle that is inverted at once
 SEED_ROWS = 4096  # rows that an initial clustering looks at
 SEED_ROUNDS = 10
 FOLDS = 3  # of the references, each of which judges mixtures of the others
@@ -225,12 +226,12 @@ class NearestMean:
     @one_blas_thread()
     def _squares(self, predictions: Predictions) -> tuple[Array, Array]:
         embeddings = _rows_of(predictions, "mahalanobis", self.unit, self.means.shape[1])
-        centres = (self.means - self.middle) @ self.whitener.T
-        lengths = (centres**2).sum(1)
+        centres, dtype = (self.means - self.middle) @ self.whitener.T, stored_type(predictions)
+        lengths, columns = (centres**2).sum(1).astype(dtype), centres.T.astype(dtype)
 
         def score(part: slice) -> tuple[Array, Array]:
             white = (_doubles(embeddings, part) - self.middle) @ self.whitener.T
-            nearest = np.argmin(lengths - 2 * white @ centres.T, axis=1)
+            nearest = np.argmin(lengths - 2 * white.astype(dtype) @ columns, axis=1)
             # The expanded square is good for finding the class, not for a small distance to it.
             return ((white - centres[nearest]) ** 2).sum(1), white**2 @ (1 / self.spread)
 
@@ -287,6 +288,7 @@ def class_distances(train: Predictions, unit: bool = False, jitter: float = 0.0)
     return kept(train, ("class distances", unit, jitter), lambda: _class_distances(train, unit, jitter))
 
 
+@one_blas_thread()
 def _class_distances(train: Predictions, unit: bool, jitter: float) -> NearestMean:
     known = moments(train, "mahalanobis", unit)
     whitener = _whiteners([known.within / known.n], jitter)[0]
@@ -321,11 +323,11 @@ def gaussian_mixture(
     whiteners = _whiteners([spread], FLOOR * _mean_variance(spread)) * components
     model = GaussianDensity(centres, whiteners, counts / counts.sum())
     for _ in track(range(iterations), "fitting a Gaussian mixture"):
-        better, likelihood = _gaussian_step(model, rows)
+        sums, likelihood = _gaussian_sums(model, rows)
         model.log_likelihoods.append(likelihood)
         if _settled(model.log_likelihoods, tolerance):
             break
-        model = better
+        model = _gaussian_model(model, *sums)
     return model
 
 
@@ -437,8 +439,8 @@ def _sphere_model(sums: Array, counts: Array, history: list[float]) -> SphereDen
     return SphereDensity(means, kappa, counts / counts.sum(), history)
 
 
-def _gaussian_step(model: GaussianDensity, rows: _Rows) -> tuple[GaussianDensity, float]:
-    """One step of EM, and the mean log-likelihood before it."""
+def _gaussian_sums(model: GaussianDensity, rows: _Rows) -> tuple[tuple[Array, Array, Array], float]:
+    """Of every component its rows, their sum and scatter about its mean; and the mean log-likelihood of a row."""
     components, d = model.means.shape
     counts, shifts = np.zeros(components), np.zeros((components, d))
     scatters, likelihood = np.zeros((components, d, d)), 0.0
@@ -458,7 +460,12 @@ def _gaussian_step(model: GaussianDensity, rows: _Rows) -> tuple[GaussianDensity
         belongs, total = _responsibilities(np.stack(joint, axis=1))
         likelihood += total
         _each(gather, range(components))
-    n = rows.n
+    return (counts, shifts, scatters), likelihood / rows.n
+
+
+def _gaussian_model(model: GaussianDensity, counts: Array, shifts: Array, scatters: Array) -> GaussianDensity:
+    """The likeliest mixture by these sums, which are overwritten."""
+    components, n = len(counts), counts.sum()
     shifts /= np.maximum(counts, np.finfo(float).tiny)[:, None]
     for k in range(components):
         scatters[k] -= counts[k] * np.outer(shifts[k], shifts[k])
@@ -467,7 +474,7 @@ def _gaussian_step(model: GaussianDensity, rows: _Rows) -> tuple[GaussianDensity
     for k in range(components):
         scatters[k] = _borrow(scatters[k], counts[k], pooled)
     whiteners = _whiteners([*scatters], FLOOR * _mean_variance(pooled))
-    return GaussianDensity(model.means + shifts, whiteners, counts / n, model.log_likelihoods), likelihood / n
+    return GaussianDensity(model.means + shifts, whiteners, counts / n, model.log_likelihoods)
 
 
 def _borrow(scatter: Array, count: float, other: Array) -> Array:
@@ -665,11 +672,25 @@ def _whitener(jitter: float, covariance: Any) -> Any:
         if jitter <= _rounding(axes.shape[1]) * ((variances @ axes**2).max() + jitter):
             _factor((axes.T * variances) @ axes, jitter)  # too close to call: the pivots decide
         return Axes(axes, variances + jitter, jitter)
-    from scipy.linalg import solve_triangular
+    return _lower_inverse(_factor(covariance, jitter))
 
-    identity = np.eye(len(covariance))
-    factor = _factor(covariance, jitter)
-    return np.asarray(solve_triangular(factor, identity, lower=True, overwrite_b=True, check_finite=False))
+
+def _lower_inverse(factor: Array) -> Array:
+    """The inverse of a lower triangle (d, d), by halves: [[A, 0], [B, C]]⁻¹ = [[A⁻¹, 0], [−C⁻¹·B·A⁻¹, C⁻¹]].
+
+    By NumPy alone: importing scipy.linalg takes longer than the answer about a small file.
+    """
+    d = len(factor)
+    if d <= SMALL_TRIANGLE:
+        return np.linalg.inv(factor.T).T  # an upper triangle is its own LU factor: what is done is back-substitution
+    first, last = slice(d // 2), slice(d // 2, d)
+    inverse = np.zeros_like(factor)
+    inverse[first, first], inverse[last, last] = (
+        _lower_inverse(factor[first, first]),
+        _lower_inverse(factor[last, last]),
+    )
+    inverse[last, first] = -inverse[last, last] @ (factor[last, first] @ inverse[first, first])
+    return inverse
 
 
 def _factor(covariance: Array, jitter: float) -> Array:
@@ -696,6 +717,11 @@ def _mean_variance(covariance: Any) -> float:
 def _parts(embeddings: Array, n: int | None = None) -> list[slice]:
     rows = max(LEAST_ROWS, BLOCK_BYTES // (8 * embeddings.shape[1]))
     return blocks(len(embeddings) if n is None else n, rows)
+
+
+def stored_type(dump: Predictions) -> type:
+    """The precision of products that add no error to that of the embeddings: float32, or float64 where they have it."""
+    return np.float32 if dump.embeddings is not None and dump.embeddings.dtype.itemsize <= 4 else np.float64
 
 
 def _doubles(embeddings: Array, rows: Any) -> Array:

@@ -43,6 +43,7 @@ def recover_last_layer(train: Predictions) -> LastLayer:
     return found
 
 
+@one_blas_thread()
 def _recover(train: Predictions) -> LastLayer:
     embeddings = _embeddings(train, "the last layer")
     if train.logits is None or train.normalized:

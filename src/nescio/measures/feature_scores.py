@@ -1,6 +1,7 @@
 """Post-hoc scores of embeddings and logits that notice what is out of distribution, fitted on training rows.
 
-All are float64 and work in row blocks. What several of them need (means and scatter of the reference, the last layer,
+All work in row blocks and are float64, but for products with axes or weights, which have the precision of the stored
+embeddings, float32 at least. What several of them need (means and scatter of the reference, the last layer,
 distances, the residual) is computed once and kept on the dump. f is the embedding, f̂ = f/‖f‖, z the logits (their mean
 over draws), ŷ = argmax z. Several networks: `over_members`.
 """
@@ -19,6 +20,7 @@ from nescio.arrays.nearest import points
 from nescio.arrays.parallel import one_blas_thread
 from nescio.errors import BadInput, Undefined
 from nescio.measures._density import (
+    NearestMean,
     _classes_of,
     _doubles,
     _each,
@@ -28,6 +30,7 @@ from nescio.measures._density import (
     class_distances,
     mahalanobis,
     moments,
+    stored_type,
 )
 from nescio.measures._neighbours import NeighbourDistance
 from nescio.measures._softmax import mean_probs, summary
@@ -119,11 +122,22 @@ def rmds_plus(train: Predictions) -> Fit:
 class Relative:
     """Squared distance to the nearest class mean less that to the mean of all rows."""
 
-    distances: Any
+    distances: NearestMean
 
     def __call__(self, predictions: Predictions) -> Array:
         nearest, whole = self.distances.squares(predictions)
         return np.asarray(nearest - whole)
+
+    def leave_one_out(self, train: Predictions) -> Array:
+        """u of the rows that it was fitted on, each by all others.
+
+        Without a row of N, q = aᵀΣ⁻¹a, a = x − μ, becomes k·q/(1 − k·q/N), k = N/(N − 1); see `NearestMean`.
+        """
+        rows = np.concatenate(self.distances.groups)
+        n, whole = len(rows), np.array(self.distances.squares(train)[1])
+        k = n / (n - 1)
+        whole[rows] *= k / np.maximum(1 - k * whole[rows] / n, np.finfo(float).eps)
+        return np.asarray(self.distances.leave_one_out(train) - whole)
 
 
 # ---- outside of the principal space
@@ -165,7 +179,8 @@ def _fit_residual(train: Predictions, dims: int | None) -> Residual:
     rcond = layer.rounding * max(layer.weight.shape)
     origin = np.linalg.lstsq(layer.weight, -layer.bias, rcond=rcond)[0]
     away = known.mean - origin
-    _, axes = np.linalg.eigh(known.total + known.n * np.outer(away, away))
+    with one_blas_thread():
+        _, axes = np.linalg.eigh(known.total + known.n * np.outer(away, away))
     return Residual(origin, np.ascontiguousarray(axes[:, : d - dims]))
 
 
@@ -180,8 +195,11 @@ class Residual:
         return kept(predictions, self, lambda: self._lengths(predictions))
 
     def _lengths(self, predictions: Predictions) -> Array:
+        dtype = stored_type(predictions)
+        axes = self.axes.astype(dtype)
+
         def score(f: Array, part: slice) -> Array:
-            return np.asarray(np.linalg.norm((f - self.origin) @ self.axes, axis=1))
+            return np.asarray(np.linalg.norm((f - self.origin).astype(dtype) @ axes, axis=1), np.float64)
 
         return by_blocks(predictions, score, "residual", len(self.origin))
 
@@ -345,12 +363,13 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
     k = min(k, size)
 
     def of(test: Predictions) -> Array:
-        energy = energy_of(test, "nnguide")
+        energy, dtype = energy_of(test, "nnguide"), stored_type(test)
+        columns: Array = bank.astype(dtype)
 
         def score(f: Array, part: slice) -> Array:
-            near = _unit(f, part.start) @ bank
+            near = _unit(f, part.start).astype(dtype) @ columns
             near.partition(size - k, axis=1)
-            return np.asarray(-energy[part] * near[:, size - k :].mean(1))
+            return np.asarray(-energy[part] * near[:, size - k :].mean(1, dtype=np.float64))
 
         return by_blocks(test, score, "nnguide", len(bank))
 

@@ -298,7 +298,9 @@ def _at(predictions: Predictions, temperature: float) -> Array:
     u = np.empty(len(predictions))
     for part in predictions.blocks():
         rows = predictions.take(part)
-        z = np.asarray(rows.logits, np.float64) / temperature
+        z = np.asarray(rows.logits, np.float64)
+        with np.errstate(over="ignore"):  # a logit too far below the largest one has no probability: −inf says so
+            z = (z - z.max(axis=2, keepdims=True)) / temperature
         if predictions.normalized:
             z -= np.logaddexp.reduce(z, axis=2, keepdims=True)
         u[part] = summary(Predictions(logits=z, normalized=predictions.normalized)).u["largest"]

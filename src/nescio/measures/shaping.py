@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.errors import BadInput, Undefined
-from nescio.measures._density import _each, _embeddings, _parts, moments
+from nescio.measures._density import _each, _embeddings, _parts, moments, stored_type
 from nescio.measures._spec import kept, measure
 from nescio.measures.classifier import LastLayer, logits_of, recover_last_layer
 from nescio.measures.feature_scores import Fit, by_blocks, energy_of
@@ -112,11 +112,14 @@ def _check(dump: Predictions, name: str) -> None:
 
 def _reread(weight: Array, bias: Array, shape: Shape, name: str) -> Fit:
     """−log Σ_j exp of W·shape(f) + b."""
-    columns = np.ascontiguousarray(weight.T)
 
     def of(test: Predictions) -> Array:
         _check(test, name)
-        return by_blocks(test, lambda f, part: -_log_sum_exp(shape(f) @ columns + bias), name, len(columns))
+        dtype = stored_type(test)
+        columns: Array = weight.T.astype(dtype)
+        return by_blocks(
+            test, lambda f, part: -_log_sum_exp(shape(f).astype(dtype) @ columns + bias), name, len(columns)
+        )
 
     return of
 

@@ -8,6 +8,7 @@ architecture may be reversed in the distilled ones.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
 DISTILLED = " distilled"
@@ -94,6 +95,15 @@ def label(of: str) -> str:
     """A family's name as the paper prints it."""
     plain = of.removesuffix(DISTILLED)
     return FAMILIES.get(plain, (plain, ""))[0] + of.removeprefix(plain)
+
+
+def by_family(models: Iterable[str]) -> dict[str, list[str]]:
+    """The models of each family, by the name that the paper prints, the largest families first."""
+    members: dict[str, list[str]] = {}
+    for model in models:
+        members.setdefault(family(model), []).append(model)
+    ordered = sorted(members.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+    return {label(name): own for name, own in ordered}
 
 
 def belongs(name: str, wanted: str) -> bool:

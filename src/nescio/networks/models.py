@@ -179,7 +179,7 @@ def network(name: str, store: Store, root: str | Path | None = None) -> Network:
     """The network of a name: timm's or torchvision:NAME, with @FILE for weights of one's own, or store:KEY."""
     bare, at, file = name.partition(AT)
     if at and not name.startswith(STORE):
-        return replace(with_weights(network(bare, store, root), Path(file).expanduser()), name=name)
+        return replace(with_weights(network(bare, store, root), Path(os.path.expanduser(file))), name=name)
     if name.startswith(STORE):
         return trained(trial_of(store.find("train", name.removeprefix(STORE)), store), root)
     found = _torchvision_model(name) if name.startswith(TORCHVISION) else _timm(name)
@@ -331,7 +331,7 @@ def trial_of(key: str, store: Store) -> Trial:
 def weights_folder(weights_path: Path | None = None) -> Path | None:
     """Where weights are looked for before the hubs: the path that is given, else $NESCIO_WEIGHTS."""
     named = os.environ.get("NESCIO_WEIGHTS")
-    return weights_path or (Path(named).expanduser() if named else None)
+    return weights_path or (Path(os.path.expanduser(named)) if named else None)
 
 
 def with_weights(wanted: Network, place: Path | None = None) -> Network:

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from nescio.networks import families
+
 DISTILLATION, PRUNING_TAUGHT = "distillation", "pruning with distillation"
 REGIMES = (
     DISTILLATION,
@@ -78,9 +80,23 @@ def pairs(models: Iterable[str]) -> list[Pair]:
     return present
 
 
+def counterparts(models: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Regime → {model: the same network without the regime}."""
+    others: dict[str, dict[str, str]] = {kind: {} for kind in REGIMES}
+    for pair in pairs(models):
+        if pair.counterpart:
+            others[pair.regime][pair.model] = pair.counterpart
+    return {kind: own for kind, own in others.items() if own}
+
+
 def regime(model: str) -> str | None:
     """How a model was trained, if it is in the table."""
     return _regimes().get(canonical(model))
+
+
+def distilled(model: str) -> bool:
+    """Whether a teacher's answers were learnt, by the name or by the table."""
+    return families.distilled(model) or regime(model) in (DISTILLATION, PRUNING_TAUGHT)
 
 
 @cache

@@ -80,7 +80,7 @@ def from_files(paths: Mapping[str, Any], *, outside: bool = False) -> Prediction
             if not is_field(field):
                 raise BadInput(unknown("field", field, MEANT, FIELDS))
             with naming(Path(path), "read"):
-                flat[field] = _one_array(Path(path))
+                flat[field] = one_array(Path(path))
     return _build(flat, outside, Names(None))
 
 
@@ -91,7 +91,7 @@ def named_arrays(path: Path) -> Flat:
         return read_npz(path)
 
 
-def _one_array(path: Path) -> Any:
+def one_array(path: Path) -> Any:
     """The only array of a .npy, .npz or .pt file."""
     _check_file(path)
     ending = path.suffix.lower()

@@ -24,9 +24,9 @@ def random_part(predictions: Predictions, rows: int | None, seed: int = 0) -> Pr
     return predictions.take(chosen).replace(notes=(*predictions.notes, part_note(rows, len(predictions), "rows", seed)))
 
 
-def most_note(rows: int, seed: int) -> str:
-    """The stamp on what is made of a random part of every file, whose rows are not counted yet."""
-    return f"A random part: at most {rows:,} rows of every file (seed {seed})."
+def most_note(rows: int, seed: int, what: str = "rows of every file") -> str:
+    """The stamp on what is made of a random part of every file, or image set, whose rows are not counted yet."""
+    return f"A random part: at most {rows:,} {what} (seed {seed})."
 
 
 def part_note(part: int, whole: int, what: str, seed: int) -> str:

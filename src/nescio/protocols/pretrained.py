@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
+from nescio.analysis.choosing import front
 from nescio.networks import families, regimes
 from nescio.predictions.entries import OWN, ModelDump
 from nescio.protocols.base import registry
@@ -15,8 +16,8 @@ from nescio.report.charts import OTHERS, cloud_figure
 from nescio.report.frame import Frame
 from nescio.report.named import find
 from nescio.report.studies import Study, story_of
-from nescio.report.tables import COUNT, Column, Form, Head, Table, Writer, percents, table
-from nescio.report.words import legend, millions
+from nescio.report.tables import Form, Table, percents, wide
+from nescio.report.words import millions
 from nescio.rows import COLUMNS, Row
 
 USUAL, ENTROPY = "largest", "entropy"
@@ -25,7 +26,6 @@ TOP = 20  # models in the first table
 ALL = "all models"
 PARAMS = "parameters"
 PLACE = ("target", "condition", "level")  # columns that tell rows of one metric and measure apart
-COUNTS = ("models", "of models")  # heads of numbers of things
 CHANGE = percents(2, sign=True)
 RHO = Form(".2f")
 UNDER_DROPOUT = "answers under dropout (the variant mc-dropout; `nescio zoo --drop 0.2` for models of timm)"
@@ -60,6 +60,13 @@ class ModelRows:
         for name in names:
             if (value := self.dump.number(name)) is not None:
                 self.row(name, value, n)
+
+
+def recipe_of(dump: ModelDump, facts: Iterable[str], plan: Any, settings: Iterable[str]) -> Row:
+    """What decides the numbers of one model: its facts that become rows, and fields of the plan."""
+    known = {name: dump.number(name) for name in ("params", *facts)}
+    own = {"model": dump.model, "data": dump.data, "facts": known}
+    return own | {name: getattr(plan, name) for name in settings}
 
 
 def row_of(protocol: str, version: int, metric: str, value: float, n: int, **more: Any) -> Row:
@@ -109,51 +116,12 @@ def gains_over(values: Values, others: Mapping[str, str], *, lower: bool = False
     return gains(values, before, lower=lower)
 
 
-def counterparts(models: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Regime → {model: the same network without the regime}."""
-    pairs: dict[str, dict[str, str]] = {kind: {} for kind in regimes.REGIMES}
-    for pair in regimes.pairs(models):
-        if pair.counterpart:
-            pairs[pair.regime][pair.model] = pair.counterpart
-    return {kind: own for kind, own in pairs.items() if own}
-
-
 def best_of(values: Values) -> str | None:
     """The model with the highest value, the first by name of several."""
     return max(sorted(values), key=lambda name: values[name], default=None)
 
 
-def front(points: Iterable[tuple[float, float]], less: bool = True) -> list[tuple[float, float]]:
-    """The points that no other one beats: in x, which is better lower (`less`) or higher, and in y, better higher.
-
-    A point is beaten by one that is at least as good in both and better in one. In order of x, equal points once.
-    """
-    best: list[tuple[float, float]] = []
-    for x, y in sorted(set(points), key=lambda point: (point[0] if less else -point[0], -point[1])):
-        if not best or y > best[-1][1]:
-            best.append((x, y))
-    return sorted(best)
-
-
 # ---- families
-
-
-def distilled(model: str) -> bool:
-    """Whether a teacher's answers were learnt, by the name or by the table of regimes."""
-    return families.distilled(model) or regimes.regime(model) in (regimes.DISTILLATION, regimes.PRUNING_TAUGHT)
-
-
-def family_of(model: str) -> str:
-    return families.label(families.family(model))
-
-
-def by_family(models: Iterable[str]) -> dict[str, list[str]]:
-    """The models of each family, the largest families first."""
-    members: dict[str, list[str]] = {}
-    for model in models:
-        members.setdefault(families.family(model), []).append(model)
-    ordered = sorted(members.items(), key=lambda entry: (-len(entry[1]), entry[0]))
-    return {families.label(family): own for family, own in ordered}
 
 
 def correlation(a: Values, b: Values) -> float | None:
@@ -163,7 +131,7 @@ def correlation(a: Values, b: Values) -> float | None:
 
 def correlations(models: Collection[str], pairs: Mapping[str, tuple[Values, Values]]) -> list[Row]:
     """A line for all models and one for each family of at least LEAST: how many, and ρ of every pair of numbers."""
-    groups = {ALL: models} | {name: own for name, own in by_family(models).items() if len(own) >= LEAST}
+    groups = {ALL: models} | {name: own for name, own in families.by_family(models).items() if len(own) >= LEAST}
     return [
         {"architecture": group, "models": len(own)}
         | {head: correlation({name: a[name] for name in own if name in a}, b) for head, (a, b) in pairs.items()}
@@ -172,33 +140,6 @@ def correlations(models: Collection[str], pairs: Mapping[str, tuple[Values, Valu
 
 
 # ---- tables
-
-
-def wide(
-    rows: Sequence[Row],
-    title: str,
-    *corner: str,
-    form: Writer | None = None,
-    forms: Mapping[str, Writer] | None = None,
-    note: str = "",
-    changes: bool = False,
-    within: Sequence[str] = (),
-    explain: Sequence[str] = (),
-) -> Table:
-    """A table of dictionaries, one per line, whose keys are the heads, but for those of the `corner`.
-
-    form     of numbers; `forms` are those of some heads, and counts have their own
-    changes  bold marks a change for the better; else an arrow in a head tells which value of a column is bold
-    within   columns: only lines of equal values there are compared with each other
-    explain  metrics whose sentences stand below
-    """
-    own = dict.fromkeys(COUNTS, COUNT) | dict(forms or {})
-    better = {name: "neither" if name in own else "higher" for row in rows for name in row} if changes else {}
-    names = dict.fromkeys(name for row in rows for name in row if name not in corner)
-    heads = [Head(name, name, better=better.get(name), form=own.get(name, form)) for name in names]
-    lines = [Column(name, keep=True) for name in corner]
-    made = table(rows, title, lines=lines, heads=heads, note=note, mark="change" if changes else "best", within=within)
-    return replace(made, legend=legend(explain))
 
 
 def models_table(
@@ -263,9 +204,9 @@ class Cloud:
         placed = [name for name in models.sizes if name in x.values and name in y.values]
         colours = family_colours(placed, self.most) if colours is None else colours
         points: dict[str, Row] = {
-            name: {"name": colours[name], "model": name, "family": family_of(name)}
+            name: {"name": colours[name], "model": name, "family": families.label(families.family(name))}
             | {x.label: x.values[name], y.label: y.values[name]}
-            | {PARAMS: models.sizes[name], "distilled": distilled(name)}
+            | {PARAMS: models.sizes[name], "distilled": regimes.distilled(name)}
             for name in placed
             if name in colours
         }
@@ -289,7 +230,7 @@ class Cloud:
 
 def family_colours(models: Iterable[str], most: int | None = None) -> dict[str, str]:
     """Model → its family, if that is one of the `most` largest of LEAST models or more; the others are grey."""
-    members = by_family(models)
+    members = families.by_family(models)
     several = [family for family, own in members.items() if len(own) >= LEAST]
     named = (several or list(members))[: most or len(members)]
     return {name: family if family in named else OTHERS for family, own in members.items() for name in own}

@@ -20,7 +20,7 @@ import numpy as np
 
 from nescio.analysis.curves import GUIDES, OPTIMAL, RANDOM
 from nescio.report.blocks import Figure
-from nescio.report.words import DEFAULT_MEASURE, millions, number
+from nescio.report.words import DEFAULT_MEASURE, millions, number, out_name
 from nescio.rows import Row
 
 LINES_LIGHT = ("#2b5fd9", "#c2550a", "#1a7f64", "#a3307f", "#7a6400", "#5b3fc4", "#0f7c99", "#b3363b")
@@ -48,7 +48,8 @@ GOLDEN = 0.618034  # steps of this share spread points evenly, however many ther
 APART = 0.7  # share of a column's width over which its points are laid, so that they do not hide each other
 FEW_TICKS = "max(2, floor(width / 90))"  # as many as a narrow screen can label
 
-Curve = tuple[Sequence[float], Sequence[float]]
+COST_GUIDES = ("best possible order", "no order")  # in the order of GUIDES
+Curve = tuple[Any, Any]  # coverages and risks, or other two axes
 
 
 # ---- where a chart stands
@@ -287,6 +288,17 @@ def _hover(base: Any) -> Any:
     return marks.encode(opacity=alt.condition(near, alt.value(1), alt.value(0)), tooltip=tips).add_params(near)
 
 
+def curves_block(name: str, title: str, words: str, curves: Mapping[str, Curve]) -> Figure:
+    """Risk–coverage curves of models over one another, and their points for a table."""
+    points: list[Row] = [
+        {"model": model, KEPT: float(coverage), WRONG: float(risk)}
+        for model, curve in curves.items()
+        for coverage, risk in zip(*curve, strict=True)
+    ]
+    shown = {model: {DEFAULT_MEASURE: curve} for model, curve in curves.items()}
+    return Figure(name, title, words, lambda: models_figure(shown, DEFAULT_MEASURE), points)
+
+
 def models_figure(models: Mapping[str, Mapping[str, Curve]], chosen: str | None = None) -> Any:
     """Risk–coverage curves of several models over one another, by one measure."""
     import altair as alt
@@ -385,16 +397,24 @@ def corp_figure(curves: Mapping[str, Mapping[str, Sequence[float]]]) -> Any:
         _share_axis("y", "calibrated", "how often it is right"),
     )
     legend = _legend("stroke") if len(stages) > 1 else None
-    colour = _colours("stage", stages, (COLOUR["accent"], COLOUR["ink"], COLOUR["soft"]), legend)
+    colours = COLOUR["accent"], COLOUR["ink"], COLOUR["soft"]
+    colour = _colours("stage", stages, colours, legend)
+    dash = _dashes("stage", stages, [(SOLID, DASHED, DOTTED)[at % 3] for at in range(len(stages))], legend)
     base = _data(rows)
     diagonal = _data([{"confidence": 0, "calibrated": 0}, {"confidence": 1, "calibrated": 1}])
-    band = _share_axis("y", "low", "how often it is right")
+    low = _share_axis("y", "low", "how often it is right")
+    bands = [
+        _data([row for row in rows if row["stage"] == stage])
+        .mark_area(opacity=0.12, color=shade)
+        .encode(x, low, alt.Y2("high:Q"))
+        for stage, shade in zip(stages, colours, strict=False)
+    ]
     tips = _tips(("stage:N", "answers"), ("confidence:Q", "claims", ".1%"), ("calibrated:Q", "right", ".1%"))
     tips += _tips(("low:Q", "calibrated from", ".1%"), ("high:Q", "to", ".1%"))
     layers = [
-        base.mark_area(opacity=0.15).encode(x, band, alt.Y2("high:Q"), colour),
+        *bands,
         diagonal.mark_line(strokeWidth=1, color=COLOUR["faint"]).encode(x, y),
-        base.mark_line(strokeWidth=2).encode(x, y, colour.copy()),
+        base.mark_line(strokeWidth=2).encode(x, y, colour, dash),
         base.mark_point(filled=True, size=40, opacity=0).encode(x, y, tooltip=tips),
     ]
     words = (
@@ -424,11 +444,12 @@ def cost_figure(curves: Mapping[str, Mapping[str, Curve]], chosen: str | None = 
     tips = _tips(("set:N", "with"), ("price:Q", "price", ".0%"), ("cost:Q", "cost", ".2%"))
     shown = base.transform_filter(f"datum.measure == {CHOSEN}")
     guides = base.transform_filter(f"indexof({json.dumps(GUIDES)}, datum.measure) >= 0")
+    with_set = _renamed(sets, [f"with {out_name(name)}" for name in sets])
     layers = [
         guides.mark_line(strokeWidth=1, color=COLOUR["soft"]).encode(
-            _dashes("measure", GUIDES, [DOTTED, DASHED], _legend("stroke"))
+            _dashes("measure", GUIDES, [DOTTED, DASHED], _legend("stroke", labelExpr=_renamed(GUIDES, COST_GUIDES)))
         ),
-        shown.mark_line(strokeWidth=2).encode(_colours("set", sets, SERIES, _legend("stroke"))),
+        shown.mark_line(strokeWidth=2).encode(_colours("set", sets, SERIES, _legend("stroke", labelExpr=with_set))),
         shown.mark_point(filled=True, size=40, opacity=0).encode(tooltip=tips),
     ]
     words = f"Cost of a row at the best threshold against the price of withholding an answer, with {', '.join(sets)}."
@@ -588,6 +609,7 @@ def heat_figure(
     title: str,
     floor: float,
     names: tuple[str, str, str] = ("method", "measure", "mean over lines"),
+    form: str = ".2f",
 ) -> Any:
     """A value for every line and column, with more colour where it is higher and none below `floor`.
 
@@ -614,7 +636,7 @@ def heat_figure(
     texts = base.mark_text(fontSize=alt.ExprRef("width < 480 ? 9.5 : 12"), color=COLOUR["ink"])
     layers = [
         shades.encode(alt.Opacity("value:Q", scale=scale, legend=None)),
-        texts.encode(alt.Text("value:Q", format=".2f")),
+        texts.encode(alt.Text("value:Q", format=form)),
     ]
     words = f"Heat map of {title}: {', '.join(lines)} by {', '.join(columns)}; more colour is higher."
     return _finished(layers, words, 28 * max(3, len(lines)))

@@ -97,7 +97,7 @@ CAPTIONS = {
     "cost": (
         "Cost curve: what mistakes and unknown rows cost together",
         "An answer that is wrong or out of distribution costs 1, withholding one costs the price below. The lower the "
-        "line, the better; the dashed line answers everything or nothing.",
+        "line, the better: at every price the threshold is the best one.",
     ),
     "histogram": (
         "How unsure it is, where it is right and where it is wrong",
@@ -169,17 +169,20 @@ def card_blocks(rows: Iterable[Row], doubt: str | None = None) -> list[Block]:
     if doubt:
         frame = frame.with_column("calibrated", lambda row: IN_DOUBT if row.get("calibrated") else False)
     own = own_splits(frame)
-    return [block for question in SECTIONS for block in _question(question, frame, own)]
+    fitted = [
+        f"temperature scaling with temperature {value:.4g}"
+        for value in frame.where(metric="temperature").values("value")
+    ]
+    asked: dict[str, list[Row]] = {question: [] for question in SECTIONS}
+    for row in frame.without(metric="temperature"):
+        asked[question_of(row, own)].append(row)
+    return [block for question, rows in asked.items() for block in _question(question, Frame(rows), own, fitted)]
 
 
-def _question(question: str, frame: Frame, own: frozenset[Any]) -> list[Block]:
-    rows = Frame(row for row in frame if question_of(row, own) == question and row["metric"] != "temperature")
+def _question(question: str, rows: Frame, own: frozenset[Any], fitted: Sequence[str]) -> list[Block]:
     rows = rows.sort(lambda row: by_fame(row.get("measure")))
     whose = [name for name in IDENTITY if len(rows.values(name)) > 1]
     if question == ANSWERS:
-        fitted = dict.fromkeys(
-            f"temperature scaling with temperature {row['value']:.4g}" for row in frame.where(metric="temperature")
-        )
         made: list[Block] = []
         for (_, group), part in rows.by("split", "group"):
             note = ", ".join(text for text in (_counted(part), *fitted) if text)
@@ -457,8 +460,10 @@ def verdict(comparison: Any) -> list[str]:
         return []
     sentences = []
     for metric, words, form in VERDICTS:
-        if rows := frame.where(metric=metric):
+        if rows := frame.where(metric=metric, split=IN_DISTRIBUTION):
             sentences.append(f"{words}: {_standing(rows, form)}.")
+    for (split,), rows in frame.where(metric="auroc").without(split=IN_DISTRIBUTION).by("split"):
+        sentences.append(f"Telling {out_name(split)} from in-distribution rows (AUROC): {_standing(rows, number)}.")
     return [*sentences, _over_all(frame)]
 
 
@@ -581,9 +586,14 @@ def card_story(cards: Sequence[Any], comparison: Any = None, title: str = "", in
         ]
         models.append(Section(name if several else "", name if several else "", blocks, model=several))
     lead = _lead(cards, comparison, incomparable)
-    shown = [Path(name).name for name in names] or [str(name) for name in getattr(comparison, "models", ())]
-    title = title or " · ".join(shown[:3]) + (" …" if len(shown) > 3 else "") or "Scorecard"
+    title = title or _story_title(cards, comparison)
     return Story(title, lead, explained([*sections, *(compared + models if several else models + compared)]))
+
+
+def _story_title(cards: Sequence[Any], comparison: Any) -> str:
+    shown = [Path(name).name for name in unique_names(cards)]
+    shown = shown or [str(name) for name in getattr(comparison, "models", ())]
+    return " · ".join(shown[:3]) + (" …" if len(shown) > 3 else "") or "Scorecard"
 
 
 def _lead(cards: Sequence[Any], comparison: Any, incomparable: str) -> list[str]:
@@ -609,9 +619,9 @@ def _score_choice(card: Any, several: bool) -> list[Block]:
 
 def short_story(cards: Sequence[Any], comparison: Any = None, incomparable: str = "") -> Story:
     """The few things that matter first, on one screen: how good, how calibrated, which measure, what is missing."""
-    story = card_story(cards, comparison, incomparable=incomparable)
+    lead = _lead(cards, comparison, incomparable)
     table = summary(cards) if len(cards) > 1 else essentials(cards[0])
-    notes = list(dict.fromkeys(note for card in cards for note in card.notes if note not in story.lead))
+    notes = list(dict.fromkeys(note for card in cards for note in card.notes if note not in lead))
     blocks: list[Block] = [
         replace(table, legend=()),
         *_short_choices(cards),
@@ -619,7 +629,7 @@ def short_story(cards: Sequence[Any], comparison: Any = None, incomparable: str 
         Terms(_missing(cards), "What could not be said"),
         Prose([MORE]),
     ]
-    return Story(story.title, story.lead, [Section("", "", flat(blocks))])
+    return Story(_story_title(cards, comparison), lead, [Section("", "", flat(blocks))])
 
 
 def _short_choices(cards: Sequence[Any]) -> list[Block]:

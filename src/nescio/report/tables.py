@@ -22,6 +22,7 @@ from nescio.rows import Row
 
 TIED = "*"  # after the rank of a model that cannot be told from the best: plain text has no bold
 NOTHING = "–"  # in place of a label or a cell that there is not
+COUNTED = ("models", "of models")  # heads of wide tables that are numbers of things
 Writer = Callable[[float], str]
 
 
@@ -326,6 +327,33 @@ def _best(values: Sequence[float], write: Writer, direction: str) -> str | None:
     if direction not in ("higher", "lower") or len(texts) < 2:
         return None
     return (max if direction == "higher" else min)(texts, key=lambda text: texts[text])
+
+
+def wide(
+    rows: Sequence[Row],
+    title: str,
+    *corner: str,
+    form: Writer | None = None,
+    forms: Mapping[str, Writer] | None = None,
+    note: str = "",
+    changes: bool = False,
+    within: Sequence[str] = (),
+    explain: Sequence[str] = (),
+) -> Table:
+    """A table of dictionaries, one per line, whose keys are the heads, but for those of the `corner`.
+
+    form     of numbers; `forms` are those of some heads, and counts have their own
+    changes  bold marks a change for the better; else an arrow in a head tells which value of a column is bold
+    within   columns: only lines of equal values there are compared with each other
+    explain  metrics whose sentences stand below
+    """
+    own = dict.fromkeys(COUNTED, COUNT) | dict(forms or {})
+    better = {name: "neither" if name in own else "higher" for row in rows for name in row} if changes else {}
+    names = dict.fromkeys(name for row in rows for name in row if name not in corner)
+    heads = [Head(name, name, better=better.get(name), form=own.get(name, form)) for name in names]
+    lines = [Column(name, keep=True) for name in corner]
+    made = table(rows, title, lines=lines, heads=heads, note=note, mark="change" if changes else "best", within=within)
+    return replace(made, legend=legend(explain))
 
 
 def explained_once(tables: Iterable[Table], known: set[str] | None = None) -> list[Table]:

@@ -79,7 +79,7 @@ class Run:
 
     stage: str
     key: str
-    state: Literal["finished", "running", "failed", "stopped", "queued"]  # queued: by a launcher, see work.slurm
+    state: Literal["finished", "running", "failed", "stopped", "queued", "damaged"]  # queued: see work.slurm
     folder: Path
     recipe: dict[str, Any]  # plain JSON; empty if it cannot be read
     reason: str = ""  # of a failure
@@ -93,7 +93,7 @@ class Store:
     """The folder `root`; it is made when the first work starts, and may be read-only if nothing is left to do."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = Path(root).expanduser()
+        self.root = Path(os.path.expanduser(root))
 
     def key(self, stage: str, recipe: Any, parents: Sequence[str] = (), version: int = 1) -> str:
         """sha256(canonical JSON of stage, recipe, parents' keys, version of the stage)[:16]."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,233 +12,21 @@ import pytest
 from scipy.special import softmax
 
 import fake_zoo
+from brute_grades import brute_auroc, brute_grades
 from fake_zoo import keep
 from nescio import Predictions, measures, metrics
 from nescio.analysis.answers import uncertainty
+from nescio.analysis.grading import divide, levels
 from nescio.arrays.npz import read_npz
 from nescio.errors import BadInput, Undefined
+from nescio.predictions.pairs import PairedDumps, pair_of_files, pairs_of_store
 from nescio.protocols import cood
 from nescio.protocols.cood import Plan
-from nescio.protocols.cood.grading import class_severities, divide, grade, levels, window_of, window_severities
-from nescio.protocols.cood.models import PairedDumps, pair_of_files, pairs_of_store
 from nescio.report.studies import Study
 from nescio.rows import COLUMNS
 from nescio.work.store import Store
 
 SMALL = Plan(estimation=6, test=4)
-
-
-# ---- the division
-
-
-def keyed(division: Any, index: Any) -> dict[int, tuple[set[Any], set[Any]]]:
-    """Class id → the keys that estimate, and those that test."""
-    index = np.asarray(index)
-    return {
-        int(label): (set(index[e].tolist()), set(index[t].tolist()))
-        for label, e, t in zip(division.classes, division.estimation, division.test, strict=True)
-    }
-
-
-def labelled(classes: int = 7, images: int = 20) -> tuple[Any, Any]:
-    labels = np.repeat(np.arange(classes) * 3, images)
-    return labels, np.random.default_rng(1).permutation(10 * len(labels))[: len(labels)]
-
-
-def test_every_class_gives_so_many_of_its_own_images_to_each_side() -> None:
-    labels, index = labelled()
-    division = divide(labels, index, 6, 4)
-    assert division.classes.tolist() == [0, 3, 6, 9, 12, 15, 18] and division.scarce == 0
-    assert division.estimation.shape == (7, 6) and division.test.shape == (7, 4)
-    for label, e, t in zip(division.classes, division.estimation, division.test, strict=True):
-        assert set(labels[e]) == set(labels[t]) == {label}
-        assert len({*e, *t}) == 10  # no image estimates and tests
-
-
-def test_the_default_is_150_and_50_of_200() -> None:
-    labels = np.repeat([0, 1], [200, 199])
-    division = divide(labels, np.arange(399))
-    assert division.classes.tolist() == [0] and division.scarce == 1
-    assert division.estimation.shape == (1, 150) and division.test.shape == (1, 50)
-
-
-@pytest.mark.parametrize("text", [False, True])
-def test_the_division_is_a_function_of_keys_and_seed(text: bool) -> None:
-    labels, index = labelled()
-    if text:
-        index = np.array([f"class/{key}.jpg" for key in index])
-    whole = keyed(divide(labels, index, 6, 4), index)
-    turned = np.random.default_rng(2).permutation(len(labels))
-    assert keyed(divide(labels[turned], index[turned], 6, 4), index[turned]) == whole  # not of the order of rows
-    some = labels > 5
-    fewer = keyed(divide(labels[some], index[some], 6, 4), index[some])
-    assert fewer == {label: sides for label, sides in whole.items() if label > 5}  # not of other classes
-    assert keyed(divide(labels, index, 6, 4, refused=[3]), index) == {k: v for k, v in whole.items() if k != 3}
-    other = keyed(divide(labels, index, 6, 4, seed=1), index)
-    assert all(other[label] != whole[label] for label in whole)
-    if text:  # a longer text elsewhere widens the array, and must not move the others
-        wide = index.astype("<U40")
-        assert keyed(divide(labels, wide, 6, 4), wide) == whole
-
-
-def test_more_estimation_images_only_add() -> None:
-    labels, index = labelled()
-    few, many = (keyed(divide(labels, index, n, 3), index) for n in (5, 9))
-    assert all(few[label][0] < many[label][0] for label in few)
-
-
-def test_images_are_drawn_evenly() -> None:
-    """Over many seeds every image estimates as often as every other: neighbours in the keys are not drawn together."""
-    labels, index = np.zeros(20, int), np.arange(20)
-    times, together = np.zeros(20), 0
-    for seed in range(2000):
-        taken = divide(labels, index, 10, 5, seed).estimation[0]
-        times[taken] += 1
-        together += len({0, 1} & set(taken.tolist())) == 2
-    assert np.abs(times / 2000 - 0.5).max() < 0.05  # 4.5 standard errors
-    assert abs(together / 2000 - 10 / 20 * 9 / 19) < 0.045
-
-
-def test_class_ids_may_be_any_whole_numbers() -> None:
-    labels, index = labelled()
-    far = np.array([-5, 10**15, 7, 8, 9, 10, 11])[labels // 3]
-    division = divide(far, index, 6, 4)
-    assert division.classes.tolist() == [-5, 7, 8, 9, 10, 11, 10**15]
-    near = keyed(divide(labels, index, 6, 4), index)
-    assert keyed(division, index)[10**15] == near[3] and keyed(division, index)[-5] == near[0]
-
-
-def test_too_few_images_is_a_sentence_with_an_offer() -> None:
-    labels = np.repeat([0, 1, 2], [30, 80, 40])
-    with pytest.raises(BadInput, match=r"No out-class has 200 images .* the largest has 80.*--estimation 60 --test 20"):
-        divide(labels, np.arange(150))
-    assert len(divide(labels, np.arange(150), 60, 20).classes) == 1
-    with pytest.raises(BadInput, match="none has two"):
-        divide([0, 1, 2], [0, 1, 2])
-    with pytest.raises(BadInput, match="No out-class is left"):
-        divide(labels, np.arange(150), 6, 4, refused=[0, 1, 2])
-    with pytest.raises(BadInput, match="--estimation 1 --test 1"):
-        divide([0, 0], [0, 1])
-
-
-# ---- severities, windows, levels
-
-
-def test_severity_divides_by_the_number_of_estimation_images() -> None:
-    """The paper prints |c^y|, all 200 images of the class; the mean over the 150 that are summed is meant."""
-    u = np.arange(12.0)
-    rows = np.array([[0, 1, 2], [9, 10, 11]])
-    assert class_severities(u, rows).tolist() == [-1.0, -10.0]
-
-
-@pytest.mark.parametrize(("k", "window"), [(1, 1), (7, 3), (50, 50), (40, 1), (127, 10)])
-def test_window_severities_are_re_summations(k: int, window: int) -> None:
-    severity = np.sort(np.random.default_rng(k).normal(size=k))
-    plain = [fmean(severity[at : at + window]) for at in range(k - window + 1)]
-    assert np.allclose(window_severities(severity, window), plain, rtol=0, atol=1e-12)
-
-
-def test_levels_are_the_percentiles_of_the_paper() -> None:
-    """12,697 classes in windows of 1,000: 11,698 groups, of which eleven are taken, 10 % apart."""
-    assert levels(12_697 - 1_000 + 1) == [round(i * 11_697 / 10) for i in range(11)]
-    assert levels(11_698)[0] == 0 and levels(11_698)[-1] == 11_697 and len(set(levels(11_698))) == 11
-    assert levels(91) == list(range(0, 91, 9))
-    assert levels(1) == [0] * 11 and levels(3) == [0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 2]
-    assert levels(5, severities=3) == [0, 2, 4]
-
-
-def test_the_window_is_the_in_data_or_half_of_out_classes_that_are_no_more() -> None:
-    assert window_of(None, 1000, 12_697) == 1000
-    assert window_of(None, 10, 100) == window_of(None, 10, 15) == window_of(None, 10, 11) == 10
-    assert window_of(None, 100, 100) == 50 and window_of(None, 100, 7) == 3 and window_of(None, 9, 2) == 1
-    assert window_of(70, 10, 100) == 70
-    with pytest.raises(BadInput, match="--window 101 is more than the 100"):
-        window_of(101, 10, 100)
-    with pytest.raises(BadInput, match="One out-class is left"):
-        window_of(None, 10, 1)
-
-
-# ---- grades
-
-
-def brute_auroc(inside: Any, outside: Any) -> Fraction:
-    won = sum(Fraction(2 * (o > i) + (o == i), 2) for o in outside for i in inside)
-    return won / (len(inside) * len(outside))
-
-
-def brute_grades(u_in: Any, u_out: Any, division: Any, window: int, severities: int) -> list[tuple[set[int], float]]:
-    """Appendix L.2, word by word: (class ids, AUROC) of every severity."""
-    score = {
-        int(label): fmean(-float(u_out[row]) for row in rows)
-        for label, rows in zip(division.classes, division.estimation, strict=True)
-    }
-    test = dict(zip(division.classes.tolist(), division.test, strict=True))
-    ranked = sorted(score, key=lambda label: (score[label], label))
-    groups = [ranked[at : at + window] for at in range(len(ranked) - window + 1)]
-    groups.sort(key=lambda group: fmean(score[label] for label in group))
-    found = []
-    for level in range(severities):
-        group = groups[round(level * (len(groups) - 1) / (severities - 1))]
-        rows = [row for label in group for row in test[label]]
-        found.append((set(group), float(brute_auroc(u_in, u_out[rows]))))
-    return found
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("steps", [0, 5])  # 5: scores on a grid, so that there are ties between rows and classes
-def test_grades_equal_the_plain_definition(seed: int, steps: int) -> None:
-    rng = np.random.default_rng(seed)
-    labels, index = labelled(int(rng.integers(5, 14)), 14)
-    u_out = rng.normal(size=len(labels)) + rng.normal(size=60)[labels]
-    u_in = rng.normal(size=33) - 1
-    if steps:
-        u_in, u_out = (np.round(u * steps) / 8 for u in (u_in, u_out))
-    division = divide(labels, index, 8, 4, seed)
-    window, severities = int(rng.integers(1, 5)), int(rng.integers(2, 12))
-    grades = grade(u_in, u_out, division, window, severities)
-    plain = brute_grades(u_in, u_out, division, window, severities)
-    assert [set(division.classes[grades.group(i)].tolist()) for i in range(severities)] == [group for group, _ in plain]
-    assert list(grades.aurocs) == [auroc for _, auroc in plain]  # to the last bit
-    for level in range(severities):
-        rows = division.test[grades.group(level)].ravel()
-        both, out = np.concatenate([u_in, u_out[rows]]), np.repeat([False, True], [len(u_in), len(rows)])
-        assert grades.aurocs[level] == metrics.auroc(both, out)
-
-
-def test_severities_never_fall() -> None:
-    labels, index = labelled(40, 10)
-    u = np.random.default_rng(3).normal(size=len(labels))
-    division = divide(labels, index, 6, 4)
-    assert (np.diff(grade(u[:50], u, division, 9).severities) >= -1e-12).all()
-
-
-def test_ties_in_severity_go_by_class_id_and_constant_scores_are_chance() -> None:
-    labels, index = labelled(12, 10)
-    division = divide(labels, index, 6, 4)
-    grades = grade(np.zeros(5), np.zeros(len(labels)), division, 2)
-    assert grades.order.tolist() == list(range(12)) and set(grades.aurocs) == {0.5}
-
-
-def test_only_estimation_images_choose_and_only_test_images_count() -> None:
-    """Estimation images say that class 0 is easy; its test images say the opposite. The AUROC believes the latter."""
-    labels, index = labelled(4, 10)
-    division = divide(labels, index, 6, 4)
-    u = np.zeros(len(labels))
-    for at, high in enumerate((9.0, 5.0, 4.0, 1.0)):
-        u[division.estimation[at]] = high
-        u[division.test[at]] = -high
-    grades = grade(np.zeros(3), u, division, 1)
-    assert grades.order.tolist() == [0, 1, 2, 3] and set(grades.aurocs) == {0.0}
-
-
-def test_scores_must_be_finite() -> None:
-    labels, index = labelled(4, 10)
-    division, u = divide(labels, index, 6, 4), np.zeros(40)
-    with pytest.raises(BadInput, match="u_in is nan"):
-        grade(np.array([np.nan]), u, division, 1)
-    u[7] = np.inf
-    with pytest.raises(BadInput, match="u_out is inf in row 7"):
-        grade(np.zeros(3), u, division, 1)
 
 
 # ---- one model's dumps, with known severities
@@ -495,7 +281,7 @@ def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
 
     plans = [replace(SMALL, **{name: value}) for name, value in CHANGED.items()]
     keys = [key(), *(key(plan) for plan in plans), key(refused=(1,)), key(refused=(2,))]
-    keys += [key(pair=replace(pair, model="b")), key(pair=replace(pair, others={}))]
+    keys += [key(pair=replace(pair, inside=replace(pair.inside, model="b"))), key(pair=replace(pair, others={}))]
     keys += [key(pair=replace(pair, others={"renamed": pair.others["fixed"]}))]
     for side in ("inside", "outside"):
         entry = getattr(pair, side)

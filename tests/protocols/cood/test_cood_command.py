@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_cood import brute_grades, dumps, group, severities, zoo
+from test_cood import dumps, group, severities, zoo
 
+from brute_grades import brute_grades
 from nescio import Predictions, metrics
 from nescio.cli import main
 from nescio.rows import from_parquet
@@ -353,7 +354,7 @@ def test_real_classes_from_easy_to_hard(tmp_path: Path, capsys: pytest.CaptureFi
     assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {80}
     assert {row["value"] for row in rows if row["metric"] == "window"} == {20}
     from nescio import measures
-    from nescio.protocols.cood.grading import divide
+    from nescio.analysis.grading import divide
 
     for name in ("coarse", "fine"):
         aurocs = severities(rows, name)

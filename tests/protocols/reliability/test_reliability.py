@@ -31,8 +31,9 @@ from nescio.options import add_options, options_of
 from nescio.predict import load_dump
 from nescio.predictions import Predictions
 from nescio.predictions.columns import from_npz
-from nescio.protocols import base, reliability
-from nescio.protocols.reliability import PRESETS, Plan, Question, downstream_sets, reports, siblings_of
+from nescio.protocols import base
+from nescio.protocols.reliability import PRESETS, Plan, reports, steps
+from nescio.protocols.reliability.steps import Question, downstream_sets, siblings_of
 from nescio.report import pages
 from nescio.report.blocks import tables_of
 from nescio.report.studies import read_study, write_story
@@ -88,12 +89,12 @@ def candidate():
 
 
 def seen(siblings, images, context, plan=PLAN):
-    steps = reliability.embedding_steps(plan, siblings.trials, None)
-    return [load_dump(steps[trial, images], context.store) for trial in siblings.trials]
+    embedded = steps.embedding_steps(plan, siblings.trials, None)
+    return [load_dump(embedded[trial, images], context.store) for trial in siblings.trials]
 
 
 def references(siblings, sample, context):
-    return seen(siblings, reliability.references(PLAN, "digits", sample), context)
+    return seen(siblings, steps.references(PLAN, "digits", sample), context)
 
 
 def train_and_tests(siblings, context):
@@ -204,10 +205,8 @@ def test_rows_are_kendalls_tau_with_what_separate_heads_say(study, candidate, co
 
 def test_members_are_averaged_before_they_are_judged(study, candidate, context):
     """The Brier score of a mean is below the mean of Brier scores wherever members differ: (·)² is convex."""
-    step = reliability.truth_step(
-        Question(candidate, "digits"), PLAN, reliability.embedding_steps(PLAN, candidate.trials, None)
-    )
-    truth = DownstreamLosses.of_arrays(from_npz(step.folder(context.store) / reliability.TRUTH))
+    step = steps.truth_step(Question(candidate, "digits"), PLAN, steps.embedding_steps(PLAN, candidate.trials, None))
+    truth = DownstreamLosses.of_arrays(from_npz(step.folder(context.store) / steps.TRUTH))
     assert truth.alone["brier"].shape == (3, 599) and set(truth.together) == {"brier", "entropy", "variance"}
     assert (truth.together["brier"] < truth.alone["brier"].mean(axis=0) + 1e-15).all()
     assert truth.together["brier"].mean() < truth.alone["brier"].mean() - 1e-4
@@ -350,7 +349,7 @@ def test_a_member_that_fails_costs_itself_alone(tmp_path, monkeypatch):
 
 def test_a_worker_that_dies_is_noted_at_its_network(tmp_path, candidate):
     context = context_in(tmp_path)
-    step = next(iter(reliability.embedding_steps(PLAN, candidate.trials, None).values()))
+    step = next(iter(steps.embedding_steps(PLAN, candidate.trials, None).values()))
     step.died(context.store, "It was killed.")
     (noted,) = context.store.runs()
     key = training.train_step(candidate.first).key
@@ -432,7 +431,7 @@ def test_transfer_and_a_lone_network(tmp_path, other):
     reasons = {each["measure"]: each["reason"] for each in found.reasons}
     assert reasons.keys() == {"nc", "fv"} and all("two or more siblings" in each for each in reasons.values())
     (only,) = siblings_of(plan)
-    images = reliability.references(plan, "digits", 0)
+    images = steps.references(plan, "digits", 0)
     assert [len(dump) for dump in seen(only, images, context, plan)] == [100]
     assert not reports.table_1(found.frame) and reports.table_2(found.frame)[0].heads == (
         "digits → three entropy",
@@ -658,8 +657,8 @@ def work_in(context):
 
 def test_more_references_than_images_are_all_of_them(context):
     plan, work = replace(PLAN, references=5000), work_in(context)
-    reliability.check_possible(plan, work)
-    assert len(reliability.references(plan, "digits", 0).load()) == 1078
+    steps.check_possible(plan, work)
+    assert len(steps.references(plan, "digits", 0).load()) == 1078
     assert work.notes == [
         "digits has 1,078 training images, and all of them are references: samples of references do not differ."
     ]
@@ -671,14 +670,14 @@ def test_a_small_set_does_not_take_references_from_a_large_one(context, tmp_path
     x, y = rng.integers(0, 255, (60, 8, 8, 1), np.uint8), np.arange(60) % 3
     np.savez(tmp_path / "few.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     plan, work = replace(PLAN, data=("digits", f"npz:{tmp_path / 'few.npz'}"), references=200), work_in(context)
-    reliability.check_possible(replace(plan, k=20, training=replace(plan.training, batch=16)), work)
-    counts = [len(reliability.image_sets(plan, data)[0].load()) for data in plan.sources]
+    steps.check_possible(replace(plan, k=20, training=replace(plan.training, batch=16)), work)
+    counts = [len(steps.image_sets(plan, data)[0].load()) for data in plan.sources]
     assert counts[0] == 200 > counts[1] > 20 and len(work.notes) == 1
 
 
 def test_methods_that_need_labels_are_refused(context):
     with pytest.raises(BadInput, match="without labels, and erm needs them"):
-        reliability.check_possible(replace(PLAN, methods=("erm",)), work_in(context))
+        steps.check_possible(replace(PLAN, methods=("erm",)), work_in(context))
 
 
 def test_k_beyond_the_references_is_left_out_of_the_sweep():

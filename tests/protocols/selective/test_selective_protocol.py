@@ -27,7 +27,7 @@ from nescio.networks import families, regimes
 from nescio.predictions import Predictions
 from nescio.protocols import selective
 from nescio.protocols.base import registry, upgraded
-from nescio.protocols.pretrained import front, models_of
+from nescio.protocols.pretrained import models_of
 from nescio.protocols.selective import Plan, examples, reports, upgrade
 from nescio.report.blocks import Figure, figures_of
 from nescio.report.frame import Frame
@@ -267,7 +267,8 @@ def test_a_model_that_is_always_right_has_no_temperature_and_no_auroc(tmp_path):
     assert value(rows, "accuracy") == 1 and value(rows, "sac@0.99", "largest") == 1
     assert {row["calibrated"] for row in rows} == {False}
     why = {(row["measure"], row["metric"]): row["reason"] for row in reasons}
-    assert why[None, "calibrated"] == selective.NO_TEMPERATURE and "auroc" not in {row["metric"] for row in rows}
+    assert why[None, "calibrated"].startswith("Every validation answer is right")
+    assert "auroc" not in {row["metric"] for row in rows}
     assert ("largest", "auroc") in why and (None, "accuracy@5") in why
 
 
@@ -551,19 +552,6 @@ def test_a_cloud_holds_every_model_at_its_numbers(study, name, x, y):
     assert drawn["ecaresnet50d_pruned.miil_in1k"]["dot"] == "1"  # its teacher was itself
     assert drawn["vit_base_patch16_224.augreg_in1k"]["name"] == "ViT"
     assert drawn["regnety_160.deit_in1k"]["name"] == "others"
-
-
-@pytest.mark.parametrize("less", [True, False])
-def test_the_front_is_what_nothing_beats(less):
-    rng = np.random.default_rng(2)
-    for _ in range(40):
-        held = [(float(x), float(y)) for x, y in rng.integers(6, size=(rng.integers(1, 14), 2))]
-        sign = -1 if less else 1
-
-        def beaten(p, held=held, sign=sign):
-            return any(sign * q[0] >= sign * p[0] and q[1] >= p[1] and q != p for q in held)
-
-        assert front(held, less) == sorted({p for p in held if not beaten(p)})
 
 
 def test_the_pareto_table_names_the_models_of_every_front(study):

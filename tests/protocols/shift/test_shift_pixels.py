@@ -198,7 +198,7 @@ def test_folders_of_shifted_images_are_levels(tmp_path):
     plan = replace(PLAN, data=f"maps:{tmp_path}", corruptions=(), severities=(), limit=1)
     levels = pixels.levels_of(plan, None)
     assert set(levels) == {steps.CLEAN, ("sun", 90.0), ("sun", -5.0), ("rain", 1.0)}
-    assert levels["sun", -5.0] == ImageSet(f"maps:{tmp_path}#sun/-5", limit=1)
+    assert levels["sun", -5.0] == ImageSet(f"maps:{tmp_path}#sun/-5", sample=1)
     assert ("fog", 2.0) in pixels.levels_of(replace(plan, corruptions=("fog",), severities=(2,)), None)
 
 

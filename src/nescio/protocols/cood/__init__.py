@@ -1,6 +1,6 @@
 """Graded class-out-of-distribution detection: out-classes from easy to hard for each model and its own confidence.
 
-Source: Galil, Dabbah and El-Yaniv 2023, §4, appendices L and M; `grading` has what severities and groups are.
+Source: Galil, Dabbah and El-Yaniv 2023, §4, appendices L and M; severities and groups are in `analysis.grading`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from typing import Any
 import numpy as np
 
 from nescio import measures, metrics
-from nescio.analysis.answers import MC_DROPOUT, judged, uncertainty
+from nescio.analysis.answers import MC_DROPOUT, in_distribution, judged, uncertainty
+from nescio.analysis.grading import Array, Division, Grades, divide, grade, same_answers, shared_classes, window_of
 from nescio.arrays.npz import npz_bytes, read_npz
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked, tag, to_json
 from nescio.measures import summary
-from nescio.options import option
+from nescio.options import at_least, option
 from nescio.predictions import Predictions
 from nescio.predictions.entries import ModelDump
+from nescio.predictions.pairs import PairedDumps
 from nescio.predictions.subset import most_note
 from nescio.protocols.base import protocol
-from nescio.protocols.cood.grading import Array, Division, Grades, divide, drawn, grade, mixed, window_of
-from nescio.protocols.cood.models import ClassNames, PairedDumps, class_names, overlapping_classes, paired_dumps
-from nescio.protocols.pretrained import ModelRows, row_of
+from nescio.protocols.cood.models import ClassNames, class_names, overlapping_classes, paired_dumps
+from nescio.protocols.pretrained import ModelRows, recipe_of, row_of
 from nescio.rows import Row
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part
@@ -35,10 +36,10 @@ from nescio.work.store import Part
 NAME, VERSION = "cood", 4
 SEVERITY = "severity"  # the condition of a group of out-classes; its level is the number
 CLASSES, ABOUT = "classes.npz", "about.json"  # beside the rows of one model: which classes it got, and what to know
-LISTED = 10  # images that most models get wrong alike
 PICTURED = ("index", "label", "answer")  # what is kept of the images of a model's hardest group
 FACTS = ("input_size", "embedding_size")  # of a model, as rows
-OVERLAP = "classes that overlap"
+SETTINGS = ("estimation", "test", "severities", "window", "measures", "seed")  # that decide numbers
+OVERLAP = "classes that overlap"  # heading of options
 
 
 @tag("plan:cood")
@@ -92,22 +93,14 @@ class Plan(Checked):
     )
 
     def check(self) -> None:
-        least = {"estimation": 1, "test": 1, "severities": 2, "window": 1, "limit": 1, "seed": 0}
-        for name, low in least.items():
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise BadInput(f"--{name} must be at least {low}, not {value}.")
+        at_least(self, 1, "estimation", "test", "window", "limit")
+        at_least(self, 2, "severities")
+        at_least(self, 0, "seed")
         if not self.measures:
             raise BadInput("There is no measure to grade by: name some with --measures.")
         for name in self.measures:
             if name != MC_DROPOUT and measures.registry[name].kind != "plain":
                 raise BadInput(f"{name} is fitted on reference rows or several networks: it cannot grade one dump.")
-
-    @property
-    def grading(self) -> dict[str, Any]:
-        """What decides the numbers of one model."""
-        names = ("estimation", "test", "severities", "window", "measures", "seed")
-        return {name: getattr(self, name) for name in names}
 
 
 def upgrade(rows: list[Row]) -> list[Row]:
@@ -191,12 +184,9 @@ def grade_models(plan: Plan, pairs: Sequence[PairedDumps], names: ClassNames | N
 
 def _step(plan: Plan, pair: PairedDumps, refused: tuple[int, ...]) -> Step:
     others = sorted(pair.others.items())
-    recipe = plan.grading | {
-        "model": pair.model,
-        "data": pair.inside.data,
+    recipe = recipe_of(pair.inside, FACTS, plan, SETTINGS) | {
         "out": pair.outside.data,
         "others": [name for name, _ in others],
-        "facts": {name: pair.inside.number(name) for name in ("params", *FACTS)},
         "refused": sha256(to_json(refused).encode()).hexdigest()[:16],
     }
     parents = (pair.inside.rows_key, pair.outside.rows_key, *(dump.rows_key for _, dump in others))
@@ -229,7 +219,7 @@ class GradedModel(ModelRows):
     chosen: dict[str, Array] = field(default_factory=dict)
 
     def grade(self, refused: Sequence[int]) -> None:
-        plan, inside = self.plan, self.pair.known()
+        plan, inside = self.plan, in_distribution(self.pair.inside.load())
         outside = self._outside(self.pair.outside, inside)
         others = {name: self._outside(dump, inside) for name, dump in sorted(self.pair.others.items())}
         self.facts(FACTS, len(inside))
@@ -356,19 +346,17 @@ def overlap(models: Sequence[Mapping[str, Array]], plan: Plan) -> list[Row]:
     rows = []
     for measure in plan.measures:
         own = [model for model in models if f"order.{measure}" in model]
-        if len(own) < 2:
-            continue
-        every = np.unique(np.concatenate([model["classes"] for model in own]))
-        for level in range(plan.severities):
-            times = np.zeros(len(every), np.int64)
-            for model in own:
-                start = int(model["starts"][level])
-                group = model[f"order.{measure}"][start : start + int(model["window"])]
-                times[np.searchsorted(every, model["classes"][group])] += 1
-            where = severity_columns(level, measure)
-            for metric, counted in (("union", times > 0), ("intersection", times == len(own))):
-                rows.append(row_of(NAME, VERSION, metric, int(counted.sum()), len(own), **where))
+        for level in range(plan.severities) if len(own) > 1 else ():
+            counts = shared_classes([_group(model, measure, level) for model in own])
+            for metric, shared in zip(("union", "intersection"), counts, strict=True):
+                rows.append(row_of(NAME, VERSION, metric, shared, len(own), **severity_columns(level, measure)))
     return rows
+
+
+def _group(model: Mapping[str, Array], measure: str, level: int) -> Array:
+    """The classes of one model at a severity."""
+    start = int(model["starts"][level])
+    return model["classes"][model[f"order.{measure}"][start : start + int(model["window"])]]
 
 
 def alike(models: Sequence[Mapping[str, Array]], plan: Plan, names: ClassNames | None = None) -> list[Row]:
@@ -382,18 +370,14 @@ def alike(models: Sequence[Mapping[str, Array]], plan: Plan, names: ClassNames |
         return []
     images, labels, answers = (np.concatenate([model[f"hard.{of}"] for model in own]) for of in PICTURED)
     outputs = np.repeat([model["hard.outputs"] for model in own], [len(model["hard.index"]) for model in own])
-    keys = drawn(images, plan.seed)
-    _, first, times = np.unique(mixed(keys + answers.astype(np.uint64)), return_index=True, return_counts=True)
-    most = np.lexsort((keys[first], -times))[:LISTED]
+    inside, outside = names or ((), ())
     rows = []
-    for at in most[times[most] > 1]:
-        row = first[at]
-        fit = names is not None and len(names[0]) == outputs[row]  # else a number of its own classes
-        words = {"split": "out", "group": str(images[row]), "target": _named(labels[row], names and names[1])}
-        words["condition"] = _named(answers[row], names[0] if fit and names else None)
-        rows.append(row_of(NAME, VERSION, "same_answer", times[at], len(own), **words))
+    for at, times in same_answers(images, answers, plan.seed):
+        answer = _named(answers[at], inside if len(inside) == outputs[at] else ())  # else of classes of its own
+        where = {"split": "out", "group": str(images[at]), "target": _named(labels[at], outside), "condition": answer}
+        rows.append(row_of(NAME, VERSION, "same_answer", times, len(own), **where))
     return rows
 
 
-def _named(number: int, names: Sequence[str] | None) -> str:
-    return names[number] if names and 0 <= number < len(names) else str(number)
+def _named(number: int, names: Sequence[str]) -> str:
+    return names[number] if 0 <= number < len(names) else str(number)

@@ -1,19 +1,18 @@
-"""Where graded models come from: predictions on both sides, and the names of their classes."""
+"""Which models a plan means, and which of their classes overlap: names from files or datasets, and a hierarchy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nescio.datasets import imagenet
+from nescio.analysis.answers import in_distribution
+from nescio.datasets import hierarchy, imagenet
+from nescio.datasets.images import ImageSet, absolute
 from nescio.errors import BadInput
-from nescio.measures import summary
-from nescio.predictions import Predictions
-from nescio.predictions.entries import ModelDump, file_dump, stored_dumps
-from nescio.protocols.cood import hierarchy
+from nescio.predictions.entries import ModelDump
+from nescio.predictions.pairs import PairedDumps, named_values, pair_named, pairs_of_store
 from nescio.work.steps import Work
 from nescio.work.store import Store
 
@@ -22,38 +21,6 @@ if TYPE_CHECKING:
 
 LISTED = 50  # classes that are left out, by name
 ClassNames = tuple[Sequence[str], Sequence[str]]  # of the in-classes and of the out-classes, class 0 first
-ByModel = Mapping[str, ModelDump]
-
-
-@dataclass(frozen=True)
-class PairedDumps:
-    """What one model says about in-distribution images, and about images of classes that were not in training."""
-
-    model: str
-    inside: ModelDump
-    outside: ModelDump
-    others: Mapping[str, ModelDump] = field(default_factory=dict, hash=False)  # fixed out-sets, such as ImageNet-O
-
-    def known(self) -> Predictions:
-        """The in-distribution rows of classes that the model can answer; all where the dump does not mark them."""
-        inside = self.inside.load()
-        known = inside.taught if inside.labels is None or inside.logits is None else summary(inside).known
-        if known is None or known.all():
-            return inside
-        if not known.any():
-            raise BadInput(
-                "Every row of the in-distribution data is of a class that was not in training; is it the other file?"
-            )
-        return inside.take(known)
-
-    def limited(self, rows: int, seed: int) -> PairedDumps:
-        """A random part of so many rows of every dump."""
-        inside, outside = self.inside.limited(rows, seed), self.outside.limited(rows, seed)
-        others = {name: dump.limited(rows, seed) for name, dump in self.others.items()}
-        return PairedDumps(self.model, inside, outside, others)
-
-
-# ---- predictions
 
 
 def paired_dumps(plan: Plan, store: Store) -> tuple[list[PairedDumps], list[str]]:
@@ -61,85 +28,13 @@ def paired_dumps(plan: Plan, store: Store) -> tuple[list[PairedDumps], list[str]
     if plan.pair:
         if plan.data or plan.out or plan.also:
             raise BadInput("--pair names files; omit --data, --out and --also, which name sets of a store.")
-        return [_pair_of(text) for text in plan.pair], []
+        return [pair_named(text) for text in plan.pair], []
     if not (plan.data and plan.out):
         raise BadInput(
             "Name models by their files with --pair NAME=IN,OUT, or models of a store with --data and --out."
         )
-    return pairs_of_store(store, plan.data, plan.out, named_values(plan.also, "--also"))
-
-
-def named_values(texts: Sequence[str], option: str) -> dict[str, str]:
-    """NAME=VALUE of every text."""
-    values = {}
-    for text in texts:
-        name, _, value = text.partition("=")
-        if not (name and value):
-            raise BadInput(f"{option} {text}: {text!r} is not of the form NAME=VALUE.")
-        values[name] = value
-    return values
-
-
-def _pair_of(text: str) -> PairedDumps:
-    """NAME=IN,OUT[,SET=FILE]."""
-    ((name, rest),) = named_values([text], "--pair").items()
-    inside, *others = rest.split(",")
-    if not (inside and others and others[0]):
-        raise BadInput(
-            f"--pair {text}: write NAME=IN,OUT, the files about in-distribution and out-of-distribution images."
-        )
-    return pair_of_files(name, inside, others[0], named_values(others[1:], "--pair"))
-
-
-def pair_of_files(model: str, inside: str, outside: str, others: Mapping[str, str] | None = None) -> PairedDumps:
-    """A model by its files of predictions."""
-    fixed = {name: file_dump(path, model) for name, path in (others or {}).items()}
-    pair = PairedDumps(model, file_dump(inside, model), file_dump(outside, model), fixed)
-    for dump in (pair.outside, *fixed.values()):
-        if dump.key == pair.inside.key and not _of_both_sides(dump):
-            raise BadInput(
-                f"{model}: {dump.place} is what the model says of in-distribution images, and is given as images of "
-                "other classes too: name another file, or mark the rows of each kind by `taught`."
-            )
-    return pair
-
-
-def _of_both_sides(dump: ModelDump) -> bool:
-    """Whether a dump marks rows of both sides."""
-    taught = dump.load().taught
-    return taught is not None and bool(taught.any()) and not taught.all()
-
-
-def pairs_of_store(
-    store: Store, data: str, out: str, also: Mapping[str, str] | None = None
-) -> tuple[list[PairedDumps], list[str]]:
-    """The store's models with predictions on both sets, and sentences on those without."""
-    from nescio.datasets.images import absolute
-
-    def by_model(spec: str, outside: bool) -> dict[str, ModelDump]:
-        return {dump.model: dump for dump in stored_dumps(store, absolute(spec), outside)}
-
-    inside, outside, also = by_model(data, False), by_model(out, True), also or {}
-    fixed = {name: by_model(spec, True) for name, spec in also.items()}
-    pairs = pairs_of(list(inside.values()), outside, fixed)
-    if not pairs:
-        raise BadInput(
-            f"No model in {store.root} has predictions on both {data} and {out}: "
-            f"`nescio zoo MODEL --data {data} --out {out}` makes them."
-        )
-    notes = []
-    for spec, own in ((out, outside), *zip(also.values(), fixed.values(), strict=True)):
-        if missing := [model for model in inside if model not in own]:
-            few = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
-            notes.append(f"{len(missing)} models have no predictions on {spec} and are not shown there: {few}.")
-    return pairs, notes
-
-
-def pairs_of(inside: Sequence[ModelDump], outside: ByModel, fixed: Mapping[str, ByModel]) -> list[PairedDumps]:
-    """Of every model that has both, its predictions inside and outside; `outside` and each of `fixed` are by model."""
-    both = [dump for dump in inside if dump.model in outside]
-    others = {model: {name: own[model] for name, own in fixed.items() if model in own} for model in outside}
-    return [PairedDumps(dump.model, dump, outside[dump.model], others[dump.model]) for dump in both]
+    also = {name: absolute(data) for name, data in named_values(plan.also, "--also").items()}
+    return pairs_of_store(store, absolute(plan.data), absolute(plan.out), also)
 
 
 # ---- names of classes
@@ -165,7 +60,7 @@ def class_names(plan: Plan, work: Work, pairs: Sequence[PairedDumps] = ()) -> Cl
 
 
 def _names_of_set(plan: Plan, data: str | None, split: str, work: Work) -> Sequence[str] | None:
-    from nescio.datasets.images import ImageSet, absolute
+    from nescio.datasets.images import absolute
 
     if data is None:
         return None
@@ -191,7 +86,7 @@ def check_names(names: ClassNames, pairs: Sequence[PairedDumps]) -> None:
     """
     for pair in pairs:
         try:
-            inside, outside = pair.known(), pair.outside.load(outside=True)
+            inside, outside = in_distribution(pair.inside.load()), pair.outside.load(outside=True)
         except BadInput:
             continue  # its own step fails later
         evaluated = 0 if inside.labels is None else len(np.unique(inside.labels))

@@ -9,16 +9,16 @@ from statistics import fmean, median
 from typing import Any
 
 from nescio.analysis.answers import MC_DROPOUT
-from nescio.networks import regimes
+from nescio.networks import families, regimes
 from nescio.protocols import pretrained
 from nescio.protocols.cood import NAME, SEVERITY
-from nescio.protocols.pretrained import ENTROPY, LEAST, PARAMS, RHO, TOP, USUAL, Axis, Cloud, Models, Values, wide
+from nescio.protocols.pretrained import ENTROPY, LEAST, PARAMS, RHO, TOP, USUAL, Axis, Cloud, Models, Values
 from nescio.report.blocks import Choice, Figure, Made, Story, flat, tables_of
 from nescio.report.charts import OTHERS, Box, box_figure, heat_block, levels_block
 from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study
-from nescio.report.tables import COUNT, Table, decimals, percents
+from nescio.report.tables import COUNT, Table, decimals, percents, wide
 from nescio.report.words import millions, number, of_hundred, plural
 from nescio.rows import Row
 
@@ -42,7 +42,7 @@ class GradedModels:
     models: Models
     severities: dict[str, float]  # "severity 0" …: the number
     fixed: tuple[str, ...]  # names of sets that are the same for all
-    measures: tuple[str, ...]  # the usual one first
+    measures: tuple[str, ...]  # the usual one first; never none
 
     def at(self, group: str, measure: str | None = None) -> Values:
         """Model → AUROC at a severity, or on a fixed set."""
@@ -52,7 +52,7 @@ class GradedModels:
 
     @property
     def usual(self) -> str:
-        return self.measures[0] if self.measures else USUAL
+        return self.measures[0]
 
     @property
     def middle(self) -> str:
@@ -82,7 +82,7 @@ def graded_models(frame: Frame) -> GradedModels:
     """The models of the rows, in their order."""
     out = frame.where(metric="auroc", split="out", backbone=lambda name: name is not None)
     levels = sorted(out.where(condition=SEVERITY).values("level"))
-    measures = sorted(out.values("measure"), key=lambda measure: measure != USUAL)
+    measures = sorted(out.values("measure"), key=lambda measure: measure != USUAL) or [USUAL]
     fixed = tuple(name for name in out.values("target") if name is not None)
     severities = {f"{SEVERITY} {level:g}": level for level in levels}
     return GradedModels(pretrained.models_of(frame), severities, fixed, tuple(measures))
@@ -220,7 +220,7 @@ def scatter(frame: Frame, spec: Cloud) -> Made:
     head = f"ρ with {x.label}"
     rows = pretrained.correlations(both, {head: (y.values, x.values)})
     named = {row["architecture"]: _with_rho(row["architecture"], row[head], row["models"]) for row in rows}
-    colours = {name: named.get(pretrained.family_of(name), OTHERS) for name in both}
+    colours = {name: named.get(families.label(families.family(name)), OTHERS) for name in both}
     words = f"{spec.words} Behind a family: {SPEARMAN}, and how many models." if len(rows) > 1 else spec.words
     picture = replace(spec, words=words).figure(graded.models, graded.axes, colours)
     note = f"Families of at least {LEAST} models; a dash where one of the two numbers is the same for all of them"
@@ -267,7 +267,7 @@ def fig_21(frame: Frame) -> Made:
 
 def _counterparts(models: Models) -> dict[str, dict[str, str]]:
     """Regime → {model: its counterpart}; pruning with the unpruned teacher is distillation too."""
-    pairs = pretrained.counterparts(models.sizes)
+    pairs = regimes.counterparts(models.sizes)
     taught = pairs.pop(regimes.DISTILLATION, {}) | pairs.pop(regimes.PRUNING_TAUGHT, {})
     return ({regimes.DISTILLATION: taught} if taught else {}) | pairs
 

@@ -41,7 +41,8 @@ class Plan(Checked):
         (), "of one's own, in place of training: timm's names, torchvision:NAME, NAME@FILE, store:KEY", metavar="NAME"
     )
     fitted: int | None = option(None, "training images that scores are fitted on, at most", unset="all")
-    limit: int = option(10_000, "images of the test set and of each out-of-distribution set, at most")
+    limit: int = option(10_000, "a random part of so many images of the test set and of each other set", metavar="N")
+    seed: int = option(0, "of --limit")
     transformer_rate: float = option(1e-3, "learning rate of transformers, which AdamW trains", group="transformers")
     transformer_decay: float = option(0.05, "weight decay of transformers", group="transformers")
     transformer_epochs: int = option(20, "epochs of transformers", group="transformers")
@@ -49,7 +50,7 @@ class Plan(Checked):
 
     def check(self) -> None:
         self.need(1, "members", "runs", "fitted", "limit", "transformer_epochs")
-        self.need(0, "left_out", "transformer_decay")
+        self.need(0, "left_out", "transformer_decay", "seed")
         self.need(0, "transformer_rate", above=True)
         if wrong := [pair for pair in self.trained if not all(pair.partition("/"))]:
             raise BadInput(f"--trained names METHOD/BACKBONE, such as erm/resnet18, not {wrong[0]!r}.")

@@ -2,55 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 
+from nescio.networks.families import architecture
 from nescio.protocols.base import registry
-from nescio.protocols.posthoc import AMONG_BEST, FAR, MISTAKES, NEAR, QUESTIONS, TRANSFORMERS
+from nescio.protocols.posthoc import AMONG_BEST, MISTAKES, QUESTIONS, TRANSFORMERS
 from nescio.report.blocks import Choice, Figure, Made, Prose, SectionParts, Story
 from nescio.report.charts import heat_figure
 from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import COUNT, Column, Head, Table, decimals, metrics, table
-from nescio.report.words import data_name, listed, number, plural
+from nescio.report.words import data_name, number, plural
 from nescio.rows import Row
 
 BASELINE = "largest"  # the plain largest softmax
 SHAPING = ("react", "ash", "scale", "dice", "gradnorm")
 COLLAPSE = 0.1  # of AUROC below that of the baseline
 ALIKE = "DeLong's paired test over rows (Holm's adjustment, 5 %) cannot tell from the best, in every run"
-Areas = dict[str, dict[str, dict[str, Row]]]  # network → question → score → its AUROC
+CASE = ("network", Column("question", keep=True))
+AREA, CHANGE = decimals(3), decimals(3, sign=True)
 
 
 def name_of(row: Row) -> str:
-    """What a network is called: its method and backbone, and the size of an ensemble."""
-    name = row["backbone"] if row["method"] == "pretrained" else f"{row['method']} {row['backbone']}"
+    """What a network is called: its method and backbone, or its file; and the size of an ensemble."""
+    backbone = Path(row["backbone"]).stem if "@" in row["backbone"] else row["backbone"]
+    name = backbone if row["method"] == "pretrained" else f"{row['method']} {backbone}"
     return name if row["members"] in (None, 1) else f"{name} × {row['members']}"
 
 
 def scores(frame: Frame) -> Frame:
-    """Every metric of every network, question and score, mean over sets and runs; an AUROC knows if it is `best`."""
+    """Every metric of every network, question and score, mean over sets and runs.
+
+    An AUROC is `best` where no run can tell it from the best one; None where there were too few rows to tell.
+    """
     key = ("network", "group", "measure")
     own = frame.with_column("network", name_of).where(target=None, group=QUESTIONS)
     verdicts = own.where(metric=AMONG_BEST).summarise(key)
-    alike = {tuple(row[name] for name in key) for row in verdicts if row["value"] == 1}  # in every run
-    means = own.without(metric=AMONG_BEST).summarise([*key, "condition", "metric"], over=["data_seed"])
-    return Frame(
-        row | ({"best": tuple(row[name] for name in key) in alike} if row["metric"] == "auroc" else {}) for row in means
-    )
+    alike = {tuple(row[name] for name in key): row["value"] == 1 for row in verdicts}
+    means = own.without(metric=AMONG_BEST).summarise([*key, "backbone", "condition", "metric"], over=["data_seed"])
+    verdict = means.where(metric="auroc").with_column("best", lambda row: alike.get(tuple(row[name] for name in key)))
+    return Frame([*verdict, *means.without(metric="auroc")])
 
 
-def areas(frame: Frame) -> Areas:
-    made: Areas = {}
-    for row in scores(frame).where(metric="auroc"):
-        made.setdefault(row["network"], {}).setdefault(row["group"], {})[row["measure"]] = row
-    return made
-
-
-def top(own: dict[str, Row], among: Sequence[str] = ()) -> Row:
-    return max((row for name, row in own.items() if not among or name in among), key=lambda row: row["value"])
+def areas(frame: Frame) -> dict[tuple[str, str], dict[str, Row]]:
+    """(network, question) → score → the row of its AUROC, the highest first."""
+    cases = scores(frame).where(metric="auroc").by("network", "group")
+    return {key: {row["measure"]: row for row in own.sort(lambda row: -row["value"])} for key, own in cases}
 
 
 def runs_in(frame: Frame) -> str:
@@ -62,7 +62,7 @@ def runs_in(frame: Frame) -> str:
 def networks(frame: Frame) -> Table:
     """Accuracy of training and test images, ECE and NLL of every network."""
     answers = frame.with_column("network", name_of).where(group=None, measure=None)
-    training = Head("training accuracy", where={"metric": "train_accuracy"}, form=decimals(3))
+    training = Head("training accuracy", where={"metric": "train_accuracy"}, form=decimals(4))
     return table(
         answers.summarise(["dataset", "network", "metric"], over=["data_seed"]),
         "The networks",
@@ -76,29 +76,25 @@ def networks(frame: Frame) -> Table:
 @report("posthoc/best")
 def best_scores(frame: Frame) -> Table:
     """For every network and question the best score, how many cannot be told from it, and the baseline."""
-    rows = [
-        {"network": network, "question": question, "score": top(own)["measure"], "auroc": top(own)["value"]}
-        | {"alike": sum(row["best"] for row in own.values()), "scores": len(own), "plain": own[BASELINE]["value"]}
-        | {"verdict": "as good" if own[BASELINE]["best"] else "beaten"}
-        for network, questions in areas(frame).items()
-        for question, own in questions.items()
-    ]
+    rows = []
+    for (network, question), own in areas(frame).items():
+        best, plain = next(iter(own.values())), own[BASELINE]
+        case = {"network": network, "question": question, "score": best["measure"], "auroc": best["value"]}
+        told = {None: None, True: "yes", False: "no"}[plain["best"]]
+        alike = sum(row["best"] for row in own.values()) if told else None
+        rows.append(case | {"alike": alike, "scores": len(own), "plain": plain["value"], "verdict": told})
     heads = [
         Head("best", "score"),
-        Head("AUROC", "auroc", form=decimals(3)),
+        Head("AUROC", "auroc", form=AREA),
         Head("as good", "alike", form=COUNT),
         Head("of", "scores", form=COUNT),
-        Head(BASELINE, "plain", form=decimals(3)),
-        Head("which is", "verdict"),
+        Head(BASELINE, "plain", form=AREA),
+        Head("as good?", "verdict"),
     ]
-    return table(
-        rows,
-        "Which score is best?",
-        lines=("network", Column("question", keep=True)),
-        heads=heads,
-        mark="none",
-        note=f"As good: what {ALIKE}. {BASELINE} is the baseline. The best of so many looks better than it is",
+    note = (
+        f"As good: what {ALIKE}; –: too few rows to tell. {BASELINE} is the baseline. The best looks better than it is"
     )
+    return table(rows, "Which score is best?", lines=CASE, heads=heads, mark="none", note=note)
 
 
 @report("posthoc/scores")
@@ -109,8 +105,6 @@ def every_score(frame: Frame) -> Made:
     for (network,), own in scores(frame).by("network"):
         sets = apart.where(network=network)
         each = sets.summarise(["group", "target", "measure", "condition", "metric"], over=["data_seed"])
-        last = {row["measure"]: row["value"] for row in own.where(metric="auroc")}  # of the last question that there is
-        order = sorted(last, key=lambda name: (name != BASELINE, -last[name]))
         heads = [head for question in QUESTIONS for head in _heads(question)]
         heads += [
             Head(f"{group}: {data_name(name)} AUROC ↑", where={"group": group, "target": name})
@@ -118,16 +112,22 @@ def every_score(frame: Frame) -> Made:
         ]
         options[network] = [
             table(
-                [row for name in order for row in (*own.where(measure=name), *each.where(measure=name))],
+                [row for name in _order(own) for row in (*own.where(measure=name), *each.where(measure=name))],
                 f"Every score of {network}",
                 lines=(Column("measure", "score"), Column("condition", "fitted on", keep=True)),
                 heads=heads,
-                form=decimals(3),
-                note=f"The baseline first, the others by the last question's AUROC; {runs_in(frame)}. Bold AUROC of a "
-                f"question: the best, and what {ALIKE}; otherwise the best",
+                form=AREA,
+                note=f"The baseline first, the others by their mean AUROC; {runs_in(frame)}. Bold AUROC of a question: "
+                f"the best, and what {ALIKE}; otherwise the best",
             )
         ]
     return Choice("Network", options)
+
+
+def _order(rows: Frame) -> list[str]:
+    """The scores, the baseline first and the others by their mean AUROC; what has none comes last."""
+    means = {name: rows.where(metric="auroc", measure=name).column() for name in rows.values("measure")}
+    return sorted(means, key=lambda name: (name != BASELINE, -fmean(means[name]) if means[name] else 0))
 
 
 def _heads(question: str) -> list[Head]:
@@ -143,11 +143,20 @@ def _heads(question: str) -> list[Head]:
 def heat(frame: Frame) -> Made:
     """AUROC of every score and network at a glance, one picture for each question."""
     options = {}
-    for (question,), own in scores(frame).where(metric="auroc").by("group"):
-        cells = [{"line": r["measure"], "column": r["network"], "value": r["value"], "n": r["n"]} for r in own]
-        chart = partial(heat_figure, cells, "AUROC", 0.5, ("score", "network", "runs"))
-        words = "More colour is better; none is chance or worse."
-        options[question] = [Figure(f"scores-{question}", f"Every score: {question}", words, chart, cells)]
+    for question in QUESTIONS:
+        own = scores(frame).where(metric="auroc", group=question)
+        cells = [
+            {"line": name, "column": row["network"], "value": row["value"], "n": row["n"]}
+            for name in _order(own)
+            for row in own.where(measure=name)
+        ]
+        if cells:
+            chart = partial(heat_figure, cells, "AUROC", 0.5, ("score", "network", "runs"), ".3f")
+            words = (
+                "The baseline first, the others by their mean over the networks that have them. More colour is better; "
+                "none is chance or worse. An empty place: the network does not have the score."
+            )
+            options[question] = [Figure(f"scores-{question}", f"Every score: {question}", words, chart, cells)]
     return Choice("Question", options)
 
 
@@ -155,63 +164,61 @@ def heat(frame: Frame) -> Made:
 
 
 @report("posthoc/claims")
-def claims(frame: Frame) -> Prose:
-    """What others found about these scores, and what came out here."""
-    return Prose((pnorm_repairs(frame), shaping_collapses(frame), mahalanobis_leads(frame)))
+def claims(frame: Frame) -> Made:
+    """What others found about these scores, in how many cases it holds here, and every case."""
+    sentences, rows = [], []
+    for claim in (pnorm_repairs, shaping_collapses, mahalanobis_leads):
+        words, own = " ".join(str(claim.__doc__).split()), claim(frame)
+        count = sum(row["holds"] for row in own)
+        verdict = (
+            "It holds" if count == len(own) else f"It holds in {count} of {len(own)} cases" if count else "It does not"
+        )
+        sentences.append(f"{words} {f'{verdict}.' if own else 'Not tested: there is no such case.'}")
+        name = " ".join(words.split()[:2])
+        rows += [row | {"claim": name, "verdict": "yes" if row["holds"] else "no"} for row in own]
+    forms = {"score": None, "value": AREA, "against": None, "its value": AREA, "difference": CHANGE, "rank": None}
+    heads = [Head(name, name, form=form) for name, form in forms.items()] + [Head("holds", "verdict")]
+    note = "AUROC; of pNorm NAURC, which is better when lower. The rank is among all scores of the network"
+    return [Prose(sentences), table(rows, "The cases", lines=("claim", *CASE), heads=heads, mark="none", note=note)]
 
 
-def pnorm_repairs(frame: Frame) -> str:
-    """Where the largest softmax can be told from the best score of mistakes, MaxLogit-pNorm has a lower NAURC."""
-    claim = "pNorm repairs broken confidences (Cattelan & Silva 2024)"
-    own = {name: questions.get(MISTAKES, {}) for name, questions in areas(frame).items()}
-    broken = [name for name, of in own.items() if of and not of[BASELINE]["best"]]
-    if not broken:
-        return f"{claim}: not tested, the largest softmax is among the best scores of mistakes of every network."
-    naurc = {(row["network"], row["measure"]): row["value"] for row in scores(frame).where(metric="naurc")}
-    gains = {name: naurc[name, BASELINE] - naurc[name, "pnorm"] for name in broken}
-    figures = listed([f"{number(gain, 3)} of {name}" for name, gain in gains.items()])
-    return f"{claim}: {_verdict([gain > 0 for gain in gains.values()])}. It lowers NAURC by {figures}."
+def _case(key: tuple[str, str], score: Row, other: Row, holds: bool, rank: str | None = None) -> Row:
+    """One score against another, by the metric of their rows."""
+    case = {"network": key[0], "question": key[1], "score": score["measure"], "value": score["value"], "rank": rank}
+    against = {"against": other["measure"], "its value": other["value"]}
+    return case | against | {"difference": score["value"] - other["value"], "holds": holds}
 
 
-def shaping_collapses(frame: Frame) -> str:
-    """The lowest shaping score of a network is far below its largest softmax on near or far sets."""
-    claim = "Shaping collapses on some architectures (OpenOOD)"
-    lowest: dict[str, tuple[float, str]] = {}
-    for name, questions in areas(frame).items():
-        gaps = [
-            (own[shaped]["value"] - own[BASELINE]["value"], f"{shaped}, {question}")
-            for question, own in questions.items()
-            for shaped in SHAPING
-            if question != MISTAKES and shaped in own
-        ]
-        lowest |= {name: min(gaps)} if gaps else {}
-    if not lowest:
-        return f"{claim}: not tested, no network has such scores and out-of-distribution sets."
-    figures = listed([f"{number(gap, 3)} of {name} ({of})" for name, (gap, of) in lowest.items()])
-    verdict = _verdict([gap < -COLLAPSE for gap, _ in lowest.values()])
-    return f"{claim}, by more than {COLLAPSE:g} of AUROC below {BASELINE}: {verdict}. The lowest are {figures}."
+def pnorm_repairs(frame: Frame) -> list[Row]:
+    """pNorm repairs broken confidences (Cattelan & Silva 2024): where the largest softmax is not as good as the best
+    score of mistakes, pnorm has a lower NAURC."""
+    naurc = {(row["network"], row["measure"]): row for row in scores(frame).where(metric="naurc")}
+    broken = [key for key, own in areas(frame).items() if key[1] == MISTAKES and own[BASELINE]["best"] is False]
+    pairs = [(key, naurc[key[0], "pnorm"], naurc[key[0], BASELINE]) for key in broken]
+    return [_case(key, pnorm, plain, pnorm["value"] < plain["value"]) for key, pnorm, plain in pairs]
 
 
-def mahalanobis_leads(frame: Frame) -> str:
-    """mds_plus or rmds_plus is among the best scores of near and far sets of every transformer."""
-    claim = "Mahalanobis++ leads on transformers (Müller & Hein 2025)"
-    leads, figures = [], []
-    for name, questions in areas(frame).items():
-        for question in (NEAR, FAR):
-            own = questions.get(question, {})
-            if not any(f"{family}_" in name for family in TRANSFORMERS) or "mds_plus" not in own:
-                continue
-            ours, best = top(own, ("mds_plus", "rmds_plus")), top(own)
-            leads.append(ours["best"])
-            ahead = "" if ours is best else f", the best, {best['measure']}, {number(best['value'], 3)}"
-            figures.append(f"{question}, {name}: {ours['measure']} {number(ours['value'], 3)}{ahead}")
-    if not leads:
-        return f"{claim}: not tested, there is no transformer with out-of-distribution sets."
-    return f"{claim}: {_verdict(leads)}. {'; '.join(figures).capitalize()}."
+def shaping_collapses(frame: Frame) -> list[Row]:
+    """Shaping collapses on some architectures (OpenOOD): the lowest of react, ash, scale, dice and gradnorm is more
+    than 0.1 of AUROC below the largest softmax."""
+    rows = []
+    for key, own in areas(frame).items():
+        shaped = [row for name, row in own.items() if name in SHAPING]
+        if key[1] != MISTAKES and shaped:
+            rows.append(_case(key, shaped[-1], own[BASELINE], own[BASELINE]["value"] - shaped[-1]["value"] > COLLAPSE))
+    return rows
 
 
-def _verdict(cases: Sequence[bool]) -> str:
-    return "holds" if all(cases) else f"holds in {sum(cases)} of {len(cases)}" if any(cases) else "does not hold"
+def mahalanobis_leads(frame: Frame) -> list[Row]:
+    """Mahalanobis++ leads on transformers (Müller & Hein 2025): mds_plus or rmds_plus has the highest AUROC of all
+    scores on near and far sets."""
+    rows = []
+    for key, own in areas(frame).items():
+        ranked = [row for name, row in own.items() if name in ("mds_plus", "rmds_plus")]
+        if key[1] != MISTAKES and ranked and architecture(ranked[0]["backbone"]) in TRANSFORMERS:
+            rank = 1 + sum(row["value"] > ranked[0]["value"] for row in own.values())
+            rows.append(_case(key, ranked[0], next(iter(own.values())), rank == 1, f"{rank} of {len(own)}"))
+    return rows
 
 
 # ---- the page
@@ -234,18 +241,20 @@ def story(study: Study) -> Story:
 
 
 def _lead(frame: Frame) -> list[str]:
-    """How often the baseline is as good as the best, by question; and which score is best on average."""
-    found = areas(frame)
-    lead = [f"{plural(len(found), 'network')}, {len(scores(frame).values('measure'))} scores."]
+    """Which score is best on average, by question, and for how many networks the baseline is as good."""
+    cases = areas(frame)
+    count = len({network for network, _ in cases})
+    lead = [f"{plural(count, 'network')}, {len(scores(frame).values('measure'))} scores."]
     for question in QUESTIONS:
-        own = [questions[question] for questions in found.values() if question in questions]
-        if not own:
+        own = [rows for (_, of), rows in cases.items() if of == question]
+        told = [rows[BASELINE]["best"] for rows in own if rows[BASELINE]["best"] is not None]
+        if not told:
             continue
         means = {name: fmean(of[name]["value"] for of in own) for name in own[0] if all(name in of for of in own)}
         best = max(means, key=lambda name: means[name])
         lead.append(
-            f"{question.capitalize()}: the largest softmax is as good as the best score of "
-            f"{sum(of[BASELINE]['best'] for of in own)} of {len(own)} networks; of the scores that all have, {best} "
-            f"has the highest mean AUROC, {number(means[best], 3)}; the largest softmax, {number(means[BASELINE], 3)}."
+            f"{question.capitalize()}: of the scores that all networks have, {best} has the highest mean AUROC, "
+            f"{number(means[best], 3)}; the largest softmax has {number(means[BASELINE], 3)} and is as good as the "
+            f"best score of {sum(told)} of {len(told)} networks."
         )
     return lead

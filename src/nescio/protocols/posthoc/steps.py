@@ -18,13 +18,14 @@ from nescio.networks.families import architecture
 from nescio.networks.models import Network
 from nescio.predict import Keeping, load_dump, predict_step
 from nescio.predictions import Predictions, stack
+from nescio.predictions.subset import most_note
 from nescio.protocols import shift
 from nescio.protocols.posthoc import AMONG_BEST, FAR, METRICS, MISTAKES, NAME, NEAR, TRANSFORMERS, VERSION, Plan
 from nescio.protocols.shift.steps import EVALUATE, TRAIN, Predictor, RowMaker, average, existing, plain_trial
 from nescio.protocols.shift.steps import refuse_impossible as refuse_shift
 from nescio.rows import Row
 from nescio.training import train_step
-from nescio.trials import Training, Trial
+from nescio.trials import Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part
 
@@ -46,6 +47,7 @@ def compare(plan: Plan, work: Work) -> Plan:
         done = [all(train_step(trial, root).finished(work.store) for trial in members) for members in lines]
         predictors = [average(members, root) for members, there in zip(lines, done, strict=True) if there]
     work.evaluate(EVALUATE, [evaluation_step(plan, predictor, root) for predictor in predictors])
+    work.note(most_note(plan.limit, plan.seed, "images of the test set and of each other set"))
     return plan
 
 
@@ -55,13 +57,11 @@ def compare(plan: Plan, work: Work) -> Plan:
 def as_shift(plan: Plan, pair: str) -> shift.Plan:
     """One kind of network in the words of `shift`, whose trials these are; transformers have their own budget."""
     method, backbone = pair.split("/", 1)
-    training = transformer_training(plan) if architecture(backbone) in TRANSFORMERS else plan.training
+    training = plan.training
+    if architecture(backbone) in TRANSFORMERS:
+        training = replace(training, rate=plan.transformer_rate, decay=plan.transformer_decay, optimizer="adamw")
+        training = replace(training, epochs=plan.transformer_epochs, nesterov=False, clip=1.0)
     return shift.Plan(data=plan.data, methods=(method,), backbone=backbone, training=training)
-
-
-def transformer_training(plan: Plan) -> Training:
-    budget = replace(plan.training, rate=plan.transformer_rate, decay=plan.transformer_decay)
-    return replace(budget, optimizer="adamw", nesterov=False, clip=1.0, epochs=plan.transformer_epochs)
 
 
 def refuse_impossible(plan: Plan, root: str | None) -> None:
@@ -95,9 +95,9 @@ def own_images(plan: Plan, network: Network, root: str | None) -> dict[str, Imag
     trial = network.trial
     if trial is not None and trial.data == plan.data:
         train, val = (ImageSet(plan.data, split, trial.classes, seed=trial.data_seed) for split in ("train", "val"))
-        test = ImageSet(plan.data, classes=trial.classes, limit=plan.limit)
+        test = ImageSet(plan.data, classes=trial.classes, sample=plan.limit, sample_seed=plan.seed)
         return {"train": replace(train, limit=plan.fitted), "val": val, TEST: test}
-    sets = {TEST: ImageSet(plan.data, "given", limit=plan.limit)}
+    sets = {TEST: ImageSet(plan.data, "given", sample=plan.limit, sample_seed=plan.seed)}
     try:
         datasets.load(plan.data, root)
     except BadInput:  # without training images
@@ -108,10 +108,10 @@ def own_images(plan: Plan, network: Network, root: str | None) -> dict[str, Imag
 def other_images(plan: Plan, network: Network) -> dict[str, ImageSet]:
     """near:SET or far:SET → out-of-distribution images."""
     named = [(NEAR, name) for name in plan.near] + [(FAR, name) for name in plan.far]
-    sets = {f"{group}:{name}": ImageSet(absolute(name), "outside", limit=plan.limit) for group, name in named}
+    sets = {f"{group}:{name}": ImageSet(absolute(name), "outside") for group, name in named}
     if network.trial is not None and network.trial.classes is not None and network.trial.data == plan.data:
-        sets[f"{NEAR}:left out"] = ImageSet(plan.data, "out", classes=network.trial.classes, limit=plan.limit)
-    return sets
+        sets[f"{NEAR}:left out"] = ImageSet(plan.data, "out", classes=network.trial.classes)
+    return {name: replace(images, sample=plan.limit, sample_seed=plan.seed) for name, images in sets.items()}
 
 
 # ---- rows
@@ -135,17 +135,16 @@ def _evaluate(
 ) -> Files:
     made = RowMaker((NAME, VERSION), predictor.facts)
     made.learnt(predictor, context)
-    cards = [card_of({name: load_dump(step, context.store) for name, step in own.items()}, others) for own in dumps]
-    card = cards[0]
-    if len(dumps) > 1:
-        answers = [{name: load_dump(step, context.store) for name, step in own.items()} for own in dumps]
-        card = card_of(ensemble(answers, cards), others)
+    members = [{name: load_dump(step, context.store) for name, step in own.items()} for own in dumps]
+    cards = [card_of(own, others) for own in members]
+    card = cards[0] if len(cards) == 1 else card_of(ensemble(members, cards), others)
     for row in card.rows:
         if row["metric"] in METRICS:
             made.add(row["metric"], row["value"], row["n"], level=row["level"], **columns(row["split"], row["measure"]))
-    for entry in card.reasons:
-        if entry["metric"] is None or entry["metric"] in METRICS:
-            made.because(entry["reason"], entry["measure"], entry["metric"])
+    lacking = set(score_names()) - {row["measure"] for row in made.rows}
+    reasons = [entry for entry in cards[0].reasons if entry["metric"] is None and entry["measure"] in lacking]
+    for entry in reasons + [entry for entry in card.reasons if entry["metric"] in METRICS]:
+        made.because(entry["reason"], entry["measure"], entry["metric"])
     for group in (MISTAKES, *dict.fromkeys(name.partition(":")[0] for name in others)):
         best_group(made, card, group)
     return table(made.rows, made.reasons)
@@ -162,13 +161,17 @@ def columns(split: str, measure: str | None) -> Row:
     return {"measure": name, "group": group or None, "target": target or None, "condition": fitted}
 
 
+def score_names() -> list[str]:
+    """The measures of one dump that are compared."""
+    parts = [part for part in measures.registry.parts() if part.kind in ("plain", "fitted", "tuned")]
+    return [part.name for part in parts if part.alias is None and part.name not in OTHERS]
+
+
 def card_of(dumps: Mapping[str, Predictions], others: Sequence[str]) -> Scorecard:
     """Every score of one dump; an ensemble's has scores of its own beside those of its answers."""
-    parts = [part for part in measures.registry.parts() if part.kind in ("plain", "fitted", "tuned")]
-    only = [part.name for part in parts if part.alias is None and part.name not in OTHERS]
-    own, outside = measures.scores_of(dumps[TEST]), {name: dumps[name] for name in others}
-    known = dumps.get("train"), dumps.get("val")
-    return scorecard(dumps[TEST], *known, outside, calibration=None, only=[*only, *own], classwise=False)
+    known, outside = (dumps.get("train"), dumps.get("val")), {name: dumps[name] for name in others}
+    only = [*score_names(), *measures.scores_of(dumps[TEST])]
+    return scorecard(dumps[TEST], *known, outside, calibration=None, only=only, classwise=False)
 
 
 def ensemble(members: Sequence[Mapping[str, Predictions]], cards: Sequence[Scorecard]) -> dict[str, Predictions]:

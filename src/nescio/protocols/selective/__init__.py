@@ -10,19 +10,19 @@ from typing import Any
 from numpy.typing import NDArray
 
 from nescio import metrics
-from nescio.analysis import calibrate
 from nescio.analysis.answers import MC_DROPOUT, answerable, under_dropout
 from nescio.analysis.bootstrap import wanted_metric
+from nescio.analysis.calibrate import Temperature, temperature_or_reason
 from nescio.analysis.thresholds import divided
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked, seed_for, tag
 from nescio.measures import summary
-from nescio.options import argument, option
+from nescio.options import argument, at_least, option
 from nescio.predictions import Predictions
 from nescio.predictions.entries import ModelDump, check_comparable, dumps_of
 from nescio.predictions.subset import most_note
 from nescio.protocols.base import protocol
-from nescio.protocols.pretrained import ModelRows
+from nescio.protocols.pretrained import ModelRows, recipe_of
 from nescio.rows import Row
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part
@@ -34,12 +34,10 @@ OF_SOFTMAX = ("largest", "entropy")
 MEASURES = (*OF_SOFTMAX, MC_DROPOUT)
 ANSWERS = ("accuracy", "accuracy@5", "nll", "brier", "ece")
 FACTS = ("input_size", "embedding_size", "published_accuracy")
+SETTINGS = ("measures", "fit_rows", "seed", "accuracies", "risks", "over", "curve")  # that decide numbers
 SHARE = 10  # one row in ten fits the temperature …
 FEWEST = 50  # … unless that is fewer than these, whose temperature is off by a sixth: then all are judged, uncalibrated
 NO_ECE = "An entropy is not a probability, so it is not calibrated or miscalibrated; the ECE is that of the largest."
-NO_TEMPERATURE = (
-    "The rows that fit it are all answered right, or no better than chance: no temperature is best for them."
-)
 TOO_FEW = f"The temperature is fitted on a tenth of the rows; a tenth of these is fewer than {FEWEST}: too few."
 
 
@@ -69,20 +67,13 @@ class Plan(Checked):
     def check(self) -> None:
         if self.fit_rows < FEWEST:
             raise BadInput(f"A temperature is fitted on at least {FEWEST} rows, not {self.fit_rows}.")
-        if self.limit is not None and self.limit < 1:
-            raise BadInput(f"--limit must be at least 1, not {self.limit}.")
+        at_least(self, 1, "limit")
         for name in self.measures:
             if name not in MEASURES:
                 raise BadInput(f"There is no measure named {name!r} here. There are: {', '.join(MEASURES)}.")
         for share in (*self.accuracies, *self.risks, *self.over, *self.curve):
             if not 0 < share <= 1:
                 raise BadInput(f"Accuracies and coverages lie above 0 and up to 1; {share:g} does not.")
-
-    @property
-    def judging(self) -> dict[str, Any]:
-        """What decides the numbers of one model."""
-        names = ("measures", "fit_rows", "seed", "accuracies", "risks", "over", "curve")
-        return {name: getattr(self, name) for name in names}
 
     @property
     def ranking(self) -> tuple[str, ...]:
@@ -134,8 +125,7 @@ def judge(plan: Plan, models: Sequence[ModelDump], work: Work) -> None:
 
 
 def _step(plan: Plan, model: ModelDump) -> Step:
-    facts = {name: model.number(name) for name in ("params", *FACTS)}
-    recipe = {"kind": "model", "model": model.model, "data": model.data, "facts": facts, **plan.judging}
+    recipe = {"kind": "model"} | recipe_of(model, FACTS, plan, SETTINGS)
     return evaluation(NAME, VERSION, model.model, recipe, (model.rows_key,), partial(_make, plan=plan, model=model))
 
 
@@ -155,14 +145,13 @@ def rows_of(plan: Plan, model: ModelDump) -> tuple[list[Row], list[Row]]:
     made.answers(dump, test)
     if MC_DROPOUT in plan.measures:
         made.dropout(dump, test)
-    try:
-        scale = fitted(dump, fit)
-    except Undefined as reason:
+    temperature, reason = temperature_or_reason(dump.take(fit)) if len(fit) else (None, TOO_FEW)
+    if temperature is None:
         made.because(None, "calibrated", str(reason))
     else:
         made.calibrated = True
-        made.row("temperature", scale.temperature, len(fit), split="val", calibrated=True)
-        made.answers(scale(dump), test)
+        made.row("temperature", temperature, len(fit), split="val", calibrated=True)
+        made.answers(Temperature(temperature)(dump), test)
     return made.rows, made.reasons
 
 
@@ -173,16 +162,6 @@ def division(dump: Predictions, plan: Plan) -> tuple[Array, Array]:
     """
     wanted = min(plan.fit_rows, len(dump) // SHARE)
     return divided(dump, wanted if wanted >= FEWEST else 0, seed_for(NAME, "division", plan.seed))
-
-
-def fitted(dump: Predictions, fit: Array) -> calibrate.Temperature:
-    """The temperature of these rows; Undefined where none is best for them."""
-    if len(fit) < FEWEST:
-        raise Undefined(TOO_FEW)
-    scale = calibrate.temperature(dump.take(fit))
-    if scale.at_edge:
-        raise Undefined(NO_TEMPERATURE)
-    return scale
 
 
 @dataclass(kw_only=True)

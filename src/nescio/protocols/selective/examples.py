@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
 import numpy as np
 
 from nescio import metrics
 from nescio.analysis.bootstrap import wanted_metric
-from nescio.protocols.pretrained import USUAL, wide
 from nescio.report.blocks import Figure
-from nescio.report.charts import KEPT, WRONG, models_figure
+from nescio.report.charts import curves_block
 from nescio.report.frame import Frame
 from nescio.report.named import report
-from nescio.report.tables import Table, decimals
+from nescio.report.tables import Table, decimals, wide
 from nescio.report.words import label
-from nescio.rows import Row
 
 EXAMPLE = 1000  # rows of the examples: every share in them is a whole number of rows
 CONSTANT = {"model A": 0.9, "model B": 0.5}  # error rates of two models that are always equally sure (appendix C)
 RANKING = ("auroc", "sac@0.96", "aurc", "e_aurc")
 SHOWN = ("accuracy", *RANKING, "nll", "brier", "ece")
-Curve = tuple[Any, Any]  # coverages, risks
 
 
 @report("selective/investment")
@@ -87,21 +81,3 @@ def constant_figure(_: Frame | None = None, *, name: str, best: bool, title: str
         for model, risk in CONSTANT.items()
     }
     return curves_block(name, title, "An example that is worked out, not measured.", curves)
-
-
-def curves_block(name: str, title: str, words: str, curves: Mapping[str, Curve]) -> Figure:
-    """Risk–coverage curves of models over one another, and their points for a table."""
-    points: list[Row] = [
-        {"model": model, KEPT: float(coverage), WRONG: float(risk)}
-        for model, curve in curves.items()
-        for coverage, risk in zip(*curve, strict=True)
-    ]
-    shown = {model: {USUAL: curve} for model, curve in curves.items()}
-    return Figure(name, title, words, lambda: models_figure(shown, USUAL), points)
-
-
-for _name, _best, _title in (
-    ("fig11", False, "Two models that cannot rank their answers"),
-    ("fig12", True, "The same two models with the best possible order"),
-):
-    report(f"selective/{_name}")(partial(constant_figure, name=_name, best=_best, title=_title))

@@ -9,17 +9,18 @@ from functools import partial
 from statistics import fmean, median
 
 from nescio.analysis.answers import MC_DROPOUT
+from nescio.analysis.choosing import front
 from nescio.networks import families, regimes
 from nescio.protocols import pretrained
-from nescio.protocols.pretrained import LEAST, PARAMS, TOP, USUAL, Axis, Cloud, Models, Values, gains, models_of, wide
+from nescio.protocols.pretrained import LEAST, PARAMS, TOP, USUAL, Axis, Cloud, Models, Values, gains, models_of
 from nescio.protocols.selective import COVERAGE, FEWEST, NAME, SHARE
-from nescio.protocols.selective.examples import Curve, curves_block
+from nescio.protocols.selective.examples import constant_figure
 from nescio.report.blocks import Figure, Made, Story
-from nescio.report.charts import changes_figure
+from nescio.report.charts import Curve, changes_figure, curves_block
 from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study
-from nescio.report.tables import Form, Table, Writer, decimals, percents
+from nescio.report.tables import Form, Table, Writer, decimals, percents, wide
 from nescio.report.words import millions, of_hundred, percent, plural
 from nescio.rows import Row
 
@@ -131,7 +132,7 @@ def _correlated(models: Models, title: str, pairs: Mapping[str, tuple[Values, Va
     lines = pretrained.correlations(models.sizes, pairs)
     rows = [row for row in lines if any(row[head] is not None for head in pairs)]
     note = f"Spearman's ρ over the models of a family: {note}. Families of at least {LEAST} models"
-    small = sorted(family for family, own in pretrained.by_family(models.sizes).items() if len(own) < LEAST)
+    small = sorted(family for family, own in families.by_family(models.sizes).items() if len(own) < LEAST)
     if small:
         more = f" and {len(small) - TOP} more" if len(small) > TOP else ""
         note += f"; counted under {pretrained.ALL!r} only: {', '.join(small[:TOP])}{more}"
@@ -150,7 +151,7 @@ def improvements(models: Models) -> Frame:
     auroc, ece, dropout = models.get("auroc", USUAL), models.get("ece"), models.get("auroc", MC_DROPOUT)
     changes: list[tuple[str, Mapping[str, str], Values, Values]] = [
         (regime, others, pretrained.gains_over(auroc, others), pretrained.gains_over(ece, others, lower=True))
-        for regime, others in pretrained.counterparts(models.sizes).items()
+        for regime, others in regimes.counterparts(models.sizes).items()
     ]
     scaled = dict.fromkeys(models.get("temperature", calibrated=True), "itself, uncalibrated")
     aurocs, eces = models.get("auroc", USUAL, True), models.get("ece", calibrated=True)
@@ -273,7 +274,7 @@ def pareto(frame: Frame) -> Table:
     for cost, x in ((PARAMS, sizes), ("accuracy", accuracy)):
         for good, y in goods.items():
             points = {name: (x[name], y[name]) for name in x if name in y}
-            best = pretrained.front(points.values(), less=cost == PARAMS)
+            best = front(points.values(), less=cost == PARAMS)
             for name in [name for name, at in points.items() if at in best]:
                 fronts.setdefault(name, []).append(f"{good} by {cost}")
     columns = {PARAMS: sizes, "accuracy ↑": accuracy, "AUROC ↑": auroc, "ECE ↓": ece, f"SAC@{strict:g} ↑": coverage}
@@ -372,6 +373,11 @@ for _name, _metric, _title in (
     ("fig4", "ece", "What changes how well models are calibrated"),
 ):
     report(f"{NAME}/{_name}", needs=CHANGED)(partial(change_figure, name=_name, metric=_metric, title=_title))
+for _name, _best, _title in (
+    ("fig11", False, "Two models that cannot rank their answers"),
+    ("fig12", True, "The same two models with the best possible order"),
+):
+    report(f"{NAME}/{_name}")(partial(constant_figure, name=_name, best=_best, title=_title))
 
 SECTIONS = (
     ("Who knows?", "Which models know when they are wrong?", ("fig1",)),

@@ -63,7 +63,8 @@ class Plan(Checked):
         (), "of one's own, in place of training: timm's names, torchvision:NAME, NAME@FILE, store:KEY", metavar="NAME"
     )
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty: measures, or scores of the methods")
-    limit: int | None = option(None, "at most so many test images, evenly over the classes", unset="all")
+    limit: int | None = option(None, "a random part of so many test images", metavar="N", unset="all")
+    seed: int = option(0, "of --limit")
     reaches: float | None = option(
         None, "training accuracy of plain training with this budget: networks far below are marked", unset="unknown"
     )
@@ -71,6 +72,7 @@ class Plan(Checked):
 
     def check(self) -> None:
         self.need(1, "runs", "strengths", "limit")
+        self.need(0, "seed")
         check_fixed(self.recipes)
         if min(self.members, default=2) < 2:
             raise BadInput("An ensemble has at least two members; single networks are always there.")

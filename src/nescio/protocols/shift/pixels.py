@@ -41,7 +41,7 @@ from nescio.protocols.shift.steps import (
     RowMaker,
     by_own_names,
     existing,
-    mark_undertrained,
+    note_ends,
     plain_trial,
     train,
     with_clean,
@@ -71,7 +71,7 @@ def compare(plan: Plan, work: Work) -> Plan:
         if member.trial is None or member.trial.task != "segmentation":
             raise BadInput(f"{member.name} names one class an image: give networks that were trained to segment.")
     work.evaluate(EVALUATE, [evaluation_step(each, levels, plan.measures, root) for each in predictors])
-    work.note(*mark_undertrained(work.rows, plan.reaches))
+    note_ends(plan, work)
     if first := [each for each in predictors if each.facts["data_seed"] == 0]:
         for step in work.do("pictures", [pictures_step(first, levels, root)]):
             work.pictures += json.loads((step.verified(work.store) / PICTURES).read_text("utf-8"))
@@ -125,7 +125,9 @@ def continuous(plan: Plan, clean: ImageSet, root: str | None) -> dict[str, dict[
     made: dict[str, dict[Level, ImageSet]] = {}
     if kind == "maps" and not (plan.corruptions and set(plan.corruptions) <= set(CORRUPTIONS)):
         for name, level, images in folder_levels(plan.data, root):
-            made.setdefault(name, {})[name, level] = replace(images, split=clean.split, limit=clean.limit)
+            made.setdefault(name, {})[name, level] = replace(
+                images, split=clean.split, sample=clean.sample, sample_seed=clean.sample_seed
+            )
     return made
 
 
@@ -184,10 +186,7 @@ def pictures_step(predictors: Sequence[Predictor], levels: Mapping[Level, ImageS
     """Keeps small pictures of a few images, clean and at the last level of a few shifts: image, labels, and of every
     predictor its answers and its uncertainty."""
     last = {condition: (condition, level) for condition, level in levels}  # the last level of each
-    shown = {
-        last[name]: replace(levels[last[name]], limit=min(PICTURED, levels[CLEAN].limit or PICTURED))
-        for name in [*last][: 1 + SHIFTS]
-    }
+    shown = {last[name]: replace(levels[last[name]], limit=PICTURED) for name in [*last][: 1 + SHIFTS]}
     recipe = {"step": "pictures", "facts": [each.facts for each in predictors], "images": list(shown.values())}
     parents = [member.parent(root) for each in predictors for member in each.networks]
     parents += [images.load_revision(root) for images in shown.values()]

@@ -27,6 +27,7 @@ from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, trained, with_weights
 from nescio.predict import Keeping, load_dump, predict_step
 from nescio.predictions import Predictions, stack
+from nescio.predictions.subset import most_note
 from nescio.protocols.checks import refuse_measures, refuse_training, refuse_without_labels
 from nescio.protocols.recipes import refuse_fixed, with_fixed
 from nescio.protocols.shift import NAME, VERSION, Plan
@@ -59,8 +60,15 @@ def compare(plan: Plan, work: Work) -> Plan:
     predictors = existing(plan, work) if plan.networks else train(plan, chosen(plan, work), work)
     steps = [evaluation_step((NAME, VERSION), each, levels, out, plan.measures, root) for each in predictors]
     work.evaluate(EVALUATE, steps)
-    work.note(*mark_undertrained(work.rows, plan.reaches))
+    note_ends(plan, work)
     return plan
+
+
+def note_ends(plan: Plan, work: Work) -> None:
+    """Says which networks are undertrained, and that the test images are a random part."""
+    work.note(*mark_undertrained(work.rows, plan.reaches))
+    if plan.limit is not None:
+        work.note(most_note(plan.limit, plan.seed, "test images"))
 
 
 def by_own_names(plan: Plan) -> Plan:
@@ -95,7 +103,7 @@ def published(plan: Plan, path: str, root: str | None) -> list[PublishedCorrupti
 
 def with_clean(plan: Plan, changes: Iterable[Change]) -> dict[Level, ImageSet]:
     """The clean test images, and the same under each change."""
-    clean = ImageSet(plan.data, "given" if plan.networks else "test", limit=plan.limit)
+    clean = ImageSet(plan.data, "given" if plan.networks else "test", sample=plan.limit, sample_seed=plan.seed)
     return {CLEAN: clean} | {(each.condition, each.level): replace(clean, change=each) for each in changes}
 
 

@@ -70,13 +70,14 @@ class Plan(Checked):
     )
     many: bool = option(True, "an upper reference that learns test classes from other images of theirs")
     bootstrap: int = option(200, "resamples of the images of each set, for intervals")
-    limit: int | None = option(None, "at most so many images of a set, evenly over the classes", unset="all")
+    limit: int | None = option(None, "a random part of so many images of each set", metavar="N", unset="all")
+    seed: int = option(0, "of --limit")
     search_seed: int = option(0, "of Optuna")
     training: Training = nested(Training())
 
     def check(self) -> None:
         self.need(1, "trials", "stops", "seeds", "limit", *(("bootstrap",) if self.bootstrap else ()))
-        self.need(0, "extension", "bootstrap")
+        self.need(0, "extension", "bootstrap", "seed")
         for name in ("least", "validation"):
             if not 0 <= getattr(self, name) < 1:
                 raise BadInput(f"--{name} is a share from 0 to below 1, not {getattr(self, name):g}.")

@@ -20,6 +20,7 @@ from nescio.errors import BadInput
 from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, trained, with_weights
 from nescio.options import ranges
+from nescio.predictions.subset import most_note
 from nescio.protocols.checks import refuse_measures, refuse_training
 from nescio.protocols.recipes import refuse_fixed, with_fixed
 from nescio.protocols.url import NAME, VERSION, Plan
@@ -51,8 +52,8 @@ class Downstream:
     val: tuple[int, ...]
     test: tuple[int, ...]
 
-    def images(self, split: str, limit: int | None) -> ImageSet:
-        return ImageSet(part_spec(self.data, getattr(self, split)), "outside", limit=limit)
+    def images(self, split: str, plan: Plan) -> ImageSet:
+        return outside(self.data, getattr(self, split), plan)
 
 
 def compare(plan: Plan, work: Work) -> Plan:
@@ -60,6 +61,8 @@ def compare(plan: Plan, work: Work) -> Plan:
     root = work.context.root
     plan = replace(plan, data=absolute(plan.data), methods=tuple(methods[name].name for name in plan.methods))
     sets = [downstream(text, plan, root) for text in plan.downstream]
+    if plan.limit is not None:
+        work.note(most_note(plan.limit, plan.seed, "images of each set"))
     refuse_measures(plan.measures, () if plan.networks else plan.methods)
     if plan.networks:
         given = [with_weights(network(name, work.store, root)) for name in plan.networks]
@@ -179,14 +182,11 @@ def step_of(network: Network, plan: Plan, sets: Sequence[Downstream], root: str 
     """Everything that is measured of one pretrained network."""
     splits = [split for split in ("val", "test") if any(getattr(each, split) for each in sets)]
     targets = Targets(
-        upstream=ImageSet(plan.data, "given", limit=plan.limit)
+        upstream=ImageSet(plan.data, "given", sample=plan.limit, sample_seed=plan.seed)
         if network.trial is None
-        else ImageSet(network.trial.data, "test", plan.classes, limit=plan.limit),
+        else ImageSet(network.trial.data, "test", plan.classes, sample=plan.limit, sample_seed=plan.seed),
         downstream={
-            (each.name, split): each.images(split, plan.limit)
-            for each in sets
-            for split in splits
-            if getattr(each, split)
+            (each.name, split): each.images(split, plan) for each in sets for split in splits if getattr(each, split)
         },
         human={name: human(absolute(name), plan, root) for name in plan.human},
     )
@@ -196,8 +196,12 @@ def step_of(network: Network, plan: Plan, sets: Sequence[Downstream], root: str 
 
 def human(data: str, plan: Plan, root: str | None) -> ImageSet:
     """The test images of a set with human votes."""
-    classes = range(len(load_whole(data, root).classes))
-    return ImageSet(part_spec(data, classes), "outside", limit=plan.limit)
+    return outside(data, range(len(load_whole(data, root).classes)), plan)
+
+
+def outside(data: str, classes: Sequence[int], plan: Plan) -> ImageSet:
+    """Images of some classes of a set that no network learnt, or a random part of them."""
+    return ImageSet(part_spec(data, classes), "outside", sample=plan.limit, sample_seed=plan.seed)
 
 
 # ---- search (§3.2, appendix B)
@@ -283,7 +287,7 @@ def epoch_of(trial: Trial) -> int:
 
 def val_step(end: Trial, plan: Plan, sets: Sequence[Downstream], root: str | None, facts: Row) -> Step:
     """R@1 and R-AUROC on validation classes alone."""
-    targets = Targets(downstream={(each.name, "val"): each.images("val", plan.limit) for each in sets})
+    targets = Targets(downstream={(each.name, "val"): each.images("val", plan) for each in sets})
     return evaluate_step(trained(end, root), targets, own_scores(end.method), plan, root, facts)
 
 

@@ -5,7 +5,7 @@ Source: Galil, Dabbah and El-Yaniv 2023, §4 and appendix L.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,3 +178,23 @@ def window_of(wanted: int | None, inside: int, outside: int) -> int:
     if wanted > outside:
         raise BadInput(f"--window {wanted} is more than the {outside} out-classes that are left.")
     return wanted
+
+
+# ---- between models (appendix M.8, Fig. 27)
+
+
+def shared_classes(groups: Sequence[Array]) -> tuple[int, int]:
+    """How many classes some group holds, and how many every one holds; a group holds a class once."""
+    _, times = np.unique(np.concatenate(groups), return_counts=True)
+    return len(times), int((times == len(groups)).sum())
+
+
+def same_answers(images: Array, answers: Array, seed: int, most: int = 10) -> list[tuple[int, int]]:
+    """The images that were answered alike most often: (one of their rows, how often), at least twice.
+
+    images, answers (n,): the key of a row's image, and what one model says of it
+    """
+    keys = drawn(images, seed)
+    _, rows, times = np.unique(mixed(keys + answers.astype(np.uint64)), return_index=True, return_counts=True)
+    order = np.lexsort((keys[rows], -times))[:most]
+    return [(int(rows[at]), int(times[at])) for at in order if times[at] > 1]

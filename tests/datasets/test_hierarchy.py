@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nescio.datasets.hierarchy import Hierarchy, names, overlapping, read
 from nescio.errors import BadInput
-from nescio.protocols.cood.hierarchy import Hierarchy, names, overlapping, read
 
 # A diamond: a sea mammal is reached from "animal" by two ways. A tea cup stands in a tree of its own.
 TREE = """\
@@ -132,5 +132,5 @@ def test_names_of_classes(tmp_path: Path) -> None:
 
 
 def test_no_torch() -> None:
-    code = "import sys, nescio.protocols.cood.hierarchy, nescio.protocols.cood; sys.exit('torch' in sys.modules)"
+    code = "import sys, nescio.datasets.hierarchy, nescio.protocols.cood; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

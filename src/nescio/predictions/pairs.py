@@ -1,0 +1,109 @@
+"""One model's predictions on both sides: in-distribution images, and images of classes that were not in training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nescio.errors import BadInput
+from nescio.predictions.entries import ModelDump, file_dump, stored_dumps
+from nescio.work.store import Store
+
+ByModel = Mapping[str, ModelDump]
+
+
+@dataclass(frozen=True)
+class PairedDumps:
+    """What one model says about in-distribution images, and about images of classes that were not in training."""
+
+    inside: ModelDump
+    outside: ModelDump
+    others: Mapping[str, ModelDump] = field(default_factory=dict, hash=False)  # fixed out-sets, such as ImageNet-O
+
+    @property
+    def model(self) -> str:
+        return self.inside.model
+
+    def limited(self, rows: int, seed: int) -> PairedDumps:
+        """A random part of so many rows of every dump."""
+        inside, outside = self.inside.limited(rows, seed), self.outside.limited(rows, seed)
+        others = {name: dump.limited(rows, seed) for name, dump in self.others.items()}
+        return PairedDumps(inside, outside, others)
+
+
+# ---- files
+
+
+def named_values(texts: Sequence[str], option: str) -> dict[str, str]:
+    """NAME=VALUE of every text."""
+    values = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not (name and value):
+            raise BadInput(f"{option} {text}: {text!r} is not of the form NAME=VALUE.")
+        values[name] = value
+    return values
+
+
+def pair_named(text: str) -> PairedDumps:
+    """NAME=IN,OUT[,SET=FILE]."""
+    ((name, rest),) = named_values([text], "--pair").items()
+    inside, *others = rest.split(",")
+    if not (inside and others and others[0]):
+        raise BadInput(
+            f"--pair {text}: write NAME=IN,OUT, the files about in-distribution and out-of-distribution images."
+        )
+    return pair_of_files(name, inside, others[0], named_values(others[1:], "--pair"))
+
+
+def pair_of_files(model: str, inside: str, outside: str, others: Mapping[str, str] | None = None) -> PairedDumps:
+    """A model by its files of predictions."""
+    fixed = {name: file_dump(path, model) for name, path in (others or {}).items()}
+    pair = PairedDumps(file_dump(inside, model), file_dump(outside, model), fixed)
+    for dump in (pair.outside, *fixed.values()):
+        if dump.key == pair.inside.key and not _of_both_sides(dump):
+            raise BadInput(
+                f"{model}: {dump.place} is what the model says of in-distribution images, and is given as images of "
+                "other classes too: name another file, or mark the rows of each kind by `taught`."
+            )
+    return pair
+
+
+def _of_both_sides(dump: ModelDump) -> bool:
+    """Whether a dump marks rows of both sides."""
+    taught = dump.load().taught
+    return taught is not None and bool(taught.any()) and not taught.all()
+
+
+# ---- models of a store
+
+
+def pairs_of_store(
+    store: Store, data: str, out: str, also: Mapping[str, str] | None = None
+) -> tuple[list[PairedDumps], list[str]]:
+    """The store's models with predictions on both sets, by their absolute names, and sentences on those without."""
+
+    def by_model(spec: str, outside: bool) -> dict[str, ModelDump]:
+        return {dump.model: dump for dump in stored_dumps(store, spec, outside)}
+
+    inside, outside, also = by_model(data, False), by_model(out, True), also or {}
+    fixed = {name: by_model(spec, True) for name, spec in also.items()}
+    pairs = pairs_of(list(inside.values()), outside, fixed)
+    if not pairs:
+        raise BadInput(
+            f"No model in {store.root} has predictions on both {data} and {out}: "
+            f"`nescio zoo MODEL --data {data} --out {out}` makes them."
+        )
+    notes = []
+    for spec, own in ((out, outside), *zip(also.values(), fixed.values(), strict=True)):
+        if missing := [model for model in inside if model not in own]:
+            few = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
+            notes.append(f"{len(missing)} models have no predictions on {spec} and are not shown there: {few}.")
+    return pairs, notes
+
+
+def pairs_of(inside: Sequence[ModelDump], outside: ByModel, fixed: Mapping[str, ByModel]) -> list[PairedDumps]:
+    """Of every model that has both, its predictions inside and outside; `outside` and each of `fixed` are by model."""
+    both = [dump for dump in inside if dump.model in outside]
+    others = {model: {name: own[model] for name, own in fixed.items() if model in own} for model in outside}
+    return [PairedDumps(dump, outside[dump.model], others[dump.model]) for dump in both]

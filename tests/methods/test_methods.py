@@ -435,7 +435,7 @@ def test_due_says_the_log_of_the_mean_probability():
         truth = drawn.softmax(-1).mean(0)
     assert torch.allclose(said.logits[:, 0].exp().sum(1), torch.ones(4), atol=1e-5)
     assert torch.allclose(said.logits[:, 0].exp(), truth, atol=0.03)
-    assert torch.allclose(said.scores["native"], latent.variance.mean(1))
+    assert torch.allclose(said.scores["variance"], latent.variance.mean(1))
 
 
 def test_due_starts_from_the_features_of_the_first_network():

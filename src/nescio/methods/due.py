@@ -65,12 +65,15 @@ class DUE(Method):
 
     The logits are log E[softmax(f)], the mean of probabilities over samples of the latent functions at each image; the
     samples use the same standard normals for every image, so that an answer does not depend on its neighbours.
-    Native score (UIMNET §4): the predictive variance of the latent functions, averaged over classes.
+    Scores: "variance" (UIMNET §4: the predictive variance), of the latent functions, averaged over classes. It rises
+    far from the data, but between classes, where labels pin the functions down, it is lower than inside them, where
+    any function that is large enough fits. "probability_variance", of the probabilities over the samples, rises there.
     """
 
     paper = (
         "van Amersfoort et al., On feature collapse and deep kernel learning for single forward pass uncertainty, 2021"
     )
+    scores = ("variance", "probability_variance")
     normalized = True
     far = True
     spectral_default = 3.0
@@ -135,14 +138,15 @@ class DUE(Method):
         embeddings = self.features(x)
         latent = self.process(embeddings)
         mean, variance = latent.mean, latent.variance.clamp_min(0)
-        samples = mean + variance.sqrt() * self.noise
-        logits = torch.log_softmax(samples, -1).logsumexp(0) - math.log(len(self.noise))
-        return Output(logits[:, None], embeddings, {"native": variance.mean(1)})
+        samples = torch.log_softmax(mean + variance.sqrt() * self.noise, -1)
+        logits = samples.logsumexp(0) - math.log(len(self.noise))
+        scores = {"variance": variance.mean(1), "probability_variance": samples.exp().var(0, correction=0).mean(1)}
+        return Output(logits[:, None], embeddings, scores)
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
         moved = float((self.gp.points - start.gp.points).norm(dim=1).mean())  # type: ignore[union-attr, operator]
-        near, far = (float(self(images).scores["native"].mean()) for images in (x, noise_like(x)))
+        near, far = (float(self(images).scores["variance"].mean()) for images in (x, noise_like(x)))
         kl = float(self.gp.variational_strategy.kl_divergence())
         return {
             "inducing points moved": Evidence(f"by {moved:.3g} on average", moved > 1e-3),

@@ -31,18 +31,18 @@ def models() -> dict[str, Predictions]:
     return made
 
 
-def parts(dumps: dict[str, Predictions], names: tuple[str, ...]) -> list[_bootstrap.Part]:
-    asked = [_bootstrap.asked(name) for name in names]
-    found: list[_bootstrap.Part] = []
+def parts(dumps: dict[str, Predictions], names: tuple[str, ...]) -> list[_bootstrap.ResampledModel]:
+    wanted = [_bootstrap.wanted_metric(name) for name in names]
+    found: list[_bootstrap.ResampledModel] = []
     for dump in dumps.values():
         answers = summary(dump).answers()
-        found.append(_bootstrap.ResampledAnswers(answers, [each for each in asked if not each.ranks]))
-        u, ranking = summary(dump).u["largest"], [each for each in asked if each.ranks]
+        found.append(_bootstrap.ResampledAnswers(answers, [each for each in wanted if not each.ranks]))
+        u, ranking = summary(dump).u["largest"], [each for each in wanted if each.ranks]
         found.append(_bootstrap.ResampledRanking(u, answers.wrong, ranking))
     return found
 
 
-def check(dumps: dict[str, Predictions], samples: list[np.ndarray], held: list[_bootstrap.Part]) -> None:
+def check(dumps: dict[str, Predictions], samples: list[np.ndarray], held: list[_bootstrap.ResampledModel]) -> None:
     """Resampled values are those of scikit-learn, and of the array metrics on the rows written out."""
     from sklearn.metrics import log_loss, roc_auc_score
 
@@ -53,7 +53,7 @@ def check(dumps: dict[str, Predictions], samples: list[np.ndarray], held: list[_
             answers, u = summary(dump).answers(), summary(dump).u["largest"]
             found = {}
             for part, values in zip(held[2 * place : 2 * place + 2], samples[2 * place : 2 * place + 2], strict=True):
-                found |= dict(zip([each.label for each in part.asked], values[number], strict=True))
+                found |= dict(zip([each.label for each in part.metrics], values[number], strict=True))
             assert abs(found["auroc"] - roc_auc_score(answers.wrong[rows], u[rows])) < 1e-12
             assert abs(found["aurc"] - metrics.aurc(u[rows], answers.wrong[rows])) < 1e-12
             assert abs(found["accuracy"] - answers.right[rows].mean()) < 1e-12

@@ -281,3 +281,16 @@ def test_a_reader_that_stops_reading_is_no_failure_and_loses_no_file(files, tmp_
     process.stdout.close()
     assert process.stderr.read() == b"" and process.wait() == 0
     assert (tmp_path / "out" / "index.html").stat().st_size > 10_000 and (tmp_path / "out" / "rows.csv").is_file()
+
+
+@pytest.mark.parametrize("flag", ["--val", "--train", "--ood"])
+def test_rows_of_one_model_are_not_used_for_another(tmp_path, monkeypatch, capsys, flag):
+    """Calibration, densities and detection are of the model whose rows they are."""
+    monkeypatch.chdir(tmp_path)
+    rng, labels = np.random.default_rng(0), np.arange(60) % 3
+    for name in ("a", "b", "more"):
+        np.savez(f"{name}.npz", labels=labels, logits=2 * np.eye(3)[labels] + rng.normal(size=(60, 3)))
+    word = "far=more.npz" if flag == "--ood" else "more.npz"
+    assert main(["evaluate", "a.npz", "b.npz", flag, word]) == 2
+    assert f"{flag} holds rows of one model" in capsys.readouterr().err
+    assert main(["evaluate", "a.npz", flag, word]) == 0

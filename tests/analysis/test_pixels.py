@@ -1,6 +1,7 @@
 """Counts of pixels from folders of maps: the metrics of all pixels at once, and sentences when maps do not fit."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -81,7 +82,7 @@ def test_what_is_undefined_has_a_reason():
         ("answers", "1.png", np.zeros((6, 10, 3), np.uint8), "is no label map: it needs one channel of 8 bits"),
         ("answers", "1.png", np.full((6, 10), VOID, np.uint8), "calls pixels 255, which is void"),
         ("half", "1.npy", np.zeros((6, 10, 2)), "scores are one number a pixel"),
-        ("half", "1.npy", np.full((6, 10), np.nan, np.float16), "u is NaN"),
+        ("half", "1.npy", np.full((6, 10), np.nan, np.float16), "1.npy has a value that is not finite"),
         ("half", "1.npy", np.zeros((6, 10), np.float32), "count all shards in one dtype"),
         ("truth", "9.png", np.zeros((6, 10), np.uint8), "predictions have no map 9, which the labels have"),
     ],
@@ -91,6 +92,32 @@ def test_maps_that_do_not_fit_are_one_sentence(folders, folder, name, array, wor
     save(place / folder, name, array)
     with pytest.raises(BadInput, match=words):
         count_folders(place / "truth", place / "answers", {"half": place / "half"})
+
+
+@pytest.mark.parametrize("kind", ["answers/1.png", "half/1.npy", "single/1.npz", "png/1.png"])
+def test_damaged_maps_are_sentences(folders, kind):
+    """Flips and cuts of a map, and a pipe in its place: counted, or one sentence that names the file."""
+    place, rng = folders[0], np.random.default_rng(2)
+    folder, good = kind.partition("/")[0], (folders[0] / kind).read_bytes()
+    scores = {} if folder == "answers" else {folder: place / folder}
+    refused = 0
+    for number in range(60):
+        content = bytearray(good)
+        if number % 2:
+            content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
+        else:
+            del content[rng.integers(len(content)) :]
+        (place / kind).write_bytes(content)
+        try:
+            count_folders(place / "truth", place / "answers", scores)
+        except BadInput as sentence:
+            assert "1." in str(sentence)
+            refused += 1
+    assert refused >= 20
+    (place / kind).unlink()
+    os.mkfifo(place / kind)
+    with pytest.raises(BadInput, match="is not a regular file"):
+        count_folders(place / "truth", place / "answers", scores)
 
 
 def test_folders_that_are_not_there(folders):

@@ -132,7 +132,7 @@ def outside_of_models(
     for name, files in places.items():
         if len(files) != len(models):
             raise BadInput(
-                f"--ood {name} has {len(files)} of {len(models)} files, one for each model: write {name}=FILE for each, "
+                f"--ood {name} has {len(files)} of {len(models)} files, one a model: write {name}=FILE for each, "
                 f"in the order {', '.join(models)}."
             )
     return {

@@ -41,6 +41,7 @@ from nescio.predictions import Predictions
 
 SEGMENTATION, CHOICE = "segmentation", "choice of a score"  # groups of options
 NOT_OF_SHARDS = ("train", "val", "choose", "views", "siblings", "by", "classwise", "bootstrap", "limit")
+OF_ONE_MODEL = ("train", "val", "ood", "val_ood", "views", "siblings")  # further rows of the model that is evaluated
 COMPARED = 1000  # resamples of a comparison of several models, unless --bootstrap names another number
 
 
@@ -174,12 +175,14 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
     from nescio.analysis.comparison import add_intervals
     from nescio.analysis.score_choice import choose_scores
 
+    of_one = [name for name in OF_ONE_MODEL if getattr(options, name)]
+    if of_one and len(models) > 1:
+        flag = f"--{of_one[0].replace('_', '-')}"
+        raise BadInput(f"{flag} holds rows of one model: evaluate models one at a time (`nescio compare` takes --ood).")
     read, seed = options.inputs.read, options.seed
     train = read(options.train, seed) if options.train else None
     val = read(options.val, seed) if options.val else None
     outside = outside_sets(options.ood, options.inputs, seed)
-    if (options.views or options.siblings) and len(models) > 1:
-        raise BadInput("--views and --siblings are of one model: evaluate models one at a time.")
     val_outside = outside_sets(options.val_ood, options.inputs, seed, "--val-ood")
     others = {"--train": train, "--val": val, **{f"--ood {name}": dump for name, dump in outside.items()}}
     others |= {f"--val-ood {name}": dump for name, dump in val_outside.items()}

@@ -719,7 +719,7 @@ def _parts(embeddings: Array, n: int | None = None) -> list[slice]:
     return blocks(len(embeddings) if n is None else n, rows)
 
 
-def stored_type(dump: Predictions) -> type:
+def stored_type(dump: Predictions) -> Any:
     """The precision of products that add no error to that of the embeddings: float32, or float64 where they have it."""
     return np.float32 if dump.embeddings is not None and dump.embeddings.dtype.itemsize <= 4 else np.float64
 

@@ -135,6 +135,8 @@ class Relative:
         """
         rows = np.concatenate(self.distances.groups)
         n, whole = len(rows), np.array(self.distances.squares(train)[1])
+        if n < 2:
+            raise Undefined("One reference row has no others to be judged by: give more rows.")
         k = n / (n - 1)
         whole[rows] *= k / np.maximum(1 - k * whole[rows] / n, np.finfo(float).eps)
         return np.asarray(self.distances.leave_one_out(train) - whole)
@@ -364,7 +366,7 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
 
     def of(test: Predictions) -> Array:
         energy, dtype = energy_of(test, "nnguide"), stored_type(test)
-        columns: Array = bank.astype(dtype)
+        columns = bank.astype(dtype)
 
         def score(f: Array, part: slice) -> Array:
             near = _unit(f, part.start).astype(dtype) @ columns

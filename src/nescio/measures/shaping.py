@@ -116,7 +116,7 @@ def _reread(weight: Array, bias: Array, shape: Shape, name: str) -> Fit:
     def of(test: Predictions) -> Array:
         _check(test, name)
         dtype = stored_type(test)
-        columns: Array = weight.T.astype(dtype)
+        columns = weight.T.astype(dtype)
         return by_blocks(
             test, lambda f, part: -_log_sum_exp(shape(f).astype(dtype) @ columns + bias), name, len(columns)
         )

@@ -29,7 +29,7 @@ def timed(what: str, work: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
 def run() -> list[dict[str, Any]]:
     rows = np.arange(SCENES)
     first, test = timed("images and label maps", lambda: _rendered(rows))
-    pixels, index = torch.from_numpy(test.held.read(rows)), torch.from_numpy(test.index[rows])
+    pixels, index = torch.from_numpy(test.backing.read(rows)), torch.from_numpy(test.index[rows])
     found = [first]
     for name, changes in shifts().items():
         last = changes[-1]
@@ -40,7 +40,7 @@ def run() -> list[dict[str, Any]]:
 def _rendered(rows: Any) -> Any:
     """The test images of a dataset that was not read before."""
     test = scenes(Request(size=256)).test
-    test.held.read(rows)
+    test.backing.read(rows)
     return test
 
 

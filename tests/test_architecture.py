@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 
@@ -56,6 +57,8 @@ def imports(path):
             for alias in node.names:
                 if alias.name.split(".")[0] == "nescio":
                     yield alias.name, None
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"nescio(\.\w+)+\.?", str(node.value)):
+            yield node.value.rstrip("."), None  # imported by its name, or a part of it
 
 
 def room_of(module, name):
@@ -65,6 +68,16 @@ def room_of(module, name):
 
 def test_every_module_stands_in_a_room():
     assert {parts[0] for _, parts in modules()} == TIER.keys()
+
+
+def test_the_page_on_architecture_lists_the_rooms_in_this_order():
+    page = (ROOT / "docs" / "architecture.md").read_text().partition("| room |")[2].partition("\n\n")[0]
+    lines = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in page.splitlines()[1:]]
+    rooms = [room for line in lines for room in line]
+    assert len(rooms) == len(set(rooms)) and set(rooms) == TIER.keys()
+    assert [TIER[room] for room in rooms] == sorted(TIER.values())
+    above, below = page.split("*torch may be imported from here on*")
+    assert all(f"`{room}`" in (above if room in WITHOUT_TORCH else below) for room in TIER)
 
 
 def test_arrows_point_to_earlier_tiers_only():
@@ -128,6 +141,26 @@ def test_no_class_name_has_two_meanings():
     allowed = {"Options", "Plan"}  # of each command, of each protocol
     twice = {name: places for name, places in seen.items() if len(places) > 1 and name not in allowed}
     assert not twice, twice
+
+
+def test_names_are_words_of_the_field():
+    """Not of a dialect in which everything is asked, told and held; the glossary is in docs/architecture.md."""
+    strange = {"asked", "told", "held", "How", "Look", "Told", "Asked"}
+    wrong = []
+    for path, parts in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [getattr(node, word, None) for word in ("name", "id", "arg", "attr")]
+            wrong += [f"{'.'.join(parts)}:{node.lineno} {name}" for name in names if str(name).lstrip("_") in strange]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_prose_is_plain():
+    words = (
+        r"\basked\b|where nobody says|\bleave \S+ away\b|\b(one|number|dump|file) an? (model|row|line|pixel|image)\b"
+    )
+    paths = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *SOURCE.rglob("*.py")]
+    wrong = {path.name: phrase[0] for path in paths if (phrase := re.search(words, path.read_text()))}
+    assert not wrong, wrong
 
 
 def test_tests_mirror_the_source():

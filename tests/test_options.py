@@ -324,7 +324,10 @@ def test_a_plan_of_an_older_file_has_the_values_of_its_time():
         later: str = option("new", "", introduced="old")
         inner: Budget = field(default_factory=Budget)
 
-    assert instance_of(Grown, {"first": 2}) == Grown(2, "old")
+    budget = asdict(Budget())
+    assert instance_of(Grown, {"first": 2, "inner": budget}) == Grown(2, "old")
+    with pytest.raises(BadInput, match="This Grown lacks first, inner"):
+        instance_of(Grown, {"later": "new"})
     with pytest.raises(BadInput, match="A Grown has no gone"):
         instance_of(Grown, {"gone": 2})
 

@@ -32,6 +32,7 @@ def folder(tmp_path):
     (tmp_path / "my_measure.py").write_text(MEASURE)
     (tmp_path / "my_method.py").write_text(METHOD)
     (tmp_path / "broken_part.py").write_text("1 / 0")
+    (tmp_path / "old_part.py").write_text("from nescio import gone")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "json.py").write_text("")
     labels = np.arange(30) % 3
@@ -53,6 +54,21 @@ def test_a_measure_stands_on_the_scorecard(folder):
     assert "my_constant" not in nescio(folder, "evaluate", "preds.npz", "--json").stdout
 
 
+def test_the_dataset_of_the_guide_is_trained_on(folder):
+    text = (ROOT / "docs" / "data.md").read_text("utf-8").partition("## A dataset of your own format")[2]
+    (folder / "mine.py").write_text(text.partition("```python\n")[2].partition("```")[0])
+    pixels, labels = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
+    (folder / "photos").mkdir()
+    for part, rows in (("train", slice(40)), ("test", slice(40, 60))):
+        np.save(folder / "photos" / f"{part}.npy", pixels[rows])
+        np.save(folder / "photos" / f"{part}-labels.npy", labels[rows])
+    words = "train --method erm --backbone mlp --epochs 1 --plugin mine.py --data"
+    done = nescio(folder, *words.split(), "arrays:photos")
+    assert done.returncode == 0 and "is finished" in done.stdout, done.stderr
+    missing = nescio(folder, *words.split(), "arrays:nowhere")
+    assert missing.returncode == 2 and "There is nothing at nowhere" in missing.stderr
+
+
 def test_a_method_is_trained_by_workers(folder):
     words = "run uimnet --methods my-erm --backbones mlp --spectral none --trials 1 --seeds 1 --epochs 1 --no-oracle"
     done = nescio(folder, "--plugin", "my_method.py", *words.split(), "--workers", "2", "--measures", "entropy")
@@ -66,6 +82,7 @@ def test_a_method_is_trained_by_workers(folder):
         ("preds.npz", "--plugin takes a Python file"),
         ("other/json.py", "There is a module named json already"),
         ("broken_part.py", "cannot be imported (ZeroDivisionError"),
+        ("old_part.py", "cannot be imported (ImportError: cannot import name 'gone' from 'nescio'"),
     ],
 )
 def test_what_cannot_be_used_is_a_sentence(folder, file, sentence):

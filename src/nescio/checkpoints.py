@@ -24,10 +24,10 @@ def read_weights(file: Path) -> State:
         if file.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            held: Any = load_file(file)
+            content: Any = load_file(file)
         else:
             with torch.serialization.safe_globals([argparse.Namespace]):  # training scripts leave their options behind
-                held = torch.load(file, map_location="cpu", weights_only=True)
+                content = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise BadInput(f"{file} cannot be read: {error.strerror or error}.") from None
     except pickle.UnpicklingError:
@@ -39,7 +39,7 @@ def read_weights(file: Path) -> State:
         ) from None
     except Exception as error:  # damaged files fail in as many ways as there are bytes
         raise BadInput(f"{file} is not a whole checkpoint ({type(error).__name__}): fetch it again.") from None
-    return plain(held, file)
+    return plain(content, file)
 
 
 def _pickled(file: Path) -> bool:
@@ -48,11 +48,13 @@ def _pickled(file: Path) -> bool:
         return handle.read(2).startswith((b"PK", b"\x80"))
 
 
-def plain(held: Any, file: Path) -> State:
+def plain(content: Any, file: Path) -> State:
     """The tensors, out of the dictionaries and prefixes that training scripts wrap around them."""
-    while isinstance(held, Mapping) and (name := next((n for n in INSIDE if isinstance(held.get(n), Mapping)), None)):
-        held = held[name]
-    state = {str(name): value for name, value in held.items()} if isinstance(held, Mapping) else {}
+    while isinstance(content, Mapping) and (
+        name := next((n for n in INSIDE if isinstance(content.get(n), Mapping)), None)
+    ):
+        content = content[name]
+    state = {str(name): value for name, value in content.items()} if isinstance(content, Mapping) else {}
     state = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     if not state:
         raise BadInput(f"{file} holds no tensors by name: a state_dict was expected.")

@@ -482,12 +482,15 @@ def _text(leaf: _Leaf, value: Any) -> str:
 def instance_of(cls: type[T], plain: Mapping[str, Any]) -> T:
     """The instance whose `dataclasses.asdict`, perhaps written as JSON and read again, this is.
 
-    A field that it lacks has the value it was introduced with, or the default; one that the class lacks is refused.
+    A field that it lacks has the value it was introduced with, not today's default. Refused are a field that it lacks
+    and that was there from the start, and one that the class lacks.
     """
     hints, known = typing.get_type_hints(cls), {entry.name: entry for entry in fields(cls)}  # type: ignore[arg-type]
     if strange := sorted(plain.keys() - known):
         raise BadInput(f"A {cls.__name__} has no {', '.join(strange)}: it was written by another version of nescio.")
     values = {name: entry.metadata[INTRODUCED] for name, entry in known.items() if INTRODUCED in entry.metadata}
+    if missing := sorted(known.keys() - values.keys() - plain.keys()):
+        raise BadInput(f"This {cls.__name__} lacks {', '.join(missing)}: it was written by another version of nescio.")
     for name, value in plain.items():
         inner = is_dataclass(hints[name]) and isinstance(value, Mapping)
         values[name] = instance_of(hints[name], value) if inner else tuple(value) if isinstance(value, list) else value

@@ -198,7 +198,7 @@ def as_seen(images: ImageSet, network: Network, root: str | Path | None = None) 
         return images
     if network.trial is not None:
         dataset = replace(images, readable=False).load(root).dataset
-        own = dataset.train.held if len(dataset.train) else dataset.test.held
+        own = dataset.train.backing if len(dataset.train) else dataset.test.backing
         encoded = own.encoded if isinstance(own, Pixels) else own
         crop = encoded.crop if isinstance(encoded, Encoded) else network.view.crop
         same = (network.view.size, network.view.size) == dataset.shape or images.data == network.trial.data
@@ -508,13 +508,13 @@ def inputs(
                 yield normal(block), count
             return
         cached = np.load(pixels, mmap_mode="r")
-    elif change is None and not isinstance(images.held, Joined):
+    elif change is None and not isinstance(images.backing, Joined):
         for x, _, _ in Batches(images, network, here.device, batch=batch, channels_last=here.channels_last):
             yield x, len(x)
         return
 
     def pixels_of(rows: slice) -> Tensor:
-        array = np.array(cached[rows]) if shown.set.view is not None else images.held.read(images.rows[rows])
+        array = np.array(cached[rows]) if shown.set.view is not None else images.backing.read(images.rows[rows])
         raw = torch.from_numpy(np.ascontiguousarray(array)).to(here.device)
         return raw if change is None else change.apply(raw, torch.from_numpy(images.index[rows]).to(here.device))
 

@@ -30,9 +30,11 @@ def add_plugin(path: str) -> None:
         os.environ[PLUGINS] = " ".join([*names, file.stem])
     try:
         import_module(file.stem)
-    except (ImportError, BadInput):
+    except BadInput:
         raise
     except Exception as error:  # whatever a person's own file raises, in one sentence
+        if isinstance(error, ImportError) and (error.name or "nescio").partition(".")[0] != "nescio":
+            raise  # a package that is not installed: the command says how to get it
         raise BadInput(f"{path} cannot be imported ({type(error).__name__}: {error}).") from error
 
 

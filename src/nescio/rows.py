@@ -48,9 +48,9 @@ def to_parquet(rows: Iterable[Mapping[str, Any]]) -> bytes:
 
     rows = list(rows)
     arrays = [pa.array([row.get(name) for row in rows], getattr(pa, kind)()) for name, kind in _ARROW.items()]
-    held = io.BytesIO()
-    pq.write_table(pa.table(arrays, names=list(_ARROW)), held, compression="zstd")
-    return held.getvalue()
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(arrays, names=list(_ARROW)), buffer, compression="zstd")
+    return buffer.getvalue()
 
 
 def from_parquet(path: str | Path) -> list[Row]:

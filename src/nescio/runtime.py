@@ -72,9 +72,9 @@ class Runtime:
         """The first process's value, in all processes."""
         if self.world == 1:
             return value
-        held = [value]
-        dist.broadcast_object_list(held, src=0)
-        return held[0]
+        message = [value]
+        dist.broadcast_object_list(message, src=0)
+        return message[0]
 
     def mean(self, tensors: list[Tensor]) -> None:
         """Averages tensors over all processes, in place."""

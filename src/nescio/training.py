@@ -633,8 +633,8 @@ def _resume(
     part: Any, method: Any, optimizer: Any, average: _Average | None, step: _Step, runtime: Runtime, seed: int
 ) -> tuple[int, int, dict[str, bytes]]:
     """(epoch, batch) to go on from, with every state as it was, and the weights that were kept so far."""
-    held = None if part is None else part.load_checkpoint()
-    kept = {} if held is None else dict(held.tensors)
+    checkpoint = None if part is None else part.load_checkpoint()
+    kept = {} if checkpoint is None else dict(checkpoint.tensors)
     written = runtime.share(kept.pop("state", None))
     if written is None:
         return 0, 0, kept

@@ -286,7 +286,7 @@ def test_rows_that_were_not_taught_are_left_out():
     one, two = compare(marked, resamples=30), compare(known, resamples=30)
     assert one.n == 350
     assert one.rows == two.rows
-    with pytest.raises(BadInput, match="taught"):
+    with pytest.raises(BadInput, match="No shared row is in-distribution"):
         compare({"a": a.replace(taught=np.zeros(400, bool))})
 
 

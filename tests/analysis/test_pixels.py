@@ -81,7 +81,7 @@ def test_what_is_undefined_has_a_reason():
         ("answers", "1.png", np.zeros((5, 10), np.uint8), "maps of one image have one size"),
         ("answers", "1.png", np.zeros((6, 10, 3), np.uint8), "is no label map: it needs one channel of 8 bits"),
         ("answers", "1.png", np.full((6, 10), VOID, np.uint8), "calls pixels 255, which is void"),
-        ("half", "1.npy", np.zeros((6, 10, 2)), "scores are one number a pixel"),
+        ("half", "1.npy", np.zeros((6, 10, 2)), "scores are one number per pixel"),
         ("half", "1.npy", np.full((6, 10), np.nan, np.float16), "1.npy has a value that is not finite"),
         ("half", "1.npy", np.zeros((6, 10), np.float32), "count all shards in one dtype"),
         ("truth", "9.png", np.zeros((6, 10), np.uint8), "predictions have no map 9, which the labels have"),

@@ -94,7 +94,7 @@ def test_seeds_are_those_of_the_whole_study():
 def test_more_than_there_are_gives_all_and_says_so():
     chosen = best_trials(table({0: [0.5], 1: [0.4]}), 5)
     assert chosen == {ERM: [1, 0]}
-    assert "the best 5 were asked for and 2 can be compared; all of them are taken." in chosen.notes[0]
+    assert "of the best 5 only 2 can be compared; all of them are taken." in chosen.notes[0]
 
 
 def test_trials_that_never_came_are_named_when_the_plan_is_known():

@@ -140,9 +140,9 @@ def test_subsets_share_one_copy_on_a_device_and_prediction_does_not_spoil_it():
     parts = splits(data, (0, 1))
     with torch.inference_mode():
         show(data, images=parts.val)
-    held = parts.train.held.on(CPU)
-    assert held is parts.val.held.on(CPU) and not held.is_inference()
-    assert held.data_ptr() == data.train.held.array.ctypes.data  # on the CPU not even a copy
+    held = parts.train.backing.on(CPU)
+    assert held is parts.val.backing.on(CPU) and not held.is_inference()
+    assert held.data_ptr() == data.train.backing.array.ctypes.data  # on the CPU not even a copy
     ((x, _, _),) = show(data, images=parts.train)
     x.requires_grad_(True).sum().backward()
 
@@ -409,7 +409,7 @@ def both(tmp_path, monkeypatch):
 @pytest.mark.parametrize("augment", ["none", "shift", "crop-flip"])
 def test_streamed_images_are_those_of_memory(both, augment):
     held, streamed = both(40, 32)
-    assert isinstance(streamed.train.held, base.Encoded) and isinstance(held.train.held, base.Pixels)
+    assert isinstance(streamed.train.backing, base.Encoded) and isinstance(held.train.backing, base.Pixels)
     options = {"batch": 4, "augment": augment, "shuffle": True, "seed": 1, "start": 1}
     for one, other in zip(show(held, **options), show(streamed, **options), strict=True):
         assert torch.equal(one[1], other[1])
@@ -445,7 +445,7 @@ def test_streaming_leaves_the_global_generator_alone(both):
 
 def test_a_damaged_file_in_a_worker_is_one_sentence(both, tmp_path):
     _, streamed = both(40, 32)
-    bad = streamed.train.held.source(3)
+    bad = streamed.train.backing.source(3)
     with open(bad, "r+b") as file:
         file.truncate(60)
     with pytest.raises(BadInput) as no:

@@ -584,6 +584,15 @@ def test_names_of_classes_that_are_no_utf_8_are_read_as_far_as_they_go(tmp_path)
     assert load("stl10", tmp_path).classes[1] == "b\ufffdrd"
 
 
+def test_names_that_are_no_utf8(tmp_path):
+    """Of files they change nothing; the name of the data goes into keys and pages, and is refused before work begins."""
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jpg")
+    Path(odd).write_bytes(b"123")
+    assert base.content(odd, whole=False) == os.fsencode(tmp_path.name) + b"/\xff.jpg 3"
+    with pytest.raises(BadInput, match="bytes that are no UTF-8.*rename the folder"):
+        load("folder:" + os.fsdecode(b"/data/\xff"))
+
+
 def test_a_gzip_bomb_is_refused(tmp_path):
     write_mnist(tmp_path)
     head = b"\0\0\x08\x03" + np.array([300_000, 32, 32], ">u4").tobytes()
@@ -877,7 +886,7 @@ def test_in_domain_classes_are_renumbered_and_the_others_are_not_taught():
 
 def test_subsets_share_the_pixels():
     parts = splits(load("digits"), (1, 2))
-    assert parts.train.held is parts.val.held and parts.test.held is parts.out.held
+    assert parts.train.backing is parts.val.backing and parts.test.backing is parts.out.backing
 
 
 def test_classes_that_cannot_be_split_are_refused():
@@ -906,7 +915,7 @@ def test_what_does_not_fit_is_read_when_it_is_needed_and_is_the_same(tmp_path, m
     monkeypatch.setattr(decode, "RESIDENT_BYTES", 0)
     base._load.cache_clear()
     streamed = load("imagenet@48", tmp_path)
-    assert isinstance(held.train.held, base.Pixels) and isinstance(streamed.train.held, base.Encoded)
+    assert isinstance(held.train.backing, base.Pixels) and isinstance(streamed.train.backing, base.Encoded)
     for part in ("train", "test"):
         one, other = getattr(held, part), getattr(streamed, part)
         assert np.array_equal(one.pixels, other.pixels) and np.array_equal(one.labels, other.labels)

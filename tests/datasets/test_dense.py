@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_read_over_and_over_and_shows_the_same(tmp_path, mo
     base._load.cache_clear()
     monkeypatch.setattr(decode, "RESIDENT_BYTES", 10)
     streamed = load(f"maps:{tmp_path}")
-    assert isinstance(streamed.train.held, base.Frames) and streamed.revision == resident.revision
+    assert isinstance(streamed.train.backing, base.Frames) and streamed.revision == resident.revision
     same(streamed.train, resident.train.pixels, resident.train.label_maps())
     moments = type("Moments", (), {"mean": resident.mean, "std": resident.std, "void": 255})
     options = {"batch": 2, "augment": "crop-flip", "seed": 3, "shuffle": True}
@@ -173,7 +173,7 @@ def test_the_revision_follows_labels_images_and_size(tmp_path):
         (lambda place: (place / "test/labels/001.png").write_bytes(b"PNG"), "001.png cannot be read"),
         (lambda at: write(at / "test/images/001.png", images(1, h=5)[0]), "has 5 × 10 pixels, and the first image 6"),
         (lambda place: write(place / "test/labels/001.png", labels(1, 3, w=9)[0]), "has 6 × 9 pixels"),
-        (lambda place: (place / "classes.txt").unlink(), "it must name the classes, one a line"),
+        (lambda place: (place / "classes.txt").unlink(), "it must name the classes, one per line"),
         (lambda place: (place / "classes.txt").write_text(""), "names 0 classes"),
         (lambda place: (place / "test").rename(place / "elsewhere"), "has no test images"),
     ],

@@ -213,8 +213,8 @@ def test_blocks_do_not_change_the_means(monkeypatch):
         (np.zeros((2, 2)), [0, 1], 3, "Class 2 has no row"),
         (np.zeros((2, 2)), [0, 5], 3, "A label is 5: classes run from 0 to 2"),
         (np.zeros((2, 2)), [-1, 0], None, "A label is -1"),
-        (np.zeros((2, 2)), [0.0, 1.0], None, "one class number a row"),
-        (np.zeros((0, 2)), np.zeros(0, int), None, "one class number a row"),
+        (np.zeros((2, 2)), [0.0, 1.0], None, "one class number per row"),
+        (np.zeros((0, 2)), np.zeros(0, int), None, "one class number per row"),
     ],
 )
 def test_bad_rows_are_a_sentence(features, labels, classes, sentence):

@@ -21,7 +21,7 @@ SIZE = 64
 def images(rows=(0, 1, 2), size=SIZE):
     """(pixels, index) of some test scenes."""
     test, rows = load(f"scenes@{size}").test, np.array(rows)
-    return torch.from_numpy(test.held.read(rows)), torch.from_numpy(test.index[rows])
+    return torch.from_numpy(test.backing.read(rows)), torch.from_numpy(test.index[rows])
 
 
 @pytest.fixture
@@ -67,14 +67,14 @@ def test_only_the_scenes_that_are_read_are_rendered(monkeypatch):
     assert np.array_equal(pixels[1], real(TRAIN + 2, 32).image())
     assert np.array_equal(maps[1], real(TRAIN + 2, 32).labels)
     assert np.array_equal(test.source(0), pixels[0]) and len(seen) == 2
-    assert data.mean == data.train.held.moments[0] and len(seen) == 2
+    assert data.mean == data.train.backing.moments[0] and len(seen) == 2
 
 
 def test_all_of_a_split_is_the_same_as_its_rows(monkeypatch):
     monkeypatch.setattr(scenes, "TEST", 9)
     data = scenes.scenes(scenes.Request(size=32))
-    assert len(data.test.held.array) == 9
-    assert np.array_equal(data.test.held.array[[7, 3]], data.test.held.read(np.array([7, 3])))
+    assert len(data.test.backing.array) == 9
+    assert np.array_equal(data.test.backing.array[[7, 3]], data.test.backing.read(np.array([7, 3])))
     assert np.array_equal(data.test.maps.array[[7], ..., 0], data.test.label_maps(np.array([7])))
 
 
@@ -89,7 +89,7 @@ def test_every_class_occurs_and_none_is_everything():
 def test_a_scene_is_a_function_of_index_seed_and_size(monkeypatch):
     first = scene(7, SIZE)
     monkeypatch.setenv("NESCIO_THREADS", "1")
-    assert np.array_equal(first.image(), scenes.scenes(scenes.Request(size=SIZE)).train.held.read(np.array([7]))[0])
+    assert np.array_equal(first.image(), scenes.scenes(scenes.Request(size=SIZE)).train.backing.read(np.array([7]))[0])
     for other in (scene(8, SIZE), scene(7, SIZE, seed=1)):
         assert (first.image() != other.image()).mean() > 0.5
     large = scene(7, 2 * SIZE)
@@ -368,7 +368,7 @@ def fitted(data, epochs=10, width=32):
     dilated = [layer(width, width, 1, reach) for reach in (1, 2, 4, 8)]
     last = nn.Conv2d(width, len(CLASSES), 1), nn.Upsample(scale_factor=2, mode="bilinear")
     net = nn.Sequential(layer(3, width, 2), *dilated, *last)
-    pixels, maps = torch.from_numpy(data.train.held.array), torch.from_numpy(data.train.maps.array[..., 0]).long()
+    pixels, maps = torch.from_numpy(data.train.backing.array), torch.from_numpy(data.train.maps.array[..., 0]).long()
     optimiser = torch.optim.AdamW(net.parameters(), 3e-3)
     batches = len(pixels) // 8
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 5e-3, epochs * batches)
@@ -398,7 +398,7 @@ def test_a_small_network_learns_the_scenes_and_fails_more_the_darker_and_the_fog
 
     data, rows = load("scenes@48"), np.arange(40)
     net, truth = fitted(data), data.test.label_maps(rows).astype(int)
-    pixels, index = torch.from_numpy(data.test.held.read(rows)), torch.from_numpy(data.test.index[rows])
+    pixels, index = torch.from_numpy(data.test.backing.read(rows)), torch.from_numpy(data.test.index[rows])
 
     @torch.no_grad()
     def score(images):

@@ -428,7 +428,7 @@ X, Y = clusters((4, 4))
         (lambda: fit_heads([X.astype(str)], Y), r"features are real numbers"),
         (lambda: fit_heads([X], np.zeros(8, int)), r"All rows are of class 0"),
         (lambda: fit_heads([X], np.zeros((8, 2), int)), r"truth has shape \(8, 2\)"),
-        (lambda: fit_heads([X], Y * 1.5), r"one whole number a row"),
+        (lambda: fit_heads([X], Y * 1.5), r"one whole number per row"),
         (lambda: fit_heads([X], Y * np.nan, tasks="regression"), r"truth must be finite numbers"),
         (lambda: reliability_targets(fit_heads([X], Y), [X, X], Y), r"heads of 1 members and features of 2"),
         (lambda: reliability_targets(fit_heads([X], Y), [X], Y + 1), r"truth is 2 in row 4, a class that the heads"),

@@ -338,6 +338,10 @@ def test_rules_from_files(tmp_path):
         ("{", "not what"),
         ("[1]", "not what"),
         (json.dumps(promise | {"threshold": None}), "attainable"),
+        (json.dumps(promise | {"threshold": "0.2"}), "not what"),
+        (json.dumps(promise | {"temperature": None}), "not what"),
+        (json.dumps(promise | {"model": 5}), "not what"),
+        ("[" * 100_000, "not what"),
     ):
         file.write_text(text)
         with pytest.raises(BadInput, match=word):
@@ -357,15 +361,44 @@ def test_rules_from_files(tmp_path):
         (Promise("net"), None),
         (Promise("vit"), "made for the model vit, and net is exported"),
         (Promise(classes=4), "of 4 classes, and net has 9"),
+        (Promise("net", "abc", looked={"view": {"size": 3}, "padding": "map"}), None),
+        (Promise("net", "abc", looked={"view": {"size": 4}}), "with another view of the images"),
+        (Promise("net", "abc", looked={"padding": "image"}), "with another padding of the images"),
     ],
 )
 def test_a_promise_holds_for_the_model_that_it_was_made_for(promise, sentence):
-    classifier = replace(pixels(), digest="abc", about={"model": "net"})
+    about = {"model": "net", "view": {"size": 3, "resize": None}, "padding": "map"}
+    classifier = replace(pixels(), digest="abc", about=about)
     if sentence is None:
         promise.check(classifier)
     else:
         with pytest.raises(BadInput, match=sentence):
             promise.check(classifier)
+
+
+def test_a_file_of_torch_refuses_images_that_are_not_bytes(tmp_path):
+    """Images from 0 to 1, given to a network that divides by 255, are the commonest silent error."""
+    read, _ = load(export(pixels(), Rule(0.5), tmp_path / "x.pt2").path)
+    assert read(images_of(2))["class"].shape == (2,)
+    with pytest.raises(Exception, match="dtype"):
+        read(images_of(2).astype(np.float32) / 255)
+
+
+def test_a_model_of_the_zoo_is_exported_with_the_padding_of_its_predictions(tmp_path, monkeypatch):
+    from nescio.networks.export import exportable
+    from zoo_help import checkpoint, pack
+
+    monkeypatch.chdir(tmp_path)
+    name = "tf_efficientnet_lite0"
+    file = checkpoint(tmp_path / "w" / f"{name}.safetensors", name)
+    data = f"npz:{pack(tmp_path / 'val.npz', n=2)}"
+    words = (name, "--weights", str(file.parent), "--data", data, "--passes", "1", "--json")
+    for flag, padding in (([], "map"), (["--image-padding"], "image")):
+        assert main(["zoo", *words, *flag, "--store", padding]) == 0
+        made = exportable(f"zoo:{name}", Store(padding), weights=file)
+        assert made.about["padding"] == padding
+    with pytest.raises(BadInput, match="without --image-padding: omit it"):
+        exportable(f"zoo:{name}", Store("map"), weights=file, image_padding=True)
 
 
 # ---- real networks, by the command

@@ -154,7 +154,8 @@ def test_it_is_killed_resumed_and_reported(site, tmp_path):
     pages = [place / "report" / "settling" for place in (plain, store)]
     one, other = (from_parquet(page / "rows.parquet") for page in pages)
     assert one == other and len(one) == 4
-    assert "How does a mean settle?" in (pages[0] / "index.html").read_text()
+    page = (pages[0] / "index.html").read_text()
+    assert "How does a mean settle?" in page and "nescio run settling --sizes 10,100 --seeds 2" in page
     assert again.stdout.replace(str(store), str(plain)) == done.stdout
 
 

@@ -99,24 +99,19 @@ def test_studies_that_differ_in_a_number_or_in_its_meaning_are_not_joined() -> N
 
 def test_every_story_ends_with_failures_gaps_and_how_it_was_made() -> None:
     study = study_of(
-        plan={"trials": 3},
-        parts=[{"trials": 3}, {"trials": 7}, {}],
         failures=[Failure("train b", "No memory.")],
         reasons=[{"metric": "ece", "reason": "No."}],
         notes=["A note.", "Another."],
         packages={"nescio": "0.1", "torch": "2.11"},
     )
     sections = [("Who?", "Who is right?", [table(study.rows, "T", lines=("method",)), None])]
-    story = story_of(
-        study, "Title", ["First."], sections, command=lambda plan: f"run {plan['trials']}", footer=["End."]
-    )
+    story = story_of(study, "Title", ["First."], sections)
     assert story.lead == ["First.", "One piece of work failed: see below."]
     assert [section.title for section in story.sections] == ["Who is right?", "What failed", "What could not be said"]
     assert story.sections[1].blocks == [Terms([("train b", "No memory.")])]
     assert story.sections[2].blocks == [Terms([("ECE", "No.")])] and story.sections[2].words == "A note. Another."
-    first, *commands, last = story.footer
-    assert first.startswith("Protocol own, version 2. Page by nescio") and "nescio 0.1 and torch 2.11" in first
-    assert commands == ["Made by `run 3`", "Made by `run 7`"] and last == "End."
+    (made_by,) = story.footer
+    assert made_by.startswith("Protocol own, version 2. Page by nescio") and "nescio 0.1 and torch 2.11" in made_by
     plain = story_of(study_of(), "Title", [], [("Who?", "Who?", [None])])
     assert plain.sections == [] and plain.lead == [] and len(plain.footer) == 1
 

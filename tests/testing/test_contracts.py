@@ -41,7 +41,7 @@ def test_a_broken_metric_is_caught(monkeypatch, broken, sentence):
     [
         (lambda p: -measures.entropy(p), "less sure"),
         (lambda p: np.sort(measures.entropy(p)), "order"),
-        (lambda p: measures.entropy(p)[:, None], "a row"),
+        (lambda p: measures.entropy(p)[:, None], "per row"),
         (lambda p: np.zeros(len(p)), "answers without"),
     ],
 )
@@ -50,6 +50,14 @@ def test_a_broken_measure_is_caught(monkeypatch, broken, sentence):
     monkeypatch.setitem(measures.registry._parts, "broken", Measure("broken", broken, "plain", ("logits",)))
     with pytest.raises(AssertionError, match=sentence):
         check_measure("broken")
+
+
+def test_no_name_of_a_measure_spares_it_a_promise(monkeypatch):
+    surer = Measure("variance_of_draws", lambda p: -measures.entropy(p), "plain", ("logits",))
+    surer.function.__doc__ = "Broken on purpose."
+    monkeypatch.setitem(measures.registry._parts, surer.name, surer)
+    with pytest.raises(AssertionError, match="less sure"):
+        check_measure(surer.name)
 
 
 def plug_in(kind, function, **example):

@@ -103,7 +103,7 @@ def at_shown_values(metric: Metric) -> list[WantedMetric]:
 
 
 class ResampledModel(Protocol):
-    """What one model says of a resample: how often each row was drawn (n,) in, one number a metric out, or NaN."""
+    """What one model says of a resample: how often each row was drawn (n,) in, one number per metric out, or NaN."""
 
     metrics: list[WantedMetric]
 

@@ -47,7 +47,7 @@ OUTSIDE = {"detection", "mixture"}  # kinds of metrics of in-distribution and ou
 class Comparison(Presented):
     """Models side by side on the same rows.
 
-    rows         one a model and metric: the design's columns (the model is `method`), `rank` and `best`. Ranks are
+    rows         one per model and metric: the design's columns (the model is `method`), `rank` and `best`. Ranks are
                  competition ranks, 1 + the number of strictly better models, so equals share a rank. `best` is True in
                  the group that cannot be told from the best by point estimate. Both are None for a metric without a
                  better direction. `split` names the out-of-distribution set; None: in-distribution rows alone.
@@ -398,7 +398,7 @@ def _joined(models: Mapping[str, Predictions]) -> dict[str, Array]:
                 f"first at index {first.index[differ[0]]}; the same index must mean the same image."
             )
     if not taught.any():
-        raise BadInput("No shared row is of a class that was taught; answers to the others cannot be right or wrong.")
+        raise BadInput("No shared row is in-distribution; answers to the others cannot be right or wrong.")
     return {name: dump.groups["row"][taught] for name, dump in zip(models, shared, strict=True)}
 
 

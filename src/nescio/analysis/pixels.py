@@ -186,7 +186,7 @@ def _scores(path: Path) -> Array:
         with naming(path, "read"):
             array = one_array(path)
     if array.ndim != 2 or array.dtype.kind not in "fui":
-        raise BadInput(f"{path} has shape {array.shape} and kind {array.dtype}: scores are one number a pixel.")
+        raise BadInput(f"{path} has shape {array.shape} and kind {array.dtype}: scores are one number per pixel.")
     check_finite(str(path), array)
     return array
 

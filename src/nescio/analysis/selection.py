@@ -48,7 +48,7 @@ def best_trials(
     trials      candidates that every group should have; those without any row are reported as well
     """
     if k < 1:
-        raise BadInput(f"The best {k} trials were asked for: ask for at least one.")
+        raise BadInput(f"k is {k}: choose at least one trial.")
     sign = _sign(metric)
     scores = _scores(rows, metric, split, tuple(by), tuple(member), calibrated)
     if not scores:
@@ -77,7 +77,7 @@ def best_trials(
             chosen[group] = best
         if len(best) < k:
             taken = "all of them are taken" if best else "the group is left out"
-            chosen.notes.append(f"{where}: the best {k} were asked for and {len(best)} can be compared; {taken}.")
+            chosen.notes.append(f"{where}: of the best {k} only {len(best)} can be compared; {taken}.")
     return chosen
 
 

@@ -62,7 +62,7 @@ def floats(name: str, value: Any) -> Array:
 def vector(name: str, value: Any) -> Array:
     array = floats(name, value)
     if array.ndim != 1:
-        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one number a row.")
+        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one number per row.")
     check_finite(name, array)
     return array
 
@@ -123,7 +123,7 @@ def _check_rows(name: str, rows: Array, first: int, masks: bool) -> None:
     bad = ~(np.isfinite(rows) | masked)
     if bad.any():
         row = first + int(np.argwhere(bad)[0][0])
-        raise BadInput(f"{name} has a value that is not finite in row {row}: mend that row or leave it out.")
+        raise BadInput(f"{name} has a value that is not finite in row {row}: correct that row or leave it out.")
     empty = masked.all(-1)
     if empty.any():
         row = first + int(np.argwhere(empty)[0][0])

@@ -332,9 +332,9 @@ class _Judge:
         key = r * n + twin[c]
         once = np.zeros(scores.size, bool)
         once[key] = True
-        asked = np.flatnonzero(once)
+        pairs = np.flatnonzero(once)
         value = np.empty(scores.size)
-        value[asked] = _pairs(self.refs, self.queries, who[asked // n], asked % n)
+        value[pairs] = _pairs(self.refs, self.queries, who[pairs // n], pairs % n)
         scores[r, c] = value[key]
         return _choose(scores, np.zeros(len(who)), cuts, None)
 
@@ -343,7 +343,7 @@ def _choose(scores: Array, margin: Array, cuts: Sequence[int], judge: _Judge | N
     """(b, cuts[-1]) columns: for every cut k the first k have the k highest true scores, ties to the lower column.
 
     scores (b, n) are off by at most `margin` (b,). An entry further than SURE margins from the k-th score is on its
-    side of the cut for certain; the others are asked of the judge, and rows with too many of them come back as CROWDED.
+    side of the cut for certain; the judge decides on the others, and rows with too many of them come back as CROWDED.
     (Margin 0 and no judge: the scores are true.)
     """
     b, n = scores.shape

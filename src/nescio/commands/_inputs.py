@@ -69,15 +69,15 @@ class InputOptions:
         folder = ShardFolder(Path(named(word)[1]), self._names() or None, outside)
         return folder if folder.files and folder.bytes > AT_ONCE else None
 
-    def origin(self, word: str) -> dict[str, str | None]:
-        """Of which model the predictions are, as far as the word tells: its name, and digests of its weights and of
-        the predictions; None what is not known."""
+    def origin(self, word: str) -> dict[str, Any]:
+        """Of which model the predictions are, as far as the word tells: its name, digests of its weights and of the
+        predictions, and how it looked at the images; None what is not known."""
         name, place = named(word)
         if _arrays(place):
             return {"model": name or None, "weights": None, "predictions": None}
         dump = dump_named(place, Store(self.store))
         model = dump.model if dump.store is not None else name or None
-        return {"model": model, "weights": dump.weights, "predictions": dump.key}
+        return {"model": model, "weights": dump.weights, "predictions": dump.key, **dump.looked}
 
     def _names(self) -> dict[str, str]:
         pairs = [word.partition("=") for word in self.map]
@@ -132,7 +132,7 @@ def outside_of_models(
     for name, files in places.items():
         if len(files) != len(models):
             raise BadInput(
-                f"--ood {name} has {len(files)} of {len(models)} files, one a model: write {name}=FILE for each, "
+                f"--ood {name} has {len(files)} of {len(models)} files, one per model: write {name}=FILE for each, "
                 f"in the order {', '.join(models)}."
             )
     return {
@@ -164,7 +164,7 @@ def check_apart(
 def model_names(words: Sequence[str]) -> list[str]:
     """The given names; else those of the files without their endings where that tells them apart, else as given."""
     pairs = [named(word) for word in words]
-    stems = [name or Path(place).stem for name, place in pairs]
+    stems = [name or (place if place.startswith(ZOO) else Path(place).stem) for name, place in pairs]
     names = stems if len(set(stems)) == len(stems) else [name or place for name, place in pairs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise BadInput(f"{twice} is given twice; compare different models, each under a name of its own.")

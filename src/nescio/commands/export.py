@@ -59,7 +59,7 @@ class Options:
     )
     classes: str | None = option(
         None,
-        "names of the classes for the file: one a line, class 0 first, or NAME=CLASS a line",
+        "names of the classes for the file: one per line, class 0 first, or NAME=CLASS per line",
         metavar="FILE",
         unset="those that the network or the store knows",
     )

@@ -3,7 +3,20 @@
 from typing import TYPE_CHECKING, Any
 
 from nescio.datasets import binary, dense, retrieval, scenes, sources  # noqa: F401  (importing registers)
-from nescio.datasets.base import Dataset, Images, Splits, load, registry, source, splits, stratified
+from nescio.datasets.base import (
+    Dataset,
+    Images,
+    Request,
+    Splits,
+    encoded,
+    load,
+    place_of,
+    registry,
+    resident,
+    source,
+    splits,
+    stratified,
+)
 
 if TYPE_CHECKING:
     from nescio.datasets.batches import AUGMENTATIONS, Batches
@@ -13,9 +26,13 @@ __all__ = [
     "Batches",
     "Dataset",
     "Images",
+    "Request",
     "Splits",
+    "encoded",
     "load",
+    "place_of",
     "registry",
+    "resident",
     "source",
     "splits",
     "stratified",

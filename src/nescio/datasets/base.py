@@ -129,7 +129,7 @@ class Joined:
             own = np.flatnonzero(whose == number)
             if len(own):
                 order.append(own)
-                pixels.append(part.held.read(part.rows[rows[own] - self.starts[number]]))
+                pixels.append(part.backing.read(part.rows[rows[own] - self.starts[number]]))
         return np.concatenate(pixels)[np.argsort(np.concatenate(order))]
 
 
@@ -139,7 +139,7 @@ class Images:
 
     labels: Array  # (n,) int64; of images with label maps all 0
     index: Array  # (n,) unique in the whole dataset
-    held: Pixels | Encoded | Joined = field(repr=False)  # shared by all subsets …
+    backing: Pixels | Encoded | Joined = field(repr=False)  # shared by all subsets …
     rows: Array  # (n,) … of which these are here
     taught: Array | None = None  # (n,) False where the class is not in training
     annotations: Array | None = None  # (n, c) human votes
@@ -152,15 +152,15 @@ class Images:
     @property
     def pixels(self) -> Array:
         """(n, h, w, ch) uint8; files are read and decoded."""
-        return self.held.read(self.rows)
+        return self.backing.read(self.rows)
 
     def sources(self) -> Sequence[Any]:
         """Every image as it came, before any size was chosen: a path, encoded bytes, or an array (h, w, ch)."""
-        return [self.held.source(row) for row in self.rows.tolist()]
+        return [self.backing.source(row) for row in self.rows.tolist()]
 
     def source(self, row: int) -> Any:
         """One image as it came, before any size was chosen."""
-        return self.held.source(int(self.rows[row]))
+        return self.backing.source(int(self.rows[row]))
 
     def label_maps(self, rows: Array | slice = slice(None)) -> Array:
         """(n, h, w) labels of every pixel of these images."""
@@ -228,11 +228,11 @@ class Dataset:
 
     @property
     def mean(self) -> tuple[float, ...]:
-        return self.train.held.moments[0]
+        return self.train.backing.moments[0]
 
     @property
     def std(self) -> tuple[float, ...]:
-        return self.train.held.moments[1]
+        return self.train.backing.moments[1]
 
 
 # ---- sources
@@ -298,6 +298,8 @@ def _load(spec: str, root: str | None, named: str | None, here: str, wanted: Wan
     """`named` and `here` are not used, but what is found depends on them: they belong into the key of the cache."""
     match = re.fullmatch(r"([^:@]*)(?::(.*?))?(?:@(\d+))?", spec, re.DOTALL)
     name, path, size = match.groups() if match else (spec, None, None)
+    if any("\ud800" <= letter <= "\udfff" for letter in spec):
+        raise BadInput(f"{spec!r} has bytes that are no UTF-8, and keys and pages name the data: rename the folder.")
     found = registry[name]
     if found.path and not path:
         raise BadInput(f"{spec!r} names no path: write {name}:PATH.")
@@ -379,9 +381,9 @@ def resident(name: str, train: Part, test: Part, classes: Iterable[str] | None =
         if labels.ndim > 1:
             digest.update(np.ascontiguousarray(labels, np.uint8).tobytes())
         digest.update(memoryview(np.ascontiguousarray(pixels)))  # type: ignore[arg-type]
-    held = [Pixels(partial(np.asarray, pixels)) for pixels, _ in parts]
+    backings = [Pixels(partial(np.asarray, pixels)) for pixels, _ in parts]
     height, width, channels = train_pixels.shape[1:]
-    return _dataset(name, held, parts, classes, channels, (height, width), digest)
+    return _dataset(name, backings, parts, classes, channels, (height, width), digest)
 
 
 def encoded(
@@ -403,10 +405,12 @@ def encoded(
             found = content(entry, fits)
             digest.update(len(found).to_bytes(8, "little"))
             digest.update(found)
-    held: list[Any] = [Encoded(sources, size, crop) for sources, _ in parts]
+    backings: list[Any] = [Encoded(sources, size, crop) for sources, _ in parts]
     if fits:
-        held = [Pixels(partial(file.read, range(len(part[0]))), file) for file, part in zip(held, parts, strict=True)]
-    return _dataset(name, held, parts, classes, 3, (size, size), digest)
+        backings = [
+            Pixels(partial(file.read, range(len(part[0]))), file) for file, part in zip(backings, parts, strict=True)
+        ]
+    return _dataset(name, backings, parts, classes, 3, (size, size), digest)
 
 
 def content(source: Any, whole: bool) -> Any:
@@ -416,7 +420,7 @@ def content(source: Any, whole: bool) -> Any:
     try:
         size = os.stat(regular(source)).st_size
         if not whole:
-            return f"{'/'.join(Path(source).parts[-2:])} {size}".encode()
+            return f"{'/'.join(Path(source).parts[-2:])} {size}".encode(errors="surrogateescape")
         with open(source, "rb") as file:
             return file.read()
     except OSError as error:
@@ -432,7 +436,7 @@ def regular(path: P) -> P:
 
 def _dataset(
     name: str,
-    held: list[Any],
+    backings: list[Any],
     parts: list[Part],
     classes: Iterable[str] | None,
     channels: int,
@@ -442,7 +446,7 @@ def _dataset(
     made: list[Images] = []
     start = 0
     names = tuple(classes) if classes is not None else _numbers(name, [labels for _, labels in parts])
-    for word, store, (shown, labels) in zip(("training", "test"), held, parts, strict=True):
+    for word, store, (shown, labels) in zip(("training", "test"), backings, parts, strict=True):
         if len(shown) != len(labels):
             raise BadInput(f"{name} has {len(shown)} {word} images and {len(labels)} {word} labels.")
         if not len(labels) and word == "test":
@@ -533,8 +537,8 @@ def splits(
     if dataset.val is not None:
         train, val = dataset.train.of(inside), dataset.val.of(inside)
     else:
-        rest, held = stratified(dataset.train.labels, VALIDATION, seed_for("split", dataset.revision, seed))
-        train, val = (dataset.train.take(rows).of(inside) for rows in (rest, held))
+        rest, tenth = stratified(dataset.train.labels, VALIDATION, seed_for("split", dataset.revision, seed))
+        train, val = (dataset.train.take(rows).of(inside) for rows in (rest, tenth))
     missing = sorted(set(range(len(inside))) - set(val.labels.tolist()))
     if missing and dataset.train.maps is None:  # of label maps, every image may have every class
         name = dataset.classes[inside[missing[0]]]

@@ -82,7 +82,8 @@ class Batches:
         )
         moments = torch.tensor([self.dataset.mean, self.dataset.std], device=self.device)
         mean, std = moments[:, None, :, None, None]
-        raws = self._stream(order) if isinstance(self.images.held, Encoded) else self._resident(self.images.held, order)
+        backing = self.images.backing
+        raws = self._stream(order) if isinstance(backing, Encoded) else self._resident(backing, order)
         for number, (raw, maps) in zip(range(self.start, len(self)), raws, strict=True):
             mine = self._mine(number)
             y = labels[mine] if maps is None else maps
@@ -129,7 +130,7 @@ class Batches:
         if draw is not None:
             if self._least is None:
                 x = shift(x, draw[:, PLACE], max(1, self.dataset.size // 8), self.border)
-            elif not isinstance(self.images.held, Encoded):  # what streams was cut out of the file, at its full detail
+            elif not isinstance(self.images.backing, Encoded):  # what streams was cut out of the file, in full detail
                 x, peak = zoom(x.float() / peak, draw[:, PLACE], self._least), 1.0
             if self.augment != "shift":
                 x = mirror(x, draw[:, MIRROR])
@@ -139,9 +140,9 @@ class Batches:
         x = torch.addcmul(-mean / std, x, 1 / (peak * std))
         return x.contiguous(memory_format=torch.channels_last if self.channels_last else torch.contiguous_format)
 
-    def _resident(self, held: Pixels, order: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def _resident(self, backing: Pixels, order: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
         """uint8 batches (1, b, h, w, ch) of what is on the device, and their label maps (b, h, w) if there are any."""
-        pixels, rows = held.on(self.device), torch.from_numpy(self.images.rows[order]).to(self.device)
+        pixels, rows = backing.on(self.device), torch.from_numpy(self.images.rows[order]).to(self.device)
         maps = None if self.images.maps is None else self.images.maps.on(self.device)
         for number in range(self.start, len(self)):
             mine = rows[self._mine(number)]
@@ -173,27 +174,27 @@ class _Reader(torch.utils.data.Dataset[Any]):
         self.batches, self.order = batches, order
 
     def __getitem__(self, number: int) -> Any:
-        batches, held = self.batches, self.batches.images.held
-        assert isinstance(held, Encoded)
+        batches, backing = self.batches, self.batches.images.backing
+        assert isinstance(backing, Encoded)
         rows, maps = batches.images.rows[self.order[batches._mine(number)]], batches.images.maps
-        if isinstance(held, Frames) and isinstance(maps, Frames):
-            return self._framed(held, maps, rows)
-        sources = [held.source(row) for row in rows]
+        if isinstance(backing, Frames) and isinstance(maps, Frames):
+            return self._framed(backing, maps, rows)
+        sources = [backing.source(row) for row in rows]
         views: list[list[Any]] = [[None] * len(sources)]
         if batches._least is not None:
             views = [part(draw[:, PLACE], batches._least).tolist() for draw in batches._draws(number)]
-        out = np.empty((len(views), len(sources), held.size, held.size, 3), np.uint8)
+        out = np.empty((len(views), len(sources), backing.size, backing.size, 3), np.uint8)
         try:
             for boxes, shown in zip(views, out, strict=True):
                 for row, (source, box) in enumerate(zip(sources, boxes, strict=True)):
-                    shown[row] = decode(source, held.size, held.crop, box)
+                    shown[row] = decode(source, backing.size, backing.crop, box)
         except BadInput as error:  # handed over as it is: what a worker raises arrives as a traceback
             return error
         return torch.from_numpy(out), None
 
-    def _framed(self, held: Frames, maps: Frames, rows: Any) -> Any:
+    def _framed(self, backing: Frames, maps: Frames, rows: Any) -> Any:
         try:
-            images, labels = (np.stack([each.one(row) for row in rows]) for each in (held, maps))
+            images, labels = (np.stack([each.one(row) for row in rows]) for each in (backing, maps))
         except BadInput as error:
             return error
         return torch.from_numpy(images[None]), torch.from_numpy(labels[..., 0])
@@ -313,5 +314,5 @@ def blur(x: Tensor, draw: Tensor, share: float = 0.5) -> Tensor:
 
 
 def _of(each: Tensor) -> Tensor:
-    """One value an image, (b,), against its pixels."""
+    """One value per image, (b,), against its pixels."""
     return each[:, None, None, None]

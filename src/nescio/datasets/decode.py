@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from nescio.work.progress import track
 RESIDENT_BYTES = 4 << 30  # datasets up to this size are decoded once and stay in memory
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ORIENTATION = 0x0112  # the EXIF tag
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # of Pillow's, which for others starts other programs
 CROP = 0.875  # of a large image, the central part that is looked at: 224 of 256
 
 
@@ -51,19 +53,33 @@ def rgb(data: Any) -> Any:
 
     if isinstance(data, np.ndarray):
         return Image.fromarray(data[..., 0] if data.shape[-1] == 1 else data).convert("RGB")
-    what = data if isinstance(data, str) else "An encoded image"
+    with opened(data) as file:
+        return _eight_bits(_upright(file), _named(data)).convert("RGB")
+
+
+def _named(data: Any) -> str:
+    return data if isinstance(data, str) else "An encoded image"
+
+
+@contextmanager
+def opened(data: Any) -> Iterator[Any]:
+    """The Pillow image of a path or of encoded bytes; whatever is wrong with it, first or last, in one sentence."""
+    from PIL import Image
+
+    what = _named(data)
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # large, odd EXIF data, a palette …, and still read
     try:
-        with warnings.catch_warnings(), Image.open(data if isinstance(data, str) else io.BytesIO(data)) as file:
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large, and still read
-            return _eight_bits(_upright(file)).convert("RGB")
+        with Image.open(data if isinstance(data, str) else io.BytesIO(data), formats=FORMATS) as file:
+            yield file
+    except (BadInput, MemoryError):
+        raise
     except Image.DecompressionBombError as error:
         most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise BadInput(
             f"{what} is too large: it has more than {most / 1e6:.0f} million pixels, which could fill the memory. Make "
             "it smaller, or omit it."
         ) from error
-    # What Pillow raises on damaged files, besides OSError.
-    except (OSError, SyntaxError, ValueError) as error:
+    except Exception as error:  # a damaged file can fail in any way inside Pillow
         reason = getattr(error, "strerror", None) or "it is damaged, cut short, or no image"
         raise BadInput(f"{what} cannot be read: {reason}.") from error
 
@@ -80,13 +96,16 @@ def _upright(image: Any) -> Any:
     return upright
 
 
-def _eight_bits(image: Any) -> Any:
+def _eight_bits(image: Any, what: str) -> Any:
     """Grey images of 16 bits with their values divided by 257; Pillow would cut them at 255."""
     from PIL import Image
 
-    if not image.mode.startswith("I"):
+    if image.mode != "F" and not image.mode.startswith("I"):
         return image
-    return Image.fromarray((np.asarray(image).clip(0, 65535) // 257).astype(np.uint8))
+    values = np.asarray(image)
+    if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+        raise BadInput(f"{what} has numbers of 32 bits, of which none is known to be white: save it with 8 or 16 bits.")
+    return Image.fromarray((values // 257).astype(np.uint8))
 
 
 def decode_all(sources: Sequence[Any], size: int, crop: float = CROP) -> NDArray[np.uint8]:
@@ -119,15 +138,11 @@ def label_map(path: str, shape: tuple[int, int], goal: tuple[int, int], table: N
     of every value in the file, −1 where it has none."""
     from PIL import Image
 
-    try:
-        with Image.open(path) as file:
-            if file.mode not in ("L", "P"):
-                raise BadInput(f"{path} is no label map: it must have one number a pixel, as a grey or palette PNG.")
-            _check_shape(path, file, shape)
-            found = table[np.asarray(file.resize(goal[::-1], Image.Resampling.NEAREST))]
-    except (OSError, SyntaxError) as error:
-        reason = getattr(error, "strerror", None) or "it is damaged, cut short, or no image"
-        raise BadInput(f"{path} cannot be read: {reason}.") from error
+    with opened(path) as file:
+        if file.mode not in ("L", "P"):
+            raise BadInput(f"{path} is no label map: it must have one number per pixel, as a grey or palette PNG.")
+        _check_shape(path, file, shape)
+        found = table[np.asarray(file.resize(goal[::-1], Image.Resampling.NEAREST))]
     if found.min() < 0:
         known = np.flatnonzero(table >= 0)
         raise BadInput(f"{path} holds labels that name no class: they must be among {_spans(known)}.")

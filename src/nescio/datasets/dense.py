@@ -75,14 +75,14 @@ def camvid(request: Request) -> Dataset:
 @source("maps", path=True, size=0)
 def maps(request: Request) -> Dataset:
     """maps:PATH: images in PATH/train/images, label maps of the same names in PATH/train/labels (PNG), likewise test
-    and, if there is one, val; the names of the classes, one a line, in PATH/classes.txt; 255 counts nowhere.
+    and, if there is one, val; the names of the classes, one per line, in PATH/classes.txt; 255 counts nowhere.
     maps:PATH#CONDITION/LEVEL has PATH/shift/CONDITION/LEVEL in place of test."""
     path, _, level = request.path.partition("#")
     place = place_of(Request(request.root, path))
     try:
         classes = (place / "classes.txt").read_text("utf-8").split("\n")
     except (OSError, UnicodeDecodeError):
-        raise BadInput(f"{place / 'classes.txt'} cannot be read: it must name the classes, one a line.") from None
+        raise BadInput(f"{place / 'classes.txt'} cannot be read: it must name the classes, one per line.") from None
     classes = [name.strip() for name in classes if name.strip()]
     if not 0 < len(classes) <= VOID:
         raise BadInput(f"{place / 'classes.txt'} names {len(classes)} classes: there must be 1 to {VOID}.")
@@ -154,10 +154,10 @@ def _dense(
 def _images(
     pairs: Pairs, start: int, shape: tuple[int, int], goal: tuple[int, int], table: Array, fits: bool
 ) -> Images:
-    def held(files: Sequence[str], values: Array | None) -> Any:
+    def backing(files: Sequence[str], values: Array | None) -> Any:
         frames = Frames(files, shape, goal, values)
         return Pixels(partial(frames.read, range(len(files))), frames) if fits else frames
 
     rows = np.arange(len(pairs))
-    pixels, labels = held([image for image, _ in pairs], None), held([label for _, label in pairs], table)
+    pixels, labels = backing([image for image, _ in pairs], None), backing([label for _, label in pairs], table)
     return Images(np.zeros(len(pairs), np.int64), start + rows, pixels, rows, maps=labels)

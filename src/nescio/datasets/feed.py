@@ -38,13 +38,13 @@ class Normal:
 def feed(pixels: Path, batch: int, device: torch.device) -> Iterator[tuple[Tensor, int]]:
     """Batches of a file of pixels, uint8 (b, h, w, ch), on the device, and how many images of each count: on a GPU all
     are of one size, because it looks for its fastest kernels again whenever the size changes."""
-    held = np.load(pixels, mmap_mode="r")
+    array = np.load(pixels, mmap_mode="r")
     if device.type == "cuda":
-        yield from _ahead(pixels, held, batch, Copies(device))
+        yield from _ahead(pixels, array, batch, Copies(device))
         return
-    for rows in blocks(len(held), batch):
+    for rows in blocks(len(array), batch):
         # a copy: torch takes no memory that it may not write to
-        yield torch.from_numpy(np.array(held[rows])), rows.stop - rows.start
+        yield torch.from_numpy(np.array(array[rows])), rows.stop - rows.start
 
 
 class Copies:
@@ -67,23 +67,23 @@ class Copies:
         return raw, copied
 
 
-def _ahead(pixels: Path, held: Any, batch: int, copies: Any) -> Iterator[tuple[Tensor, int]]:
+def _ahead(pixels: Path, array: Any, batch: int, copies: Any) -> Iterator[tuple[Tensor, int]]:
     """A thread fills buffers while the network works on what was in the last ones."""
     ready: SimpleQueue[Any] = SimpleQueue()  # (buffer, images in it), (None, None) at the end, (None, what went wrong)
     free: SimpleQueue[Any] = SimpleQueue()  # (buffer, event of its last copy), (None, None) at the end
     for _ in range(BUFFERS):
-        free.put((copies.room(batch, *held.shape[1:]), None))
+        free.put((copies.room(batch, *array.shape[1:]), None))
 
     def read() -> None:
         try:
             with pixels.open("rb") as file, ThreadPoolExecutor(READERS) as pool:
-                for rows in blocks(len(held), batch):
+                for rows in blocks(len(array), batch):
                     buffer, copied = free.get()
                     if buffer is None:
                         return
                     if copied is not None:
                         copied.synchronize()
-                    _read(file.fileno(), held, rows, buffer, pool)
+                    _read(file.fileno(), array, rows, buffer, pool)
                     ready.put((buffer, rows.stop - rows.start))
             ready.put((None, None))
         except BaseException as error:  # goes on where it is waited for
@@ -106,11 +106,11 @@ def _ahead(pixels: Path, held: Any, batch: int, copies: Any) -> Iterator[tuple[T
         reader.join()
 
 
-def _read(file: int, held: Any, rows: slice, buffer: Tensor, pool: ThreadPoolExecutor) -> None:
+def _read(file: int, array: Any, rows: slice, buffer: Tensor, pool: ThreadPoolExecutor) -> None:
     """Rows of the array into the buffer. Reading is faster than touching a mapping page by page."""
-    width = int(np.prod(held.shape[1:]))
+    width = int(np.prod(array.shape[1:]))
     room = memoryview(buffer.numpy().reshape(-1))[: (rows.stop - rows.start) * width]  # type: ignore[arg-type]
-    start = held.offset + rows.start * width
+    start = array.offset + rows.start * width
 
     def part(piece: slice) -> None:
         at = piece.start

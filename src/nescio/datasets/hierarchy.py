@@ -70,7 +70,7 @@ def read(path: str | Path) -> Hierarchy:
 
 
 def names(path: str | Path) -> tuple[str, ...]:
-    """Names of classes from a text file, one a line: class 0 first. What follows a name on its line is left aside."""
+    """Names of classes from a text file, one per line: class 0 first. What follows a name on its line is left aside."""
     listed = tuple((line.split() or [""])[0] for line in _lines(path))
     if not listed:
         raise BadInput(f"{path} is empty: write the name of one class a line, class 0 first.")

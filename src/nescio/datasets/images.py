@@ -183,10 +183,10 @@ def _joined(parts: Sequence[Images]) -> Images:
     }
     shared = [name for name in first.groups if all(name in part.groups for part in parts)]
     groups = {name: np.concatenate([part.groups[name] for part in parts]) for name in shared}
-    if all(part.held is first.held for part in parts):  # training and validation images of one set
-        return Images(**columns, groups=groups, held=first.held, maps=first.maps)
+    if all(part.backing is first.backing for part in parts):  # training and validation images of one set
+        return Images(**columns, groups=groups, backing=first.backing, maps=first.maps)
     columns["rows"] = np.arange(len(columns["labels"]))
-    return Images(**columns, groups=groups, held=Joined(parts))
+    return Images(**columns, groups=groups, backing=Joined(parts))
 
 
 def _only(images: Images, labels: Iterable[int], dataset: Dataset) -> Images:

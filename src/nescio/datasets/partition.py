@@ -85,22 +85,26 @@ class Partition:
     def load(path: str | Path) -> Partition:
         """Reads what `save` wrote, and checks that its sides are what the rule makes of its tree."""
         try:
-            held = json.loads(Path(path).read_text("utf-8"))
+            content = json.loads(Path(path).read_text("utf-8"))
         except FileNotFoundError:
             raise BadInput(f"There is no partition {path}: make one with `nescio imagenot`.") from None
         except ValueError:
             raise BadInput(f"{path} is not JSON: a partition is a file that `nescio imagenot` wrote.") from None
-        if not isinstance(held, dict) or held.get("kind") != KIND:
+        if not isinstance(content, dict) or content.get("kind") != KIND:
             raise BadInput(f"{path} is not a partition: it is not a file that `nescio imagenot` wrote.")
-        if held.get("rule") != RULE:
-            raise BadInput(f"{path} was made by rule {held.get('rule')}, and this version of nescio knows rule {RULE}.")
+        if content.get("rule") != RULE:
+            raise BadInput(
+                f"{path} was made by rule {content.get('rule')}, and this version of nescio knows rule {RULE}."
+            )
         names = [entry.name for entry in fields(Partition)]
-        missing = [name for name in names if name not in held]
+        missing = [name for name in names if name not in content]
         if missing:
             raise BadInput(f"{path} has no {missing[0]}: make it again with `nescio imagenot`.")
-        values: Any = {name: tuple(held[name]) if isinstance(held[name], list) else held[name] for name in names}
+        values: Any = {
+            name: tuple(content[name]) if isinstance(content[name], list) else content[name] for name in names
+        }
         try:
-            found = Partition(**{**values, "linkage": np.asarray(held["linkage"], np.float64)})
+            found = Partition(**{**values, "linkage": np.asarray(content["linkage"], np.float64)})
             _check_tree(found.linkage)
             sides = _sides(found.linkage)
         except (ValueError, TypeError, IndexError):
@@ -141,7 +145,7 @@ def partition(means: Any, classes: Sequence[str] | None = None) -> Partition:
     means = means.astype(np.float64)
     bad = ~np.isfinite(means).all(1)
     if bad.any():
-        raise BadInput(f"The mean of class {int(np.argmax(bad))} is not finite: mend its features.")
+        raise BadInput(f"The mean of class {int(np.argmax(bad))} is not finite: correct its features.")
     names = tuple(map(str, range(len(means)))) if classes is None else tuple(map(str, classes))
     if len(names) != len(means):
         raise BadInput(
@@ -197,7 +201,7 @@ def class_means(features: Any, labels: Any, classes: int | None = None) -> Array
     """
     features, labels = np.asarray(features), np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
-        raise BadInput(f"labels has shape {labels.shape} of {labels.dtype}: it must be (n,), one class number a row.")
+        raise BadInput(f"labels has shape {labels.shape} of {labels.dtype}: it must be (n,), one class number per row.")
     if len(features) != len(labels):
         raise BadInput(
             f"features has {len(features)} rows, labels has {len(labels)}: they must describe the same rows."

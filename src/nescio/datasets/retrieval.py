@@ -186,7 +186,7 @@ def load_whole(spec: str, root: str | Path | None) -> Dataset:
 def in_size(spec: str, size: int, root: str | Path | None) -> str:
     """The name of a set with images of so many pixels, where they are files that can be resized."""
     dataset = load_whole(spec, root)
-    files_of = getattr(dataset.test.held, "encoded", dataset.test.held)
+    files_of = getattr(dataset.test.backing, "encoded", dataset.test.backing)
     return f"{spec}@{size}" if isinstance(files_of, Encoded) and dataset.size != size and "@" not in spec else spec
 
 

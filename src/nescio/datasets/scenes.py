@@ -419,5 +419,5 @@ def scenes(request: Request) -> Dataset:
 
 def _images(first: int, count: int, height: int) -> Images:
     made, rows = Rendered(first, count, height), np.arange(count)
-    held, maps = RenderedPixels(made, made.images), RenderedPixels(made, made.maps)
-    return Images(np.zeros(count, np.int64), first + rows, held, rows, maps=maps)
+    backing, maps = RenderedPixels(made, made.images), RenderedPixels(made, made.maps)
+    return Images(np.zeros(count, np.int64), first + rows, backing, rows, maps=maps)

@@ -74,7 +74,7 @@ def published_corruptions(
     """The changes ImageSet(data, change=…) that a folder of published files holds, after a look at its labels."""
     place = place_of(Request(None if root is None else Path(root), str(path)))
     test = load(data, root).test
-    labels, shape = _read(place / "labels.npy"), test.held.read(test.rows[:1]).shape[1:]
+    labels, shape = _read(place / "labels.npy"), test.backing.read(test.rows[:1]).shape[1:]
     if labels.shape != (len(SEVERITIES) * len(test),) or (labels.reshape(len(SEVERITIES), -1) != test.labels).any():
         raise BadInput(f"{place / 'labels.npy'} does not hold the labels of the test images of {data} five times.")
     changes = []

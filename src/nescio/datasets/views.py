@@ -1,6 +1,6 @@
 """Images to pixels, once for all models that look at them alike: a memory-mapped uint8 array in the store.
 
-store/pixels/<key>/pixels.npy   (n, size, size, channels), one row an image
+store/pixels/<key>/pixels.npy   (n, size, size, channels), one row per image
 """
 
 from __future__ import annotations
@@ -174,10 +174,10 @@ def _fill(part: Part, images: LoadedImages, view: View, say: Say) -> list[tuple[
 
 def _done(part: Part, draft: Path, n: int, view: View) -> NDArray[np.bool_]:
     """Which images a former process decoded."""
-    held = part.load_checkpoint()
-    if held is None or not draft.is_file() or draft.stat().st_size < n * view.bytes:
+    checkpoint = part.load_checkpoint()
+    if checkpoint is None or not draft.is_file() or draft.stat().st_size < n * view.bytes:
         return np.zeros(n, bool)
-    return np.array(held.tensors["done"], bool)
+    return np.array(checkpoint.tensors["done"], bool)
 
 
 def _save(part: Part, draft: Path, done: NDArray[np.bool_]) -> None:
@@ -243,10 +243,10 @@ def _pool(processes: bool, workers: int) -> Executor:
 
 def _decode_block(file: str, rows: NDArray[Any], sources: Sequence[Any], view: View) -> list[tuple[int, str]]:
     """Writes the pixels of these images to their rows; returns those that cannot be read, with the reason."""
-    held, bad = np.load(file, mmap_mode="r+"), []
+    pixels, bad = np.load(file, mmap_mode="r+"), []
     for row, source in zip(rows.tolist(), sources, strict=True):
         try:
-            held[row] = pixels_of(source, view)
+            pixels[row] = pixels_of(source, view)
         except BadInput as error:
             bad.append((row, str(error)))
     return bad

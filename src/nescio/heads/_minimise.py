@@ -162,7 +162,7 @@ class Memory:
     """
 
     def __init__(self, w: Any) -> None:
-        self.held = self.at = 0
+        self.kept = self.at = 0
         self.basis = like(w, len(w), 2 * MEMORY + 1, w.shape[1])  # s and y in turn, the gradient last
         self.scale = cast(like(w, len(w)), "float64") + 1
 
@@ -174,7 +174,7 @@ class Memory:
         basis, xp = self.basis[part], namespace(g)
         basis[:, -1] = g
         products = cast(basis @ basis.swapaxes(1, 2), "float64")
-        newest = [2 * ((self.at - 1 - i) % MEMORY) for i in range(self.held)]
+        newest = [2 * ((self.at - 1 - i) % MEMORY) for i in range(self.kept)]
         coefficients, steps = like(products, *products.shape[:2]), list[tuple[int, Any, Any]]()
         coefficients[:, -1] = -1
         for i in newest:
@@ -194,7 +194,7 @@ class Memory:
         self.basis[part, 2 * self.at], self.basis[part, 2 * self.at + 1] = s, y
 
     def turn(self) -> None:
-        self.at, self.held = (self.at + 1) % MEMORY, min(self.held + 1, MEMORY)
+        self.at, self.kept = (self.at + 1) % MEMORY, min(self.kept + 1, MEMORY)
 
 
 def _search(slope: Callable[[Any], Any], start: Any, a: Any) -> Any:

@@ -103,7 +103,7 @@ class Pairs:
 
     def __init__(self, rows: Rows, pairs: Any) -> None:
         self.rows, self.pairs, self.penalty = rows, pairs, rows.penalty
-        self.shelves = [Shelf(classes, held, pairs) for classes, held in _shelves(rows)]
+        self.shelves = [Shelf(classes, stacked, pairs) for classes, stacked in _shelves(rows)]
         # What the rows of the first and of the second class of a pair give; last comes a place for no head.
         self.sums, self.sides = (
             like(rows.values, 2, len(pairs) + 1),
@@ -195,10 +195,10 @@ def _shelves(rows: Rows) -> list[tuple[Any, Any]]:
         groups[-1].append(c)
     shelves = []
     for group in groups:
-        held = like(rows.values, len(group), len(own[group[0]]), len(rows.penalty))
+        stacked = like(rows.values, len(group), len(own[group[0]]), len(rows.penalty))
         for i, c in enumerate(group):
-            held[i, : len(own[c])] = own[c]
-        shelves.append((group, held))
+            stacked[i, : len(own[c])] = own[c]
+        shelves.append((group, stacked))
     return shelves
 
 

@@ -80,7 +80,7 @@ def probability_performance(wrong: Any) -> dict[str, Array]:
     With p the mean over the members, q = Σ p its sum over wrong classes and 1 − q what the right one gets:
     brier = −(q² + Σ p²), entropy = (1 − q)·log(1 − q) + Σ p·log p, and variance = −(Var q + Σ Var p), the trace of the
     members' covariance (equations 17–20), each averaged over the t tasks. Probabilities of the right class are not
-    asked for: 1 − p of a confident head has no digits left.
+    taken: 1 − p of a confident head has no digits left.
     """
     wrong = np.asarray(wrong, np.float64)
     p = wrong.mean(0)

@@ -130,7 +130,7 @@ class Regression:
         """(n, t) prediction less truth."""
         y = _numbers(truth)
         if y.shape[1] != len(self.weights):
-            raise BadInput(f"truth has {y.shape[1]} numbers a row, the heads were fitted to {len(self.weights)}.")
+            raise BadInput(f"truth has {y.shape[1]} numbers per row, the heads were fitted to {len(self.weights)}.")
         return np.asarray(_numpy(cast(x, "float64") @ self.weights.T + self.intercepts) - y)
 
 
@@ -175,7 +175,7 @@ def _known(truth: Any, classes: Array) -> Array:
 def _labels(truth: Any) -> Array:
     labels = _numpy(truth)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise BadInput(f"truth has shape {labels.shape} of {labels.dtype}; it must be (n,), one whole number a row.")
+        raise BadInput(f"truth has shape {labels.shape} of {labels.dtype}; it must be (n,), one whole number per row.")
     return labels
 
 

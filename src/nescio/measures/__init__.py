@@ -1,4 +1,4 @@
-"""Measures: Predictions in, one number a row out, ALWAYS higher = less sure."""
+"""Measures: Predictions in, one number per row out, ALWAYS higher = less sure."""
 
 from nescio.measures._density import ComponentChoice, choose_components, gaussian_mixture, gmm, mahalanobis, vmf_mixture
 from nescio.measures._native import native, norm

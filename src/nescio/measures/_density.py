@@ -446,9 +446,9 @@ def _gaussian_sums(model: GaussianDensity, rows: _Rows) -> tuple[tuple[Array, Ar
     scatters, likelihood = np.zeros((components, d, d)), 0.0
 
     def gather(k: int) -> None:
-        held = np.flatnonzero(belongs[:, k] > np.finfo(float).eps)  # most rows belong to one component entirely
-        weight = belongs[held, k]
-        away = x[held] - model.means[k]
+        owned = np.flatnonzero(belongs[:, k] > np.finfo(float).eps)  # most rows belong to one component entirely
+        weight = belongs[owned, k]
+        away = x[owned] - model.means[k]
         counts[k] += weight.sum()
         shifts[k] += weight @ away
         away *= np.sqrt(weight)[:, None]

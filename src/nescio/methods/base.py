@@ -75,7 +75,7 @@ class Setting:
             object.__setattr__(self, "shape", (self.shape, self.shape))
 
     def features(self) -> Any:
-        """A new backbone, images (b, ch, h, w) to features (b, num_features), spectrally normalised when asked."""
+        """A new backbone, images (b, ch, h, w) to features (b, num_features), with spectral norm where it is set."""
         network = backbones.build(self.backbone, self.channels, self.shape, dense=self.dense)
         return spectral_normalize(network, self.spectral) if self.spectral else network
 

@@ -20,7 +20,7 @@ SURE = 1 - 2.0**-10  # above this, 1 - p loses digits that the other probabiliti
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What probabilities say about labels, one number a row: every answer metric is a mean of these.
+    """What probabilities say about labels, one number per row: every answer metric is a mean of these.
 
     predicted   (n,)  first most probable class
     right       (n,)  predicted is the label
@@ -71,7 +71,7 @@ class Answers:
 
 
 def answers(probs: Any, labels: Any = None) -> Answers:
-    """Probabilities (n, c) against labels (n,), checked and reduced to one number a row; Answers pass through."""
+    """Probabilities (n, c) against labels (n,), checked and reduced to one number per row; Answers pass through."""
     if isinstance(probs, Answers):
         if labels is not None:
             raise BadInput("Prepared answers already hold their labels; leave labels out.")

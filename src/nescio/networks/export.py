@@ -118,6 +118,8 @@ class Abstaining(nn.Module):
         self.threshold = _not_below(rule.threshold)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        # An ONNX file declares what it takes; torch.export's would take floats as well.
+        torch.ops.aten._assert_tensor_metadata.default(images, dtype=torch.uint8)
         # Images are often held as (n, h, w, ch) and turned; a traced network knows one order in memory only.
         images = images.clone(memory_format=torch.contiguous_format)
         output = self.network(torch.addcmul(self.shift, images, self.scale))  # type: ignore[arg-type]
@@ -434,7 +436,10 @@ def exportable(
     """
     stored = dump_named(name, store) if name.startswith(ZOO) else None
     wanted = with_weights(network(stored.model if stored else name, store, root), weights)
-    wanted = replace(wanted, image_padding=image_padding)
+    looked = stored.looked if stored else {}
+    if image_padding and looked.get("padding") == "map":
+        raise BadInput(f"The predictions of {name} were made without --image-padding: omit it.")
+    wanted = replace(wanted, image_padding=image_padding or looked.get("padding") == "image")
     if stored and wanted.trial is None and wanted.checksum != stored.weights:
         raise BadInput(
             f"The weights of {stored.model} in {wanted.file} are not those that the predictions in {store.root} were "
@@ -457,12 +462,18 @@ def exportable(
     else:
         module, wanted = build_classifier(wanted)
         module = module if order is None else Divided(module, wanted.classes)
-    about = {"model": wanted.name, "weights": wanted.file.name if wanted.file else WEIGHTS, "view": asdict(wanted.view)}
+    about = {"model": wanted.name, "weights": wanted.file.name if wanted.file else WEIGHTS, **_looks(wanted)}
     if names is not None:
         about["names"] = list(names)
     digest = wanted.checksum or wanted.arch
     seen = wanted.mean, wanted.std, wanted.view.size, wanted.classes
     return ExportableNetwork(module.eval(), *seen, digest, about, order)
+
+
+def _looks(wanted: Network) -> dict[str, Any]:
+    """How it looks at images, as plain values: what a promise was made for."""
+    view = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(wanted.view).items()}
+    return {"view": view, **{key: value for key, value in wanted.identity.items() if key == "padding"}}
 
 
 def _mapped_names(wanted: Network) -> Sequence[str] | None:
@@ -480,6 +491,7 @@ class Promise:
     weights: str | None = None  # their digest
     classes: int | None = None
     terms: Mapping[str, Any] = field(default_factory=dict)  # risk, delta, bound, coverage …
+    looked: Mapping[str, Any] = field(default_factory=dict)  # the view, and the padding, of its predictions
 
     def check(self, classifier: ExportableNetwork) -> None:
         """Raises BadInput for a network that the promise was not made for."""
@@ -495,6 +507,12 @@ class Promise:
             raise BadInput(f"The promise is not for {model} with these weights: it was made for {other}; {own}.")
         if self.weights is None and self.model is not None and not _same_model(self.model, model):
             raise BadInput(f"The promise was made for the model {self.model}, and {model} is exported: {own}.")
+        for key, value in self.looked.items():
+            now = classifier.about.get(key)
+            if isinstance(value, dict) and isinstance(now, dict):
+                value = {**now, **value}  # of a view, the fields that the promise names
+            if now != value:
+                raise BadInput(f"The promise was made with another {key} of the images than {model} has here: {own}.")
 
 
 def _same_model(promised: str, exported: str) -> bool:
@@ -516,9 +534,13 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
     if not file.is_file():
         raise BadInput(f"The threshold is {str(file)!r}: neither a number nor a file of `nescio threshold --json`.")
     try:
-        held = json.loads(file.read_text("utf-8"))
-        rule = {key: held[key] for key in ("threshold", "temperature", "measure")}
-    except (ValueError, KeyError, TypeError):
+        content = json.loads(file.read_text("utf-8"))
+        rule = {key: content[key] for key in ("threshold", "temperature", "measure")}
+        numbers = [rule["temperature"], 0 if rule["threshold"] is None else rule["threshold"]]
+        words = [content.get(key, "") or "" for key in ("model", "weights")]
+        if not (all(isinstance(x, (int, float)) for x in numbers) and all(isinstance(word, str) for word in words)):
+            raise TypeError("not the types that are written")
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise BadInput(f"{file} is not what `nescio threshold --json` writes.") from None
     if rule["threshold"] is None:
         raise BadInput(f"{file} says that its risk is not attainable: there is no threshold to export.")
@@ -526,5 +548,6 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
         if other is not None and other != rule[key]:
             raise BadInput(f"{file} has the {key} {rule[key]}, and {other} is given: its promise holds for its own.")
     kept = ("model", "weights", "predictions", "risk", "delta", "bound", "coverage", "method", "n")
-    terms = {key: held[key] for key in kept if held.get(key) is not None}
-    return Rule(**rule), Promise(held.get("model"), held.get("weights"), held.get("classes"), terms)
+    terms = {key: content[key] for key in kept if content.get(key) is not None}
+    looked = {key: content[key] for key in ("view", "padding") if key in content}
+    return Rule(**rule), Promise(content.get("model"), content.get("weights"), content.get("classes"), terms, looked)

@@ -63,7 +63,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "eva02": ("EVA-02", r"eva02"),
 }
 ALWAYS_DISTILLED = ("cait", "levit")  # there are no others of these
-TAUGHT = re.compile(r"distilled|[._]dist(?=[_.]|$)")
+DISTILLED_NAME = re.compile(r"distilled|[._]dist(?=[_.]|$)")
 # Where a model comes from, not what it is. `gluon_resnet50_v1d` is a ResNet.
 ORIGINS = ("hf_hub:", "hf-hub:", "timm/", "torchvision:", "tf_", "tv_", "gluon_", "jx_")
 
@@ -76,9 +76,9 @@ def family(name: str) -> str:
     bare = _bare(name)
     for known, (_, begins) in FAMILIES.items():
         if re.match(begins, bare):
-            learnt = TAUGHT.search(bare) or known in ALWAYS_DISTILLED
+            learnt = DISTILLED_NAME.search(bare) or known in ALWAYS_DISTILLED
             return known + (DISTILLED if learnt else "")
-    return _unknown(bare) + (DISTILLED if TAUGHT.search(bare) else "")
+    return _unknown(bare) + (DISTILLED if DISTILLED_NAME.search(bare) else "")
 
 
 def architecture(name: str) -> str:

@@ -314,8 +314,8 @@ def trained(trial: Trial, root: str | Path | None = None) -> Network:
 
 def _crop(data: datasets.Dataset) -> float:
     """Of a large image, the part that training looked at."""
-    held = data.train.held
-    encoded = held.encoded if isinstance(held, Pixels) else held
+    backing = data.train.backing
+    encoded = backing.encoded if isinstance(backing, Pixels) else backing
     return 1.0 if encoded is None else float(encoded.crop)
 
 

@@ -36,8 +36,8 @@ def device_search(device: torch.device) -> Search:
         if not sent or sent[0][0] is not gallery:
             sent[:] = [(gallery, torch.as_tensor(gallery).to(device))]
         known = sent[0][1]
-        asked = known if queries is gallery else torch.as_tensor(queries).to(device)
-        return nearest_rows(known, asked, cuts[-1]).cpu().numpy()
+        wanted = known if queries is gallery else torch.as_tensor(queries).to(device)
+        return nearest_rows(known, wanted, cuts[-1]).cpu().numpy()
 
     return search
 
@@ -50,23 +50,23 @@ def nearest_rows(gallery: Tensor, queries: Tensor, k: int = 1) -> Tensor:
     if not k < len(gallery) < 1 << BITS:
         raise BadInput(f"The gallery has {len(gallery)} rows, and k is {k}: more than k, and fewer than 2²⁰.")
     length = _lengths(gallery)
-    asked_length = length if queries is gallery else _lengths(queries)
+    query_length = length if queries is gallery else _lengths(queries)
     known = gallery / length.to(gallery)
-    asked = known if queries is gallery else queries / asked_length.to(queries)
+    directions = known if queries is gallery else queries / query_length.to(queries)
     count = min(k + SPARE[k > 1], len(gallery) - 1)
     near = torch.empty(len(queries), k, dtype=torch.int64, device=gallery.device)
     sure = torch.empty(len(queries), dtype=torch.bool, device=gallery.device)
     with _tf32():
         for part in blocks(len(queries), ROWS):
-            at, least = _candidates(asked[part] @ known.T, part.start, count)
+            at, least = _candidates(directions[part] @ known.T, part.start, count)
             for few in blocks(len(at), FEW):
                 rows = slice(part.start + few.start, part.start + few.stop)
                 dot = (queries[rows, None].double() * gallery[at[few]]).sum(2)
-                cosine = dot / length[at[few], 0] / asked_length[rows]
+                cosine = dot / length[at[few], 0] / query_length[rows]
                 near[rows], last = _first(cosine, at[few], k)
                 sure[rows] = least[few] + MARGIN < last
     for unsure in (~sure).nonzero()[:, 0].split(FEW):
-        exact = queries[unsure] / asked_length[unsure]
+        exact = queries[unsure] / query_length[unsure]
         cosine = torch.cat([exact @ (gallery[part] / length[part]).T for part in blocks(len(gallery), ROWS)], 1)
         cosine[torch.arange(len(unsure), device=unsure.device), unsure] = -1.5  # below every cosine
         near[unsure] = _first(cosine, torch.arange(len(gallery), device=unsure.device).expand(len(unsure), -1), k)[0]

@@ -243,12 +243,12 @@ def _safe_tensor(path: Path, key: str, tensor: _Tensor, begin: int, size: int) -
 def write_safetensors(flat: Mapping[str, Array], file: IO[bytes]) -> None:
     """Writes to a file that can be read again: the checksum is put into the header at the end."""
     texts = {key: json.dumps(flat[key].tolist()) for key in TEXTS if key in flat}
-    held = {key: array for key, array in flat.items() if key not in TEXTS}
-    for key, array in held.items():
+    arrays = {key: array for key, array in flat.items() if key not in TEXTS}
+    for key, array in arrays.items():
         if array.dtype.str not in SAFE_NAMES:
             raise BadInput(f"{key} holds text, which .safetensors cannot hold: save a folder, .npz, .parquet or .csv.")
     # Wide types first, so that every tensor is aligned.
-    tensors = sorted(held.items(), key=lambda item: -item[1].dtype.itemsize)
+    tensors = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
     header: dict[str, Any] = {"__metadata__": {CHECKSUM: UNKNOWN, "format": FORMAT, **texts}}
     end = 0
     for key, array in tensors:

@@ -59,6 +59,15 @@ class ModelDump:
         parents = self.store.recipe(STAGE, self.key)["parents"]
         return str(parents[0]) if parents else None
 
+    @property
+    def looked(self) -> dict[str, Any]:
+        """How the model looked at the images: its view, and its padding where there are two; nothing of own files."""
+        recipe = {} if self.store is None else self.store.recipe(STAGE, self.key)["recipe"]
+        view = dict(recipe.get("images", {}).get("view") or {})
+        view.pop("kind", None)
+        padding = {"padding": recipe["padding"]} if "padding" in recipe else {}
+        return ({"view": view} if view else {}) | padding
+
     def number(self, fact: str) -> float | None:
         """A fact as a number; of the shape of an image (channels, height, width) its side."""
         value = self.facts.get(fact)

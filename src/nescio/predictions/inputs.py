@@ -67,7 +67,7 @@ def shares(name: str, value: Any) -> Array:
     """Numbers from 0 to 1, (n,)."""
     array = floats(name, value)
     if array.ndim != 1:
-        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one number a row.")
+        raise BadInput(f"{name} has shape {array.shape}: it must be (n,), one number per row.")
     bad = ~((array >= 0) & (array <= 1))
     if bad.any():
         row = int(np.argmax(bad))

@@ -90,8 +90,8 @@ class Names:
         """Refuses a map that names what the file does not hold."""
         missing = next((name for name in self.field_of if name not in self.found), None)
         if missing is not None:
-            held = ", ".join(map(shown, list(there)[:20])) or "nothing"
-            raise BadInput(f"there is no {missing!r} to read {self.field_of[missing]} from: the file holds {held}.")
+            fields = ", ".join(map(shown, list(there)[:20])) or "nothing"
+            raise BadInput(f"there is no {missing!r} to read {self.field_of[missing]} from: the file holds {fields}.")
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class RowParts:
 
 
 def joined(parts: Sequence[Predictions], names: Sequence[str] = ()) -> Predictions:
-    """The rows of several dumps as one. Fields of many numbers a row stay where they are until they are read.
+    """The rows of several dumps as one. Fields of many numbers per row stay where they are until they are read.
 
     names  of the dumps, for sentences about them
     """

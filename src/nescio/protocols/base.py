@@ -52,12 +52,14 @@ class Protocol:
     doc: str  # help text with examples
     reports: str  # module with `story(study)` and `first_look(study)`; importing it registers its named reports
     upgrade: Callable[[list[Row]], list[Row]] | None = None  # rows of older versions in today's columns
+    upgrade_plan: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # … and their plans in today's fields
     workers: int | None = None  # processes unless --workers says; None: one per core, one on a GPU
 
     def story(self, study: Study) -> Story:
-        """What the page of a study tells."""
+        """What the page of a study tells, and the commands that run its plans again."""
         story: Story = self._module.story(study)
-        return story
+        commands = [self.command(plan) for plan in study.parts or [study.plan] if plan]
+        return replace(story, footer=[*story.footer, *(f"Made by `{words}`" for words in commands if words)])
 
     def first_look(self, study: Study) -> Sequence[Table]:
         """The tables for the terminal."""
@@ -66,8 +68,9 @@ class Protocol:
 
     def command(self, plan: Mapping[str, Any]) -> str:
         """The command that runs a plan again; none for a plan that another version of nescio wrote."""
+        fields = self.upgrade_plan(dict(plan)) if self.upgrade_plan else plan
         try:
-            return command_of(instance_of(self.plan, plan), ("nescio", "run", self.name), self.presets)
+            return command_of(instance_of(self.plan, fields), ("nescio", "run", self.name), self.presets)
         except BadInput:
             return ""
 
@@ -105,6 +108,7 @@ def protocol(
     presets: Mapping[str, Any] | None = None,
     reports: str | None = None,
     upgrade: Callable[[list[Row]], list[Row]] | None = None,
+    upgrade_plan: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     workers: int | None = None,
 ) -> Callable[[Run], Run]:
     """Registers a function of (plan, work) as a protocol; its docstring is the help, its module has the reports."""
@@ -115,7 +119,10 @@ def protocol(
         if not has_tag(plan):
             tag(f"plan:{name}")(plan)
         module = reports or run.__module__
-        registry.add(name, Protocol(name, version, plan, run, presets or {}, sentence, doc, module, upgrade, workers))
+        registry.add(
+            name,
+            Protocol(name, version, plan, run, presets or {}, sentence, doc, module, upgrade, upgrade_plan, workers),
+        )
         return run
 
     return register

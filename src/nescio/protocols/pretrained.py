@@ -10,7 +10,6 @@ from typing import Any
 from nescio.analysis.choosing import front
 from nescio.networks import families, regimes
 from nescio.predictions.entries import OWN, ModelDump
-from nescio.protocols.base import registry
 from nescio.report.blocks import Block, Figure, Fold, SectionParts, Story, figures_of, fold_tables
 from nescio.report.charts import OTHERS, cloud_figure
 from nescio.report.frame import Frame
@@ -253,7 +252,7 @@ def page(
     parts[0] = link, title, [scores(frame, TOP), *first]
     parts.append(("All models", "All models", [Fold("Every model", [every])] if len(every.lines) > TOP else []))
     title = question[:1].upper() + question[1:] if unnamed(study) else f"{study.data}: {question}"
-    return story_of(study, title, lead, parts, command=registry[study.protocol].command)
+    return story_of(study, title, lead, parts)
 
 
 def _blocks(study: Study, names: Sequence[str]) -> list[Block]:

@@ -20,6 +20,7 @@ def fixed_option(default: tuple[str, ...] = ()) -> Any:
         style="words",
         metavar="METHOD.FIELD=VALUE,…",
         unset="none",
+        introduced=(),
     )
 
 

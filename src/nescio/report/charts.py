@@ -404,7 +404,7 @@ def corp_figure(curves: Mapping[str, Mapping[str, Sequence[float]]]) -> Any:
     diagonal = _data([{"confidence": 0, "calibrated": 0}, {"confidence": 1, "calibrated": 1}])
     low = _share_axis("y", "low", "how often it is right")
     bands = [
-        _data([row for row in rows if row["stage"] == stage])
+        base.transform_filter(alt.FieldEqualPredicate(field="stage", equal=stage))
         .mark_area(opacity=0.12, color=shade)
         .encode(x, low, alt.Y2("high:Q"))
         for stage, shade in zip(stages, colours, strict=False)

@@ -173,10 +173,10 @@ def card_blocks(rows: Iterable[Row], doubt: str | None = None) -> list[Block]:
         f"temperature scaling with temperature {value:.4g}"
         for value in frame.where(metric="temperature").values("value")
     ]
-    asked: dict[str, list[Row]] = {question: [] for question in SECTIONS}
+    by_question: dict[str, list[Row]] = {question: [] for question in SECTIONS}
     for row in frame.without(metric="temperature"):
-        asked[question_of(row, own)].append(row)
-    return [block for question, rows in asked.items() for block in _question(question, Frame(rows), own, fitted)]
+        by_question[question_of(row, own)].append(row)
+    return [block for question, rows in by_question.items() for block in _question(question, Frame(rows), own, fitted)]
 
 
 def _question(question: str, rows: Frame, own: frozenset[Any], fitted: Sequence[str]) -> list[Block]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from nescio.rows import Row, from_parquet, to_parquet
 from nescio.work.launchers import Failure
 
 ROWS, PLAN, PICTURES = "rows.parquet", "plan.json", "pictures.json"
-Command = Callable[[dict[str, Any]], str]  # plan → the command that runs it again
 
 
 @dataclass(kw_only=True)
@@ -150,14 +149,11 @@ def story_of(
     lead: Sequence[str],
     sections: Iterable[SectionParts],
     *,
-    command: Command | None = None,
     gaps: Sequence[tuple[str, str]] | None = None,
-    footer: Sequence[str] = (),
 ) -> Story:
     """A protocol's story: its sections, then what failed, what could not be said, and how it was made.
 
     sections  (link, title, what reports returned, words); empty blocks and sections are left out
-    command   makes the command of a plan ("" where it cannot)
     gaps      (what, reason) of missing rows (default: all reasons of the study)
     """
     failures = [(failure.name, failure.reason) for failure in study.failures]
@@ -167,18 +163,16 @@ def story_of(
     if gaps or notes:
         made.append(Section("Gaps", "What could not be said", [Terms(gaps)] if gaps else [], notes))
     words = [f"{plural(len(failures), 'piece')} of work failed: see below."] if failures else []
-    return Story(title, [*lead, *words], made, [*_made_by(study, command), *footer])
+    return Story(title, [*lead, *words], made, [_made_by(study)])
 
 
-def _made_by(study: Study, command: Command | None) -> list[str]:
+def _made_by(study: Study) -> str:
     """By what the rows and the page were made."""
     from nescio import __version__
 
     by = " and ".join(f"{name} {study.packages[name]}" for name in ("nescio", "torch") if name in study.packages)
     about = f"Protocol {study.protocol}, version {study.version}. Page by nescio {__version__}."
-    plans = [plan for plan in study.parts or [study.plan] if plan]
-    made = [f"Made by `{words}`" for plan in plans if command and (words := command(plan))]
-    return [f"{about}{f' Rows made with {by}.' if by else ''}", *made]
+    return f"{about}{f' Rows made with {by}.' if by else ''}"
 
 
 def print_story(study: Study, story: Story, first_look: Sequence[Table]) -> None:

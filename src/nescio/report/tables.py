@@ -211,7 +211,7 @@ def table(
     names = [column.name for column in columns]
     places = _places(frame, names, shown)
     by_head = heads == "metric" or not isinstance(heads, str)
-    cells = _compared(places, by_head, within, _Look(form, mark, ranked, around))
+    cells = _compared(places, by_head, within, _Marking(form, mark, ranked, around))
     varying = Frame(row for row in frame if ranked(row))
     kept = [c for at, c in enumerate(columns) if at == 0 or c.keep or len(varying.values(c.name)) > 1]
     used = [head for head in shown if any((key, head.title) in cells for key in places)]
@@ -237,7 +237,7 @@ Place = dict[str, tuple[Head, Row]]  # title of a head → the row that stands t
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Marking:
     """How cells are written and marked."""
 
     form: Writer | None
@@ -271,7 +271,7 @@ def _places(frame: Frame, names: Sequence[str], heads: Iterable[Head]) -> dict[t
 
 
 def _compared(
-    places: Mapping[tuple[Any, ...], Place], by_head: bool, within: Sequence[str], look: _Look
+    places: Mapping[tuple[Any, ...], Place], by_head: bool, within: Sequence[str], marking: _Marking
 ) -> dict[tuple[tuple[Any, ...], str], Cell]:
     """The cells, in groups that share their decimals and have one best."""
     groups: dict[Any, list[tuple[tuple[Any, ...], Head, Row]]] = {}
@@ -282,26 +282,26 @@ def _compared(
     return {
         (key, head.title): cell
         for members in groups.values()
-        for (key, head, _), cell in zip(members, _cells([member[1:] for member in members], look), strict=True)
+        for (key, head, _), cell in zip(members, _cells([member[1:] for member in members], marking), strict=True)
     }
 
 
-def _cells(members: Sequence[tuple[Head, Row]], look: _Look) -> list[Cell]:
+def _cells(members: Sequence[tuple[Head, Row]], marking: _Marking) -> list[Cell]:
     """The cells of rows that are compared with each other."""
     first, row = members[0]
     if isinstance(row[first.of], str):
         return [Cell(text=row[head.of], best=bool(row.get("best"))) for head, row in members]
-    write = first.form or look.form or fitting(row[head.of] for head, row in members)
+    write = first.form or marking.form or fitting(row[head.of] for head, row in members)
     arrow = {"↑": "higher", "↓": "lower"}.get(first.title[-1:], "neither")
     direction = first.better or (better(row["metric"]) if row.get("metric") else arrow)
-    best = _best([row[head.of] for head, row in members if look.ranked(row)], write, direction)
+    best = _best([row[head.of] for head, row in members if marking.ranked(row)], write, direction)
     made = []
     for head, row in members:
-        cell = _cell(row, head, write, look.around)
-        if look.mark == "change":
+        cell = _cell(row, head, write, marking.around)
+        if marking.mark == "change":
             made.append(replace(cell, best=_improves(cell, direction)))
-        elif look.mark == "best" and "best" not in row:
-            made.append(replace(cell, best=cell.head == best and look.ranked(row)))
+        elif marking.mark == "best" and "best" not in row:
+            made.append(replace(cell, best=cell.head == best and marking.ranked(row)))
         else:
             made.append(cell)
     return made

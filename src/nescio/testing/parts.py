@@ -300,7 +300,7 @@ def shape_and_order(part: Measure) -> None:
     world = _model()
     rows = np.random.default_rng(1).permutation(len(world))
     u, v = f(world), f(world.take(rows))
-    promise(u.shape == (len(world),) and bool(np.isfinite(u).all()), f"{name} is not one finite number a row.")
+    promise(u.shape == (len(world),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
     promise(_same(u[rows], v), f"{name} depends on the order of the rows.")
 
 
@@ -332,7 +332,7 @@ def saturated(part: Measure) -> None:
 def sign(part: Measure) -> None:
     """higher = less sure: blurred answers get higher values than sharp ones."""
     name, f, needs = part.name, _with_example(part), part.needs
-    if "logits" in needs and "draws" not in name:
+    if "logits" in needs:
         sharp, blurred = _model(scale=9.0), _model(scale=0.5)
         promise(f(blurred).mean() > f(sharp).mean(), f"{name} is lower where the model is less sure.")
     if needs == ("embeddings",):
@@ -367,7 +367,7 @@ def far_noise(part: Measure) -> None:
         far = test.replace(embeddings=noise)
     of = fit(train)
     u = of(test)
-    promise(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number a row.")
+    promise(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
     promise(of(far).min() > np.median(u), f"{name} does not rise away from its reference.")
     rows = np.random.default_rng(1).permutation(len(test))
     promise(np.allclose(u[rows], of(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
@@ -379,7 +379,7 @@ def tells_mistakes(part: Measure) -> None:
     test = _network(1)
     of = fit(_network(0))
     u, wrong = of(test), summary(test).answers().wrong
-    promise(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number a row.")
+    promise(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
     promise(u[wrong].mean() > u[~wrong].mean(), f"{name} does not tell wrong answers from right ones.")
     rows = np.random.default_rng(1).permutation(len(test))
     promise(np.allclose(u[rows], of(test.take(rows)), rtol=1e-9), f"{name} depends on the order of the rows.")
@@ -406,7 +406,7 @@ def lonely_noise(part: Measure) -> None:
     views = [Predictions(embeddings=embeddings + rng.normal(size=(120, 6)) / 2) for _ in range(3)]
     given = {"views": views} if "views" in signature(part.function).parameters else {}
     u = f(dump, **given)
-    promise(u.shape == (120,) and bool(np.isfinite(u).all()), f"{name} is not one finite number a row.")
+    promise(u.shape == (120,) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
     promise(u[noise].mean() > u[~noise].mean(), f"{name} is surer of noise than of rows among their kind.")
     rows = rng.permutation(120)
     given = {role: [view.take(rows) for view in dumps] for role, dumps in given.items()}

@@ -549,7 +549,7 @@ def parsed(*words):
 def test_the_command_of_a_page_parses_to_its_plan():
     uneven = replace(PLAN, members=5, members_of=(("moco", 3),))
     for plan in (PLAN, uneven, *PRESETS.values()):
-        words = reports.command(asdict(plan)).split()
+        words = base.registry["reliability"].command(asdict(plan)).split()
         assert words[:3] == ["nescio", "run", "reliability"]
         assert parsed(*words[3:]) == plan
 
@@ -557,7 +557,7 @@ def test_the_command_of_a_page_parses_to_its_plan():
 def test_the_command_of_an_older_plan_parses_to_what_it_meant():
     older = asdict(PLAN) | {"settings": [["a", "a"], ["b", "a"], ["b", "c"]], "others": [["moco", 2]]}
     older = {name: value for name, value in older.items() if name not in ("data", "targets", "members_of")}
-    plan = parsed(*reports.command(older).split()[3:])
+    plan = parsed(*base.registry["reliability"].command(older).split()[3:])
     assert plan.sources == {"a": ["a"], "b": ["a", "c"]} and plan.members_of == (("moco", 2),)
 
 

@@ -244,7 +244,7 @@ def test_what_has_no_room_is_computed_again(monkeypatch, context, study):
     monkeypatch.setattr(predict, "ROOM", 0)
     first = [x for x, _ in predict.inputs(network, shown, context.store, here, 200)]
     assert predict._kept == {}
-    monkeypatch.setattr(predict, "ROOM", shown.images.held.read(shown.images.rows).nbytes)
+    monkeypatch.setattr(predict, "ROOM", shown.images.backing.read(shown.images.rows).nbytes)
     again = [x for x, _ in predict.inputs(network, shown, context.store, here, 100)]
     assert len(predict._kept) == 1
     kept = [x for x, _ in predict.inputs(network, shown, context.store, here, 300)]

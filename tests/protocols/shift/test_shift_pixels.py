@@ -303,7 +303,7 @@ def test_pictures_show_image_labels_answers_and_uncertainty(study, plan, context
     labels, _ = picture(condition="clean", image=1, shows="labels")
     assert np.array_equal(labels, table[clean.images.label_maps()[0]]) and (labels[0, 0] == 0).all()  # void
     image, _ = picture(condition="clean", image=2, shows="image")
-    assert np.array_equal(image, clean.images.held.read(clean.images.rows)[1])
+    assert np.array_equal(image, clean.images.backing.read(clean.images.rows)[1])
     dull, _ = picture(condition="contrast", image=2, shows="image")
     assert dull.std() < image.std()
     facts = {"condition": "clean", "method": "erm", "members": 2}

@@ -317,7 +317,7 @@ def test_where_trials_failed_no_group_stands_twice(study):
     notes = []
     groups = chosen(rows, alive, notes)
     assert len(groups) == 4 and all(len(g.trials) == 1 for g in groups)
-    assert any("the best 2 were asked for and 1 can be compared" in note for note in notes)
+    assert any("of the best 2 only 1 can be compared" in note for note in notes)
 
 
 # ---- calibration

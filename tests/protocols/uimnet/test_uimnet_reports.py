@@ -18,7 +18,7 @@ import pytest
 from test_pages import HARMLESS, NASTY, Reader, browse, chart, console, figures_of
 
 from nescio.cli import main
-from nescio.protocols.base import registry
+from nescio.protocols.base import registry, story_of
 from nescio.protocols.uimnet import Plan, reports
 from nescio.report.blocks import tables_of
 from nescio.report.frame import Frame
@@ -95,7 +95,7 @@ def study_of(rows: list[Row] | None = None, **changes: Any) -> Study:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study = study_of()
-    return write_story(study, reports.story(study), tmp_path_factory.mktemp("study") / "report").parent
+    return write_story(study, story_of(study), tmp_path_factory.mktemp("study") / "report").parent
 
 
 def line(table: Table, *labels: str) -> dict[str, Cell]:
@@ -246,7 +246,7 @@ def test_the_folder_holds_everything_and_gives_the_study_back(folder: Path, tmp_
     again = read_study(folder / "rows.parquet")
     assert again.rows == study_of().rows and again.failures == study_of().failures
     assert again.plan["methods"] == list(METHODS) and again.plan["trials"] == 3
-    write_story(again, reports.story(again), tmp_path)
+    write_story(again, story_of(again), tmp_path)
     for name in names:
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes(), name
 
@@ -276,7 +276,7 @@ def test_studies_of_one_protocol_are_joined(tmp_path: Path, capsys: pytest.Captu
     halves = [[each for each in rows_of() if each["method"] in methods] for methods in (METHODS[:2], METHODS[1:])]
     one, two = study_of(halves[0]), study_of(halves[1], trials=7)
     for name, study in (("one", one), ("two", two)):
-        write_story(study, reports.story(study), tmp_path / name)
+        write_story(study, story_of(study), tmp_path / name)
     sources = [str(tmp_path / name / "rows.parquet") for name in ("one", "two")]
     assert main(["report", *sources, "--to", str(tmp_path / "both")]) == 0
     both = read_study(tmp_path / "both")
@@ -414,7 +414,7 @@ def test_thirty_methods_and_names_that_look_like_markup(tmp_path: Path) -> None:
     methods = (NASTY, *(f"method-{number}" for number in range(29)))
     rows = rows_of(methods, tuple(f"measure {number}" for number in range(9)), ("small", "large"))
     study = Study(protocol="uimnet", version=1, rows=rows, failures=[Failure(NASTY, NASTY)], notes=[NASTY])
-    path = write_story(study, reports.story(study), tmp_path)
+    path = write_story(study, story_of(study), tmp_path)
     assert path.stat().st_size < 5_000_000
     dom, log = browse(path, "--dump-dom", folder=tmp_path)
     assert console(log) == [] and "<title>broken</title>" not in dom

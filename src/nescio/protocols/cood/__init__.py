@@ -79,14 +79,18 @@ class Plan(Checked):
         ("largest", "entropy", MC_DROPOUT), "of uncertainty, comma-separated", group="grading"
     )
     limit: int | None = option(
-        None, "a random part of so many rows of every file", metavar="N", unset="all", group="grading"
+        None, "a random part of so many rows of every file", metavar="N", unset="all", group="grading", introduced=None
     )
     seed: int = option(0, "of the division into estimation and test, and of --limit", group="grading")
     hierarchy: str | None = option(
         None, "is-a file: out-classes above or below an in-class are left out", metavar="FILE", group=OVERLAP
     )
     in_names: str | None = option(
-        None, "names of the in-classes, one a line, class 0 first", metavar="FILE", unset="the dataset's", group=OVERLAP
+        None,
+        "names of the in-classes, one per line, class 0 first",
+        metavar="FILE",
+        unset="the dataset's",
+        group=OVERLAP,
     )
     out_names: str | None = option(
         None, "names of the out-classes", metavar="FILE", unset="the dataset's", group=OVERLAP

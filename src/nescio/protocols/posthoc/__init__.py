@@ -42,7 +42,7 @@ class Plan(Checked):
     )
     fitted: int | None = option(None, "training images that scores are fitted on, at most", unset="all")
     limit: int = option(10_000, "a random part of so many images of the test set and of each other set", metavar="N")
-    seed: int = option(0, "of --limit")
+    seed: int = option(0, "of --limit", introduced=0)
     transformer_rate: float = option(1e-3, "learning rate of transformers, which AdamW trains", group="transformers")
     transformer_decay: float = option(0.05, "weight decay of transformers", group="transformers")
     transformer_epochs: int = option(20, "epochs of transformers", group="transformers")

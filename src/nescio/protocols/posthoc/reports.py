@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import fmean
 
 from nescio.networks.families import architecture
-from nescio.protocols.base import registry
 from nescio.protocols.posthoc import AMONG_BEST, MISTAKES, QUESTIONS, TRANSFORMERS
 from nescio.report.blocks import Choice, Figure, Made, Prose, SectionParts, Story
 from nescio.report.charts import heat_figure
@@ -80,9 +79,9 @@ def best_scores(frame: Frame) -> Table:
     for (network, question), own in areas(frame).items():
         best, plain = next(iter(own.values())), own[BASELINE]
         case = {"network": network, "question": question, "score": best["measure"], "auroc": best["value"]}
-        told = {None: None, True: "yes", False: "no"}[plain["best"]]
-        alike = sum(row["best"] for row in own.values()) if told else None
-        rows.append(case | {"alike": alike, "scores": len(own), "plain": plain["value"], "verdict": told})
+        verdict = {None: None, True: "yes", False: "no"}[plain["best"]]
+        alike = sum(row["best"] for row in own.values()) if verdict else None
+        rows.append(case | {"alike": alike, "scores": len(own), "plain": plain["value"], "verdict": verdict})
     heads = [
         Head("best", "score"),
         Head("AUROC", "auroc", form=AREA),
@@ -237,7 +236,7 @@ def story(study: Study) -> Story:
         ("Networks", "The networks", [networks(frame)]),
     ]
     title = f"{study.data}: which score of saved outputs should one use?"
-    return story_of(study, title, _lead(frame), sections, command=registry["posthoc"].command)
+    return story_of(study, title, _lead(frame), sections)
 
 
 def _lead(frame: Frame) -> list[str]:
@@ -247,14 +246,14 @@ def _lead(frame: Frame) -> list[str]:
     lead = [f"{plural(count, 'network')}, {len(scores(frame).values('measure'))} scores."]
     for question in QUESTIONS:
         own = [rows for (_, of), rows in cases.items() if of == question]
-        told = [rows[BASELINE]["best"] for rows in own if rows[BASELINE]["best"] is not None]
-        if not told:
+        baselines = [rows[BASELINE]["best"] for rows in own if rows[BASELINE]["best"] is not None]
+        if not baselines:
             continue
         means = {name: fmean(of[name]["value"] for of in own) for name in own[0] if all(name in of for of in own)}
         best = max(means, key=lambda name: means[name])
         lead.append(
             f"{question.capitalize()}: of the scores that all networks have, {best} has the highest mean AUROC, "
             f"{number(means[best], 3)}; the largest softmax has {number(means[BASELINE], 3)} and is as good as the "
-            f"best score of {sum(told)} of {len(told)} networks."
+            f"best score of {sum(baselines)} of {len(baselines)} networks."
         )
     return lead

@@ -6,7 +6,7 @@ Source: Park, Wang, Ardeshir and Azizan, Quantifying representation reliability,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from nescio.analysis.agreement import NEIGHBOURS, SCORING, Scored, some
 from nescio.errors import BadInput
@@ -51,7 +51,7 @@ class Plan(Scored):
     )
     references: int = option(5000, "pre-training images that are references", metavar="N", group=SCORING)
     seeds: int = option(5, "samples of references", group=SCORING)
-    k_accuracy: int = option(20, "neighbours that vote in the k-NN accuracy", metavar="K", group=SCORING)
+    k_accuracy: int = option(20, "neighbours that vote in the k-NN accuracy", metavar="K", group=SCORING, introduced=20)
     tasks: Literal["one-vs-one", "multiclass"] = option("one-vs-one", "what heads learn downstream", group=SCORING)
     training: Training = nested(Training())
 
@@ -109,10 +109,30 @@ def _upgraded(row: Row, swept: str) -> Row:
     return row | columns | {"condition": swept, "group": group, "level": level}
 
 
+def upgrade_plan(plan: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 had pairs of data and target, and `others` for `members_of`; before 4 `components` was one number."""
+    if "settings" in plan:
+        settings, others = plan.pop("settings"), plan.pop("others", ())
+        pairs = [f"{data}={target}" for data, target in settings]
+        targets = pairs if any(data != target for data, target in settings) else []
+        plan |= {"data": list(dict.fromkeys(data for data, _ in settings)), "targets": targets, "members_of": others}
+    if isinstance(plan.get("components"), int):
+        plan["components"] = [plan["components"]]
+    return plan
+
+
 # ---- the protocol
 
 
-@protocol(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports=f"{__name__}.reports", upgrade=upgrade)
+@protocol(
+    NAME,
+    version=VERSION,
+    plan=Plan,
+    presets=PRESETS,
+    reports=f"{__name__}.reports",
+    upgrade=upgrade,
+    upgrade_plan=upgrade_plan,
+)
 def reliability(plan: Plan, work: Work) -> None:
     """Which representations can be trusted, before their purpose is known.
 

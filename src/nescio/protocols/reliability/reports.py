@@ -12,8 +12,6 @@ from nescio.analysis.candidates import different_layers
 from nescio.analysis.downstream import ACCURACIES
 from nescio.analysis.downstream import LOSSES as HEADS
 from nescio.measures.siblings import SCORES
-from nescio.protocols.base import registry
-from nescio.protocols.reliability import NAME
 from nescio.report.blocks import Block, Figure, Made, SectionParts, Story, fold_tables
 from nescio.report.charts import heat_block, levels_block
 from nescio.report.frame import Frame
@@ -414,26 +412,10 @@ def story(study: Study) -> Story:
         ("Components", "How many components has a mixture?", _few_figures(components(frame))),
     ]
     title = f"{learnt(frame)}: which representations can be trusted?"
-    return story_of(study, title, lead(frame), sections, command=command)
+    return story_of(study, title, lead(frame), sections)
 
 
 def _few_figures(blocks: Sequence[Block]) -> list[Block]:
     """Figures of a few candidates, and all numbers behind folds."""
     figures = [block for block in blocks if isinstance(block, Figure)]
     return fold_tables([*figures[:MOST], *(block for block in blocks if isinstance(block, Table))])
-
-
-def command(plan: dict[str, Any]) -> str:
-    """The command that runs a plan again.
-
-    Version 2 had pairs of data and target, and `others` for `members_of`; before version 4 `components` was one number.
-    """
-    plan = dict(plan)
-    if "settings" in plan:
-        settings, others = plan.pop("settings"), plan.pop("others", ())
-        pairs = [f"{data}={target}" for data, target in settings]
-        targets = pairs if any(data != target for data, target in settings) else []
-        plan |= {"data": list(dict.fromkeys(data for data, _ in settings)), "targets": targets, "members_of": others}
-    if isinstance(plan.get("components"), int):
-        plan["components"] = [plan["components"]]
-    return registry[NAME].command(plan)

@@ -57,7 +57,9 @@ class Plan(Checked):
     )
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty, comma-separated")
     fit_rows: int = option(5000, "most rows that fit a temperature; never more than a tenth")
-    limit: int | None = option(None, "a random part of so many rows of every model", metavar="N", unset="all")
+    limit: int | None = option(
+        None, "a random part of so many rows of every model", metavar="N", unset="all", introduced=None
+    )
     seed: int = option(0, "of the division into those rows and the others, and of --limit")
     accuracies: tuple[float, ...] = (0.90, 0.95, 0.99)  # of the coverage under an accuracy constraint (SAC)
     risks: tuple[float, ...] = (0.5, 0.8)  # coverages whose selective risk has a row of its own

@@ -7,7 +7,6 @@ from typing import Any
 
 from nescio.errors import Undefined
 from nescio.metrics import spearman
-from nescio.protocols.base import registry
 from nescio.report.blocks import Choice, Figure, Made, SectionParts, Story
 from nescio.report.charts import cloud_figure
 from nescio.report.frame import Frame
@@ -160,17 +159,19 @@ def story(study: Study) -> Story:
         ("Strengths", "Every strength", [every_strength(frame)]),
     ]
     title = f"{study.data}: does more regularisation give a better uncertainty?"
-    return story_of(study, title, _lead(frame), sections, command=registry["sensitivity"].command)
+    return story_of(study, title, _lead(frame), sections)
 
 
 def _lead(frame: Frame) -> list[str]:
     """For which methods a stronger regularisation goes with a higher rAULC, by the first measure, or a lower."""
     own = [row for row in correlations(frame) if row["measure"] == frame.where(measure=lambda m: m).one("measure")]
-    told = [row for row in own if row.get("p rAULC", 1.0) < LEVEL]
+    certain = [row for row in own if row.get("p rAULC", 1.0) < LEVEL]
     lead = [f"{plural(len(frame.values('method')), 'method')}, {len(frame.values('trial'))} strengths each."]
     for words, sign in (("better", 1), ("worse", -1)):
-        if names := [f"{row['method']} (ρ {number(row['ρ rAULC'], 2)})" for row in told if sign * row["ρ rAULC"] > 0]:
+        if names := [
+            f"{row['method']} (ρ {number(row['ρ rAULC'], 2)})" for row in certain if sign * row["ρ rAULC"] > 0
+        ]:
             lead.append(f"A stronger regularisation goes with a {words} {bare('raulc')} of {listed(names)}.")
-    if rest := [row["method"] for row in own if row not in told]:
+    if rest := [row["method"] for row in own if row not in certain]:
         lead.append(f"No correlation that can be told from none: {listed(rest)}.")
     return lead

@@ -56,7 +56,10 @@ class Plan(Checked):
         (), "of each corruption; where its levels are continuous, their numbers from the weakest on", unset="all"
     )
     corrupted: str | None = option(
-        None, "folder of published files, such as CIFAR-10-C, in place of corruptions made here", metavar="PATH"
+        None,
+        "folder of published files, such as CIFAR-10-C, in place of corruptions made here",
+        metavar="PATH",
+        introduced=None,
     )
     out: tuple[str, ...] = option((), "sets of other classes, to be told from the clean test images", metavar="DATA")
     networks: tuple[str, ...] = option(
@@ -64,7 +67,7 @@ class Plan(Checked):
     )
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty: measures, or scores of the methods")
     limit: int | None = option(None, "a random part of so many test images", metavar="N", unset="all")
-    seed: int = option(0, "of --limit")
+    seed: int = option(0, "of --limit", introduced=0)
     reaches: float | None = option(
         None, "training accuracy of plain training with this budget: networks far below are marked", unset="unknown"
     )

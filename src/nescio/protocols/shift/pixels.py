@@ -211,7 +211,7 @@ def _pictures(part: Part, context: Context, predictors: Sequence[Predictor], lev
 def _images(level: Level, shown: LoadedImages) -> list[Row]:
     """The images themselves, and their labels."""
     images, change = shown.images, shown.set.change
-    pixels = torch.from_numpy(np.ascontiguousarray(images.held.read(images.rows)))
+    pixels = torch.from_numpy(np.ascontiguousarray(images.backing.read(images.rows)))
     if change is not None:
         pixels = change.apply(pixels, torch.from_numpy(images.index))
     labels = colours(len(shown.classes))[images.label_maps()]

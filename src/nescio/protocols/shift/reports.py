@@ -8,7 +8,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
-from nescio.protocols.base import registry
 from nescio.report.blocks import Choice, Gallery, Made, Panel, SectionParts, Story, flat
 from nescio.report.charts import heat_block, levels_block
 from nescio.report.frame import Frame
@@ -365,7 +364,7 @@ def story(study: Study) -> Story:
         ("Training", "What was trained?", [training(frame), strengths(frame)]),
     ]
     title = f"{study.data}: who knows what is wrong under shift?"
-    return story_of(study, title, _lead(frame), sections, command=registry["shift"].command)
+    return story_of(study, title, _lead(frame), sections)
 
 
 def _lead(frame: Frame) -> list[str]:

@@ -62,7 +62,7 @@ class Plan(Checked):
     outside: tuple[int, ...] | None = option(
         None, "out-of-distribution classes, with --in", name="out", metavar="CLASSES", parse=ranges, unset="all others"
     )
-    partition: str | None = option(None, "both, as `nescio imagenot` wrote them", metavar="FILE")
+    partition: str | None = option(None, "both, as `nescio imagenot` wrote them", metavar="FILE", introduced=None)
     features: Literal["reference", "pixels"] | None = option(
         None, "of the Ward tree", unset="those of a reference network"
     )

@@ -8,8 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from nescio.analysis.selection import best_trials
-from nescio.protocols.base import registry
-from nescio.protocols.uimnet import NAME, TRIAL
+from nescio.protocols.uimnet import TRIAL
 from nescio.report.blocks import Choice, Figure, SectionParts, Story
 from nescio.report.charts import cloud_figure, dots_figure, heat_block
 from nescio.report.frame import Frame
@@ -316,7 +315,7 @@ def first_look(study: Study) -> list[Table]:
 def story(study: Study) -> Story:
     """The page of a UIMNET study."""
     frame, lines = study.frame, means(study.frame)
-    told = "The oracle was trained to tell in from out: it has seen what the others cannot know."
+    about_oracle = "The oracle was trained to tell in from out: it has seen what the others cannot know."
     first, changes, measures = first_look(study)
     validation = "Does validation tell who will notice new classes?"
     sections: list[SectionParts] = [
@@ -325,11 +324,11 @@ def story(study: Study) -> Story:
         ("Which measure?", measures.title, [measures, heat(lines)]),
         ("Validation", validation, [networks(frame)], agreement(frame)),
         ("Table 2", "Results on known classes (Table 2)", [table_2(lines)]),
-        ("Table 3", "Results on new classes (Table 3)", [table_3(lines)], told if oracle_mean(lines) else ""),
+        ("Table 3", "Results on new classes (Table 3)", [table_3(lines)], about_oracle if oracle_mean(lines) else ""),
     ]
     title = f"{study.data}: which classifiers know what they don’t know?"
     shown = [row for row in study.reasons if row.get("metric") is None or row.get("split") == SPLIT.get(row["metric"])]
-    return story_of(study, title, lead(study), sections, command=registry[NAME].command, gaps=grouped(shown))
+    return story_of(study, title, lead(study), sections, gaps=grouped(shown))
 
 
 def lead(study: Study) -> list[str]:

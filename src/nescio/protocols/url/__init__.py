@@ -40,12 +40,13 @@ class Plan(Checked):
     methods: tuple[str, ...] = option(("erm", "mc-dropout", "sngp", "simclr"), "of pretraining, comma-separated")
     backbones: tuple[str, ...] = option(("conv",), "of every method, comma-separated")
     pixels: tuple[int, ...] = option(
-        (), "of the images that each backbone learns from, in their order", unset="as the data has them"
+        (), "of the images that each backbone learns from, in their order", unset="as the data has them", introduced=()
     )
     batches: tuple[str, ...] = option(
         (),
         "of single methods, METHOD=21x96 or METHOD@BACKBONE=21x96: 21 parts of 96 images",
         unset="as the budget says",
+        introduced=(),
     )
     recipes: tuple[str, ...] = fixed_option()
     start: tuple[str, ...] = option(
@@ -58,7 +59,9 @@ class Plan(Checked):
     trials: int = option(3, "hyper-parameters that Optuna tries for each method; the first are its defaults")
     extension: int = option(2, "further trials beyond a range whose bound has the best value")
     stops: int = option(
-        3, "epochs, evenly spaced, of which a training ends with that of the best R-AUROC on validation classes"
+        3,
+        "epochs, evenly spaced, of which a training ends with that of the best R-AUROC on validation classes",
+        introduced=1,
     )
     seeds: int = option(3, "networks of the chosen hyper-parameters")
     least: float = option(0.1, "networks with a lower R@1 of validation classes are not chosen")
@@ -71,7 +74,7 @@ class Plan(Checked):
     many: bool = option(True, "an upper reference that learns test classes from other images of theirs")
     bootstrap: int = option(200, "resamples of the images of each set, for intervals")
     limit: int | None = option(None, "a random part of so many images of each set", metavar="N", unset="all")
-    seed: int = option(0, "of --limit")
+    seed: int = option(0, "of --limit", introduced=0)
     search_seed: int = option(0, "of Optuna")
     training: Training = nested(Training())
 

@@ -8,7 +8,6 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from nescio.protocols.base import registry
 from nescio.report.blocks import Figure, Made, Panel, SectionParts, Story
 from nescio.report.charts import cloud_figure, dots_figure, heat_block, levels_block
 from nescio.report.frame import Frame
@@ -419,7 +418,7 @@ def story(study: Study) -> Story:
         ("Cost", "What was trained, and what did it cost?", [table_1(frame), search(frame)]),
     ]
     title = f"{study.data}: whose uncertainty transfers?"
-    return story_of(study, title, _lead(frame), sections, command=registry["url"].command)
+    return story_of(study, title, _lead(frame), sections)
 
 
 def _lead(frame: Frame) -> list[str]:

@@ -585,11 +585,11 @@ def test_names_of_classes_that_are_no_utf_8_are_read_as_far_as_they_go(tmp_path)
 
 
 def test_names_that_are_no_utf8(tmp_path):
-    """Of files they change nothing; the name of the data goes into keys and pages, and is refused before work begins."""
+    """Of files they change nothing; the name of the data goes into keys and pages, and is refused before any work."""
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.jpg")
     Path(odd).write_bytes(b"123")
     assert base.content(odd, whole=False) == os.fsencode(tmp_path.name) + b"/\xff.jpg 3"
-    with pytest.raises(BadInput, match="bytes that are no UTF-8.*rename the folder"):
+    with pytest.raises(BadInput, match=r"bytes that are no UTF-8.*rename the folder"):
         load("folder:" + os.fsdecode(b"/data/\xff"))
 
 

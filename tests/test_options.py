@@ -382,3 +382,10 @@ def test_a_number_below_the_least_is_refused_by_the_name_of_its_option():
     at_least(Sizes(), 1, "k_dist", "window")
     with pytest.raises(BadInput, match="--k-dist must be at least 2, not 1"):
         at_least(Sizes(), 2, "window", "k_dist")
+
+
+def test_a_list_of_numbers_does_not_fill_the_memory():
+    assert ranges("0-2,7") == (0, 1, 2, 7) and ranges("5-3") == ()
+    for text in ("0-999999999", "0-999999,7", "1-2,-9-99999999999999999999"):
+        with pytest.raises(BadInput, match=r"lists more than 1,000,000|is not a list"):
+            ranges(text)

@@ -31,6 +31,7 @@ from nescio.identity import INTRODUCED
 
 REQUIRED = MISSING  # the default of an option that must be given
 PRESET = "preset"
+MOST_NUMBERS = 1_000_000  # in a list such as 0-5,7
 # --x a,b | --x a,b or --x a b | --x n=a,m=b or --x n=a --x m=b | --x a --x b, each taken whole
 Style = Literal["commas", "words", "repeats", "whole"]
 PAIR = re.compile(r",(?=[^,=:/]+=)")  # the comma before the next NAME=; what stands behind it may hold commas
@@ -414,9 +415,14 @@ def ranges(text: str, what: str = "class numbers") -> tuple[int, ...]:
     try:
         for word in text.split(",") if text else []:
             first, dash, last = word.partition("-")
-            numbers += range(int(first), int(last) + 1) if dash else [int(first)]
+            span = range(int(first), int(last if dash else first) + 1)
+            if span.stop - span.start > MOST_NUMBERS - len(numbers):
+                raise BadInput(f"{text[:40]!r} lists more than {MOST_NUMBERS:,} {what}: name those that there are.")
+            numbers += span
+    except BadInput:
+        raise
     except ValueError:
-        raise BadInput(f"{text!r} is not a list of {what} such as 0-5,7.") from None
+        raise BadInput(f"{text[:200]!r} is not a list of {what} such as 0-5,7.") from None
     return tuple(numbers)
 
 

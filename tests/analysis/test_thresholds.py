@@ -529,6 +529,14 @@ def ask(capsys, *words):
     return code, said.out, said.err
 
 
+def test_more_rows_never_seem_to_cost_answers(capsys, tmp_path):
+    """Where all is answered by luck, resamples answer less; that is nothing that more rows would buy."""
+    labels = np.arange(60) % 4
+    np.savez(tmp_path / "all.npz", labels=labels, logits=np.eye(4)[0] + 0 * labels[:, None])
+    _, out, _ = ask(capsys, "threshold", tmp_path / "all.npz", "--risk", 0.9)
+    assert "(coverage 100 %)" in out and "More rows would hardly buy more answers" in out and "as many rows" not in out
+
+
 def test_json_says_what_to_do(capsys, files):
     code, out, err = ask(capsys, "threshold", files / "preds.npz", "--risk", 0.05, "--json")
     found = json.loads(out)

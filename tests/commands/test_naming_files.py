@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nescio.cli import main
+from nescio.commands._inputs import model_names
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +186,7 @@ def test_rounded_rows_that_are_equal_by_chance_are_no_overlap(ask, folder):
         np.savez(folder / name, labels=rng.integers(0, 2, 200), probs=np.stack([1 - p, p], 1))
     code, out, _ = ask("evaluate", "round-a.npz", "--val", "round-b.npz")
     assert code == 0 and "in common" not in out
+
+
+def test_a_model_of_the_store_keeps_the_tag_of_its_weights():
+    assert model_names(["zoo:resnet50.a1_in1k", "b.npz"]) == ["zoo:resnet50.a1_in1k", "b"]

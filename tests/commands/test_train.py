@@ -5,6 +5,7 @@ import json
 import re
 import time
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from nescio.cli import main
 from nescio.commands import train
+from nescio.datasets import base, images
 from nescio.methods import registry
 from nescio.options import add_options
 from nescio.predictions import Predictions
@@ -112,6 +114,28 @@ def test_predict_writes_a_file_to_evaluate(store, tmp_path, capsys):
     assert main(["evaluate", str(file), "--ood", f"out={tmp_path / 'out.npz'}", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["files"][0]["rows"]
     assert any(row["measure"] == "jacobian" for row in rows)
+
+
+def test_predict_does_not_train_another_network_under_the_same_name(tmp_path, monkeypatch, capsys):
+    """Where the data has changed, the key names another network: it was trained silently, and called by the old key."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(seed):
+        x, y = np.random.default_rng(seed).integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 3
+        np.savez("set.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
+        base._load.cache_clear()
+        images._loaded.cache_clear()
+
+    write(0)
+    words = ["train", "--data", "npz:set.npz", "--method", "erm", "--backbone", "mlp", "--epochs", "1"]
+    assert main(words) == 0
+    (run,) = Store("store").runs()
+    write(1)
+    assert main(["predict", run.key, "--to", "other.npz"]) == 2
+    assert f"npz:set.npz has changed since {run.key} was trained: bring" in capsys.readouterr().err
+    assert [one.key for one in Store("store").runs()] == [run.key] and not Path("other.npz").exists()
+    write(0)
+    assert main(["predict", run.key, "--to", "own.npz"]) == 0
 
 
 def test_predict_takes_a_random_part_and_says_so(store, tmp_path, capsys):

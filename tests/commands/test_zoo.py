@@ -233,7 +233,8 @@ def test_a_look_at_a_few(place, tmp_path, capsys):
         (["test_resnet", "--data", "VAL", "--weights", "nowhere"], "no folder and no file of weights at nowhere"),
         (["test_resnet", "test_vit", "--data", "VAL", "--weights", "FILE"], "is one checkpoint and 2 models are named"),
         (["test_*", "--data", "digits"], "digits has 10 classes and the model 1000"),
-        (["test_resnet", "--data", "VAL", "--classes", "x"], "is not a list of class numbers"),
+        (["test_resnet", "--data", "VAL", "--classes", "x"], "numbers such as 0-5,7, or a file, and there is no x"),
+        (["test_resnet", "--data", "VAL", "--classes", "0-999999999"], "lists more than 1,000,000 class numbers"),
     ],
 )
 def test_bad_words(place, tmp_path, capsys, monkeypatch, words, sentence):
@@ -312,6 +313,9 @@ def test_a_fine_tuned_checkpoint_with_names_of_its_own(place, tmp_path, capsys):
     for dump in stored_dumps(Store(store)):
         held = dump.load()
         assert held.classes == 3 and held.labels.tolist() == [1] * 4 + [2] * 4 + [0] * 4
+    (tmp_path / "some.txt").write_text("tulips=0\na rose=1\n")
+    assert main(["zoo", name, *words, str(tmp_path / "some.txt")]) == 0
+    assert "does not name 1 of 3 classes of set (some lilies): their images are left out" in capsys.readouterr().err
     assert main(["zoo", name, *words[:-1]]) == 0, "as many classes, in their order"
     capsys.readouterr()
     assert main(["runs", "--store", store, "--csv"]) == 0

@@ -500,7 +500,7 @@ def test_data_is_found_where_the_environment_says(tmp_path, monkeypatch):
         ("npz:", "names no path: write npz:PATH"),
         ("digits:here", "takes no path"),
         ("digits@16", "cannot be resized"),
-        ("imagenet@0", "cannot have 0 pixels"),
+        ("imagenet@0", "have from 1 to 9999 pixels a side"),
         ("folder:nowhere@32", "nothing at nowhere, nor at"),
         ("npz:me@home/x.npz", "nothing at me@home/x.npz"),
         ("binary:digits", "write binary:DATA"),
@@ -582,6 +582,20 @@ def test_names_of_classes_that_are_no_utf_8_are_read_as_far_as_they_go(tmp_path)
     names = tmp_path / "stl10_binary/class_names.txt"
     names.write_bytes(names.read_bytes().replace(b"bird", b"b\xffrd"))
     assert load("stl10", tmp_path).classes[1] == "b\ufffdrd"
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("folder:photos@99999999", "have from 1 to 9999 pixels a side"),
+        ("folder:photos@" + "9" * 5000, "have from 1 to 9999 pixels a side"),
+        ("binary:digits#0,1#2,99", "digits has no class 99: they run from 0 to 9"),
+        ("binary:digits#0,1#1,2", "Class 1 is named twice"),
+    ],
+)
+def test_names_of_what_no_set_has(spec, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        load(spec)
 
 
 def test_names_that_are_no_utf8(tmp_path):

@@ -215,6 +215,8 @@ def test_class_files_name_classes_or_map_names_to_them(tmp_path):
     named = with_classes(wanted, file)
     assert answer_names(named) == ("rose", "tulip", "lily of the valley") and dict(named.class_map)["tulip"] == 1
     assert named.identity != wanted.identity
+    file.write_text("rose\ntulip\nlily of the valley\n", "utf-8-sig")  # as Windows' editors write it
+    assert with_classes(wanted, file) == named
     file.write_text("Rosa canina=rose\nRosa alba=0\nLilium\t2\n")
     assert with_classes(named, file).class_map == (("Rosa canina", 0), ("Rosa alba", 0), ("Lilium", 2))
     pretrained = network(SMALL, STORE)
@@ -225,6 +227,8 @@ def test_class_files_name_classes_or_map_names_to_them(tmp_path):
         ("a\nb", "has 2 names and test_resnet 3 classes"),
         ("a\nb\na", "holds a twice"),
         ("a=7", "'7' is no class of test_resnet"),
+        ("a=" + "9" * 5000, "9' is no class of test_resnet"),
+        ("a=1\nb=0\na=2", "gives a two classes of test_resnet"),
     ):
         file.write_text(text)
         with pytest.raises(BadInput, match=sentence):

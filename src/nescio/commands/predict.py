@@ -46,20 +46,21 @@ class Options:
 
 def run(options: Options) -> int:
     from nescio.datasets.images import ImageSet
-    from nescio.networks.models import trained, trial_of
+    from nescio.networks.models import stored
     from nescio.predict import load_dump, predict_step, probe_step, row_ranges
 
     context = options.place.context()
     store, root = context.store, context.root
     key = store.find("train", options.key)
-    trial = trial_of(key, store)
+    network = stored(key, store, root)
+    trial = network.trial
+    assert trial is not None
     images = ImageSet(trial.data, options.split, trial.classes, seed=trial.data_seed)
     whole = images.load(root)  # an empty split is refused before any work
     tell_notes(whole.dataset)
     if options.limit is not None and options.limit < 1:
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
     images = replace(images, sample=options.limit, sample_seed=options.seed)
-    network = trained(trial, root)
     with working(options.place, options.crew) as work:
         ranges = row_ranges(network, images, context, shards=options.shards, workers=work.launcher.workers)
         steps = [predict_step(network, images, root=root, compile=options.compile, ranges=ranges)]

@@ -169,9 +169,13 @@ def _estimates(guarded: Guard) -> dict[str, tuple[int, float]]:
 
 def _more_rows(guarded: Guard) -> str:
     """What more rows would buy, as far as these can tell."""
-    bought = [f"with {times} as many rows {_share(coverage)}" for times, (_, coverage) in _estimates(guarded).items()]
-    if not bought:
+    estimates = _estimates(guarded)
+    if not estimates:
         return ""
+    now = guarded.guarantee.coverage
+    if now and all(coverage <= now for _, coverage in estimates.values()):  # these rows were lucky, or all are answered
+        return "More rows would hardly buy more answers (an estimate: the same method on resampled rows)."
+    bought = [f"with {times} as many rows {_share(coverage)}" for times, (_, coverage) in estimates.items()]
     sentence = f"{', '.join(bought)} could be answered (an estimate: the same method on resampled rows)."
     return sentence[:1].upper() + sentence[1:]
 

@@ -136,7 +136,11 @@ class Options:
     @property
     def only(self) -> tuple[int, ...] | None:
         """The classes of --data that --classes lists."""
-        return ranges(self.classes) if self.classes and self.class_file is None else None
+        if not self.classes or self.class_file is not None:
+            return None
+        if not self.classes[0].isdecimal():
+            raise BadInput(f"--classes is a list of numbers such as 0-5,7, or a file, and there is no {self.classes}.")
+        return ranges(self.classes)
 
     @property
     def plan(self) -> GradingPlan:
@@ -207,6 +211,8 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     others = [options.out, *named_values(options.also, "--also").values()] if options.out else []
     outside = [ImageSet(absolute(data), split="outside", **common) for data in others if data]  # type: ignore[arg-type]
     networks = _fitting(networks, inside, options, work)
+    if options.class_file is not None:
+        _note_unnamed(inside, networks[0], options.class_file, work)
     pairs: list[tuple[Network, ImageSet]] = []
     for network in networks:
         # a set without test images is divided when a network of the store is trained: most of it was seen
@@ -253,6 +259,16 @@ def _networks(options: Options, context: Context, place: Path | None) -> list[Ne
     if options.class_file is not None:
         networks = [with_classes(network, options.class_file) for network in networks]
     return networks
+
+
+def _note_unnamed(images: ImageSet, network: Network, file: Path, work: Work) -> None:
+    """Classes of the set that a file of classes does not name."""
+    loaded, named = images.load(work.context.root, work.store), {name for name, _ in network.class_map}
+    unnamed = [name for name in loaded.classes if name not in named]
+    if 0 < len(unnamed) < len(loaded.classes):
+        some = ", ".join(unnamed[:5]) + (" …" if len(unnamed) > 5 else "")
+        count = f"{len(unnamed):,} of {len(loaded.classes):,} classes of {loaded.name}"
+        work.note(f"{file} does not name {count} ({some}): their images are left out.")
 
 
 def _note_what_is_left_out(images: ImageSet, work: Work) -> None:

@@ -305,8 +305,8 @@ def _load(spec: str, root: str | None, named: str | None, here: str, wanted: Wan
         raise BadInput(f"{spec!r} names no path: write {name}:PATH.")
     if path is not None and found.path is False:
         raise BadInput(f"{spec!r}: {name} takes no path; the folder in which it lies is named by NESCIO_DATA.")
-    if size is not None and (found.size is None or int(size) < 1):
-        what = "cannot be resized" if found.size is None else "cannot have 0 pixels"
+    if size is not None and (found.size is None or len(size) > 4 or int(size) < 1):
+        what = "cannot be resized" if found.size is None else "have from 1 to 9999 pixels a side"
         raise BadInput(f"{spec!r}: the images of {name} {what}.")
     return found.read(Request(Path(root) if root else None, path or "", int(size or found.size or 0), wanted))
 

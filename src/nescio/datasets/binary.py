@@ -32,6 +32,10 @@ def binary(request: Request) -> Dataset:
             f"{request.path!r}: write binary:DATA#0,1,2#7,8, the classes that are in and those that are out."
         ) from None
     whole = load(spec, request.root)
+    if strange := [label for label in inside + outside if not 0 <= label < len(whole.classes)]:
+        raise BadInput(f"{whole.name} has no class {strange[0]}: they run from 0 to {len(whole.classes) - 1}.")
+    if twice := set(inside) & set(outside):
+        raise BadInput(f"Class {min(twice)} is named twice: a class is in- or out-of-distribution, once.")
 
     def merge(images: Images) -> Images:
         kept = images.take(np.flatnonzero(np.isin(images.labels, inside + outside)))

@@ -30,6 +30,7 @@ from nescio.training import load_method, train_step
 from nescio.trials import Trial, from_plain
 from nescio.work.steps import Step
 from nescio.work.store import Store
+from nescio.work.versions import TRAIN
 
 TORCHVISION, STORE = "torchvision:", "store:"
 AT = "@"  # between a name and the file of weights of one's own
@@ -181,7 +182,7 @@ def network(name: str, store: Store, root: str | Path | None = None) -> Network:
     if at and not name.startswith(STORE):
         return replace(with_weights(network(bare, store, root), Path(os.path.expanduser(file))), name=name)
     if name.startswith(STORE):
-        return trained(trial_of(store.find("train", name.removeprefix(STORE)), store), root)
+        return stored(store.find("train", name.removeprefix(STORE)), store, root)
     found = _torchvision_model(name) if name.startswith(TORCHVISION) else _timm(name)
     if found is None:
         raise BadInput(
@@ -319,6 +320,17 @@ def _crop(data: datasets.Dataset) -> float:
     return 1.0 if encoded is None else float(encoded.crop)
 
 
+def stored(key: str, store: Store, root: str | Path | None = None) -> Network:
+    """A trained network of the store; what is another network today would be trained anew under its name."""
+    trial = trial_of(key, store)
+    network = trained(trial, root)
+    if network.name != f"{STORE}{key}":
+        same = store.recipe("train", key)["version"] == TRAIN
+        why = f"{trial.data} has changed since {key} was trained" if same else f"{key} is of another version of nescio"
+        raise BadInput(f"{why}: {'bring the data back, or ' if same else ''}train it again.")
+    return network
+
+
 def trial_of(key: str, store: Store) -> Trial:
     """The trial of a trained network."""
     store.verify("train", key)
@@ -422,12 +434,15 @@ def with_classes(wanted: Network, file: Path) -> Network:
     """The network with the names of its classes from a file: one name a line, class 0 first; or NAME=CLASS a line
     (NAME,CLASS in a .csv file), what a set calls a class and the network's number or name of it."""
     try:
-        lines = [line.strip() for line in file.read_text("utf-8").splitlines() if line.strip()]
+        lines = [line.strip() for line in file.read_text("utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}.") from None
     parts = [re.split("," if file.suffix == ".csv" else r"\t|=", line, maxsplit=1) for line in lines]
     if lines and all(len(words) == 2 for words in parts):
         pairs = tuple((name.strip(), _class_number(wanted, number.strip(), file)) for name, number in parts)
+        if len(dict(pairs)) < len(set(pairs)):
+            twice = next(name for name, number in pairs if dict(pairs)[name] != number)
+            raise BadInput(f"{file} gives {twice} two classes of {wanted.name}: write each name once.")
         return replace(wanted, class_map=pairs)
     if len(lines) != wanted.classes:
         raise BadInput(
@@ -443,7 +458,7 @@ def with_classes(wanted: Network, file: Path) -> Network:
 
 def _class_number(wanted: Network, word: str, file: Path) -> int:
     """The network's number of a class, by its number or its name."""
-    if word.isdecimal() and int(word) < wanted.classes:
+    if word.isdecimal() and len(word) < 10 and int(word) < wanted.classes:
         return int(word)
     names = wanted.class_names
     if names is not None and word in names:

@@ -709,6 +709,14 @@ def test_nobody_is_right_most_often_where_nobody_is_right(study):
     assert "No answer is right." in words and "Right most often" not in words
 
 
+def test_winners_that_were_not_tested_are_called_so(study):
+    """Rows hold no pairs: one image more of 520 makes a model the first, and chance does as well."""
+    assert reports.lead(study)[-1].startswith("These are the highest values, without a test: `nescio choose`")
+    first = study.rows[0]["backbone"]
+    alone = replace(study, rows=[row for row in study.rows if row["backbone"] == first])
+    assert "without a test" not in " ".join(reports.lead(alone))
+
+
 def test_the_lead_says_who_is_best_at_what(study):
     models = frame(study)
     words = " ".join(reports.lead(study))

@@ -284,8 +284,9 @@ class GradedModel(ModelRows):
             )
         if plan.window is None and window < in_classes:
             self.notes.append(
-                f"There are {k:,} out-classes for {in_classes:,} in-classes: a group has {window:,} classes, half of "
-                "the out-classes, so that the easiest and the hardest group share none (--window sets it)."
+                f"There are {k:,} out-classes for {in_classes:,} in-classes: a group has {window:,} "
+                f"{'class' if window == 1 else 'classes'}, half of the out-classes, so that the easiest and the "
+                "hardest group share none (`nescio run cood --window` sets it)."
             )
         if k - window + 1 < plan.severities:
             self.notes.append(

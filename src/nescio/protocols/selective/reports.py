@@ -417,6 +417,9 @@ def lead(study: Study) -> list[str]:
     if most:
         given = f"Where {share} of the answers given must be right, {most} gives most: {percent(kept[most])}."
         sentences.append(given if kept[most] else f"No model gives any answers of which {share} are right.")
+    if len(models.sizes) > 1 and right and accuracy[right]:
+        tested = "`nescio choose` says which models cannot be told from the best"
+        sentences.append(f"These are the highest values, without a test: {tested}.")
     return sentences
 
 

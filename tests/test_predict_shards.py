@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 
@@ -127,21 +128,23 @@ def test_a_whole_prediction_that_is_there_is_never_cut(contexts, monkeypatch):
 
 
 def dies(context, step, after):
-    """Runs a step in a process that is killed in its n-th prediction."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    """Runs a step in a process of its own, since torch's threads do not survive a fork, that is killed in its n-th
+    prediction."""
+    process = multiprocessing.get_context("spawn").Process(target=killed, args=(context, step, after))
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def killed(context, step, after):
     done, real = [], predict.outputs
 
     def outputs(*args):
         done.append(1)
         return os.kill(os.getpid(), signal.SIGKILL) if len(done) == after else real(*args)
 
-    try:
-        predict.outputs = outputs
-        step.run(context)
-    finally:
-        os._exit(77)
+    predict.outputs = outputs
+    step.run(context)
 
 
 def test_a_killed_range_is_resumed_alone(contexts, monkeypatch):

@@ -233,10 +233,11 @@ def begin(root):
 
 def test_workers_end_with_their_sweep_however_it_ends(tmp_path):
     code = """
-        import sys
+        import signal, sys
         sys.path[:0] = {path!r}
         import test_local
         if __name__ == "__main__":
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
             test_local.sweep([test_local.Task("t", test_local.hours, ({folder!r}, "pid"))] * 2, 2)
     """
     code = textwrap.dedent(code).format(path=[str(tmp_path / "no-torch"), *sys.path], folder=str(tmp_path))

@@ -20,6 +20,7 @@ from nescio.metrics._spec import metric
 
 Array = NDArray[Any]
 LEVEL, RESAMPLES = 0.9, 200  # of the band of a diagram
+RUNS = 12  # times that falling runs are pooled at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,19 +67,22 @@ class CorpCurve:
 def isotonic(values: Array, weights: Array) -> Array:
     """The rising sequence nearest to `values` by weighted squares: pool adjacent violators.
 
-    By hand: importing scipy.optimize takes longer than the answer about a small file.
+    By hand: importing scipy.optimize takes longer than the answer about a small file. Falling runs are pooled at once,
+    a few times over, which leaves little to the pass from left to right.
     """
-    sums: list[float] = []
-    masses: list[float] = []
-    sizes: list[int] = []
-    for value, mass in zip(np.asarray(values, float).tolist(), np.asarray(weights, float).tolist(), strict=True):
-        total, size = value * mass, 1
-        while sums and sums[-1] * mass >= total * masses[-1]:  # the pool before is not below: join it
-            total, mass, size = total + sums.pop(), mass + masses.pop(), size + sizes.pop()
-        sums.append(total)
-        masses.append(mass)
-        sizes.append(size)
-    return np.repeat(np.array(sums) / np.array(masses), sizes)
+    masses = np.asarray(weights, float)
+    pools = np.stack([np.asarray(values, float) * masses, masses, np.ones(len(masses))])  # sums, masses, sizes
+    for _ in range(RUNS):
+        means = pools[0] / pools[1]
+        pools = np.add.reduceat(pools, np.flatnonzero(np.append(True, means[1:] > means[:-1])), axis=1)
+    kept: list[tuple[float, float, float]] = []
+    for total, mass, size in pools.T.tolist():
+        while kept and kept[-1][0] * mass >= total * kept[-1][1]:  # the pool before is not below: join it
+            before = kept.pop()
+            total, mass, size = total + before[0], mass + before[1], size + before[2]
+        kept.append((total, mass, size))
+    sums, masses, sizes = np.array(kept).T
+    return np.repeat(sums / masses, sizes.astype(int))
 
 
 def corp(confidence: Any, right: Any) -> CorpCurve:

@@ -238,6 +238,10 @@ def guided(
     more      further rounds of those whose best lies near a bound of its range, which is made wider for them
     returns   the ranges that were searched in the end
     """
+    ranges: dict[L, Mapping[str, Search]] = {line: searched(recipe) for line, recipe in recipes.items()}
+    if rounds == 1 and not more:  # the defaults alone: no need of Optuna
+        evaluate(0, {line: recipe() for line, recipe in recipes.items()})
+        return ranges
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -246,7 +250,6 @@ def guided(
         sampler = optuna.samplers.TPESampler(seed=seed_for("optuna", line, seed) % 2**32, n_startup_trials=STARTUP)
         studies[line] = optuna.create_study(direction="minimize", sampler=sampler)
         studies[line].enqueue_trial(_defaults(recipe))
-    ranges: dict[L, Mapping[str, Search]] = {line: searched(recipe) for line, recipe in recipes.items()}
     best: dict[L, tuple[float, R]] = {}
     lines = list(recipes)
     for number in range(rounds + more):

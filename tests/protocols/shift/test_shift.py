@@ -400,6 +400,22 @@ def test_a_killed_run_goes_on_and_ends_alike(study, tmp_path):
 # ---- reports
 
 
+def test_undertrained_methods_are_not_among_the_best(study):
+    """However wide their spread is: nothing could be told from it."""
+    rows = [dict(row) for row in study.rows if row["group"] is None or row["metric"] != "train_accuracy"]
+    low = [dict(row) for row in study.rows if row["method"] == "ddu" and row["metric"] == "train_accuracy"]
+    for row in rows:
+        if row["method"] == "ddu" and row["metric"] == "raulc":
+            row["value"] = 0.9 if row["data_seed"] else -0.9
+
+    def bold(frame):
+        return {labels[0] for labels, cells in reports.table_2(frame).lines if cells[2].best}
+
+    assert "ddu" in bold(Frame(rows))
+    marked = Frame(rows + [row | {"group": "undertrained"} for row in low])
+    assert bold(marked) and not any("ddu" in name for name in bold(marked))
+
+
 def test_table_2_is_the_mean_and_deviation_over_runs(study):
     runs = [row["value"] for row in reports.pooled(study.frame).where(method="ddu", metric="raulc", measure="native")]
     cells = reports.table_2(study.frame).cells()

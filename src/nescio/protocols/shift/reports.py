@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Sequence
-from statistics import fmean, stdev
 from typing import Any
 
+from nescio.analysis.runs import paired_runs
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
 from nescio.report.blocks import Choice, Gallery, Made, Panel, SectionParts, Story, flat
 from nescio.report.charts import heat_block, levels_block
@@ -73,28 +73,21 @@ def values_of(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
 
 
 def like_the_best(runs: dict[Any, dict[Any, float]], direction: str) -> set[Any]:
-    """The lines that cannot be told from the best: a paired t-test over the runs that both have, two-sided."""
-    from scipy.special import stdtr
-
-    choose = max if direction == "higher" else min
-    best = choose(runs, key=lambda line: fmean(runs[line].values()))
-    alike = {best}
-    for line, values in runs.items():
-        gaps = [runs[best][run] - value for run, value in values.items() if run in runs[best]]
-        if line == best or len(gaps) < 2:
-            continue
-        spread = stdev(gaps) / len(gaps) ** 0.5
-        if spread > 0 and 2 * float(stdtr(len(gaps) - 1, -abs(fmean(gaps)) / spread)) >= LEVEL:
-            alike.add(line)
-    return alike
+    """The best line, and those that a paired t-test over runs cannot tell from it; each line is tested by itself."""
+    others = paired_runs(runs, direction)
+    best = others[0]["best"] if others else next(iter(runs))
+    return {best} | {other["model"] for other in others if other["p"] is not None and other["p"] >= LEVEL}
 
 
-def compared(frame: Frame, *by: str) -> list[Row]:
-    """Mean and standard deviation over runs of every line; `best` where it cannot be told from the best of a metric."""
+def compared(frame: Frame, part: Frame, *by: str) -> list[Row]:
+    """Mean and standard deviation over runs of every line of a part; `best` where it cannot be told from the best of a
+    metric, among methods that are not undertrained."""
     rows: list[Row] = []
-    for (*_, metric), own in frame.by("dataset", *by, "metric"):
-        runs = {line: {seed: runs.mean() for (seed,), runs in part.by("data_seed")} for line, part in own.by(*LINE)}
-        alike = like_the_best(runs, better(metric))
+    low = undertrained_lines(frame)
+    for (*_, metric), own in part.by("dataset", *by, "metric"):
+        trained = own.where(method=lambda name: name not in low).by(*LINE)
+        runs = {line: {seed: each.mean() for (seed,), each in values.by("data_seed")} for line, values in trained}
+        alike = like_the_best(runs, better(metric)) if runs else set()
         means = own.summarise([*LINE, *by, "metric"], over=["data_seed"])
         rows += [row | {"best": values_of(row, LINE) in alike} for row in means]
     return rows
@@ -106,7 +99,7 @@ def over_runs(frame: Frame) -> str:
         return "One run: no spread, and nothing can be told apart"
     return (
         f"Mean ± standard deviation over {runs} runs. Bold: the best, and what a paired t-test over runs cannot tell "
-        "from it (5 %, not corrected for the number of lines)"
+        "from it (5 %, not corrected for the number of lines; without undertrained methods)"
     )
 
 
@@ -117,8 +110,8 @@ def over_runs(frame: Frame) -> str:
 def table_2(frame: Frame) -> Table:
     """Clean accuracy, and AUROC and rAULC of right against wrong over all severities (Postels et al. 2022, Table 2)."""
     frame = images(frame)
-    rows = compared(pooled(frame))
-    accuracy = {values_of(row, MODEL): row for row in compared(clean(frame).where(metric="accuracy"))}
+    rows = compared(frame, pooled(frame))
+    accuracy = {values_of(row, MODEL): row for row in compared(frame, clean(frame).where(metric="accuracy"))}
     lines = dict.fromkeys(values_of(row, LINE) for row in rows)
     rows += [accuracy[tuple(model)] | {"measure": measure} for *model, measure in lines]
     return table(
@@ -194,9 +187,9 @@ def by_shift(frame: Frame, own: Frame, key: str, *names: str) -> dict[str, list[
 def table_3(frame: Frame) -> Table:
     """Clean mIoU, and mIoU, AUROC and rAULC of pixels over all levels (Postels et al. 2022, Table 3)."""
     frame = pixels(frame)
-    ranked = compared(pooled(frame).where(measure=lambda name: name is not None))
-    answers = [row | {"condition": CLEAN} for row in compared(clean(frame).where(metric="miou"))]
-    answers += [row | {"condition": None} for row in compared(pooled(frame).where(metric="miou"))]
+    ranked = compared(frame, pooled(frame).where(measure=lambda name: name is not None))
+    answers = [row | {"condition": CLEAN} for row in compared(frame, clean(frame).where(metric="miou"))]
+    answers += [row | {"condition": None} for row in compared(frame, pooled(frame).where(metric="miou"))]
     lines = dict.fromkeys(values_of(row, LINE) for row in ranked)
     rows = ranked + [
         row | {"measure": measure}
@@ -299,7 +292,7 @@ def answers(frame: Frame) -> Made:
 @report("shift/ood", needs="rows about sets of other classes (--out)")
 def out_of_distribution(frame: Frame) -> Table:
     """AUROC of images of other sets against clean test images."""
-    rows = compared(frame.where(split="out", metric="auroc"), "target")
+    rows = compared(frame, frame.where(split="out", metric="auroc"), "target")
     heads = [Head(f"{target} ↑", where={"target": target}) for target in Frame(rows).values("target")]
     title = "Does uncertainty tell images of other sets from test images?"
     lines = ("method", *BESIDE, Column("measure", keep=True))
@@ -373,7 +366,8 @@ def _lead(frame: Frame) -> list[str]:
     conditions = shifted(frame).values("condition")
     runs = plural(len(frame.values("data_seed")), "run").lower()
     lead = [f"{plural(len(lines), 'line')}, {runs}, {plural(len(conditions), 'shift').lower()}."]
-    for (data,), own in pooled(frame).where(metric="raulc").by("dataset"):
+    low = undertrained_lines(frame)
+    for (data,), own in pooled(frame).where(metric="raulc", method=lambda name: name not in low).by("dataset"):
         best, *others = own.summarise([*LINE], over=["data_seed"]).sort("value", reverse=True)
         lead.append(
             f"On {data_name(data)}, {name_of(best)} ranks right above wrong answers best, by {best['measure']}: "
@@ -381,6 +375,6 @@ def _lead(frame: Frame) -> list[str]:
         )
         if plain := [row for row in others if (name_of(row), row["measure"]) == ("erm", ENTROPY)]:
             lead.append(f"Plain softmax entropy (erm) has {number(plain[0]['value'], 3)}.")
-    if low := undertrained_lines(frame):
+    if low:
         lead.append(f"Undertrained, and no finding about the method: {listed(low)}.")
     return lead

@@ -9,6 +9,7 @@ import pytest
 
 from nescio.metrics import spearman
 from nescio.protocols.base import upgraded
+from nescio.protocols.posthoc.reports import areas, mahalanobis_leads, pnorm_repairs, shaping_collapses
 from nescio.protocols.sensitivity.reports import correlation, correlations, points
 from nescio.protocols.uimnet.reports import ORACLE, effects, first_lines, means, ranking
 from nescio.report.frame import Frame
@@ -519,7 +520,181 @@ SENSITIVITY = {
 # ---- the READMEs
 
 
-FINDINGS = {"uimnet": UIMNET, "reliability": RELIABILITY, "shift": SHIFT, "scenes": SCENES, "sensitivity": SENSITIVITY}
+# ---- posthoc
+
+VIT = "erm vit_tiny_patch16_224:patch4"
+FIVE = "erm resnet18 × 5"
+
+
+def area(question):
+    """network → score → the row of its AUROC."""
+    return {network: own for (network, of), own in areas(rows("posthoc")).items() if of == question}
+
+
+def average(question, score):
+    values = [own[score]["value"] for own in area(question).values()]
+    return sum(values) / len(values)
+
+
+def gains(question, score):
+    """By how much a score is above the largest softmax, by network."""
+    return {network: own[score]["value"] - own["largest"]["value"] for network, own in area(question).items()}
+
+
+def five_networks():
+    own = rows("posthoc").where(metric="accuracy", measure=None, group=None)
+    accuracy = {(row["method"], row["backbone"], row["members"]): row["value"] for row in own}
+    assert len(accuracy) == 5
+    return {
+        "plain": accuracy["erm", "resnet18", 1],
+        "five": accuracy["erm", "resnet18", 5],
+        "repvgg": accuracy["erm", "repvgg_a0", 1],
+        "vit": accuracy["erm", "vit_tiny_patch16_224:patch4", 1],
+    }
+
+
+def mistakes_need_little():
+    """The plain baseline is among the best but for the transformer, where a fitted temperature is enough."""
+    own = area("mistakes")
+    worse = [network for network, scores in own.items() if not scores["largest"]["best"]]
+    assert worse == [VIT] and next(iter(own[VIT])) == "largest_tuned"
+    return {name: own[VIT][name]["value"] for name in ("largest", "largest_tuned")}
+
+
+def near_by_logits():
+    """The plain baseline is never among the best; nothing that is fitted beats energy on average."""
+    own = area("near")
+    assert not any(scores["largest"]["best"] for scores in own.values()) and min(gains("near", "energy").values()) > 0
+    shared = [name for name in own[VIT] if all(name in scores for scores in own.values())]
+    assert max(shared, key=lambda name: average("near", name)) == "energy"
+    return {name: average("near", name) for name in ("energy", "gen", "knn", "largest")}
+
+
+def far_by_neighbours():
+    """Neighbours lead on average, and by much."""
+    own = area("far")
+    shared = [name for name in own[VIT] if all(name in scores for scores in own.values())]
+    assert max(shared, key=lambda name: average("far", name)) == "knn"
+    return {
+        "knn": average("far", "knn"),
+        "largest": average("far", "largest"),
+        "least": min(gains("far", "knn").values()),
+    }
+
+
+def length_one():
+    """Mahalanobis distances of features at length one against those of features as they are."""
+    found = {}
+    for question in ("near", "far"):
+        own = area(question)
+        assert all(scores["mds_plus"]["value"] > scores["mahalanobis"]["value"] for scores in own.values())
+        found |= {f"{question}_plain": average(question, "mahalanobis"), question: average(question, "mds_plus")}
+    return found
+
+
+def claims_elsewhere():
+    """In how many cases they hold."""
+    frame = rows("posthoc")
+    pnorm, shaping, leads = pnorm_repairs(frame), shaping_collapses(frame), mahalanobis_leads(frame)
+    assert len(pnorm) == 1 and not pnorm[0]["holds"] and not any(case["holds"] for case in leads)
+    collapsed = [case for case in shaping if case["holds"]]
+    assert {case["score"] for case in collapsed} == {"ash"}
+    near, far = (case["rank"].partition(" ")[0] for case in leads)
+    values = {"pnorm": pnorm[0]["value"], "plain": pnorm[0]["its value"], "near": near, "far": far}
+    return values | {"collapsed": len(collapsed), "cases": len(shaping), "of": leads[0]["rank"].rpartition(" ")[2]}
+
+
+POSTHOC = {
+    five_networks: (
+        "The networks: accuracy {plain:.3f} of a ResNet-18 and {five:.3f} of five averaged; {repvgg:.3f} of a "
+        "RepVGG-A0, whose strides are made for larger images, and {vit:.3f} of a small transformer without "
+        "pretraining."
+    ),
+    mistakes_need_little: (
+        "To notice mistakes, no score beats the largest softmax on four of five networks. On the transformer, "
+        "which is overconfident, a temperature fitted on validation images is enough: AUROC {largest_tuned:.3f} "
+        "against {largest:.3f}."
+    ),
+    near_by_logits: (
+        "To notice images of CIFAR-100, the largest softmax ({largest:.3f} on average) is among the best scores "
+        "of no network; energy, which needs nothing but logits, has the highest average, {energy:.3f}, and beats "
+        "it on each (`gen` {gen:.3f}, neighbours {knn:.3f})."
+    ),
+    far_by_neighbours: (
+        "To notice MNIST, Fashion-MNIST and birds, the distance to the nearest training image has the highest "
+        "average, {knn:.3f} against {largest:.3f} of the largest softmax, and is ahead by at least {least:.3f} on "
+        "every network."
+    ),
+    length_one: (
+        "Mahalanobis distances need features at length one, on every network: {near:.3f} against {near_plain:.3f} "
+        "near, {far:.3f} against {far_plain:.3f} far."
+    ),
+    claims_elsewhere: (
+        "What others found: pNorm does not repair the one network whose largest softmax is not among the best "
+        "(NAURC {pnorm:.3f} against {plain:.3f}, lower is better); shaping collapses in {collapsed} of {cases} "
+        "cases, each time `ash`; Mahalanobis++ does not lead on the transformer (rank {near} of {of} near, {far} "
+        "far)."
+    ),
+}
+
+
+# ---- lite: networks of ImageNet, scores of their logits
+
+
+def lite(question, metric="auroc"):
+    """(Lite0 or Lite1, score) → value."""
+    own = rows("lite").where(metric=metric, group=question, target=None)
+    return {(re.search(r"lite\d", row["backbone"])[0], row["measure"]): row["value"] for row in own}
+
+
+def lite_networks():
+    own = rows("lite").where(metric="accuracy", measure=None, group=None)
+    return {re.search(r"lite\d", row["backbone"])[0]: row["value"] for row in own}
+
+
+def pnorm_on_lite1():
+    """Lite1's largest softmax is worse than that of the weaker network, and pnorm is not."""
+    (case,) = pnorm_repairs(rows("lite"))
+    assert case["holds"] and "lite1" in case["network"]
+    area = lite("mistakes")
+    assert area["lite1", "largest"] < area["lite0", "largest"] and area["lite1", "pnorm"] > area["lite0", "pnorm"]
+    return {f"{name}_{score}": area[name, score] for name in ("lite0", "lite1") for score in ("largest", "pnorm")}
+
+
+def far_from_imagenet():
+    area = lite("far")
+    assert all(max((s for n, s in area if n == name), key=lambda s, n=name: area[n, s]) == "gen" for name, _ in area)
+    assert all(case["holds"] and case["score"] == "gradnorm" for case in shaping_collapses(rows("lite")))
+    return {
+        f"{name}_{score}": area[name, score] for name in ("lite0", "lite1") for score in ("largest", "gen", "gradnorm")
+    }
+
+
+LITE = {
+    lite_networks: ("Accuracy on these images is {lite0:.3f} for EfficientNet-Lite0 and {lite1:.3f} for Lite1."),
+    pnorm_on_lite1: (
+        "pNorm repairs a broken confidence: the largest softmax of Lite1, the better network, notices its "
+        "mistakes worse than that of Lite0 (AUROC {lite1_largest:.3f} against {lite0_largest:.3f}); with `pnorm`, "
+        "which needs neither labels nor validation images, it is ahead ({lite1_pnorm:.3f} against "
+        "{lite0_pnorm:.3f})."
+    ),
+    far_from_imagenet: (
+        "MNIST and Fashion-MNIST are noticed best by `gen` ({lite0_gen:.3f} and {lite1_gen:.3f}; the largest "
+        "softmax has {lite0_largest:.3f} and {lite1_largest:.3f}); `gradnorm` collapses on both "
+        "({lite0_gradnorm:.3f} and {lite1_gradnorm:.3f})."
+    ),
+}
+
+
+FINDINGS = {
+    "uimnet": UIMNET,
+    "reliability": RELIABILITY,
+    "shift": SHIFT,
+    "scenes": SCENES,
+    "sensitivity": SENSITIVITY,
+    "posthoc": POSTHOC,
+    "lite": LITE,
+}
 
 
 def findings(name):
@@ -540,6 +715,8 @@ def test_the_version_and_the_budget_are_stated(name):
     own = study(name)
     assert f"version {own.version} of the protocol" in text
     for plan in own.parts or [own.plan]:
+        if plan.get("networks"):  # of others: nothing was trained
+            continue
         assert f"{plan['training']['epochs']} epochs" in text and f"rate {plan['training']['rate']}" in text
 
 

@@ -17,10 +17,11 @@ from nescio.datasets import Batches
 from nescio.datasets.changes import Crop, Rotation
 from nescio.datasets.images import ImageSet
 from nescio.datasets.view import View
+from nescio.datasets.views import pixels_of
 from nescio.errors import BadInput
 from nescio.methods import Output, registry
 from nescio.networks.models import Network, trained
-from nescio.predict import Keeping, count_pixels, count_step, load_counts, load_dump, outputs, predict_step
+from nescio.predict import Keeping, count_pixels, count_step, load_counts, load_dump, outputs, predict_step, probe_step
 from nescio.runtime import runtime
 from nescio.training import load_method, train_step
 from nescio.trials import Training, Trial
@@ -154,6 +155,33 @@ def test_other_data_than_it_was_trained_on_is_resized_and_its_labels_stay(data, 
     assert np.array_equal(dump.labels, ImageSet(data).load().labels)
 
 
+def test_images_of_other_sets_are_seen_in_the_shape_of_the_training_images(data, context, tmp_path):
+    """6 × 10 pixels as they are; others as their largest central part of that shape."""
+    rng = np.random.default_rng(1)
+    network = trained(trial_of(data))
+    for shape in ((6, 10), (10, 6), (16, 16)):
+        images = rng.integers(0, 256, (8, *shape, 3), np.uint8)
+        path = tmp_path / f"{shape[0]}.npz"
+        np.savez(path, x_train=images, y_train=np.arange(8) % 4, x_test=images, y_test=np.arange(8) % 4)
+        other = ImageSet(f"npz:{path}")
+        seen = np.stack([pixels_of(image, View(10, 10, "trained", height=6)) for image in images])
+        assert seen.shape == (8, 6, 10, 3) and (shape != (6, 10) or np.array_equal(seen, images))
+        dump = predict.predict(network, other, context)
+        step = predict_step(network, other)
+        assert step.recipe["images"].view == (None if shape == (6, 10) else network.view)
+        method = load_method(train_step(network.trial).key, network.trial, context.store, HERE)
+        x = torch.from_numpy((seen / 255 - network.mean) / network.std).permute(0, 3, 1, 2).float()
+        with torch.no_grad():
+            assert np.allclose(dump.logits, method(x).logits, atol=1e-5)
+
+
+def test_probes_refuse_images_that_they_would_not_see(data):
+    """They look at the training set's images as they are: a change that only the key knew would be wrong."""
+    for images in (ImageSet(data, change=Rotation(90.0)), ImageSet(data, view=View(8, 8)), ImageSet("digits")):
+        with pytest.raises(BadInput, match="Probes are taken of images of npz"):
+            probe_step([trial_of(data)], [1.0], images)
+
+
 def test_the_first_score_is_the_native_one(data, context):
     dump = predict.predict(trained(trial_of(data, "rnd")), ImageSet(data), context)
     first = next(name for name in dump.scores if name != "native") if len(dump.scores) > 1 else "native"
@@ -250,6 +278,24 @@ def test_label_maps_come_with_their_void(maps):
     assert (data.shape, data.classes, data.void) == ((6, 10), ("0", "1", "2"), VOID)
     held = np.load(maps.removeprefix("npz:"))
     assert np.array_equal(data.test.label_maps(np.array([4, 2])), held["y_test"][[4, 2]])
+
+
+def test_label_maps_of_two_parts_stay_with_their_images(maps):
+    data = datasets.load(maps)
+    both = ImageSet(maps, "outside").load().images
+    assert np.array_equal(both.label_maps(), np.concatenate([data.train.label_maps(), data.test.label_maps()]))
+    assert np.array_equal(both.label_maps(np.array([20, 3])), both.label_maps()[[20, 3]])
+
+
+def test_a_label_map_is_no_label_of_an_image(maps, data, context):
+    """A classifier of as many classes as the maps have: its dump knows no labels, and no accuracy."""
+    network = trained(trial_of(data, classes=(0, 1, 2)))
+    step = predict_step(network, ImageSet(maps))
+    dump = predict.predict(network, ImageSet(maps), context)
+    assert dump.logits.shape == (21, 1, 3) and dump.labels is None and dump.taught is None
+    assert "accuracy" not in json.loads((step.folder(context.store) / predict.FACTS).read_text())
+    with pytest.raises(BadInput, match="gives an answer for every image and none for a pixel"):
+        count_step(network, ImageSet(maps))
 
 
 def test_counts_of_pixels_are_those_of_all_pixels_at_once(maps, monkeypatch):

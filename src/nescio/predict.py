@@ -201,7 +201,7 @@ def as_seen(images: ImageSet, network: Network, root: str | Path | None = None) 
         own = dataset.train.backing if len(dataset.train) else dataset.test.backing
         encoded = own.encoded if isinstance(own, Pixels) else own
         crop = encoded.crop if isinstance(encoded, Encoded) else network.view.crop
-        same = (network.view.size, network.view.size) == dataset.shape or images.data == network.trial.data
+        same = network.view.shape == dataset.shape or images.data == network.trial.data
         if same and crop == network.view.crop and dataset.channels == network.view.channels:
             return images
     return replace(images, view=network.view)
@@ -243,7 +243,7 @@ def _predict(
         "rows": len(shown),
         "classes": network.classes,
         "params": parameters(module),
-        "input_size": network.view.size,
+        "input_size": max(network.view.shape),
         "embedding_size": module.width if isinstance(module, Classifier) else None,
         "dropout": dropout,
         "weights": network.file.name if network.file else None,
@@ -289,7 +289,7 @@ def _numbered(shown: LoadedImages, network: Network, keeping: Keeping) -> Loaded
     for classes that the network does not have are left out.
     """
     trial, images = network.trial, shown.set
-    if images.split in ("outside", "out") or not shown.dataset.labelled:
+    if images.split in ("outside", "out") or not shown.labelled:
         return replace(shown, images=replace(shown.images, annotations=None)) if "logits" in keeping.fields else shown
     if trial is not None and (images.data, images.classes) == (trial.data, trial.classes):
         return shown
@@ -554,9 +554,9 @@ def _changed(
 
 def usual_batch(network: Network, here: Runtime) -> int:
     """Images of a batch that fit into memory and keep the device busy."""
-    if network.trial is not None and network.view.size <= 64:
+    if network.trial is not None and max(network.view.shape) <= 64:
         return BATCH
-    return max(1, PIXELS.get(here.device.type, PIXELS["cuda"]) // network.view.size**2)
+    return max(1, PIXELS.get(here.device.type, PIXELS["cuda"]) // math.prod(network.view.shape))
 
 
 # ---- outputs
@@ -645,11 +645,10 @@ def _dump(shown: LoadedImages, arrays: Mapping[str, Any], normalized: bool) -> P
     def below(prefix: str) -> dict[str, Any]:
         return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
-    known = shown.dataset.labelled
     return Predictions(
         index=images.index,
-        labels=images.labels if known else None,
-        taught=images.taught if known else None,
+        labels=images.labels if shown.labelled else None,
+        taught=images.taught if shown.labelled else None,
         logits=arrays.get("logits"),
         variants=below("variants/"),
         embeddings=arrays.get("embeddings"),
@@ -735,6 +734,8 @@ def probe_step(
 
     exact  the whole Jacobian, one backward pass per class, where it would be estimated above 16 classes
     """
+    if (images.data, images.view, images.change) != (trials[0].data, None, None):
+        raise BadInput(f"Probes are taken of images of {trials[0].data} as they are: leave out view and change.")
     rounded = [float(f"{temperature:.6g}") for temperature in temperatures]
     recipe = {"images": images, "temperatures": rounded, "probes": ["jacobian", "tta", "native"], "exact": exact}
     steps = tuple(train_step(trial, root) for trial in trials)
@@ -811,6 +812,9 @@ def count_step(network: Network | Sequence[Network], images: ImageSet, *, root: 
     members = (network,) if isinstance(network, Network) else tuple(network)
     if not members:
         raise BadInput("An average needs at least one network.")
+    for member in members:
+        if member.trial is not None and member.trial.task != "segmentation":
+            raise BadInput(f"{member.name} gives an answer for every image and none for a pixel: use predict_step.")
     if images.view is not None:
         raise BadInput("A label map belongs to the whole image: pixels are counted without a view.")
     if images.change is not None and images.change.moves:

@@ -361,10 +361,12 @@ def _begin(
 
 
 def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.optim.Optimizer:
-    """SGD with momentum, AdamW or LAMB; a parameter group's own `rate` and `decay` multiply the plan's."""
+    """SGD with momentum, AdamW or LAMB; a parameter group's own `rate` and `decay` multiply the plan's, and `adaptive`
+    the rate of AdamW, whose steps have the rate's length however small gradients are."""
     groups: list[dict[str, Any]] = []
     for group in method.parameter_groups():
         rate, decay = plan.rate * group.get("rate", 1.0), plan.decay * group.get("decay", 1.0)
+        rate *= group.get("adaptive", 1.0) if plan.optimizer == "adamw" else 1.0
         groups.append({"params": group["params"], "lr": rate, "weight_decay": decay})
     if plan.optimizer == "sgd":
         fused = runtime.device.type == "cuda"

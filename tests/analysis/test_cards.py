@@ -240,6 +240,36 @@ def test_a_plug_in_that_gives_nan_becomes_a_reason(monkeypatch):
     assert any(r["metric"] == "broken" and "not a number" in r["reason"] for r in card.reasons)
 
 
+def test_a_part_says_itself_how_a_scorecard_takes_it(monkeypatch):
+    """Options of a fitted measure, a training loop, row blocks and class-wise metrics are facts of the parts' own."""
+    from nescio.measures._spec import Measure
+    from nescio.metrics._spec import Metric
+
+    def far(reference, k=0):
+        return lambda dump: dump.embeddings[:, 0] * (k - 300)
+
+    def blocked(parts):
+        return sum(len(labels) for _, labels in parts)
+
+    def whole(probs, labels):
+        raise AssertionError("it takes row blocks")
+
+    fitted = Measure("far", far, "fitted", ("embeddings",), shown=lambda rows: {"k": rows})
+    slow = Measure("slow", far, "tuned", ("embeddings",), trained=True)
+    count = Metric("count", whole, ("answers",), "neither", False, classwise=True, of_blocks=blocked)
+    for registry, part in ((measures.registry, fitted), (measures.registry, slow), (metrics.registry, count)):
+        monkeypatch.setitem(registry._parts, part.name, part)
+    dump, val = model(), model(200, seed=2)
+    card = scorecard(dump, val=val)
+    wrong = dump.logits[:, 0].argmax(1) != dump.labels
+    assert card.value("auroc", "far", "test") == metrics.auroc(-dump.embeddings[:, 0], wrong)  # k is 200 and not 0
+    assert card.value("count") == len(dump)
+    with pytest.raises(Undefined, match="It is trained for some seconds"):
+        card.value("auroc", "slow")
+    with pytest.raises(Undefined, match="There is no count"):
+        scorecard(dump, classwise=False).value("count")
+
+
 def test_a_small_validation_dump_serves_as_reference():
     card = scorecard(model(), val=model(12, seed=2), only=("knn_distance",))
     assert np.isfinite(card.value("in_as_in", "knn_distance"))

@@ -227,10 +227,10 @@ def _answers_of(right):
 
 
 def test_holm_adjusts_over_the_comparisons_with_the_best():
-    from nescio.analysis.comparison import _holm
+    from nescio.analysis.comparison import holm
 
     found = [{"model": name, "p": p, "adjusted": None} for name, p in zip("abcd", (0.03, 0.01, None, 0.5), strict=True)]
-    kept = _holm(found, 0.05)
+    kept = holm(found, 0.05)
     assert [each["adjusted"] for each in found] == [pytest.approx(0.09), pytest.approx(0.04), None, 1.0]
     assert [each["model"] for each in kept] == ["a", "c", "d"]
 

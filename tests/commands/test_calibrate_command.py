@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
+from fake_zoo import keep
 from nescio import Predictions, metrics
 from nescio.analysis import calibrate
 from nescio.cli import main
+from nescio.work.store import Store
 
 
 def model(seed, n=600, c=4, sharp=3.0):
@@ -88,3 +90,22 @@ def test_the_temperature_is_that_of_scikit_learn():
     theirs = CalibratedClassifierCV(FrozenEstimator(network), method="temperature").fit(val.logits[:, 0], val.labels)
     ours = calibrate.temperature(val)(test)
     np.testing.assert_allclose(softmax(ours.logits[:, 0], axis=1), theirs.predict_proba(test.logits[:, 0]), atol=2e-4)
+
+
+def test_a_model_of_the_store_is_calibrated_and_no_other_models_rows_fit_it(files, tmp_path, capsys):
+    store = Store(tmp_path / "store")
+    for name, seed in (("resnet18", 0), ("vgg11", 2)):
+        keep(store, name, "digits", model(seed), False)
+    words = ["--to", str(tmp_path / "out.npz"), "--store", str(store.root)]
+    assert main(["calibrate", "zoo:resnet18", "--val", files[1], *words]) == 0
+    expected = calibrate.temperature(model(1))(model(0))
+    np.testing.assert_allclose(Predictions.load(tmp_path / "out.npz").logits, expected.logits, rtol=1e-5)
+    capsys.readouterr()
+    for command, flag, rest in (
+        ("calibrate", "--val", words[:2]),
+        ("threshold", "--val", ["--risk", "0.4"]),
+        ("threshold", "--check", ["--risk", "0.4"]),
+        ("evaluate", "--val", []),
+    ):
+        assert main([command, "zoo:resnet18", flag, "zoo:vgg11", *rest, *words[2:]]) == 2, command
+        assert f"{flag} is zoo:vgg11, and FILE is zoo:resnet18: give rows of the same model." in capsys.readouterr().err

@@ -65,6 +65,19 @@ def test_a_tag_of_another_type_is_a_sentence():
         rgb(data[: strips + 2] + b"\x0b" + data[strips + 3 :])  # … is now a fraction
 
 
+def test_a_damaged_tiff_is_a_sentence_and_not_wrong_pixels(capfd):
+    """libtiff prints “Fax4Decode: Bad code word” itself, and goes on with pixels that are not the image's."""
+    noise = np.random.default_rng(0).integers(0, 2, (64, 64)).astype(bool)
+    for compression in ("group4", "tiff_lzw"):
+        whole = written(Image.fromarray(noise), "TIFF", compression=compression)
+        damaged = bytearray(whole)
+        damaged[100:400:20] = bytes(byte ^ 0x55 for byte in whole[100:400:20])
+        with pytest.raises(BadInput, match="damaged, cut short, or no image"):
+            rgb(bytes(damaged))
+        np.testing.assert_array_equal(np.asarray(rgb(whole))[..., 0] > 0, noise)  # the next one is read
+    assert capfd.readouterr().err == ""
+
+
 def test_what_can_be_read_is_read_without_a_warning():
     palette = written(COLOURS.quantize(9), "PNG", transparency=bytes([0, 128, 255]))
     with warnings.catch_warnings(record=True) as said:

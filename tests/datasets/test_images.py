@@ -156,7 +156,7 @@ def test_every_field_changes_the_key(data):
 def test_every_field_of_a_view_and_of_a_change_changes_the_key(data):
     changes = [None, Rotation(40.0), Rotation(41.0), Crop(), Crop(least=0.2), Crop(most=0.5), Crop(seed=1)]
     views = [View(8, 8), View(9, 8), View(8, 9), View(8, 8, "squash"), View(8, 8, interpolation="bilinear")]
-    views += [View(8, 8, fill=(1, 0, 0)), View(8, 8, crop=0.5), View(8, 8, channels=1)]
+    views += [View(8, 8, fill=(1, 0, 0)), View(8, 8, crop=0.5), View(8, 8, channels=1), View(8, 8, height=9)]
     keys = {to_json(ImageSet(data, change=change)) for change in changes}
     keys |= {to_json(ImageSet(data, view=view)) for view in views}
     assert len(keys) == len(changes) + len(views)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from nescio.datasets.images import ImageSet
 from nescio.datasets.view import View
 from nescio.datasets.views import cache, pixels_of
 from nescio.errors import BadInput
+from nescio.identity import canonical
 from nescio.work.store import Store, StoreError
 from zoo_help import SHAPES, encoded, folder, pack, picture
 
@@ -96,6 +98,21 @@ def test_what_training_saw_is_what_a_trained_network_sees():
     digit = rng.integers(0, 256, (8, 8, 1), dtype=np.uint8)
     np.testing.assert_array_equal(pixels_of(digit, View(8, 8, "trained", channels=1)), digit)
     assert str(View(8, 8, "trained", channels=1)) == "8 × 8, grey"
+
+
+def test_a_view_that_is_no_square_shows_the_largest_part_of_its_shape():
+    """Of a wide image its full height, of a high one its full width, from the middle; of a large image `crop` of it."""
+    rng = np.random.default_rng(0)
+    view = View(10, 10, "trained", height=6)
+    same, wide, high = (rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in ((6, 10), (6, 30), (18, 10)))
+    np.testing.assert_array_equal(pixels_of(same, view), same)
+    np.testing.assert_array_equal(pixels_of(wide, view), wide[:, 10:20])
+    np.testing.assert_array_equal(pixels_of(high, view), high[6:12])
+    large = np.zeros((24, 40, 3), np.uint8)
+    large[4:20, 8:32] = 255  # the middle half of both sides, and the pixels beside it that smoothing reads
+    assert pixels_of(large, replace(view, crop=0.5)).min() == 255 > pixels_of(large, view).min()
+    assert (view.shape, view.bytes, str(view)) == ((6, 10), 180, "6 × 10")
+    assert "height" not in canonical(View(10, 10))  # keys of square views stay as they were
 
 
 def test_wrong_preprocessing_would_be_seen():

@@ -24,7 +24,8 @@ from nescio.runtime import runtime
 from nescio.search import draw
 from nescio.testing import check_method
 from nescio.testing.methods import special, trial_of
-from nescio.training import fit, start_of, weights_of
+from nescio.training import fit, optimizer_of, start_of, weights_of
+from nescio.trials import Training
 
 torch.set_num_threads(1)
 FIVE = ("infonce", "mc-infonce", "elk", "nivmf", "hib")
@@ -213,6 +214,61 @@ def test_a_recipe_that_would_switch_its_method_off_is_refused(name, field, value
 def test_the_classes_are_what_they_seem():
     assert issubclass(MCInfoNCE, Probabilistic) and not issubclass(InfoNCE, Probabilistic)
     assert HIB.augment == InfoNCE.augment == "full" and not hasattr(made("elk"), "head")
+
+
+# ---- AdamW does not drive every κ to the bound of its head
+
+
+class Plane(nn.Linear):
+    """Points of R²⁵⁶ as they are, at first."""
+
+    num_features = 256
+
+    def __init__(self):
+        super().__init__(256, 256, bias=False)
+        nn.init.eye_(self.weight)
+
+    def forward(self, x):
+        return super().forward(x.flatten(1))
+
+
+class Clusters(Setting):
+    def features(self):
+        return Plane()
+
+
+def kappa_after_adamw(**fields):
+    """κ of 500 points, near and far from the centres of 100 classes, after a short training of ELK."""
+    torch.manual_seed(0)
+    method, centres = ELK(ELK.recipe_class(**fields), Clusters("mlp", 1, 16, 100)), torch.randn(100, 256)
+
+    def points(n):
+        y = torch.randint(0, 100, (n,))
+        near = centres[y] + torch.empty(n, 1).uniform_(0.5, 3) * torch.randn(n, 256)
+        return 20 * normalize(near, dim=1).view(n, 1, 16, 16), y
+
+    method.prepare([(*points(64), None)])
+    optimizer = optimizer_of(Training(optimizer="adamw", rate=2e-3), method, runtime("cpu"))
+    for _ in range(120):
+        optimizer.zero_grad()
+        method.loss(*points(64)).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return method.embed(points(500)[0])[1]
+
+
+@pytest.mark.slow
+def test_kappa_differs_after_adamw_but_not_with_a_flat_t_and_a_fast_head():
+    low, high = kappa_after_adamw().quantile(torch.tensor([0.05, 0.95]))
+    assert high > 1.05 * low and high < 1e4
+    assert len(kappa_after_adamw(t=16.0, adaptive=1.0).unique()) == 1
+
+
+@pytest.mark.parametrize(("optimizer", "factor"), [("sgd", 0.5), ("lamb", 0.5), ("adamw", 0.05)])
+def test_the_head_learns_slower_under_adamw(optimizer, factor):
+    plan = Training(optimizer=optimizer, rate=0.01)
+    rest, head = optimizer_of(plan, made("elk", head=0.5, adaptive=0.1), runtime("cpu")).param_groups
+    assert rest["lr"] == 0.01 and head["lr"] == pytest.approx(0.01 * factor)
 
 
 # ---- a world in which κ is known

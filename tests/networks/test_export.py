@@ -16,6 +16,7 @@ from torch import nn
 from nescio import Predictions, datasets, measures
 from nescio.analysis.calibrate import Temperature
 from nescio.cli import main
+from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.networks.export import (
     WRITERS,
@@ -27,9 +28,13 @@ from nescio.networks.export import (
     Rule,
     answers,
     export,
+    exportable,
     load,
     rule_of,
 )
+from nescio.networks.models import stored
+from nescio.predict import predict
+from nescio.work.steps import Context
 from nescio.work.store import Store
 
 torch.set_num_threads(1)
@@ -59,7 +64,7 @@ class Pixels(nn.Module):
 
 def pixels(times=1.0, draws=0, classes=9):
     """A classifier of 3 × 3 images whose nine pixels, 0 to 255, are the logits."""
-    return ExportableNetwork(Pixels(times, draws), mean=(0.0,), std=(1 / 255,), size=3, classes=classes)
+    return ExportableNetwork(Pixels(times, draws), mean=(0.0,), std=(1 / 255,), shape=(3, 3), classes=classes)
 
 
 def images_of(n, seed=0):
@@ -176,7 +181,7 @@ class Broken(nn.Module):
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_what_is_no_number_abstains(tmp_path, ending):
-    broken = ExportableNetwork(Broken(), (0.0,), (1 / 255,), 3, 9)
+    broken = ExportableNetwork(Broken(), (0.0,), (1 / 255,), (3, 3), 9)
     run, _ = load(export(broken, Rule(0.88), tmp_path / f"file.{ending}").path)
     images = images_of(3)
     images[1] = 0  # 0/0
@@ -215,12 +220,28 @@ class Attention(nn.Module):
 @needs_onnx
 def test_attention_of_five_dimensions_is_written_out(tmp_path):
     network = Attention()
-    classifier = ExportableNetwork(network, mean=(0.0,), std=(1.0,), size=3, classes=9)
+    classifier = ExportableNetwork(network, mean=(0.0,), std=(1.0,), shape=(3, 3), classes=9)
     images = torch.from_numpy(images_of(5))
     with torch.no_grad():
         said = network(images / 255).softmax(-1).amax(1)
     run, _ = load(export(classifier, Rule(0.5), tmp_path / "file.onnx").path)
     assert np.allclose(run(images.numpy())["probability"], said, atol=1e-5)
+
+
+def test_images_that_are_no_squares(tmp_path):
+    """The file of a network that was trained on 6 × 10 pixels takes those."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (60, 6, 10), np.uint8), np.arange(60) % 3
+    np.savez(tmp_path / "set.npz", x_train=images, y_train=labels, x_test=images[:9], y_test=labels[:9])
+    words = ["--data", f"npz:{tmp_path / 'set.npz'}", "--backbone", "mlp", "--epochs", "1", "--augment", "none"]
+    assert main(["train", "--method", "erm", *words, "--store", str(tmp_path / "store")]) == 0
+    store = Store(tmp_path / "store")
+    key = next(run.key for run in store.runs() if run.state == "finished")
+    run, about = load(export(exportable(f"store:{key}", store), Rule(0.5), tmp_path / "file.pt2").path)
+    assert "shape (n, 1, 6, 10)" in about["input"] and about["view"]["height"] == 6
+    found = predict(stored(key, store), ImageSet(f"npz:{tmp_path / 'set.npz'}"), Context(store, device="cpu"))
+    answers = run(images[:9, None])
+    assert np.allclose(answers["probability"], measures.summary(found).confidence, atol=1e-5)
 
 
 class Drawing(nn.Module):
@@ -234,7 +255,7 @@ class Branching(nn.Module):
 
 
 def test_draws_cannot_be_exported(tmp_path):
-    drawing = ExportableNetwork(Drawing(), (0.0,), (1.0,), 3, 9)
+    drawing = ExportableNetwork(Drawing(), (0.0,), (1.0,), (3, 3), 9)
     with pytest.raises(BadInput, match="differently at every call"):
         export(drawing, Rule(0.5), tmp_path / "file.pt2")
     assert not list(tmp_path.iterdir())
@@ -243,7 +264,7 @@ def test_draws_cannot_be_exported(tmp_path):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_network_that_cannot_be_traced_is_a_sentence_and_leaves_no_file(tmp_path, capfd, ending):
     with pytest.raises(NotExportable, match="data-dependent") as said:
-        export(ExportableNetwork(Branching(), (0.0,), (1.0,), 3, 9), Rule(0.5), tmp_path / f"file.{ending}")
+        export(ExportableNetwork(Branching(), (0.0,), (1.0,), (3, 3), 9), Rule(0.5), tmp_path / f"file.{ending}")
     assert "\n" not in str(said.value) and not list(tmp_path.iterdir())
     assert capfd.readouterr() == ("", "")
 
@@ -256,7 +277,7 @@ class Silent(nn.Module):
 @pytest.mark.parametrize(("network", "classes"), [(Silent(), 9), (Pixels(), 10)])
 def test_what_does_not_answer_with_classes_is_refused(tmp_path, network, classes):
     with pytest.raises(BadInput, match=f"each of {classes} classes"):
-        export(ExportableNetwork(network, (0.0,), (1.0,), 3, classes), Rule(0.5), tmp_path / "file.pt2")
+        export(ExportableNetwork(network, (0.0,), (1.0,), (3, 3), classes), Rule(0.5), tmp_path / "file.pt2")
 
 
 @pytest.mark.parametrize("name", ["mimo", "mixup", "oc"])
@@ -278,7 +299,7 @@ def test_methods_with_draws_or_scores_of_their_own(tmp_path, name):
     digits = datasets.load("digits")
     trial = Trial(method=name, recipe=draw(registry[name].recipe_class, 0), data="digits", backbone="mlp")
     method = build(trial, digits, rows=100).eval()
-    classifier = ExportableNetwork(Logits(method), digits.mean, digits.std, 8, 10)
+    classifier = ExportableNetwork(Logits(method), digits.mean, digits.std, (8, 8), 10)
     run, _ = load(export(classifier, Rule(0.88, 1.5), tmp_path / "file.pt2").path)
     pixels = digits.test.pixels[:20].transpose(0, 3, 1, 2)
     with torch.no_grad():
@@ -492,7 +513,7 @@ def test_a_network_from_elsewhere_is_divided_before_its_last_layer(tmp_path):
 
 def test_a_learned_score_of_other_embeddings_is_refused(tmp_path):
     network = Divided(nn.Sequential(nn.Flatten(), nn.Linear(9, 5), nn.ReLU(), nn.Linear(5, 9)), 9).eval()
-    classifier = ExportableNetwork(network, (0.0,), (1.0,), 3, 9, order=loss_order(6))
+    classifier = ExportableNetwork(network, (0.0,), (1.0,), (3, 3), 9, order=loss_order(6))
     with pytest.raises(BadInput, match="6 numbers, and this network has 5"):
         export(classifier, Rule(0.5, 1.0, "loss_order"), tmp_path / "file.pt2")
     for given, measure in ((loss_order(5), "largest"), (None, "loss_order")):

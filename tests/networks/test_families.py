@@ -177,6 +177,8 @@ def test_every_family_begins_with_its_own_names(weights):
         ("torchvision:swin_v2_t", "swinv2"),
         ("coatnet_0_rw_224.sw_in1k", "coatnet"),
         ("tiny_vit_5m_224.dist_in22k_ft_in1k", "tinyvit distilled"),
+        ("hgnetv2_b4.ssld_stage2_ft_in1k", "hgnetv2 distilled"),
+        ("hrnet_w18_ssld.paddle_in1k", "hrnet distilled"),
         ("convnextv2_tiny.fcmae_ft_in1k", "convnextv2"),
         ("dpn68b.ra_in1k", "dpn"),
         ("store:0123456789abcdef", "own"),

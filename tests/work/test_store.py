@@ -19,9 +19,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fake_zoo
 import nescio.work.store
 from nescio.errors import BadInput
 from nescio.identity import tag
+from nescio.predictions.entries import dump_named
 from nescio.search import Recipe, hparam, uniform
 from nescio.trials import Training, Trial
 from nescio.work.store import Busy, Lost, Store, StoreError, read_checkpoint
@@ -809,6 +811,28 @@ def test_users_whose_umask_shuts_the_other_out_are_told_and_nothing_is_lost(shar
     with user(60002, 60000, 0o007):
         assert do(shared) is False and do(shared, "new")
         shared.verify("train", shared.key("train", "r"))
+
+
+def test_what_another_user_may_not_read_is_neither_damaged_nor_absent(shared):
+    """“Remove this folder” would cost finished work; “no predictions” and “empty” are not so."""
+    dump = fake_zoo.answers(0, 200)
+    with user(60001, 60000, 0o022):
+        fake_zoo.keep(shared, "resnet18", "digits", dump, False)
+    (folder,) = shared.folders("predict")
+    with user(60002, 60000, 0o022):
+        assert len(dump_named("zoo:resnet18", shared).load()) == 200  # it may be read, and nothing is written
+    files = [folder / name for name in ("facts.json", "dump/logits.npy", "recipe.json")]
+    for place in (*files, shared.root / "predict"):
+        mode = place.stat().st_mode
+        place.chmod(0o300 if place.is_dir() else 0)
+        nescio.work.store._verified.clear()
+        with user(60002, 60000, 0o022):
+            with pytest.raises(StoreError, match=f"{place}: you may not read it: ask its owner, or change its permis"):
+                dump_named("zoo:resnet18", shared).load()
+            if place.is_dir():
+                with pytest.raises(StoreError, match="you may not read it"):
+                    shared.runs()
+        place.chmod(mode)
 
 
 def test_users_of_one_group_share_the_work(shared):

@@ -99,6 +99,11 @@ def at_shown_values(metric: Metric) -> list[WantedMetric]:
     ]
 
 
+def shown_metrics(kind: str) -> list[WantedMetric]:
+    """Every metric of this kind that a scorecard shows."""
+    return [shown for metric in registry.parts() if kind in metric.kinds for shown in at_shown_values(metric)]
+
+
 # ---- one resample of one model
 
 

@@ -21,28 +21,24 @@ from nescio.analysis.bootstrap import (
     ResampledRanking,
     SharePart,
     WantedMetric,
-    at_shown_values,
     of_mixture,
+    shown_metrics,
 )
 from nescio.analysis.notebook import Presented
 from nescio.arrays.parallel import one_thread
 from nescio.errors import BadInput, Undefined, near
-from nescio.measures import Measure, mean_probs, prob_blocks, summary
-from nescio.metrics import classwise_ece_of_blocks
+from nescio.measures import Measure, mean_probs, prob_blocks, summary, top_k_answers
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 from nescio.work.progress import track
 
 Array = NDArray[Any]
 
-CLASSWISE = ("classwise_ece", "classwise_mcb")
-CLASSWISE_ENTRIES = 20_000_000  # above this many probabilities class-wise ECE costs more than all the rest
+LARGE = 20_000_000  # above this many probabilities what is heavy costs more than all the rest
 UNTAUGHT = "untaught"  # the split of rows with taught = False
 MOST_PROBS = 200_000_000  # above this many probabilities in all resamples their metrics have no interval
 FEW_ROWS = 50  # validation rows for each parameter of a calibration: with fewer it is in doubt
 REPR = ("accuracy", "nll", "ece", "temperature")  # what the text of a scorecard shows
-LEARNT = ("loss_order",)  # measures with a training loop of their own
-KNN = 10  # neighbours of `knn_distance` on a scorecard
 SCALERS: dict[str, Callable[[Predictions], Callable[[Predictions], Predictions]]] = {
     "temperature": calibrate.temperature,
     "vector": calibrate.vector,
@@ -132,6 +128,7 @@ def scorecard(
     calibration: str | None = "temperature",
     only: Sequence[str] | None = None,
     classwise: bool | None = None,
+    heavy: bool = False,
     facts: Mapping[str, Any] | None = None,
     views: Sequence[Predictions] = (),
     siblings: Sequence[Predictions] = (),
@@ -147,6 +144,7 @@ def scorecard(
     calibration  "temperature", "vector", or None for no calibrated rows
     only         names of the measures to take; None: all that there are
     classwise    class-wise ECE: True, False, or None for up to twenty million probabilities
+    heavy        whether pnorm, gen and the like are also taken above twenty million probabilities; naming them does too
     facts        columns that are the same in every row, e.g. {"method": "erm", "data_seed": 0}
     views        dumps of changed images, such as crops, by the same network, for scores that know the gallery …
     siblings     … and of the same images by sibling networks
@@ -180,7 +178,7 @@ def scorecard(
     card = Scorecard(name, notes=_notes({"": predictions, "train": train, "val": val, **outside}))
     base = dict.fromkeys(COLUMNS) | {"calibrated": False, "members": members_of(known), **(facts or {})}
     maker = _Maker(known, card, base, split, train, val, classwise, only)
-    maker.views, maker.siblings = views, siblings
+    maker.views, maker.siblings, maker.heavy = views, siblings, heavy
     maker.val_outside, maker.share = val_outside, ood_share
     with _few_threads(train, val):
         maker.whole(known, outside, everything=predictions)
@@ -242,7 +240,7 @@ def group_of(name: str) -> str:
 
 
 def _outside(ood: Any, split: str) -> dict[str, Predictions]:
-    """Out-of-distribution dumps by name, which must not be that of another split: rows are told apart by it."""
+    """Out-of-distribution dumps by name, which must not be that of another split: it identifies their rows."""
     named = {"ood": ood} if ood is not None and not isinstance(ood, Mapping) else dict(ood or {})
     groups = {group_of(label) for label in named}
     for label in (*named, *groups):
@@ -306,6 +304,7 @@ class _Maker:
         self.reference = train if train is not None else val
         self.learns = train is not None  # measures that are trained for seconds are not for a first look
         self.held_out = val  # as it was given, before any calibration
+        self.heavy = False
         self.views: Sequence[Predictions] = ()
         self.siblings: Sequence[Predictions] = ()
         self.val_outside: Mapping[str, Predictions] = {}
@@ -406,37 +405,33 @@ class _Maker:
         if not known.judged:
             lacking = "labels" if known.labels is None else "logits"
             self.because(
-                None, "answers", self.split, f"There are no {lacking}: right and wrong answers cannot be told."
+                None, "answers", self.split, f"There are no {lacking}: right and wrong answers cannot be told apart."
             )
             return None
         all_of = summary(known).answers()
-        shown = list(_shown("answers"))
+        shown = shown_metrics("answers")
         for metric in shown:
             if metric.metric.prepared:
                 self.ask(partial(metric, all_of), metric.label, len(known))
-            elif metric.label not in CLASSWISE or self.wants_classwise(known):
+            elif not metric.metric.classwise or self.wants_classwise(known, metric.label):
                 self.ask(partial(_of_probs, metric, known), metric.label, len(known))
         n = (len(known),)
         self.source(ResampledAnswers, all_of, [metric for metric in shown if metric.metric.prepared], n=n)
         if known.logits is not None:
             self.source(probs_part, known, None, [metric for metric in shown if not metric.metric.prepared], n=n)
         if all_of.floored and not self.base["calibrated"]:
-            sentence = (
-                f"{all_of.floored} of {len(known)} rows give their true class probability 0; "
-                "their NLL uses the smallest normal number of float64 instead."
-            )
+            sentence = floored_note(all_of.floored, len(known))
             self.card.notes.append(sentence)
             self.because(None, "nll", self.split, sentence)
         return np.asarray(~all_of.right)
 
-    def wants_classwise(self, known: Predictions) -> bool:
+    def wants_classwise(self, known: Predictions, metric: str) -> bool:
         if self.classwise is not None:
             return self.classwise
-        small = len(known) * known.classes <= CLASSWISE_ENTRIES
+        small = not _large(known)
         if not small:
             reason = "Class-wise calibration is left out of large dumps: ask for it with --classwise."
-            for metric in CLASSWISE:
-                self.because(None, metric, self.split, reason)
+            self.because(None, metric, self.split, reason)
         return small
 
     def measures(self, known: Predictions, raw: bool) -> Iterator[tuple[str, Callable[[Predictions], Array]]]:
@@ -445,12 +440,15 @@ class _Maker:
             wanted = part.alias is None if self.only is None else part.name in self.only
             if not wanted or (not raw and (part.kind != "plain" or "logits" not in part.needs)):
                 continue
-            if part.kind == "plain":
+            if part.heavy and not self.heavy and self.only is None and _large(known):
+                reason = "It is left out of large dumps, where it takes as long as all the rest: ask for it with --all."
+                self.because(part.name, None, self.split, reason)
+            elif part.kind == "plain":
                 if known.draws == 1 and part.several:
                     self.because(part.name, None, self.split, "The model gives one draw a row; draws cannot disagree.")
                     continue
                 yield part.name, part.of
-            elif part.name in LEARNT and not self.learns and self.only is None:
+            elif part.trained and not self.learns and self.only is None:
                 self.because(part.name, None, self.split, "It is trained for some seconds: give --train as well.")
             elif part.kind in ("fitted", "tuned"):
                 if (fit := self.fit(part, known)) is not None:
@@ -465,11 +463,6 @@ class _Maker:
         """The fitted measure, or None and a reason."""
         if measure.name not in self.fitted:
             reference = self.held_out if measure.kind == "tuned" else self.reference
-
-            def make(rows: Predictions) -> Any:
-                options = {"k": min(KNN, len(rows))} if measure.name == "knn_distance" else {}
-                return measure.function(rows, **options)
-
             try:
                 measure.check(known, but=("labels",))
                 if reference is None and measure.kind == "tuned":
@@ -477,9 +470,9 @@ class _Maker:
                 if reference is None:
                     raise Undefined("It is fitted on reference rows: give --train or --val.")
                 measure.check(reference)
-                self.fitted[measure.name] = make(reference)
+                self.fitted[measure.name] = measure.fit(reference)
                 if reference is self.held_out:
-                    self.makers[measure.name] = make
+                    self.makers[measure.name] = measure.fit
             except (Undefined, BadInput) as reason:
                 self.because(measure.name, None, self.split, str(reason))
                 return None
@@ -510,7 +503,7 @@ class _Maker:
         self, u: Array, positive: Array, kind: str, measure: str, split: str, sizes: tuple[int, ...] | None = None
     ) -> None:
         order, arrays = metrics.Ranking(u, positive), (u, positive)
-        shown = list(_shown(kind))
+        shown = shown_metrics(kind)
         for metric in shown:
             given = (order,) if metric.metric.prepared else arrays
             self.ask(partial(metric, *given), metric.label, order.n, measure, split)
@@ -567,7 +560,7 @@ class _Maker:
         if wrong is None:
             return
         mixture = metrics.Mixture(u, wrong, u_out, self.share)
-        order, shown = mixture.ranking(), list(_shown("mixture"))
+        order, shown = mixture.ranking(), shown_metrics("mixture")
         base, self.base = self.base, self.base | {"condition": OOD_SHARE, "level": self.share}
         for metric in shown:
             self.ask(partial(of_mixture, metric, order), metric.label, len(u) + len(u_out), measure, split)
@@ -647,6 +640,10 @@ class _Maker:
         self.base = base
 
 
+def _large(dump: Predictions) -> bool:
+    return dump.logits is not None and len(dump) * dump.classes > LARGE
+
+
 def _part(kind: Callable[..., ResampledModel], given: Sequence[Any], resamples: int) -> ResampledModel:
     return kind(*given, resamples) if kind is probs_part else kind(*given)
 
@@ -677,14 +674,20 @@ def crop_pairs(dump: Predictions) -> tuple[Array, Array] | None:
     return whole, crop
 
 
+def floored_note(floored: int, n: int) -> str:
+    return (
+        f"{floored} of {n} rows give their true class probability 0; "
+        "their NLL uses the smallest normal number of float64 instead."
+    )
+
+
 def _of_probs(metric: WantedMetric, known: Predictions) -> float:
     """A metric of all class probabilities, in row blocks where it can take them."""
-    name = metric.metric.name
-    if name == "classwise_ece":
-        return classwise_ece_of_blocks(prob_blocks(known))
-    if name in ("top_k_ece", "top_k_mcb"):
-        together = metrics.top_k(prob_blocks(known), metric.option("k"))
-        return metrics.ece(together) if name == "top_k_ece" else metrics.mcb(together)
+    of_blocks, of_top = metric.metric.of_blocks, metric.metric.of_top
+    if of_blocks is not None:
+        return of_blocks(prob_blocks(known), **metric.options)
+    if of_top is not None:
+        return of_top(top_k_answers(known, metric.option("k")))
     return metric(mean_probs(known), known.labels)
 
 
@@ -734,10 +737,3 @@ def _or_error(work: Callable[..., Array], *given: Any) -> Array | ValueError:
 
 def _plain(name: str) -> WantedMetric:
     return WantedMetric(name, metrics.registry[name], {})
-
-
-def _shown(kind: str) -> Iterator[WantedMetric]:
-    """Every metric of this kind that a scorecard shows."""
-    for metric in metrics.registry.parts():
-        if kind in metric.kinds:
-            yield from at_shown_values(metric)

@@ -20,18 +20,18 @@ from nescio.analysis.bootstrap import (
     SharePart,
     WantedMetric,
     applicable,
-    at_shown_values,
     check_resampling,
     interval,
     of_one_model,
     resample,
+    shown_metrics,
     wanted_metric,
 )
 from nescio.analysis.cards import OOD_SHARE, Scorecard, crop_pairs, probs_part, retrieval_part
 from nescio.analysis.notebook import Presented
 from nescio.errors import BadInput, Undefined
 from nescio.measures import summary
-from nescio.metrics import SHARE, Mixture, registry, retrieved
+from nescio.metrics import SHARE, Mixture, retrieved
 from nescio.predictions import Predictions, join
 from nescio.rows import COLUMNS
 
@@ -441,7 +441,7 @@ def _judge(
     if sign and len(numbers) > 1:
         cell = {"measure": measure, "metric": metric.label, "split": split}
         differences = [_difference(result, cell, name, best, numbers) for name in numbers if name != best]
-        group = {best} | {difference["model"] for difference in _holm(differences, 1 - result.level)}
+        group = {best} | {difference["model"] for difference in holm(differences, 1 - result.level)}
         result.differences += differences
         _warn_if_blunt(result, metric, measure, len(differences), split)
     for name, (value, sample) in numbers.items():
@@ -492,7 +492,7 @@ def two_sided(differences: Array) -> float:
     return min(1.0, 2 * (1 + min(below, above)) / (len(differences) + 1))
 
 
-def _holm(pairs: list[dict[str, Any]], error: float) -> list[dict[str, Any]]:
+def holm(pairs: list[dict[str, Any]], error: float) -> list[dict[str, Any]]:
     """Fills `adjusted` by Holm's step-down rule and returns the comparisons that do not reach significance.
 
     adjusted_(i) = max_{j ≤ i} min(1, (m − j + 1)·p_(j)), p sorted upwards. A comparison without a p-value cannot be
@@ -524,8 +524,7 @@ def _warn_if_blunt(
 
 def _wanted(metrics: Iterable[str] | None, outside: bool = False) -> list[WantedMetric]:
     """The metrics of these names, or all that a scorecard shows of a model's own rows, and of those outside."""
-    mixed = [part for part in registry.parts() if outside and "mixture" in part.kinds]
-    known = applicable() + [shown for part in mixed for shown in at_shown_values(part)]
+    known = applicable() + (shown_metrics("mixture") if outside else [])
     if metrics is None:
         return known
     names = [metrics] if isinstance(metrics, str) else list(dict.fromkeys(metrics))
@@ -533,7 +532,7 @@ def _wanted(metrics: Iterable[str] | None, outside: bool = False) -> list[Wanted
         raise BadInput("No metric is named; omit metrics to get all that apply.")
     wanted = [wanted_metric(name) for name in names]
     for metric in wanted:
-        if not of_one_model(metric.metric) and metric.metric not in mixed:
+        if not of_one_model(metric.metric) and not (outside and "mixture" in metric.metric.kinds):
             why = (
                 "needs out-of-distribution rows"
                 if "mixture" in metric.metric.kinds

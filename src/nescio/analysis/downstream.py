@@ -100,11 +100,15 @@ def downstream_losses(
 
 
 def probe_accuracy(train: Predictions, test: Predictions, place: Callable[[Array], Any] = np.asarray) -> float:
-    """Share of test rows that a linear probe, softmax regression on the frozen features, gets right."""
-    features, labels = _labelled(train)
-    (head,) = fit_heads([place(features)], labels, tasks="multiclass")
-    rows, answers = _labelled(test)
-    wrong = head.misses(place(rows), answers)[:, 0]
+    """Share of test rows that a linear probe, softmax regression on the frozen features, gets right.
+
+    Features are standardised by the training rows: the penalty of the regression would favour spaces of large scale.
+    """
+    (features, labels), (rows, answers) = _labelled(train), _labelled(test)
+    mean, deviation = features.mean(0), features.std(0)
+    deviation[deviation == 0] = 1
+    (head,) = fit_heads([place((features - mean) / deviation)], labels, tasks="multiclass")
+    wrong = head.misses(place((rows - mean) / deviation), answers)[:, 0]
     return float((1 - wrong.sum(1) > wrong.max(1)).mean())
 
 

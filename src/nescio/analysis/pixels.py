@@ -31,16 +31,16 @@ class PixelCounts:
     """What is kept of dense predictions: enough for mIoU, and for AUROC and rAULC over all pixels. Shards add up, and
     so do the levels of a shift that are pooled."""
 
-    confusion: Array  # (c, c) pixels of each true class (line) by the class they are called (column), void left out
+    confusion: Array  # (c, c) pixels of each true class (line) by predicted class (column), void left out
     scores: dict[str, Counts]  # right and wrong pixels by key of each score
 
     @classmethod
     def of(
-        cls, truth: Array, called: Array, scores: Mapping[str, Array], classes: int, void: int | None = None
+        cls, truth: Array, predicted: Array, scores: Mapping[str, Array], classes: int, void: int | None = None
     ) -> PixelCounts:
-        """Counts the pixels of some images. truth, called and scores: arrays of one shape."""
+        """Counts the pixels of some images. truth, predicted and scores: arrays of one shape."""
         known = np.ones(truth.shape, bool) if void is None else truth != void
-        true, answers = truth[known].astype(np.int64), called[known].astype(np.int64)
+        true, answers = truth[known].astype(np.int64), predicted[known].astype(np.int64)
         if true.max(initial=0) >= classes:
             raise BadInput(
                 f"A label map has the label {true.max()}, and the network has {classes} classes, from 0 on: if it "
@@ -92,7 +92,7 @@ class PixelCounts:
 
     @property
     def accuracy(self) -> float:
-        """Share of pixels that are called what they are."""
+        """Share of pixels whose class is predicted right."""
         if not self.n:
             raise Undefined("Accuracy is undefined: no pixel has a label other than void.")
         return float(np.trace(self.confusion) / self.n)
@@ -147,17 +147,17 @@ def count_folders(
 
 def _each(folders: Mapping[str, Mapping[str, Path]], scores: Iterable[str], void: int | None) -> Iterator[PixelCounts]:
     for stem in sorted(folders["labels"]):
-        truth, called = (_classes(folders[name][stem]) for name in ("labels", "predictions"))
-        said = {name: _scores(folders[name][stem]) for name in scores}
-        for name, array in {"predictions": called, **said}.items():
+        truth, predicted = (_classes(folders[name][stem]) for name in ("labels", "predictions"))
+        uncertainties = {name: _scores(folders[name][stem]) for name in scores}
+        for name, array in {"predictions": predicted, **uncertainties}.items():
             if array.shape != truth.shape:
                 raise BadInput(
                     f"{folders[name][stem]} has {array.shape} pixels and {folders['labels'][stem]} {truth.shape}: maps "
                     "of one image have one size."
                 )
-        if void is not None and (called[truth != void] == void).any():
+        if void is not None and (predicted[truth != void] == void).any():
             raise BadInput(f"{folders['predictions'][stem]} calls pixels {void}, which is void: it is no class.")
-        yield PixelCounts.of(truth, called, said, LABELS, void)
+        yield PixelCounts.of(truth, predicted, uncertainties, LABELS, void)
 
 
 def _by_stem(folder: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:

@@ -116,7 +116,7 @@ def question_rows(
     if question not in QUESTIONS:
         raise BadInput(f"There is no question {question!r}. There are: {', '.join(QUESTIONS)}.")
     if question != "unknown" and wrong is None:
-        raise Undefined("Mistakes cannot be told: the rows have no labels.")
+        raise Undefined("Mistakes cannot be identified: the rows have no labels.")
     if question != "mistakes" and not outside:
         raise Undefined("There are no out-of-distribution rows to be noticed: give --ood.")
     sets = dict.fromkeys(outside, 1 / len(outside)) if outside else {}

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio import measures, metrics
+from nescio import measures
 from nescio.analysis.answers import answerable
-from nescio.analysis.bootstrap import WantedMetric, at_shown_values
-from nescio.analysis.cards import UNTAUGHT, Scorecard, members_of
+from nescio.analysis.bootstrap import shown_metrics
+from nescio.analysis.cards import UNTAUGHT, Scorecard, floored_note, members_of
 from nescio.errors import BadInput, Undefined
-from nescio.measures import prob_blocks, summary
+from nescio.measures import summary, top_k_answers
 from nescio.metrics import ScoreCounts, ece_gaps
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
@@ -62,14 +62,14 @@ class ShardScores:
     def _of_answers(cls, dump: Predictions) -> ShardScores:
         answers = summary(answerable(dump)).answers()
         scores = cls(answers.n, answers.floored, {}, {}, {}, {})
-        for wanted in _shown("answers"):
+        for wanted in shown_metrics("answers"):
             try:
                 if wanted.metric.name in MEANS:
                     scores.sums[wanted.label] = wanted(answers) * answers.n
                 elif wanted.metric.name == "ece":
                     scores.gaps[wanted.label] = ece_gaps(answers)
                 elif wanted.metric.name == "top_k_ece":
-                    scores.gaps[wanted.label] = ece_gaps(metrics.top_k(prob_blocks(dump), wanted.option("k")))
+                    scores.gaps[wanted.label] = ece_gaps(top_k_answers(dump, wanted.option("k")))
                 else:
                     raise Undefined(AT_ONCE)
             except Undefined as reason:
@@ -103,12 +103,6 @@ def _plain_measures(dump: Predictions) -> Iterator[tuple[str, Callable[[Predicti
             yield part.name, part.of
     for name in measures.scores_of(dump):
         yield name, measures.named(name, dump).of
-
-
-def _shown(kind: str) -> Iterator[WantedMetric]:
-    for metric in metrics.registry.parts():
-        if kind in metric.kinds:
-            yield from at_shown_values(metric)
 
 
 def scorecard_of_shards(
@@ -170,23 +164,20 @@ def _fill(card: Scorecard, base: Row, split: str, inside: ShardScores, outside: 
                 off = max(off, _rank(card, base | {"measure": measure, "split": label}, both, "detection"))
     if off:
         card.notes.append(
-            "Scores of so many rows are told apart by their first digits: no AUROC, AURC or AUGRC is off by more than "
-            f"{off:.1g}."
+            "Scores of so many rows are distinguished by their first digits: no AUROC, AURC or AUGRC is off by more "
+            f"than {off:.1g}."
         )
     if inside.floored:
-        card.notes.append(
-            f"{inside.floored} of {inside.n} rows give their true class probability 0; "
-            "their NLL uses the smallest normal number of float64 instead."
-        )
+        card.notes.append(floored_note(inside.floored, inside.n))
 
 
-BOUNDED = ("auroc", "aurc", "augrc")  # metrics whose distance from the value of all rows is told
+BOUNDED = ("auroc", "aurc", "augrc")  # metrics whose distance from the value of all rows is reported
 
 
 def _rank(card: Scorecard, base: Row, counts: ScoreCounts, kind: str) -> float:
     """Writes the rows of one measure; returns how far they can be from those of the scores themselves."""
     order, off = counts.ranking(), 0.0
-    for wanted in _shown(kind):
+    for wanted in shown_metrics(kind):
         try:
             card.rows.append(base | {"metric": wanted.label, "value": wanted(order), "n": counts.n})
         except Undefined as reason:

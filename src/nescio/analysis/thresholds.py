@@ -321,8 +321,8 @@ def divided(predictions: Predictions, rows: int, seed: int = 0) -> tuple[Array, 
     """(chosen, rest): exactly `rows` rows, of which every class gives its share, one row more or less.
 
     Rows are sorted by class, at random within one, and every (n/rows)-th is taken from a random start: each row has the
-    same chance, so that the rest is a sample of the same population, rare classes too. Rows are told by their index:
-    models that answered the same images are divided alike.
+    same chance, so that the rest is a sample of the same population, rare classes too. Rows are identified by their
+    index: models that answered the same images are divided alike.
     """
     n = len(predictions)
     draws = np.random.PCG64(seed).random_raw(n + 1)  # raw bits: NumPy may change its permutations

@@ -79,6 +79,14 @@ class InputOptions:
         model = dump.model if dump.store is not None else name or None
         return {"model": model, "weights": dump.weights, "predictions": dump.key, **dump.looked}
 
+    def check_one_model(self, word: str, others: Mapping[str, str | None]) -> None:
+        """Refuses rows of another model of the store beside those of a word: flag → the word that it was given."""
+        model = named(word)[1]
+        for flag, other in others.items():
+            place = named(other or model)[1]
+            if model != place and all(each.startswith(ZOO) and not Path(each).exists() for each in (model, place)):
+                raise BadInput(f"{flag} is {place}, and FILE is {model}: give rows of the same model.")
+
     def _names(self) -> dict[str, str]:
         pairs = [word.partition("=") for word in self.map]
         for field, equals, name in pairs:

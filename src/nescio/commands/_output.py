@@ -6,10 +6,11 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nescio.options import option
+from nescio.options import argument, option
 
 FORMATS = {
     "json": "strict JSON, alone on stdout",
@@ -22,6 +23,14 @@ FORMATS = {
 def formats() -> Any:
     """The field `format` of a command that prints rows; "table" without a flag."""
     return option("table", switches=FORMATS, group="output")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartOptions:
+    """The options of a command that lists registered parts."""
+
+    name: str | None = argument("show one of them whole, with its formula and source", default=None, metavar="NAME")
+    format: str = formats()
 
 
 def page_option(what: str, unset: str = "no page", **how: Any) -> Any:

@@ -1,8 +1,9 @@
 """Calibrated predictions as a file: fitted on validation rows, applied to the rows of FILE, all other fields kept.
 
-FILE and --val are predictions of one model, with logits or probs, as for `nescio evaluate`; --val has labels. Rows that
-both hold are refused: a calibration must not be judged on what it was fitted to. Every reader of predictions takes the
-file that is written: `nescio evaluate`, `threshold`, `compare`, and Predictions.load. A dump of probs stays one.
+FILE and --val are predictions of one model, with logits or probs, as for `nescio evaluate`; --val has labels. zoo:NAME
+takes the model's predictions from the store of `nescio zoo`. Rows that both hold are refused: a calibration must not be
+judged on what it was fitted to. Every reader of predictions takes the file that is written: `nescio evaluate`,
+`threshold`, `compare`, and Predictions.load. A dump of probs stays one.
 
   temperature  all logits divided by one number, which keeps every answer (Guo et al. 2017)
   vector       each class's logits times a number of its own, plus a bias; may change answers, needs many rows
@@ -44,6 +45,7 @@ def run(options: Options) -> int:
     files = options.inputs.files(options.files)
     if len(files) > 1:
         raise BadInput("One FILE is calibrated at a time, by its own model's validation rows.")
+    options.inputs.check_one_model(files[0], {"--val": options.val})
     dump, val = (options.inputs.read(word, options.seed) for word in (files[0], options.val))
     notes = list(check_apart({files[0]: dump}, {"--val": val}))
     if dump.logits is not None and val.logits is not None and dump.classes != val.classes:

@@ -65,8 +65,7 @@ def run(options: Options) -> int:
         written = report.write(story, options.to, rows=comparison.rows)
     if options.format == "json":
         parts = ("rows", "differences", "reasons", "notes")
-        said = {part: getattr(comparison, part) for part in parts} | {"verdict": report.verdict(comparison)}
-        say(json_of(said))
+        say(json_of({part: getattr(comparison, part) for part in parts} | {"verdict": report.verdict(comparison)}))
     elif options.format == "table":
         report.terminal(replace(story, lead=[]))
         say("\n".join(report.verdict(comparison)))

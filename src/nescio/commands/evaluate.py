@@ -98,7 +98,7 @@ class Options:
     )
     void: int | None = option(255, "label of pixels that count nowhere; none: all count", group=SEGMENTATION)
     inputs: InputOptions = nested(InputOptions())
-    all: bool = option(False, "every measure, metric and reason", group="output")
+    all: bool = option(False, "every measure, metric and reason, whatever it takes", group="output")
     to: str | None = page_option("write index.html, rows.csv, tables.md and tables.tex there")
     format: str = formats()
 
@@ -179,6 +179,7 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
     if of_one and len(models) > 1:
         flag = f"--{of_one[0].replace('_', '-')}"
         raise BadInput(f"{flag} holds rows of one model: evaluate models one at a time (`nescio compare` takes --ood).")
+    options.inputs.check_one_model(next(iter(models)), {"--train": options.train, "--val": options.val})
     read, seed = options.inputs.read, options.seed
     train = read(options.train, seed) if options.train else None
     val = read(options.val, seed) if options.val else None
@@ -199,6 +200,7 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
             by=options.by,
             calibration=options.calibration,
             classwise=options.classwise or None,
+            heavy=options.all,
             views=[read(file, seed) for file in options.views],
             siblings=[read(file, seed) for file in options.siblings],
             val_ood=val_outside,

@@ -7,17 +7,11 @@ the kind `features` learns without labels, gives embeddings alone and stands in 
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
-from nescio.commands._output import formats, json_of, say
-from nescio.options import argument
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    name: str | None = argument("show one of them whole, with its formula and source", default=None, metavar="NAME")
-    format: str = formats()
+from nescio.commands._output import PartOptions as Options
+from nescio.commands._output import json_of, say
 
 
 def run(options: Options) -> int:

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from nescio.commands._output import formats, list_parts
-from nescio.options import argument
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    name: str | None = argument("show one of them whole, with its formula and source", default=None, metavar="NAME")
-    format: str = formats()
+from nescio.commands._output import PartOptions as Options
+from nescio.commands._output import list_parts
 
 
 def run(options: Options) -> int:

@@ -79,6 +79,7 @@ def run(options: Options) -> int:
     files = options.inputs.files(options.files)
     if len(files) > 1:
         raise BadInput(f"A threshold is set on one FILE, and {len(files)} are given.")
+    options.inputs.check_one_model(files[0], {"--val": options.val, "--check": options.check})
     read = options.inputs.read
     predictions = read(files[0], options.seed)
     val = read(options.val, options.seed) if options.val else None

@@ -144,7 +144,7 @@ class Images:
     taught: Array | None = None  # (n,) False where the class is not in training
     annotations: Array | None = None  # (n, c) human votes
     groups: Mapping[str, Array] = field(default_factory=dict)  # (n,) each: domain, corruption, severity …
-    maps: Pixels | Frames | None = field(default=None, repr=False)  # (m, h, w, 1) labels of pixels, in place of one
+    maps: Pixels | Frames | Joined | None = field(default=None, repr=False)  # (m, h, w, 1) a label for every pixel
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -145,7 +145,9 @@ class Corruption(Change):
                 return _WORK[self.name](part.contiguous(), keys, seed, constants)
 
         parts = pixels.split(rows), index.split(rows)
-        return torch.cat(list(map(work, *parts)) if pixels.is_cuda or len(parts[0]) == 1 else _on_threads(work, parts))
+        # Pillow's part in small images is so short that threads would wait for each other's Python
+        alone = pixels.is_cuda or len(parts[0]) == 1 or (self.name in ON_CPU and max(pixels.shape[1:3]) < LARGE)
+        return torch.cat(list(map(work, *parts)) if alone else _on_threads(work, parts))
 
 
 def _on_threads(work: Callable[[Tensor, Tensor], Tensor], parts: Any) -> list[Tensor]:
@@ -321,10 +323,8 @@ def _along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
     turned = angle[order].double().cpu().numpy()[:, None]
     down = np.rint(steps * np.sin(turned)).astype(np.int64)  # (n, steps)
     across = np.rint(steps * np.cos(turned)).astype(np.int64)
-    top, left = down.min(), across.min()
-    lines = torch.arange(top, h + down.max(), device=x.device).clamp_(0, h - 1)
-    columns = torch.arange(left, w + across.max(), device=x.device).clamp_(0, w - 1)
-    padded, total = _at(x[order], lines, columns), torch.zeros_like(x)
+    (top, bottom), (left, right) = (down.min(), down.max()), (across.min(), across.max())
+    padded, total = _with_edges(x[order], -top, bottom, -left, right), torch.zeros_like(x)
     for step, weight in enumerate(weights.tolist()):
         moves = np.stack([down[:, step] - top, across[:, step] - left], 1)
         starts = np.flatnonzero(np.any(np.diff(moves, axis=0, prepend=-1), axis=1)).tolist()
@@ -332,6 +332,16 @@ def _along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
             line, column = moves[start].tolist()
             total[start:end].add_(padded[start:end, line : line + h, column : column + w], alpha=weight)
     return total[order.argsort()]
+
+
+def _with_edges(x: Tensor, above: int, below: int, left: int, right: int) -> Tensor:
+    """The images with their edges repeated so many times; in slices, which are copied faster than lists of places."""
+    n, h, w, ch = x.shape
+    padded = x.new_empty(n, above + h + below, left + w + right, ch)
+    middle = padded[:, above : above + h]
+    middle[:, :, :left], middle[:, :, left : left + w], middle[:, :, left + w :] = x[:, :, :1], x, x[:, :, -1:]
+    padded[:, :above], padded[:, above + h :] = middle[:, :1], middle[:, -1:]
+    return padded
 
 
 def _zoom_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, float]) -> Tensor:
@@ -551,17 +561,18 @@ def _box(start: int, goal: int) -> tuple[Any, Any]:
 
 
 def _jpeg_compression(pixels: Tensor, index: Tensor, seed: int, quality: int) -> Tensor:
+    """By Pillow, image by image; cut out of a tall image and put into another, since arrays are turned slowly."""
     import torch
     from PIL import Image
 
-    def again(image: Any) -> Any:
-        grey = image.shape[-1] == 1
+    n, h, w, ch = pixels.shape
+    tall = Image.fromarray(pixels.numpy().reshape((n * h, w) if ch == 1 else (n * h, w, ch)))
+    result = Image.new(tall.mode, tall.size)
+    for top in range(0, n * h, h):
         file = io.BytesIO()
-        Image.fromarray(image[..., 0] if grey else image).save(file, "JPEG", quality=quality)
-        found = np.asarray(Image.open(file))
-        return found[..., None] if grey else found
-
-    return torch.from_numpy(np.stack([again(image) for image in pixels.numpy()]))
+        tall.crop((0, top, w, top + h)).save(file, "JPEG", quality=quality)
+        result.paste(Image.open(file), (0, top))
+    return torch.from_numpy(np.array(result).reshape(pixels.shape))
 
 
 _WORK: dict[str, Callable[[Tensor, Tensor, int, Any], Tensor]] = {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,28 +26,30 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # of Pillow's, w
 CROP = 0.875  # of a large image, the central part that is looked at: 224 of 256
 
 
-def decode(data: Any, size: int, crop: float = CROP, box: Sequence[float] | None = None) -> NDArray[np.uint8]:
+def decode(
+    data: Any, size: int, crop: float = CROP, box: Sequence[float] | None = None, height: int | None = None
+) -> NDArray[np.uint8]:
     """One image, a path, encoded bytes or an array, as RGB (size, size, 3): its central square, resized.
 
     The square is `crop` of the shorter side, or all of it in an image that is not larger than `size`; an image of just
-    that size stays as it is. `box`, (left, top, right, bottom) as shares of the square, asks for a part of it.
+    that size stays as it is. `box`, (left, top, right, bottom) as shares of the square, names a part of it. With a
+    `height`, (height, size, 3) of the largest central part of that shape, in place of the square.
     """
-    image = rgb(data)
-    if box is None and image.size == (size, size):
-        return np.array(image)
-    short = min(image.size)
-    side = short * crop if short > size else short
-    corner = [(whole - side) / 2 for whole in image.size]
-    left, top, right, bottom = box if box is not None else (0.0, 0.0, 1.0, 1.0)
-    part = (
-        max(0.0, corner[0] + side * left),
-        max(0.0, corner[1] + side * top),
-        min(image.size[0], corner[0] + side * right),
-        min(image.size[1], corner[1] + side * bottom),
-    )
     from PIL import Image
 
-    return np.array(image.resize((size, size), Image.Resampling.BILINEAR, box=part))
+    image, goal = rgb(data), (size, height or size)
+    if box is None and image.size == goal:
+        return np.array(image)
+    whole: tuple[int, int] = image.size
+    tight = 0 if whole[0] * goal[1] <= whole[1] * goal[0] else 1  # the side that decides how much of the image is seen
+    share = crop if whole[tight] > goal[tight] else 1.0
+    sides = [whole[tight] * each / goal[tight] * share for each in goal]
+    ends = (0.0, 0.0, 1.0, 1.0) if box is None else box
+    part = [
+        min(max(0.0, (room - side) / 2 + side * end), room)
+        for room, side, end in zip(whole * 2, sides * 2, ends, strict=True)
+    ]
+    return np.array(image.resize(goal, Image.Resampling.BILINEAR, box=part))
 
 
 def rgb(data: Any) -> Any:
@@ -68,9 +73,13 @@ def opened(data: Any) -> Iterator[Any]:
 
     what = _named(data)
     warnings.filterwarnings("ignore", module=r"PIL\.")  # large, odd EXIF data, a palette …, and still read
+    _listen_to_libtiff()
+    _libtiff.complains = False
     try:
         with Image.open(data if isinstance(data, str) else io.BytesIO(data), formats=FORMATS) as file:
             yield file
+        if _libtiff.complains:
+            raise ValueError("pixels of a damaged TIFF are guesses")
     except (BadInput, MemoryError):
         raise
     except Image.DecompressionBombError as error:
@@ -82,6 +91,23 @@ def opened(data: Any) -> Iterator[Any]:
     except Exception as error:  # a damaged file can fail in any way inside Pillow
         reason = getattr(error, "strerror", None) or "it is damaged, cut short, or no image"
         raise BadInput(f"{what} cannot be read: {reason}.") from error
+
+
+_libtiff = threading.local()  # complains: about the image that this thread reads
+
+
+@cache
+def _listen_to_libtiff() -> Any:
+    """libtiff prints errors and may go on with wrong pixels; from here on it tells `opened` instead."""
+    from PIL import _imaging
+
+    def complain(module: bytes, words: bytes) -> None:
+        _libtiff.complains = True
+
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)(complain)
+    with suppress(AttributeError, OSError):  # a Pillow whose libtiff is out of reach: it prints
+        ctypes.CDLL(_imaging.__file__).TIFFSetErrorHandler(handler)
+    return handler  # kept, since libtiff calls it
 
 
 def _upright(image: Any) -> Any:

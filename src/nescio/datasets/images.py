@@ -108,6 +108,11 @@ class LoadedImages:
         return self.dataset.classes
 
     @property
+    def labelled(self) -> bool:
+        """Whether every image has a label that means something; label maps are none."""
+        return self.dataset.labelled and self.images.maps is None
+
+    @property
     def labels(self) -> Array:
         return self.images.labels
 
@@ -186,7 +191,8 @@ def _joined(parts: Sequence[Images]) -> Images:
     if all(part.backing is first.backing for part in parts):  # training and validation images of one set
         return Images(**columns, groups=groups, backing=first.backing, maps=first.maps)
     columns["rows"] = np.arange(len(columns["labels"]))
-    return Images(**columns, groups=groups, backing=Joined(parts))
+    maps = None if first.maps is None else Joined([replace(part, backing=part.maps) for part in parts])
+    return Images(**columns, groups=groups, backing=Joined(parts), maps=maps)
 
 
 def _only(images: Images, labels: Iterable[int], dataset: Dataset) -> Images:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from nescio.identity import tag
+from nescio.identity import added, tag
 
 
 @tag("view")
@@ -16,7 +17,7 @@ class View:
     center   the shorter side becomes `resize`, the middle `size` × `size` is kept
     squash   both sides become `resize`, the middle is kept
     border   the longer side becomes `resize`, the rest is filled with `fill`, the middle is kept
-    trained  as `nescio train` looks at an image: the central square of `crop` of its shorter side
+    trained  as `nescio train` looks at an image: `crop` of the largest central part of the shape of the training images
     """
 
     size: int
@@ -26,12 +27,19 @@ class View:
     fill: tuple[int, int, int] = (0, 0, 0)
     crop: float = 1.0
     channels: int = 3
+    height: int | None = added(None)  # of pixels that are no square, and `size` is their width
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(height, width)."""
+        return self.height or self.size, self.size
 
     @property
     def bytes(self) -> int:
         """Of one image."""
-        return self.size * self.size * self.channels
+        return math.prod(self.shape) * self.channels
 
     def __str__(self) -> str:
         how = "" if self.mode == "trained" else f" of {self.resize}, {self.mode}, {self.interpolation}"
-        return f"{self.size} × {self.size}{how}{', grey' if self.channels == 1 else ''}"
+        height, width = self.shape
+        return f"{height} × {width}{how}{', grey' if self.channels == 1 else ''}"

@@ -1,6 +1,6 @@
 """Images to pixels, once for all models that look at them alike: a memory-mapped uint8 array in the store.
 
-store/pixels/<key>/pixels.npy   (n, size, size, channels), one row per image
+store/pixels/<key>/pixels.npy   (n, height, width, channels), one row per image
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ SMALLEST = View(1, 1, "trained")  # of which nothing is kept
 
 
 def pixels_of(source: Any, view: View) -> NDArray[np.uint8]:
-    """One image, a path, encoded bytes or an array (h, w, ch), as (size, size, channels)."""
+    """One image, a path, encoded bytes or an array (h, w, ch), as (height, width, channels)."""
     from PIL import Image
 
     if view.mode == "trained":
-        found = Image.fromarray(decode.decode(source, view.size, view.crop))
+        found = Image.fromarray(decode.decode(source, view.size, view.crop, height=view.height))
     else:
         image = decode.rgb(source)
         found = _middle(_resized(image, view), view)
@@ -153,7 +153,7 @@ def _fill(part: Part, images: LoadedImages, view: View, say: Say) -> list[tuple[
     done = _done(part, draft, n, view)
     left = blocks_of(np.flatnonzero(~done))
     if not done.any():
-        _make_room(draft, (n, view.size, view.size, view.channels), part.goal.parent.parent)
+        _make_room(draft, (n, *view.shape, view.channels), part.goal.parent.parent)
     started = saved = time.monotonic()
     unreadable: list[tuple[int, str]] = []
     many = sum(map(len, left)) >= PROCESSES and not multiprocessing.current_process().daemon
@@ -192,7 +192,7 @@ def _make_room(draft: Path, shape: tuple[int, ...], root: Path) -> None:
     need, free = int(np.prod(shape)), shutil.disk_usage(root).free
     lacking = f"The pixels of {shape[0]:,} images need {_size(need)}, and {root} has {_size(free)} left"
     if need > free:
-        raise StoreError(f"{lacking}: make room, name another --store, or ask fewer images with --limit.")
+        raise StoreError(f"{lacking}: make room, name another --store, or take fewer images with --limit.")
     np.lib.format.open_memmap(draft, mode="w+", dtype=np.uint8, shape=shape).flush()
     with draft.open("r+b") as file:
         try:

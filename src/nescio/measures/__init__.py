@@ -16,6 +16,7 @@ from nescio.measures._softmax import (
     mutual_information,
     prob_blocks,
     summary,
+    top_k_answers,
 )
 from nescio.measures._spec import SCORE, Measure, measure, named, registry, scores_of, uncertainty
 from nescio.measures.classifier import LastLayer, recover_last_layer
@@ -118,6 +119,7 @@ __all__ = [
     "she",
     "sirc",
     "summary",
+    "top_k_answers",
     "tsallis",
     "tta",
     "uncertainty",

@@ -412,7 +412,7 @@ class SphereDensity:
     def __post_init__(self) -> None:
         constants = von_mises_fisher.log_normalizer(self.kappa, self.means.shape[1]) + _log(self.weights)
         object.__setattr__(self, "_constants", constants)
-        object.__setattr__(self, "_pull", np.ascontiguousarray((self.kappa[:, None] * self.means).T))
+        object.__setattr__(self, "_pull", self.kappa[:, None] * self.means)
 
     @one_blas_thread()
     def __call__(self, predictions: Predictions) -> Array:
@@ -425,7 +425,7 @@ class SphereDensity:
 
     def log_joint(self, x: Array) -> Array:
         """log(w_k·vMF(x; μ_k, κ_k)) of unit rows x (n, d), as (n, k)."""
-        joint: Array = x @ self._pull  # type: ignore[attr-defined]
+        joint: Array = (self._pull @ x.T).T  # type: ignore[attr-defined]  # faster than x @ pullᵀ, and so are its sums
         joint += self._constants  # type: ignore[attr-defined]
         return joint
 

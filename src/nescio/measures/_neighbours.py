@@ -20,7 +20,7 @@ MARKS = 1 << 21  # marks of neighbours that are held at once: they stay in the c
 DIGITS = 12  # decimals of a mean of similarities: means of other fractions that are equal stay equal
 
 
-@measure("fitted", needs=("embeddings",), example={"k": 5})
+@measure("fitted", needs=("embeddings",), example={"k": 5}, shown=lambda rows: {"k": min(10, rows)})
 def knn_distance(
     ref: Predictions, k: int | Sequence[int] = 1, metric: str = "cosine"
 ) -> Callable[[Predictions], Array]:
@@ -75,12 +75,7 @@ def neighborhood_inconsistency(
     giving (len(k), n). Equation (7) divides by M² instead: it is NC_k·(M − 1)/(2M), of the same ranking.
     Source: Park et al. 2024, §3.3.
     """
-    if len(refs) != len(tests):
-        raise BadInput(
-            f"There are {len(refs)} reference dumps and {len(tests)} test dumps: give one of each per member."
-        )
-    if similarity not in ("jaccard", "overlap"):
-        raise BadInput(f"There is no similarity named {similarity!r}. There are: jaccard, overlap.")
+    _check_members(refs, tests, similarity)
     known, queried = _aligned(refs, "reference"), _aligned(tests, "test")
     ks = _sizes(k, len(refs[0]))
     cuts = sorted(set(ks))
@@ -173,6 +168,15 @@ def _embeddings(predictions: Predictions, what: str) -> Array:
     if predictions.embeddings is None:
         raise Undefined(f"There are no embeddings in {what}.")
     return predictions.embeddings
+
+
+def _check_members(refs: Sequence[Predictions], tests: Sequence[Predictions], similarity: str) -> None:
+    if len(refs) != len(tests):
+        raise BadInput(
+            f"There are {len(refs)} reference dumps and {len(tests)} test dumps: give one of each per member."
+        )
+    if similarity not in ("jaccard", "overlap"):
+        raise BadInput(f"There is no similarity named {similarity!r}. There are: jaccard, overlap.")
 
 
 def _aligned(members: Sequence[Predictions], what: str) -> list[Array]:

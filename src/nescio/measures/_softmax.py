@@ -17,7 +17,7 @@ from nescio.arrays.checks import check_whole, forget
 from nescio.arrays.parallel import blocks, share, threads
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import measure
-from nescio.metrics import Answers, places, top_answers, without_cancellation
+from nescio.metrics import Answers, places, registry, top_answers, top_k, without_cancellation
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
@@ -27,7 +27,8 @@ SAFE = 300.0  # exp(z) and its square stay in range for |z| up to this; beyond i
 TINY = float(np.finfo(np.float64).tiny)
 LOWEST = -1000.0  # exp of this is 0: what a score of -inf counts as, where 0 · -inf would be no number
 OF_SCORES = ("max_logit", "energy", "dempster_shafer")
-OF_PROBS = ("largest", "gap", "entropy", "mutual_information", "expected_entropy")
+OF_PROBS = ("largest", "gap", "entropy", "mutual_information", "expected_entropy", "renyi", "tsallis")
+LEADING = int(max(registry["top_k_ece"].at["k"]))  # most probable classes whose probabilities the pass keeps
 
 
 # ---- measures
@@ -114,12 +115,14 @@ def _measure(predictions: Predictions, name: str) -> Array:
 class Summary:
     """Everything that one pass over a dump gives.
 
-    u      measure name -> (n,), higher = less sure
-    known  (n,) the row has a label of a class that the model can answer
+    u        measure name -> (n,), higher = less sure
+    known    (n,) the row has a label of a class that the model can answer
+    leading  (n, LEADING or fewer) the largest probabilities of every row, falling
     """
 
     u: Mapping[str, Array]
     known: Array
+    leading: Array
     predicted: Array
     confidence: Array
     _answers: Answers | None
@@ -154,7 +157,8 @@ def _top_only(predictions: Predictions) -> Summary:
     u = {} if confidence is None else {"largest": 1 - confidence.astype(np.float64)}
     known = np.full(n, right is not None) if predictions.taught is None else predictions.taught & (right is not None)
     answers = top_answers(np.zeros(n, bool) if right is None else right & known, confidence, predictions.predicted)
-    return Summary(u, known, answers.predicted, answers.confidence, None if right is None else answers)
+    leading = answers.confidence[:, None]
+    return Summary(u, known, leading, answers.predicted, answers.confidence, None if right is None else answers)
 
 
 def _pass(predictions: Predictions) -> Summary:
@@ -200,6 +204,7 @@ class _Columns:
             self.raw = _Exps(np.empty(n, np.int64), *(np.empty(n) for _ in _Exps._fields[1:]))
         self.u = {name: np.zeros(n) for name in OF_PROBS + (() if self.normalized else OF_SCORES)}
         self.predicted, self.confidence = np.empty(n, np.int64), np.empty(n)
+        self.leading = np.empty((n, min(LEADING, c)))
         self.labels, self.known = predictions.labels, np.zeros(n, bool)
         if self.labels is not None:
             self.known = (self.labels >= 0) & (self.labels < c)
@@ -218,7 +223,8 @@ class _Columns:
     def summary(self) -> Summary:
         for name in OF_PROBS:
             _settle(self.u[name])
-        for array in (*self.u.values(), self.predicted, self.confidence):
+        self.leading[:, 0] = self.confidence
+        for array in (*self.u.values(), self.leading, self.predicted, self.confidence):
             array.flags.writeable = False
         answers = None
         if self.labels is not None:
@@ -234,7 +240,7 @@ class _Columns:
                 zero=self.zero,
                 stored=np.dtype(self.dtype) if self.normalized and self.dtype.kind == "f" else None,
             )
-        return Summary(self.u, self.known, self.predicted, self.confidence, answers)
+        return Summary(self.u, self.known, self.leading, self.predicted, self.confidence, answers)
 
 
 class _Room:
@@ -261,15 +267,16 @@ class _Exps(NamedTuple):
     base: Array  # m - shift, where exp is taken of z - shift
     unit: Array  # exp(m - shift)
     others: Array  # Σ' exp(z - shift)
-    second: Array  # max' exp(z - shift)
     dots: Array  # Σ' exp(z - shift)·(z - shift)
     squares: Array  # Σ' exp(z - shift)²
+    roots: Array  # Σ' exp(z - shift)^½
 
 
 def _exps(scores: Array, room: _Room) -> _Exps:
     """The only exponential of a draw (b, c); it stays in room.e, with 0 at the largest score.
 
-    The shift is 0 unless exp(z) would leave the range of float64: a pass over the block is saved.
+    The shift is 0 unless exp(z) would leave the range of float64: a pass over the block is saved. It is taken of half
+    the score and squared, which gives the sum of roots for a third of what roots cost.
     """
     b = len(scores)
     r = room.rows[:b]
@@ -284,10 +291,13 @@ def _exps(scores: Array, room: _Room) -> _Exps:
         with np.errstate(over="ignore"):
             np.subtract(z, shift[:, None], out=z)
         np.maximum(z, LOWEST, out=z, where=far[:, None])
+    z *= 0.5
     np.exp(z, out=e)
-    unit = e[r, top]
+    unit = e[r, top] ** 2
     e[r, top] = 0
-    return _Exps(top, most, base, unit, np.vecdot(e, room.ones), e.max(1), _dots(e, z), np.vecdot(e, e))
+    roots = np.vecdot(e, room.ones)
+    np.multiply(e, e, out=e)
+    return _Exps(top, most, base, unit, np.vecdot(e, room.ones), 2 * _dots(e, z), np.vecdot(e, e), roots)
 
 
 def _dots(e: Array, z: Array) -> Array:
@@ -332,19 +342,34 @@ def _one_draw(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
         out.log_loss[part] = scores[r, labels]
         out.brier[part] = room.e[r, labels]
         out.rank[part] = places(scores, labels, x.top)
+    _lead(room.e[: len(scores)], room, out.leading[part])
+
+
+def _lead(e: Array, room: _Room, leading: Array) -> None:
+    """The largest values of each row of e, which become 0, into `leading` from its second column on.
+
+    One search for each of them is many times faster than np.partition, as long as they are few.
+    """
+    r = room.rows[: len(e)]
+    for column in range(1, leading.shape[1]):
+        at = e.argmax(1)
+        leading[:, column] = e[r, at]
+        e[r, at] = 0
 
 
 def _finish_one_draw(out: _Columns) -> None:
     """From sums to measures, over all rows at once: in the blocks it would be many calls on little arrays."""
     x = out.raw
     soft, u = _softmax(x), out.u
+    scale = soft.confidence / x.unit
+    out.leading *= scale[:, None]
     u["largest"] = soft.doubt
-    u["gap"] = soft.doubt + x.second / x.unit * soft.confidence
+    u["gap"] = soft.doubt + out.leading[:, 1]
     u["entropy"] = u["expected_entropy"] = soft.entropy
+    u["renyi"], u["tsallis"] = _power_entropies(np.sqrt(scale) * x.roots, scale**2 * x.squares, soft.doubt)
     _scores(u, slice(None), x.most, soft.log_sum, out.classes)
     out.predicted, out.confidence = x.top, soft.confidence
     if out.labels is not None:
-        scale = soft.confidence / x.unit
         out.log_loss, out.zero = _floored(soft.log_whole + (x.most - out.log_loss))
         out.brier = _brier(x.top == out.labels, soft.confidence, soft.doubt, out.brier * scale, x.squares * scale**2)
 
@@ -395,7 +420,9 @@ def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
     others = mean.sum(1)
     doubt = without_cancellation(confidence, others) if out.normalized else others
     u["largest"][part] = doubt
-    u["gap"][part] = doubt + mean.max(1)
+    squares = np.vecdot(mean, mean)
+    roots = np.sqrt(mean, out=room.e[:b]).sum(1)
+    u["renyi"][part], u["tsallis"][part] = _power_entropies(roots, squares, doubt)
     u["entropy"][part] = h_mean = _entropy(mean, room) + _top_term(confidence, doubt)
     u["expected_entropy"][part] = of_draws / s
     if s > 1:
@@ -403,12 +430,12 @@ def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
         parts = of_members / len(out.members) if out.grouped else of_draws / s
         u["mutual_information"][part] = np.maximum(whole - parts, 0)
     out.predicted[part], out.confidence[part] = top, confidence
-    if labels is None or rank is None:
-        return
-    out.log_loss[part], out.zero[part] = _floored(np.log(s) - np.logaddexp.reduce(own, axis=0))
-    squares = np.vecdot(mean, mean)
-    out.brier[part] = _brier(top == labels, confidence, doubt, mean[r, labels], squares)
-    out.rank[part] = rank
+    if labels is not None and rank is not None:
+        out.log_loss[part], out.zero[part] = _floored(np.log(s) - np.logaddexp.reduce(own, axis=0))
+        out.brier[part] = _brier(top == labels, confidence, doubt, mean[r, labels], squares)
+        out.rank[part] = rank
+    _lead(mean, room, out.leading[part])
+    u["gap"][part] = doubt + out.leading[part, 1]
 
 
 def _floored(log_loss: Array) -> tuple[Array, Array]:
@@ -460,6 +487,12 @@ def _top_term(confidence: Array, doubt: Array) -> Array:
     return -confidence * np.log1p(-np.minimum(doubt, 1 - TINY))
 
 
+def _power_entropies(roots: Array, squares: Array, doubt: Array) -> tuple[Array, Array]:
+    """Rényi's entropy of order ½ and Tsallis' of order 2, of Σ' √p and Σ' p² without the most probable class."""
+    log_most = np.log1p(-np.minimum(doubt, 1 - TINY))
+    return 2 * np.log1p(roots + np.expm1(log_most / 2)), -squares - np.expm1(2 * log_most)
+
+
 def _brier(right: Array, confidence: Array, doubt: Array, own: Array, squares: Array) -> Array:
     """Σ (p - y)²; `squares` is Σ p² without the most probable class, so that a confident right row keeps its digits."""
     others = np.maximum(squares - own**2, 0)
@@ -505,3 +538,12 @@ def prob_blocks(predictions: Predictions) -> Iterator[tuple[Array, Array]]:
     for part in blocks(len(predictions), max(1, BLOCK // predictions.classes)):
         if known[part].any():
             yield mean_probs(predictions, part)[known[part]], labels[part][known[part]]
+
+
+def top_k_answers(predictions: Predictions, k: int) -> Answers:
+    """`metrics.top_k` of the rows with a known label; up to LEADING classes the pass has it already."""
+    if predictions.logits is None or not 1 <= k <= min(LEADING, predictions.classes):
+        return top_k(prob_blocks(predictions), k)
+    kept = summary(predictions)
+    together = kept.leading[kept.known, :k].sum(1)
+    return top_answers(kept.answers().rank < k, np.minimum(together, 1.0))

@@ -38,6 +38,9 @@ class Measure:
     stand_in: str | None = None  # a field that it can do with where those are missing
     alias: str | None = None  # the measure that ranks every dump as this one does: reports hold that one alone
     several: bool = False  # it says something of several draws only
+    heavy: bool = False  # it takes as long as all light ones together: left out of large dumps unless it is wanted
+    trained: bool = False  # it has a training loop of its own: left out of a first look
+    shown: Callable[[int], Mapping[str, Any]] | None = None  # the number of reference rows → options on a scorecard
 
     @property
     def sentence(self) -> str:
@@ -57,6 +60,10 @@ class Measure:
         self.check(dump)
         return np.asarray(self.function(dump))
 
+    def fit(self, rows: Predictions) -> Any:
+        """A fitted or tuned measure of these rows, as a scorecard shows it."""
+        return self.function(rows, **({} if self.shown is None else self.shown(len(rows))))
+
 
 registry: Registry[Measure] = Registry("measure")
 
@@ -70,6 +77,9 @@ def measure(
     stand_in: str | None = None,
     alias: str | None = None,
     several: bool = False,
+    heavy: bool = False,
+    trained: bool = False,
+    shown: Callable[[int], Mapping[str, Any]] | None = None,
 ) -> Callable[[F], F]:
     """Registers a function on Predictions as a measure and returns it unchanged.
 
@@ -78,14 +88,18 @@ def measure(
     stand_in  a field that it can do with where those are missing
     alias     the measure that ranks every dump as this one does: reports hold that one alone
     several   it says something of several draws only
+    heavy     it takes as long as all light ones together: left out of large dumps unless it is wanted
+    trained   it has a training loop of its own: left out of a first look
+    shown     the number of reference rows → its options on a scorecard, where these are not its defaults
     """
     for field_name in needs:
         if field_name not in FIELDS:
             raise BadInput(f"A measure cannot need {field_name!r}. There are: {', '.join(FIELDS)}.")
 
     def register(function: F) -> F:
-        label = name or function.__name__
-        registry.add(label, Measure(label, function, kind, needs, dict(example or {}), stand_in, alias, several))
+        label, own = name or function.__name__, dict(example or {})
+        part = Measure(label, function, kind, needs, own, stand_in, alias, several, heavy, trained, shown)
+        registry.add(label, part)
         return function
 
     return register

@@ -272,17 +272,17 @@ def gradnorm(predictions: Predictions) -> Array:
 
 @measure("fitted", needs=("embeddings", "logits", "labels"))
 def she(train: Predictions) -> Fit:
-    """Minus the inner product with the mean embedding of the training rows that are rightly said to be of class ŷ.
+    """Minus the inner product with the mean embedding of the training rows that are rightly predicted as class ŷ.
 
     −f·S_ŷ; a class without right rows has no pattern and no similarity. Zhang et al. (2023), simplified Hopfield
     energy.
     """
     embeddings, groups = _classes_of(train, "she")
-    said, labels = summary(train).predicted, train.labels
+    predicted, labels = summary(train).predicted, train.labels
     assert labels is not None
     patterns = np.zeros((train.classes, embeddings.shape[1]))
     for rows in groups:
-        right = rows[said[rows] == labels[rows]]
+        right = rows[predicted[rows] == labels[rows]]
         for part in _parts(embeddings, len(right)):
             patterns[labels[rows[0]]] += _doubles(embeddings, right[part]).sum(0) / len(right)
 
@@ -297,7 +297,7 @@ def she(train: Predictions) -> Fit:
 
 @measure("fitted", needs=("logits",))
 def kl_matching(train: Predictions) -> Fit:
-    """Divergence from the most similar typical answer: min_c KL(p ‖ mean p of the training rows that are said to be c).
+    """Divergence from the most similar typical answer: min_c KL(p ‖ mean p of the training rows predicted as c).
 
     Hendrycks et al. (2022), KL matching.
     """

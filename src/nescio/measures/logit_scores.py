@@ -1,4 +1,4 @@
-"""Scores of the logits beyond the plain softmax ones, all in one more pass over a dump, and the parts of uncertainty.
+"""Scores of the logits beyond the plain softmax ones, and the parts of uncertainty.
 
 Entropies are of the mean over draws, like `entropy`; pnorm is a score of logits and is averaged over draws, like
 `max_logit`. The probability of the most probable class is never subtracted from one.
@@ -6,7 +6,7 @@ Entropies are of the mean over draws, like `entropy`; pnorm is a score of logits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ BITS = 2.0**9 + 1  # splits off the last 9 of 53 bits: the order of a sum must n
 # ---- measures
 
 
-@measure("plain", needs=("logits",))
+@measure("plain", needs=("logits",), heavy=True)
 def pnorm(predictions: Predictions, p: float = P) -> Array:
     """Minus the largest centred logit over the p-norm of all of them, averaged over draws: unlike a softmax it does
     not grow with the scale of the logits.
@@ -43,10 +43,10 @@ def pnorm(predictions: Predictions, p: float = P) -> Array:
     """
     if p <= 0:
         raise BadInput(f"p is {p}; the power of a norm is above 0.")
-    return _scores(predictions, "pnorm", power=p)
+    return _scores(predictions, "pnorm", p, lambda part: _pnorm(np.array(_logits(predictions)[part], np.float64), p))
 
 
-@measure("plain", needs=("logits",))
+@measure("plain", needs=("logits",), heavy=True)
 def gen(predictions: Predictions, gamma: float = GAMMA, top: int = TOP) -> Array:
     """Generalised entropy of the most probable classes: Σ_j p_j^γ·(1 − p_j)^γ over the `top` largest p_j.
 
@@ -54,12 +54,22 @@ def gen(predictions: Predictions, gamma: float = GAMMA, top: int = TOP) -> Array
     """
     if top < 1 or gamma <= 0:
         raise BadInput(f"GEN needs at least one class and γ above 0, not {top} and {gamma}.")
-    return _scores(predictions, "gen", gamma=gamma, top=top)
+
+    def of_rows(part: slice) -> Array:
+        p, most, doubt = _probs(predictions, part)
+        c = p.shape[1]
+        rest = min(top, c) - 1
+        heads = np.partition(p, c - rest, axis=1)[:, c - rest :] if rest else p[:, :0]
+        return np.asarray(((heads * (1 - heads)) ** gamma).sum(1) + (most * doubt) ** gamma)
+
+    return _scores(predictions, "gen", (gamma, top), of_rows)
 
 
 @measure("plain", needs=("logits",))
 def renyi(predictions: Predictions, alpha: float = ALPHA) -> Array:
     """Rényi entropy of order α, in nats: log(Σ_j p_j^α)/(1 − α), which for a small α hears the small probabilities."""
+    if alpha == ALPHA and predictions.logits is not None:
+        return summary(predictions).u["renyi"]
     return np.asarray(np.log1p(_power_sum(predictions, alpha)) / (1 - alpha))
 
 
@@ -69,6 +79,8 @@ def tsallis(predictions: Predictions, alpha: float = ORDER) -> Array:
 
     Of one order it ranks as the Rényi entropy does.
     """
+    if alpha == ORDER and predictions.logits is not None:
+        return summary(predictions).u["tsallis"]
     return np.asarray(_power_sum(predictions, alpha) / (1 - alpha))
 
 
@@ -86,70 +98,60 @@ def _power_sum(predictions: Predictions, alpha: float) -> Array:
     """Σ_j p_j^α − 1, exact for confident rows too."""
     if alpha <= 0 or alpha == 1:
         raise BadInput(f"The order of an entropy is {alpha}; give one above 0 that is not 1, where it is `entropy`.")
-    if alpha == ALPHA:
-        return _scores(predictions, "renyi")
-    return _scores(predictions, "tsallis", order=alpha)
+
+    def of_rows(part: slice) -> Array:
+        p, _, doubt = _probs(predictions, part)
+        return np.asarray((p**alpha).sum(1) + np.expm1(alpha * np.log1p(-np.minimum(doubt, 1 - 1e-300))))
+
+    return _scores(predictions, "power", alpha, of_rows)
 
 
 def distance_to_uniform(predictions: Predictions) -> Array:
     """(n,) Σ_j |p_j − 1/c|."""
-    return _scores(predictions, "uniform")
+
+    def of_rows(part: slice) -> Array:
+        return np.asarray(np.abs(mean_probs(predictions, part) - 1 / predictions.classes).sum(1))
+
+    return _scores(predictions, "uniform", None, of_rows)
 
 
-# ---- one pass for all of them
+# ---- a pass of their own
 
 
-def _scores(predictions: Predictions, name: str, **options: float) -> Array:
-    """One of the sums of the pass; with the usual options the pass is made once a dump."""
-    if predictions.logits is None:
-        raise Undefined(f"{name} needs the logits or the probabilities of all classes, and there are none.")
-    settings = _Settings(**options)  # type: ignore[arg-type]
-    return kept(predictions, settings, lambda: _pass(predictions, settings))[name]
+def _scores(predictions: Predictions, name: str, options: Hashable, of_rows: Callable[[slice], Array]) -> Array:
+    """(n,) what `of_rows` gives, block by block; made once for these options and kept on the dump."""
+    return kept(predictions, (name, options), lambda: _pass(predictions, of_rows))
 
 
-@dataclass(frozen=True)
-class _Settings:
-    gamma: float = GAMMA
-    top: int = TOP
-    order: float = ORDER
-    power: float = P
-
-
-def _pass(predictions: Predictions, settings: _Settings) -> dict[str, Array]:
-    n, c, logits = len(predictions), predictions.classes, predictions.logits
-    assert logits is not None
-    out = {name: np.empty(n) for name in ("pnorm", "gen", "renyi", "tsallis", "uniform")}
-    parts = blocks(n, max(1, BLOCK // c))
+def _pass(predictions: Predictions, of_rows: Callable[[slice], Array]) -> Array:
+    u, c = np.empty(len(predictions)), _logits(predictions).shape[2]
+    parts = blocks(len(u), max(1, BLOCK // c))
 
     def work(first: int, step: int) -> None:
         for part in parts[first::step]:
-            out["pnorm"][part] = _pnorm(np.array(logits[part], np.float64), settings.power)
-            _entropies(mean_probs(predictions, part), part, out, settings, predictions.normalized)
+            u[part] = of_rows(part)
 
     share(work, min(threads(), len(parts)))
-    for u in out.values():
-        lifted = u * BITS
-        u[:] = lifted - (lifted - u)
-        u.flags.writeable = False
-    return out
+    lifted = u * BITS
+    u[:] = lifted - (lifted - u)
+    u.flags.writeable = False
+    return u
 
 
-def _entropies(p: Array, part: slice, out: Mapping[str, Array], settings: _Settings, normalized: bool) -> None:
-    """The sums over the classes of p (b, c), which is overwritten; the most probable class is added by itself."""
-    b, c = p.shape
-    out["uniform"][part] = np.abs(p - 1 / c).sum(1)
-    rows, first = np.arange(b), p.argmax(1)
+def _logits(predictions: Predictions) -> Array:
+    if predictions.logits is None:
+        raise Undefined("It needs the logits or the probabilities of all classes, and there are none.")
+    return predictions.logits
+
+
+def _probs(predictions: Predictions, part: slice) -> tuple[Array, Array, Array]:
+    """(p (b, c) with 0 for the most probable class, p of that one, one minus it without cancellation)."""
+    p = mean_probs(predictions, part)
+    rows, first = np.arange(len(p)), p.argmax(1)
     most = p[rows, first]
     p[rows, first] = 0
     others = p.sum(1)
-    doubt = without_cancellation(most, others) if normalized else others
-    root = np.sqrt(p).sum(1) if ALPHA == 0.5 else (p**ALPHA).sum(1)
-    out["renyi"][part] = root + np.expm1(ALPHA * np.log1p(-np.minimum(doubt, 1 - 1e-300)))
-    squares = np.vecdot(p, p) if settings.order == 2 else (p**settings.order).sum(1)
-    out["tsallis"][part] = squares + np.expm1(settings.order * np.log1p(-np.minimum(doubt, 1 - 1e-300)))
-    rest = min(settings.top, c) - 1
-    heads = np.partition(p, c - rest, axis=1)[:, c - rest :] if rest else p[:, :0]
-    out["gen"][part] = ((heads * (1 - heads)) ** settings.gamma).sum(1) + (most * doubt) ** settings.gamma
+    return p, most, without_cancellation(most, others) if predictions.normalized else others
 
 
 def _pnorm(z: Array, power: float) -> Array:
@@ -227,8 +229,11 @@ def _decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
                 total, aleatoric = entropy(mean), np.mean([entropy(p) for p in each], axis=0)
                 out[score]["total"][part], out[score]["aleatoric"][part] = total, aleatoric
                 out[score]["epistemic"][part] = np.maximum(total - aleatoric, 0) if len(members) > 1 else 0
-            spread = np.mean([((p - mean) ** 2).sum(1) for p in each], axis=0)
-            out["brier"]["epistemic"][part] = spread  # without the difference of large numbers
+            # These two without the difference of large numbers: members that agree on the answer give exactly 0.
+            top = mean.argmax(1)[:, None]
+            lost = [p.max(1) - np.take_along_axis(p, top, 1)[:, 0] for p in each]
+            out["zero_one"]["epistemic"][part] = np.mean(lost, axis=0)
+            out["brier"]["epistemic"][part] = np.mean([((p - mean) ** 2).sum(1) for p in each], axis=0)
 
     share(work, min(threads(), len(parts)))
     return out

@@ -65,7 +65,7 @@ class LossOrder:
             raise BadInput(f"{path} does not hold a loss order that nescio wrote.") from error
 
 
-@measure("tuned", needs=("embeddings", "logits", "labels"), example={"steps": 100})
+@measure("tuned", needs=("embeddings", "logits", "labels"), example={"steps": 100}, trained=True)
 def loss_order(
     rows: Predictions, *, steps: int = 600, batch: int = 256, rate: float = 1e-3, seed: int = 0
 ) -> LossOrder:

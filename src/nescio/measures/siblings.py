@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nescio import measures
 from nescio.arrays.nearest import distances, nearest, points
 from nescio.errors import BadInput, Undefined
-from nescio.measures._neighbours import _aligned, _embeddings, _sizes, consistency
+from nescio.measures._neighbours import _aligned, _check_members, _embeddings, _sizes, consistency
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
@@ -157,12 +157,7 @@ def spaces_of(
     Euclidean: raw vectors and a Gaussian mixture. The norm is that of the raw vectors in both. `components` = 0 omits
     the mixture, which takes most of the time; `seed` is that of its start.
     """
-    if not refs or len(refs) != len(tests):
-        raise BadInput(
-            f"There are {len(refs)} reference dumps and {len(tests)} test dumps: give one of each per member."
-        )
-    if similarity not in ("jaccard", "overlap"):
-        raise BadInput(f"There is no similarity named {similarity!r}. There are: jaccard, overlap.")
+    _check_members(refs, tests, similarity)
     reference_rows, test_rows = aligned(refs, "reference"), aligned(tests, "test")
     m, n, r = len(refs), len(tests[0]), len(refs[0])
     near, far = (tuple(sorted(set(_sizes(list(k), r)))) for k in (k_nc, k_dist))
@@ -201,7 +196,7 @@ def densities(
 
 def aligned(members: Sequence[Predictions], what: str) -> list[Array]:
     """The embeddings of every member in the order of the first one's rows, which all of them must hold."""
-    return _aligned(members, what) if len(members) > 1 else [_embeddings(members[0], f"the {what} dump")]
+    return _aligned(members, what) if len(members) != 1 else [_embeddings(members[0], f"the {what} dump")]
 
 
 def _no_mixture(components: int, r: int) -> dict[str, str]:

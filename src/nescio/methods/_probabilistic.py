@@ -22,7 +22,7 @@ WARM = 0.001  # κ at the start of the paper's warmed-up trainings
 
 @dataclass(frozen=True)
 class ProbabilisticRecipe(Learning):
-    """With the ranges of URL, appendix B; the start "high", the default, and the head's rate are ours."""
+    """With the ranges of URL, appendix B; the start "high", the default, and the head's rates are ours."""
 
     t: float = hparam(16.0, uniform(8.0, 64.0), "inverse temperature")
     kappa: Literal["high", "random", "warm"] = hparam(
@@ -31,10 +31,13 @@ class ProbabilisticRecipe(Learning):
         "κ at the start: near d, as random weights give it, or warmed up to 0.001",
     )
     head: float = hparam(1.0, None, "multiplies the learning rate of the head for κ")
+    # every step of AdamW moves every weight by the rate, and log κ by about a thousand of it: in few steps all κ are at
+    # the head's bound, where there are neither differences nor gradients
+    adaptive: float = hparam(0.03, None, "multiplies it further with --optimizer adamw", introduced=1.0)
 
     def check(self) -> None:
         super().check()
-        self.need(0, "t", "head", above=True)
+        self.need(0, "t", "head", "adaptive", above=True)
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ class Probabilistic(Method):
         (group,), head = super().parameter_groups(), list(self.uncertainty.parameters())
         own = {id(parameter) for parameter in head}
         rest = [parameter for parameter in group["params"] if id(parameter) not in own]
-        return [group | {"params": rest}, group | {"params": head, "rate": group["rate"] * self.recipe.head}]
+        rate, adaptive = group["rate"] * self.recipe.head, self.recipe.adaptive
+        return [group | {"params": rest}, group | {"params": head, "rate": rate, "adaptive": adaptive}]
 
     def embed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Unit means (b, d) and concentrations (b,) in float32."""

@@ -62,8 +62,8 @@ class BYOL(SelfSupervised):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         views = x.flatten(0, 1)
-        said, aims = self.predictor(self.online(views)), self.aim(views)
-        cosines = (unit(said) * unit(aims.roll(len(aims) // 2, 0))).sum(1)  # against the partner's
+        predicted, aims = self.predictor(self.online(views)), self.aim(views)
+        cosines = (unit(predicted) * unit(aims.roll(len(aims) // 2, 0))).sum(1)  # against the partner's
         return 2 * (2 - 2 * cosines).mean()  # the mean over both views, twice: the sum of the two ways
 
     def moved(self, done: float) -> None:

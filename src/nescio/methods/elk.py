@@ -14,11 +14,14 @@ from nescio.layers.contrastive import unit
 from nescio.methods._probabilistic import Probabilistic, ProbabilisticRecipe
 from nescio.methods._two_views import temperature_acts
 from nescio.methods.base import Batches, Evidence, Method, Output, Setting, first_batch, method
+from nescio.search import hparam, uniform
 
 
 @dataclass(frozen=True)
 class ELKRecipe(ProbabilisticRecipe):
-    pass
+    # logits are at most t·k_c·A_d(κ)·cosine: with a small t those of many classes are too flat for every image, and the
+    # loss wants all κ infinite
+    t: float = hparam(64.0, uniform(8.0, 64.0), "multiplies the classes' concentrations, as an inverse temperature")
 
 
 @method("elk", ELKRecipe)

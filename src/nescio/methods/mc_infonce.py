@@ -23,6 +23,7 @@ WORLD = 256  # pairs of views of a world whose κ is known
 class MCInfoNCERecipe(SamplingRecipe):
     # embeddings that are still alike repel each other less when κ falls: it must not fall before they part
     head: float = hparam(0.03, None, "multiplies the learning rate of the head for κ")
+    adaptive: float = hparam(0.2, None, "multiplies it further with --optimizer adamw", introduced=1.0)
     average: Literal["losses", "likelihoods"] = hparam(
         "likelihoods",
         None,

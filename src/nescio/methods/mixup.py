@@ -68,11 +68,11 @@ class Mixup(Method):
         return share * cross_entropy(logits, y) + (1 - share) * cross_entropy(logits, y[other])
 
     def forward(self, x: Tensor) -> Output:
-        said = super().forward(x)
-        assert said.logits is not None
+        output = super().forward(x)
+        assert output.logits is not None
         if not torch.is_grad_enabled():  # probes differentiate the answer and do not want this score
-            said.scores["native"] = self.violation(x, self.probs(said.logits))
-        return said
+            output.scores["native"] = self.violation(x, self.probs(output.logits))
+        return output
 
     def violation(self, x: Tensor, own: Tensor) -> Tensor:
         total = torch.zeros(len(x), device=x.device)

@@ -11,12 +11,12 @@ from nescio.distributions.non_isotropic import expected_likelihood
 from nescio.layers.contrastive import unit
 from nescio.methods._probabilistic import SamplingRecipe
 from nescio.methods.base import Batches, Evidence, Method, first_batch, method
-from nescio.methods.elk import ELK
+from nescio.methods.elk import ELK, ELKRecipe
 from nescio.search import hparam
 
 
 @dataclass(frozen=True)
-class NivMFRecipe(SamplingRecipe):
+class NivMFRecipe(ELKRecipe, SamplingRecipe):
     density: Literal["exact", "approximate"] = hparam(
         "exact", None, "of the classes: one that integrates to one, or its approximation"
     )

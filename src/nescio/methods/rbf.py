@@ -55,11 +55,11 @@ class RBF(Method):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
-        said = self(x)
+        output = self(x)
         classes = self.setting.classes
-        confident = float(self.probs(said.logits).max(1).values.mean())
+        confident = float(self.probs(output.logits).max(1).values.mean())
         plain = math.e / (math.e + classes - 1)
-        far = self.probs(self.kernels(1e4 * said.embeddings)[:, None])
+        far = self.probs(self.kernels(1e4 * output.embeddings)[:, None])
         # a row far away keeps p = 1/C unless some z is exactly zero there
         faded = float((far.max(1).values < 1 / classes + 0.01).float().mean())
         return {

@@ -75,10 +75,10 @@ class RND(Method):
         return nn.functional.cross_entropy(self.head(embeddings), y) + self.recipe.weight * (distance + self.penalty())
 
     def forward(self, x: Tensor) -> Output:
-        said = super().forward(x)
-        assert said.embeddings is not None
-        said.scores["native"] = self.distance(said.embeddings)
-        return said
+        output = super().forward(x)
+        assert output.embeddings is not None
+        output.scores["native"] = self.distance(output.embeddings)
+        return output
 
     def ignorant(self, start: Method) -> nn.Module:
         """A student that has learnt nothing, to compare with."""

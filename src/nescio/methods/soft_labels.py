@@ -37,10 +37,10 @@ class SoftLabels(Method):
         return nn.functional.cross_entropy(self.head(self.features(x)), target)
 
     def forward(self, x: Tensor) -> Output:
-        said = super().forward(x)
-        assert said.logits is not None
-        said.scores["native"] = (self.probs(said.logits).max(1).values - self.recipe.most).square()
-        return said
+        output = super().forward(x)
+        assert output.logits is not None
+        output.scores["native"] = (self.probs(output.logits).max(1).values - self.recipe.most).square()
+        return output
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)

@@ -37,15 +37,6 @@ def ece_gaps(a: Answers, bins: int = 15, scheme: Literal["width", "mass"] = "wid
     return np.bincount(bins_of(a, bins, scheme), a.right - a.confidence, bins)
 
 
-@metric("answers", better="lower")
-def classwise_ece(probs: Any, labels: Any, bins: int = 15) -> float:
-    """Mean over all classes of the ECE of that class's own probability.
-
-    (1/c) Σ_j Σ_b |B_bj|/n · |share of label j in B_bj - mean p_j in B_bj|, Kull et al. (2019); bins as in `ece`.
-    """
-    return classwise_ece_of_blocks(row_blocks(*checked(probs, labels)), bins)
-
-
 def row_blocks(probs: Array, labels: Array) -> Iterator[tuple[Array, Array]]:
     """Checked (probs, labels) in row blocks."""
     for part in blocks(len(labels), max(1, BLOCK // probs.shape[1])):
@@ -73,6 +64,15 @@ def classwise_ece_of_blocks(parts: Iterable[tuple[Array, Array]], bins: int = 15
     if not n:
         raise BadInput("There are no rows: at least one is needed.")
     return float(np.abs(gaps).sum() / (n * len(gaps)))
+
+
+@metric("answers", better="lower", classwise=True, of_blocks=classwise_ece_of_blocks)
+def classwise_ece(probs: Any, labels: Any, bins: int = 15) -> float:
+    """Mean over all classes of the ECE of that class's own probability.
+
+    (1/c) Σ_j Σ_b |B_bj|/n · |share of label j in B_bj - mean p_j in B_bj|, Kull et al. (2019); bins as in `ece`.
+    """
+    return classwise_ece_of_blocks(row_blocks(*checked(probs, labels)), bins)
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,7 +61,7 @@ class CorpCurve:
         return mean * (1 - mean)
 
     def _mean(self, values: Array) -> float:
-        return float(values @ self.count / self.count.sum())
+        return float((values * self.count).sum() / self.count.sum())  # not by BLAS, whose threads start for so little
 
 
 def isotonic(values: Array, weights: Array) -> Array:
@@ -160,7 +160,7 @@ def unc(probs: Any, labels: Any = None) -> float:
     return corp_curve(probs, labels).unc
 
 
-@metric("answers", better="lower")
+@metric("answers", better="lower", classwise=True)
 def classwise_mcb(probs: Any, labels: Any) -> float:
     """Mean over all classes of the miscalibration (MCB) of that class's own probability.
 
@@ -185,7 +185,7 @@ def top_k(parts: Iterable[tuple[Array, Array]], k: int) -> Answers:
     return top_answers(np.concatenate(right), np.concatenate(confidence))
 
 
-@metric("answers", better="lower", at={"k": (5,)})
+@metric("answers", better="lower", at={"k": (5,)}, of_top=ece)
 def top_k_ece(probs: Any, labels: Any, k: int = 5) -> float:
     """ECE of the k most probable classes together: how often the label is among them against their summed probability.
 
@@ -194,7 +194,7 @@ def top_k_ece(probs: Any, labels: Any, k: int = 5) -> float:
     return ece(top_k(row_blocks(*checked(probs, labels)), k))
 
 
-@metric("answers", better="lower", at={"k": (5,)})
+@metric("answers", better="lower", at={"k": (5,)}, of_top=mcb)
 def top_k_mcb(probs: Any, labels: Any, k: int = 5) -> float:
     """Miscalibration (MCB) of the k most probable classes together, as in `top_k_ece`."""
     return mcb(top_k(row_blocks(*checked(probs, labels)), k))

@@ -12,7 +12,7 @@ from nescio.errors import BadInput
 from nescio.metrics._counts import bound_of
 from nescio.metrics._ranking import Array, Ranking, as_classes, as_scores
 
-MOST = 1 << 18  # different scores that are told apart
+MOST = 1 << 18  # distinct scores that are kept
 SIGN = np.uint64(1 << 63)
 
 
@@ -20,7 +20,7 @@ SIGN = np.uint64(1 << 63)
 class ScoreCounts:
     """How many right and wrong rows have each score; shards add up, and their order and sizes do not matter.
 
-    All scores are told apart while there are no more than a quarter of a million different ones: every ranking metric
+    All scores are distinguished while no more than a quarter of a million of them are distinct: every ranking metric
     is exact then. Of more, the last binary digits are left out, as few as possible, and rows that agree in the others
     count as tied; `bound` says how far that can move a metric.
 
@@ -70,7 +70,7 @@ class ScoreCounts:
         return int(self.rows.sum())
 
     def ranking(self) -> Ranking:
-        """The rows as far as their scores are told apart, for every ranking metric."""
+        """The rows as far as their scores are distinguished, for every ranking metric."""
         bits = np.where(self.keys >= SIGN, self.keys ^ SIGN, ~self.keys)
         return Ranking.from_groups(bits.view(np.float64), self.rows.sum(axis=1), self.rows[:, 1])
 

@@ -35,6 +35,9 @@ class Metric:
     better: Literal["higher", "lower", "neither"]
     prepared: bool  # takes a prepared Ranking or Answers in place of its two arrays
     at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # parameter -> values shown on a scorecard
+    classwise: bool = False  # of every class's own probability: left out of large dumps
+    of_blocks: Callable[..., float] | None = None  # the same of (probs, labels) that come in row blocks
+    of_top: Callable[[Any], float] | None = None  # the same of the Answers of the k most probable classes together
 
     @property
     def sentence(self) -> str:
@@ -50,12 +53,16 @@ def metric(
     prepared: bool = False,
     at: Mapping[str, tuple[float, ...]] | None = None,
     name: str | None = None,
+    classwise: bool = False,
+    of_blocks: Callable[..., float] | None = None,
+    of_top: Callable[[Any], float] | None = None,
 ) -> Callable[[F], F]:
     """Registers a pure function of arrays as a metric and returns it unchanged."""
 
     def register(function: F) -> F:
         label = name or function.__name__
-        registry.add(label, Metric(label, function, kinds, better, prepared, at or {}))
+        part = Metric(label, function, kinds, better, prepared, at or {}, classwise, of_blocks, of_top)
+        registry.add(label, part)
         return function
 
     return register

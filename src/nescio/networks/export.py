@@ -1,8 +1,8 @@
 """A classifier that can abstain, as one file: images in; class, calibrated probability, uncertainty and abstain out.
 
-The file takes uint8 images (n, channels, size, size), values 0 to 255, any n. Everything after that is inside it: the
-normalisation, the network, the temperature, the measure and the threshold. How an image is resized and cropped to that
-size stands in its metadata (key `nescio`, JSON).
+The file takes uint8 images (n, channels, height, width), values 0 to 255, any n. Everything after that is inside it:
+the normalisation, the network, the temperature, the measure and the threshold. How an image is resized and cropped to
+that size stands in its metadata (key `nescio`, JSON).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class ExportableNetwork:
-    """A network with what it wants of its images: normalised (b, ch, size, size) in, logits (b, c) or (b, s, c) out.
+    """A network with what it wants of its images: normalised (b, ch, h, w) in, logits (b, c) or (b, s, c) out.
 
     With `order`, a score that was learnt on embeddings, the network gives (logits, embeddings (b, d)).
     """
@@ -88,7 +88,7 @@ class ExportableNetwork:
     network: nn.Module
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    size: int
+    shape: tuple[int, int]  # (height, width) of its images
     classes: int
     digest: str = ""  # the checksum of its weights, or the key of its training
     about: Mapping[str, Any] = field(default_factory=dict)  # joins the metadata
@@ -103,7 +103,7 @@ class ExportableNetwork:
 
 
 class Abstaining(nn.Module):
-    """uint8 images (n, ch, size, size) to (class (n,), probability (n,), uncertainty (n,), abstain (n,))."""
+    """uint8 images (n, ch, h, w) to (class (n,), probability (n,), uncertainty (n,), abstain (n,))."""
 
     def __init__(self, classifier: ExportableNetwork, rule: Rule) -> None:
         super().__init__()
@@ -237,13 +237,13 @@ def _check_threshold(rule: Rule, classes: int) -> None:
 
 def metadata(classifier: ExportableNetwork, rule: Rule) -> dict[str, Any]:
     """What a person who finds the file must know to use it."""
-    size, channels = classifier.size, classifier.channels
+    shape = ", ".join(map(str, (classifier.channels, *classifier.shape)))
     return {
         "nescio": __version__,
         **classifier.about,
         **({"digest": classifier.digest} if classifier.digest else {}),
         "classes": classifier.classes,
-        "input": f"images: uint8, shape (n, {channels}, {size}, {size}), values 0 to 255; normalised inside the file",
+        "input": f"images: uint8, shape (n, {shape}), values 0 to 255; normalised inside the file",
         "mean": list(classifier.mean),
         "std": list(classifier.std),
         **asdict(rule),
@@ -258,7 +258,7 @@ def metadata(classifier: ExportableNetwork, rule: Rule) -> dict[str, Any]:
 
 def _noise(rows: int, classifier: ExportableNetwork) -> Tensor:
     generator = torch.Generator().manual_seed(rows)
-    shape = (rows, classifier.channels, classifier.size, classifier.size)
+    shape = (rows, classifier.channels, *classifier.shape)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
 
 
@@ -466,7 +466,7 @@ def exportable(
     if names is not None:
         about["names"] = list(names)
     digest = wanted.checksum or wanted.arch
-    seen = wanted.mean, wanted.std, wanted.view.size, wanted.classes
+    seen = wanted.mean, wanted.std, wanted.view.shape, wanted.classes
     return ExportableNetwork(module.eval(), *seen, digest, about, order)
 
 

@@ -63,7 +63,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "eva02": ("EVA-02", r"eva02"),
 }
 ALWAYS_DISTILLED = ("cait", "levit")  # there are no others of these
-DISTILLED_NAME = re.compile(r"distilled|[._]dist(?=[_.]|$)")
+DISTILLED_NAME = re.compile(r"distilled|[._](dist|ssld)(?=[_.]|$)")  # ssld: semi-supervised label distillation
 # Where a model comes from, not what it is. `gluon_resnet50_v1d` is a ResNet.
 ORIGINS = ("hf_hub:", "hf-hub:", "timm/", "torchvision:", "tf_", "tv_", "gluon_", "jx_")
 
@@ -87,7 +87,7 @@ def architecture(name: str) -> str:
 
 
 def distilled(name: str) -> bool:
-    """Whether the name says that the model was taught by another one."""
+    """Whether the name says that the model was distilled from another one."""
     return family(name).endswith(DISTILLED)
 
 

@@ -306,7 +306,9 @@ def _build_torchvision(wanted: Network, file: Path) -> nn.Module:
 def trained(trial: Trial, root: str | Path | None = None) -> Network:
     """The network that a trial trains, whether it is trained already or not."""
     data = datasets.load(trial.data, root)
-    view = View(data.size, data.size, "trained", "bilinear", crop=_crop(data), channels=data.channels)
+    height, width = data.shape
+    odd = height if height != width else None
+    view = View(width, width, "trained", "bilinear", crop=_crop(data), channels=data.channels, height=odd)
     inside = trial.classes if trial.classes is not None else range(len(data.classes))
     names = tuple(data.classes[label] for label in inside)
     name = f"{STORE}{train_step(trial, root).key}"

@@ -41,7 +41,7 @@ PLACES = ("hf_hub:", "hf-hub:", "timm/")  # where weights are fetched from, befo
 
 @dataclass(frozen=True)
 class Pair:
-    """A model, the same network without its regime, and who taught it."""
+    """A model, the same network without its regime, and its teacher."""
 
     model: str
     counterpart: str | None
@@ -50,7 +50,7 @@ class Pair:
 
     @property
     def own_teacher(self) -> bool:
-        """The network that taught it is the network it was made from."""
+        """Its teacher is the network that it was made from."""
         return self.teacher is not None and self.teacher == self.counterpart
 
 

@@ -16,7 +16,7 @@ from nescio.errors import BadInput, near
 from nescio.predictions import Predictions
 from nescio.predictions.files import near_file
 from nescio.predictions.subset import random_part
-from nescio.work.store import Store, StoreError
+from nescio.work.store import Damaged, Store, StoreError, reason_of
 
 STAGE, DUMP, FACTS = "predict", "dump", "facts.json"
 ZOO = "zoo:"  # before the name of a model whose predictions a store holds
@@ -102,7 +102,9 @@ def stored_dump(store: Store, key: str) -> ModelDump:
             raise ValueError("the facts are not what was written")
         facts = dict(json.loads(content))
         return ModelDump(facts.pop("model"), facts.pop("data"), facts, folder / DUMP, key, store)
-    except (OSError, ValueError, TypeError, KeyError, StoreError):
+    except PermissionError as error:
+        raise StoreError(reason_of(error)) from None
+    except (OSError, ValueError, TypeError, KeyError, Damaged):
         raise BadInput(f"{folder} is damaged: remove this folder and run again.") from None
 
 
@@ -170,7 +172,7 @@ def check_comparable(dumps: Sequence[ModelDump]) -> None:
 
 def _compared(store: Store) -> Iterator[tuple[ModelDump, int]]:
     """Predictions whose facts mark them as made to compare models, and when each was finished."""
-    for folder in sorted((store.root / STAGE).glob("*")):
+    for folder in store.folders(STAGE):
         if re.fullmatch("[0-9a-f]{16}", folder.name) and (folder / FACTS).is_file():
             dump = stored_dump(store, folder.name)
             if dump.facts.get("compared"):

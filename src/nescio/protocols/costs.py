@@ -109,7 +109,7 @@ def by_figures(step: Step, context: Context) -> Cost | None:
             network = _network(trial, datasets.load(trial.data, context.root))
         else:
             assert images.view is not None, "networks that were trained elsewhere see images under a view of theirs"
-            network = arithmetic(recipe["model"], images.view.channels, (images.view.size, images.view.size))
+            network = arithmetic(recipe["model"], images.view.channels, images.view.shape)
     except BadInput:
         return None
     kept = classes * ("logits" in keeping.fields) + network.width * ("embeddings" in keeping.fields)

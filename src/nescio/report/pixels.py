@@ -1,4 +1,4 @@
-"""What counts of pixels tell about a segmentation: its answers, the IoU of every class, and its scores."""
+"""What counts of pixels say about a segmentation: its answers, the IoU of every class, and its scores."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def pixel_story(counts: PixelCounts, rows: Sequence[Row], reasons: Sequence[str]
     gaps = Terms([("", reason) for reason in reasons], "What could not be said")
     lead = [f"{count(counts.n)} pixels count."]
     if bound := counts.bound:
-        lead.append(f"Scores are told apart by 16 bits: AUROC, rAULC and AURC are exact to ± {bound:.1g}.")
+        lead.append(f"Scores are distinguished by 16 bits: AUROC, rAULC and AURC are exact to ± {bound:.1g}.")
     return Story(f"Segmentation: {name}", lead, [Section("", "", flat([*tables, gaps]))])

@@ -414,15 +414,15 @@ def rejection(card: Any) -> list[str]:
     """Which measure of uncertainty rejects wrong answers best, which what is out of distribution, and their equals."""
     drawn = (getattr(card, "drawn", None) or {}).get("raw", {})
     known, wrong, outside = drawn.get("u") or {}, drawn.get("wrong"), drawn.get("out") or {}
-    said = [] if wrong is None else _best_at("wrong answers", known, wrong)
+    sentences = [] if wrong is None else _best_at("wrong answers", known, wrong)
     for split in dict.fromkeys(split for sets in outside.values() for split in sets):
         names = [name for name, sets in outside.items() if split in sets and name in known]
         if not names:
             continue
         joined = {name: np.concatenate([known[name], outside[name][split]]) for name in names}
         unknown = np.arange(len(joined[names[0]])) >= len(known[names[0]])
-        said += _best_at(f"“{out_name(split)}”", joined, unknown)
-    return said
+        sentences += _best_at(f"“{out_name(split)}”", joined, unknown)
+    return sentences
 
 
 def _best_at(what: str, measures: Mapping[str, Any], positive: Any) -> list[str]:

@@ -153,6 +153,19 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
+def lead_of_best(differences: Sequence[Mapping[str, Any]], level: float = 0.95, most: int = 6) -> str:
+    """From whom the best cannot be told, or how far the next is behind it, of a metric that is better higher.
+
+    differences  other − best, tested: `Comparison.differences`
+    """
+    alike = [row["model"] for row in differences if row["adjusted"] is None or row["adjusted"] > 1 - level]
+    if alike:
+        return f"It cannot be told from {some(alike, most)}."
+    near = max(differences, key=lambda row: float(row["difference"]))
+    ahead, low, high = (number(-near[name], 3) for name in ("difference", "high", "low"))
+    return f"The difference to the next, {near['model']}, is +{ahead} [{low}, {high}]."
+
+
 # ---- data and gaps
 
 
@@ -178,17 +191,18 @@ def grouped(reasons: Iterable[Mapping[str, Any]], most: int = 6) -> list[tuple[s
         groups.setdefault(reason, []).append(entry)
     result = []
     for reason, entries in groups.items():
-        metrics = _some((bare(entry["metric"]) for entry in entries if entry.get("metric")), most)
-        measures = _some((entry["measure"] for entry in entries if entry.get("measure")), most)
-        splits = _some((out_name(e["split"]) for e in entries if e.get("split") not in IN_DISTRIBUTION), most)
+        metrics = some((bare(entry["metric"]) for entry in entries if entry.get("metric")), most)
+        measures = some((entry["measure"] for entry in entries if entry.get("measure")), most)
+        splits = some((out_name(e["split"]) for e in entries if e.get("split") not in IN_DISTRIBUTION), most)
         what = " of ".join(part for part in (metrics, measures) if part) or "everything"
-        methods = _some((entry["method"] for entry in entries if entry.get("method")), most)
+        methods = some((entry["method"] for entry in entries if entry.get("method")), most)
         what = f"{methods}: {what}" if methods else what
         result.append((f"{what} on {splits}" if splits else what, reason))
     return result
 
 
-def _some(names: Iterable[Any], most: int) -> str:
+def some(names: Iterable[Any], most: int) -> str:
+    """a, b and 3 more."""
     unique = [str(name) for name in dict.fromkeys(names)]
     shown = ", ".join(unique[:most])
     return f"{shown} and {len(unique) - most} more" if len(unique) > most else shown

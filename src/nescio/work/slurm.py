@@ -305,10 +305,10 @@ def _uninterrupted() -> Iterator[None]:
 def _states() -> dict[str, tuple[str, str]] | None:
     """State and reason of my jobs, those that ended a while ago too; None if the controller does not answer."""
     command = ["squeue", "--me", "--states=all", "--array", "--noheader", "--format=%i|%T|%r"]
-    said = subprocess.run(command, capture_output=True, text=True)
-    if said.returncode:
+    answer = subprocess.run(command, capture_output=True, text=True)
+    if answer.returncode:
         return None
-    lines = [line.split("|", 2) for line in said.stdout.splitlines()]
+    lines = [line.split("|", 2) for line in answer.stdout.splitlines()]
     return {number: (state, reason) for number, state, reason in lines}
 
 

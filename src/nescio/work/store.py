@@ -221,8 +221,13 @@ class Store:
     def runs(self, stage: str = "*") -> list[Run]:
         """Everything in the store, or of one stage: finished, running, failed with its reason, and stopped half-way."""
         with _sentences(self.root):
-            folders = [path for path in sorted(self.root.glob(f"{stage}/*")) if path.is_dir()]
-            return [run for folder in folders if (run := self._run(folder)) is not None]
+            return [run for folder in self.folders(stage) if (run := self._run(folder)) is not None]
+
+    def folders(self, stage: str = "*") -> list[Path]:
+        """The folders of a stage, or of all; StoreError where one may not look into it."""
+        with _sentences(self.root):
+            stages = [place for place in sorted(self.root.glob(stage)) if place.is_dir()]
+            return [place / name for place in stages for name in sorted(os.listdir(place)) if (place / name).is_dir()]
 
     def _run(self, folder: Path) -> Run | None:
         stage, key = folder.parent.name, folder.name.removesuffix(".part")
@@ -692,14 +697,21 @@ def _sentences(path: Path) -> Iterator[None]:
 def reason_of(error: Exception, path: Path | None = None) -> str:
     """Why, in one line; `path` is where it happened, if the error does not say."""
     if isinstance(error, OSError) and (error.filename or path):
+        place = str(error.filename or path)
         advice = ADVICE.get(error.errno or 0, f"{error.strerror or error}".rstrip("."))
-        return f"{error.filename or path}: {advice}."
+        if error.errno == errno.EACCES and os.path.exists(place) and not _readable(place):
+            advice = "you may not read it: ask its owner, or change its permissions"
+        return f"{place}: {advice}."
     text = " ".join(str(error).split("\n")[0].split())
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which goes on for a page
         return "The device has no memory left: use fewer workers, a smaller batch or a smaller network."
     if type(error).__module__.partition(".")[0] == "nescio" and text:  # a sentence for people
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _readable(place: str) -> bool:
+    return os.access(place, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _again(folder: Path) -> str:

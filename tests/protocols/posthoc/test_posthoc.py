@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-import torch
 
 from nescio import measures, metrics
 from nescio.errors import BadInput
@@ -20,24 +19,15 @@ from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
 from nescio.training import train_step
 from nescio.work.launchers import start
-from nescio.work.steps import Context, Work
-from nescio.work.store import Store
+from nescio.work.steps import Work
 
 PLAN = replace(PRESETS["small"], members=2, left_out=4, training=replace(PRESETS["small"].training, epochs=2))
 
 
 @pytest.fixture(scope="module")
-def context(tmp_path_factory):
-    return Context(Store(tmp_path_factory.mktemp("posthoc") / "store"), device="cpu")
-
-
-@pytest.fixture(scope="module")
-def study(context):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def study(context, one_thread):
     with start("local", 0) as launcher:
         study = base.run(base.registry["posthoc"], PLAN, Work(context, launcher))
-    torch.set_num_threads(threads)
     assert study.failures == []
     return study
 

@@ -20,7 +20,7 @@ import torch
 
 from nescio import datasets, training
 from nescio.analysis.agreement import evaluate, ranking_rows
-from nescio.analysis.downstream import DownstreamLosses, downstream_losses
+from nescio.analysis.downstream import DownstreamLosses, downstream_losses, probe_accuracy
 from nescio.cli import main
 from nescio.errors import BadInput, Undefined
 from nescio.heads import probability_performance
@@ -42,6 +42,7 @@ from nescio.work.local import LocalWorkers
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 PLAN = Plan(
     methods=("simclr", "moco"),
     members=3,
@@ -54,14 +55,6 @@ PLAN = Plan(
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def context_in(folder):
     return Context(Store(folder / "store"), device="cpu")
 
@@ -69,11 +62,6 @@ def context_in(folder):
 def run(plan, context, watch=None, workers=0):
     with LocalWorkers(workers) as launcher:
         return base.run(base.registry["reliability"], plan, Work(context, launcher, watch))
-
-
-@pytest.fixture(scope="module")
-def context(tmp_path_factory):
-    return context_in(tmp_path_factory.mktemp("reliability"))
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +131,7 @@ def test_every_row_is_there(study):
     assert len([r for r in rows if r["metric"].startswith("ranking_")]) == 2 * 2 * 5 * 3
     assert study.reasons == [] and study.notes == []
     assert {(r["protocol"], r["version"], r["dataset"], r["target"], r["backbone"]) for r in rows} == {
-        ("reliability", 4, "digits", "digits", "conv")
+        ("reliability", 5, "digits", "digits", "conv")
     }
 
 
@@ -237,18 +225,26 @@ def test_accuracies_are_those_of_scikit_learn(study, candidate, context):
     """A converged softmax regression, and the votes of the nearest by cosine, of every network."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.neighbors import KNeighborsClassifier
+    from sklearn.preprocessing import StandardScaler
 
     train, tests = train_and_tests(candidate, context)
     about = {"method": "simclr", "init_seed": 1}
     known, rows = (np.asarray(side[1].embeddings, float) for side in (train, tests))
-    probe = LogisticRegression(tol=1e-6, max_iter=2000).fit(known, train[1].labels)
-    expected = (probe.predict(rows) == tests[1].labels).mean()
+    scaler = StandardScaler().fit(known)
+    probe = LogisticRegression(tol=1e-6, max_iter=2000).fit(scaler.transform(known), train[1].labels)
+    expected = (probe.predict(scaler.transform(rows)) == tests[1].labels).mean()
     assert one(study.rows, metric="probe_accuracy", **about) == pytest.approx(expected, abs=0.004)
     votes = KNeighborsClassifier(PLAN.k_accuracy, metric="cosine").fit(known, train[1].labels)
     expected = (votes.predict(rows) == tests[1].labels).mean()
     assert one(study.rows, metric="knn_accuracy", level=20, **about) == pytest.approx(expected, abs=0.002)
     other = one(study.rows, metric="probe_accuracy", method="simclr", init_seed=0)
     assert other != one(study.rows, metric="probe_accuracy", **about)
+
+
+def test_a_probe_does_not_favour_the_space_of_larger_scale(candidate, context):
+    train, tests = (side[0] for side in train_and_tests(candidate, context))
+    scaled = [dump.replace(embeddings=np.asarray(dump.embeddings) * 0.05) for dump in (train, tests)]
+    assert probe_accuracy(*scaled) == pytest.approx(probe_accuracy(train, tests), abs=0.002)
 
 
 def test_components_are_chosen_by_held_out_likelihood(study, candidate, context):

@@ -309,7 +309,7 @@ def test_a_broken_dump_costs_one_model(tmp_path):
     assert {row["backbone"] for row in study.rows} == set(NAMES[:3])
     (failure,) = study.failures
     assert failure.name == "no labels" and "no labels" in failure.reason
-    assert seen[-1] == ("judging the answers", 4, 1, 4)
+    assert ("judging the answers", 4, 1, 4) in seen
     assert "One piece of work failed" in " ".join(registry["selective"].story(study).lead)
 
 
@@ -340,7 +340,7 @@ def test_rows_of_older_versions_are_the_same_rows(study):
     """Before version 4 the coverage of a point of the curve was the text of its group."""
 
     def older(row):
-        if row["condition"] is None:
+        if row["condition"] != "coverage":
             return row
         return row | {"group": f"{row['level']:g}", "condition": None, "level": None}
 
@@ -709,12 +709,49 @@ def test_nobody_is_right_most_often_where_nobody_is_right(study):
     assert "No answer is right." in words and "Right most often" not in words
 
 
-def test_winners_that_were_not_tested_are_called_so(study):
-    """Rows hold no pairs: one image more of 520 makes a model the first, and chance does as well."""
-    assert reports.lead(study)[-1].startswith("These are the highest values, without a test: `nescio choose`")
+def test_winners_are_named_with_a_paired_verdict(tmp_path):
+    """One image more of 450 makes a model the first, and chance does as well; on the same images that shows."""
+    good = answers(0, 500, scale=1.0)
+    twin, flat = good.logits.copy(), good.logits.copy()
+    right = np.flatnonzero(good.logits[:, 0].argmax(1) == good.labels)
+    twin[right[0], 0] = -twin[right[0], 0]
+    flat[right[:60], 0] = -flat[right[:60], 0]
+    dumps = {"first": good, "twin": good.replace(logits=twin), "behind": good.replace(logits=flat)}
+    models = [entry(name, dump, tmp_path / f"{name}.npz") for name, dump in dumps.items()]
+    study = judge(Plan(), models, Store(tmp_path / "a"))
+    (sentence,) = [text for text in reports.lead(study) if text.startswith("Right most often")]
+    assert sentence.endswith("It cannot be told from twin.")
+
+    apart = judge(Plan(), [models[0], models[2]], Store(tmp_path / "b"))
+    (sentence,) = [text for text in reports.lead(apart) if text.startswith("Right most often")]
+    (row,) = apart.frame.where(metric="difference", condition="accuracy")
+    accuracy = models_of(apart.frame).get("accuracy")
+    assert (row["group"], row["backbone"]) == ("first", "behind")
+    assert row["value"] == pytest.approx(accuracy["behind"] - accuracy["first"]) and row["high"] < 0
+    shown = [f"{-number:.3f}" for number in (row["value"], row["high"], row["low"])]
+    assert sentence.endswith("The difference to the next, behind, is +{} [{}, {}].".format(*shown))
+    assert "paired bootstrap" in reports.lead(apart)[-1]
+    by_hand = np.random.default_rng(1)
+    kept = selective.division(good, Plan())[1]
+    gaps = [np.equal(dump.logits[kept, 0].argmax(1), good.labels[kept]) for dump in (dumps["first"], dumps["behind"])]
+    lost = gaps[0].astype(float) - gaps[1]
+    means = [lost[by_hand.integers(len(lost), size=len(lost))].mean() for _ in range(1000)]
+    assert np.quantile(means, [0.025, 0.975]) == pytest.approx([-row["high"], -row["low"]], abs=0.006)
+
+
+def test_winners_that_were_not_compared_are_called_so(study, tmp_path):
+    """Rows of older studies hold no pairs; files of other images share none."""
+    rows = [row for row in study.rows if row["metric"] not in ("difference", "adjusted_p")]
+    assert "by more than chance is not known" in reports.lead(replace(study, rows=rows))[-1]
     first = study.rows[0]["backbone"]
-    alone = replace(study, rows=[row for row in study.rows if row["backbone"] == first])
-    assert "without a test" not in " ".join(reports.lead(alone))
+    alone = replace(study, rows=[row for row in rows if row["backbone"] == first])
+    assert "by more than chance" not in " ".join(reports.lead(alone))
+    one, other = answers(0, 500), answers(1, 500)
+    dumps = {"one": one, "other": other.replace(index=other.index + 100_000)}
+    models = [entry(name, dump, tmp_path / f"{name}.npz") for name, dump in dumps.items()]
+    found = judge(Plan(), models, Store(tmp_path / "store"))
+    assert not found.failures and "by more than chance is not known" in reports.lead(found)[-1]
+    assert any("could not be compared" in reason["reason"] for reason in found.reasons)
 
 
 def test_the_lead_says_who_is_best_at_what(study):

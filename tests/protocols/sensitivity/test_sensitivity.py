@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-import torch
 
 from nescio import metrics
 from nescio.cli import main
@@ -37,22 +36,14 @@ PLAN = replace(
 )
 
 
-@pytest.fixture(scope="module")
-def context(tmp_path_factory):
-    return Context(Store(tmp_path_factory.mktemp("sensitivity") / "store"), device="cpu")
-
-
 def run(plan, context):
     with start("local", 0) as launcher:
         return base.run(base.registry["sensitivity"], plan, Work(context, launcher))
 
 
 @pytest.fixture(scope="module")
-def study(context):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def study(context, one_thread):
     study = run(PLAN, context)
-    torch.set_num_threads(threads)
     assert study.failures == []
     return study
 

@@ -36,6 +36,7 @@ from warm import Warm
 from zoo_help import checkpoint, pack
 
 pytest_plugins = ("zoo_fixtures",)
+pytestmark = pytest.mark.usefixtures("one_thread")
 OPTIONS = (
     *("run", "shift", "--methods", "erm,ddu,mc-dropout", "--backbone", "mlp", "--runs", "2", "--strengths", "3"),
     *("--members", "2", "--corruptions", "gaussian_noise,contrast", "--severities", "1,5", "--epochs", "2"),
@@ -51,24 +52,6 @@ PLAN = replace(
     severities=(1, 5),
     training=replace(PRESETS["small"].training, epochs=2),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("shift")
-
-
-@pytest.fixture(scope="module")
-def context(place):
-    return Context(Store(place / "store"), device="cpu")
 
 
 def run(plan, context):

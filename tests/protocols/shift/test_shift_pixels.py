@@ -33,6 +33,7 @@ from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from shapes import VOID, write_shapes
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 HERE = runtime("cpu")
 PLAN = replace(
     PRESETS["scenes"],
@@ -51,27 +52,9 @@ OPTIONS = (
 )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("pixels")
-
-
 @pytest.fixture(scope="module")
 def plan(place):
     return replace(PLAN, data=write_shapes(place / "shapes.npz"))
-
-
-@pytest.fixture(scope="module")
-def context(place):
-    return Context(Store(place / "store"), device="cpu")
 
 
 @pytest.fixture(scope="module")

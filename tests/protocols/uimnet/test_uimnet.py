@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-import torch
 
 from nescio import measures, metrics, predict, training
 from nescio.analysis import calibrate
@@ -32,6 +31,7 @@ from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store, StoreError
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SEEN = (0, 1, 2, 3, 4, 5)
 NEW = (6, 7, 8, 9)
 PLAN = Plan(
@@ -45,19 +45,6 @@ PLAN = Plan(
     outside=NEW,
     training=Training(epochs=2, batch=64, augment="none"),
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def context(tmp_path_factory):
-    return Context(Store(tmp_path_factory.mktemp("uimnet") / "store"), device="cpu")
 
 
 def run(plan, context, watch=None):

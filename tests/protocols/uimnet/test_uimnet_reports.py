@@ -218,6 +218,29 @@ def test_the_lead_says_what_was_done_and_what_came_out() -> None:
     assert bare.startswith("Three methods learnt some classes of digits and then met new ones.")
 
 
+def test_the_lead_names_winners_with_what_data_seeds_can_tell() -> None:
+    """A paired t-test over data seeds; measures are compared over the same lines, which `native` is not."""
+    close = [
+        row | {"value": row["value"] - 0.002 * (row["method"] == "mixup") * (row["data_seed"] - 0.9)}
+        if row["metric"] == "auroc" and row["split"] == "out"
+        else row
+        for row in rows_of(seeds=5)
+    ]
+    lead = reports.lead(study_of(close))
+    assert any(
+        text.startswith("The difference to the next, mixup, is +0.0") and "5 data seeds" in text for text in lead
+    )
+    noisy = [
+        row | {"value": row["value"] + 0.05 * (-1) ** row["data_seed"]} if row["method"] == "mixup" else row
+        for row in close
+    ]
+    assert "It cannot be told from mixup (paired t-test over 5 data seeds)." in reports.lead(study_of(noisy))
+    assert "With one data seed, nothing says whether it is ahead" in " ".join(reports.lead(study_of(rows_of(seeds=1))))
+    high = [row | {"value": 0.99} if row["measure"] == "native" else row for row in rows_of()]
+    words = " ".join(reports.lead(study_of(high)))
+    assert "Of the measures that every method has, " in words and ", native notices" not in words
+
+
 def test_the_published_study_has_the_numbers_that_its_tables_hold() -> None:
     """Rows of an older schema, upgraded, give every cell of the tables that are published beside them."""
     study = read_study(ROOT / "results/uimnet")

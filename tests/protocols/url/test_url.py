@@ -11,13 +11,13 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("optuna")
-import torch
 
 from nescio import metrics, training
 from nescio.cli import main
 from nescio.datasets.changes import Crop
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
+from nescio.layers.uncertainty_head import UncertaintyHead
 from nescio.methods import registry as methods
 from nescio.networks.models import trained
 from nescio.predict import load_dump, predict_step
@@ -36,20 +36,8 @@ from nescio.work.store import Store
 from zoo_help import checkpoint, pack
 
 pytest_plugins = ("zoo_fixtures",)
+pytestmark = pytest.mark.usefixtures("one_thread")
 FIGURES = {f"fig{number}" for number in range(1, 14)} | {"table1"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("url")
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +64,6 @@ def plan(votes):
         bootstrap=20,
         training=replace(small.training, epochs=1),
     )
-
-
-@pytest.fixture(scope="module")
-def context(place):
-    return Context(Store(place / "store"), device="cpu")
 
 
 def run(plan, context):
@@ -201,6 +184,21 @@ def test_the_neighbour_of_a_crop_is_right_when_it_is_its_own_image():
     found = {row["metric"]: row["value"] for row in rows.rows}
     assert found == {"crop_agreement": pytest.approx(3 / 5), "recall_at_1": pytest.approx(4 / 5), "r_auroc": 1.0}
     assert {row["condition"] for row in rows.rows if row["metric"] != "crop_agreement"} == {"own image"}
+
+
+def test_a_measure_with_one_value_for_more_than_half_of_the_images_gets_a_row():
+    rows = questions._Rows({"method": "elk"}, 0)
+    rows.one_value({"u": np.array([1.0, 1, 1, 3]), "v": np.array([1.0, 1, 2, 3])}, split="test", target="x")
+    assert [(row["metric"], row["measure"], row["value"]) for row in rows.rows] == [(questions.ONE_VALUE, "u", 0.75)]
+
+
+def test_a_score_that_died_is_said_in_one_line(study, plan, context, monkeypatch):
+    assert not any("one value" in note for note in study.notes)
+    dead = replace(plan, methods=("elk",), human=(), trials=1, seeds=1, stops=1, shots=(), many=False, bootstrap=0)
+    monkeypatch.setattr(UncertaintyHead, "forward", lambda self, e: 0 * self.layers(e).squeeze(-1) + 0.01)
+    notes = [note for note in run(dead, context).notes if "one value" in note]
+    said = "inverse_kappa of elk has one value for all of the images of upstream, digits: it says nothing."
+    assert notes == [said]
 
 
 def test_an_embedding_of_length_zero_retrieves_nothing_and_is_wrong():
@@ -400,14 +398,21 @@ def test_the_table_has_means_over_seeds_and_marks_who_cannot_be_told_from_the_be
         ]
         return [*wide, facts | {"metric": "chosen", "condition": "r_auroc", "measure": "u", "data_seed": 0, "value": 1}]
 
-    frame = Frame([*rows("a", [0.6, 0.7], 0.01), *rows("b", [0.5, 0.66], 0.01), *rows("c", [0.5, 0.52], 0.01)])
+    frame = Frame([*rows("a", [0.64, 0.66], 0.01), *rows("b", [0.5, 0.66], 0.01), *rows("c", [0.2, 0.21], 0.01)])
     found = {row["method"]: row for row in reports.over_seeds(frame, ("r_auroc", "test"), "r_auroc")}
     assert [found[name]["best"] for name in "abc"] == [True, True, False]
     assert (found["b"]["value"], found["b"]["least"], found["b"]["most"]) == pytest.approx((0.58, 0.5, 0.66))
     cells = reports.results(frame).cells()
     assert [cells[(name, "u"), "R-AUROC ↑"].best for name in "abc"] == [True, True, False]
-    wide = Frame([*rows("a", [0.6, 0.7], 0.01), *rows("c", [0.5, 0.52], 0.2)])  # few images: nothing can be told
+    wide = Frame([*rows("a", [0.64, 0.66], 0.01), *rows("c", [0.5, 0.52], 0.2)])  # few images: nothing can be told
     assert all(row["best"] for row in reports.over_seeds(wide, ("r_auroc", "test"), "r_auroc"))
+    assert "It cannot be told from b (Welch’s test over two seeds and resampled images)." in reports._lead(frame)
+    apart = " ".join(reports._lead(Frame([*rows("a", [0.64, 0.66], 0.01), *rows("c", [0.2, 0.21], 0.01)])))
+    assert "The difference to the next, c, is +0.445 [0." in apart
+    ranges = Frame([*rows("a", [0.6, 0.7], 0.01), *rows("c", [0.5, 0.52], 0.01)])  # apart in range, but by two seeds
+    assert all(row["best"] for row in reports.over_seeds(ranges, ("r_auroc", "test"), "r_auroc"))
+    single = Frame(row | {"low": None, "high": None} for row in (*rows("a", [0.6], 0), *rows("c", [0.5], 0)))
+    assert "nothing says whether it is ahead by more than chance" in " ".join(reports._lead(single))
 
 
 def test_correlations_of_figures_are_those_of_their_points(study):

@@ -422,6 +422,9 @@ def first_look(study: Study) -> list[Table]:
     return [table for table in tables if table]
 
 
+UNTESTED = "Each model met its own easiest to hardest classes: whether it is ahead by more than chance is not tested."
+
+
 def lead(study: Study) -> list[str]:
     """What was done and what came out, in plain sentences."""
     frame = study.frame
@@ -444,6 +447,8 @@ def lead(study: Study) -> list[str]:
             f"Shown a new and a known image, {best} is less sure of the new one in {of_hundred(detects[best])} pairs "
             f"at the median severity{others}{last}."
         )
+        if not one:
+            sentences.append(UNTESTED)
     changes = pretrained.gains(graded.at(graded.middle, ENTROPY), graded.at(graded.middle, USUAL))
     if len(changes) > 1:
         up = sum(value > 0 for value in changes.values())

@@ -1,4 +1,4 @@
-"""The scores of every network, which of them are best, what is said of them elsewhere, and the page of all this."""
+"""The scores of every network, which of them are best, claims of the literature, and the page of all this."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def heat(frame: Frame) -> Made:
     return Choice("Question", options)
 
 
-# ---- what is said elsewhere
+# ---- claims of the literature
 
 
 @report("posthoc/claims")
@@ -231,7 +231,7 @@ def story(study: Study) -> Story:
     frame = study.frame
     sections: list[SectionParts] = [
         ("Best", "Which score is best?", [best_scores(frame), heat(frame)]),
-        ("Claims", "What is said elsewhere, and what came out here", [claims(frame)]),
+        ("Claims", "Claims of the literature, and what came out here", [claims(frame)]),
         ("Scores", "Every score", [every_score(frame)]),
         ("Networks", "The networks", [networks(frame)]),
     ]

@@ -16,7 +16,7 @@ from nescio.rows import Row
 from nescio.trials import Training
 from nescio.work.steps import Work
 
-NAME, VERSION = "reliability", 4
+NAME, VERSION = "reliability", 5
 
 
 def _counts(text: str) -> tuple[tuple[str, int], ...]:

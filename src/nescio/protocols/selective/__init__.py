@@ -13,6 +13,7 @@ from nescio import metrics
 from nescio.analysis.answers import MC_DROPOUT, answerable, under_dropout
 from nescio.analysis.bootstrap import wanted_metric
 from nescio.analysis.calibrate import Temperature, temperature_or_reason
+from nescio.analysis.comparison import compare
 from nescio.analysis.thresholds import divided
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked, seed_for, tag
@@ -22,7 +23,7 @@ from nescio.predictions import Predictions
 from nescio.predictions.entries import ModelDump, check_comparable, dumps_of
 from nescio.predictions.subset import most_note
 from nescio.protocols.base import protocol
-from nescio.protocols.pretrained import ModelRows, recipe_of
+from nescio.protocols.pretrained import USUAL, ModelRows, recipe_of
 from nescio.rows import Row
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part
@@ -30,6 +31,8 @@ from nescio.work.store import Part
 Array = NDArray[Any]
 NAME, VERSION = "selective", 4
 COVERAGE = "coverage"  # the condition of a point of a risk–coverage curve; its level is the share
+DIFFERENCE, ADJUSTED = "difference", "adjusted_p"  # of a model (backbone) to the best (group) by a metric (condition)
+AMONG = 10  # models, the best by a metric, that are tested against the first of them
 OF_SOFTMAX = ("largest", "entropy")
 MEASURES = (*OF_SOFTMAX, MC_DROPOUT)
 ANSWERS = ("accuracy", "accuracy@5", "nll", "brier", "ece")
@@ -124,6 +127,12 @@ def judge(plan: Plan, models: Sequence[ModelDump], work: Work) -> None:
     """Judges every model whose rows are not in the store yet, and takes the rows of all."""
     check_comparable(models)
     work.evaluate("judging the answers", [_step(plan, model) for model in models])
+    dumps = {model.model: model for model in models}
+    leading = {wanted: best_models(plan, wanted, work.rows) for wanted in winners(plan)}
+    work.evaluate(
+        "comparing the best",
+        [_best_step(plan, wanted, [dumps[name] for name in best]) for wanted, best in leading.items() if len(best) > 1],
+    )
 
 
 def _step(plan: Plan, model: ModelDump) -> Step:
@@ -133,6 +142,54 @@ def _step(plan: Plan, model: ModelDump) -> Step:
 
 def _make(part: Part, context: Context, plan: Plan, model: ModelDump) -> Files:
     return table(*rows_of(plan, model))
+
+
+# ---- the best of them
+
+
+def winners(plan: Plan) -> tuple[str, ...]:
+    """The metrics by which a best model is named: those of the first sentences of a page."""
+    ranked = ("auroc", f"sac@{max(plan.accuracies):g}") if plan.accuracies else ("auroc",)
+    return ("accuracy", *(ranked if USUAL in plan.measures else ()))
+
+
+def best_models(plan: Plan, metric: str, rows: Sequence[Row]) -> list[str]:
+    """The AMONG best models by a metric of their raw answers."""
+    usual = {"metric": metric, "calibrated": False, "condition": None}
+    own = [row for row in rows if usual.items() <= row.items() and row["measure"] in (None, USUAL)]
+    return [row["backbone"] for row in sorted(own, key=lambda row: (-row["value"], row["backbone"]))[:AMONG]]
+
+
+def _best_step(plan: Plan, metric: str, models: Sequence[ModelDump]) -> Step:
+    recipe = {"kind": "best", "metric": metric, "models": [model.model for model in models]}
+    recipe |= {name: getattr(plan, name) for name in ("fit_rows", "seed")}
+    make = partial(_make_best, plan=plan, metric=metric, models=tuple(models))
+    return evaluation(NAME, 1, f"the best by {metric}", recipe, [model.rows_key for model in models], make)
+
+
+def _make_best(part: Part, context: Context, plan: Plan, metric: str, models: Sequence[ModelDump]) -> Files:
+    try:
+        return table(verdict_rows(plan, metric, models))
+    except BadInput as error:  # they share no images
+        reason = f"The best models could not be compared with each other: {error}"
+        return table([], [{"measure": None, "metric": metric, "split": "test", "reason": reason}])
+
+
+def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelDump]) -> list[Row]:
+    """How far every other model is from the best on the same images, and Holm's p-value: a paired bootstrap."""
+    dumps = {model.model: answerable(model.load()) for model in models}
+    compared = compare(
+        {name: dump.take(division(dump, plan)[1]) for name, dump in dumps.items()}, measure=USUAL, metrics=[metric]
+    )
+    rows: list[Row] = []
+    for away in compared.differences:
+        own = next(model for model in models if model.model == away["model"])
+        made = ModelRows(protocol=NAME, version=VERSION, dump=own, rows=rows)
+        about = {"condition": metric, "group": away["best"]}
+        made.row(DIFFERENCE, away["difference"], compared.n, low=away["low"], high=away["high"], **about)
+        if away["adjusted"] is not None:
+            made.row(ADJUSTED, away["adjusted"], compared.n, **about)
+    return rows
 
 
 # ---- one model

@@ -13,7 +13,7 @@ from nescio.analysis.choosing import front
 from nescio.networks import families, regimes
 from nescio.protocols import pretrained
 from nescio.protocols.pretrained import LEAST, PARAMS, TOP, USUAL, Axis, Cloud, Models, Values, gains, models_of
-from nescio.protocols.selective import COVERAGE, FEWEST, NAME, SHARE
+from nescio.protocols.selective import ADJUSTED, AMONG, COVERAGE, DIFFERENCE, FEWEST, NAME, SHARE
 from nescio.protocols.selective.examples import constant_figure
 from nescio.report.blocks import Figure, Made, Story
 from nescio.report.charts import Curve, changes_figure, curves_block
@@ -21,7 +21,7 @@ from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study
 from nescio.report.tables import Form, Table, Writer, decimals, percents, wide
-from nescio.report.words import millions, of_hundred, percent, plural
+from nescio.report.words import lead_of_best, millions, of_hundred, percent, plural
 from nescio.rows import Row
 
 TEMPERATURE, DROPOUT = "temperature scaling", "MC-dropout"
@@ -398,6 +398,13 @@ def first_look(study: Study) -> list[Table]:
     return [table for table in (look, changes) if table]
 
 
+TESTED = (
+    f"Each was compared with the next, up to {AMONG - 1}, on the same images: a paired bootstrap, 95 % intervals, "
+    "Holm’s adjustment."
+)
+UNTESTED = "Not all of these models were compared on the same images: which are ahead by more than chance is not known."
+
+
 def lead(study: Study) -> list[str]:
     """What was done and what came out, in plain sentences."""
     models = models_of(study.frame)
@@ -407,20 +414,38 @@ def lead(study: Study) -> list[str]:
     sentences = [f"{plural(len(models.sizes), 'pretrained model')} answered {images}."]
     accuracy, auroc, kept = models.get("accuracy"), models.get("auroc", USUAL), keeps(models, strict)
     right, best, most = map(pretrained.best_of, (accuracy, auroc, kept))
-    if right:
-        often = f"Right most often: {right}, in {percent(accuracy[right])} of answers."
-        sentences.append(often if accuracy[right] else "No answer is right.")
+    named = {}  # metric → the sentence that names its best model
+    if right and accuracy[right]:
+        named["accuracy"] = f"Right most often: {right}, in {percent(accuracy[right])} of answers."
+    elif right:
+        sentences.append("No answer is right.")
     if best:
         who = "the same model" if best == right and len(models.sizes) > 1 else best
         pairs = f"less sure of the wrong one in {of_hundred(auroc[best])} pairs of a wrong and a right answer"
-        sentences.append(f"Knows best when it is wrong: {who}, {pairs}.")
-    if most:
+        named["auroc"] = f"Knows best when it is wrong: {who}, {pairs}."
+    if most and kept[most]:
         given = f"Where {share} of the answers given must be right, {most} gives most: {percent(kept[most])}."
-        sentences.append(given if kept[most] else f"No model gives any answers of which {share} are right.")
-    if len(models.sizes) > 1 and right and accuracy[right]:
-        tested = "`nescio choose` says which models cannot be told from the best"
-        sentences.append(f"These are the highest values, without a test: {tested}.")
+        named[f"sac@{strict:g}"] = given
+    leaders = {"accuracy": right, "auroc": best, f"sac@{strict:g}": most}
+    tested = {metric: _tested(study.frame, metric, leaders[metric]) for metric in named}
+    sentences += [" ".join(filter(None, (sentence, tested[metric]))) for metric, sentence in named.items()]
+    if most and not kept[most]:
+        sentences.append(f"No model gives any answers of which {share} are right.")
+    if len(models.sizes) > 1 and named:
+        sentences.append(TESTED if all(tested.values()) else UNTESTED)
     return sentences
+
+
+def _tested(frame: Frame, metric: str, best: str | None) -> str:
+    """How the best model by a metric stands to the next ones; nothing where they were not compared."""
+    rows = frame.where(metric=DIFFERENCE, condition=metric, group=best)
+    p = {row["backbone"]: row["value"] for row in frame.where(metric=ADJUSTED, condition=metric)}
+    differences = [
+        {"model": row["backbone"], "difference": row["value"], "adjusted": p.get(row["backbone"])}
+        | {end: row[end] for end in ("low", "high")}
+        for row in rows
+    ]
+    return lead_of_best(differences) if differences else ""
 
 
 def story(study: Study) -> Story:

@@ -6,7 +6,7 @@ from base64 import b64decode
 from collections.abc import Sequence
 from typing import Any
 
-from nescio.analysis.runs import paired_runs
+from nescio.analysis.repeated import paired_runs
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
 from nescio.report.blocks import Choice, Gallery, Made, Panel, SectionParts, Story, flat
 from nescio.report.charts import heat_block, levels_block

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 from typing import Any
 
+from nescio.analysis.repeated import paired_runs
 from nescio.analysis.selection import best_trials
 from nescio.protocols.uimnet import TRIAL
 from nescio.report.blocks import Choice, Figure, SectionParts, Story
@@ -15,7 +16,7 @@ from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import NOTHING, Column, Head, Table, decimals, metrics, percents, table
-from nescio.report.words import count, grouped, number, of_hundred, plural, stage
+from nescio.report.words import count, grouped, lead_of_best, number, of_hundred, plural, stage
 from nescio.rows import Row
 
 IN_DISTRIBUTION = ("accuracy", "accuracy@5", "nll", "ece")
@@ -342,11 +343,43 @@ def lead(study: Study) -> list[str]:
         best = oracle_mean(lines)
         end = f"; a network that was trained on both reaches {of_hundred(best)}" if best else ""
         sentences.append(f"Shown one image of each kind, {_best_and_plain(pairs)}{end}.")
-    measures = ranking(lines).lines
+        sentences += _lead_over_seeds(by_seed(seeds_of(study.frame, first_lines(lines)), "method"))
+    measures = everywhere(study.frame)
     if len(measures) > 1:
-        (best_measure,), _ = measures[0]
-        sentences.append(f"Over everything that was tried, {best_measure} notices new classes best.")
+        best_measure = max(measures, key=lambda name: fmean(measures[name].values()))
+        sentences.append(f"Of the measures that every method has, {best_measure} notices new classes best.")
+        sentences += _lead_over_seeds(measures)
     return sentences
+
+
+def _lead_over_seeds(runs: Mapping[str, Mapping[int, float]]) -> list[str]:
+    """How the best stands to the others, as data seeds can tell."""
+    if len(runs) < 2:
+        return []
+    seeds = len({seed for own in runs.values() for seed in own})
+    if seeds < 2:
+        return ["With one data seed, nothing says whether it is ahead by more than chance."]
+    return [f"{lead_of_best(paired_runs(runs)).removesuffix('.')} (paired t-test over {seeds} data seeds)."]
+
+
+def seeds_of(frame: Frame, lines: Frame) -> Frame:
+    """The rows of AUC, one a data seed, that the means of these lines are of."""
+    wanted = {tuple(row[name] for name in LINE) for row in lines.where(metric="auroc")}
+    own = evaluated(frame.where(condition=None, group=None))
+    return Frame(row for row in own if tuple(row[name] for name in LINE) in wanted)
+
+
+def everywhere(frame: Frame) -> dict[str, dict[int, float]]:
+    """Measure → data seed → mean AUC, of the measures that every line has."""
+    own = seeds_of(frame, means(frame).without(method=ORACLE))
+    count_of = {measure: len(part) for (measure,), part in own.by("measure")}
+    most = max(count_of.values(), default=0)
+    return {measure: runs for measure, runs in by_seed(own, "measure").items() if count_of[measure] == most}
+
+
+def by_seed(frame: Frame, column: str) -> dict[str, dict[int, float]]:
+    """Value of a column → data seed → mean."""
+    return {name: {seed: own.mean() for (seed,), own in part.by("data_seed")} for (name,), part in frame.by(column)}
 
 
 def _best_and_plain(pairs: Frame) -> str:

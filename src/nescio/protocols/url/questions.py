@@ -33,6 +33,7 @@ KEEPING = Keeping(precision="float32")  # bf16 has too few digits to order neigh
 CROP = Crop()
 OWN_IMAGE = "own image"  # condition: the neighbour of a crop is right when it is the image that it was cut from
 UPSTREAM, OUT, MIXED = "upstream", "out", "mixed"  # splits, beside val and test classes of downstream sets
+ONE_VALUE = "one_value"  # metric: share of images with the commonest value, of measures that hardly differ
 QUANTILES = tuple(number / 20 for number in range(1, 20))
 Name = tuple[str | None, str, float | None]  # target, split, level
 
@@ -118,6 +119,7 @@ def _evaluate(
     for (target, split, level), own in found.items():
         about = {"target": target, "split": split, "level": level}
         rows.retrieval(own.u, rows.retrieved(own.embeddings, own.labels, split), **about)
+        rows.one_value(own.u, **about)
         if own.votes is not None and split == "human":
             rows.by_measure("human_alignment", own.u, own.votes, **about)
         if (target, split, level) in crops:
@@ -190,6 +192,13 @@ class _Rows:
                 continue
             low, high = (None, None) if values is None else interval(values[place])
             self.add(metric, value, len(right), measure=name, low=low, high=high, **columns)
+
+    def one_value(self, u: Mapping[str, Array], **columns: Any) -> None:
+        """A row for every measure that has one value for more than half of the images."""
+        for name, values in u.items():
+            share = np.unique(values, return_counts=True)[1].max() / len(values)
+            if share > 0.5:
+                self.add(ONE_VALUE, share, len(values), measure=name, **columns)
 
     def by_measure(self, metric: str, u: Mapping[str, Array], *others: Array, **columns: Any) -> None:
         for name, values in u.items():

@@ -8,17 +8,19 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+from nescio.analysis.repeated import unpaired_runs
 from nescio.report.blocks import Figure, Made, Panel, SectionParts, Story
 from nescio.report.charts import cloud_figure, dots_figure, heat_block, levels_block
 from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import Column, Head, Table, decimals, table
-from nescio.report.words import data_name, listed, millions, number, plural
+from nescio.report.words import count, data_name, lead_of_best, listed, millions, number, plural
 from nescio.rows import Row
 
 CHOSEN, FEW_SHOT, MANY_SHOT, OWN_IMAGE = "chosen", "few-shot", "many-shot", "own image"  # metric, conditions of rows
 BY_AREA, BY_RECALL = "r_auroc", "recall_at_1"  # what hyper-parameters are chosen by
+ERROR, NORMAL = 0.05, 1.96  # of the test that tells two lines apart; half of a 95 % interval in deviations
 LINE = ("method", "backbone")
 NETWORK = (*LINE, "trial", "data_seed")
 LABELS = (Column("method", keep=True), "backbone")
@@ -90,20 +92,41 @@ def name_of(row: Row, frame: Frame) -> str:
 
 def over_seeds(frame: Frame, of: Quantity, criterion: str) -> list[Row]:
     """One row per method and backbone: mean, lowest and highest seed, the mean interval over images, and `best` where
-    it cannot be told from the best: its range over seeds or its interval over images reaches the best mean."""
+    it cannot be told from the best (`against_best`)."""
     own = judged(frame, criterion).where(metric=of[0], split=of[1], condition=None)
+    alike = {other["model"] for other in against_best(own) if other["adjusted"] is None or other["adjusted"] > ERROR}
     rows: list[Row] = []
     for key, part in own.by(*LINE):
-        seeds = [seed.mean() for _, seed in part.by("data_seed")]
-        images = [fmean(ends) for end in ("low", "high") if (ends := [v for v in part.column(end) if v is not None])]
+        seeds, ends = _by_seed(part), _interval(part)
         measure = next((name for name in part.values("measure") if name), None)
+        values = seeds.values()
         rows.append(
             dict(zip(LINE, key, strict=True))
-            | {"metric": of[0], "value": fmean(seeds), "least": min(seeds), "most": max(seeds), "n": len(seeds)}
-            | {"low": images[0] if images else None, "high": images[-1] if images else None, "measure": measure}
+            | {"metric": of[0], "value": fmean(values), "least": min(values), "most": max(values), "n": len(seeds)}
+            | {"low": ends and ends[0], "high": ends and ends[1], "measure": measure, "best": key in alike}
         )
     top = max((row["value"] for row in rows), default=0.0)
-    return [row | {"best": max(row["most"], row["high"] or 0.0) >= top} for row in rows]
+    return [row | {"best": row["best"] or row["value"] == top} for row in rows]
+
+
+def against_best(rows: Frame) -> list[Row]:
+    """Every line (method, backbone) against the best: Welch's t-test over seeds, with the noise of the test images."""
+    parts = dict(rows.by(*LINE))
+    noise = {}
+    for line, part in parts.items():
+        low, high = _interval(part) or (0.0, 0.0)
+        noise[line] = ((high - low) / 2 / NORMAL) ** 2
+    return unpaired_runs({line: _by_seed(part) for line, part in parts.items()}, noise) if parts else []
+
+
+def _by_seed(part: Frame) -> dict[int, float]:
+    return {seed: own.mean() for (seed,), own in part.by("data_seed")}
+
+
+def _interval(part: Frame) -> tuple[float, float] | None:
+    """The mean over seeds and sets of the interval over images, where rows have one."""
+    ends = [[value for value in part.column(end) if value is not None] for end in ("low", "high")]
+    return (fmean(ends[0]), fmean(ends[1])) if all(ends) else None
 
 
 def many_shot(frame: Frame, metric: str) -> tuple[str, float] | None:
@@ -331,8 +354,8 @@ def results(frame: Frame) -> Table:
     lines = (*LABELS, Column("measure", "score", keep=True))
     note = (
         "Mean over downstream sets and seeds, [95 % interval over resampled images, neighbours as they are], lowest "
-        "and highest seed. Bold: the best, and what cannot be told from it: its seeds or its interval reach the best "
-        "mean"
+        "and highest seed. Bold: the best, and what Welch’s test over seeds and images (5 %, Holm’s adjustment) cannot "
+        "tell from it"
     )
     title = "Who knows when an embedding is wrong?"
     return table([*rows, *spans], title, lines=lines, heads=heads, within=(), note=note)
@@ -432,8 +455,20 @@ def _lead(frame: Frame) -> list[str]:
         f"{plural(len(rows), 'line')} on {listed(targets)}: {name_of(first, frame)} by {first['measure']} knows best "
         f"when an embedding is wrong, R-AUROC {number(first['value'], 3)}."
     ]
-    if alike := [name_of(row, frame) for row in others if row["best"]]:
-        lead.append(f"It cannot be told from {listed(alike)}.")
+    if others:
+        lead.append(_verdict(frame, rows))
     if upper := many_shot(frame, "r_auroc"):
         lead.append(f"A network {upper[0]} has {number(upper[1], 3)}.")
     return lead
+
+
+def _verdict(frame: Frame, rows: Sequence[Row]) -> str:
+    """How the best line stands to the others, and what says so."""
+    names = {tuple(row[name] for name in LINE): name_of(row, frame) for row in rows}
+    own = judged(frame, BY_AREA).where(metric=DOWN[0], split=DOWN[1], condition=None)
+    sentence = lead_of_best([other | {"model": names[other["model"]]} for other in against_best(own)])
+    seeds, images = max(row["n"] for row in rows), any(row["low"] is not None for row in rows)
+    basis = [f"{count(seeds)} seeds"] * (seeds > 1) + ["resampled images"] * images
+    if not basis:
+        return "With one seed and no resampled images, nothing says whether it is ahead by more than chance."
+    return f"{sentence.removesuffix('.')} (Welch’s test over {' and '.join(basis)})."

@@ -24,7 +24,8 @@ from nescio.predictions.subset import most_note
 from nescio.protocols.checks import refuse_measures, refuse_training
 from nescio.protocols.recipes import refuse_fixed, with_fixed
 from nescio.protocols.url import NAME, VERSION, Plan
-from nescio.protocols.url.questions import Targets, evaluate_step
+from nescio.protocols.url.questions import ONE_VALUE, Targets, evaluate_step
+from nescio.report.words import data_name, some
 from nescio.rows import COLUMNS, Row
 from nescio.search import Recipe, guided
 from nescio.training import train_step
@@ -71,6 +72,7 @@ def compare(plan: Plan, work: Work) -> Plan:
             facts = each.trial.describe() if each.trial else {"method": PRETRAINED, "backbone": each.name, "trial": 0}
             scores = own_scores(each.trial.method if each.trial else None)
             choose(work, "test", {"given": facts}, {"given": judged(work.rows, facts, scores[:1], "test", 0.0)})
+        note_one_value(work)
         return plan
     before = partial(refuse_impossible, plan, sets, root)
     chosen = search(plan, sets, work, before)
@@ -89,6 +91,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     ]
     many = many_steps(plan, sets, root) if plan.many else []
     work.evaluate(FEW, [*few, *many])
+    note_one_value(work)
     return plan
 
 
@@ -327,6 +330,17 @@ def note_extended(plan: Plan, trials: Iterable[Trial], work: Work) -> None:
     extended = dict.fromkeys(f"{trial.method} ({trial.backbone})" for trial in trials if trial.trial >= plan.trials)
     if extended:
         work.note(f"The best value lay at a bound of its range, and the range was extended: {', '.join(extended)}.")
+
+
+def note_one_value(work: Work) -> None:
+    """Names the measures that do not differ between most images of a set."""
+    same = [row for row in work.rows if row["metric"] == ONE_VALUE]
+    for method, measure in dict.fromkeys((row["method"], row["measure"]) for row in same):
+        own = [row for row in same if (row["method"], row["measure"]) == (method, measure)]
+        sets = some((data_name(row["target"] or row["split"]) for row in own), most=6)
+        share = min(row["value"] for row in own)
+        most = "all" if share == 1 else f"{share:.0%} or more"
+        work.note(f"{measure} of {method} has one value for {most} of the images of {sets}: it says nothing.")
 
 
 # ---- labelled images of the test classes (§4.2, C.6)

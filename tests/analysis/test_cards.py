@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from nescio import BadInput, Predictions, Undefined, measures, metrics, stack
+from nescio.analysis import cards
 from nescio.analysis.calibrate import temperature
 from nescio.analysis.cards import scorecard
 from nescio.rows import COLUMNS
@@ -340,3 +341,15 @@ print([name for name in sys.modules if name.startswith("scipy")])
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert found.stdout.strip() == "[]"
+
+
+def test_heavy_measures_of_large_dumps_are_asked_for(monkeypatch):
+    monkeypatch.setattr(cards, "LARGE", 400 * 6 - 1)
+    usual = scorecard(model())
+    with pytest.raises(Undefined, match="--all"):
+        usual.value("auroc", "gen")
+    assert usual.value("auroc", "renyi") == scorecard(model(), heavy=True).value("auroc", "renyi")
+    wrong = model().logits[:, 0].argmax(1) != model().labels
+    for card in (scorecard(model(), heavy=True), scorecard(model(), only=["gen"]), scorecard(model(399))):
+        assert card.value("auroc", "gen") > 0.5
+    assert scorecard(model(), heavy=True).value("aurc", "pnorm") == metrics.aurc(measures.pnorm(model()), wrong)

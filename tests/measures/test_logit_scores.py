@@ -165,6 +165,12 @@ def test_draws_of_one_member_are_averaged_before_members_are_compared():
     assert (measures.zero_one_epistemic(Predictions(logits=z[:, :1])) == 0).all()
 
 
+def test_members_that_agree_on_the_answer_lose_exactly_nothing():
+    z = np.random.default_rng(0).normal(size=(50, 3, 4))
+    z[:, :, 2] += 9
+    assert (measures.zero_one_epistemic(Predictions(logits=z)) == 0).all()
+
+
 # ---- tuned
 
 

@@ -22,7 +22,7 @@ from nescio.measures import (
     max_logit,
     mutual_information,
 )
-from nescio.measures._softmax import mean_probs, summary
+from nescio.measures._softmax import LEADING, mean_probs, prob_blocks, summary, top_k_answers
 from reference import load
 
 OF_PROBS = (largest, gap, entropy, mutual_information, expected_entropy)
@@ -417,3 +417,21 @@ def test_a_zero_costs_the_same_in_every_dtype():
         losses.append(a.log_loss.tolist())
         np.testing.assert_allclose(a.log_loss, metrics.answers(probs, labels).log_loss, rtol=1e-6)
     np.testing.assert_allclose(losses, [losses[2]] * 3, rtol=1e-6)
+
+
+@given(dumps, st.integers(1, LEADING + 2), st.booleans())
+def test_the_leading_classes_of_the_pass_are_those_of_the_probabilities(logits, k, normalized):
+    """Also beyond what the pass keeps, and for rows whose label is known only."""
+    n, _, c = logits.shape
+    labels = np.arange(n) % (c + 1)  # the last one is of no class of the model
+    given = {"probs": softmax(logits, axis=2)} if normalized else {"logits": logits}
+    dump = Predictions(labels=labels, taught=labels < c, **given)
+    if k > c:
+        with pytest.raises(Undefined):
+            top_k_answers(dump, k)
+        return
+    ours, theirs = top_k_answers(dump, k), metrics.top_k(prob_blocks(dump), k)
+    np.testing.assert_allclose(ours.confidence, theirs.confidence, rtol=1e-12)
+    ordered = np.sort(mean_probs(dump)[summary(dump).known], axis=1)[:, ::-1]
+    np.testing.assert_allclose(ours.confidence, ordered[:, :k].sum(1), rtol=1e-6)
+    np.testing.assert_array_equal(ours.right, summary(dump).answers().rank < k)

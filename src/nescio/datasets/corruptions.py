@@ -564,6 +564,7 @@ def _jpeg_compression(pixels: Tensor, index: Tensor, seed: int, quality: int) ->
     """By Pillow, image by image; cut out of a tall image and put into another, since arrays are turned slowly."""
     import torch
     from PIL import Image
+    from PIL.JpegImagePlugin import JpegImageFile
 
     n, h, w, ch = pixels.shape
     tall = Image.fromarray(pixels.numpy().reshape((n * h, w) if ch == 1 else (n * h, w, ch)))
@@ -571,7 +572,8 @@ def _jpeg_compression(pixels: Tensor, index: Tensor, seed: int, quality: int) ->
     for top in range(0, n * h, h):
         file = io.BytesIO()
         tall.crop((0, top, w, top + h)).save(file, "JPEG", quality=quality)
-        result.paste(Image.open(file), (0, top))
+        file.seek(0)
+        result.paste(JpegImageFile(file), (0, top))
     return torch.from_numpy(np.array(result).reshape(pixels.shape))
 
 

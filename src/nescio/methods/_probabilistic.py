@@ -31,8 +31,8 @@ class ProbabilisticRecipe(Learning):
         "κ at the start: near d, as random weights give it, or warmed up to 0.001",
     )
     head: float = hparam(1.0, None, "multiplies the learning rate of the head for κ")
-    # every step of AdamW moves every weight by the rate, and log κ by about a thousand of it: in few steps all κ are at
-    # the head's bound, where there are neither differences nor gradients
+    # AdamW moves every weight by about the rate, and log κ by hundreds of times that: within a hundred steps all κ were
+    # at the head's bound, where there are neither differences nor gradients
     adaptive: float = hparam(0.03, None, "multiplies it further with --optimizer adamw", introduced=1.0)
 
     def check(self) -> None:

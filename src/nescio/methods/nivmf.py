@@ -17,6 +17,8 @@ from nescio.search import hparam
 
 @dataclass(frozen=True)
 class NivMFRecipe(ELKRecipe, SamplingRecipe):
+    # at the full rate, and t = 64, SGD on digits left all κ at the head's bound
+    head: float = hparam(0.1, None, "multiplies the learning rate of the head for κ")
     density: Literal["exact", "approximate"] = hparam(
         "exact", None, "of the classes: one that integrates to one, or its approximation"
     )

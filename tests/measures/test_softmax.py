@@ -169,7 +169,7 @@ def test_blocks_and_threads_do_not_show(monkeypatch):
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(257, 3, 7)), rng.integers(7, size=257)
     whole = summary(Predictions(logits=logits, labels=labels))
-    monkeypatch.setattr(module, "BLOCK", 21)
+    monkeypatch.setattr(module, "PASS_BLOCK", 21)
     monkeypatch.setenv("NESCIO_THREADS", "3")
     blocked = summary(Predictions(logits=logits, labels=labels))
     for name in whole.u:

@@ -22,7 +22,8 @@ from nescio.predictions import Predictions
 from nescio.work.progress import track
 
 Array = NDArray[Any]
-BLOCK = 1 << 16  # scores worked on together: half a megabyte in float64, so that two buffers stay in the cache
+BLOCK = 1 << 16  # probabilities made together: half a megabyte in float64, so that two buffers stay in the cache
+PASS_BLOCK = 1 << 19  # scores of the pass, whose buffers stay: with fewer, its threads wait for Python's lock
 SAFE = 300.0  # exp(z) and its square stay in range for |z| up to this; beyond it the maximum is subtracted first
 TINY = float(np.finfo(np.float64).tiny)
 LOWEST = -1000.0  # exp of this is 0: what a score of -inf counts as, where 0 · -inf would be no number
@@ -168,7 +169,7 @@ def _pass(predictions: Predictions) -> Summary:
         check_whole(column)
     n, c = len(predictions), predictions.classes
     out = _Columns(predictions)
-    parts = blocks(n, max(1, BLOCK // c))
+    parts = blocks(n, max(1, PASS_BLOCK // (c * out.draws)))
     workers = min(threads(), len(parts))
 
     def work(first: int, step: int) -> None:

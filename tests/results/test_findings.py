@@ -12,6 +12,7 @@ from nescio.protocols.base import upgraded
 from nescio.protocols.posthoc.reports import areas, mahalanobis_leads, pnorm_repairs, shaping_collapses
 from nescio.protocols.sensitivity.reports import correlation, correlations, points
 from nescio.protocols.uimnet.reports import ORACLE, effects, first_lines, means, ranking
+from nescio.protocols.url.reports import results as retrieval_table
 from nescio.report.frame import Frame
 from nescio.report.studies import read_study
 from paths import ROOT
@@ -686,6 +687,81 @@ LITE = {
 }
 
 
+# ---- url
+
+FITTED_AGAIN = ("elk", "nivmf", "hib", "mc-infonce")  # one network each
+SETS = {"cub": "npz:cub200_128.npz#50-99#100-199", "cifar100": "npz:cifar100_small.npz"}
+
+
+def retrieval(metric, method, measure=None, target=None):
+    """The mean over downstream sets and seeds."""
+    where = {"target": SETS[target]} if target else {}
+    return (
+        rows("url").where(metric=metric, method=method, measure=measure, split="test", condition=None, **where).mean()
+    )
+
+
+def upstream_accuracy():
+    own = rows("url").where(metric="accuracy", split="upstream")
+    found = {method: part.mean() for (method,), part in own.by("method")}
+    return {"erm": found["erm"], "low": min(found.values()), "high": max(found.values())}
+
+
+def learning_on_costs_neighbours():
+    """losspred-order keeps the backbone as it came; all others move it."""
+    frozen = retrieval("recall_at_1", "losspred-order")
+    others = {name: retrieval("recall_at_1", name) for name in study("url").plan["methods"] if name != "losspred-order"}
+    assert max(others.values()) < frozen
+    return {"frozen": frozen, "best": max(others.values()), "least": min(others.values()), "erm": others["erm"]}
+
+
+def predicted_loss_leads():
+    """By the methods' own scores."""
+    lines = {labels[0]: (labels[1], cells[0]) for labels, cells in retrieval_table(rows("url")).lines}
+    assert next(iter(lines)) == "losspred-order"
+    alike = [name for name, (_, cell) in lines.items() if cell.best]
+    assert alike == ["losspred-order", "losspred", "infonce", "sngp", "het-xl"]
+    return {name.replace("-", "_"): cell.value for name, (_, cell) in lines.items()}
+
+
+def entropy_by_set():
+    return {name: retrieval("r_auroc", "erm", "entropy", name) for name in SETS}
+
+
+def kappa():
+    """One network each: what they have, no verdict."""
+    seeds = rows("url").where(method=FITTED_AGAIN, split="test").values("data_seed")
+    assert seeds == [0] and not rows("url").where(metric="one_value")
+    return {name.replace("-", "_"): retrieval("r_auroc", name, "inverse_kappa") for name in FITTED_AGAIN}
+
+
+URL = {
+    upstream_accuracy: (
+        "Accuracy on the upstream test images is {erm:.3f} for `erm`, {low:.3f} to {high:.3f} for all methods "
+        "that answer."
+    ),
+    learning_on_costs_neighbours: (
+        "Learning on costs neighbours: R@1, mean of both sets, is {frozen:.3f} for `losspred-order`, whose "
+        "backbone stays as ImageNet left it, and {least:.3f} to {best:.3f} for all methods that move it (`erm` "
+        "{erm:.3f})."
+    ),
+    predicted_loss_leads: (
+        "A predicted loss transfers best: R-AUROC {losspred_order:.3f} for `losspred-order` and {losspred:.3f} "
+        "for `losspred`, ahead of the entropy of `erm` ({erm:.3f}) and `mc-dropout` ({mc_dropout:.3f}) and the "
+        "disagreement of `heads` ({heads:.3f}); `infonce` ({infonce:.3f}), `sngp` ({sngp:.3f}) and `het-xl` "
+        "({het_xl:.3f}) cannot be told from the best with two seeds. In the paper losspred and mc-infonce lead."
+    ),
+    entropy_by_set: (
+        "Entropy is hardly more than chance on birds ({cub:.3f}) and somewhat more on CIFAR-100 ({cifar100:.3f})."
+    ),
+    kappa: (
+        "1/κ of `mc-infonce` has {mc_infonce:.3f}; of `elk` {elk:.3f}, `nivmf` {nivmf:.3f} and `hib` {hib:.3f} it "
+        "is no better than chance here, one network each, hyper-parameters not searched: no finding about these "
+        "methods."
+    ),
+}
+
+
 FINDINGS = {
     "uimnet": UIMNET,
     "reliability": RELIABILITY,
@@ -694,6 +770,7 @@ FINDINGS = {
     "sensitivity": SENSITIVITY,
     "posthoc": POSTHOC,
     "lite": LITE,
+    "url": URL,
 }
 
 

@@ -144,7 +144,8 @@ def scorecard(
     calibration  "temperature", "vector", or None for no calibrated rows
     only         names of the measures to take; None: all that there are
     classwise    class-wise ECE: True, False, or None for up to twenty million probabilities
-    heavy        whether pnorm, gen and the like are also taken above twenty million probabilities; naming them does too
+    heavy        whether pnorm, gen and the like are also taken of more than twenty million probabilities; they
+                 are where they are named, or `train` is given
     facts        columns that are the same in every row, e.g. {"method": "erm", "data_seed": 0}
     views        dumps of changed images, such as crops, by the same network, for scores that know the gallery …
     siblings     … and of the same images by sibling networks
@@ -302,7 +303,7 @@ class _Maker:
         self.card, self.base, self.split, self.val, self.classwise = card, base, split, val, classwise
         self.only = None if only is None else [measures.named(name, known).name for name in only]
         self.reference = train if train is not None else val
-        self.learns = train is not None  # measures that are trained for seconds are not for a first look
+        self.learns = train is not None  # measures that take seconds are not for a first look
         self.held_out = val  # as it was given, before any calibration
         self.heavy = False
         self.views: Sequence[Predictions] = ()
@@ -440,8 +441,8 @@ class _Maker:
             wanted = part.alias is None if self.only is None else part.name in self.only
             if not wanted or (not raw and (part.kind != "plain" or "logits" not in part.needs)):
                 continue
-            if part.heavy and not self.heavy and self.only is None and _large(known):
-                reason = "It is left out of large dumps, where it takes as long as all the rest: ask for it with --all."
+            if part.heavy and not (self.heavy or self.learns) and self.only is None and _large(known):
+                reason = "It takes as long as all the rest of a large dump: ask for it with --all, or give --train."
                 self.because(part.name, None, self.split, reason)
             elif part.kind == "plain":
                 if known.draws == 1 and part.several:

@@ -153,14 +153,15 @@ def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def lead_of_best(differences: Sequence[Mapping[str, Any]], level: float = 0.95, most: int = 6) -> str:
+def lead_of_best(differences: Sequence[Mapping[str, Any]], who: str = "It", level: float = 0.95, most: int = 6) -> str:
     """From whom the best cannot be told, or how far the next is behind it, of a metric that is better higher.
 
     differences  other − best, tested: `Comparison.differences`
+    who          the best, where the sentence before ends with something else
     """
     alike = [row["model"] for row in differences if row["adjusted"] is None or row["adjusted"] > 1 - level]
     if alike:
-        return f"It cannot be told from {some(alike, most)}."
+        return f"{who} cannot be told from {some(alike, most)}."
     near = max(differences, key=lambda row: float(row["difference"]))
     ahead, low, high = (number(-near[name], 3) for name in ("difference", "high", "low"))
     return f"The difference to the next, {near['model']}, is +{ahead} [{low}, {high}]."

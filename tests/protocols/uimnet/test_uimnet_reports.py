@@ -234,7 +234,7 @@ def test_the_lead_names_winners_with_what_data_seeds_can_tell() -> None:
         row | {"value": row["value"] + 0.05 * (-1) ** row["data_seed"]} if row["method"] == "mixup" else row
         for row in close
     ]
-    assert "It cannot be told from mixup (paired t-test over 5 data seeds)." in reports.lead(study_of(noisy))
+    assert "erm cannot be told from mixup (paired t-test over 5 data seeds)." in reports.lead(study_of(noisy))
     assert "With one data seed, nothing says whether it is ahead" in " ".join(reports.lead(study_of(rows_of(seeds=1))))
     high = [row | {"value": 0.99} if row["measure"] == "native" else row for row in rows_of()]
     words = " ".join(reports.lead(study_of(high)))

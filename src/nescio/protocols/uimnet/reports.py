@@ -359,7 +359,8 @@ def _lead_over_seeds(runs: Mapping[str, Mapping[int, float]]) -> list[str]:
     seeds = len({seed for own in runs.values() for seed in own})
     if seeds < 2:
         return ["With one data seed, nothing says whether it is ahead by more than chance."]
-    return [f"{lead_of_best(paired_runs(runs)).removesuffix('.')} (paired t-test over {seeds} data seeds)."]
+    others = paired_runs(runs)
+    return [f"{lead_of_best(others, others[0]['best']).removesuffix('.')} (paired t-test over {seeds} data seeds)."]
 
 
 def seeds_of(frame: Frame, lines: Frame) -> Frame:

@@ -188,7 +188,9 @@ def test_a_step_that_is_killed_for_memory_costs_that_step(light, tmp_path, monke
 
 
 COMMAND = """
+    import signal
     import sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which the children of a background job ignore
     sys.path[:0] = {path!r}
     import nescio.work.ray
     import cluster_help

@@ -293,7 +293,9 @@ def test_a_job_out_of_time_goes_on_from_its_checkpoint_and_fails_where_there_is_
 
 
 COMMAND = """
+    import signal
     import sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which the children of a background job ignore
     sys.path[:0] = {path!r}
     import nescio.work.slurm
     import cluster_help

@@ -47,7 +47,7 @@ from nescio.work.store import Run, Stopped, Store, ending
 JOBS, LOGS = ".slurm", "log"
 LOOK = 5.0  # seconds between two looks at the queue
 LATE = 60.0  # seconds that a shared file system may take to show what a job has written
-SETTLED = 3.0  # seconds that a job's end must last: one that is requeued passes through other states
+SETTLED = 10.0  # seconds that a job's end must last: one that is requeued passes through other states
 GONE = "GONE"  # of a job that SLURM has forgotten
 ENDED = {
     *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"),

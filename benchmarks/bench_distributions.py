@@ -1,4 +1,5 @@
-"""Samples of the von Mises–Fisher distribution, and steps of the methods that use it beside those of InfoNCE."""
+"""Samples, normaliser and mean length of the von Mises–Fisher distribution, and steps of the methods that use it beside
+those of InfoNCE."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ from bench_training import data
 from torch.nn.functional import normalize
 
 from nescio.distributions.vmf_sampling import sample
+from nescio.distributions.von_mises_fisher import log_normalizer, mean_resultant
 from nescio.runtime import runtime
 
 DRAWS, MEANS, D = 16, 200, 2048
+VALUES = 1_000_000
 
 
 def sampling(kappa: float, device: torch.device) -> dict[str, Any]:
@@ -32,9 +35,27 @@ def sampling(kappa: float, device: torch.device) -> dict[str, Any]:
     return {"work": work, "peer": "bare randn", **rates, "ratio": peer / seconds, "target": "50,000/s", "note": ""}
 
 
+def with_gradient(name: str, function: Any, device: torch.device) -> dict[str, Any]:
+    """Values per second of a function of κ from 1e-3 to 1e6, with its gradient, beside those of the logarithm."""
+    kappa = torch.logspace(-3, 6, VALUES, device=device, requires_grad=True)
+
+    def rate(work: Any) -> float:
+        def once() -> None:
+            torch.autograd.grad(work(kappa).sum(), kappa)
+            if GPU:
+                torch.cuda.synchronize()
+
+        return VALUES / best_of(once, 5)[0]
+
+    peer, mine = rate(lambda k: k.double().log()), rate(lambda k: function(k, D))
+    rates = {"peer_s": f"{peer:,.0f}/s", "ours_s": f"{mine:,.0f}/s", "ratio": mine / peer}
+    return {"work": f"{name} with its gradient, d {D}", "peer": "log κ in float64", **rates, "target": "5,000,000/s"}
+
+
 def run() -> list[dict[str, Any]]:
     place, dataset = runtime(), data(ROWS)
     rows = [sampling(kappa, place.device) for kappa in (1.0, 1e2, 1e4)]
+    rows += [with_gradient(name, f, place.device) for name, f in (("log C", log_normalizer), ("A", mean_resultant))]
     plain = ours("infonce", dataset, place)
     for name in ("mc-infonce", "hib", "elk", "nivmf"):
         seconds = ours(name, dataset, place)

@@ -237,13 +237,19 @@ def report_names():
 
 
 @cache
+def functions(file):
+    """The functions of a file of tests by name."""
+    nodes = ast.walk(ast.parse(file.read_text("utf-8")))
+    return {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+
+
+@cache
 def _guard(guard):
     path, _, name = guard.partition("::")
     file = ROOT / path
     if not (re.fullmatch(r"tests/(\w+/)*test_\w+\.py", path) and file.is_file()):
         return f"there is no {path or 'test'}."
-    defined = {node.name for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.FunctionDef)}
-    return f"{path} has no {name}." if name and name not in defined else ""
+    return f"{path} has no {name}." if name and name not in functions(file) else ""
 
 
 @cache
@@ -283,9 +289,8 @@ def test_guards_run_in_the_ordinary_tests():
     named = {guard for table in tables(COVERAGE.read_text("utf-8")) for line in table for guard in code(line[-1])}
     for guard in named:
         path, _, name = guard.partition("::")
-        for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8"))) if name else ():
-            if isinstance(node, ast.FunctionDef) and node.name == name:
-                assert not any("mark.slow" in ast.unparse(mark) for mark in node.decorator_list), guard
+        marks = functions(ROOT / path)[name].decorator_list if name else ()
+        assert not any("mark.slow" in ast.unparse(mark) for mark in marks), guard
 
 
 def test_table_1_is_all_there(capsys):

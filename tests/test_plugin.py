@@ -54,7 +54,7 @@ def test_a_measure_stands_on_the_scorecard(folder):
     assert "my_constant" not in nescio(folder, "evaluate", "preds.npz", "--json").stdout
 
 
-def test_the_dataset_of_the_guide_is_trained_on(folder):
+def test_the_dataset_of_the_guide_is_trained_on(folder, warm):
     text = (ROOT / "docs" / "data.md").read_text("utf-8").partition("## A dataset of your own format")[2]
     (folder / "mine.py").write_text(text.partition("```python\n")[2].partition("```")[0])
     pixels, labels = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
@@ -63,16 +63,17 @@ def test_the_dataset_of_the_guide_is_trained_on(folder):
         np.save(folder / "photos" / f"{part}.npy", pixels[rows])
         np.save(folder / "photos" / f"{part}-labels.npy", labels[rows])
     words = "train --method erm --backbone mlp --epochs 1 --plugin mine.py --data"
-    done = nescio(folder, *words.split(), "arrays:photos")
-    assert done.returncode == 0 and "is finished" in done.stdout, done.stderr
-    missing = nescio(folder, *words.split(), "arrays:nowhere")
-    assert missing.returncode == 2 and "There is nothing at nowhere" in missing.stderr
+    code, command = warm.run(*words.split(), "arrays:photos", cwd=folder)
+    assert code == 0 and "is finished" in command.out, command.err
+    code, missing = warm.run(*words.split(), "arrays:nowhere", cwd=folder)
+    assert code == 2 and "There is nothing at nowhere" in missing.err
 
 
-def test_a_method_is_trained_by_workers(folder):
+def test_a_method_is_trained_by_workers(folder, warm):
     words = "run uimnet --methods my-erm --backbones mlp --spectral none --trials 1 --seeds 1 --epochs 1 --no-oracle"
-    done = nescio(folder, "--plugin", "my_method.py", *words.split(), "--workers", "2", "--measures", "entropy")
-    assert done.returncode == 0 and "my-erm" in done.stdout, done.stderr
+    words += " --workers 2 --measures entropy"
+    code, command = warm.run("--plugin", "my_method.py", *words.split(), cwd=folder)
+    assert code == 0 and "my-erm" in command.out, command.err
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The only training loop: what it learns, that it can be killed, and that many processes are as good as one."""
 
+import itertools
 import json
 import logging
 import math
@@ -15,7 +16,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nescio import datasets
+from nescio import datasets, training
 from nescio.datasets import Batches
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
@@ -70,34 +71,23 @@ def weights(store, key):
 
 # ---- killed and resumed
 
-KILLED = """
-import json, os, signal, sys
-import torch
-torch.set_num_threads(1)
-from nescio import training
-from nescio.trials import from_json
-from nescio.methods import registry
-from nescio.runtime import runtime
-from nescio.work.store import Store
-text, root, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
-act, count = training._Step.__call__, 0
-def step(self, loss):
-    global count
-    act(self, loss)
-    count += 1
-    if count == number:
-        os.kill(os.getpid(), signal.SIGKILL)
-training._Step.__call__ = step
-trial = from_json(text, lambda name: registry[name].recipe_class)
-training.train(trial, Store(root), runtime("cpu", "float32"), checkpoint_seconds=0.0)
-"""
 
+def kill_at(number, trial, root):
+    """How a child of this process ends that is killed behind its training step of that number."""
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        act, numbers = training._Step.__call__, itertools.count(1)
 
-def kill_at(step, trial, root):
-    from nescio.identity import to_json
+        def step(self, loss):
+            act(self, loss)
+            if next(numbers) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    words = [sys.executable, "-W", "ignore", "-c", KILLED, to_json(trial), str(root), str(step)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=300)
+        training._Step.__call__ = step
+        train(trial, Store(root), runtime("cpu", "float32"), checkpoint_seconds=0.0)
+    finally:
+        os._exit(1)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +102,7 @@ def test_killed_and_resumed_is_bit_identical(tmp_path, method, backbone, optimiz
     key = train(trial, whole, runtime("cpu", "float32"))
     steps = random.Random(method).sample(range(2, 24), 2)  # of 2 × 8 × 3 calls, then of what is left
     for step in steps:
-        assert kill_at(step, trial, broken.root).returncode == -signal.SIGKILL
+        assert kill_at(step, trial, broken.root) == -signal.SIGKILL
     (left,) = broken.runs()
     assert left.state == "stopped" and not broken.finished("train", key)
     assert train(trial, broken, runtime("cpu", "float32"), checkpoint_seconds=0.0) == key
@@ -241,22 +231,23 @@ def test_killed_fine_tuning_resumes_and_is_bit_identical(tmp_path):
     keys = {train(first, store, here) for store in (whole, broken)}
     tuned = trial_of("mc-dropout", start=f"store:{keys.pop()}")
     key = train(tuned, whole, here)
-    assert kill_at(9, tuned, broken.root).returncode == -signal.SIGKILL
+    assert kill_at(9, tuned, broken.root) == -signal.SIGKILL
     assert not broken.finished("train", key)
     assert train(tuned, broken, here, checkpoint_seconds=0.0) == key
     assert weights(broken, key) == weights(whole, key)
 
 
-def test_the_command_starts_from_a_trained_network(tmp_path):
-    words = "train --backbone mlp --augment none --epochs 1 --batch 128 --device cpu"
-    assert nescio(words, tmp_path).returncode == 0
+def test_the_command_starts_from_a_trained_network(warm, tmp_path):
+    budget = "--backbone mlp --augment none --epochs 1 --batch 128 --device cpu"
+    words = ["train", *budget.split(), "--store", tmp_path]
+    assert warm.run(*words)[0] == 0
     (run,) = Store(tmp_path).runs()
-    done = nescio(f"{words} --start store:{run.key} --init-seed 1", tmp_path)
-    assert done.returncode == 0, done.stderr
+    code, command = warm.run(*words, "--start", f"store:{run.key}", "--init-seed", "1")
+    assert code == 0, command.err
     tuned = next(each for each in Store(tmp_path).runs() if each.key != run.key)
     assert tuned.recipe["start"] == f"store:{run.key}" and tuned.state == "finished"
-    failed = nescio(f"{words} --start store:ffff", tmp_path)
-    assert failed.returncode == 2 and "ffff" in failed.stderr and len(failed.stderr.splitlines()) == 1
+    code, failed = warm.run(*words, "--start", "store:ffff")
+    assert code == 2 and "ffff" in failed.err and len(failed.err.splitlines()) == 1
 
 
 # ---- budget
@@ -328,11 +319,13 @@ def test_optimizers_learn(optimizer, rate):
     assert right(fitted(trial_of(training=plan))) > 0.9
 
 
-def test_bf16_works_on_a_cpu(tmp_path):
+def test_bf16_works_on_a_cpu(warm, tmp_path):
     plan = replace(QUICK, precision="bf16", epochs=5, batch=64)
-    words = "train --backbone mlp --augment none --epochs 5 --batch 64 --precision bf16 --device cpu"
-    done = nescio(words, tmp_path, ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16")  # AMX is announced, and missing, in sandboxes
-    assert done.returncode == 0, done.stderr
+    budget = "--backbone mlp --augment none --epochs 5 --batch 64 --precision bf16 --device cpu"
+    words = ["train", *budget.split(), "--store", tmp_path]
+    # AMX is announced, and missing, in sandboxes
+    code, command = warm.run(*words, ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16")
+    assert code == 0, command.err
     (run,) = Store(tmp_path).runs()
     method = load_method(run.key, trial_of(training=plan), Store(tmp_path), runtime("cpu"))
     assert right(method) > 0.85
@@ -439,16 +432,16 @@ def test_impossible_batches_are_sentences(plan, sentence):
 TWO = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
 
 
-def nescio(words, store, launch=(), **environment):
-    """The command as a process, or as several under torchrun."""
-    command = [sys.executable, "-W", "ignore", "-m", *launch, "nescio", *words.split(), "--store", str(store)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+def by_two(words, store):
+    """The command as two processes under torchrun."""
+    command = [sys.executable, "-W", "ignore", "-m", *TWO, "nescio", *words.split(), "--store", str(store)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
 
 def test_two_processes_are_as_good_as_one(tmp_path):
     words = "train --backbone mlp --augment none --epochs 3 --batch 128 --device cpu --checkpoint-seconds 0"
-    done = nescio(words, tmp_path / "two", TWO)
+    done = by_two(words, tmp_path / "two")
     assert done.returncode == 0, done.stderr
     (run,) = Store(tmp_path / "two").runs()
     assert run.state == "finished" and done.stdout.count("is finished") == 1
@@ -515,7 +508,7 @@ def test_with_batch_norm_two_processes_are_one_that_takes_the_same_parts(tmp_pat
 @pytest.mark.slow
 def test_two_processes_fail_together_go_on_together_and_find_finished_work(tmp_path):
     words = "train --method mc-dropout --backbone conv --epochs 5 --batch 64 --augment shift --device cpu"
-    failed = nescio(f"{words} --rate 1e12", tmp_path, TWO)
+    failed = by_two(f"{words} --rate 1e12", tmp_path)
     assert failed.returncode != 0
     (run,) = Store(tmp_path).runs()
     assert run.state == "failed" and "The loss became" in run.reason
@@ -528,7 +521,7 @@ def test_two_processes_fail_together_go_on_together_and_find_finished_work(tmp_p
     with pytest.raises(InterruptedError):  # one process begins …
         train(trial, store, runtime("cpu"), checkpoint_seconds=0.0, watch=stop)
     for said in ("is finished", "was finished before"):  # … two go on
-        done = nescio(words, tmp_path, TWO)
+        done = by_two(words, tmp_path)
         assert done.returncode == 0, done.stderr
         assert said in done.stdout
     key = next(run.key for run in store.runs() if run.state == "finished")
@@ -562,37 +555,30 @@ def test_networks_of_one_seed_start_alike():
 # ---- same key, same numbers
 
 
-def in_a_worker(trial, root):
-    """The folder of a store in which a worker process has trained a trial and predicted with it."""
-    store = Store(root)
-    steps = [train_step(trial), predict_step(trained(trial), ImageSet("digits", limit=100))]
-    tasks = [Task("both", run_steps, (steps, Context(store, device="cpu")))]
-    with LocalWorkers(1) as workers:
-        assert workers.run(tasks) == []
-    return store, steps
-
-
 def run_steps(steps, context):
     for step in steps:
         step.run(context, wait=True)
 
 
-@pytest.mark.parametrize("method", ["erm", "rnd"])
-def test_a_worker_and_a_process_of_many_threads_give_the_same_bits(tmp_path, method):
-    plan = Training(epochs=2, batch=128, augment="shift")
-    trial = trial_of(method, "conv", plan)
-    theirs, steps = in_a_worker(trial, tmp_path / "worker")
+def test_a_worker_and_a_process_of_many_threads_give_the_same_bits(tmp_path):
+    """Each trains erm and rnd, and predicts with them."""
+    trials = [trial_of(name, "conv", Training(epochs=2, batch=128, augment="shift")) for name in ("erm", "rnd")]
+    pairs = [(train_step(trial), predict_step(trained(trial), ImageSet("digits", limit=100))) for trial in trials]
+    theirs, ours = Store(tmp_path / "worker"), Store(tmp_path / "here")
+    steps = [step for pair in pairs for step in pair]
+    with LocalWorkers(1) as workers:
+        assert workers.run([Task("all", run_steps, (steps, Context(theirs, device="cpu")))]) == []
     torch.set_num_threads(2)
     try:
-        ours = Store(tmp_path / "here")
         run_steps(steps, Context(ours, device="cpu"))
         assert torch.get_num_threads() == 2, "what was set before is set again"
     finally:
         torch.set_num_threads(1)
-    names = (WEIGHTS, "dump/logits.npy", "dump/embeddings.npy")
-    for step, name in zip((steps[0], steps[1], steps[1]), names, strict=True):
-        one, two = ((step.folder(store) / name).read_bytes() for store in (ours, theirs))
-        assert one == two, name
+    for training_step, prediction in pairs:
+        files = ((training_step, WEIGHTS), (prediction, "dump/logits.npy"), (prediction, "dump/embeddings.npy"))
+        for step, name in files:
+            one, two = ((step.folder(store) / name).read_bytes() for store in (ours, theirs))
+            assert one == two, step.name
 
 
 def test_the_number_of_threads_is_part_of_the_key_and_shows_the_same_images():

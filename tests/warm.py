@@ -36,6 +36,9 @@ for line in sys.stdin:
         print(pid, flush=True)
         continue
     os.setsid()
+    os.chdir(asked["cwd"])
+    sys.path[:0] = asked["path"]
+    os.environ |= asked["env"]
     signal.alarm(asked["seconds"])
     for name, handle in (("out", 1), ("err", 2)):
         os.dup2(os.open(asked[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), handle)
@@ -93,12 +96,22 @@ class Warm:
         self.process.stdin.flush()
         return str(self.process.stdout.readline())
 
-    def start(self, *words: str | Path, kill: str | None = None, log: Path | None = None) -> Command:
+    def start(
+        self,
+        *words: str | Path,
+        kill: str | None = None,
+        log: Path | None = None,
+        cwd: Path | None = None,
+        path: Sequence[Path] = (),
+        **env: str,
+    ) -> Command:
+        """A command in folder `cwd`, which also sees the packages in the folders of `path`."""
         self.count += 1
         folder = self.folder / f"command-{self.count}"
         folder.mkdir()
         asked = {"words": [str(each) for each in words], "kill": kill, "log": str(log) if log else None}
         asked |= {"out": str(folder / "out"), "err": str(folder / "err"), "seconds": SECONDS}
+        asked |= {"cwd": str(cwd or self.folder), "path": [str(each) for each in path], "env": env}
         return Command(self, int(self.ask(asked)), folder)
 
     def run(self, *words: str | Path, **more: Any) -> tuple[int, Command]:

@@ -34,7 +34,7 @@ PRESET = "preset"
 MOST_NUMBERS = 1_000_000  # in a list such as 0-5,7
 # --x a,b | --x a,b or --x a b | --x n=a,m=b or --x n=a --x m=b | --x a --x b, each taken whole
 Style = Literal["commas", "words", "repeats", "whole"]
-PAIR = re.compile(r",(?=[^,=:/]+=)")  # the comma before the next NAME=; what stands behind it may hold commas
+PAIR = re.compile(r",(?=(?:[^,=:/]+:)?[^,=:/]+=)")  # the comma before the next [GROUP:]NAME=; values may hold commas
 T = TypeVar("T")
 _SPEC = "option"  # name in a field's metadata
 _OMIT = "omit"

@@ -120,6 +120,7 @@ def test_validation_rows_of_a_card_answer_what_they_can(card):
     card.drawn["raw"]["val"]["out"].clear()
     (nested,) = choose_scores(card, "both", share=0.3)
     assert nested.folds == 25 and not nested.ood_validation and nested.elsewhere is not None
+    assert "AUROC of the sets alone" in " ".join(choice_of_score(nested)), "mistakes have no part in it"
 
 
 def test_scores_tuned_on_unknown_rows_are_never_mixed_with_the_others(card):

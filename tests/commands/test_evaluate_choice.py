@@ -30,9 +30,11 @@ def evaluated(capsys, *words):
     return json.loads(out.out)["files"][0]
 
 
-def test_groups_of_sets_get_their_means(files, capsys):
+@pytest.mark.parametrize("commas", [False, True])
+def test_groups_of_sets_get_their_means(files, capsys, commas):
     sets = f"near:a={files / 'even.npz'}", f"near:b={files / 'odd.npz'}"
-    rows = evaluated(capsys, files / "test.npz", "--ood", sets[0], "--ood", sets[1], "--ood-share", "0.2")["rows"]
+    given = ["--ood", ",".join(sets)] if commas else ["--ood", sets[0], "--ood", sets[1]]
+    rows = evaluated(capsys, files / "test.npz", *given, "--ood-share", "0.2")["rows"]
 
     def value(split, metric):
         return next(row for row in rows if (row["split"], row["metric"], row["measure"]) == (split, metric, "largest"))

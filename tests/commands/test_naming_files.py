@@ -98,7 +98,8 @@ def test_files_have_names(ask):
 
 @pytest.mark.parametrize("command", ["evaluate", "compare", "threshold"])
 def test_a_random_part_of_the_rows_is_stamped_on_the_output(ask, command):
-    words = {"evaluate": ("a.npz",), "compare": ("a.npz", "b.npz"), "threshold": ("a.npz", "--risk", 0.1)}[command]
+    two = ("a.npz", "b.npz", "--bootstrap", 50)
+    words = {"evaluate": ("a.npz",), "compare": two, "threshold": ("a.npz", "--risk", 0.1)}[command]
     stamp = "A random part: 200 of 600 rows (seed 3)."
     code, out, _ = ask(command, *words, "--limit", 200, "--seed", 3)
     assert code == 0 and stamp in " ".join(out.split())
@@ -122,10 +123,10 @@ def test_the_page_says_that_it_shows_a_part(ask, tmp_path):
         (("evaluate", "a.npz", "--val", "copy.npz"), "a.npz and --val hold the same rows"),
         (("evaluate", "a.npz", "--ood", "far=copy.npz"), "a.npz and --ood far hold the same rows"),
         (("evaluate", "a.npz", "--train", "val.npz", "--val", "val.npz"), "--train and --val hold the same rows"),
-        (("evaluate", "a.npz", "b=a.npz"), "hold the same rows"),
+        (("evaluate", "a.npz", "b=a.npz"), "hold the same predictions: give files of different models."),
         (("threshold", "a.npz", "--risk", "0.1", "--val", "copy.npz"), "FILE and --val hold the same rows"),
         (("threshold", "a.npz", "--risk", "0.1", "--check", "a.npz"), "FILE and --check hold the same rows"),
-        (("compare", "a.npz", "copy.npz"), "hold the same rows"),
+        (("compare", "a.npz", "copy.npz"), "hold the same predictions: give files of different models."),
         (("threshold", "a.npz", "b.npz", "--risk", "0.1"), "one FILE, and 2 are given"),
         (("evaluate", "a.npz", "--logits", "a-logits.npy"), "omit one of them"),
         (("evaluate", "a-trainer.npz", "--map", "logits"), "--map takes FIELD=NAME"),
@@ -190,3 +191,10 @@ def test_rounded_rows_that_are_equal_by_chance_are_no_overlap(ask, folder):
 
 def test_a_model_of_the_store_keeps_the_tag_of_its_weights():
     assert model_names(["zoo:resnet50.a1_in1k", "b.npz"]) == ["zoo:resnet50.a1_in1k", "b"]
+
+
+@pytest.mark.parametrize("threads", ["abc", "-1", "1e3", "2.0", "٣"])
+def test_a_number_of_threads_that_is_none_is_a_sentence(ask, monkeypatch, threads):
+    monkeypatch.setenv("NESCIO_THREADS", threads)
+    code, _, said = ask("evaluate", "a.npz")
+    assert code == 2 and f"NESCIO_THREADS is {threads!r}: it must be a whole number" in said

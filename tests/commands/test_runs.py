@@ -46,3 +46,13 @@ def test_damaged_work_is_said_to_be(tmp_path, capsys):
     assert main(["runs", "--store", str(tmp_path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "net.bin went missing or changed" in said and "2 finished, 4 damaged." in said
+
+
+def test_evaluations_of_pretrained_models_show_the_model(tmp_path, capsys):
+    store = Store(tmp_path)
+    for model in ("vit", "vgg"):
+        with store.work("evaluate", {"model": model, "data": "digits"}, title=model):
+            pass
+    assert main(["runs", "--store", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "vit · digits" in out and "vgg · digits" in out

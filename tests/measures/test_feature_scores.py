@@ -190,6 +190,43 @@ def test_rows_of_unknown_classes_take_no_part():
     np.testing.assert_allclose(found.weight, WEIGHT, atol=1e-8)
 
 
+@pytest.mark.parametrize("name", ["knn", "sirc", "vim", "react", "kl_matching", "nnguide", "fdbd", "rmds"])
+def test_a_score_is_fitted_on_rows_of_known_classes_alone(name):
+    taught = np.arange(60) % 4 > 0
+    f = np.where(taught[:, None], FT, 3 * FT)
+    mixed = TRAIN.replace(embeddings=f, logits=f @ WEIGHT.T + BIAS, taught=taught)
+    fit = getattr(measures, name)
+    options = {"k": 5} if name in ("knn", "nnguide") else {}
+    expected = fit(TRAIN.take(taught), **options)(TEST)
+    np.testing.assert_allclose(fit(mixed, **options)(TEST), expected, rtol=1e-9)
+    assert np.abs(fit(mixed.replace(taught=None), **options)(TEST) - expected).max() > 1e-6
+    with pytest.raises(Undefined, match="taught = False"):
+        fit(TRAIN.replace(taught=np.zeros(60, bool)))
+
+
+def test_a_class_without_probability_has_no_decision_boundary():
+    masked = TEST.logits.copy()
+    masked[:, :, 2] = -np.inf
+    far = np.linalg.norm(F - FT.mean(0), axis=1)
+    two = np.abs(Z[:, 0] - Z[:, 1]) / np.linalg.norm(WEIGHT[0] - WEIGHT[1]) / far
+    np.testing.assert_allclose(measures.fdbd(TRAIN)(TEST.replace(logits=masked)), -two, rtol=1e-7)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_masked_reference_has_no_last_layer():
+    masked = TRAIN.logits.copy()
+    masked[::3, :, 2] = -np.inf
+    with pytest.raises(Undefined, match="are −inf"):
+        recover_last_layer(TRAIN.replace(logits=masked))
+
+
+@pytest.mark.parametrize("name", ["fdbd", "nci", "scale"])
+def test_logits_of_other_classes_are_refused(name):
+    other = Predictions(embeddings=F, logits=TEST.logits[..., :2])
+    with pytest.raises(BadInput, match="2 classes, the reference has 3"):
+        getattr(measures, name)(TRAIN)(other)
+
+
 def test_another_layers_embedding_is_noticed_and_the_scores_are_left_out():
     wrong = TRAIN.replace(embeddings=TRAIN.embeddings**3)
     for name in ("vim", "residual", "fdbd", "nci", "react", "ash", "scale", "dice"):

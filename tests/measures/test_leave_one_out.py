@@ -1,5 +1,7 @@
 """A threshold set on the rows that fit a measure keeps its promise: every row is judged by the others."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -34,12 +36,14 @@ def test_it_is_what_fitting_without_each_row_gives(name, n, d, classes):
     np.testing.assert_allclose(fit(rows).leave_one_out(rows), brute, rtol=1e-9, atol=1e-12)
 
 
-def test_rows_that_were_not_taught_are_judged_as_new_ones():
+@pytest.mark.parametrize("fit", [measures.gmm, partial(measures.knn, k=5)])
+def test_rows_that_were_not_taught_are_judged_as_new_ones(fit):
     rows = clusters(60, 4, 3)
     taught = np.arange(60) % 4 != 0
-    mixed = rows.replace(taught=taught)
-    u = measures.gmm(mixed).leave_one_out(mixed)
-    np.testing.assert_array_equal(u[~taught], measures.gmm(mixed)(mixed)[~taught])
+    mixed, known = rows.replace(taught=taught), rows.take(taught)
+    u = fit(mixed).leave_one_out(mixed)
+    np.testing.assert_array_equal(u[~taught], fit(mixed)(mixed)[~taught])
+    np.testing.assert_allclose(u[taught], fit(known).leave_one_out(known), rtol=1e-12)
 
 
 @pytest.mark.parametrize("measure", ["gmm", "mahalanobis", "knn_distance"])

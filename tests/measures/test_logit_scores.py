@@ -107,8 +107,11 @@ def test_an_alias_ranks_as_its_measure_and_is_reported_once():
                 for f in (part.function, measures.registry[part.alias].function)
             )
             np.testing.assert_array_equal(np.argsort(u, kind="stable"), np.argsort(v, kind="stable"), err_msg=name)
-    shown = {row["measure"] for row in scorecard(dump, train=dump).rows}
+    card = scorecard(dump, train=dump)
+    shown = {row["measure"] for row in card.rows}
     assert {"tsallis", "mahalanobis"} <= shown and not {"doctor", "mds"} & shown
+    reasons = {row["measure"]: row["reason"] for row in card.reasons}
+    assert "as tsallis does" in reasons["doctor"] and "as mahalanobis does" in reasons["mds"]
     assert "doctor" in {row["measure"] for row in scorecard(dump, only=["doctor"]).rows}
 
 

@@ -435,3 +435,20 @@ def test_the_leading_classes_of_the_pass_are_those_of_the_probabilities(logits, 
     ordered = np.sort(mean_probs(dump)[summary(dump).known], axis=1)[:, ::-1]
     np.testing.assert_allclose(ours.confidence, ordered[:, :k].sum(1), rtol=1e-6)
     np.testing.assert_array_equal(ours.right, summary(dump).answers().rank < k)
+
+
+def test_memory_that_was_never_written_is_not_reckoned_with(monkeypatch):
+    """A signalling NaN left by others made NumPy warn."""
+    empty = np.empty
+
+    def dirty(*args, **options):
+        array = empty(*args, **options)
+        if array.dtype == np.float64:
+            array.view(np.uint64)[...] = 0x7FF0000000000001
+        return array
+
+    dump = Predictions(logits=np.random.default_rng(0).normal(size=(40, 5)), labels=np.arange(40) % 5)
+    monkeypatch.setattr(np, "empty", dirty)
+    with np.errstate(all="raise"):
+        found = summary(dump)
+    assert np.isfinite(found.leading).all()

@@ -9,7 +9,7 @@ from scipy.special import log_softmax, softmax
 from nescio import BadInput, Predictions, stack
 from nescio.analysis.cards import scorecard
 from nescio.measures import summary
-from nescio.predictions import same_rows
+from nescio.predictions import same_rows, shared_rows
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(50, 4))
@@ -196,6 +196,9 @@ def test_the_same_rows_are_known_in_any_order_and_under_any_index():
     moved = LOGITS.copy()
     moved[7, 0] += 1e-6
     assert not same_rows(p, p.replace(logits=moved))
+    for low in (np.float32, np.float16):
+        copy = Predictions(logits=LOGITS.astype(low), labels=LABELS).take(order)
+        assert same_rows(p, copy) and same_rows(copy, p) and shared_rows(p, copy.take(slice(40))) == 40
     assert not same_rows(p, p.take(slice(49)))
     assert not same_rows(p, p.replace(labels=LABELS[::-1]))
     assert not same_rows(Predictions(labels=LABELS), Predictions(labels=LABELS))

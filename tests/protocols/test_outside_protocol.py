@@ -100,8 +100,9 @@ def story(study: Study) -> Story:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """An installed package with one module and its entry point."""
+    """An installed package with one module and its entry point, where torch is not installed: it needs none."""
     place = tmp_path_factory.mktemp("site")
+    (place / "torch.py").write_text("raise ImportError('not here')")
     (place / "settling.py").write_text(SOURCE)
     about = place / "settling-1.0.dist-info"
     about.mkdir()

@@ -244,7 +244,7 @@ def test_the_best_measure_is_named_with_its_equals() -> None:
         said.startswith("Best at rejecting wrong answers: ") and "cannot be told from it" in said and "gap" not in said
     )
     (said,) = rejection(SimpleNamespace(drawn={"raw": {"wrong": wrong, "u": {"largest": good, "gap": -good}}}))
-    assert said.endswith("better than every other measure beyond chance.")
+    assert said.endswith(", beyond chance the best of those computed here.")
     assert rejection(SimpleNamespace(drawn={"raw": {"wrong": wrong & False, "u": {"a": good, "b": good}}})) == []
 
 

@@ -14,11 +14,11 @@ import time
 
 import pytest
 
-from paths import ROOT, TESTS
+from paths import TESTS
 
 pytest.importorskip("torch")
 from nescio.work.store import Store
-from warm import Warm, wait_for
+from warm import wait_for
 
 SWEEP = shlex.split(
     "run uimnet --in 0-5 --out 6-9 --methods erm,mc-dropout --backbones mlp --spectral none --trials 2 --seeds 1 "
@@ -26,13 +26,6 @@ SWEEP = shlex.split(
 )
 KEPT = ("rows.parquet", "rows.csv", "tables.md", "tables.tex", "plan.json")
 PLACES = ("step", "half", "replace", "replaced", "rename", "renamed")
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory):
-    server = Warm(tmp_path_factory.mktemp("warm"))
-    yield server
-    server.close()
 
 
 def undisturbed(store, warm):
@@ -153,21 +146,10 @@ def test_two_sweeps_at_once_share_the_work_and_do_nothing_twice(warm, finished, 
 
 def test_a_finished_study_run_again_trains_nothing(warm, finished, tmp_path):
     log, before = tmp_path / "log", {each: each.stat().st_mtime_ns for each in finished.rglob("*")}
-    assert warm.run(*SWEEP, "--workers", "2", "--store", finished, log=log)[0] == 0
+    code, command = warm.run(*SWEEP, "--workers", "2", "--store", finished, log=log)
+    assert code == 0 and "The page is" in command.out
     assert not log.exists()
-    command = [sys.executable, "-c", PLAIN, *SWEEP, "--workers", "2", "--store", str(finished)]
-    env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, check=True, capture_output=True, env=env, text=True)
-    assert "The page is" in done.stdout
     assert {each: each.stat().st_mtime_ns for each in finished.rglob("*")} == before
-
-
-# `nescio` without charts, as in the processes that are forked
-PLAIN = """
-import sys, nescio.cli, nescio.report.pages
-nescio.report.pages.drawable = lambda: False
-sys.exit(nescio.cli.main(sys.argv[1:]))
-"""
 
 
 # ---- deaths, in a command with real workers
@@ -210,14 +192,13 @@ def plug_in(folder, code, name="faulty"):
 
 
 def test_a_worker_without_memory_and_a_loss_that_is_no_number_cost_their_trials_alone(warm, tmp_path):
-    path = os.pathsep.join(map(str, (plug_in(tmp_path / "site", PLUG_IN), ROOT / "src")))
-    store, env = tmp_path / "store", os.environ | {"PYTHONPATH": path, "NESCIO_THREADS": "1"}
-    words = [*SWEEP, "--workers", "1", "--store", str(store), "--methods", "erm,greedy,diverging,hungry"]
+    store, path = tmp_path / "store", [plug_in(tmp_path / "site", PLUG_IN)]
+    words = [*SWEEP, "--workers", "1", "--store", store, "--methods", "erm,greedy,diverging,hungry"]
     words[words.index("--epochs") + 1] = "1"
-    done = subprocess.run([sys.executable, "-c", PLAIN, *words], env=env, capture_output=True, text=True)
-    assert done.returncode == 1
-    failed = [line for line in done.stderr.splitlines() if line.startswith("failed")]
-    assert len(failed) == 5 and "Traceback" not in done.stderr
+    code, command = warm.run(*words, path=path)
+    assert code == 1
+    failed = [line for line in command.err.splitlines() if line.startswith("failed")]
+    assert len(failed) == 5 and "Traceback" not in command.err
     wanted = {
         "greedy, mlp, trial 1": "The worker was killed; most often the machine had no memory left.",
         "diverging, mlp, trial 0": "The loss became nan in epoch 1; a smaller learning rate may help.",
@@ -234,11 +215,9 @@ def test_a_worker_without_memory_and_a_loss_that_is_no_number_cost_their_trials_
     assert fine == {("erm", 0), ("erm", 1), ("greedy", 0)}
     assert runs["greedy", 1].reason == wanted["greedy, mlp, trial 1"]
     assert runs["diverging", 0].reason == wanted["diverging, mlp, trial 0"]
-    shown = subprocess.run(
-        [sys.executable, "-m", "nescio", "runs", "--failed", "--json", "--store", str(store)],
-        env=env, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    told = {(each["method"], each["trial"]): each["reason"] for each in json.loads(shown.stdout)}
+    code, command = warm.run("runs", "--failed", "--json", "--store", store, path=path)
+    told = {(each["method"], each["trial"]): each["reason"] for each in json.loads(command.out)}
+    assert code == 0
     assert told == {key: each.reason for key, each in runs.items() if each.state == "failed"}
     methods = {line.split("|")[1].split(" · ")[0].strip() for line in table_lines(store)}
     assert {"erm", "greedy"} <= methods and not {"diverging", "hungry"} & methods

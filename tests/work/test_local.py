@@ -18,14 +18,7 @@ from nescio.work.launchers import BLAS, Queue, Task
 from nescio.work.local import LocalWorkers
 from nescio.work.store import Busy, Store, StoreError
 
-
-@pytest.fixture(autouse=True)
-def light(tmp_path, monkeypatch):
-    """Workers that start at once: to them torch is not installed."""
-    folder = tmp_path / "no-torch"
-    folder.mkdir()
-    (folder / "torch.py").write_text("raise ImportError('not here')")
-    monkeypatch.syspath_prepend(folder)
+pytestmark = pytest.mark.usefixtures("light")
 
 
 def sweep(tasks, workers, watch=None):

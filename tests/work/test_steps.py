@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import pickle
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from nescio.errors import BadInput
-from nescio.work.launchers import Failure, launcher, note_death, registry, start
+from nescio.work.launchers import Failure, attempt, launcher, note_death, registry, start
 from nescio.work.steps import SHARD_OF, Context, Step, Work, evaluation, table
 from nescio.work.store import Busy, Damaged, Store, StoreError
-
-
-@pytest.fixture
-def light(tmp_path, monkeypatch):
-    """Workers that start at once: to them torch is not installed."""
-    (tmp_path / "no-torch").mkdir()
-    (tmp_path / "no-torch" / "torch.py").write_text("raise ImportError('not here')")
-    monkeypatch.syspath_prepend(tmp_path / "no-torch")
 
 
 @pytest.fixture
@@ -286,13 +276,14 @@ def test_notes_are_kept_once(context):
 
 # ---- another launcher is a file, not a change of protocols
 
-CHILD = """
-import pickle, sys
-sys.path[:0] = pickle.loads(bytes.fromhex(sys.argv[1]))
-import test_steps
-from nescio.work.launchers import attempt
-sys.stdout.buffer.write(pickle.dumps(attempt(pickle.load(sys.stdin.buffer))))
-"""
+# Programs of their own that start at once: forked from one that has imported torch, never from this one.
+PROGRAMS = multiprocessing.get_context("forkserver")
+PROGRAMS.set_forkserver_preload(["torch", "nescio.training", "nescio.predict"])
+
+
+def answer(pipe, task):
+    """What such a program does: it reads its task, tries it and writes how it went."""
+    pipe.send_bytes(pickle.dumps(attempt(pickle.loads(task))))
 
 
 @dataclass
@@ -320,17 +311,23 @@ class OneProcessPerTask:
         return failures
 
     def _answer(self, task):
-        path = pickle.dumps([str(Path(__file__).parent), *sys.path]).hex()
-        pipe, env = subprocess.PIPE, os.environ | {"OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", CHILD, path]
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=env)
+        import test_steps  # as the processes import it
+
+        ours, theirs = PROGRAMS.Pipe()
+        process = PROGRAMS.Process(target=test_steps.answer, args=(theirs, pickle.dumps(task)))
+        process.start()
+        theirs.close()
         self.started.append(process.pid)
-        out, _ = process.communicate(pickle.dumps(task))
-        return pickle.loads(out) if process.returncode == 0 else ("died", f"Exit code {process.returncode}.")
+        try:
+            return pickle.loads(ours.recv_bytes())
+        except EOFError:
+            process.join()
+            return "died", f"Exit code {process.exitcode}."
 
 
 @pytest.fixture
-def subprocesses():
+def subprocesses(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     launcher("subprocesses")(OneProcessPerTask)
     yield
     registry._parts.pop("subprocesses")

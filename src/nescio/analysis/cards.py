@@ -438,6 +438,10 @@ class _Maker:
     def measures(self, known: Predictions, raw: bool) -> Iterator[tuple[str, Callable[[Predictions], Array]]]:
         """(name, Predictions -> u) of every measure that this version changes: fitted ones know the raw logits only."""
         for part in measures.registry.parts():
+            if raw and part.alias and self.only is None:
+                self.because(
+                    part.name, None, self.split, f"It ranks as {part.alias} does, and is reported by that name."
+                )
             wanted = part.alias is None if self.only is None else part.name in self.only
             if not wanted or (not raw and (part.kind != "plain" or "logits" not in part.needs)):
                 continue

@@ -8,12 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+from nescio.errors import BadInput
+
 
 def threads() -> int:
     """Cores this process may use (NESCIO_THREADS overrides); one for little work."""
     if _little_work:
         return 1
-    return int(os.environ.get("NESCIO_THREADS", 0)) or len(os.sched_getaffinity(0))
+    wanted = os.environ.get("NESCIO_THREADS") or "0"
+    if not (wanted.isascii() and wanted.isdigit()):
+        raise BadInput(f"NESCIO_THREADS is {wanted!r}: it must be a whole number, or 0 for all cores.")
+    return int(wanted) or len(os.sched_getaffinity(0))
 
 
 def blocks(n: int, size: int) -> list[slice]:

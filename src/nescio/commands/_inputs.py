@@ -160,6 +160,8 @@ def check_apart(
     notes = []
     for (one, rows), (other, again) in combinations(given.items(), 2):
         if same_rows(rows, again):
+            if other in models:
+                raise BadInput(f"{one} and {other} hold the same predictions: give files of different models.")
             raise BadInput(f"{one} and {other} hold the same rows, given twice: give each rows of its own.")
         shared = 0 if other in models else shared_rows(rows, again)  # models are compared on rows that they share
         if shared > MOST_SHARED * min(len(rows), len(again)):

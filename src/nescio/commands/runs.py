@@ -88,7 +88,8 @@ def _size(path: Path) -> int | None:
 
 def _row(run: Run) -> dict[str, str]:
     recipe = run.recipe
-    what = [
+    what = [str(recipe["model"])] if run.stage == "evaluate" and recipe.get("model") else []
+    what += [
         f"{name} {recipe[name]:g}" if name == "spectral" else _word(name, recipe[name])
         for name in TRIAL
         if recipe.get(name)

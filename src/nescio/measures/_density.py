@@ -589,6 +589,15 @@ def _embeddings(predictions: Predictions, name: str, d: int | None = None) -> Ar
     return predictions.embeddings
 
 
+def taught_part(train: Predictions, name: str) -> Predictions:
+    """The rows of a reference with taught not False; made once, and the reference itself where these are all."""
+    if train.taught is None or train.taught.all():
+        return train
+    if not train.taught.any():
+        raise Undefined(f"Every row of the reference has taught = False, so {name} has nothing to fit.")
+    return kept(train, "taught", lambda: train.take(train.taught))
+
+
 class _Directions:
     """Rows of embeddings at length one, made when they are read."""
 

@@ -363,7 +363,7 @@ def _finish_one_draw(out: _Columns) -> None:
     x = out.raw
     soft, u = _softmax(x), out.u
     scale = soft.confidence / x.unit
-    out.leading *= scale[:, None]
+    out.leading[:, 1:] *= scale[:, None]  # the first column is the confidence, still to come
     u["largest"] = soft.doubt
     u["gap"] = soft.doubt + out.leading[:, 1]
     u["entropy"] = u["expected_entropy"] = soft.entropy

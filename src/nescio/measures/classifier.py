@@ -56,9 +56,9 @@ def _recover(train: Predictions) -> LastLayer:
     if n < rank + 2:
         raise Undefined(f"{n} reference rows cannot tell the last layer of {rank} features: give more rows.")
     middle = _mean_logits(train)
-    cross, squares = _products(train, known.mean, middle)
-    if not np.isfinite(squares):
+    if not np.isfinite(middle).all():
         raise Undefined("Some logits of the reference are −inf, so that the last layer cannot be recovered from them.")
+    cross, squares = _products(train, known.mean, middle)
     axes = axes[:, used]
     weight = (axes * (1 / values[used])) @ (axes.T @ cross)  # (d, c)
     left = max(squares - float(np.vdot(weight, cross)), 0.0) / (n - rank - 1)

@@ -31,11 +31,12 @@ from nescio.measures._density import (
     mahalanobis,
     moments,
     stored_type,
+    taught_part,
 )
 from nescio.measures._neighbours import NeighbourDistance
 from nescio.measures._softmax import mean_probs, summary
 from nescio.measures._spec import kept, measure, registry
-from nescio.measures.classifier import logits_of, recover_last_layer, taught_rows
+from nescio.measures.classifier import logits_of, recover_last_layer
 from nescio.measures.logit_scores import distance_to_uniform
 from nescio.predictions import Predictions
 
@@ -75,10 +76,14 @@ def by_blocks(dump: Predictions, score: Callable[[Array, slice], Array], name: s
     return np.concatenate(made)
 
 
-def energy_of(dump: Predictions, name: str) -> Array:
-    """(n,) log Σ exp z, averaged over draws."""
+def energy_of(dump: Predictions, name: str, classes: int | None = None) -> Array:
+    """(n,) log Σ exp z, averaged over draws; refuses probabilities, and logits of another number of classes."""
     if dump.logits is None or "energy" not in summary(dump).u:
         raise Undefined(f"{name} needs unnormalised logits, and this dump has none.")
+    if classes is not None and dump.classes != classes:
+        raise BadInput(
+            f"logits has {dump.classes} classes, the reference has {classes}: they must come from one network."
+        )
     return -summary(dump).u["energy"]
 
 
@@ -163,8 +168,9 @@ def vim(train: Predictions, dims: int | None = None) -> Fit:
     matching.
     """
     outside = _residual(train, dims)
-    most = -summary(train).u["max_logit"]
-    alpha = float(most.mean() / max(float(outside(train).mean()), TINY))
+    known = taught_part(train, "vim")
+    most = -summary(known).u["max_logit"]
+    alpha = float(most.mean() / max(float(outside(known).mean()), TINY))
     return lambda test: np.asarray(alpha * outside(test) - energy_of(test, "vim"))
 
 
@@ -213,23 +219,26 @@ class Residual:
 def fdbd(train: Predictions) -> Fit:
     """Minus the mean distance to the decision boundaries, for the distance from the mean of the training rows.
 
-    −mean_{c≠ŷ} (z_ŷ − z_c)/‖w_ŷ − w_c‖ / ‖f − μ‖. Liu & Qin (2024), fast decision boundary detector.
+    −mean_{c≠ŷ} (z_ŷ − z_c)/‖w_ŷ − w_c‖ / ‖f − μ‖; a class with the logit −inf has no boundary. Liu & Qin (2024), fast
+    decision boundary detector.
     """
     layer, mean = recover_last_layer(train), moments(train, "fdbd").mean
     w = layer.weight
     squares = (w**2).sum(1)
     apart = np.sqrt(np.maximum(squares[:, None] + squares - 2 * w @ w.T, 0))
     near = apart <= 1e-7 * np.sqrt(squares.max())  # the class itself, or one that decides as it does
-    inverse = np.where(near, 0, 1 / np.where(near, 1, apart)) / (len(w) - 1)
+    inverse = np.where(near, 0, 1 / np.where(near, 1, apart))
 
     def of(test: Predictions) -> Array:
-        energy_of(test, "fdbd")  # refuses probabilities
+        energy_of(test, "fdbd", len(w))
 
         def score(f: Array, part: slice) -> Array:
             z = logits_of(test, part)
             top = z.argmax(1)
             gaps = z[np.arange(len(z)), top][:, None] - z
-            return np.asarray(-np.vecdot(gaps, inverse[top]) / np.maximum(np.linalg.norm(f - mean, axis=1), TINY))
+            there = np.isfinite(gaps)
+            means = np.vecdot(np.where(there, gaps, 0), inverse[top]) / np.maximum(there.sum(1) - 1, 1)
+            return np.asarray(-means / np.maximum(np.linalg.norm(f - mean, axis=1), TINY))
 
         return by_blocks(test, score, "fdbd", len(mean))
 
@@ -245,7 +254,7 @@ def nci(train: Predictions, alpha: float = 1e-3) -> Fit:
     layer, mean = recover_last_layer(train), moments(train, "nci").mean
 
     def of(test: Predictions) -> Array:
-        energy_of(test, "nci")
+        energy_of(test, "nci", len(layer.weight))
 
         def score(f: Array, part: slice) -> Array:
             away = f - mean
@@ -303,12 +312,12 @@ def kl_matching(train: Predictions) -> Fit:
     """
     if train.logits is None:
         raise Undefined("kl_matching compares answers, and the reference has none.")
+    train = taught_part(train, "kl_matching")
     answers = summary(train).predicted
     sums, counts = np.zeros((train.classes, train.classes)), np.zeros(train.classes)
     for part in train.blocks(1024):
-        rows = taught_rows(train, part)
-        np.add.at(sums, answers[part][rows], mean_probs(train, part)[rows])
-        counts += np.bincount(answers[part][rows], minlength=train.classes)
+        np.add.at(sums, answers[part], mean_probs(train, part))
+        counts += np.bincount(answers[part], minlength=train.classes)
     there = counts > 0
     logs = np.log(np.maximum(sums[there] / counts[there, None], TINY)).T
 
@@ -336,7 +345,7 @@ def knn(train: Predictions, k: int = 50) -> Fit:
 
     k is 50, or the number of training rows where there are fewer. Sun et al. (2022).
     """
-    refs = points(_embeddings(train, "knn"), "cosine", "the reference embeddings")
+    refs = points(_embeddings(taught_part(train, "knn"), "knn"), "cosine", "the reference embeddings")
     if k < 1:
         raise BadInput(f"k is {k}; it must be a whole number from 1 on.")
     return KthNeighbour(refs, [min(k, len(refs))], "cosine", False)
@@ -348,6 +357,14 @@ class KthNeighbour(NeighbourDistance):
     def _mean(self, away: Array) -> Array:
         return np.asarray(2 * away[:, : self.ks[0]].max(1))
 
+    def leave_one_out(self, ref: Predictions) -> Array:
+        known = taught_part(ref, "knn")
+        if known is ref:
+            return super().leave_one_out(ref)
+        u = np.array(self(ref))
+        u[ref.taught] = super().leave_one_out(known)
+        return u
+
 
 @measure("fitted", needs=("embeddings", "logits"), example={"k": 5})
 def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0) -> Fit:
@@ -355,12 +372,12 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
 
     E = log Σ_j exp z_j. The f̂_i are a random `share` of the training rows, at least 1000 of them. Park et al. (2023).
     """
-    embeddings = _embeddings(train, "nnguide")
-    rows = np.arange(len(train)) if train.taught is None else np.flatnonzero(train.taught)
-    size = min(len(rows), max(BANK_ROWS, k, round(share * len(rows))))
+    train = taught_part(train, "nnguide")
+    embeddings, n = _embeddings(train, "nnguide"), len(train)
+    size = min(n, max(BANK_ROWS, k, round(share * n)))
     if k < 1 or not 0 < share <= 1:
         raise BadInput(f"nnguide looks at k rows from 1 on and a share from 0 to 1, not {k} and {share}.")
-    rows = np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))
+    rows = np.sort(np.random.default_rng(seed).choice(n, size, replace=False))
     bank = (_unit(_doubles(embeddings, rows), rows) * energy_of(train, "nnguide")[rows][:, None]).T
     k = min(k, size)
 
@@ -390,6 +407,7 @@ def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm"
     """
     if second not in ("norm", "residual", "knn"):
         raise BadInput(f"sirc has no second score named {second!r}. There are: norm, residual, knn.")
+    train = taught_part(train, "sirc")
     outside: Any = _residual(train, None) if second == "residual" else knn(train) if second == "knn" else None
 
     def familiar(dump: Predictions) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.errors import BadInput, Undefined
-from nescio.measures._density import _each, _embeddings, _parts, moments, stored_type
+from nescio.measures._density import _each, _embeddings, _parts, moments, stored_type, taught_part
 from nescio.measures._spec import kept, measure
 from nescio.measures.classifier import LastLayer, logits_of, recover_last_layer
 from nescio.measures.feature_scores import Fit, by_blocks, energy_of
@@ -30,7 +30,7 @@ def react(train: Predictions, quantile: float = 0.9) -> Fit:
     Sun, Guo & Li (2021), with their 90 %.
     """
     layer = _layer(train, "react", quantile)
-    embeddings = _embeddings(train, "react")
+    embeddings = _embeddings(taught_part(train, "react"), "react")
     cut = float(np.quantile(np.asarray(embeddings), quantile))
     return _reread(layer.weight, layer.bias, lambda f: np.minimum(f, cut), "react")
 
@@ -68,6 +68,7 @@ def scale(train: Predictions, quantile: float = 0.85) -> Fit:
 
     def of(test: Predictions) -> Array:
         _check(test, "scale")
+        energy_of(test, "scale", len(layer.bias))
 
         def score(f: Array, part: slice) -> Array:
             kth = f.shape[1] - _left(f.shape[1], quantile)

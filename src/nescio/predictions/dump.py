@@ -90,6 +90,8 @@ class Predictions:
     ) -> None:
         whole = isinstance(taught, (bool, np.bool_))
         flags = None if taught is None or whole else inputs.booleans("taught", taught)
+        # Labels come first: those of another task explain why its outputs are no probabilities.
+        labels, predicted = inputs.classes_given("labels", labels), inputs.classes_given("predicted", predicted)
         scores_given = inputs.scores(logits, probs, inputs.yes_or_no("normalized", normalized))
         classes = 0 if scores_given.logits is None else int(scores_given.logits.shape[2])
         all_outside = taught is not None and not np.any(taught)
@@ -446,7 +448,8 @@ def same_rows(one: Predictions, other: Predictions) -> bool:
         return False  # equal labels alone do not make equal rows
     if any(ours[name].shape != theirs[name].shape for name in shared):
         return False
-    digests = [np.sort(_digests([columns[name] for name in shared])) for columns in (ours, theirs)]
+    pairs = [_alike(ours[name], theirs[name]) for name in shared]
+    digests = [np.sort(_digests(columns)) for columns in zip(*pairs, strict=True)]
     return np.array_equal(digests[0], digests[1])
 
 
@@ -458,10 +461,19 @@ def shared_rows(one: Predictions, other: Predictions) -> int:
     for name in ("logits", "embeddings"):
         ours, theirs = getattr(one, name), getattr(other, name)
         if ours is not None and theirs is not None and ours.shape[1:] == theirs.shape[1:]:
-            short, long = sorted((_digests([ours]), _digests([theirs])), key=len)
+            short, long = sorted((_digests([column]) for column in _alike(ours, theirs)), key=len)
             repeated = any(len(np.unique(digests)) < 0.99 * len(digests) for digests in (short, long))
             return 0 if repeated else int(np.isin(short, long).sum())
     return 0
+
+
+def _alike(one: Array, other: Array) -> tuple[Array, Array]:
+    """Two columns in the lower of their precisions, so that a copy in half precision is known."""
+    if one.dtype.kind != "f" or other.dtype.kind != "f":
+        return one, other
+    lower = min(one.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
+    with np.errstate(over="ignore"):
+        return one.astype(lower, copy=False), other.astype(lower, copy=False)
 
 
 def _digests(columns: Sequence[Array]) -> Array:

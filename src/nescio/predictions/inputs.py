@@ -148,14 +148,17 @@ class ClassIds:
     notes: tuple[str, ...] = ()
 
 
-def class_ids(labels: Any, predicted: Any, class_names: Any, classes: int, all_outside: bool) -> ClassIds:
+def class_ids(
+    labels: Array | None, predicted: Array | None, class_names: Any, classes: int, all_outside: bool
+) -> ClassIds:
     """Numbers as they are; names by their place in `class_names`, else in sorted order.
 
+    labels, predicted  as `classes_given` returns them
     classes      of the logits, 0 where there are none
     all_outside  no row is of a class of the logits, so that the names need not be theirs
     """
     given = {"labels": labels, "predicted": predicted}
-    arrays = {name: _classes_given(name, value) for name, value in given.items() if value is not None}
+    arrays = {name: array for name, array in given.items() if array is not None}
     names = None if class_names is None else _class_names(class_names, classes)
     texts = [array for array in arrays.values() if array.dtype.kind == "U"]
     if not texts:
@@ -180,8 +183,10 @@ def class_ids(labels: Any, predicted: Any, class_names: Any, classes: int, all_o
     return ClassIds(numbered.get("labels"), numbered.get("predicted"), names, notes)
 
 
-def _classes_given(name: str, value: Any) -> Array:
+def classes_given(name: str, value: Any) -> Array | None:
     """Class numbers as int64, or class names as text."""
+    if value is None:
+        return None
     array = text(name, as_array(name, value))
     if array.ndim == 2 and array.dtype.kind in "fiub":
         raise BadInput(f"{name} has shape {array.shape}: it must be (n,), because {SINGLE_LABEL}, not multi-label.")
@@ -297,9 +302,10 @@ def _explained_by_rounding(probs: Array, slack: float) -> tuple[int, float]:
     off = (np.abs(excess) > np.maximum(slack, np.minimum(allowed, MOST_OFF))).any(-1)
     if off.any() or decimals is None:
         row = int(np.argmax(off))
+        percents = np.allclose(probs.sum(-1, dtype=np.float64), 100, rtol=0.02)
+        cure = "divide percentages by 100" if percents else "name unnormalised scores logits"
         raise BadInput(
-            f"probs must sum to one in every row, and row {row} is off by {np.abs(excess[row]).max():.3g}: "
-            "name unnormalised scores logits."
+            f"probs must sum to one in every row, and row {row} is off by {np.abs(excess[row]).max():.3g}: {cure}."
         )
     return decimals, float(np.abs(excess).max())
 

@@ -63,7 +63,8 @@ def _reach(choice: ScoreChoice) -> list[str]:
     sentence = "The sets that it is judged on had a say in the choice"
     if choice.elsewhere is None:
         return [f"{sentence}: on others it may be worse."]
-    return [f"{sentence}; where each set is left to the choice of the other sets, AUROC is {number(choice.elsewhere)}."]
+    of = "AUROC" if choice.question == "unknown" else "the AUROC of the sets alone"
+    return [f"{sentence}; where each set is left to the choice of the other sets, {of} is {number(choice.elsewhere)}."]
 
 
 def scores_table(choice: ScoreChoice, everything: bool = True) -> Table:

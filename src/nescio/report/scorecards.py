@@ -350,7 +350,7 @@ def headline(card: Any) -> list[str]:
         sentences.append(f"It is right in {percent(right['value'])} of{count} answers.")
     ranked = find("auroc", ranks)
     if ranked:
-        chance = ", little better than chance" if 0.45 < ranked["value"] < 0.55 else ""
+        chance = ", hardly different from chance" if 0.45 < ranked["value"] < 0.55 else ""
         chance = ", worse than chance" if ranked["value"] <= 0.45 else chance
         sentences.append(
             "When it is wrong, it is less sure than when it is right "
@@ -435,7 +435,7 @@ def _best_at(what: str, measures: Mapping[str, Any], positive: Any) -> list[str]
         return []
     others = [name for name in sorted(best.equals, key=by_fame) if name != best.name]
     some = listed([*others[:4], f"{len(others) - 4} more"] if len(others) > 5 else others) if others else ""
-    rest = f"; {some} cannot be told from it" if others else ", better than every other measure beyond chance"
+    rest = f"; {some} cannot be told from it" if others else ", beyond chance the best of those computed here"
     if DEFAULT_MEASURE in measures and DEFAULT_MEASURE not in best.equals:
         rest += f"; the baseline {DEFAULT_MEASURE} has {number(auroc(measures[DEFAULT_MEASURE], positive))}"
     return [f"Best at rejecting {what}: {best.name} (AUROC {number(best.auroc)}){rest}."]
@@ -644,11 +644,14 @@ def _short_choices(cards: Sequence[Any]) -> list[Block]:
 
 
 def _missing(cards: Sequence[Any]) -> list[tuple[str, str]]:
-    """Why there is no calibration, no detection and the like; of other gaps, what they are."""
-    reasons = [reason for card in cards for reason in card.reasons]
-    main = [reason for reason in reasons if reason["metric"] in MISSED or _kind(reason["measure"]) == "fitted"]
+    """Why there is no calibration, no detection and the like; of other gaps, what they are. Second names are none."""
+    from nescio.measures import registry
+
+    second = [part.name for part in registry.parts() if part.alias]
+    reasons = [reason for card in cards for reason in card.reasons if reason["measure"] not in second]
+    main = [reason for reason in reasons if reason["metric"] in MISSED or _optional(reason["measure"])]
     others = [what for what, _ in grouped([reason for reason in reasons if reason not in main], most=3)]
-    more = [("and", f"{'; '.join(others[:4])}{' …' if len(others) > 4 else ''}")] if others else []
+    more = [("no value for", f"{'; '.join(others[:4])}{' …' if len(others) > 4 else ''}")] if others else []
     return [*grouped(main, most=3), *more]
 
 
@@ -657,6 +660,13 @@ def _kind(measure: str | None) -> str | None:
     from nescio.measures import registry
 
     return registry[str(measure)].kind if measure in registry else None
+
+
+def _optional(measure: str | None) -> bool:
+    """Whether another file or option adds the measure: a fitted one, or a heavy one of a large dump."""
+    from nescio.measures import registry
+
+    return _kind(measure) == "fitted" or (measure in registry and registry[str(measure)].heavy)
 
 
 def essentials(card: Any) -> Table:

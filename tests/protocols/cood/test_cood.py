@@ -301,6 +301,7 @@ def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
 CHANGED = {"estimation": 5, "test": 3, "severities": 5, "window": 3, "measures": ("entropy",), "seed": 1}
 
 
+@pytest.mark.usefixtures("light")
 def test_workers_give_the_same_rows(tmp_path: Path, store: Store) -> None:
     pairs = [saved(tmp_path, name, *dumps(seed)) for seed, name in enumerate("ab")]
     said: list[tuple[Any, ...]] = []

@@ -110,6 +110,7 @@ def test_what_failed_is_said_and_counts(files: Path, capsys: pytest.CaptureFixtu
         ({"logits": np.zeros((30, 7)), "labels": np.arange(30) % 3}, "answers with 7 classes"),
     ],
 )
+@pytest.mark.usefixtures("light")
 def test_what_no_model_can_be_graded_by_is_bad_input(
     files: Path, outside: dict[str, Any], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

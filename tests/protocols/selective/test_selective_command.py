@@ -94,3 +94,9 @@ def test_a_study_without_rows_is_not_kept(tmp_path: Path, capsys: pytest.Capture
     Predictions(logits=np.zeros((30, 4))).save(tmp_path / "bare.npz")
     assert run(tmp_path / "bare.npz", "--store", tmp_path / "store") == 2
     assert not [each for each in Store(tmp_path / "store").runs() if each.stage == "study"]
+
+
+def test_fresh_work_is_not_called_old(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*files[:2], "--store", tmp_path / "store") == 0
+    assert main(["store", "prune", "--store", str(tmp_path / "store"), "--dry-run"]) == 0
+    assert "holds no work of older versions" in capsys.readouterr().out

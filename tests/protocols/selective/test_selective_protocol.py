@@ -745,13 +745,17 @@ def test_winners_that_were_not_compared_are_called_so(study, tmp_path):
     assert "by more than chance is not known" in reports.lead(replace(study, rows=rows))[-1]
     first = study.rows[0]["backbone"]
     alone = replace(study, rows=[row for row in rows if row["backbone"] == first])
-    assert "by more than chance" not in " ".join(reports.lead(alone))
-    one, other = answers(0, 500), answers(1, 500)
+    words = " ".join(reports.lead(alone))
+    assert f"{first} is right in" in words and "It is less sure of the wrong one in" in words
+    assert not any(word in words for word in ("most", "best", "by more than chance"))
+    one, other = answers(0, 500), answers(1, 400)
     dumps = {"one": one, "other": other.replace(index=other.index + 100_000)}
     models = [entry(name, dump, tmp_path / f"{name}.npz") for name, dump in dumps.items()]
     found = judge(Plan(), models, Store(tmp_path / "store"))
     assert not found.failures and "by more than chance is not known" in reports.lead(found)[-1]
     assert any("could not be compared" in reason["reason"] for reason in found.reasons)
+    assert reports.lead(found)[0].startswith("Two pretrained models answered 400 to 450 images")
+    assert "400 to 450 images each" in reports.scores(found.frame).note
 
 
 def test_the_lead_says_who_is_best_at_what(study):

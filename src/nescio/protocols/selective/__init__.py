@@ -111,7 +111,7 @@ def selective(plan: Plan, work: Work) -> None:
     examples:
       nescio run selective vit.npz resnet50=r50.npz --facts results-imagenet.csv
       nescio run selective --store store --data imagenet:PATH
-      nescio run selective *.npz --measures largest,entropy --report page
+      nescio run selective *.npz --measures largest,entropy --to page
     """
     from nescio.datasets.images import absolute
     from nescio.networks.published import with_facts
@@ -164,7 +164,7 @@ def _best_step(plan: Plan, metric: str, models: Sequence[ModelDump]) -> Step:
     recipe = {"kind": "best", "metric": metric, "models": [model.model for model in models]}
     recipe |= {name: getattr(plan, name) for name in ("fit_rows", "seed")}
     make = partial(_make_best, plan=plan, metric=metric, models=tuple(models))
-    return evaluation(NAME, 1, f"the best by {metric}", recipe, [model.rows_key for model in models], make)
+    return evaluation(NAME, VERSION, f"the best by {metric}", recipe, [model.rows_key for model in models], make)
 
 
 def _make_best(part: Part, context: Context, plan: Plan, metric: str, models: Sequence[ModelDump]) -> Files:

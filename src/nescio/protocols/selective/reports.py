@@ -55,9 +55,10 @@ def keeps(models: Models, accuracy: float, measure: str = USUAL) -> Values:
     return models.get(f"sac@{accuracy:g}", measure)
 
 
-def images_of(frame: Frame, metric: str) -> int:
-    """The most rows behind a metric."""
-    return max(frame.where(metric=metric).column("n"), default=0)
+def images_of(frame: Frame, metric: str) -> str:
+    """How many rows are behind a metric, the fewest and the most where models differ."""
+    counts = frame.where(metric=metric).column("n") or [0]
+    return " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
 
 
 # ---- every model
@@ -73,10 +74,10 @@ def scores(frame: Frame, most: int | None = None) -> Table:
     strict, common, auroc = strictest(models), middle(models), models.get("auroc", USUAL)
     fit = images_of(frame, "temperature")
     columns = {
-        "right ↑": (models.get("accuracy"), f"{images_of(frame, 'accuracy'):,} images each. Right: answers that are"),
+        "right ↑": (models.get("accuracy"), f"{images_of(frame, 'accuracy')} images each. Right: answers that are"),
         "notices ↑": (auroc, NOTICES),
         "ECE ↓": (models.get("ece"), "ECE: how far what it claims is from what it keeps"),
-        "ECE, T ↓": (models.get("ece", calibrated=True), f"T: after a temperature, fitted on {fit:,} others"),
+        "ECE, T ↓": (models.get("ece", calibrated=True), f"T: after a temperature, fitted on {fit} others"),
         f"keeps@{100 * common:g} ↑": (keeps(models, common), ""),
         f"keeps@{100 * strict:g} ↑": (keeps(models, strict), KEEPS),
         "params": (models.params, ""),
@@ -410,28 +411,30 @@ def lead(study: Study) -> list[str]:
     models = models_of(study.frame)
     strict, of = strictest(models), "" if pretrained.unnamed(study) else f" of {study.data}"
     share = f"{100 * strict:g} %"
-    images = f"{images_of(study.frame, 'accuracy'):,} images{of}"
+    images, alone = f"{images_of(study.frame, 'accuracy')} images{of}", len(models.sizes) == 1
     sentences = [f"{plural(len(models.sizes), 'pretrained model')} answered {images}."]
     accuracy, auroc, kept = models.get("accuracy"), models.get("auroc", USUAL), keeps(models, strict)
     right, best, most = map(pretrained.best_of, (accuracy, auroc, kept))
     named = {}  # metric → the sentence that names its best model
     if right and accuracy[right]:
-        named["accuracy"] = f"Right most often: {right}, in {percent(accuracy[right])} of answers."
+        who = f"{right} is right" if alone else f"Right most often: {right},"
+        named["accuracy"] = f"{who} in {percent(accuracy[right])} of answers."
     elif right:
         sentences.append("No answer is right.")
     if best:
-        who = "the same model" if best == right and len(models.sizes) > 1 else best
+        who = "It is" if alone else f"Knows best when it is wrong: {'the same model' if best == right else best},"
         pairs = f"less sure of the wrong one in {of_hundred(auroc[best])} pairs of a wrong and a right answer"
-        named["auroc"] = f"Knows best when it is wrong: {who}, {pairs}."
+        named["auroc"] = f"{who} {pairs}."
     if most and kept[most]:
-        given = f"Where {share} of the answers given must be right, {most} gives most: {percent(kept[most])}."
+        who = f"it gives {percent(kept[most])}" if alone else f"{most} gives most: {percent(kept[most])}"
+        given = f"Where {share} of the answers given must be right, {who}."
         named[f"sac@{strict:g}"] = given
     leaders = {"accuracy": right, "auroc": best, f"sac@{strict:g}": most}
     tested = {metric: _tested(study.frame, metric, leaders[metric]) for metric in named}
     sentences += [" ".join(filter(None, (sentence, tested[metric]))) for metric, sentence in named.items()]
     if most and not kept[most]:
         sentences.append(f"No model gives any answers of which {share} are right.")
-    if len(models.sizes) > 1 and named:
+    if named and not alone:
         sentences.append(TESTED if all(tested.values()) else UNTESTED)
     return sentences
 

@@ -241,7 +241,7 @@ def test_a_large_dump_is_calibrated_without_a_copy(tmp_path, monkeypatch):
     assert summary(calibrated).answers().log_loss.mean() < summary(dump).answers().log_loss.mean()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 30e6 < 8 * file.size
+    assert peak < 40e6 < 8 * file.size
 
 
 def test_vector_scaling_undoes_a_bent_model():

@@ -145,7 +145,7 @@ def test_headline_says_in_plain_words_what_the_rows_say() -> None:
     said = report.headline(card)
     assert said[0] == "It is right in 90.0 % of 400 answers."
     assert said[1].startswith(
-        "When it is wrong, it is less sure than when it is right in 50 of 100 comparisons, little"
+        "When it is wrong, it is less sure than when it is right in 50 of 100 comparisons, hardly"
     )
     assert said[2] == "Abstaining on the 20 % it is least sure of brings accuracy to 50.0 %."
     count, confidence, _ = card.curves["reliability"]["raw"]

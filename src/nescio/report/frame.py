@@ -6,8 +6,9 @@ It has no dependency: rows are at most 10⁵ dictionaries, machines that train h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from nescio.errors import Undefined
@@ -120,6 +121,7 @@ def _none_first(value: Any) -> tuple[bool, Any]:
 
 def _summary(group: Frame, over: Sequence[str]) -> Row:
     values = [part.mean() for _, part in group.by(*over)] if over else group.column()
-    spread = stdev(values) if len(values) > 1 else None
+    mean, more = fmean(values), len(values) - 1
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / more) if more else None
     low, high = (group.one("low"), group.one("high")) if len(group) == 1 else (None, None)  # of a mean: unknown
-    return {"value": fmean(values), "spread": spread, "low": low, "high": high, "n": len(values)}
+    return {"value": mean, "spread": spread, "low": low, "high": high, "n": len(values)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from statistics import fmean
 from typing import Any
 
@@ -55,6 +55,7 @@ def evaluated(frame: Frame) -> Frame:
     return Frame(row for row in frame if row["split"] == SPLIT.get(row["metric"]))
 
 
+@lru_cache(maxsize=2)  # of a study and of its lines: most tables begin with it
 def means(frame: Frame) -> Frame:
     """Mean and standard deviation over data seeds of every line; what is averaged already stays as it is."""
     if "spread" in (frame.rows or ({},))[0]:
@@ -315,7 +316,8 @@ def first_look(study: Study) -> list[Table]:
 
 def story(study: Study) -> Story:
     """The page of a UIMNET study."""
-    frame, lines = study.frame, means(study.frame)
+    frame = study.frame
+    lines = means(frame)
     about_oracle = "The oracle was trained to tell in from out: it has seen what the others cannot know."
     first, changes, measures = first_look(study)
     validation = "Does validation tell who will notice new classes?"
@@ -334,7 +336,8 @@ def story(study: Study) -> Story:
 
 def lead(study: Study) -> list[str]:
     """What was done and what came out, in plain sentences."""
-    lines, names = means(study.frame), study.frame.without(method=ORACLE).values("method")
+    frame = study.frame
+    lines, names = means(frame), frame.without(method=ORACLE).values("method")
     inside, outside = study.plan.get("inside"), study.plan.get("outside")
     known = f"{count(len(inside)) if inside else 'some'} classes of {study.data}"
     new = f"{count(len(outside))} new ones" if outside else "new ones"
@@ -343,8 +346,8 @@ def lead(study: Study) -> list[str]:
         best = oracle_mean(lines)
         end = f"; a network that was trained on both reaches {of_hundred(best)}" if best else ""
         sentences.append(f"Shown one image of each kind, {_best_and_plain(pairs)}{end}.")
-        sentences += _lead_over_seeds(by_seed(seeds_of(study.frame, first_lines(lines)), "method"))
-    measures = everywhere(study.frame)
+        sentences += _lead_over_seeds(by_seed(seeds_of(frame, first_lines(lines)), "method"))
+    measures = everywhere(frame)
     if len(measures) > 1:
         best_measure = max(measures, key=lambda name: fmean(measures[name].values()))
         sentences.append(f"Of the measures that every method has, {best_measure} notices new classes best.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections import Counter
@@ -22,7 +23,6 @@ from nescio.work.store import Store, reason_of
 
 if TYPE_CHECKING:
     from nescio.datasets import Dataset
-    from nescio.report.blocks import Story
     from nescio.report.studies import Study
 
 DATA = "$NESCIO_DATA, else ~/.cache/nescio/data"
@@ -144,28 +144,30 @@ def end(study: Study, folder: Path | None, others: Mapping[str, str] | None = No
 def show(study: Study, folder: Path, others: Mapping[str, str] | None = None) -> None:
     """Writes the page, then prints the first look: a pipe that is closed early costs no page."""
     from nescio.protocols.base import registry
-    from nescio.report.studies import print_story
+    from nescio.report.blocks import Story
+    from nescio.report.studies import print_story, write_story
 
-    protocol = registry[study.protocol]
-    story = protocol.story(study)
+    protocol, page, made = registry[study.protocol], folder / "index.html", folder / ".made"
+    fingerprint = _fingerprint(study, others)
+    lead = _lead_of(page, made, fingerprint)
+    story = Story("", lead, []) if lead is not None else protocol.story(study)  # all of it takes seconds
     try:
-        page = _written(study, story, folder, others)
+        if lead is None:
+            made.unlink(missing_ok=True)  # a page that is being written is not a page
+            page = write_story(study, story, folder, others)
+            made.write_text(json.dumps([fingerprint, list(story.lead)]), "utf-8")
     finally:  # also where the page cannot be written
         print_story(study, story, protocol.first_look(study))
     say(f"\nThe page is {page}; tables and rows lie beside it.")
 
 
-def _written(study: Study, story: Story, folder: Path, others: Mapping[str, str] | None) -> Path:
-    """The page, written unless it is there: drawing the same page again takes seconds."""
-    from nescio.report.studies import write_story
-
-    page, made = folder / "index.html", folder / ".made"
-    fingerprint = _fingerprint(study, others)
-    if not (page.is_file() and made.is_file() and made.read_text() == fingerprint):
-        made.unlink(missing_ok=True)  # a page that is being written is not a page
-        page = write_story(study, story, folder, others)
-        made.write_text(fingerprint)
-    return page
+def _lead_of(page: Path, made: Path, fingerprint: str) -> list[str] | None:
+    """The first sentences of a page that is there as it would be written; None where it is not."""
+    try:
+        before, lead = json.loads(made.read_text("utf-8"))
+    except (OSError, ValueError, TypeError):
+        return None
+    return list(lead) if page.is_file() and before == fingerprint else None
 
 
 def _fingerprint(study: Study, others: Mapping[str, str] | None) -> str:

@@ -144,7 +144,7 @@ def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: 
     assert main(["report", str(store.root), "--to", str(files / "page")]) == 0
     assert "which models notice" in (files / "page" / "index.html").read_text().lower()
     selective = next(each for each in found if each.recipe["protocol"] == "selective")
-    assert main(["report", str(store.root), "--study", selective.key, "--only", "fig6", *to]) == 2
+    assert main(["report", str(store.root), "--study", selective.key, "--only", "overlap", *to]) == 2
     assert "`nescio run cood` makes a study of it" in capsys.readouterr().err
 
 

@@ -140,7 +140,7 @@ def _row(work: str, peer: str, theirs: float, mine: float, target: str, note: st
 
 
 def on_cpu() -> list[dict[str, Any]]:
-    """Trials compute on one thread unless they are asked for more; the peer gets as many."""
+    """Trials compute on one thread unless `threads` says more; the peer gets as many."""
     place, dataset, rows = runtime(), data(), []
     for threads in sorted({1, torch.get_num_threads()}):
         with place.threads(threads):

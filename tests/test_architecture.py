@@ -144,7 +144,7 @@ def test_no_class_name_has_two_meanings():
 
 
 def test_names_are_words_of_the_field():
-    """Not of a dialect in which everything is asked, told and held; the glossary is in docs/architecture.md."""
+    """The field's own words, as the glossary in docs/architecture.md has them."""
     strange = {"asked", "told", "held", "How", "Look", "Told", "Asked"}
     wrong = []
     for path, parts in modules():

@@ -60,3 +60,13 @@ def test_one_run_has_the_noise_of_its_images_or_none() -> None:
 def test_equal_runs_are_alike() -> None:
     (row,) = paired_runs({"a": {0: 0.5, 1: 0.6}, "b": {0: 0.5, 1: 0.6}})
     assert row["p"] == 1.0
+
+
+def test_a_line_of_one_run_varies_as_the_others_do():
+    """One lucky or unlucky network is no proof: without the spread of the others it would be told from the best."""
+    lines = {"a": {0: 0.60, 1: 0.64}, "b": {0: 0.55, 1: 0.59}, "c": {0: 0.56}}
+    images = dict.fromkeys(lines, 1e-6)
+    (row,) = [row for row in unpaired_runs(lines, images) if row["model"] == "c"]
+    assert row["p"] > 0.05
+    (alone,) = unpaired_runs({"a": {0: 0.62}, "c": {0: 0.56}}, images)
+    assert alone["p"] < 0.001  # of images alone: no run says how much networks differ

@@ -741,9 +741,9 @@ URL = {
         "that answer."
     ),
     learning_on_costs_neighbours: (
-        "Learning on costs neighbours: R@1, mean of both sets, is {frozen:.3f} for `losspred-order`, whose "
-        "backbone stays as ImageNet left it, and {least:.3f} to {best:.3f} for all methods that move it (`erm` "
-        "{erm:.3f})."
+        "With this budget, learning on costs neighbours: R@1, mean of both sets, is {frozen:.3f} for "
+        "`losspred-order`, whose backbone stays as ImageNet left it, and {least:.3f} to {best:.3f} for all "
+        "methods that move it (`erm` {erm:.3f})."
     ),
     predicted_loss_leads: (
         "A predicted loss transfers best: R-AUROC {losspred_order:.3f} for `losspred-order` and {losspred:.3f} "

@@ -33,14 +33,18 @@ def unpaired_runs(
 
     shared  the variance that all runs of a line have in common, as that of their test images is; lines on the same
             images differ by less than these allow, so the test is cautious
+
+    A line of one run is taken to vary as the others do on average; where all have one, nothing is known of that.
     """
+    known = [variance(own.values()) for own in lines.values() if len(own) > 1]
+    usual = fmean(known) if known else 0.0
 
     def tested(line: Line, best: Line) -> dict[str, Any]:
-        several = [own for own in (lines[line], lines[best]) if len(own) > 1]
-        noise = [variance(own.values()) / len(own) for own in several]
+        both = lines[line], lines[best]
+        noise = [variance(own.values()) / len(own) if len(own) > 1 else usual for own in both]
         total = sum(noise) + shared[line] + shared[best]
         # Satterthwaite; images are many, so only the runs cost degrees of freedom
-        lost = sum(part**2 / (len(own) - 1) for part, own in zip(noise, several, strict=True))
+        lost = sum(part**2 / max(len(own) - 1, 1) for part, own in zip(noise, both, strict=True))
         freedom = total**2 / lost if lost else 1e9 if total else 0.0
         return _difference(line, best, _mean(lines[line]) - _mean(lines[best]), total, freedom, level)
 

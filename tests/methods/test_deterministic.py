@@ -7,6 +7,7 @@ import pytest
 import torch
 from test_methods import deceive, replace_after
 from torch import nn
+from torch.nn.functional import binary_cross_entropy, one_hot
 
 from nescio import datasets
 from nescio.datasets import Batches
@@ -17,7 +18,7 @@ from nescio.methods._feature_density import FeatureDensity
 from nescio.methods.dcs import DCS
 from nescio.methods.dcu import DCU
 from nescio.methods.ddu import DDU
-from nescio.methods.duq import DUQ
+from nescio.methods.duq import DUQ, one_against_rest
 from nescio.methods.mc_dropout import entropy
 from nescio.methods.mir import MIR, decoder
 from nescio.methods.postnet import PostNet, uncertain_cross_entropy
@@ -235,6 +236,20 @@ def test_duq_kernels_and_centroids_are_those_of_the_original():
     method.follow(placed, stored["y_onehot"].argmax(1))
     assert torch.allclose(method.counts, stored["n_after_update"], atol=1e-5)
     assert torch.allclose(method.sums, stored["m_after_update"], atol=1e-6)
+
+
+def test_duq_learns_from_images_that_are_far_from_every_centroid():
+    """Its loss is the cross-entropy of the kernels, and draws an image near whose kernels are 0 in float32."""
+    near = torch.tensor([[-0.5, -2.0, -9.0], [-3.0, -0.1, -1e-4]])
+    y = torch.tensor([0, 2])
+    expected = binary_cross_entropy(near.double().exp(), one_hot(y, 3).double())
+    assert float(one_against_rest(near.double(), y)) == pytest.approx(float(expected), rel=1e-9)
+    far = torch.tensor([[-40.0, -200.0, -1.0]], requires_grad=True)
+    one_against_rest(far, torch.tensor([1])).backward()
+    assert far.grad[0, 1] == pytest.approx(-1 / 3)
+    touching = torch.zeros(1, 3, requires_grad=True)  # on the centroids of all classes
+    one_against_rest(touching, torch.tensor([0])).backward()
+    assert torch.isfinite(touching.grad).all()
 
 
 def test_duq_penalises_a_share_of_the_batch():

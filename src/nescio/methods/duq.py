@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy, one_hot
+from torch.nn.functional import one_hot
 
 from nescio.errors import BadInput
 from nescio.layers.contrastive import of_all_processes
@@ -39,6 +39,14 @@ class DUQRecipe(Learning):
         self.need(0, "penalized", above=True)
         if self.penalized > 1:
             raise BadInput(f"DUQRecipe.penalized is a share, at most 1, not {self.penalized}.")
+
+
+def one_against_rest(log_kernels: Tensor, y: Tensor) -> Tensor:
+    """The binary cross-entropy of kernels (b, c), a mean over images and classes (eq. 3), by their logarithms: a kernel
+    itself is 0 in float32 long before its image is too far to learn from."""
+    own = one_hot(y, log_kernels.shape[1]).bool()
+    rest = -torch.log(-torch.expm1(log_kernels.clamp_max(-1e-6)))  # −log(1 − K)
+    return torch.where(own, -log_kernels, rest).mean()
 
 
 @method("duq", DUQRecipe)
@@ -100,7 +108,7 @@ class DUQ(Method):
         placed = self.place(self.features(x))
         log_kernels = self.log_kernels(placed)
         with torch.autocast(x.device.type, enabled=False):
-            fit = binary_cross_entropy(log_kernels.exp(), one_hot(y, self.setting.classes).float())
+            fit = one_against_rest(log_kernels, y)
         if self.recipe.penalized < 1:  # a second gradient costs a dozen times as much as the first
             x = x[: math.ceil(self.recipe.penalized * len(x))].detach().requires_grad_()
             log_kernels = self.log_kernels(self.place(self.features(x)))

@@ -123,7 +123,7 @@ VIT = "vit_medium_patch16_gap_256"
 SHORT = Training(
     optimizer="adamw", rate=5e-4, epochs=3, batch=128, schedule="cosine", warmup=0.5, decay=0.01, augment="full"
 )
-SCRATCH = replace(SHORT, rate=2e-3, epochs=8, batch=256, decay=0.05)
+SCRATCH = replace(SHORT, rate=2e-3, epochs=32, batch=256, warmup=2.0, decay=0.05)
 REDUCED = Plan(classes=None, methods=EVERY, trials=1, seeds=2, shots=(), many=False)
 PRESETS = {
     "small": Plan(training=DIGITS),
@@ -145,6 +145,7 @@ PRESETS = {
         downstream=("cifar100",),
         human=("cifar10h",),
         backbones=("resnet18",),
+        stops=1,
         training=SCRATCH,
     ),
     "paper": Plan(
@@ -156,6 +157,7 @@ PRESETS = {
         backbones=("resnet50:max", VIT),  # embeddings are maxima over the map
         pixels=(224, 256),
         batches=("infonce=21x96", "mc-infonce=21x96", "hib=21x96", f"hib@{VIT}=43x48"),
+        recipes=("mc-infonce.average=losses",),  # equation 2
         trials=10,
         stops=8,
         training=LAMB,

@@ -162,7 +162,7 @@ class Bounded(Recipe):
     share: float = hparam(0.5, uniform(0.2, 0.9))
 
     def check(self):
-        self.need(0, "share")
+        self.need(0.2, "share")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,12 @@ class Bounded(Recipe):
         (uniform(0.0, 1.0), 0.06, None),
         (log_uniform(0.01, 1.0), 0.012, (0.0001, 1.0)),
         (log_uniform(0.01, 1.0), 0.05, None),  # near in the number, not in its logarithm
+        (uniform(8.0, 64.0), 9.0, (4.0, 64.0)),  # positive numbers stay positive …
+        (uniform(10.0, 12.0), 10.0, (8.0, 12.0)),
+        (uniform(-8.0, 8.0), -8.0, (-24.0, 8.0)),  # … others need not
+        (log_uniform(10.0, 1000.0), 10.0, (0.1, 1000.0)),
         (integers(1, 4), 4, (1, 7)),
+        (integers(4, 16), 4, (2, 16)),
         (choice(1, 2), 2, None),
     ],
 )
@@ -184,7 +189,7 @@ def test_a_range_goes_as_far_again_beyond_the_bound_that_the_best_is_near(search
 
 def test_a_range_is_not_extended_to_what_the_recipe_refuses():
     ranges = searched(Bounded)
-    assert extended(Bounded(rate=0.1, share=0.21), ranges) is None  # −0.5 is no share
+    assert extended(Bounded(rate=0.1, share=0.21), ranges) is None  # the recipe takes no 0.1
     wider = extended(Bounded(rate=0.99, share=0.21), ranges)
     assert wider["rate"].high == pytest.approx(100) and wider["share"] is ranges["share"]
 

@@ -26,16 +26,18 @@ def own_score(output: Output) -> torch.Tensor:
     return torch.distributions.Categorical(logits=output.logits[:, 0]).entropy()
 
 
-def moons(name, steps=400, rate=0.1, **fields):
+def moons(name, steps=400, rate=0.1, seed=0, **fields):
     """The method, trained on two moons as images of 1 × 2 pixels; the moons; points on a ring far around them."""
-    torch.manual_seed(0)
-    points, labels = make_moons(600, noise=0.1, random_state=0)
+    torch.manual_seed(seed)
+    points, labels = make_moons(600, noise=0.1, random_state=seed)
     x = torch.tensor((points - points.mean(0)) / points.std(0), dtype=torch.float32).view(-1, 1, 1, 2)
     y = torch.from_numpy(labels)
     angle, radius = 2 * math.pi * torch.rand(300), 4 + 2 * torch.rand(300)
     ring = torch.stack([radius * angle.cos(), radius * angle.sin()], 1).view(-1, 1, 1, 2)
     batches = list(zip(x.split(100), y.split(100), torch.arange(600).split(100), strict=True))
-    method = registry[name](registry[name].recipe_class(**fields), Setting("mlp", 1, (1, 2), 2, rows=600)).eval()
+    kind = registry[name]
+    setting = Setting("mlp", 1, (1, 2), 2, spectral=kind.spectral_default, rows=600)
+    method = kind(kind.recipe_class(**fields), setting).eval()
     with torch.no_grad():
         method.prepare(batches)
     groups = [{"params": group["params"], "lr": rate * group["rate"]} for group in method.parameter_groups()]

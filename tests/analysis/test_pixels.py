@@ -85,6 +85,7 @@ def test_what_is_undefined_has_a_reason():
         ("half", "1.npy", np.full((6, 10), np.nan, np.float16), "1.npy has a value that is not finite"),
         ("half", "1.npy", np.zeros((6, 10), np.float32), "count all shards in one dtype"),
         ("truth", "9.png", np.zeros((6, 10), np.uint8), "predictions have no map 9, which the labels have"),
+        ("half", "1.png", np.zeros((6, 10), np.uint16), "holds both 1.npy and 1.png: keep one map of each image"),
     ],
 )
 def test_maps_that_do_not_fit_are_one_sentence(folders, folder, name, array, words):
@@ -122,6 +123,8 @@ def test_damaged_maps_are_sentences(folders, kind):
 
 def test_folders_that_are_not_there(folders):
     place = folders[0]
+    with pytest.raises(BadInput, match="void is a label from 0 to 255, or none"):
+        count_folders(place / "truth", place / "answers", {}, void=300)
     with pytest.raises(BadInput, match="There is no folder"):
         count_folders(place / "nowhere", place / "answers", {})
     with pytest.raises(BadInput, match=r"holds no maps of pixels: they are .png files"):

@@ -111,9 +111,9 @@ def test_levels_of_a_shift_are_sets_of_their_own(tmp_path):
     folders = ("shift/sun/15", "shift/sun/-5", "shift/rain/0.25")
     written = write_maps(tmp_path, (("train", 4), ("test", 3), *((folder, 2) for folder in folders)))
     found = levels(f"maps:{tmp_path}@3")
-    assert [(each.condition, each.level) for each in found] == [("rain", 0.25), ("sun", -5.0), ("sun", 15.0)]
+    assert [(each.condition, each.level) for each in found] == [("rain", 0.25), ("sun", 75.0), ("sun", 95.0)]
     assert found[0].images.load().dataset.shape == (3, 5)
-    same(levels(f"maps:{tmp_path}")[1].images.load().images, *written["shift/sun/-5"])
+    same(levels(f"maps:{tmp_path}")[2].images.load().images, *written["shift/sun/-5"])
     with pytest.raises(BadInput, match="holds no shifted images"):
         write_maps(tmp_path / "plain")
         levels(f"maps:{tmp_path / 'plain'}")

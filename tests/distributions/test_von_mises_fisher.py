@@ -143,7 +143,11 @@ def test_shape_and_dtype_go_through():
     [
         (lambda: log_normalizer(-1.0, 3), "at least 0; -1 is not"),
         (lambda: log_normalizer(np.array([1.0, np.nan]), 3), "at least 0; nan is not"),
-        (lambda: inverse_mean_resultant(1.5, 3), "between 0 and 1; 1.5 is not"),
+        (
+            lambda: mean_resultant(np.array([1.0, np.inf]), 3),
+            "at most 1e\\+150 .*; inf is not",
+        ),
+        (lambda: inverse_mean_resultant(1.5, 3), "at most 1 and at least 0; 1.5 is not"),
         (lambda: mean_resultant(1.0, 1), "at least 2; d is 1"),
         (lambda: mean_resultant(1.0, 2.5), "at least 2; d is 2.5"),
     ],

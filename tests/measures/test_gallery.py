@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nescio import BadInput, Predictions, Undefined
+from nescio import BadInput, Predictions, Undefined, stack
 from nescio.measures import gallery_consistency, gallery_doubt, gallery_margin, gallery_scores
 from nescio.metrics import auroc, retrieved
 from nescio.testing import check_measure
@@ -57,6 +57,20 @@ def test_margin_is_the_first_less_the_jth_similarity(world):
     for j in (2, 10, 50):
         similar = brute_lists(own, own, j)[1]
         assert np.allclose(gallery_margin(*dumps(own), j=j), -(similar[:, 0] - similar[:, -1]), atol=1e-12)
+
+
+def test_a_dump_may_hold_the_embeddings_of_its_views_as_variants(world):
+    own, (view, other), _ = world
+    whole = Predictions(embeddings=own, logits=np.zeros((len(own), 3)), variants={"view_0": view, "view_1": other})
+    apart = gallery_scores(*dumps(own), dumps(view, other), k=5, j=6)
+    for name, u in gallery_scores(whole, k=5, j=6).u.items():
+        np.testing.assert_array_equal(u, apart[name])
+    shuffled = whole.take(np.arange(len(own))[::-1])
+    u = gallery_scores(shuffled, k=5, j=6)["gallery_consistency"]
+    np.testing.assert_array_equal(u[::-1], apart["gallery_consistency"])
+    assert stack(whole, whole).variants == {}  # they belong to single networks
+    with pytest.raises(BadInput, match="embeddings of a view: name them view_0"):
+        Predictions(embeddings=own, logits=np.zeros((len(own), 3)), variants={"crop": view})
 
 
 def test_doubt_is_the_mean_rank_of_both_and_moves_with_each(world):

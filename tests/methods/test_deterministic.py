@@ -170,9 +170,9 @@ def test_the_bound_is_the_recipes_unless_the_setting_names_one(name):
 # ---- two moons: less sure far from the data
 
 
-@pytest.mark.parametrize("name", [*SEVEN, "due"])
-def test_two_moons_are_known_and_what_lies_around_them_is_not(name):
-    method, x, y, ring = moons(name, 200 if name == "due" else 400)
+@pytest.mark.parametrize(("name", "seed"), [*((name, 0) for name in SEVEN), ("due", 0), ("due", 2)])
+def test_two_moons_are_known_and_what_lies_around_them_is_not(name, seed):
+    method, x, y, ring = moons(name, 200 if name == "due" else 400, seed=seed)
     with torch.no_grad():
         on, around = method(x), method(ring)
     assert float((method.probs(on.logits).argmax(1) == y).float().mean()) > 0.97
@@ -250,6 +250,26 @@ def test_duq_learns_from_images_that_are_far_from_every_centroid():
     touching = torch.zeros(1, 3, requires_grad=True)  # on the centroids of all classes
     one_against_rest(touching, torch.tensor([0])).backward()
     assert torch.isfinite(touching.grad).all()
+
+
+def test_duq_starts_with_kernels_above_zero():
+    """With weights as long as those of a plain layer every kernel would start near e⁻⁵⁰."""
+    torch.manual_seed(0)
+    method = DUQ(DUQ.recipe_class(), Setting("mlp", 1, 8, 10))
+    log_kernels = method.log_kernels(method.place(torch.randn(200, method.features.num_features)))
+    assert -15 < float(log_kernels.detach().median()) < -1
+
+
+def test_duq_keeps_its_batch_norm_out_of_the_penalty():
+    """The penalty's few images leave the running averages as the whole batch makes them."""
+    torch.manual_seed(0)
+    whole, few = (DUQ(DUQ.recipe_class(penalized=share), Setting("conv", 1, 8, 3)) for share in (1.0, 0.25))
+    few.load_state_dict(whole.state_dict())
+    for method in (whole, few):
+        method.losses(torch.linspace(-1, 1, 16 * 64).view(16, 1, 8, 8), torch.arange(16) % 3)
+    averages = [{name: value for name, value in m.state_dict().items() if "running" in name} for m in (whole, few)]
+    assert averages[0] and all(torch.equal(value, averages[1][name]) for name, value in averages[0].items())
+    assert all(layer.momentum for layer in few.modules() if isinstance(layer, nn.BatchNorm2d))
 
 
 def test_duq_penalises_a_share_of_the_batch():

@@ -591,7 +591,7 @@ class _Maker:
     def gallery(self, p: Predictions) -> Mapping[str, Array]:
         """u of the scores that compare each row with all others."""
         try:
-            if not (self.views or self.siblings):
+            if not (self.views or self.siblings or p.views):
                 raise Undefined("It compares views of an image, or sibling networks: give --views or --siblings.")
             return measures.gallery_scores(p, self.views, self.siblings).u
         except (Undefined, BadInput) as reason:

@@ -137,6 +137,8 @@ def count_folders(
     labels, predictions  .png of 8 bits a pixel, each value a class
     scores               name → folder of .npy, .npz (of one array) or .png of 16 bits; higher = less sure
     """
+    if void is not None and not 0 <= void < LABELS:
+        raise BadInput(f"No pixel of a label map can be {void}: void is a label from 0 to {LABELS - 1}, or none.")
     folders = {"labels": _by_stem(labels, MAPS), "predictions": _by_stem(predictions, MAPS)}
     folders |= {name: _by_stem(folder, SCORES) for name, folder in scores.items()}
     for name, files in folders.items():
@@ -164,7 +166,10 @@ def _by_stem(folder: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:
     """The files of a folder by their names without endings."""
     if not Path(folder).is_dir():
         raise BadInput(f"There is no folder {folder} with maps of pixels.")
-    files = {path.stem: path for path in sorted(Path(folder).iterdir()) if path.suffix.lower() in endings}
+    paths = [path for path in sorted(Path(folder).iterdir()) if path.suffix.lower() in endings]
+    files = {path.stem: path for path in paths}
+    if double := next((path for path in paths if files[path.stem] != path), None):
+        raise BadInput(f"{folder} holds both {double.name} and {files[double.stem].name}: keep one map of each image.")
     if not files:
         raise BadInput(f"{folder} holds no maps of pixels: they are {', '.join(endings)} files.")
     if odd := next((path for path in files.values() if not path.is_file()), None):  # a pipe would never end

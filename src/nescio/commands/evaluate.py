@@ -2,11 +2,12 @@
 
 FILE is a .npz, .safetensors, .parquet, .csv or .pt file, or a folder, of a single-label classifier. It holds `labels`
 (n,) and `logits` (n, classes) or (n, draws, classes), or `probs` instead of logits; `embeddings` (n, d), `annotations`,
-`scores/NAME`, `groups/NAME` where there are any. A CSV has the columns label, logit_0 … or prob_0 …, and u_NAME.
-Answers alone will do: `correct`, or `labels` and `predicted`, with `confidence`. Other names: --map. Arrays in files of
-their own stand for a FILE wherever one is taken: logits:a.npy,labels:b.npy. So does a folder of such files, which are
-shards of one dump: each holds some rows and their `index`, and none is missing. Above 256 MB they are read one by one,
-in the memory of one of them; what needs all rows at once is left out then, with the reason.
+`scores/NAME`, `groups/NAME`, `variants/view_0` (embeddings of a crop) where there are any. A CSV has the columns label,
+logit_0 … or prob_0 …, and u_NAME. Answers alone will do: `correct`, or `labels` and `predicted`, with `confidence`.
+Other names: --map. Arrays in files of their own stand for a FILE wherever one is taken: logits:a.npy,labels:b.npy. So
+does a folder of such files, which are shards of one dump: each holds some rows and their `index`, and none is missing.
+Above 256 MB they are read one by one, in the memory of one of them; what needs all rows at once is left out then, with
+the reason.
 
 Segmentation: --labels, --predictions and --scores name folders of maps, matched by the names of their files without
 endings; mIoU, accuracy and the ranking of right and wrong pixels are over all pixels, whatever their number.

@@ -21,6 +21,7 @@ from nescio.errors import BadInput
 
 Pairs = list[tuple[str, str]]  # an image and its label map
 VOID = 255  # the label that counts nowhere, in Cityscapes and in layouts of our own
+ZENITH = 90.0  # altitude of the sun over images that are not shifted, degrees
 
 # Cityscapes: label id → train id of its 19 classes (cityscapesScripts, helpers/labels.py); every other id is void
 CITYSCAPES = {
@@ -94,12 +95,14 @@ def maps(request: Request) -> Dataset:
 
 
 def shift_levels(place: Path) -> list[tuple[str, float, str]]:
-    """(condition, level, CONDITION/LEVEL) of every folder of shifted images, levels in order."""
+    """(condition, level, CONDITION/LEVEL) of every folder of shifted images, the weakest first. A level rises with the
+    shift: folders of `sun` are named by its altitude, and their level is 90 − altitude."""
     found = []
     for folder in (place / "shift").glob("*/*/images"):
         condition, level = folder.parts[-3:-1]
         try:
-            found.append((condition, float(level), f"{condition}/{level}"))
+            rising = ZENITH - float(level) if condition == "sun" else float(level)
+            found.append((condition, rising, f"{condition}/{level}"))
         except ValueError:
             raise BadInput(f"{folder.parent} is not named by a level, a number such as 15 or 0.5.") from None
     if not found:

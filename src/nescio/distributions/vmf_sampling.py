@@ -19,7 +19,7 @@ from nescio.distributions.von_mises_fisher import mean_resultant
 TRIES = 4  # proposals at once; at least 0.66 of them are accepted at any κ
 NODES = 40  # of the quadrature
 REACH = 12.0  # standard deviations of the angle beyond which the density is nothing
-NARROW = 16  # below this many dimensions a random vector may lie along μ: float64 there
+NARROW = 16  # below this many dimensions a random vector may lie along μ: float64, and what lies along is removed
 
 
 def sample(mean: Any, kappa: Any, draws: int) -> Any:
@@ -45,6 +45,9 @@ def _samples() -> Any:
             k, mu = kappa.double().expand(draws, *kappa.shape), mean.to(work)
             torch.rand(3, device=mean.device)  # means that were drawn from the same seed must not come again as s
             s = torch.randn(draws, *mean.shape, dtype=work, device=mean.device)
+            if d < NARROW:
+                mu = torch.nn.functional.normalize(mu, dim=1)  # a float32 row has length one to 1e-7 only
+                s -= torch.einsum("snd,nd->sn", s, mu)[..., None] * mu
             below = _rejection(k, d)  # after s: how often it draws depends on all rows
             tilt = _tilt(below, k, d) if ctx.needs_input_grad[1] else None
             w, radius = (1 - below).to(work), (below * (2 - below)).sqrt().to(work)

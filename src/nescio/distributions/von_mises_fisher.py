@@ -34,7 +34,7 @@ TERMS = 12
 NEGLIGIBLE = 1e-16  # a term of g below this is left out, with all after it
 CHUNK = 1 << 13  # values worked on at once: the temporaries stay in the cache
 STEPS = 50  # the inverse needs 4 to 8
-TINY = 1e-24
+TINY, LARGEST = 1e-24, 1e150  # of a squared concentration; of a concentration, whose square must be finite
 
 
 def log_normalizer(kappa: Any, d: int) -> Any:
@@ -225,7 +225,7 @@ def _apply(function: Callable[[Any, int, Any], Any], x: Any, d: int) -> Any:
     xp = _namespace(x)
     values, dtype = _double(x, xp)
     if xp is np:
-        _check_range(values, 1.0 if function is _inverse_mean_resultant else math.inf)
+        _check_range(values, 1.0 if function is _inverse_mean_resultant else LARGEST)
     elif function is not _inverse_mean_resultant and values.requires_grad:
         return _back(_differentiable()[function].apply(values, d), dtype, xp)
     elif function is _inverse_mean_resultant:
@@ -248,8 +248,8 @@ def _chunked(function: Callable[[Any, int, Any], Any], x: Any, d: int, xp: Any) 
 def _check_range(values: Any, high: float) -> None:
     bad = ~((values >= 0) & (values <= high))
     if bad.any():
-        name = "A mean resultant length lies between 0 and 1" if high == 1 else "A concentration is at least 0"
-        raise BadInput(f"{name}; {values[bad].flat[0]:g} is not.")
+        name = "mean resultant length" if high == 1 else "concentration"
+        raise BadInput(f"A {name} is at most {high:g} and at least 0; {values[bad].flat[0]:g} is not.")
 
 
 @lru_cache(maxsize=1)

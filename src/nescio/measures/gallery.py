@@ -98,8 +98,10 @@ def gallery_scores(
 ) -> GalleryScores:
     """Every score that knows the gallery, from one search and another for each view or sibling.
 
-    Without views and siblings there is the margin alone. `search` may be one on another device.
+    Views that the dump itself holds come first. Without views and siblings there is the margin alone. `search` may be
+    one on another device.
     """
+    views = [*dump.views, *views]
     others = [*views, *siblings]
     own, *rows = _aligned([dump, *others], "gallery") if others else [_embeddings(dump, "the dump")]
     if len(dump) <= max(k, j) or k < 1 or j < 2:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from nescio.errors import BadInput
+from nescio.identity import tag
 from nescio.layers.contrastive import of_all_processes
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
 from nescio.search import choice, hparam, log_uniform
@@ -20,6 +22,7 @@ FIRST_COUNT = 13.0  # images that every centroid stands for at the start, as in 
 FIRST_SPREAD = 0.05  # standard deviation of the first centroids
 
 
+@tag("recipe:duq-2")  # weights of version 1 started too long
 @dataclass(frozen=True)
 class DUQRecipe(Learning):
     penalty: float = hparam(0.1, log_uniform(0.001, 10.0), "λ of the gradient penalty; the larger, the stronger")
@@ -49,6 +52,18 @@ def one_against_rest(log_kernels: Tensor, y: Tensor) -> Tensor:
     return torch.where(own, -log_kernels, rest).mean()
 
 
+@contextmanager
+def fixed_averages(network: nn.Module) -> Iterator[None]:
+    """Batch-norm inside takes the statistics of its batch, and leaves its running averages as they are."""
+    norms = [layer for layer in network.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    momenta = [layer.momentum for layer in norms]
+    for layer in norms:
+        layer.momentum = 0.0
+    yield
+    for layer, momentum in zip(norms, momenta, strict=True):
+        layer.momentum = momentum
+
+
 @method("duq", DUQRecipe)
 class DUQ(Method):
     """Deterministic uncertainty quantification (van Amersfoort et al. 2020): an RBF network. Class c has a matrix W_c
@@ -73,7 +88,8 @@ class DUQ(Method):
         super().__init__(recipe, setting)
         del self.head
         weight = torch.empty(recipe.width, setting.classes, self.features.num_features)
-        self.weight = nn.Parameter(nn.init.normal_(weight, std=math.sqrt(2 / weight.shape[2])))
+        # short enough that kernels do not start at 0, from where training is slow and not stable
+        self.weight = nn.Parameter(nn.init.normal_(weight, std=math.sqrt(2 / weight[0].numel())))
         self.register_buffer("counts", torch.full((setting.classes,), FIRST_COUNT))
         self.register_buffer("sums", FIRST_COUNT * FIRST_SPREAD * torch.randn(recipe.width, setting.classes))
 
@@ -111,7 +127,8 @@ class DUQ(Method):
             fit = one_against_rest(log_kernels, y)
         if self.recipe.penalized < 1:  # a second gradient costs a dozen times as much as the first
             x = x[: math.ceil(self.recipe.penalized * len(x))].detach().requires_grad_()
-            log_kernels = self.log_kernels(self.place(self.features(x)))
+            with fixed_averages(self.features):
+                log_kernels = self.log_kernels(self.place(self.features(x)))
         return fit, self.penalty(x, log_kernels), placed
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:

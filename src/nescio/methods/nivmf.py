@@ -12,12 +12,13 @@ from nescio.layers.contrastive import unit
 from nescio.methods._probabilistic import SamplingRecipe
 from nescio.methods.base import Batches, Evidence, Method, first_batch, method
 from nescio.methods.elk import ELK, ELKRecipe
-from nescio.search import hparam
+from nescio.search import hparam, uniform
 
 
 @dataclass(frozen=True)
 class NivMFRecipe(ELKRecipe, SamplingRecipe):
-    # at the full rate, and t = 64, SGD on digits left all κ at the head's bound
+    t: float = hparam(64.0, uniform(8.0, 64.0), "multiplies the classes' concentrations, as an inverse temperature")
+    # at the full rate SGD on digits left all κ at the head's bound
     head: float = hparam(0.1, None, "multiplies the learning rate of the head for κ")
     density: Literal["exact", "approximate"] = hparam(
         "exact", None, "of the classes: one that integrates to one, or its approximation"

@@ -18,6 +18,7 @@ from nescio.predictions import inputs
 
 Array = NDArray[Any]
 CHECK_BYTES = 1 << 24  # a dump is read in blocks of about this size
+VIEW = "view"  # how variants begin that hold embeddings
 NOT_ROWS = ("members", "class_names", "notes", "normalized")  # the fields without an entry per row
 
 
@@ -32,7 +33,7 @@ class Predictions:
     taught       (n,)       False where that class was not in training (out-of-distribution); or one value for all
     logits       (n, s, c)  unnormalised scores of s draws; (n, c) is taken as one draw; -inf is a probability of 0
     members      (s,)       which network a draw came from
-    variants     (n, c)     other predictive log-probabilities by name, e.g. "tta"
+    variants     (n, c)     other predictive log-probabilities by name, e.g. "tta"; view_0 …: embeddings (n, d) of crops
     embeddings   (n, d)
     scores       (n,)       native and probe uncertainties by name, higher = less sure
     annotations  (n, c)     human votes
@@ -155,7 +156,7 @@ class Predictions:
             raise BadInput(f"index holds {first} more than once: every row needs its own key.")
 
     def _check_classes(self) -> None:
-        c = self.classes
+        c, views = self.classes, [f"variants/{name}" for name in self.variants if name.startswith(VIEW)]
         if self.logits is None:
             if self.members is not None:
                 raise BadInput("members names the network that a draw came from, but there are no logits.")
@@ -167,8 +168,11 @@ class Predictions:
         if c < 2:
             raise BadInput("There is one class only: an answer needs at least two to choose from.")
         for name, array in self.columns():
-            if name.startswith(("variants/", "annotations")) and array.shape[1] != c:
-                raise BadInput(f"{name} has {array.shape[1]} classes, logits has {c}: they must have the same classes.")
+            if name.startswith(("variants/", "annotations")) and array.shape[1] != c and name not in views:
+                hint = f" (embeddings of a view: name them {VIEW}_0)" if name.startswith("variants/") else ""
+                raise BadInput(
+                    f"{name} has {array.shape[1]} classes, logits has {c}: they must have the same classes{hint}."
+                )
         if self.labels is not None:
             bad = (self.labels < 0) | (self.labels >= c)
             if self.taught is not None:
@@ -240,6 +244,12 @@ class Predictions:
         """Row slices small enough to work on at once."""
         width = max(1, self.draws * self.classes)
         return blocks(len(self), size or max(1, CHECK_BYTES // (4 * width)))
+
+    @property
+    def views(self) -> list[Predictions]:
+        """The dumps of the same network on changed images whose embeddings are among the variants."""
+        views = [array for name, array in self.variants.items() if name.startswith(VIEW)]
+        return [Predictions(index=self.index, embeddings=array) for array in views]
 
     def replace(self, **changes: Any) -> Predictions:
         """The same with other fields; new `probs` take the place of the logits."""
@@ -374,6 +384,7 @@ def stack(*members: Predictions | Iterable[Predictions]) -> Predictions:
         names.append(own + offset)
         offset += len(known)
     shared = sorted(set.intersection(*(set(member.variants) for member in aligned)))
+    shared = [name for name in shared if not name.startswith(VIEW)]
     return Predictions(
         index=first.index,
         labels=first.labels,

@@ -281,13 +281,49 @@ def test_published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
 def test_undertrained_networks_are_marked_and_keep_their_rows(study, context):
     trial = steps.plain_trial(PLAN, "erm", 0, 0)
     learnt = facts_of(train_step(trial), context.store)["train_accuracy"]
-    easy = run(replace(PLAN, reaches=None), context)
-    assert reports.undertrained_lines(easy.frame) == [] and not any("undertrained" in note for note in easy.notes)
+    easy = run(replace(PLAN, reaches=0.01), context)
+    assert reports.undertrained(easy.frame) == [] and not any("undertrained" in note for note in easy.notes)
     hard = run(replace(PLAN, methods=("erm",), reaches=min(1.0, learnt + 0.06)), context)
-    assert reports.undertrained_lines(hard.frame) == ["erm"] and any("undertrained" in note for note in hard.notes)
+    assert reports.undertrained(hard.frame) == [("digits", "erm")]
+    assert any("undertrained" in note for note in hard.notes)
     assert len([row for row in hard.rows if row["metric"] == "raulc"]) > 0
     assert any("undertrained" in labels[0] for labels, _ in reports.table_2(hard.frame).lines)
     assert any("Undertrained" in sentence for sentence in reports.story(hard).lead)
+
+
+@pytest.mark.parametrize(
+    ("reaches", "data", "low"),
+    [
+        (None, "digits", ["erm", "ddu", "mc-dropout"]),  # by what was seen on these images, however short the budget
+        (None, "npz:mine.npz", ["ddu"]),  # nothing was seen on these: by erm of the study
+        (0.5, "digits", []),
+    ],
+)
+def test_what_plain_training_reaches_is_that_of_the_data(reaches, data, low):
+    rows = [
+        {"metric": "train_accuracy", "method": method, "value": accuracy, "group": None}
+        for method, accuracy in (("erm", 0.80), ("ddu", 0.70), ("mc-dropout", 0.78), ("erm", 0.82))
+    ]
+    work = Work(Context(Store("nowhere")), None)
+    work.rows.extend(rows)
+    steps.note_ends(Plan(data=data, reaches=reaches), work)
+    assert list(dict.fromkeys(row["method"] for row in rows if row["group"])) == low
+    assert all(f"{name} is undertrained" in " ".join(work.notes) for name in low)
+    assert any("erm, whose training accuracy is 0.820" in note for note in work.notes) == (data != "digits")
+
+
+def test_a_method_is_undertrained_on_one_data_and_not_on_the_other(study):
+    """As duq is in the paper, on CIFAR-100 alone."""
+    rows = [row | {"group": None} for row in study.rows]
+    other = [row | {"dataset": "npz:other.npz"} for row in rows]
+    for row in other:
+        if row["metric"] == "train_accuracy" and row["method"] == "ddu":
+            row["group"] = "undertrained"
+    both = Frame(rows + other)
+    labels = {labels[:2] for labels, _ in reports.table_2(both).lines}
+    assert ("ddu", "digits") in labels and ("ddu (undertrained)", "npz:other.npz") in labels
+    assert ("ddu", "npz:other.npz") not in labels
+    assert reports.story(replace(study, rows=both.rows)).lead[-1].endswith("no finding about the method: ddu on other.")
 
 
 # ---- networks that exist already
@@ -439,6 +475,19 @@ def test_figure_1_has_every_line_at_every_severity(study):
     assert all(list(line) == ["clean", "1", "5"] for line in curves.values())
     rows = own.where(method="ddu", metric="accuracy", level=5.0)
     assert curves["ddu"]["5"] == pytest.approx(rows.mean()) and len(rows) == 2 * 2
+
+
+def test_curves_of_two_datasets_stand_apart(study):
+    fewer = [row for row in study.rows if row["condition"] != "contrast"]
+    both = Frame(study.rows + [row | {"dataset": "npz:other.npz", "value": 0.5 * row["value"]} for row in fewer])
+    first, second = reports.figure_1(both)
+    assert [figure.title.split(", ")[1] for figure in (first.figures[0], second.figures[0])] == ["digits", "other"]
+    clean = [[p["accuracy"] for p in panel.figures[0].points if p["severity"] == "clean"] for panel in (first, second)]
+    assert clean[1] == pytest.approx([0.5 * accuracy for accuracy in clean[0]]) and len(clean[0]) == 4
+    heat, choice = reports.every_corruption(both)
+    assert {"ddu, digits", "ddu, other"} <= {cell["line"] for cell in heat.points}
+    assert {name: len(panels) for name, panels in choice.options.items()} == {"gaussian noise": 2, "contrast": 1}
+    assert reports.story(replace(study, rows=both.rows))  # no figure has the key of another
 
 
 def test_the_story_holds_every_table_and_figure(study):

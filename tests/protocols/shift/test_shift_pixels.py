@@ -180,8 +180,8 @@ def test_folders_of_shifted_images_are_levels(tmp_path):
     (tmp_path / "classes.txt").write_text("road\nsky\n")
     plan = replace(PLAN, data=f"maps:{tmp_path}", corruptions=(), severities=(), limit=1)
     levels = pixels.levels_of(plan, None)
-    assert set(levels) == {steps.CLEAN, ("sun", 90.0), ("sun", -5.0), ("rain", 1.0)}
-    assert levels["sun", -5.0] == ImageSet(f"maps:{tmp_path}#sun/-5", sample=1)
+    assert list(levels) == [steps.CLEAN, ("rain", 1.0), ("sun", 0.0), ("sun", 95.0)]  # the darkest last
+    assert levels["sun", 95.0] == ImageSet(f"maps:{tmp_path}#sun/-5", sample=1)
     assert ("fog", 2.0) in pixels.levels_of(replace(plan, corruptions=("fog",), severities=(2,)), None)
 
 
@@ -255,6 +255,13 @@ def test_table_3_holds_clean_and_pooled_miou_and_the_mean_over_shifts(study):
     ranked = [value(study, **facts, condition=n, metric="raulc", measure="native") for n in PLAN.corruptions]
     assert cells[("erm", "2", "native"), "rAULC ↑"].value == pytest.approx(np.mean(ranked))
     assert not reports.table_2(study.frame) and not reports.figure_1(study.frame)  # those are of whole images
+
+
+def test_table_3_says_how_exact_its_counts_are(study):
+    bounds = [row["value"] for row in study.rows if row["metric"] == "bound"]
+    assert len(bounds) == len(PLAN.corruptions) * len({(r["method"], r["members"], r["data_seed"]) for r in study.rows})
+    assert 0 < max(bounds) < 0.2
+    assert f"off by more than {max(bounds):.1g}" in reports.table_3(study.frame).note
 
 
 def test_continuous_shifts_are_figure_4_and_corruptions_figure_3(study):

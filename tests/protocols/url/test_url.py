@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("optuna")
 
-from nescio import metrics, training
+from nescio import datasets, metrics, training
 from nescio.cli import main
 from nescio.datasets.changes import Crop
 from nescio.datasets.images import ImageSet
@@ -233,6 +233,10 @@ def test_upstream_rows_and_costs(study, context):
     seconds = training.facts_of(train_step(own.trial), context.store)["seconds"]
     assert value(study, **costs, metric="epoch_seconds") == pytest.approx(seconds)
     assert value(study, **costs, metric="inference_ms") > 0
+    stopped = steps.row_of(own.trial.describe(), "stopped", value=1)  # comes before what is measured, and has no costs
+    cells = reports.table_1(Frame([stopped, *study.frame])).cells()
+    built = training.build(own.trial, datasets.load("digits"), 0)
+    assert cells[("erm",), "parameters"].value == sum(weight.numel() for weight in built.parameters())
 
 
 # ---- what is chosen
@@ -248,6 +252,15 @@ def test_networks_are_chosen_by_validation_classes_once_by_each_criterion(study)
             assert (row["trial"], row["value"]) == (int(np.argmax(values)), max(values))
             seeds = study.frame.where(method=method, trial=row["trial"], condition=None, split="test")
             assert set(seeds.values("data_seed")) == {0, 1}
+
+
+def test_all_that_was_tried_is_listed_with_its_values(study, context):
+    recipes = [context.store.recipe("train", run_.key)["recipe"] for run_ in context.store.runs("train")]
+    rates = {f"{plain['recipe']['rate']:.3g}" for plain in recipes if plain["method"] == "erm"}
+    cells = reports.search(study.frame).cells().items()
+    words = {labels: str(cell) for (labels, head), cell in cells if head == "hyper-parameters"}
+    assert len(words) == 4
+    assert rates == {text.split(",")[0].removeprefix("rate ") for (name, *_), text in words.items() if name == "erm"}
 
 
 def rows_of(*numbers):
@@ -269,7 +282,21 @@ def test_means_over_sets_choose_the_best_score_counts_and_low_recall_is_filtered
     assert found == {"r_auroc": (pytest.approx(0.6), "jsd"), "recall_at_1": (pytest.approx(0.13), "jsd")}
     assert steps.judged(rows, {"method": "erm"}, ("entropy", "jsd"), "val", 0.14) is None
     undefined = rows_of(("a", 0.2, {"entropy": 0.9}), ("b", 0.5, {}))  # R-AUROC of b is not defined
-    assert steps.judged(undefined, {"method": "erm"}, ("entropy",), "val", 0.1) is None
+    assert steps.judged(undefined, {"method": "erm"}, ("entropy",), "val", 0.1) == {"recall_at_1": (0.35, "entropy")}
+
+
+def test_a_network_that_is_always_right_is_chosen_by_recall_though_it_has_no_r_auroc(context):
+    facts = {trial: {"method": "erm", "backbone": "mlp", "trial": trial} for trial in (0, 1)}
+    results = {0: {"r_auroc": (0.7, "entropy"), "recall_at_1": (0.9, "entropy")}, 1: {"recall_at_1": (1.0, "entropy")}}
+    with start("local", 0) as launcher:
+        work = Work(context, launcher)
+        assert steps.choose(work, "val", facts, results) == {"r_auroc": 0, "recall_at_1": 1}
+    recall = {"method": "erm", "backbone": "mlp", "data_seed": 0, "split": "test", "metric": "recall_at_1"}
+    rows = [steps.row_of(recall, "recall_at_1", trial=trial, value=value) for trial, value in ((0, 0.9), (1, 1.0))]
+    rows.append(steps.row_of(recall, "r_auroc", trial=0, value=0.6, measure="entropy"))
+    frame = Frame([*work.rows, *rows])
+    (row,) = reports.over_seeds(frame, reports.RECALL, "recall_at_1")
+    assert row["value"] == 1.0 and reports.figure_3(frame) is None  # the one without R-AUROC is no point
 
 
 def test_scores_of_the_paper():
@@ -415,6 +442,29 @@ def test_the_table_has_means_over_seeds_and_marks_who_cannot_be_told_from_the_be
     assert "nothing says whether it is ahead by more than chance" in " ".join(reports._lead(single))
 
 
+def test_the_interval_of_a_mean_over_sets_is_narrower_than_theirs():
+    """Images of two sets are drawn apart: the variance of their mean is a quarter of the sum."""
+    rng = np.random.default_rng(0)
+    drawn = {"x": 0.6 + 0.03 * rng.normal(size=20000), "y": 0.7 + 0.04 * rng.normal(size=20000)}
+    ends = {target: np.quantile(values, (0.025, 0.975)) for target, values in drawn.items()}
+    rows = [
+        {"target": target, "data_seed": seed, "value": values.mean(), "low": ends[target][0], "high": ends[target][1]}
+        for target, values in drawn.items()
+        for seed in (0, 1)
+    ]
+    due = np.quantile((drawn["x"] + drawn["y"]) / 2, (0.025, 0.975))
+    assert reports._interval(Frame(rows)) == pytest.approx(due, abs=1e-3)
+    assert reports._interval(Frame(row for row in rows if row["target"] == "x")) == pytest.approx(ends["x"])
+
+
+def test_methods_stand_in_one_order_in_all_figures(study):
+    frame = Frame(reversed(study.frame.rows))
+    order = list(reports.chosen(frame, "recall_at_1"))
+    for quantities in ((reports.RECALL, reports.DOWN), (("crop_agreement", "upstream"), reports.DOWN)):
+        points = Frame(reports.networks(frame, *quantities))
+        assert [key for key, _ in points.by("method", "backbone")] == order
+
+
 def test_correlations_of_figures_are_those_of_their_points(study):
     points = reports.networks(study.frame, ("r_auroc", "upstream"), ("r_auroc", "test"))
     assert len(points) == len({tuple(p[name] for name in reports.NETWORK) for p in points}) >= 4
@@ -498,6 +548,8 @@ def test_the_paper_preset_is_the_paper():
     own = budget["erm", "resnet50:max"]
     assert (own.optimizer, own.epochs, own.flat, own.warmup, own.schedule) == ("lamb", 32, 1.0, 5.0, "cosine")
     assert steps.data_of(paper, VIT) == "imagenet@256"
+    recipe = methods["mc-infonce"].recipe_class()
+    assert steps.trial_of(paper, ("mc-infonce", VIT), recipe, 0).recipe.average == "losses"  # equation 2
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,9 @@ class Plan(Checked):
     limit: int | None = option(None, "a random part of so many test images", metavar="N", unset="all")
     seed: int = option(0, "of --limit", introduced=0)
     reaches: float | None = option(
-        None, "training accuracy of plain training with this budget: networks far below are marked", unset="unknown"
+        None,
+        "training accuracy of plain training: networks far below are marked",
+        unset="what was seen on digits, cifar10 and scenes@64; on other data, what erm reaches in the study",
     )
     training: Training = nested(Training())
 
@@ -83,16 +85,24 @@ class Plan(Checked):
             raise BadInput(f"--reaches is an accuracy between 0 and 1, not {self.reaches:g}.")
 
 
+# Training accuracies that `erm` comes close to with the presets' budgets: it was seen to reach 0.997, 0.98 and 0.906
+REACHED = {"digits": 0.99, "cifar10": 0.97, "scenes@64": 0.9}
 # For CIFAR's size: `erm` reaches a clean accuracy of 0.920 with it (results/shift)
 CIFAR = Training(
     rate=0.4, warmup=4.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=20, batch=512
 )
 # … and the others with these, by test accuracy of one network for each of a few values (results/shift)
-CIFAR_RECIPES = ("dcu.pretraining=0.2", "dcu.weight=0.3", "duq.penalized=0.125", "duq.rate=3", "postnet.rate=0.4")
+CIFAR_RECIPES = (
+    "dcu.pretraining=0.2",
+    "dcu.weight=0.3",
+    "duq.penalized=0.125",
+    "postnet.latent=4",
+    "postnet.rate=0.7",
+)
 SMALL = Training(rate=0.1, epochs=20, batch=64, schedule="cosine", warmup=2.0, decay=5e-4, augment="shift")
 STREETS = Training(rate=0.1, epochs=60, batch=8, schedule="cosine", warmup=1.0, decay=5e-4, nesterov=True)
 PRESETS = {
-    "small": Plan(training=SMALL, reaches=0.99),  # erm was seen to reach 0.997
+    "small": Plan(training=SMALL),
     "gpu": Plan(
         data="cifar10",
         recipes=CIFAR_RECIPES,
@@ -100,7 +110,6 @@ PRESETS = {
         runs=3,
         strengths=3,
         training=CIFAR,
-        reaches=0.97,
     ),
     # ResNet-50 and five runs are the paper's; its epochs and strengths are in a supplement that its text does not hold
     "paper": Plan(
@@ -112,13 +121,12 @@ PRESETS = {
             rate=0.1, warmup=5.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=200, batch=128
         ),
     ),
-    "scenes": Plan(  # erm was seen to reach 0.906, and a clean mIoU of 0.398
+    "scenes": Plan(  # erm was seen to reach a clean mIoU of 0.398
         task="segmentation",
         data="scenes@64",
         methods=DENSE,
         members=(3,),
         training=replace(STREETS, epochs=12),
-        reaches=0.9,
     ),
     "scenes-gpu": Plan(
         task="segmentation", data="scenes", methods=DENSE, backbone="resnet18", runs=3, training=STREETS

@@ -154,6 +154,7 @@ def _evaluate(
     for shift in dict.fromkeys(condition for condition, _ in levels if condition != CLEAN[0]):
         pooled = reduce(add, [counts for (name, _), counts in levels.items() if name in (CLEAN[0], shift)])
         add_rows(rows, pooled, names, own_score(predictor), condition=shift)
+        rows.add("bound", pooled.bound, pooled.n, condition=shift)
     rows.learnt(predictor, context)
     return table(rows.rows, rows.reasons)
 

@@ -21,6 +21,8 @@ CLEAN = "clean"  # condition of test images as they are
 OWN, ENTROPY = "native", "entropy"
 MODEL = ("dataset", "method", "backbone", "members")
 LINE = (*MODEL, "measure")
+DATA = MODEL[:2]
+AXES = ("line", "severity")  # columns of a curve's points, beside its metric
 RUN = ("data_seed", "init_seed")
 PICTURED = "Greys of uncertainty are one scale for each line: they can be compared between images and levels."
 LEVEL = 0.05  # of the test that tells two lines apart
@@ -83,9 +85,8 @@ def compared(frame: Frame, part: Frame, *by: str) -> list[Row]:
     """Mean and standard deviation over runs of every line of a part; `best` where it cannot be told from the best of a
     metric, among methods that are not undertrained."""
     rows: list[Row] = []
-    low = undertrained_lines(frame)
     for (*_, metric), own in part.by("dataset", *by, "metric"):
-        trained = own.where(method=lambda name: name not in low).by(*LINE)
+        trained = without_undertrained(frame, own).by(*LINE)
         runs = {line: {seed: each.mean() for (seed,), each in values.by("data_seed")} for line, values in trained}
         alike = like_the_best(runs, better(metric)) if runs else set()
         means = own.summarise([*LINE, *by, "metric"], over=["data_seed"])
@@ -115,9 +116,9 @@ def table_2(frame: Frame) -> Table:
     lines = dict.fromkeys(values_of(row, LINE) for row in rows)
     rows += [accuracy[tuple(model)] | {"measure": measure} for *model, measure in lines]
     return table(
-        rows,
+        marked(frame, rows),
         "Does uncertainty tell right from wrong under corruption?",
-        lines=(marked(frame), *BESIDE, Column("measure", keep=True)),
+        lines=("method", *BESIDE, Column("measure", keep=True)),
         heads=metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"}),
         form=decimals(3),
         within=("dataset",),
@@ -136,14 +137,19 @@ def curves(frame: Frame, metric: str) -> dict[str, dict[str, float]]:
 
 
 def panels(frame: Frame, key: str, title: str, *names: str) -> list[Panel]:
-    """Figures of curves side by side, one for each metric that there is."""
+    """Figures of curves side by side, one for each metric that there is, for every dataset."""
     words = "AUROC and rAULC by the own score, or by the entropy where there is none."
+    several = len(frame.values("dataset")) > 1
     made = []
-    for metric in names:
-        if lines := curves(frame, metric):
-            own, about = f"{key}-{metric}", f"{bare(metric)}, {title}"
-            made.append(levels_block(own, about, words, lines, ("line", "severity", bare(metric))))
-    return [Panel(made)] if made else []
+    for at, ((data,), part) in enumerate(frame.by("dataset")):
+        own, about = (f"{key}-{at}", f"{data_name(data)}, {title}") if several else (key, title)
+        figures = [
+            levels_block(f"{own}-{metric}", f"{bare(metric)}, {about}", words, lines, (*AXES, bare(metric)))
+            for metric in names
+            if (lines := curves(part, metric))
+        ]
+        made += [Panel(figures)] if figures else []
+    return made
 
 
 @report("shift/fig1", needs="rows of corrupted images")
@@ -161,8 +167,10 @@ def every_corruption(frame: Frame) -> Made:
         return None
     options = by_shift(images(frame), own, "fig1", "accuracy", "auroc", "raulc")
     means = first_measure(own.where(level=None, metric="raulc")).summarise([*MODEL, "condition"], over=["data_seed"])
+    several = len(means.values("dataset")) > 1
     cells = [
-        {"line": name_of(row), "column": row["condition"].replace("_", " "), "value": row["value"], "n": row["n"]}
+        {"line": f"{name_of(row)}, {data_name(row['dataset'])}" if several else name_of(row)}
+        | {"column": row["condition"].replace("_", " "), "value": row["value"], "n": row["n"]}
         for row in means
     ]
     words = "Clean images and all severities together. More colour is better; none is chance or worse."
@@ -176,7 +184,8 @@ def by_shift(frame: Frame, own: Frame, key: str, *names: str) -> dict[str, list[
     options = {}
     for (name,), part in own.by("condition"):
         word = name.replace("_", " ")
-        options[word] = panels(Frame([*clean(frame), *part]), f"{key}-{name}", word, *names)
+        beside = clean(frame).where(dataset=part.values("dataset"))
+        options[word] = panels(Frame([*beside, *part]), f"{key}-{name}", word, *names)
     return options
 
 
@@ -202,15 +211,17 @@ def table_3(frame: Frame) -> Table:
         Head("pooled mIoU ↑", where={"metric": "miou", "condition": None}),
         *metrics("auroc", "raulc"),
     ]
+    bound = max(frame.where(metric="bound").column("value"), default=0.0)
+    exact = f" Scores are counted by 16 bits: no AUROC or rAULC of a shift is off by more than {bound:.1g}."
     return table(
-        rows,
+        marked(frame, rows),
         "Does uncertainty tell right from wrong pixels under shift?",
-        lines=(marked(frame), *BESIDE, Column("measure", keep=True)),
+        lines=("method", *BESIDE, Column("measure", keep=True)),
         heads=heads,
         form=decimals(3),
         within=("dataset",),
         note="Pooled mIoU, AUROC and rAULC: all pixels of clean images and of all levels of one shift together, then "
-        f"the mean over {len(shifted(frame).values('condition'))} shifts. {over_runs(frame)}",
+        f"the mean over {len(shifted(frame).values('condition'))} shifts.{exact if bound else ''} {over_runs(frame)}",
     )
 
 
@@ -246,7 +257,8 @@ def every_level(frame: Frame) -> Made:
         levels = [Head(f"{level:g}", where={"condition": name, "level": level}) for level in part.values("level")]
         heads = [Head(CLEAN, where={"condition": CLEAN}), *levels]
         title = f"mIoU at every level: {name.replace('_', ' ')}"
-        made.append(table(means, title, lines=("method", *BESIDE), heads=heads, form=decimals(3), around=False))
+        lines, form = ("method", *BESIDE), decimals(3)
+        made.append(table(means, title, lines=lines, heads=heads, form=form, within=("dataset",), around=False))
     return made
 
 
@@ -319,15 +331,20 @@ def strengths(frame: Frame) -> Made:
     return table(rows, "Strengths tried", lines=lines, heads=heads, mark="none", note=note)
 
 
-def marked(frame: Frame) -> Column:
-    """The methods as labels of lines, those that are undertrained marked."""
-    low = undertrained_lines(frame)
-    return Column("method", "method", lambda name: f"{name} (undertrained)" if name in low else str(name))
+def marked(frame: Frame, rows: Sequence[Row]) -> list[Row]:
+    """The rows, with the names of methods that are undertrained marked."""
+    low = undertrained(frame)
+    return [row | {"method": f"{row['method']} (undertrained)"} if values_of(row, DATA) in low else row for row in rows]
 
 
-def undertrained_lines(frame: Frame) -> list[str]:
-    """Methods with a network that is far from the training accuracy that plain training reaches."""
-    return frame.where(metric="train_accuracy", group="undertrained").values("method")
+def without_undertrained(frame: Frame, part: Frame) -> Frame:
+    low = undertrained(frame)
+    return Frame(row for row in part if values_of(row, DATA) not in low)
+
+
+def undertrained(frame: Frame) -> list[tuple[Any, ...]]:
+    """Data and methods with a network that is far from the training accuracy that plain training reaches."""
+    return [key for key, _ in frame.where(metric="train_accuracy", group="undertrained").by(*DATA)]
 
 
 @report("shift/training", needs="networks whose training accuracy is known")
@@ -366,8 +383,7 @@ def _lead(frame: Frame) -> list[str]:
     conditions = shifted(frame).values("condition")
     runs = plural(len(frame.values("data_seed")), "run").lower()
     lead = [f"{plural(len(lines), 'line')}, {runs}, {plural(len(conditions), 'shift').lower()}."]
-    low = undertrained_lines(frame)
-    for (data,), own in pooled(frame).where(metric="raulc", method=lambda name: name not in low).by("dataset"):
+    for (data,), own in without_undertrained(frame, pooled(frame).where(metric="raulc")).by("dataset"):
         best, *others = own.summarise([*LINE], over=["data_seed"]).sort("value", reverse=True)
         lead.append(
             f"On {data_name(data)}, {name_of(best)} ranks right above wrong answers best, by {best['measure']}: "
@@ -375,6 +391,8 @@ def _lead(frame: Frame) -> list[str]:
         )
         if plain := [row for row in others if (name_of(row), row["measure"]) == ("erm", ENTROPY)]:
             lead.append(f"Plain softmax entropy (erm) has {number(plain[0]['value'], 3)}.")
-    if low:
-        lead.append(f"Undertrained, and no finding about the method: {listed(low)}.")
+    if low := undertrained(frame):
+        several = len(frame.values("dataset")) > 1
+        names = [f"{method} on {data_name(data)}" if several else method for data, method in low]
+        lead.append(f"Undertrained, and no finding about the method: {listed(names)}.")
     return lead

@@ -30,7 +30,7 @@ from nescio.predictions import Predictions, stack
 from nescio.predictions.subset import most_note
 from nescio.protocols.checks import refuse_measures, refuse_training, refuse_without_labels
 from nescio.protocols.recipes import refuse_fixed, with_fixed
-from nescio.protocols.shift import NAME, VERSION, Plan
+from nescio.protocols.shift import NAME, REACHED, VERSION, Plan
 from nescio.rows import COLUMNS, Row
 from nescio.training import facts_of, title_of, train_step
 from nescio.trials import Trial
@@ -46,6 +46,7 @@ ANSWERS, RANKING = ("accuracy", "ece", "nll"), ("auroc", "raulc")
 TRAIN, CHOOSE, EVALUATE = "train", "choose strengths", "predict and evaluate"  # stages
 OUT_ROWS = 10_000  # images of each out-of-distribution set, at most
 FAR = 0.05  # below the training accuracy that plain training reaches: undertrained
+LEARNT = "train_accuracy"
 UNDERTRAINED = "undertrained"  # the group of the training accuracy of such a network
 
 
@@ -65,8 +66,16 @@ def compare(plan: Plan, work: Work) -> Plan:
 
 
 def note_ends(plan: Plan, work: Work) -> None:
-    """Says which networks are undertrained, and that the test images are a random part."""
-    work.note(*mark_undertrained(work.rows, plan.reaches))
+    """Says which networks are undertrained, by what they were compared, and that test images are a random part."""
+    reaches = plan.reaches or REACHED.get(plan.data)
+    plain = [row["value"] for row in work.rows if row["metric"] == LEARNT and row["method"] == "erm"]
+    if reaches is None and plain:
+        reaches = max(plain)
+        work.note(
+            "What plain training can reach on these images is not known: networks are compared with erm, whose "
+            f"training accuracy is {reaches:.3f} here. --reaches names another."
+        )
+    work.note(*mark_undertrained(work.rows, reaches))
     if plan.limit is not None:
         work.note(most_note(plan.limit, plan.seed, "test images"))
 
@@ -376,7 +385,7 @@ class RowMaker:
         facts = [facts_of(train_step(trial, context.root), context.store) for trial in trials]
         accuracies = [each["train_accuracy"] for each in facts if "train_accuracy" in each]
         if accuracies:
-            self.add("train_accuracy", min(accuracies), len(accuracies), split="train")
+            self.add(LEARNT, min(accuracies), len(accuracies), split="train")
         if trials and (strength := strength_of(trials[0])) is not None:
             self.add("strength", strength, len(trials), split="train")
 
@@ -395,12 +404,12 @@ def mark_undertrained(rows: Sequence[Row], reaches: float | None) -> list[str]:
     """Marks the training accuracy of networks far below what plain training reaches; returns sentences that warn."""
     if reaches is None:
         return []
-    low = [row for row in rows if row["metric"] == "train_accuracy" and row["value"] < reaches - FAR]
+    low = [row for row in rows if row["metric"] == LEARNT and row["value"] < reaches - FAR]
     for row in low:
         row["group"] = UNDERTRAINED
     return [
         f"Warning: {method} is undertrained: its training accuracy is as low as "
-        f"{min(row['value'] for row in low if row['method'] == method):.3f}, and plain training reaches {reaches:g} "
-        "with this budget. Its rows are no findings about the method."
+        f"{min(row['value'] for row in low if row['method'] == method):.3f}, and plain training reaches {reaches:.3g} "
+        "on these images. Its rows are no findings about the method."
         for method in dict.fromkeys(row["method"] for row in low)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,8 @@ from nescio.report.tables import Column, Head, Table, decimals, table
 from nescio.report.words import count, data_name, lead_of_best, listed, millions, number, plural
 from nescio.rows import Row
 
-CHOSEN, FEW_SHOT, MANY_SHOT, OWN_IMAGE = "chosen", "few-shot", "many-shot", "own image"  # metric, conditions of rows
+TRIED, CHOSEN = "tried", "chosen"  # metrics of rows that are no results
+FEW_SHOT, MANY_SHOT, OWN_IMAGE = "few-shot", "many-shot", "own image"  # conditions
 BY_AREA, BY_RECALL = "r_auroc", "recall_at_1"  # what hyper-parameters are chosen by
 ERROR, NORMAL = 0.05, 1.96  # of the test that tells two lines apart; half of a 95 % interval in deviations
 LINE = ("method", "backbone")
@@ -62,15 +64,18 @@ def chosen(frame: Frame, criterion: str = BY_AREA) -> dict[tuple[Any, ...], Row]
 
 def judged(frame: Frame, criterion: str | None = None) -> Frame:
     """Rows by the score that a method is judged by: of all networks, or of those that a criterion chose."""
-    scores, picked = chosen(frame), chosen(frame, criterion or BY_AREA)
+    scores = chosen(frame, BY_RECALL) | chosen(frame)
+    picked = chosen(frame, criterion) if criterion else scores
 
     def wanted(row: Row) -> bool:
         line = tuple(row[name] for name in LINE)
-        if line not in scores or (criterion and row["trial"] != picked[line]["trial"]):
+        if line not in picked or (criterion and row["trial"] != picked[line]["trial"]):
             return False
         return row["measure"] in (None, scores[line]["measure"])
 
-    return Frame(row for row in frame if row["metric"] != CHOSEN and wanted(row))
+    place = {line: number for number, line in enumerate(scores)}  # one order, and so one colour, in all figures
+    rows = [row for row in frame if row["metric"] != CHOSEN and wanted(row)]
+    return Frame(sorted(rows, key=lambda row: place[row["method"], row["backbone"]]))
 
 
 def networks(frame: Frame, *quantities: Quantity, criterion: str | None = None) -> list[Row]:
@@ -91,8 +96,8 @@ def name_of(row: Row, frame: Frame) -> str:
 
 
 def over_seeds(frame: Frame, of: Quantity, criterion: str) -> list[Row]:
-    """One row per method and backbone: mean, lowest and highest seed, the mean interval over images, and `best` where
-    it cannot be told from the best (`against_best`)."""
+    """One row per method and backbone: mean, lowest and highest seed, its interval over images, and `best` where it
+    cannot be told from the best (`against_best`)."""
     own = judged(frame, criterion).where(metric=of[0], split=of[1], condition=None)
     alike = {other["model"] for other in against_best(own) if other["adjusted"] is None or other["adjusted"] > ERROR}
     rows: list[Row] = []
@@ -124,9 +129,15 @@ def _by_seed(part: Frame) -> dict[int, float]:
 
 
 def _interval(part: Frame) -> tuple[float, float] | None:
-    """The mean over seeds and sets of the interval over images, where rows have one."""
-    ends = [[value for value in part.column(end) if value is not None] for end in ("low", "high")]
-    return (fmean(ends[0]), fmean(ends[1])) if all(ends) else None
+    """The interval over images of the mean over sets, where rows have one: sets vary apart, so that the squared widths
+    of theirs add up; means over seeds."""
+    known = part.where(low=lambda end: end is not None)
+    if not known:
+        return None
+    means = [{end: fmean(own.column(end)) for end in ("low", "value", "high")} for _, own in known.by("target")]
+    below, above = (math.hypot(*(mean[end] - mean["value"] for mean in means)) / len(means) for end in ("low", "high"))
+    value = fmean(mean["value"] for mean in means)
+    return value - below, value + above
 
 
 def many_shot(frame: Frame, metric: str) -> tuple[str, float] | None:
@@ -249,14 +260,17 @@ def figure_3(frame: Frame) -> Made:
     x, y = TITLES[RECALL], TITLES[DOWN]
     points: list[Row] = []
     for criterion in (BY_AREA, BY_RECALL):
-        means = {of: over_seeds(frame, of, criterion) for of in (RECALL, DOWN)}
-        for recall, area in zip(means[RECALL], means[DOWN], strict=True):
-            names = {"name": recall["method"], "backbone": recall["backbone"], "chosen by": _criterion(criterion)}
-            points.append(names | {x: recall["value"], y: area["value"]})
-    half = len(points) // 2
-    if not half:
+        recalls, areas = (
+            {(row["method"], row["backbone"]): row["value"] for row in over_seeds(frame, of, criterion)}
+            for of in (RECALL, DOWN)
+        )
+        for (method, backbone), recall in recalls.items():
+            if (area := areas.get((method, backbone))) is not None:  # it is not defined where R@1 is never wrong
+                names = {"name": method, "backbone": backbone, "chosen by": _criterion(criterion)}
+                points.append(names | {x: recall, y: area})
+    links = [(own.rows[0], own.rows[1]) for _, own in Frame(points).by("name", "backbone") if len(own) == 2]
+    if not links:
         return None
-    links = list(zip(points[:half], points[half:], strict=True))
     tips = {"name": "method", "backbone": "backbone", "chosen by": "chosen by"}
     words = "Mean over seeds. A line joins a method's choices by R@1 and by R-AUROC; one point: no trade-off."
     chart = partial(cloud_figure, points, x, y, tips=tips, links=links)
@@ -307,7 +321,7 @@ def figure_13(frame: Frame) -> Made:
         if lines:
             title, upper = TITLES[metric, "test"], many_shot(frame, metric)
             words = "Images of a test class that were learnt; 0: none, the same test images. Mean over sets and seeds."
-            words += f" Dashed: {upper[0]}." if upper else ""
+            words += f" Level line: {upper[0]}." if upper else ""
             names, about = ("method", "images of a class", title), f"{title} after a few labelled images"
             guide = upper[1] if upper else None
             made.append(levels_block(f"fig13-{metric}", about, words, lines, names, guide=guide))
@@ -321,7 +335,8 @@ def table_1(frame: Frame) -> Table:
     for key, own in judged(frame).where(condition=None).by(*LINE):
         costs = {name: own.where(metric=name) for name in ("epoch_seconds", "inference_ms")}
         means = {name: part.mean() for name, part in costs.items() if part}
-        rows.append(dict(zip(LINE, key, strict=True)) | {"params": own.one("params"), "metric": None} | means)
+        params = costs["inference_ms"].one("params")
+        rows.append(dict(zip(LINE, key, strict=True)) | {"params": params, "metric": None} | means)
     heads = [
         Head("parameters", of="params", form=millions),
         Head("epoch (s)", of="epoch_seconds", form=decimals(1)),
@@ -402,17 +417,19 @@ def search(frame: Frame) -> Made:
     """Validation R@1 and R-AUROC of everything that was tried, and what was chosen."""
     rows: list[Row] = []
     picked = {by: chosen(frame, by) for by in (BY_AREA, BY_RECALL)}
+    tried = {key: own.one("condition") for key, own in frame.where(metric=TRIED).by(*LINE, "trial")}
     for key, own in judged(frame).where(split="val", condition=None, data_seed=0).by(*LINE, "trial"):
         means = {name: own.where(metric=name) for name in (BY_RECALL, BY_AREA)}
         by = [_criterion(name) for name, rows_ in picked.items() if rows_.get(key[:2], {}).get("trial") == key[2]]
         line = dict(zip((*LINE, "trial"), key, strict=True)) | {"metric": None, "chosen": listed(by) if by else None}
-        rows.append(line | {name: part.mean() for name, part in means.items() if part})
+        rows.append(line | {"tried": tried.get(key)} | {name: part.mean() for name, part in means.items() if part})
     if len(rows) < 2:
         return None
     heads = [
         Head("R@1", of=BY_RECALL, form=decimals(3)),
         Head("R-AUROC", of=BY_AREA, form=decimals(3)),
         Head("chosen by", of="chosen"),
+        Head("hyper-parameters", of="tried"),
     ]
     lines = (*LABELS, Column("trial", keep=True))
     note = "Validation classes, seed 0, the mean over downstream sets; trial 0 are a method's defaults"

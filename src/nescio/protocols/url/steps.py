@@ -27,20 +27,21 @@ from nescio.protocols.url import NAME, VERSION, Plan
 from nescio.protocols.url.questions import ONE_VALUE, Targets, evaluate_step
 from nescio.report.words import data_name, some
 from nescio.rows import COLUMNS, Row
-from nescio.search import Recipe, guided
+from nescio.search import Recipe, guided, searched
 from nescio.training import train_step
 from nescio.trials import Training, Trial
 from nescio.work.steps import Step, Work
 
 TRAIN, STOP, FEW = "train, embed and evaluate", "evaluate kept epochs", "learn a few labelled images"  # stages
-CHOSEN, STOPPED = "chosen", "stopped"  # metrics of rows that say what was chosen, and after which epoch
-CRITERIA = ("r_auroc", "recall_at_1")
+# metrics of rows that say which hyper-parameters were tried and chosen, and after which epoch training stopped
+TRIED, CHOSEN, STOPPED = "tried", "chosen", "stopped"
+CRITERIA = AREA, RECALL = "r_auroc", "recall_at_1"
 FEW_SHOT, MANY_SHOT = "few-shot", "many-shot"  # conditions
 SCORES = {"sngp": ("entropy",)}  # what the paper scores a method by, where that is not all of its own scores
 ALL = -1.0  # level of rows about networks that learnt from all other images
 PRETRAINED = "pretrained"  # method of networks that were trained elsewhere
 Line = tuple[str, str]  # method, backbone
-Judged = dict[str, tuple[float, str]]  # criterion → value, and the score that it is of
+Judged = dict[str, tuple[float, str]]  # criterion → value, and the score that it is of; R-AUROC where it is defined
 T = TypeVar("T")
 
 
@@ -226,16 +227,19 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
         made = {line: trial_of(plan, line, recipe, number) for line, recipe in recipes.items()}
         if split == "val":
             made = {line: replace(trial, kept=kept_epochs(plan)) for line, trial in made.items()}
+        for trial in made.values():
+            work.rows.append(row_of(trial.describe(), TRIED, condition=searched_words(trial.recipe), value=number))
         ends = early_stopped(made.values(), plan, sets, work, before)
         work.evaluate(TRAIN, [step_of(trained(trial, root), plan, sets, root) for trial in ends.values()], before)
         results.update({trial: validated(trial) for trial in ends.values()})
         found = {line: results[ends[trial]] for line, trial in made.items()}
-        return {line: None if best is None else -best["r_auroc"][0] for line, best in found.items()}
+        return {line: -best[AREA][0] if best and AREA in best else None for line, best in found.items()}
 
     def validated(trial: Trial) -> Judged | None:
         facts, scores = trial.describe(), own_scores(trial.method)
         best = judged(work.rows, facts, scores, "val", least) if split == "val" else None
-        if best is None and plan.trials == 1:  # nothing is chosen, neither a network nor one of its scores
+        known = best is not None and AREA in best
+        if not known and plan.trials == 1:  # nothing is chosen, neither a network nor one of its scores
             best = judged(work.rows, facts, scores[:1], "test", least)
         return best
 
@@ -245,14 +249,21 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
     chosen: dict[Trial, list[str]] = {}
     for line in lines:
         own = {trial: best for trial, best in results.items() if (trial.method, trial.backbone) == line}
-        if not any(own.values()):
+        if not any(best and AREA in best for best in own.values()):
             work.note(
-                f"No network of {line[0]} with {line[1]} can be chosen: R@1 of validation classes is below "
+                f"No network of {line[0]} with {line[1]} can be chosen by R-AUROC: R@1 of validation classes is below "
                 f"{plan.least:g}, or always right, so that it has no R-AUROC."
             )
         for criterion, trial in choose(work, split, {trial: trial.describe() for trial in own}, own).items():
             chosen.setdefault(trial, []).append(criterion)
     return chosen
+
+
+def searched_words(recipe: Recipe) -> str:
+    """The hyper-parameters that a search may move."""
+    values = {name: getattr(recipe, name) for name in searched(type(recipe))}
+    texts = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in values.items()}
+    return ", ".join(f"{name} {text}" for name, text in texts.items())
 
 
 def kept_epochs(plan: Plan) -> tuple[int, ...]:
@@ -273,13 +284,12 @@ def early_stopped(
 
     def area(end: Trial) -> float:
         found = judged(work.rows, end.describe() | several[end], own_scores(end.method), "val", plan.least)
-        return found["r_auroc"][0] if found else -1.0
+        return found[AREA][0] if found and AREA in found else -1.0
 
     best = {trial: max(reversed(own), key=area) if len(own) > 1 else trial for trial, own in ends.items()}
     for trial, end in best.items():
         if trial.kept:
-            row = dict.fromkeys(COLUMNS) | end.describe() | {"protocol": NAME, "version": VERSION, "metric": STOPPED}
-            work.rows.append(row | {"value": epoch_of(end), "split": "val"})
+            work.rows.append(row_of(end.describe(), STOPPED, value=epoch_of(end), split="val"))
     return best
 
 
@@ -296,34 +306,36 @@ def val_step(end: Trial, plan: Plan, sets: Sequence[Downstream], root: str | Non
 
 def choose(work: Work, split: str, facts: Mapping[T, Row], results: Mapping[T, Judged | None]) -> dict[str, T]:
     """criterion → the best network by its results on a split, of which a row is kept."""
-    known = {key: result for key, result in results.items() if result is not None}
     chosen = {}
-    for criterion in CRITERIA if known else ():
-        best = max(known, key=lambda key: known[key][criterion][0])
-        value, measure = known[best][criterion]
-        row = dict.fromkeys(COLUMNS) | facts[best] | {"protocol": NAME, "version": VERSION, "metric": CHOSEN}
-        work.rows.append(row | {"condition": criterion, "measure": measure, "value": value, "split": split})
-        chosen[criterion] = best
+    for criterion in CRITERIA:
+        known = {key: result[criterion] for key, result in results.items() if result and criterion in result}
+        if known:
+            best = chosen[criterion] = max(known, key=lambda key: known[key][0])
+            value, measure = known[best]
+            about = {"condition": criterion, "measure": measure, "value": value, "split": split}
+            work.rows.append(row_of(facts[best], CHOSEN, **about))
     return chosen
 
 
+def row_of(facts: Row, metric: str, **columns: Any) -> Row:
+    """A row about a network that is no result."""
+    return dict.fromkeys(COLUMNS) | facts | {"protocol": NAME, "version": VERSION, "metric": metric} | columns
+
+
 def judged(rows: Sequence[Row], facts: Row, scores: Sequence[str], split: str, least: float) -> Judged | None:
-    """criterion → (mean over downstream sets, the score that it is of); None where R@1 is below `least` or something is
-    missing. Of several scores of a method the best one counts."""
+    """criterion → (mean over downstream sets, the score that it is of); None where R@1 is below `least`. Of several
+    scores of a method the best one counts; R-AUROC is missing where all images, or none, of a set are right."""
     facts = {"condition": None, **facts}
     own = [row for row in rows if row["split"] == split and row["target"]]
     own = [row for row in own if all(row[name] == value for name, value in facts.items())]
-    recalls = [row["value"] for row in own if row["metric"] == "recall_at_1"]
+    recalls = [row["value"] for row in own if row["metric"] == RECALL]
     if not recalls or fmean(recalls) < least:
         return None
-    areas = {
-        name: [row["value"] for row in own if (row["metric"], row["measure"]) == ("r_auroc", name)] for name in scores
-    }
+    areas = {name: [row["value"] for row in own if (row["metric"], row["measure"]) == (AREA, name)] for name in scores}
     means = {name: fmean(values) for name, values in areas.items() if len(values) == len(recalls)}
-    if not means:
-        return None
-    measure = max(means, key=lambda name: means[name])
-    return {"r_auroc": (means[measure], measure), "recall_at_1": (fmean(recalls), measure)}
+    measure = max(means, key=lambda name: means[name]) if means else scores[0]
+    best = {AREA: (means[measure], measure)} if means else {}
+    return best | {RECALL: (fmean(recalls), measure)}
 
 
 def note_extended(plan: Plan, trials: Iterable[Trial], work: Work) -> None:

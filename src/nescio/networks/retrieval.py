@@ -22,7 +22,8 @@ from nescio.measures.gallery import Search
 Array = NDArray[Any]
 SPARE = 8, 64  # candidates beyond the one neighbour, or the several, that are wanted: the further, the denser they lie
 GROUP = 64  # similarities of which the largest is looked at first
-ROWS, FEW = 2048, 256  # queries of one product, of one comparison in float64
+ROWS, FEW = 2048, 256  # queries of one product, of one that looks at all rows in float64
+COMPARED = 1 << 15  # candidates that one comparison in float64 takes
 MARGIN = 2.0**-9 + 2.0**-12  # of a cosine in tf32: two factors cut to 11 bits, and room for the sum
 STEP, BITS = 2.0**40, 20  # similarities as whole numbers, with a row's number below them: galleries of up to 2²⁰ rows
 
@@ -59,7 +60,7 @@ def nearest_rows(gallery: Tensor, queries: Tensor, k: int = 1) -> Tensor:
     with _tf32():
         for part in blocks(len(queries), ROWS):
             at, least = _candidates(directions[part] @ known.T, part.start, count)
-            for few in blocks(len(at), FEW):
+            for few in blocks(len(at), max(1, COMPARED // count)):
                 rows = slice(part.start + few.start, part.start + few.stop)
                 dot = (queries[rows, None].double() * gallery[at[few]]).sum(2)
                 cosine = dot / length[at[few], 0] / query_length[rows]

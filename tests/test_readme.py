@@ -16,7 +16,7 @@ from nescio.protocols.base import registry as protocols
 from paths import ROOT
 
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("results/*/*.md"))]
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("results/**/*.md"))]
 PAGES = [page for page in PAGES if page.name != "tables.md"]
 GUIDE = "settling"  # the protocol of docs/add-a-protocol.md
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

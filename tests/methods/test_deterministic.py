@@ -244,9 +244,15 @@ def test_duq_learns_from_images_that_are_far_from_every_centroid():
     y = torch.tensor([0, 2])
     expected = binary_cross_entropy(near.double().exp(), one_hot(y, 3).double())
     assert float(one_against_rest(near.double(), y)) == pytest.approx(float(expected), rel=1e-9)
-    far = torch.tensor([[-40.0, -200.0, -1.0]], requires_grad=True)
-    one_against_rest(far, torch.tensor([1])).backward()
-    assert far.grad[0, 1] == pytest.approx(-1 / 3)
+    apart = torch.tensor([1.0, 20.0, 400.0], requires_grad=True)  # distances, squared in the logarithm
+    forces = [
+        torch.autograd.grad(one_against_rest(-torch.stack([each.square(), each + 9])[None], torch.tensor([0])), apart)[
+            0
+        ]
+        for each in apart
+    ]
+    pulls = [float(force.sum()) for force in forces]
+    assert pulls[0] < pulls[1] and pulls[1] == pytest.approx(pulls[2]) and pulls[1] > 1  # to the centroid, and bounded
     touching = torch.zeros(1, 3, requires_grad=True)  # on the centroids of all classes
     one_against_rest(touching, torch.tensor([0])).backward()
     assert torch.isfinite(touching.grad).all()

@@ -19,6 +19,7 @@ from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Set
 from nescio.search import choice, hparam, log_uniform
 
 FIRST_COUNT = 13.0  # images that every centroid stands for at the start, as in the authors' code
+FAR = 27.6  # −log K beyond which an image is drawn with the same force however far it is; K is 1e-12 there
 FIRST_SPREAD = 0.05  # standard deviation of the first centroids
 
 
@@ -46,10 +47,13 @@ class DUQRecipe(Learning):
 
 def one_against_rest(log_kernels: Tensor, y: Tensor) -> Tensor:
     """The binary cross-entropy of kernels (b, c), a mean over images and classes (eq. 3), by their logarithms: a kernel
-    itself is 0 in float32 long before its image is too far to learn from."""
+    itself is 0 in float32 long before its image is too far to learn from. From FAR on it grows with the distance and
+    not with its square, so that one wild step is not followed by a wilder one."""
     own = one_hot(y, log_kernels.shape[1]).bool()
+    near = log_kernels.neg().clamp_max(FAR)
+    pull = near + 2 * (FAR * torch.maximum(-log_kernels, log_kernels.new_tensor(FAR))).sqrt() - 2 * FAR
     rest = -torch.log(-torch.expm1(log_kernels.clamp_max(-1e-6)))  # −log(1 − K)
-    return torch.where(own, -log_kernels, rest).mean()
+    return torch.where(own, pull, rest).mean()
 
 
 @contextmanager

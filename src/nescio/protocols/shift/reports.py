@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from nescio.analysis.repeated import paired_runs
@@ -359,13 +360,18 @@ def training(frame: Frame) -> Made:
 
 
 def first_look(study: Study) -> list[Table]:
-    return [made for made in (table_2(study.frame), table_3(study.frame)) if made]
+    """The paper's tables, one for every dataset."""
+    parts = list(study.frame.by("dataset"))
+    made = [(data, each) for (data,), part in parts for each in (table_2(part), table_3(part)) if each]
+    if len(parts) == 1:
+        return [each for _, each in made]
+    return [replace(each, title=f"{data_name(data)}: {each.title}") for data, each in made]
 
 
 def story(study: Study) -> Story:
     frame = study.frame
     sections: list[SectionParts] = [
-        ("Table", "Does uncertainty tell right from wrong?", [table_2(frame), table_3(frame)]),
+        ("Table", "Does uncertainty tell right from wrong?", first_look(study)),
         ("Severity", "What happens as images get worse?", [figure_1(frame), answers(frame)]),
         ("Corruptions", "Is it the same for every corruption?", [every_corruption(frame)]),
         ("Levels", "What happens as the shift grows?", [figure_4(frame), figure_3(frame), every_level(frame)]),
@@ -373,7 +379,7 @@ def story(study: Study) -> Story:
         ("Other sets", "Are images of other sets noticed?", [out_of_distribution(frame)]),
         ("Training", "What was trained?", [training(frame), strengths(frame)]),
     ]
-    title = f"{study.data}: who knows what is wrong under shift?"
+    title = f"{listed([data_name(data) for data in frame.values('dataset')])}: who knows what is wrong under shift?"
     return story_of(study, title, _lead(frame), sections)
 
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from nescio.errors import BadInput
-from nescio.identity import tag
 from nescio.layers.contrastive import of_all_processes
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
 from nescio.search import choice, hparam, log_uniform
@@ -23,7 +22,6 @@ FAR = 27.6  # −log K beyond which an image is drawn with the same force howeve
 FIRST_SPREAD = 0.05  # standard deviation of the first centroids
 
 
-@tag("recipe:duq-2")  # weights of version 1 started too long
 @dataclass(frozen=True)
 class DUQRecipe(Learning):
     penalty: float = hparam(0.1, log_uniform(0.001, 10.0), "λ of the gradient penalty; the larger, the stronger")

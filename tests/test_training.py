@@ -319,6 +319,21 @@ def test_optimizers_learn(optimizer, rate):
     assert right(fitted(trial_of(training=plan))) > 0.9
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.02])
+def test_lamb_moves_every_layer_by_a_share_of_its_own_length(decay):
+    """You et al. 2020, algorithm 2, with and without weight decay."""
+    plan = Training(optimizer="lamb", rate=0.01, decay=decay)
+    method = build(trial_of(training=plan), datasets.load("digits"), 0)
+    optimizer = optimizer_of(plan, method, runtime("cpu"))
+    before = [weight.detach().clone() for weight in method.parameters()]
+    for weight in method.parameters():
+        weight.grad = 1e-3 * torch.randn_like(weight)
+    optimizer.step()
+    for old, weight in zip(before, method.parameters(), strict=True):
+        step = weight.grad / (weight.grad.abs() + 1e-6) + decay * old  # the first step: m/√v is the sign
+        torch.testing.assert_close(weight.detach(), old - 0.01 * old.norm() / step.norm() * step, rtol=1e-4, atol=1e-6)
+
+
 def test_bf16_works_on_a_cpu(warm, tmp_path):
     plan = replace(QUICK, precision="bf16", epochs=5, batch=64)
     budget = "--backbone mlp --augment none --epochs 5 --batch 64 --precision bf16 --device cpu"
@@ -503,6 +518,40 @@ def test_with_batch_norm_two_processes_are_one_that_takes_the_same_parts(tmp_pat
     assert all(torch.equal(two[name], other[name]) for name in two)
     assert farthest(two, halves) < 1e-5 and farthest(two_in_parts, quarters) < 1e-5
     assert farthest(two, whole) > 1e-3  # batch-norm sees half of a batch at a time
+
+
+def same_parts(stream, epoch, start):
+    """Batches of an epoch in the parts that several processes take, for each of them or for one that takes all; what is
+    drawn for a part depends on nothing else."""
+    plan, here = stream.plan, stream.runtime
+    parts = here.world if here.world > 1 else plan.accumulate
+    how = {"augment": plan.augment, "seed": epoch, "shuffle": True, "views": stream.views, "world": parts}
+    for number in range(len(stream.images.labels) // plan.batch):
+        for part in [here.rank] if here.world > 1 else range(parts):
+            for shown in stream.batches(batch=plan.batch, rank=part, start=number, stop=number + 1, **how):
+                torch.manual_seed(100 * number + part)
+                yield shown
+
+
+TAKES_ALL = {"duq": "sums", "moco": "queue"}  # methods whose state follows the rows of all processes
+STATE = {**TAKES_ALL, "sngp": "gp.precision", "postnet": "counts"}
+FAST = ("duq", "moco", "postnet")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in registry],
+)
+def test_with_every_method_two_processes_are_one_that_takes_the_same_parts(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(training._Stream, "epoch", same_parts)
+    plan = Training(epochs=1, batch=128, augment=registry[name].augment or "none", rate=0.05)
+    trial = trial_of(name, training=plan)
+    ((two, other),) = fitted_by_two([trial], tmp_path)
+    assert all(torch.equal(two[key], other[key]) for key in two)
+    one = fitted(trial if name in TAKES_ALL else replace(trial, training=replace(plan, accumulate=2)))
+    assert farthest(two, one) < 1e-5
+    if state := STATE.get(name):
+        torch.testing.assert_close(two[state], one.state_dict()[state], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

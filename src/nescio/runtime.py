@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from nescio.errors import BadInput
 
 MMAP_MAX, TRIM_THRESHOLD = -4, -1  # of mallopt(3)
+PATIENCE = timedelta(days=1)  # for a process that does alone what others wait for; whoever started them sees deaths
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,14 @@ class Runtime:
         dist.broadcast_object_list(message, src=0)
         return message[0]
 
+    def largest(self, value: int) -> int:
+        """The largest of the processes' values."""
+        if self.world == 1:
+            return value
+        each = torch.tensor(value)  # on the host: no process waits for a device
+        dist.all_reduce(each, dist.ReduceOp.MAX)
+        return int(each)
+
     def mean(self, tensors: list[Tensor]) -> None:
         """Averages tensors over all processes, in place."""
         if self.world == 1 or not tensors:
@@ -100,12 +110,15 @@ def runtime(device: str = "auto", precision: str = "auto") -> Runtime:
     if device == "cuda":
         if not torch.cuda.is_available():
             raise BadInput("There is no GPU that torch can use here; say --device cpu.")
-        device = f"cuda:{int(os.environ.get('LOCAL_RANK', 0))}"
+        number, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
+        if number >= gpus:
+            raise BadInput(f"Each process needs a GPU, and there are {gpus} here: start fewer processes.")
+        device = f"cuda:{number}"
         torch.cuda.set_device(device)
         torch.backends.cudnn.benchmark = True
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     if world > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo", timeout=PATIENCE)
     if precision == "auto":
         precision = "bf16" if device.startswith("cuda") else "float32"
     if device == "cpu":

@@ -28,10 +28,10 @@ from nescio.layers.spectral import settle
 from nescio.methods import registry as methods
 from nescio.methods.base import Method, Setting, accuracy_of
 from nescio.recording import Recording
-from nescio.runtime import Runtime, evaluating, random_state, restore_random_state, runtime, seed_everything
+from nescio.runtime import Runtime, evaluating, leave, random_state, restore_random_state, runtime, seed_everything
 from nescio.trials import Training, Trial
 from nescio.work.steps import Context, Files, Step
-from nescio.work.store import Part, Store
+from nescio.work.store import Part, Stopped, Store, ending
 from nescio.work.versions import TRAIN as VERSION
 
 STAGE, WEIGHTS, FACTS = "train", "weights.safetensors", "facts.json"
@@ -39,6 +39,7 @@ FEATURES = "features"  # the stage of features of frozen backbones, and their na
 JUDGED = 5000  # training rows, at most, on which the training accuracy is measured …
 JUDGED_MAPS = 64  # … and training images with label maps, whose every location is a row
 CACHED = 256  # images of a batch whose features are computed to be kept
+ENDING = 2  # due: save a checkpoint and end
 LOOK = 50  # optimiser steps between two looks at the loss: looking waits for the device
 Watch = Callable[[dict[str, Any]], None]
 
@@ -54,7 +55,8 @@ def train_step(trial: Trial, root: str | Path | None = None) -> Step:
         return Step(title_of(trial), STAGE, trial, partial(_stopped, trial=trial, whole=whole), (whole,), VERSION, pace)
     revision = datasets.load(trial.data, root).revision
     start = () if trial.start is None else (start_key(trial.start),)
-    return Step(title_of(trial), STAGE, trial, partial(_train, trial=trial), (revision, *start), VERSION, pace)
+    make, parents = partial(_train, trial=trial), (revision, *start)
+    return Step(title_of(trial), STAGE, trial, make, parents, VERSION, pace, together=True)
 
 
 def title_of(trial: Trial) -> str:
@@ -64,10 +66,12 @@ def title_of(trial: Trial) -> str:
     return f"{trial.method}, {trial.backbone}{bound}, trial {trial.trial}, data seed {trial.data_seed}{end}"
 
 
-def _train(part: Part, context: Context, trial: Trial, watch: Watch | None = None) -> Files:
+def _train(part: Part | None, context: Context, trial: Trial) -> Files:
+    """Several processes train together; the first has the part."""
     here = runtime(context.device).at(trial.training.precision)
     dataset = datasets.load(trial.data, context.root)
-    method, facts = fit(trial, dataset, here, part, context.checkpoint_seconds, watch, context.store)
+    method, facts = fit(trial, dataset, here, part, context.checkpoint_seconds, None, context.store)
+    leave()
     return {WEIGHTS: weights_of(method), FACTS: json.dumps(facts).encode()}
 
 
@@ -268,6 +272,7 @@ def _fit(
         update = Recording(method, step.backward, step.move)
     seed_everything(seed_for(seed, "steps", runtime.rank))
     epoch, batch, kept = _resume(part, method, optimizer, average, step, runtime, seed)
+    buffers = [buffer for buffer in method.buffers() if buffer.is_floating_point()]
     method.train()
     started = saved = time.monotonic()
     seen, since, losses = 0, 0, torch.zeros((), device=runtime.device)
@@ -292,12 +297,16 @@ def _fit(
             batch, since = batch + 1, since + 1
             if since == LOOK * plan.accumulate:
                 look()
-            if part is not None and step.whole and part.due(saved, checkpoint_seconds):
-                _save(part, method, optimizer, average, step, epoch, batch, kept)
+            if step.whole and (due := runtime.largest(_due(part, saved, checkpoint_seconds))):
+                runtime.mean(buffers)
+                if part is not None:
+                    _save(part, method, optimizer, average, step, epoch, batch, kept)
+                if due == ENDING:
+                    raise Stopped
                 saved = time.monotonic()
         if since:
             look()
-        runtime.mean([buffer for buffer in method.buffers() if buffer.is_floating_point()])
+        runtime.mean(buffers)
         epoch, batch = epoch + 1, 0
         if epoch in trial.kept:
             state = random_state()
@@ -314,6 +323,11 @@ def _fit(
             some = stream.some(JUDGED_MAPS if method.setting.dense else JUDGED)
             facts["train_accuracy"] = accuracy_of(method, method.located(some))
     return method.eval(), facts
+
+
+def _due(part: Any, saved: float, seconds: float) -> int:
+    """ENDING when this process is to end, else 1 when it is time to save a checkpoint of `part`, else 0."""
+    return ENDING if ending.is_set() else int(part is not None and part.due(saved, seconds))
 
 
 def _finished(method: Any, average: _Average | None, stream: _Stream, seed: int) -> Method:
@@ -375,7 +389,8 @@ def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.opti
         return torch.optim.AdamW(groups, plan.rate, fused=runtime.device.type == "cuda")
     from timm.optim.lamb import Lamb
 
-    return Lamb(groups, plan.rate)
+    # the share of a layer's own length whatever the decay; timm clips all gradients at a norm of 1 too
+    return Lamb(groups, plan.rate, always_adapt=True)
 
 
 def rate_at(plan: Training, epochs: float) -> float:
@@ -462,10 +477,12 @@ class _Step:
             self.optimizer.zero_grad(set_to_none=True)
 
     def backward(self, loss: Tensor) -> None:
-        (loss / self.plan.accumulate).backward()
+        loss.backward()
 
     def move(self) -> None:
         gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        if self.plan.accumulate > 1:  # only now: a method that limits the gradient of a row sees it as it is
+            torch._foreach_div_(gradients, self.plan.accumulate)
         self.runtime.mean(gradients)
         if self.plan.clip is not None:
             nn.utils.clip_grad_norm_(self.parameters, self.plan.clip)

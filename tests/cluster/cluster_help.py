@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from functools import partial
 from pathlib import Path
 
+from disks import remount
 from nescio.errors import BadInput
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work, evaluation, table
@@ -108,6 +110,18 @@ def undisturbed(folder, count):
 def begun_by(folder):
     """Numbers of the processes that began a card, in order."""
     return [int(line.split()[0]) for line in lines(folder, "begun")]
+
+
+def protecting(disk, context):
+    """A thread that makes the disk of a store read-only after some cards."""
+
+    def protect():
+        until(lambda: len(lines(context.store.root, "begun")) > 4)
+        until(lambda: remount(disk, "ro"))
+
+    thread = threading.Thread(target=protect)
+    thread.start()
+    return thread
 
 
 # ---- predictions in ranges of rows

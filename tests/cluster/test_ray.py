@@ -26,6 +26,7 @@ from cluster_help import (
     log,
     occupied,
     predicted,
+    protecting,
     refuse,
     settings,
     undisturbed,
@@ -33,10 +34,11 @@ from cluster_help import (
     without_torch,
 )
 
+from disks import disk_of, remount
 from nescio.errors import BadInput
 from nescio.work.launchers import Task, start
 from nescio.work.steps import Context, Work
-from nescio.work.store import Store
+from nescio.work.store import Store, StoreError
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("ray")
@@ -165,6 +167,59 @@ def test_a_full_object_store_stops_nothing(cluster, light, tmp_path):
         assert len(full) == 12 and work.failures == [] and work.rows == undisturbed(tmp_path / "local", 6)
 
 
+def test_a_store_made_read_only_in_the_middle_is_one_sentence_and_the_next_command_goes_on(cluster, light, tmp_path):
+    with disk_of(tmp_path / "disk", "20m") as disk:
+        context = Context(Store(disk / "store"))
+        context.store.root.mkdir()
+        protector = protecting(disk, context)
+        sentence = "the file system is read-only: choose another place for the store."
+        with (
+            pytest.raises(StoreError, match=f"^{disk}/store: {sentence}$"),
+            start("ray", 1, address=cluster.address) as launcher,
+        ):
+            evaluated(context, launcher, cards(20))
+        protector.join()
+        assert remount(disk, "rw")
+        with start("ray", 1, address=cluster.address) as launcher:
+            work = evaluated(context, launcher, cards(20))
+        begun = len(lines(context.store.root, "begun"))
+        assert begun < 24 and work.failures == [] and work.rows == undisturbed(tmp_path / "local", 20)
+
+
+def test_a_full_disk_of_one_node_costs_its_steps_and_the_next_run_goes_on(light, tmp_path, monkeypatch):
+    """The node has its own mounts: there the store lies on a small disk without room."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    context = Context(Store(tmp_path / "store"))
+    context.store.root.mkdir()
+    node = {"num_cpus": 1, "object_store_memory": MEMORY}
+    made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    join = f"ray start --address={made.address} --num-cpus=1 --object-store-memory={MEMORY} --block"
+    full = f"mount -t tmpfs -o size=64k tmpfs {context.store.root} && head -c 1M /dev/zero >{context.store.root}/all"
+    command = ["unshare", "--mount", "sh", "-c", f"{full}; mountpoint -q {context.store.root} && exec {join}"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    other = subprocess.Popen(command, env=os.environ | {"PATH": path}, stdout=subprocess.DEVNULL)
+    try:
+        with start("ray", 1, address=made.address) as launcher:
+            until(lambda: other.poll() is not None or len(ray.nodes()) == 2)
+            if other.poll() is not None:
+                pytest.skip("a process cannot have its own mounts here")
+            work = evaluated(context, launcher, cards(40))
+        other.terminate()
+        other.wait()
+        assert work.failures and len(work.failures) + len(work.rows) == 40
+        assert all("the disk is full: make room and run again." in failure.reason for failure in work.failures)
+        with start("ray", 1, address=made.address) as launcher:
+            work = evaluated(context, launcher, cards(40))
+    finally:
+        other.kill()
+        made.shutdown()
+    assert work.failures == [] and work.rows == undisturbed(tmp_path / "local", 40)
+    assert len(lines(context.store.root, "begun")) == 40
+
+
 def eat(gigabytes):
     taken = [b"x" * 2**20 for _ in range(int(gigabytes * 1024))]
     time.sleep(30)
@@ -251,9 +306,9 @@ def study(store, launcher, watch=None):
     return base.run(base.registry["uimnet"], plan, Work(Context(store, device="cpu"), launcher, watch))
 
 
-def lose_a_node(made):
+def lose_a_node(made, node=None):
     """A node goes with everything that runs on it."""
-    node = next(iter(made.worker_nodes))
+    node = node or next(iter(made.worker_nodes))
     raylet = node.all_processes["raylet"][0].process.pid
     parents = {int(path.parent.name): path.read_text().rpartition(")")[2].split()[1] for path in stats()}
     for pid in [raylet, *(pid for pid, parent in parents.items() if int(parent) == raylet)]:

@@ -1,7 +1,7 @@
 """Steps on a real SLURM of this machine: whatever ends a job, the rows are those of the local launcher.
 
 Not tried, because one machine without control groups cannot: GPUs (gres), accounts and qualities of service (they need
-SLURM's database), memory limits by cgroup (a limit by SLURM's own accounting is tried), several nodes.
+SLURM's database), memory limits by cgroup (a limit by SLURM's own accounting is tried).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from cluster_help import (
     log,
     occupied,
     predicted,
+    protecting,
     refuse,
     settings,
     undisturbed,
@@ -41,12 +42,13 @@ from cluster_help import (
 )
 
 import nescio.work.slurm
+from disks import disk_of, fill, remount
 from nescio.cli import main
 from nescio.errors import BadInput
 from nescio.work.launchers import Task, start
 from nescio.work.slurm import with_queue
 from nescio.work.steps import Context, Work, evaluation, table
-from nescio.work.store import Store
+from nescio.work.store import Store, StoreError
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("submitit")
@@ -244,6 +246,42 @@ def test_a_drained_node_makes_jobs_wait_and_runs_says_so(slurm, light, context, 
     assert made[0].rows == undisturbed(tmp_path / "local", 2)
 
 
+def test_a_job_that_is_held_is_said_with_the_command_that_lets_it_start(slurm, light, context, tmp_path, caplog):
+    subprocess.run(["sbatch", "-c2", "-o/dev/null", "--wrap", "sleep 3"], check=True)  # the others wait
+    thread, made = sweeping(context, cards(2))
+    (job,) = until(lambda: [number for number in queued() if number.endswith("_1")])
+    subprocess.run(["scontrol", "hold", job], check=True)
+    (line,) = until(lambda: caplog.messages)
+    until(lambda: queued() == [job])
+    assert "(JobHeld" in line and thread.is_alive()
+    subprocess.run(line.split("`")[1].split(), check=True)
+    thread.join()
+    assert made[0].rows == undisturbed(tmp_path / "local", 2) and caplog.messages == [line]
+
+
+def test_a_full_disk_of_the_node_stops_its_jobs_and_they_go_on_when_there_is_room(
+    slurm, light, context, tmp_path, caplog
+):
+    """SLURM drains a node that cannot write a job's script; that job fails, or is held until somebody releases it."""
+    node, released = said("hostname", "-s").strip(), []
+    with disk_of(Path(slurm) / "spool" / node, "64k") as disk:
+        fill(disk)
+        thread, made = sweeping(context, cards(3))
+        until(lambda: caplog.messages or "drain" in said("sinfo"))
+
+    def mended():
+        subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], capture_output=True)
+        for line in caplog.messages[len(released) :]:
+            released.append(line.split("`")[1].split())
+            subprocess.run(released[-1], check=True)
+            for job in released[-1][-1].split(","):
+                subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now+2"], check=True)
+        return not thread.is_alive()
+
+    until(mended)
+    assert made[0].failures == [] and made[0].rows == undisturbed(tmp_path / "local", 3)
+
+
 def hoard(part, context):
     log(context.store.root, "hoards")
     taken = [b"x" * 2**20 for _ in range(600)]
@@ -264,12 +302,34 @@ def test_a_step_that_is_killed_for_memory_costs_that_step(light, context, tmp_pa
     assert shown["reason"] == failure.reason and "memory limit" in where.read_text()
 
 
+def test_a_store_made_read_only_in_the_middle_is_one_sentence_and_the_next_command_goes_on(light, tmp_path, capsys):
+    with disk_of(tmp_path / "disk", "20m") as disk:
+        context = Context(Store(disk / "store"))
+        context.store.root.mkdir()
+        protector = protecting(disk, context)
+        refusal = pytest.raises(StoreError, match=f"^{disk}/store.*the file system is read-only: .*\\.$")
+        with refusal, start("slurm", 1, mem="400M") as launcher:
+            evaluated(context, launcher, cards(12, 0.5))
+        protector.join()
+        assert len(capsys.readouterr().err.splitlines()) <= 1  # that jobs stay in the queue
+        until(lambda: not queued())
+        assert remount(disk, "rw")
+        before = len([run for run in context.store.runs() if run.state == "finished"])
+        with start("slurm", 1, mem="400M") as launcher:
+            work = evaluated(context, launcher, cards(12, 0.01))
+        assert 0 < before < 12 and work.failures == [] and work.rows == undisturbed(tmp_path / "local", 12)
+
+
 def requeued(context):
-    """Waits until the job of the long card is requeued, and starts it: SLURM would wait for two minutes."""
+    """Waits until the job of the long card is requeued, and starts it: SLURM would wait for two minutes.
+
+    Two seconds later, not now: slurmd refuses a job in the second in which it was killed (“credential revoked”).
+    """
     (first,) = until(lambda: lines(context.store.root, "from False"))
     job = first.split()[1]
     until(lambda: job in queued("--states=PENDING"))
-    until(lambda: not subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now", "timelimit=9"]).returncode)
+    soon = ["scontrol", "update", f"jobid={job}", "starttime=now+2", "timelimit=9"]
+    until(lambda: not subprocess.run(soon).returncode)
     (second,) = until(lambda: lines(context.store.root, "from True"))
     assert second.split()[1:] == [job, "1"]  # the same job, started again
 

@@ -192,6 +192,12 @@ def test_a_dry_run_refuses_a_file_as_store(tmp_path, capsys):
     assert (code, out) == (2, "") and "is a file, and a store is a folder" in err and err.count("\n") == 1
 
 
+def test_a_dry_run_counts_the_workers_of_its_launcher(tmp_path, capsys):
+    for how, count in ((("--workers", 3), "three"), (("--launcher", "slurm", "--in-flight", 64), "64")):
+        code, out, _ = run(capsys, "counting", "--dry-run", "--store", tmp_path / "store", *how)
+        assert code == 0 and f"with {count} workers" in out
+
+
 def test_a_dry_run_says_what_is_missing_and_does_nothing(tmp_path, capsys):
     code, out, err = run(capsys, "counting", "--dry-run", "--store", tmp_path / "store")
     assert code == 0 and err == "" and "3 steps are missing" in out and "3 unknown" in out

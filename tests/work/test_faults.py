@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from disks import disk_of, remount
 from paths import TESTS
 
 pytest.importorskip("torch")
@@ -63,11 +64,20 @@ def damage(path, at=0.5):
 
 
 def test_ten_kills_in_one_sweep_and_the_table_is_the_same(warm, finished, tmp_path):
-    """At random moments and inside save and rename; after one of them the last checkpoint is damaged as well."""
-    store, rng = tmp_path / "store", random.Random(0)
-    for place in (*PLACES, "moment", "damage", "moment", "two"):
+    survives(10, warm, finished, tmp_path / "store")
+
+
+@pytest.mark.slow
+def test_twenty_kills_in_one_sweep_and_the_table_is_the_same(warm, finished, tmp_path):
+    survives(20, warm, finished, tmp_path / "store")
+
+
+def survives(kills, warm, finished, store):
+    """Kills at random moments and inside save and rename; after one in ten the last checkpoint is damaged as well."""
+    rng = random.Random(0)
+    for place in kills // 10 * (*PLACES, "moment", "damage", "moment", "two"):
         if place in PLACES:
-            kill = f"{place} {rng.randint(1, 5 if place.startswith('rename') else 25)}"
+            kill = f"{place} {rng.randint(1, 3 if place.startswith('rename') else 12)}"
             assert warm.run(*SWEEP, "--workers", "0", "--store", store, kill=kill)[0] == -signal.SIGKILL
         elif place == "damage":
             assert warm.run(*SWEEP, "--workers", "0", "--store", store, kill="step 9")[0] == -signal.SIGKILL
@@ -278,22 +288,10 @@ def test_one_wrong_bit_is_never_read(warm, finished, tmp_path, stage, file):
 # ---- disks
 
 
-def mount(folder, size):
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("a small disk cannot be mounted here")
-
-
-def remount(folder, options):
-    subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
-
-
 @pytest.fixture
 def disk(tmp_path, request):
-    mount(tmp_path / "disk", request.param)
-    yield tmp_path / "disk"
-    subprocess.run(["umount", str(tmp_path / "disk")], check=True)
+    with disk_of(tmp_path / "disk", request.param) as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("disk", ["900k"], indirect=True)
@@ -307,7 +305,7 @@ def test_a_full_disk_costs_what_did_not_fit_and_nothing_else(warm, finished, dis
     for each in whole:
         Store(store).verify(each.stage, each.key)
     assert whole and any(each.state == "failed" and "the disk is full" in each.reason for each in Store(store).runs())
-    remount(disk, "size=60m")
+    assert remount(disk, "size=60m")
     code, command = warm.run(*SWEEP, "--workers", "0", "--store", store)
     assert code == 0, command.err
     left = [each for each in Store(store).runs() if each.state != "finished"]
@@ -319,13 +317,30 @@ def test_a_full_disk_costs_what_did_not_fit_and_nothing_else(warm, finished, dis
 def test_a_read_only_store_shows_what_is_finished_and_refuses_the_rest(warm, finished, disk):
     shutil.copytree(finished, disk / "store")
     assert warm.run(*SWEEP, "--workers", "0", "--store", disk / "store")[0] == 0
-    remount(disk, "ro")
+    assert remount(disk, "ro")
     code, command = warm.run(*SWEEP, "--workers", "0", "--store", disk / "store")
     assert code == 0 and "Does each method know" in command.out
     code, command = warm.run(*SWEEP, "--workers", "2", "--store", disk / "store", "--trials", "3")
     assert code == 1 and command.out == ""
     sentence = "the file system is read-only: choose another place for the store."
     assert command.err == f"nescio run: {disk / 'store'}: {sentence}\n"
+
+
+@pytest.mark.parametrize("disk", ["60m"], indirect=True)
+@pytest.mark.parametrize("stage", ["train", "evaluate"])
+def test_a_store_made_read_only_in_the_middle_is_one_line_and_the_next_run_goes_on(warm, finished, disk, stage):
+    command = warm.start(*SWEEP, "--workers", "0", "--store", disk / "store")
+    wait_for(lambda: any(run.state == "finished" for run in Store(disk / "store").runs(stage)))
+    wait_for(lambda: remount(disk, "ro"))
+    assert command.wait() == 1 and command.out == ""
+    sentence = "the file system is read-only: choose another place for the store."
+    (line,) = [line for line in command.err.splitlines() if " of " not in line]  # all but progress
+    assert line == f"nescio run: {disk / 'store'}: {sentence}"
+    assert remount(disk, "rw")
+    for run in Store(disk / "store").runs():
+        assert run.state in ("finished", "stopped")
+    assert warm.run(*SWEEP, "--workers", "0", "--store", disk / "store")[0] == 0
+    assert report(disk / "store") == report(finished)
 
 
 def test_a_file_in_place_of_the_store(warm, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -38,11 +39,11 @@ def rehearse(context, steps, **more):
     return rehearsal.do("train", steps, **more), rehearsal
 
 
-def took(step, context, seconds):
+def took(step, context, seconds, **more):
     """Makes a step, and says in its place how long it took."""
     step.run(context)
     env = step.folder(context.store) / "env.json"
-    env.write_text(json.dumps(json.loads(env.read_text()) | {"seconds": seconds}))
+    env.write_text(json.dumps(json.loads(env.read_text()) | {"seconds": seconds, **more}))
 
 
 def nothing(step):
@@ -84,6 +85,20 @@ def test_impossible_work_is_refused_and_finished_work_is_not_asked_about(context
         rehearse(context, [training(0)], before=refuse)
     training(0).run(context)
     assert rehearse(context, [training(0)], before=refuse)[0]
+
+
+def test_processes_count_only_where_a_training_of_as_many_was_seen(context):
+    def seconds(**how):
+        (stage,) = costs([replace(training(9), together=True)], context.store, nothing, **how)
+        return stage.seconds
+
+    took(training(0), context, 100.0)
+    assert seconds() == seconds(processes=2, places=2) == pytest.approx(100.0)
+    took(training(1), context, 60.0, processes=2)
+    assert seconds() == seconds(processes=4, places=4) == pytest.approx(100.0)
+    assert seconds(processes=2, places=2) == pytest.approx(120.0)  # of workers: it takes the places of two
+    (stage,) = costs([training(9)], context.store, nothing, processes=2, places=2)
+    assert stage.seconds == pytest.approx(100.0)  # it is not made together
 
 
 def test_time_and_disk_are_those_of_the_same_kind_of_work_in_the_store(context):

@@ -25,6 +25,14 @@ def test_without_submitit_one_sentence_says_what_to_install(monkeypatch, tmp_pat
     assert capsys.readouterr().err == "nescio run needs submitit: pip install 'nescio[slurm]'\n"
 
 
+def queue_of(folder, monkeypatch, script):
+    """A squeue that does what the script says."""
+    squeue = folder / "squeue"
+    squeue.write_text(f"#!/bin/sh\n{script}\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
 def test_runs_shows_the_queue_and_the_logs_of_what_failed(tmp_path, monkeypatch, capsys):
     store = Store(tmp_path / "store")
     with store.work("toy", {"x": 0}):
@@ -35,16 +43,34 @@ def test_runs_shows_the_queue_and_the_logs_of_what_failed(tmp_path, monkeypatch,
     for number, key in enumerate(keys):
         note = {"job": f"7_{number}", "title": f"step {number}", "log": f"/log/{number}"}
         (store.root / ".slurm" / f"toy-{key}.json").write_text(json.dumps(note))
-    squeue = tmp_path / "squeue"
-    squeue.write_text("#!/bin/sh\necho '7_1|FAILED|None'\necho '7_2|PENDING|Resources'\necho '7_3|OUT_OF_MEMORY|x'\n")
-    squeue.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    queue_of(tmp_path, monkeypatch, "echo '7_1|FAILED|None'; echo '7_2|PENDING|Resources'; echo '7_3|OUT_OF_MEMORY|x'")
     assert main(["runs", "--json", "--store", str(store.root)]) == 0
     shown = {run["key"]: run for run in json.loads(capsys.readouterr().out)}
     assert [shown[key]["state"] for key in keys] == ["finished", "failed", "queued", "failed"]
     assert shown[keys[1]]["reason"] == "It broke. Log: /log/1"
     assert shown[keys[2]]["owner"] == "SLURM job 7_2, pending (Resources)"
     assert "more --mem" in shown[keys[3]]["reason"] and shown[keys[3]]["reason"].endswith("Log: /log/3")
+
+
+def test_jobs_that_another_user_submitted_are_in_the_queue_as_well(tmp_path, monkeypatch, capsys):
+    store = Store(tmp_path / "store")
+    (store.root / ".slurm").mkdir(parents=True)
+    note = {"job": "7", "title": "a step", "log": "/log", "user": 4242}
+    (store.root / ".slurm" / f"toy-{'0' * 16}.json").write_text(json.dumps(note))
+    queue_of(tmp_path, monkeypatch, """case "$*" in *--user=*4242*) echo '7|PENDING|Priority' ;; esac""")
+    assert main(["runs", "--json", "--store", str(store.root)]) == 0
+    (run,) = json.loads(capsys.readouterr().out)
+    assert (run["state"], run["owner"]) == ("queued", "SLURM job 7, pending (Priority)")
+
+
+def test_jobs_that_slurm_holds_are_one_line_and_said_once(caplog):
+    launcher = start("slurm", 1)
+    launcher.jobs = dict.fromkeys(["7_0", "7_1", "8"])
+    held = {"7_0": ("PENDING", "JobHeldUser"), "7_1": ("PENDING", "JobHeldUser"), "8": ("PENDING", "Priority")}
+    for states in (held, held, held | {"8": ("PENDING", "launch failed requeued held")}):
+        launcher._say_stuck(states)
+    first, second = caplog.messages
+    assert "(JobHeldUser)" in first and "`scontrol release 7_0,7_1`" in first and "`scontrol release 8`" in second
 
 
 def test_work_stops_with_a_checkpoint_when_its_process_is_to_end(tmp_path):

@@ -21,6 +21,7 @@ import pytest
 
 import fake_zoo
 import nescio.work.store
+from disks import disk_of
 from nescio.errors import BadInput
 from nescio.identity import tag
 from nescio.predictions.entries import dump_named
@@ -637,17 +638,7 @@ def test_a_full_disk_fails_the_trial_and_keeps_the_last_checkpoint(store, monkey
 
 
 def test_a_disk_that_is_really_full(tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = (
-        shutil.which("mount")
-        and not subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)], capture_output=True
-        ).returncode
-    )
-    if not mounted:
-        pytest.skip("a small disk cannot be mounted here")
-    try:
+    with disk_of(tmp_path / "disk", "256k") as disk:
         store = Store(disk / "store")
         with pytest.raises(StoreError, match="the disk is full"), store.work("train", "r") as part:
             part.save_checkpoint({"w": np.zeros(1000)}, {"step": 1})
@@ -659,8 +650,6 @@ def test_a_disk_that_is_really_full(tmp_path):
         with store.work("train", "r") as part:
             assert part.load_checkpoint().meta == {"step": 1}
         assert sorted(run.state for run in store.runs()) == ["failed", "finished", "finished"]
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 # ---- many hosts

@@ -8,13 +8,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nescio.commands._loggers import logger
 from nescio.commands._output import json_of, say
+from nescio.errors import BadInput
 from nescio.options import brought, option
 from nescio.work import launchers
 from nescio.work.progress import Stages
@@ -66,7 +67,21 @@ class CrewOptions:
         "what runs the work: local, ray, slurm or another package's; --launcher NAME --help",
         group="place",
     )
+    processes: int = option(
+        1,
+        "processes that share one training, a GPU each (or a core), by torchrun; other work stays in one",
+        group="place",
+        metavar="N",
+    )
+    nodes: int = option(
+        1, "nodes that share one training, with --processes on each: of ray or slurm", group="place", metavar="M"
+    )
     engine: dict[str, Any] = brought("launcher", launchers.launcher_class)  # options of the launcher itself
+
+    def __post_init__(self) -> None:
+        for name, value in (("--processes", self.processes), ("--nodes", self.nodes)):
+            if value < 1:
+                raise BadInput(f"{name} is a number from 1 on, not {value}.")
 
     def count(self, device: str) -> int:
         """How many processes work."""
@@ -76,7 +91,13 @@ class CrewOptions:
         return 1 if gpu else len(os.sched_getaffinity(0))
 
     def launch(self, workers: int) -> launchers.Launcher:
-        return launchers.start(self.launcher, workers, **self.engine)
+        launcher = launchers.start(self.launcher, workers, **self.engine)
+        if self.nodes > 1 and not getattr(launcher, "many_nodes", False):
+            raise BadInput(f"--nodes {self.nodes} needs --launcher ray or slurm: {self.launcher} works on one machine.")
+        return launcher
+
+    def context(self, place: PlaceOptions) -> Context:
+        return replace(place.context(), processes=self.processes, nodes=self.nodes)
 
 
 def shards_option(**how: Any) -> Any:
@@ -104,7 +125,7 @@ def working(
         crew.launch(crew.count(place.device)) as launcher,
         Stages(launcher.workers, write) as stages,
     ):
-        yield Work(place.context(), launcher, stages)
+        yield Work(crew.context(place), launcher, stages)
 
 
 def tell_notes(dataset: Dataset) -> None:

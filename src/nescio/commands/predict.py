@@ -41,7 +41,7 @@ class Options:
     compile: bool = option(False, "torch.compile the network: worth it on large sets")
     shards: int | None = shards_option()
     place: PlaceOptions = nested(PlaceOptions())
-    crew: CrewOptions = nested(CrewOptions(workers=0))
+    crew: CrewOptions = nested(CrewOptions(workers=0), omit=("processes", "nodes"))
 
 
 def run(options: Options) -> int:

@@ -94,13 +94,17 @@ def _rehearse(protocol: base.Protocol, plan: Any, options: RunOptions) -> int:
     from nescio.protocols.costs import by_figures, machine_of
     from nescio.work.launchers import start
 
-    context, workers = options.place.context(), max(1, options.crew.count(options.place.device))
+    context = options.place.context()
+    workers = max(1, options.crew.launch(options.crew.count(options.place.device)).workers)
     if context.store.root.is_file():
         raise BadInput(f"{context.store.root} is a file, and a store is a folder: name another --store.")
     rehearsal = Rehearsal(context, start("local", 0))
     with suppress(StoreError):  # what all else needs is not there yet: the last line says so
         protocol.run(plan, rehearsal)
-    stages = costs(rehearsal.steps.values(), context.store, lambda step: by_figures(step, context))
+    crew = options.crew
+    together, places = crew.processes * crew.nodes, min(crew.processes, workers)
+    steps = rehearsal.steps.values()
+    stages = costs(steps, context.store, lambda step: by_figures(step, context), together, places)
     if options.json:
         say(json_of([asdict(stage) | {"missing": stage.missing} for stage in stages]))
         return 0

@@ -1,7 +1,7 @@
 """Trains one network and keeps it in the store, under a key that is a function of everything given here.
 
 A finished one is reported at once. A killed one goes on from its last checkpoint when the same command is given again.
-Several processes: torchrun --nproc-per-node 2 -m nescio train …
+--processes N trains it with N processes, on as many GPUs, and --launcher elsewhere (or: torchrun -m nescio train …).
 --members M trains M networks that differ in their seed alone, on --workers processes; one that fails does not stop the
 others.
 
@@ -86,8 +86,9 @@ def run(options: Options) -> int:
     from nescio.work.store import Busy, StoreError
 
     trial = trial_of(options)
-    if options.members != 1:
-        return _ensemble(trial, options)
+    crew = options.crew
+    if options.members != 1 or crew.launcher != "local" or crew.processes != 1 or crew.nodes != 1:
+        return _launched(trial, options)
     context = options.place.context()
     here, step = runtime(context.device), train_step(trial, context.root)
     folder, known = step.folder(context.store), step.finished(context.store)
@@ -113,16 +114,16 @@ def run(options: Options) -> int:
     return 0
 
 
-def _ensemble(trial: Trial, options: Options) -> int:
-    """Trains networks that differ in their init seed; 1 when one of them failed."""
+def _launched(trial: Trial, options: Options) -> int:
+    """A launcher trains networks that differ in their init seed; 1 when one of them failed."""
     from nescio.training import train_step
 
     if options.members < 1:
         raise BadInput(f"--members is a number from 1 on, not {options.members}.")
     if options.log:
-        raise BadInput("--log is for one network: omit it with --members.")
+        raise BadInput("--log is for one network, trained by this process: omit it with --members and --processes.")
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise BadInput("--members trains every network in a process of its own: start it without torchrun.")
+        raise BadInput("--members and launchers start processes of their own: start the command without torchrun.")
     seeds = range(trial.init_seed, trial.init_seed + options.members)
     members = [train_step(replace(trial, init_seed=seed), options.place.root) for seed in seeds]
     members = [replace(step, title=f"init seed {seed}") for step, seed in zip(members, seeds, strict=True)]
@@ -155,7 +156,7 @@ def trial_of(options: Options) -> Trial:
     moved = dataset.channels == 1 and options.task == "classification"
     augment: Any = options.augment or method.augment or ("shift" if moved else "crop-flip")
     training = replace(options.training, batch=batch, augment=augment)
-    check_batch(training, rows)
+    check_batch(training, rows, options.crew.processes * options.crew.nodes)
     check_views(training, method.views)
     return Trial(
         method=options.method,

@@ -124,7 +124,7 @@ class Options:
     )
     grading: GradingPlan = nested(GradingPlan(), omit=UNUSED)
     place: PlaceOptions = nested(PlaceOptions())
-    crew: CrewOptions = nested(CrewOptions(workers=0))
+    crew: CrewOptions = nested(CrewOptions(workers=0), omit=("processes", "nodes"))
     to: str | None = page_option("page, tables and rows there", unset="STORE/report/zoo")
     json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
 

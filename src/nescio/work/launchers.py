@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +28,7 @@ from nescio.work.store import Busy, StoreError, reason_of
 BUILT_IN = ("local", "ray", "slurm")  # modules beside this one
 BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 PATIENCE = 0.5  # seconds before trying again work that another sweep is doing
+PARENT = "NESCIO_PARENT"  # in the environment of a process that ends with the one of this number
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class Task:
     args: tuple[Any, ...]
     died: Callable[..., None] | None = None  # called with (reason, *args) when the worker dies over it
     folder: Path | None = None  # of what it makes, STORE/stage/key: two tasks with the same folder are the same work
+    processes: int = 1  # that make it together on a node …
+    nodes: int = 1  # … and so many nodes
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,12 @@ class Queue:
     def __len__(self) -> int:
         return len(self.ready) + len(self.busy)
 
+    def first(self) -> Task | None:
+        """What `next` takes."""
+        if self.ready:
+            return self.ready[0]
+        return self.busy[0][1] if self.busy and self.pause() == 0 else None
+
     def next(self) -> Task | None:
         if self.ready:
             return self.ready.popleft()
@@ -174,6 +185,26 @@ def search_path() -> str:
     """PYTHONPATH of a worker that is to import what this process can: plug-ins, say."""
     places = [place for place in sys.path if place and not place.startswith((sys.prefix, sys.base_prefix))]
     return os.pathsep.join(places)
+
+
+def end_with_parent(parent: int, how: int = signal.SIGTERM) -> None:
+    """Ends this process when its parent was killed, though it is at work: what it does can be taken up again."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), how)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def death(code: int | None) -> str:
+    """How a process ended, from its exit code."""
+    if code == -signal.SIGKILL:
+        return "was killed; most often the machine had no memory left"
+    if code is not None and code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
 
 
 def one_thread() -> None:

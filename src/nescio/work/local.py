@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
+import pickle
 import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,11 +22,16 @@ from nescio.work.launchers import (
     Task,
     attempt,
     attempt_packed,
+    death,
+    end_with_parent,
     follow,
     launcher,
     one_thread,
     threads,
 )
+from nescio.work.team import PLACES
+
+log = logging.getLogger(__name__)
 
 
 @launcher("local")
@@ -50,6 +56,9 @@ class LocalWorkers:
 
     def run(self, tasks: Sequence[Task], watch: Counts | None = None) -> list[Failure]:
         """Does every task once and returns what failed and why."""
+        processes, cores = max((task.processes for task in tasks), default=1), len(os.sched_getaffinity(0))
+        if processes > cores:
+            log.warning("The %d processes of a training share the %d cores of this machine.", processes, cores)
         return follow(tasks, self._answers, watch)
 
     def _answers(self, queue: Queue) -> Iterator[tuple[Task, str, Any]]:
@@ -61,27 +70,34 @@ class LocalWorkers:
             else:
                 yield task, *attempt(task)
         while queue or any(worker.task for worker in self.processes):
-            for worker in self._idle(len(queue)):
-                if (task := queue.next()) is not None:
-                    worker.give(task)
+            while (places := self._places(queue.first())) and (task := queue.next()):
+                self._idle().give(task, places)
             at_work = [worker for worker in self.processes if worker.task]
             if not at_work:
                 time.sleep(queue.pause() or 0)
                 continue
-            free = len(at_work) < self.workers
-            wait([signal for w in at_work for signal in (w.pipe, w.process.sentinel)], queue.pause() if free else None)
+            wait(
+                [signal for w in at_work for signal in (w.pipe, w.process.sentinel)], queue.pause() if places else None
+            )
             for worker in at_work:
                 if (answer := worker.answer()) is not None:
                     yield answer
 
-    def _idle(self, wanted: int) -> list[_Worker]:
-        """Workers without a task; those that died between two tasks are replaced."""
+    def _places(self, task: Task | None) -> list[int]:
+        """Free places, one for each process of a task: a place is a core or a GPU. None where they do not suffice."""
+        wanted = task.processes if task else 1
+        taken = {place for worker in self.processes if worker.task for place in worker.places}
+        free = [place for place in range(max(self.workers, wanted)) if place not in taken]
+        return free[:wanted] if len(free) >= wanted else []
+
+    def _idle(self) -> _Worker:
+        """A worker without a task, a new one if there is none; those that died between two tasks go."""
         self.processes = [worker for worker in self.processes if worker.task or worker.process.is_alive()]
-        idle = [worker for worker in self.processes if not worker.task]
-        for _ in range(min(self.workers - len(self.processes), wanted - len(idle))):
-            self.processes.append(_Worker(self.workers))
-            idle.append(self.processes[-1])
-        return idle
+        for worker in self.processes:
+            if not worker.task:
+                return worker
+        self.processes.append(_Worker(self.workers))
+        return self.processes[-1]
 
 
 class _Worker:
@@ -93,11 +109,12 @@ class _Worker:
             self.process.start()
         other.close()
         self.task: Task | None = None
+        self.places: list[int] = []
 
-    def give(self, task: Task) -> None:
-        self.task = task
+    def give(self, task: Task, places: list[int]) -> None:
+        self.task, self.places = task, places
         with suppress(BrokenPipeError):  # it just died; `answer` reports how
-            self.pipe.send(task)
+            self.pipe.send((",".join(map(str, places)), pickle.dumps(task)))
 
     def answer(self) -> tuple[Task, str, Any] | None:
         """What became of the task, if it ended."""
@@ -115,7 +132,7 @@ class _Worker:
                 return None
         self.process.join()
         self.task = None
-        return task, "died", _death(self.process.exitcode)
+        return task, "died", f"The worker {death(self.process.exitcode)}."
 
     def stop(self) -> None:
         if self.task is not None:
@@ -138,26 +155,12 @@ def _threads(count: int) -> Iterator[None]:
             del os.environ[name]
 
 
-def _death(code: int | None) -> str:
-    if code == -signal.SIGKILL:
-        return "The worker was killed; most often the machine had no memory left."
-    if code is not None and code < 0:
-        return f"The worker was ended by {signal.Signals(-code).name}."
-    return f"The worker ended with exit code {code}."
-
-
 def _serve(pipe: Any) -> None:
     """A worker's life: one task after the other, on one thread of torch, so that no result depends on how many work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    end_with_parent(os.getppid())
     one_thread()
     with suppress(EOFError, OSError):
         while True:
-            pipe.send(attempt_packed(pipe.recv_bytes()))
-
-
-def _end_with(parent: int) -> None:
-    """Ends this process when its sweep was killed, though it is at work: what it does can be taken up again."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.kill(os.getpid(), signal.SIGTERM)
+            os.environ[PLACES], packed = pipe.recv()
+            pipe.send(attempt_packed(packed))

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from nescio.errors import BadInput
 from nescio.options import option
@@ -29,6 +31,7 @@ from nescio.work.launchers import (
     search_path,
     threads,
 )
+from nescio.work.team import dismiss, help_at, meeting, meeting_place
 
 LOOK = 5.0  # seconds between two looks at the head
 GONE = 20.0  # seconds without a head, after which it is gone: after 60, Ray itself ends this process without a word
@@ -55,6 +58,7 @@ class RayTasks:
     retries: int = option(3, "tries more for a step whose worker or node dies")
     in_flight: int | None = option(None, "steps submitted at once", unset="twice as many as the nodes can run")
     head: str = ""  # its address, once it is entered
+    many_nodes: ClassVar[bool] = True  # can work on one step
 
     def __post_init__(self) -> None:
         for name, value in (("--cpus", self.cpus), ("--gpus", self.gpus)):
@@ -106,30 +110,61 @@ class RayTasks:
 
     def _at_once(self) -> int:
         """How many steps the nodes can run at once."""
+        return sum(self._by_node(1)) or self.in_flight or 1
+
+    def _wanted(self, processes: int) -> dict[str, float]:
+        """What a step takes of a node: for each of several processes its cores, and a whole GPU at least."""
+        gpus = max(1.0, self.gpus) if self.gpus and processes > 1 else self.gpus
+        return {"CPU": processes * self.cpus, "GPU": processes * gpus}
+
+    def _by_node(self, processes: int, nodes: int = 1) -> list[int]:
+        """How many steps of so many processes each node can run at once; BadInput where too few can run any."""
         import ray
 
-        wanted = {name: count for name, count in (("CPU", self.cpus), ("GPU", self.gpus)) if count}
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        places = [[int(node.get(name, 0) / count) for name, count in wanted.items()] for node in nodes]
-        steps = sum(min(each, default=1) for each in places)
-        if not steps and self.in_flight is None:
+        wanted = self._wanted(processes)
+        there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        places = [[int(node.get(name, 0) / count) for name, count in wanted.items() if count] for node in there]
+        steps = [min(each, default=1) for each in places]
+        if sum(count > 0 for count in steps) < nodes and self.in_flight is None:
+            which = "No node of the Ray cluster has" if nodes == 1 else f"The Ray cluster has no {nodes} nodes of"
             raise BadInput(
-                f"No node of the Ray cluster has {self.cpus:g} CPUs and {self.gpus:g} GPUs for a step: ask for less; "
+                f"{which} {wanted['CPU']:g} CPUs and {wanted['GPU']:g} GPUs for a step: ask for less; "
                 "of a cluster that grows by itself, say with --in-flight how many steps to submit."
             )
-        return steps or self.in_flight or 1
+        return steps
+
+    def _submit(self, task: Task, folder: str, work: Any, helper: Any) -> _Submitted:
+        """The task in the cluster; of several nodes one bundle each: it works in the first, helpers in the others."""
+        wanted = self._wanted(task.processes)
+        how: dict[str, Any] = {"num_cpus": wanted["CPU"], "num_gpus": wanted["GPU"], "max_retries": 0}
+        if task.nodes == 1:
+            return _Submitted(task, work.options(**how).remote(pickle.dumps(task), folder))
+        from ray.util import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        assert task.folder is not None, "what several nodes make is in a store"
+        place = meeting_place(task.folder.parents[1])
+        bundle = {name: count for name, count in wanted.items() if count}
+        bundles = placement_group([bundle] * task.nodes, "STRICT_SPREAD")
+        first, *others = [PlacementGroupSchedulingStrategy(bundles, number) for number in range(task.nodes)]
+        ref = work.options(scheduling_strategy=first, **how).remote(pickle.dumps(task), folder, place)
+        helpers = [helper.options(scheduling_strategy=other, **how).remote(place) for other in others]
+        return _Submitted(task, ref, helpers, bundles, place)
 
     def _answers(self, queue: Queue) -> Iterator[tuple[Task, str, Any]]:
         """(task, what became of it, why or what it returned), as they come; one put back into the queue comes again."""
         import ray
 
-        submit = ray.remote(_work).options(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=0).remote
+        for processes, nodes in {(task.processes, task.nodes) for task in queue.ready}:
+            self._by_node(processes, nodes)
+        work, helper = ray.remote(_work), ray.remote(_help)
         room, folder, head = self.in_flight or 2 * self._at_once(), os.getcwd(), _Head(self.head)
-        running: dict[Any, Task] = {}
+        running: dict[Any, _Submitted] = {}
         deaths: Counter[int] = Counter()
         while queue or running:
             while len(running) < room and (task := queue.next()) is not None:
-                running[submit(pickle.dumps(task), folder)] = task
+                submitted = self._submit(task, folder, work, helper)
+                running[submitted.ref] = submitted
             if not running:
                 time.sleep(queue.pause() or 0)
                 continue
@@ -137,13 +172,42 @@ class RayTasks:
             ready, _ = ray.wait([*running], timeout=LOOK if pause is None else min(pause, LOOK))
             head.check()
             for ref in ready:
-                task = running.pop(ref)
-                state, answer = _answer(ref)
+                submitted = running.pop(ref)
+                task, state, answer = submitted.task, *submitted.answer()
                 deaths[id(task)] += state == "died"
                 if state == "died" and deaths[id(task)] <= self.retries:
                     queue.ready.append(task)
                 else:
                     yield task, state, answer
+
+
+@dataclass
+class _Submitted:
+    """A task in the cluster."""
+
+    task: Task
+    ref: Any
+    helpers: Sequence[Any] = ()  # on other nodes,
+    bundles: Any = None  # what is theirs of all nodes,
+    place: Path | None = None  # and where they meet
+
+    def answer(self) -> tuple[str, Any]:
+        """What became of it, once it ended; a helper that died is what it died of."""
+        state, answer = _answer(self.ref)
+        if self.place is None:
+            return state, answer
+        import ray
+        from ray.util import remove_placement_group
+
+        dismiss(self.place)
+        ready, late = ray.wait([*self.helpers], num_returns=len(self.helpers), timeout=LOOK)
+        ends = [_answer(helper) for helper in ready]
+        remove_placement_group(self.bundles)  # ends those that are late
+        for helper in late:
+            _answer(helper)
+        shutil.rmtree(self.place, ignore_errors=True)
+        deaths = [end for end in ends if end[0] == "died"]
+        return deaths[0] if state == "failed" and deaths else (state, answer)
 
 
 class _Head:
@@ -179,15 +243,32 @@ def _answers_at(address: str) -> bool:
 # ---- in a worker
 
 
-def _work(packed: bytes, folder: str) -> tuple[str, Any]:
-    """What becomes of a task in a Ray worker, which works in the folder where the command was given."""
+def _work(packed: bytes, folder: str, place: Path | None = None) -> tuple[str, Any]:
+    """What becomes of a task in a Ray worker, which works in the folder where the command was given.
+
+    place  where helpers on other nodes wait
+    """
     try:
         os.chdir(folder)
     except OSError:
         reason = f"There is no {folder} on {socket.gethostname()}: all nodes need the file system of the store."
         return "failed", (reason, "OSError")
     one_thread()
-    return attempt_packed(packed)
+    if place is None:
+        return attempt_packed(packed)
+    import ray
+
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    with meeting(place, ray.util.get_node_ip_address(), port):
+        return attempt_packed(packed)
+
+
+def _help(place: Path) -> tuple[str, Any]:
+    """What a worker on another node does for a task."""
+    help_at(place)
+    return "done", None
 
 
 def _answer(ref: Any) -> tuple[str, Any]:

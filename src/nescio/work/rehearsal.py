@@ -66,8 +66,14 @@ class StageCost:
         return self.measured + self.by_figures + self.unknown
 
 
-def costs(steps: Iterable[Step], store: Store, figures: Callable[[Step], Cost | None]) -> list[StageCost]:
-    """What steps take, stage by stage: as the same kind of work took in this store, else as `figures` has it."""
+def costs(
+    steps: Iterable[Step], store: Store, figures: Callable[[Step], Cost | None], processes: int = 1, places: int = 1
+) -> list[StageCost]:
+    """What steps take, stage by stage: as the same kind of work took in this store, else as `figures` has it.
+
+    processes  that train together, in the places of so many workers; where no such training was seen, one process is
+               taken to need as much time of workers
+    """
     seen, stages = _seen(store), dict[str, StageCost]()
     for step in steps:
         stage = stages.setdefault(step.stage, StageCost(step.stage))
@@ -75,10 +81,13 @@ def costs(steps: Iterable[Step], store: Store, figures: Callable[[Step], Cost | 
             stage.finished += 1
             continue
         recipe = _plain(step.recipe)
-        kinds = _kinds(step.stage, recipe, _network(step))
-        if known := next((seen[kind] for kind in kinds if kind in seen), None):
+        kinds = _kinds(step.stage, recipe, _network(step), 1)
+        if step.together and processes > 1:
+            kinds = _kinds(step.stage, recipe, _network(step), processes) + kinds
+        if kind := next((kind for kind in kinds if kind in seen), None):
             stage.measured += 1
-            cost = Cost(median(each.seconds for each in known) * _epochs(recipe), median(each.bytes for each in known))
+            seconds, size = (median(each) for each in zip(*seen[kind], strict=True))
+            cost = Cost(seconds * _epochs(recipe) * (1 if kind[0] == 1 else places), size)
         elif (guess := figures(step)) is not None:
             stage.by_figures += 1
             cost = guess
@@ -98,18 +107,20 @@ def _seen(store: Store) -> Mapping[tuple[Any, ...], Sequence[Cost]]:
     for run in runs:
         network = next((recipes[key] for key in run.parents if key in recipes), {})
         with suppress(StoreError, OSError, ValueError, KeyError):  # what is damaged says nothing
-            seconds = json.loads((run.folder / ENV).read_text("utf-8"))["seconds"] / _epochs(run.recipe)
+            about = json.loads((run.folder / ENV).read_text("utf-8"))
+            seconds = about["seconds"] / _epochs(run.recipe)
             size = sum(file["bytes"] for file in store.recipe(run.stage, run.key)["files"].values())
-            for kind in _kinds(run.stage, run.recipe, network):
+            for kind in _kinds(run.stage, run.recipe, network, about.get("processes", 1)):
                 seen[kind].append(Cost(seconds, size))
     return seen
 
 
-def _kinds(stage: str, recipe: Mapping[str, Any], network: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+def _kinds(stage: str, recipe: Mapping[str, Any], network: Mapping[str, Any], processes: int) -> list[tuple[Any, ...]]:
     """What work has to share to take as long, the closest first: method and split may differ, network and data not."""
     images, own = recipe.get("images") or {}, network or recipe.get("facts") or recipe
     data = images.get("data") or own.get("data") or own.get("dataset")
-    kind = (stage, recipe.get("protocol"), recipe.get("step"), recipe.get("model"), str(data), own.get("backbone"))
+    of = (recipe.get("protocol"), recipe.get("step"), recipe.get("model"), str(data), own.get("backbone"))
+    kind = (processes, stage, *of)
     return [(*kind, own.get("method"), images.get("split")), kind]
 
 

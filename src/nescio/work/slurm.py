@@ -16,16 +16,17 @@ import pickle
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nescio.errors import BadInput
 from nescio.options import option
@@ -42,12 +43,14 @@ from nescio.work.launchers import (
     search_path,
     threads,
 )
-from nescio.work.store import Run, Stopped, Store, ending
+from nescio.work.store import Run, Stopped, Store, ending, sentences
+from nescio.work.team import help_at, meeting
 
 JOBS, LOGS = ".slurm", "log"
 LOOK = 5.0  # seconds between two looks at the queue
 LATE = 60.0  # seconds that a shared file system may take to show what a job has written
-SETTLED = 10.0  # seconds that a job's end must last: one that is requeued passes through other states
+SETTLED = 3.0  # seconds that a job's end must last: one that is requeued passes through other states
+PORTS = 20_000  # the first of those on which the nodes of a job meet, and how many there are
 GONE = "GONE"  # of a job that SLURM has forgotten
 ENDED = {
     *("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"),
@@ -93,6 +96,8 @@ class SlurmJobs:
     retries: int = option(3, "jobs more for a step whose job is cancelled or dies")
     in_flight: int = option(500, "jobs in the queue at once")
     jobs: dict[str, _Job] = field(default_factory=dict)  # in the queue, by number
+    stuck: set[str] = field(default_factory=set)  # those of them that SLURM does not start
+    many_nodes: ClassVar[bool] = True  # can work on one step
 
     def __post_init__(self) -> None:
         for name, value, least in (
@@ -150,24 +155,27 @@ class SlurmJobs:
                 else:
                     queue.ready.append(job.task)
 
+    @sentences()
     def _attach(self, queue: Queue) -> None:
         """Takes the tasks out of the queue whose jobs are in that of SLURM, which an earlier command submitted."""
-        noted = {number: task for task in queue.ready if (number := _read(_note(task)).get("job"))}
-        if not noted:
+        notes = [(note, task) for task in queue.ready if (note := _read(_note(task)))]
+        jobs = [_Job(note["job"], task, _user(note)) for note, task in notes]
+        if not jobs:
             return
-        while (states := _states()) is None:
+        while (states := _states(job.user for job in jobs)) is None:
             log.warning(SILENT)
             time.sleep(LOOK)
-        for number, task in noted.items():
-            if states.get(number, (GONE,))[0] not in ENDED:
-                self.jobs[number] = _Job(number, task)
-                queue.ready.remove(task)
+        for job in jobs:
+            if states.get(job.number, (GONE,))[0] not in ENDED:
+                self.jobs[job.number] = job
+                queue.ready.remove(job.task)
 
+    @sentences()
     def _fill(self, queue: Queue) -> None:
         """Submits as many tasks as there is room for; what SLURM does not take now waits for the next look."""
         from submitit.core.utils import FailedJobError
 
-        tasks = list(islice(iter(queue.next, None), self.in_flight - len(self.jobs)))
+        tasks = list(islice(_alike(queue), self.in_flight - len(self.jobs)))
         if not tasks:
             return
         try:
@@ -185,31 +193,41 @@ class SlurmJobs:
         import submitit
 
         executor = submitit.SlurmExecutor(_note(tasks[0]).parent / LOGS)
-        environment = {**threads(self.cpus), "PYTHONPATH": search_path(), "SRUN_CPUS_PER_TASK": str(self.cpus)}
+        wanted = self._wanted(tasks[0])
+        cpus = {"SRUN_CPUS_PER_TASK": str(wanted["cpus-per-task"])}
+        environment = {**threads(self.cpus), "PYTHONPATH": search_path(), **cpus}
         executor.update_parameters(
             job_name="nescio",
             time=None,
             wckey=None,
             array_parallelism=self.in_flight,
             setup=[f"export {name}={shlex.quote(value)}" for name, value in environment.items()],
-            additional_parameters=self._wanted(),
+            srun_args=["--kill-on-bad-exit=1"],  # no node waits for one that died
+            additional_parameters=wanted,
         )
         with executor.batch():
             jobs = [executor.submit(_work, pickle.dumps(task)) for task in tasks]
         return [job.job_id for job in jobs]
 
-    def _wanted(self) -> dict[str, Any]:
-        """Options of sbatch, by their names there; a free one counts most."""
+    def _wanted(self, task: Task) -> dict[str, Any]:
+        """Options of sbatch, by their names there; a free one counts most. Several processes have a GPU each."""
         named = {name: getattr(self, name) for name in ("partition", "account", "qos", "time", "mem")}
-        named |= {"cpus-per-task": self.cpus, "gres": f"gpu:{self.gpus}" if self.gpus else None, "requeue": True}
+        named |= {"cpus-per-task": self.cpus * task.processes, "requeue": True}
+        if self.gpus:
+            *kind, count = self.gpus.split(":")
+            named["gres"] = ":".join(["gpu", *kind, count if task.processes == 1 else str(task.processes)])
+        if task.nodes > 1:
+            named |= {"nodes": task.nodes, "ntasks-per-node": 1}
         free = {key.lstrip("-"): value for key, _, value in (word.partition("=") for word in self.slurm)}
         return {key: value for key, value in named.items() if value is not None} | free
 
     def _ended(self) -> Iterator[tuple[_Job, str, Any]]:
         """Jobs that ended, with what became of their tasks, or SLURM's word for it where they left no answer."""
-        states = _states()
+        states = _states(job.user for job in self.jobs.values())
         if states is None:
             log.warning(SILENT)
+        else:
+            self._say_stuck(states)
         for job in [*self.jobs.values()]:
             if (answer := job.answer()) is not None:
                 yield job, *answer
@@ -220,7 +238,15 @@ class SlurmJobs:
                 elif job.overdue(LATE if state == "COMPLETED" else SETTLED):
                     yield job, state, None
 
+    def _say_stuck(self, states: Mapping[str, tuple[str, str]]) -> None:
+        """One line of the jobs that SLURM holds, after a node could not start them, say: they wait without end."""
+        stuck = {number for number in self.jobs if "held" in states.get(number, ("", ""))[1].lower()}
+        if fresh := sorted(stuck - self.stuck):
+            log.warning(STUCK, states[fresh[0]][1], ",".join(fresh))
+        self.stuck = stuck
 
+
+STUCK = "SLURM holds jobs (%s): once the cause is gone, `scontrol release %s` lets them start."
 SILENT = "The controller of SLURM does not answer. Jobs go on without it; waiting."
 
 
@@ -230,6 +256,7 @@ class _Job:
 
     number: str  # as SLURM writes it: 12_3 is of the array 12
     task: Task
+    user: int = field(default_factory=os.getuid)  # whose job it is: another one may have submitted it
     seen: float | None = None  # when it was first seen to have ended without an answer
 
     @property
@@ -243,9 +270,10 @@ class _Job:
         return f"Log: {self.paths.stderr}"
 
     def note(self) -> None:
-        about = {"job": self.number, "title": self.task.name, "log": str(self.paths.stderr)}
+        about = {"job": self.number, "title": self.task.name, "log": str(self.paths.stderr), "user": self.user}
         _note(self.task).write_text(json.dumps(about), "utf-8")
 
+    @sentences()
     def answer(self) -> tuple[str, Any] | None:
         """What became of the task, as the job wrote it down."""
         try:
@@ -259,10 +287,22 @@ class _Job:
         self.seen = self.seen or time.monotonic()
         return time.monotonic() - self.seen >= seconds
 
+    @sentences()
     def forget(self) -> None:
         paths = self.paths
         for path in (_note(self.task), paths.submitted_pickle, paths.result_pickle, paths.stdout, paths.stderr):
             path.unlink(missing_ok=True)
+        for path in paths.folder.glob(f"{self.number}_*") if self.task.nodes > 1 else ():  # of other nodes
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _alike(queue: Queue) -> Iterator[Task]:
+    """Tasks from the queue while they take as many processes and nodes as the first: the jobs of an array are alike."""
+    team = None
+    while (task := queue.first()) and team in (None, (task.processes, task.nodes)):
+        team = task.processes, task.nodes
+        queue.next()
+        yield task
 
 
 def _note(task: Task) -> Path:
@@ -272,11 +312,15 @@ def _note(task: Task) -> Path:
     return task.folder.parents[1].absolute() / JOBS / f"{task.folder.parent.name}-{task.folder.name}.json"
 
 
-def _read(note: Path) -> dict[str, str]:
+def _read(note: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(note.read_text("utf-8")))
     except (FileNotFoundError, ValueError):  # a command was killed while it wrote
         return {}
+
+
+def _user(note: Mapping[str, Any]) -> int:
+    return int(note.get("user", os.getuid()))  # older notes have none
 
 
 def _end(number: str, state: str) -> str:
@@ -302,9 +346,10 @@ def _uninterrupted() -> Iterator[None]:
 # ---- the queue
 
 
-def _states() -> dict[str, tuple[str, str]] | None:
-    """State and reason of my jobs, those that ended a while ago too; None if the controller does not answer."""
-    command = ["squeue", "--me", "--states=all", "--array", "--noheader", "--format=%i|%T|%r"]
+def _states(users: Iterable[int] = ()) -> dict[str, tuple[str, str]] | None:
+    """State and reason of the users' jobs, those that ended a while ago too; None if the controller does not answer."""
+    whose = ",".join(map(str, sorted({os.getuid(), *users})))
+    command = ["squeue", f"--user={whose}", "--states=all", "--array", "--noheader", "--format=%i|%T|%r"]
     answer = subprocess.run(command, capture_output=True, text=True)
     if answer.returncode:
         return None
@@ -316,7 +361,7 @@ def with_queue(store: Store) -> list[Run]:
     """What the store knows of its work, with what SLURM knows of the jobs for it."""
     runs = {f"{run.stage}-{run.key}": run for run in store.runs()}
     notes = {path.stem: note for path in sorted((store.root / JOBS).glob("*.json")) if (note := _read(path))}
-    states = _states() if notes and shutil.which("squeue") else None
+    states = _states(map(_user, notes.values())) if notes and shutil.which("squeue") else None
     for name, note in notes.items():
         stage, _, key = name.rpartition("-")
         run = runs.get(name) or Run(stage, key, "queued", store.path(stage, key), {}, title=note["title"])
@@ -325,7 +370,7 @@ def with_queue(store: Store) -> list[Run]:
     return list(runs.values())
 
 
-def _with_job(run: Run, note: Mapping[str, str], states: Mapping[str, tuple[str, str]] | None) -> Run:
+def _with_job(run: Run, note: Mapping[str, Any], states: Mapping[str, tuple[str, str]] | None) -> Run:
     job = f"SLURM job {note['job']}"
     if states is None:
         return replace(run, owner=f"{job}, of which squeue says nothing here")
@@ -356,6 +401,29 @@ def _work(packed: bytes) -> tuple[str, Any]:
 
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, end)
+    with _nodes():
+        return _attempt(packed, received)
+
+
+@contextmanager
+def _nodes() -> Iterator[None]:
+    """Inside is the first node of the job; the others help it, and end."""
+    from submitit import JobEnvironment
+
+    job = JobEnvironment()
+    if job.num_nodes == 1:
+        yield
+        return
+    place = job.paths.folder / f"{job.job_id}_nodes_{os.environ.get('SLURM_RESTART_COUNT', 0)}"
+    place.mkdir(exist_ok=True)
+    if job.global_rank:
+        help_at(place)
+        sys.exit(0)  # without an answer, which is that of the first
+    with meeting(place, socket.gethostname(), PORTS + int(os.environ["SLURM_JOB_ID"]) % PORTS):
+        yield
+
+
+def _attempt(packed: bytes, received: Sequence[int]) -> tuple[str, Any]:
     one_thread()
     try:
         while (answer := attempt_packed(packed))[0] == "busy":

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from nescio.rows import Row, from_parquet, to_parquet
 from nescio.work.launchers import Failure, Launcher, Task
 from nescio.work.store import Busy, Damaged, Part, Run, Store, StoreError, key_of, reason_of
+from nescio.work.team import make_together
 
 ROWS, REASONS = "rows.parquet", "reasons.json"
 SHARD_OF = "of"  # in the recipe of a shard: the key of the step that it is a part of
@@ -33,6 +34,13 @@ class Context:
     root: str | None = None
     device: str = "auto"
     checkpoint_seconds: float = 60.0
+    processes: int = 1  # of a step that several can make together, on each of …
+    nodes: int = 1  # … so many nodes
+
+    @property
+    def alone(self) -> Context:
+        """The same for each of the processes that make a step together."""
+        return replace(self, processes=1, nodes=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +59,7 @@ class Step:
     version: int = 1
     summary: Callable[[Step, Context], dict[str, Any]] | None = None  # of finished work, for those who watch
     shards: tuple[Step, ...] = ()  # made first, put together by `make`, then removed: no key depends on them
+    together: bool = False  # several processes can call `make` at once (torch.distributed), the first with the part
 
     @cached_property
     def key(self) -> str:
@@ -91,13 +100,28 @@ class Step:
                 self.stage, self.recipe, self._parent_keys, self.version, wait=wait, title=self.title
             ) as part:
                 if part is not None:
-                    for name, content in (self.make(part, context) or {}).items():
+                    for name, content in self._made(part, context).items():
                         part.write(name, content)
         except Damaged as error:  # finished work that turns out to be damaged has no note of its own
             with suppress(StoreError):  # the first error is the one to raise
                 self.fail(context.store, str(error))
             raise
         self._remove_shards(context.store)
+
+    def _made(self, part: Part, context: Context) -> Files:
+        """The files that are to be written; those of several processes are."""
+        if self.together and context.processes * context.nodes > 1:
+            make_together(self.make, part, context.alone, context.processes, context.nodes, context.store.root)
+            return {}
+        return self.make(part, context) or {}
+
+    def team(self, context: Context) -> tuple[int, int]:
+        """Processes on a node, and nodes, that this or what it needs first is to be made by."""
+        if self.finished(context.store):
+            return 1, 1
+        if self.together or any(step.team(context) != (1, 1) for step in self._steps()):
+            return context.processes, context.nodes
+        return 1, 1
 
     def _remove_shards(self, store: Store) -> None:
         """Removes every shard of this step, those of another division too: the whole is there."""
@@ -199,9 +223,16 @@ class Work:
             return
         watch = self.watch
         say = (lambda *counts: watch(stage, *counts)) if watch else None
-        tasks = [Task(step.title, _run, (step, self.context), _died, step.folder(self.store)) for step in missing]
+        tasks = [self._task(step) for step in missing]
         failures = self.launcher.run(tasks, say)
+        if failures:
+            check_writable(self.store)  # one sentence where nothing can be kept any more, not one for each step
         self.failures += [*failures, *self._lost(missing, {failure.name for failure in failures})]
+
+    def _task(self, step: Step) -> Task:
+        several = self.context.processes * self.context.nodes > 1
+        team = step.team(self.context) if several else (1, 1)
+        return Task(step.title, _run, (step, self.context), _died, step.folder(self.store), *team)
 
     def _lost(self, steps: Sequence[Step], failed: set[str]) -> list[Failure]:
         """Steps that a worker says are done and that are not here: it has another store of the same name."""

@@ -105,7 +105,7 @@ class Store:
         return self.root / stage / key
 
     def finished(self, stage: str, key: str) -> bool:
-        with _sentences(self.root):
+        with sentences(self.root):
             return self.path(stage, key).is_dir()
 
     @contextmanager
@@ -126,7 +126,7 @@ class Store:
         """
         document = _document(stage, recipe, parents, version)
         goal = self.path(stage, _key(document))
-        with _sentences(self.root):
+        with sentences(self.root):
             lock = _acquire(goal, wait)
         if lock is None:
             yield None
@@ -156,7 +156,7 @@ class Store:
         """recipe.json of finished work: stage, version, parents, recipe, and size and checksum of every file."""
         path = self.path(stage, key) / RECIPE
         try:
-            with _sentences(path):
+            with sentences(path):
                 return dict(json.loads(path.read_text("utf-8")))
         except (ValueError, TypeError):
             raise Damaged(f"{path} is damaged: {_again(path.parent)}") from None
@@ -167,7 +167,7 @@ class Store:
         A process checks the same files once: again only when their sizes or times have changed.
         """
         folder = self.path(stage, key)
-        with _sentences(folder):
+        with sentences(folder):
             state = _state(folder)
         if _verified.get(folder) == state:
             return
@@ -175,7 +175,7 @@ class Store:
         document = {name: recipe.get(name) for name in ("stage", "version", "parents", "recipe")}
         if _key(document) != key or not isinstance(recipe.get("files"), dict):
             raise Damaged(f"{folder / RECIPE} does not belong to the key {key}: {_again(folder)}")
-        with _sentences(folder):
+        with sentences(folder):
             found = {name: _summary(path) for name, path in _payload(folder).items() if name != ENV}
         wrong = sorted(name for name in found.keys() | recipe["files"] if found.get(name) != recipe["files"].get(name))
         if wrong:
@@ -189,12 +189,12 @@ class Store:
         """
         other.verify(stage, key)
         source, goal = other.path(stage, key), self.path(stage, key)
-        with _sentences(self.root):
+        with sentences(self.root):
             lock = _acquire(goal, wait=False)
         if lock is None:
             return False
         try:
-            with _sentences(lock.folder.parent):
+            with sentences(lock.folder.parent):
                 _copy(source, lock.folder.parent)
                 _settle(lock, goal)
         finally:
@@ -220,12 +220,12 @@ class Store:
 
     def runs(self, stage: str = "*") -> list[Run]:
         """Everything in the store, or of one stage: finished, running, failed with its reason, and stopped half-way."""
-        with _sentences(self.root):
+        with sentences(self.root):
             return [run for folder in self.folders(stage) if (run := self._run(folder)) is not None]
 
     def folders(self, stage: str = "*") -> list[Path]:
         """The folders of a stage, or of all; StoreError where one may not look into it."""
-        with _sentences(self.root):
+        with sentences(self.root):
             stages = [place for place in sorted(self.root.glob(stage)) if place.is_dir()]
             return [place / name for place in stages for name in sorted(os.listdir(place)) if (place / name).is_dir()]
 
@@ -251,7 +251,7 @@ class Store:
         """Removes work, after it was moved out of sight at once; Busy while another process is doing it."""
         goal = self.path(run.stage, run.key)
         aside = goal.with_name(f"{REMOVED}{run.key}")
-        with _sentences(goal):
+        with sentences(goal):
             lock = None if run.state == "finished" else _acquire(goal, wait=False)
             try:
                 shutil.rmtree(aside, ignore_errors=True)
@@ -290,7 +290,7 @@ class Part:
             raise BadInput(f"A payload file cannot be named {name!r}.")
         self.lock.check()
         path = self.folder / name
-        with _sentences(path):
+        with sentences(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         return path
@@ -309,7 +309,7 @@ class Part:
         about = {"meta": json.dumps(meta), "bytes": json.dumps([n for n in tensors if isinstance(tensors[n], bytes)])}
         content = save(arrays, {**about, "sha256": _fingerprint(arrays, about)})
         self.lock.check()
-        with _sentences(self.folder / WORK / CHECKPOINT):
+        with sentences(self.folder / WORK / CHECKPOINT):
             _write(self.folder / WORK / CHECKPOINT, content)
         if ending.is_set():
             raise Stopped
@@ -321,11 +321,11 @@ class Part:
     def load_checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, or None if there is none. A damaged one is never used: a warning, and None."""
         path = self.folder / WORK / CHECKPOINT
-        with _sentences(path):
+        with sentences(path):
             return read_checkpoint(path) if path.exists() else None
 
     def _begin(self) -> None:
-        with _sentences(self.folder):
+        with sentences(self.folder):
             self._clear()
             _write(self.folder / RECIPE, _json(self.document))
 
@@ -336,7 +336,7 @@ class Part:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _finish(self) -> None:
-        with _sentences(self.folder):
+        with sentences(self.folder):
             payload = _payload(self.folder)
             files = {name: _summary(path) for name, path in payload.items()}
             for place in {self.folder, *payload.values(), *(path.parent for path in payload.values())}:
@@ -355,8 +355,8 @@ class Part:
             except OSError:  # a full disk: half a payload took the last byte
                 self._begin()
                 self._note(error, note)
-        except (OSError, StoreError) as second:  # the first error is the one to raise
-            log.warning("%s: the failure could not be noted (%s).", self.folder, second)
+        except (OSError, StoreError):  # the first error is the one to raise, and most often the reason for this one
+            log.info("%s: the failure could not be noted.", self.folder)
 
     def _note(self, error: Exception, note: dict[str, Any]) -> None:
         (self.folder / "traceback.txt").write_text("".join(traceback.format_exception(error)), "utf-8")
@@ -687,7 +687,8 @@ ADVICE = {
 
 
 @contextmanager
-def _sentences(path: Path) -> Iterator[None]:
+def sentences(path: Path | None = None) -> Iterator[None]:
+    """Errors of the system are StoreErrors for people; `path` is where they happen, if they do not say."""
     try:
         yield
     except OSError as error:

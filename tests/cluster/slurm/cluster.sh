@@ -1,5 +1,6 @@
 #!/bin/sh
 # A real SLURM of this machine, of one controller and one node on loopback: cluster.sh start|stop|restart FOLDER
+# `start FOLDER 2` has two nodes, both of them this machine.
 # Everything lies in FOLDER; export SLURM_CONF=FOLDER/slurm.conf to use it. Needs root, and Debian's slurm-wlm and munge.
 set -eu
 what=$1
@@ -22,18 +23,17 @@ configure() {
 ClusterName=loopback
 SlurmctldHost=$node(127.0.0.1)
 SlurmctldPort=16817
-SlurmdPort=16818
 AuthType=auth/munge
 AuthInfo=socket=$folder/munge.socket
 CryptoType=crypto/munge
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation=$folder/state
-SlurmdSpoolDir=$folder/spool
+SlurmdSpoolDir=$folder/spool/%n
 SlurmctldPidFile=$folder/slurmctld.pid
-SlurmdPidFile=$folder/slurmd.pid
+SlurmdPidFile=$folder/slurmd-%n.pid
 SlurmctldLogFile=$folder/slurmctld.log
-SlurmdLogFile=$folder/slurmd.log
+SlurmdLogFile=$folder/slurmd-%n.log
 MpiDefault=none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -48,10 +48,15 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
 KillWait=5
-NodeName=$node NodeAddr=127.0.0.1 CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2 ThreadsPerCore=1 RealMemory=4000
-PartitionName=normal Nodes=$node Default=YES MaxTime=60 State=UP PriorityTier=1
-PartitionName=urgent Nodes=$node MaxTime=60 State=UP PriorityTier=2
+PartitionName=normal Nodes=ALL Default=YES MaxTime=60 State=UP PriorityTier=1
+PartitionName=urgent Nodes=ALL MaxTime=60 State=UP PriorityTier=2
 CONF
+    port=16818
+    for name in $names; do
+        about="NodeHostname=$node NodeAddr=127.0.0.1 Port=$port CPUs=2 Boards=1 SocketsPerBoard=1 CoresPerSocket=2"
+        echo "NodeName=$name $about ThreadsPerCore=1 RealMemory=4000" >>"$folder/slurm.conf"
+        port=$((port + 1))
+    done
 }
 
 controller() {
@@ -67,11 +72,13 @@ end() {
 
 case $what in
 start)
+    names=$node
+    [ "${3:-1}" = 1 ] || names="$node $node-2"
     configure
     munged --force --key-file="$folder/munge.key" --socket="$folder/munge.socket" --pid-file="$folder/munged.pid" \
         --log-file="$folder/munged.log" --seed-file="$folder/munged.seed"
     controller -c
-    slurmd -f "$folder/slurm.conf" -N "$node"
+    for name in $names; do slurmd -f "$folder/slurm.conf" -N "$name"; done
     ;;
 restart)
     end slurmctld
@@ -79,6 +86,6 @@ restart)
     controller
     ;;
 stop)
-    for daemon in slurmctld slurmd munged; do end $daemon; done
+    for daemon in slurmctld "slurmd-$node" "slurmd-$node-2" munged; do end "$daemon"; done
     ;;
 esac

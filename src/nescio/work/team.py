@@ -1,0 +1,241 @@
+"""A step that several processes make together, on one node or several: torch's own elastic launcher runs them.
+
+The worker that has the step's lock keeps it; the processes only work for it:
+
+    store/.team/<stage>-<key>/    what they are to make, what became of each, and their logs: gone when it is made
+
+On every node an agent (`torch.distributed.run`) starts the processes and ends them together. The worker starts that of
+its own node. On the others a helper of the launcher waits in a meeting place, a folder that all nodes see, and starts
+what the worker names there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from nescio.work.launchers import PARENT, death, end_with_parent, one_thread, search_path
+from nescio.work.store import Part, Stopped, _Lock, ending
+
+FOLDER, CALL, OVER = ".team", "call", "over"
+PLACES = "NESCIO_PLACES"  # in a local worker: the places that are its own for a while, as 2,3; a place is a GPU
+LOOK = 0.2  # seconds between two looks at processes, or at the meeting place
+LATE = 5.0  # seconds that this process may learn later that it is to end than those of another node
+PATIENCE = 40.0  # seconds that processes have to write a checkpoint: their agent ends them after 30
+
+
+class TeamFailed(RuntimeError):
+    """One of the processes that made a step together died."""
+
+
+@dataclass
+class Meeting:
+    """Where the helpers of other nodes wait, and where the processes of all nodes find each other."""
+
+    folder: Path
+    host: str
+    port: int
+    calls: int = 0
+
+    def call(self, command: Sequence[str]) -> None:
+        """Tells every helper to start this."""
+        _write(self.folder / str(self.calls), json.dumps(list(command)).encode())
+        self.calls += 1
+
+
+_meeting: Meeting | None = None  # of the step at hand, where a launcher has several nodes for it
+
+
+def meeting_place(root: Path) -> Path:
+    """A new folder of the store for the helpers of one step."""
+    (root / FOLDER).mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="nodes-", dir=root.absolute() / FOLDER))
+
+
+@contextmanager
+def meeting(folder: Path, host: str, port: int) -> Iterator[None]:
+    """Steps inside have the helpers that wait there; they end with the block."""
+    global _meeting
+    _meeting = Meeting(folder, host, port)
+    try:
+        yield
+    finally:
+        dismiss(folder)
+        _meeting = None
+
+
+def dismiss(folder: Path) -> None:
+    """Lets the helpers go."""
+    with suppress(OSError):  # a store that became read-only: whoever started them ends them
+        _write(folder / OVER, b"")
+
+
+def help_at(folder: Path) -> None:
+    """What a helper does: it starts what the first node names, until that has no more work."""
+    for number in count():
+        while not (call := folder / str(number)).is_file():
+            if ending.is_set() or (folder / OVER).is_file() or not folder.is_dir():
+                return
+            time.sleep(LOOK)
+        _run(json.loads(call.read_text("utf-8")), folder / f"{socket.gethostname()}-{os.getpid()}.log")
+
+
+def make_together(
+    make: Callable[[Part, Any], Any], part: Part, context: Any, processes: int, nodes: int, root: Path
+) -> None:
+    """Has processes × nodes processes call `make`, the first of them with the part; its files are then in the part."""
+    folder = root.absolute() / FOLDER / f"{part.goal.parent.name}-{part.goal.name}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    lock = part.lock.folder.absolute(), part.lock.number, part.lock.owner
+    call = make, part.goal.absolute(), part.folder.absolute(), lock, part.document, context
+    _write(folder / CALL, pickle.dumps(call))
+    command = [sys.executable, "-m", "nescio.work.team", "agent", str(folder), str(processes), str(nodes)]
+    if nodes > 1:
+        assert _meeting is not None, "only launchers that have several nodes are given such steps"
+        _meeting.call([*command, _meeting.host, str(_meeting.port), "false"])
+        command += [_meeting.host, str(_meeting.port), "true"]
+    code = _run(command, folder / "agent.log")
+    _raise_outcome(folder, processes * nodes, code)
+    part.env["processes"] = processes * nodes
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(command: Sequence[str], log: Path) -> int:
+    """The exit code of an agent, which ends with this process, and when this one is to end."""
+    environment = os.environ | {"PYTHONPATH": search_path(), PARENT: str(os.getpid())}
+    if places := os.environ.get(PLACES):
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        numbers = visible.split(",") if visible else None
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(
+            numbers[int(place)] if numbers and int(place) < len(numbers) else place for place in places.split(",")
+        )
+    with log.open("wb") as file:
+        agent = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
+        )
+    try:
+        while not ending.is_set():
+            with suppress(subprocess.TimeoutExpired):
+                return agent.wait(LOOK)
+    finally:
+        if agent.poll() is None:
+            agent.terminate()
+            try:
+                agent.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                agent.kill()
+    return agent.wait()
+
+
+def _raise_outcome(folder: Path, world: int, code: int) -> None:
+    """Raises what the first process to fail raised, or how it died; Stopped if they were stopped half-way."""
+    outcomes = {}
+    for path in sorted(folder.glob("*.outcome"), key=lambda path: path.stat().st_mtime_ns):
+        outcomes[int(path.stem)] = pickle.loads(path.read_bytes())
+    errors = [error for error in outcomes.values() if isinstance(error, Exception)]
+    codes = {int(path.stem): int(path.read_text()) for path in folder.glob("*.code")}
+    for rank, how in sorted(codes.items()):
+        if rank not in outcomes:
+            raise TeamFailed(f"Process {rank} of {world} {death(how)}. Log: {folder / f'{rank}.log'}")
+    if errors:
+        raise errors[0]
+    if ending.is_set() or (any(outcomes.values()) and ending.wait(LATE)):
+        raise Stopped
+    if any(outcomes.values()):
+        raise TeamFailed(f"The {world} processes were stopped from outside, or a node was. Log: {folder / 'agent.log'}")
+    if code or len(outcomes) < world:
+        raise TeamFailed(f"The launcher of {world} processes {death(code)}. Log: {folder / 'agent.log'}")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """The whole file or none."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_bytes(content)
+    os.replace(fresh, path)
+
+
+# ---- processes of their own
+
+
+class _OwnersLock(_Lock):
+    """The lock of the worker, which keeps it alive."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+def _agent(folder: str, processes: str, nodes: str, host: str = "", port: str = "", first: str = "") -> None:
+    """Runs the processes of this node; notes which of them failed first, and how."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    end_with_parent(int(os.environ[PARENT]), signal.SIGTERM)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # it is for the processes
+    words = ["--standalone"]
+    if host:
+        address = host if first == "true" else _address_towards(host, int(port))
+        words = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{host}:{port}", "--rdzv-id", Path(folder).name]
+        words += ["--rdzv-conf", f"is_host={first}", "--local-addr", address]
+    words += ["--nnodes", nodes, "--nproc-per-node", processes, "-m", "nescio.work.team", "member", folder]
+    try:
+        run(parse_args(words))  # type: ignore[no-untyped-call]
+    except ChildFailedError as error:
+        earliest = min(failure.timestamp for failure in error.failures.values())
+        for rank, failure in error.failures.items():
+            if failure.timestamp <= earliest + 1:  # later, the agent has ended it
+                _write(Path(folder) / f"{rank}.code", str(failure.exitcode).encode())
+        raise
+
+
+def _address_towards(host: str, port: int) -> str:
+    """The address of this machine in the network of another."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))  # of a datagram socket: nothing is sent
+        return str(probe.getsockname()[0])
+
+
+def _member(folder: str) -> None:
+    """One of the processes. The first has the part; what becomes of each is written down."""
+    place, rank = Path(folder), os.environ["RANK"]
+    with (place / f"{rank}.log").open("wb") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+    end_with_parent(os.getppid(), signal.SIGKILL)
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, lambda *_: ending.set())
+    one_thread()
+    outcome: BaseException | None = None
+    try:
+        make, goal, inside, lock, document, context = pickle.loads((place / CALL).read_bytes())
+        part = Part(goal, inside, _OwnersLock(*lock), document) if rank == "0" else None
+        files = make(part, context) or {}
+        if part is not None:
+            for name, content in files.items():
+                part.write(name, content)
+    except (Exception, Stopped) as error:
+        traceback.print_exc()
+        error.add_note("".join(traceback.format_exception(error)))  # a traceback does not reach the worker, a note does
+        outcome = error
+    _write(place / f"{rank}.outcome", pickle.dumps(outcome))
+    sys.exit(outcome is not None)  # also where it was stopped: else agents of other nodes wait for this one's
+
+
+if __name__ == "__main__":
+    role, *words = sys.argv[1:]
+    (_agent if role == "agent" else _member)(*words)

@@ -394,6 +394,19 @@ def test_jobs_go_on_without_the_command_which_comes_back_to_them(light, context,
     assert evaluated(context, start("local", 0), cards(6)).rows == undisturbed(tmp_path / "local", 6)
 
 
+def test_two_commands_at_once_wait_for_the_same_jobs(light, context, tmp_path):
+    """One of them takes the answer of a job; the other sees that its work is finished."""
+    first = sweeping(context, cards(6, 0.5))
+    until(lambda: lines(context.store.root, "begun"))
+    known = set(queued("--states=all"))
+    second = sweeping(context, cards(6, 0.5))
+    for thread, _ in (first, second):
+        thread.join()
+    assert set(queued("--states=all")) == known and len(lines(context.store.root, "begun")) == 6
+    for _, (work,) in (first, second):
+        assert work.failures == [] and work.rows == undisturbed(tmp_path / "local", 6)
+
+
 def test_a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
     from nescio.training import train_step
     from nescio.trials import Training

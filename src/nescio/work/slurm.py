@@ -235,8 +235,8 @@ class SlurmJobs:
                 state, _ = states.get(job.number, (GONE, ""))
                 if state not in ENDED:
                     job.seen = None
-                elif job.overdue(LATE if state == "COMPLETED" else SETTLED):
-                    yield job, state, None
+                elif job.overdue(LATE if state == "COMPLETED" and not job.finished else SETTLED):
+                    yield job, "done" if job.finished else state, None
 
     def _say_stuck(self, states: Mapping[str, tuple[str, str]]) -> None:
         """One line of the jobs that SLURM holds, after a node could not start them, say: they wait without end."""
@@ -264,6 +264,11 @@ class _Job:
         from submitit.core.utils import JobPaths
 
         return JobPaths(_note(self.task).parent / LOGS, self.number)
+
+    @property
+    def finished(self) -> bool:
+        """Whether its work is done, though another command may have taken its answer."""
+        return self.task.folder is not None and self.task.folder.is_dir()
 
     @property
     def where(self) -> str:

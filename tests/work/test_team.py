@@ -19,7 +19,7 @@ from nescio.work import team
 from nescio.work.launchers import Task, start
 from nescio.work.local import LocalWorkers
 from nescio.work.steps import Context, Step, Work
-from nescio.work.store import Stopped, Store, ending
+from nescio.work.store import Stopped, Store, ending, reason_of
 from nescio.work.team import TeamFailed
 
 # ---- who takes part
@@ -135,7 +135,7 @@ def test_the_first_cause_is_what_is_raised(tmp_path, monkeypatch):
     outcome(tmp_path / "fine", 0, {}, p0=None, p1=None)
     with pytest.raises(BadInput, match="bad"):
         outcome(tmp_path / "first", 1, {1: 1}, p1=BadInput("bad"), p0=lost)
-    with pytest.raises(TeamFailed, match=r"Process 1 of 2 was killed; most often .* Log: .*dead/1.log"):
+    with pytest.raises(TeamFailed, match=r"The process of rank 1, one of 2, was killed; .* Log: .*dead/1.log"):
         outcome(tmp_path / "dead", 1, {0: 1, 1: -9}, p0=lost)
     with pytest.raises(BadInput, match="bad"):  # 0 had to be killed, long after 1 failed
         outcome(tmp_path / "late", 1, {1: 1}, p1=BadInput("bad"))
@@ -147,6 +147,64 @@ def test_the_first_cause_is_what_is_raised(tmp_path, monkeypatch):
         outcome(tmp_path / "ending", 1, {}, p0=Stopped(), p1=Stopped())
     with pytest.raises(TeamFailed, match=r"The launcher of 2 processes ended with exit code 1. Log: .*agent.log"):
         outcome(tmp_path / "agent", 1, {})
+    monkeypatch.setattr(ending, "is_set", lambda: True)
+    outcome(tmp_path / "made", 0, {}, p0=None, p1=None)  # just before the end
+
+
+class Odd(Exception):
+    """Pickle calls it with one argument when it brings it back."""
+
+    def __init__(self, one, other):
+        super().__init__(f"{one} and {other} are odd.")
+
+
+def test_an_error_that_pickle_cannot_bring_back_is_told_by_its_reason():
+    for error, reason in [(Odd(1, 3), "Odd: 1 and 3 are odd."), (BadInput("bad"), "bad")]:
+        error.add_note("where it was raised")
+        back = pickle.loads(team._packed(error))
+        assert reason_of(back) == reason and back.__notes__ == ["where it was raised"]
+
+
+# ---- what they leave
+
+
+def test_each_try_has_a_folder_of_its_own_and_whoever_makes_the_step_removes_them_all(tmp_path, monkeypatch):
+    """Processes of a worker that was killed may still write when the next has begun."""
+    step, folders = toy("net", together=True), []
+    others, logs = tmp_path / ".team" / "toy-0000-1", tmp_path / ".team" / f"toy-{step.key}-1"
+    logs.mkdir(parents=True)
+    others.mkdir()
+    monkeypatch.setattr(team, "_run", lambda command, log: folders.append(log.parent) or 1)
+    for _ in range(2):
+        with pytest.raises(TeamFailed):
+            step.run(Context(Store(tmp_path), processes=2))
+        assert set(others.parent.iterdir()) == {others, folders[-1]} and (folders[-1] / "call").is_file()
+    assert folders[0] != folders[1] != logs
+    step.run(Context(Store(tmp_path)))
+    assert list(others.parent.iterdir()) == [others]
+
+
+def test_sigterm_ends_the_processes_before_their_worker(tmp_path):
+    agent = ["sh", "-c", "echo $$; sleep 60 & wait"]
+    code = f"from pathlib import Path; from nescio.work import team; team._run({agent}, Path('log'))"
+    worker = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+    number = until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text())
+    worker.terminate()
+    assert worker.wait(10) == 128 + signal.SIGTERM and not alive(int(number))
+
+
+def wait_for_ever(part, context):
+    until(lambda: False, 30)
+
+
+def test_a_process_whose_agent_was_killed_before_it_began_ends(tmp_path):
+    lock = tmp_path, 1, {}
+    (tmp_path / "call").write_bytes(pickle.dumps((wait_for_ever, tmp_path, tmp_path, lock, {}, None)))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    environment = os.environ | {"RANK": "0", "PYTHONPATH": os.pathsep.join(sys.path), team.PARENT: str(gone.pid)}
+    member = subprocess.Popen([sys.executable, "-m", "nescio.work.team", "member", str(tmp_path)], env=environment)
+    assert member.wait(20) == -signal.SIGKILL
 
 
 # ---- for real
@@ -196,7 +254,7 @@ def test_a_process_that_dies_is_one_line_with_its_log_and_the_step_can_be_made_a
         assert run.state == "failed" and run.reason == failure.reason
         if how == "kill":
             sentence, _, log = failure.reason.partition(" Log: ")
-            assert sentence == f"Process {rank} of 2 was killed; most often the machine had no memory left."
+            assert sentence.startswith(f"The process of rank {rank}, one of 2, was killed; most often the machine")
             assert Path(log).read_text() == "I go now\n"
         else:
             assert (failure.reason, failure.refused, failure.kind) == ("The data is wrong.", True, "BadInput")
@@ -261,12 +319,12 @@ def begun(tmp_path, workers):
     store, code = tmp_path / "store", tmp_path / "main.py"
     code.write_text(textwrap.dedent(MAIN).format(path=sys.path, store=str(store), workers=workers))
     command = subprocess.Popen([sys.executable, code], stderr=subprocess.PIPE, text=True, start_new_session=True)
-    folder = store / ".team" / f"train-{train_step(training_of(epochs=400)).key}"
-    until(lambda: (folder / "1.log").exists())
+    key = train_step(training_of(epochs=400)).key
+    until(lambda: list(store.glob(f".team/train-{key}-*/1.log")))
     time.sleep(3)
     family = descendants(command.pid)
     assert len(family) >= 3 + workers  # agent and two processes
-    return command, family, store / "train" / f"{folder.name.partition('-')[2]}.part" / ".work"
+    return command, family, store / "train" / f"{key}.part" / ".work"
 
 
 def descendants(pid):
@@ -288,8 +346,10 @@ def descendants(pid):
 )
 def test_no_process_outlives_the_command(tmp_path, workers, end):
     command, family, _ = begun(tmp_path, workers)
+    team = [pid for pid in family if b"nescio.work.team" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     command.send_signal(end)
     command.communicate(timeout=60)
+    assert len(team) == 3 and (end == signal.SIGKILL or not any(map(alive, team)))
     until(lambda: not any(map(alive, family)))
     assert {run.state for run in Store(tmp_path / "store").runs()} == {"stopped"}
 

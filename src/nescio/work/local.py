@@ -29,7 +29,7 @@ from nescio.work.launchers import (
     one_thread,
     threads,
 )
-from nescio.work.team import PLACES
+from nescio.work.team import PATIENCE, PLACES
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ class LocalWorkers:
     def __exit__(self, *_: object) -> None:
         for worker in self.processes:
             worker.stop()
+        for worker in self.processes:
+            worker.join()
         self.processes.clear()
 
     def run(self, tasks: Sequence[Task], watch: Counts | None = None) -> list[Failure]:
@@ -138,7 +140,10 @@ class _Worker:
         if self.task is not None:
             self.process.terminate()
         self.pipe.close()
-        self.process.join(timeout=10)
+
+    def join(self) -> None:
+        """Waits for the end of a worker, which ends the processes of its training first."""
+        self.process.join(timeout=PATIENCE)
         if self.process.is_alive():
             self.process.kill()
 

@@ -19,7 +19,7 @@ from typing import Any
 from nescio.rows import Row, from_parquet, to_parquet
 from nescio.work.launchers import Failure, Launcher, Task
 from nescio.work.store import Busy, Damaged, Part, Run, Store, StoreError, key_of, reason_of
-from nescio.work.team import make_together
+from nescio.work.team import clear, make_together
 
 ROWS, REASONS = "rows.parquet", "reasons.json"
 SHARD_OF = "of"  # in the recipe of a shard: the key of the step that it is a part of
@@ -106,12 +106,14 @@ class Step:
             with suppress(StoreError):  # the first error is the one to raise
                 self.fail(context.store, str(error))
             raise
+        if self.together:
+            clear(self.folder(context.store))
         self._remove_shards(context.store)
 
     def _made(self, part: Part, context: Context) -> Files:
         """The files that are to be written; those of several processes are."""
         if self.together and context.processes * context.nodes > 1:
-            make_together(self.make, part, context.alone, context.processes, context.nodes, context.store.root)
+            make_together(self.make, part, context.alone, context.processes, context.nodes)
             return {}
         return self.make(part, context) or {}
 

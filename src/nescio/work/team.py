@@ -2,7 +2,9 @@
 
 The worker that has the step's lock keeps it; the processes only work for it:
 
-    store/.team/<stage>-<key>/    what they are to make, what became of each, and their logs: gone when it is made
+    store/.team/<stage>-<key>-<token>/    what they are to make, what became of each, their logs: gone when it is made
+
+The token is that of the lock: processes that a killed worker left, and that are about to end, write nowhere else.
 
 On every node an agent (`torch.distributed.run`) starts the processes and ends them together. The worker starts that of
 its own node. On the others a helper of the launcher waits in a meeting place, a folder that all nodes see, and starts
@@ -20,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from nescio.work.launchers import PARENT, death, end_with_parent, one_thread, search_path
-from nescio.work.store import Part, Stopped, _Lock, ending
+from nescio.work.store import Part, Stopped, _Lock, ending, reason_of
 
 FOLDER, CALL, OVER = ".team", "call", "over"
 PLACES = "NESCIO_PLACES"  # in a local worker: the places that are its own for a while, as 2,3; a place is a GPU
@@ -95,12 +98,17 @@ def help_at(folder: Path) -> None:
         _run(json.loads(call.read_text("utf-8")), folder / f"{socket.gethostname()}-{os.getpid()}.log")
 
 
-def make_together(
-    make: Callable[[Part, Any], Any], part: Part, context: Any, processes: int, nodes: int, root: Path
-) -> None:
+def clear(goal: Path) -> None:
+    """Removes what the processes that were to make STORE/stage/key left: their logs."""
+    for folder in (goal.parent.parent / FOLDER).glob(f"{goal.parent.name}-{goal.name}-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_together(make: Callable[[Part, Any], Any], part: Part, context: Any, processes: int, nodes: int) -> None:
     """Has processes × nodes processes call `make`, the first of them with the part; its files are then in the part."""
-    folder = root.absolute() / FOLDER / f"{part.goal.parent.name}-{part.goal.name}"
-    shutil.rmtree(folder, ignore_errors=True)
+    clear(part.goal)
+    stage = part.goal.absolute().parent
+    folder = stage.parent / FOLDER / f"{stage.name}-{part.key}-{part.lock.owner['token']}"
     folder.mkdir(parents=True)
     lock = part.lock.folder.absolute(), part.lock.number, part.lock.owner
     call = make, part.goal.absolute(), part.folder.absolute(), lock, part.document, context
@@ -113,7 +121,6 @@ def make_together(
     code = _run(command, folder / "agent.log")
     _raise_outcome(folder, processes * nodes, code)
     part.env["processes"] = processes * nodes
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _run(command: Sequence[str], log: Path) -> int:
@@ -129,18 +136,32 @@ def _run(command: Sequence[str], log: Path) -> int:
         agent = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
         )
-    try:
-        while not ending.is_set():
-            with suppress(subprocess.TimeoutExpired):
-                return agent.wait(LOOK)
-    finally:
-        if agent.poll() is None:
-            agent.terminate()
-            try:
-                agent.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                agent.kill()
+    with _exit_at_sigterm():
+        try:
+            while not ending.is_set():
+                with suppress(subprocess.TimeoutExpired):
+                    return agent.wait(LOOK)
+        finally:
+            if agent.poll() is None:
+                agent.terminate()
+                try:
+                    agent.wait(PATIENCE)
+                except subprocess.TimeoutExpired:
+                    agent.kill()
     return agent.wait()
+
+
+@contextmanager
+def _exit_at_sigterm() -> Iterator[None]:
+    """Where nobody handles SIGTERM it raises SystemExit inside, so that what is inside ends its processes first."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _raise_outcome(folder: Path, world: int, code: int) -> None:
@@ -148,19 +169,20 @@ def _raise_outcome(folder: Path, world: int, code: int) -> None:
     outcomes = {}
     for path in sorted(folder.glob("*.outcome"), key=lambda path: path.stat().st_mtime_ns):
         outcomes[int(path.stem)] = pickle.loads(path.read_bytes())
+    if not code and len(outcomes) == world and not any(outcomes.values()):
+        return
     errors = [error for error in outcomes.values() if isinstance(error, Exception)]
     codes = {int(path.stem): int(path.read_text()) for path in folder.glob("*.code")}
     for rank, how in sorted(codes.items()):
         if rank not in outcomes:
-            raise TeamFailed(f"Process {rank} of {world} {death(how)}. Log: {folder / f'{rank}.log'}")
+            raise TeamFailed(f"The process of rank {rank}, one of {world}, {death(how)}. Log: {folder / f'{rank}.log'}")
     if errors:
         raise errors[0]
     if ending.is_set() or (any(outcomes.values()) and ending.wait(LATE)):
         raise Stopped
     if any(outcomes.values()):
         raise TeamFailed(f"The {world} processes were stopped from outside, or a node was. Log: {folder / 'agent.log'}")
-    if code or len(outcomes) < world:
-        raise TeamFailed(f"The launcher of {world} processes {death(code)}. Log: {folder / 'agent.log'}")
+    raise TeamFailed(f"The launcher of {world} processes {death(code)}. Log: {folder / 'agent.log'}")
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -186,6 +208,7 @@ def _agent(folder: str, processes: str, nodes: str, host: str = "", port: str = 
     from torch.distributed.run import parse_args, run
 
     end_with_parent(int(os.environ[PARENT]), signal.SIGTERM)
+    os.environ[PARENT] = str(os.getpid())  # of the processes; one of them may look only when this one is gone
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # it is for the processes
     words = ["--standalone"]
     if host:
@@ -216,7 +239,7 @@ def _member(folder: str) -> None:
     with (place / f"{rank}.log").open("wb") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
-    end_with_parent(os.getppid(), signal.SIGKILL)
+    end_with_parent(int(os.environ[PARENT]), signal.SIGKILL)
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, lambda *_: ending.set())
     one_thread()
@@ -232,10 +255,25 @@ def _member(folder: str) -> None:
         traceback.print_exc()
         error.add_note("".join(traceback.format_exception(error)))  # a traceback does not reach the worker, a note does
         outcome = error
-    _write(place / f"{rank}.outcome", pickle.dumps(outcome))
+    _write(place / f"{rank}.outcome", _packed(outcome))
     sys.exit(outcome is not None)  # also where it was stopped: else agents of other nodes wait for this one's
 
 
+def _packed(outcome: BaseException | None) -> bytes:
+    """A pickled outcome; where pickle cannot bring an error back, its reason."""
+    try:
+        packed = pickle.dumps(outcome)
+        pickle.loads(packed)
+    except Exception:  # whatever the constructor of somebody's error raises
+        assert isinstance(outcome, Exception), "None and Stopped are plain"
+        failed = TeamFailed(reason_of(outcome))
+        failed.__notes__ = outcome.__notes__
+        packed = pickle.dumps(failed)
+    return packed
+
+
 if __name__ == "__main__":
+    from nescio.work.team import _agent, _member  # its TeamFailed is the worker's; that of __main__ is not
+
     role, *words = sys.argv[1:]
     (_agent if role == "agent" else _member)(*words)

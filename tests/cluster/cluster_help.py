@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from functools import partial
@@ -21,6 +22,10 @@ def without_torch(folder, monkeypatch):
     (folder / "no-torch").mkdir()
     (folder / "no-torch" / "torch.py").write_text("raise ImportError('not here')")
     monkeypatch.syspath_prepend(folder / "no-torch")
+
+
+def said(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def until(condition, seconds=90):

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cluster_help import until
+from cluster_help import said, until
 
 import nescio.work.slurm
 from nescio.errors import BadInput
@@ -177,10 +177,6 @@ def slurm():
         yield folder
     subprocess.run([SCRIPT, "stop", folder], check=True)
     shutil.rmtree(folder)
-
-
-def said(*command):
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize(("processes", "nodes"), [(2, 1), (1, 2)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
@@ -260,10 +260,14 @@ def shifted(dataset="cifar10"):
     return rows("shift").where(dataset=dataset)
 
 
-def runs(metric, method, measure=None, members=1, dataset="cifar10", **where):
-    """run → value; the mean over corruptions where a run has several."""
-    own = shifted(dataset).where(metric=metric, method=method, measure=measure, members=members, **where)
+def by_run(name, metric, method, measure=None, members=1, **where):
+    """run → value of a study; the mean over corruptions or shifts where a run has several."""
+    own = rows(name).where(metric=metric, method=method, measure=measure, members=members, **where)
     return {run: part.mean("value") for (run,), part in own.by("data_seed")}
+
+
+def runs(metric, method, measure=None, members=1, dataset="cifar10", **where):
+    return by_run("shift", metric, method, measure, members, dataset=dataset, **where)
 
 
 def mean_of(values):
@@ -463,10 +467,7 @@ SHIFT = {
 # ---- shift, digits
 
 
-def digits(metric, method, measure=None, members=1, **where):
-    """run → value; the mean over corruptions where a run has several."""
-    own = rows("shift/digits").where(metric=metric, method=method, measure=measure, members=members, **where)
-    return {run: part.mean("value") for (run,), part in own.by("data_seed")}
+digits = partial(by_run, "shift/digits")
 
 
 def every_method_trains():
@@ -523,10 +524,7 @@ DIGITS = {
 # ---- scenes
 
 
-def scenes(metric, method, measure=None, members=1, **where):
-    """run → value; the mean over shifts where a run has several."""
-    own = rows("scenes").where(metric=metric, method=method, measure=measure, members=members, **where)
-    return {run: part.mean("value") for (run,), part in own.by("data_seed")}
+scenes = partial(by_run, "scenes")
 
 
 def worse_with_every_level():
@@ -948,7 +946,9 @@ def human_votes():
     }
     entropy = {name: value for (name, measure), value in found.items() if measure == "entropy"}
     kappas = [value for (_, measure), value in found.items() if measure == "inverse_kappa"]
-    assert max(found.values()) == found["erm", "entropy"] and max(kappas) < min(entropy.values())
+    assert (
+        max(kappas) + 0.08 < min(entropy.values()) and abs(found["erm", "entropy"] - found["losspred", "loss"]) < 0.01
+    )
     return {
         "erm": found["erm", "entropy"],
         "losspred": found["losspred", "loss"],
@@ -977,13 +977,13 @@ SCRATCH = {
         "`hib` ({hib:.3f}), `nivmf` ({nivmf:.3f}) and `mc-infonce` ({mc_infonce:.3f})."
     ),
     human_votes: (
-        "Entropy follows the votes of people best: a rank correlation of {erm:.3f} for `erm`, {low:.3f} for the "
-        "least of those that answer, and the predicted loss of `losspred` has {losspred:.3f}; 1/κ has "
-        "{kappa_low:.3f} to {kappa_high:.3f}, the norm of `infonce`, which saw no label, {infonce:.3f}."
+        "Entropy follows the votes of people (rank correlation {erm:.3f} for `erm`, {low:.3f} for the least of "
+        "those that answer) like the predicted loss of `losspred` ({losspred:.3f}), and far better than 1/κ "
+        "({kappa_low:.3f} to {kappa_high:.3f}) or the norm of `infonce`, which saw no label ({infonce:.3f})."
     ),
     other_classes_again: (
-        "Images of CIFAR-100 are noticed among those of CIFAR-10 best by the Dempster–Shafer score of `sngp` "
-        "(AUROC {own:.3f}; entropy of `erm` {erm:.3f})."
+        "For images of CIFAR-100 among those of CIFAR-10, the Dempster–Shafer score of `sngp` has the highest "
+        "AUROC ({own:.3f}; entropy of `erm` {erm:.3f}): one network each, no test of the difference."
     ),
 }
 

@@ -109,7 +109,7 @@ def make_together(make: Callable[[Part, Any], Any], part: Part, context: Any, pr
     clear(part.goal)
     stage = part.goal.absolute().parent
     folder = stage.parent / FOLDER / f"{stage.name}-{part.key}-{part.lock.owner['token']}"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, mode=0o700)  # it holds pickles, which nobody else may write
     lock = part.lock.folder.absolute(), part.lock.number, part.lock.owner
     call = make, part.goal.absolute(), part.folder.absolute(), lock, part.document, context
     _write(folder / CALL, pickle.dumps(call))
@@ -153,7 +153,7 @@ def _run(command: Sequence[str], log: Path) -> int:
 
 @contextmanager
 def _exit_at_sigterm() -> Iterator[None]:
-    """Where nobody handles SIGTERM it raises SystemExit inside, so that what is inside ends its processes first."""
+    """Inside, SIGTERM raises SystemExit unless a handler is set: child processes are then ended before this one."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return

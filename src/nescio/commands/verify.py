@@ -30,7 +30,7 @@ class Options:
     data: str = option("digits", "dataset of the task")
     root: str | None = option(None, "folder of datasets", unset=DATA)
     backbone: str = option("conv", "mlp, conv, resnet18 or any timm name")
-    epochs: int = option(6, "of the task")
+    epochs: int | None = option(None, "of the task", unset="6; 12 for methods that do not classify")
     spectral: float = option(1.0, "of the spectral norm that is looked at", metavar="TARGET")
     format: str = formats()
 

@@ -33,6 +33,7 @@ from nescio.work.store import Store
 ROWS = 64  # of a batch, and images that the cheap checks look at
 NEIGHBOURS = 2000  # training images, at most, among which neighbours are looked for
 SLACK = 1.02  # of the spectral norm's target
+EPOCHS = {True: 6, False: 12}  # of a method that classifies, and of one that learns neighbours, which takes longer
 
 
 def trial_of(
@@ -40,13 +41,14 @@ def trial_of(
     *,
     data: str = "digits",
     backbone: str = "conv",
-    epochs: int = 6,
+    epochs: int | None = None,
     recipe: Recipe | None = None,
     root: str | Path | None = None,
     task: Any = "classification",
 ) -> Trial:
     """The small task on which a method is looked at."""
     cls = registry[name]
+    epochs = EPOCHS[cls.classifies] if epochs is None else epochs
     if epochs < 2:
         raise BadInput(f"{epochs} epochs are too few to see a loss fall: at least 2 are needed.")
     rows = len(datasets.splits(datasets.load(data, root)).train)

@@ -90,7 +90,8 @@ class Runtime:
         """Averages tensors over all processes, in place."""
         if self.world == 1 or not tensors:
             return
-        flat = torch.cat([tensor.reshape(-1).float() for tensor in tensors])
+        wide = torch.float64 if any(tensor.dtype == torch.float64 for tensor in tensors) else torch.float32
+        flat = torch.cat([tensor.reshape(-1).to(wide) for tensor in tensors])
         dist.all_reduce(flat)
         flat /= self.world
         for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):

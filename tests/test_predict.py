@@ -314,7 +314,8 @@ def test_counts_of_pixels_are_those_of_all_pixels_at_once(maps, monkeypatch):
         assert metrics.raulc(counts.scores[name].ranking()) == pytest.approx(metrics.raulc(u, wrong), abs=0.02)
 
 
-def test_counts_of_shards_add_up(maps):
+def test_counts_of_shards_add_up(maps, monkeypatch):
+    monkeypatch.setattr(predict, "usual_batch", lambda *_: 1)  # softmax rounds by the size of its batch
     network, shown = dense_network(maps), ImageSet(maps).load()
     whole = count_pixels([PerPixel()], network, shown, None, HERE)
     first, second = (
@@ -322,10 +323,7 @@ def test_counts_of_shards_add_up(maps):
     )
     both = first + second
     assert np.array_equal(both.confusion, whole.confusion)
-    assert np.array_equal(both.scores["colour"].table, whole.scores["colour"].table)
-    for name, score in whole.scores.items():  # softmax rounds by the size of its batch: a pixel may cross a bin's edge
-        assert both.scores[name].n == score.n
-        assert np.abs(both.scores[name].table.astype(int) - score.table).sum() <= 0.01 * score.n
+    assert all(np.array_equal(both.scores[name].table, whole.scores[name].table) for name in whole.scores)
 
 
 def test_a_step_keeps_counts_and_no_pixel(maps, tmp_path, monkeypatch):

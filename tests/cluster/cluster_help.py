@@ -15,6 +15,7 @@ from nescio.errors import BadInput
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work, evaluation, table
 from nescio.work.store import Busy, Store
+from waiting import until
 
 
 def without_torch(folder, monkeypatch):
@@ -26,14 +27,6 @@ def without_torch(folder, monkeypatch):
 
 def said(*command):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def until(condition, seconds=90):
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.05)
-    return value
 
 
 def log(folder, name):

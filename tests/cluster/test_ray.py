@@ -30,7 +30,6 @@ from cluster_help import (
     refuse,
     settings,
     undisturbed,
-    until,
     without_torch,
 )
 
@@ -39,6 +38,7 @@ from nescio.errors import BadInput
 from nescio.work.launchers import Task, start
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store, StoreError
+from waiting import until
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("ray")

@@ -38,7 +38,6 @@ from cluster_help import (
     said,
     settings,
     undisturbed,
-    until,
     without_torch,
 )
 
@@ -50,6 +49,7 @@ from nescio.work.launchers import Task, start
 from nescio.work.slurm import with_queue
 from nescio.work.steps import Context, Work, evaluation, table
 from nescio.work.store import Store, StoreError
+from waiting import until
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("submitit")

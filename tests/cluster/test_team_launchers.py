@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cluster_help import said, until
+from cluster_help import said
 
 import nescio.work.slurm
 from nescio.errors import BadInput
@@ -27,6 +27,7 @@ from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from test_training import trial_of
+from waiting import until
 
 pytestmark = pytest.mark.cluster
 SCRIPT = Path(__file__).parent / "slurm" / "cluster.sh"
@@ -197,7 +198,7 @@ def test_a_training_of_two_nodes_that_ends_half_way_goes_on_to_the_same_end(slur
             return subprocess.run(["scancel", job], check=True)
         subprocess.run(["scancel", "--signal=USR2", job], check=True)  # as SLURM does before the time is up
         until(lambda: job in said("squeue", "--noheader", "--array", "--states=PENDING", "--format=%i").split())
-        until(lambda: not subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now"]).returncode)
+        until(lambda: not subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now+2"]).returncode)
 
     thread = threading.Thread(target=end)
     thread.start()

@@ -19,7 +19,7 @@ from paths import TESTS
 
 pytest.importorskip("torch")
 from nescio.work.store import Store
-from warm import wait_for
+from waiting import until
 
 SWEEP = shlex.split(
     "run uimnet --in 0-5 --out 6-9 --methods erm,mc-dropout --backbones mlp --spectral none --trials 2 --seeds 1 "
@@ -88,7 +88,7 @@ def survives(kills, warm, finished, store, sweep=SWEEP):
         else:
             commands = [warm.start(*sweep, "--workers", "0", "--store", store) for _ in range(1 + (place == "two"))]
             before = count(store)
-            wait_for(lambda before=before: count(store) != before)
+            until(lambda before=before: count(store) != before, pause=0.002)
             time.sleep(rng.uniform(0, 0.3))
             assert [each.kill() for each in commands] == [-signal.SIGKILL] * len(commands)
         assert all(each.state in ("finished", "stopped") for each in Store(store).runs())
@@ -121,7 +121,7 @@ def test_ten_kills_of_a_command_with_its_workers(finished, tmp_path):
     for place in ("moment", *PLACES, "moment", "moment", "moment"):
         if place == "moment":
             before, process = count(store), start()
-            wait_for(lambda before=before: count(store) != before)
+            until(lambda before=before: count(store) != before, pause=0.002)
             time.sleep(rng.uniform(0, 0.5))
             os.killpg(process.pid, signal.SIGKILL)
         else:
@@ -331,8 +331,8 @@ def test_a_read_only_store_shows_what_is_finished_and_refuses_the_rest(warm, fin
 @pytest.mark.parametrize("stage", ["train", "evaluate"])
 def test_a_store_made_read_only_in_the_middle_is_one_line_and_the_next_run_goes_on(warm, finished, disk, stage):
     command = warm.start(*SWEEP, "--workers", "0", "--store", disk / "store")
-    wait_for(lambda: any(run.state == "finished" for run in Store(disk / "store").runs(stage)))
-    wait_for(lambda: remount(disk, "ro"))
+    until(lambda: any(run.state == "finished" for run in Store(disk / "store").runs(stage)))
+    until(lambda: remount(disk, "ro"))
     assert command.wait() == 1 and command.out == ""
     sentence = "the file system is read-only: choose another place for the store."
     (line,) = [line for line in command.err.splitlines() if " of " not in line]  # all but progress

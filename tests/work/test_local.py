@@ -17,6 +17,7 @@ from nescio.errors import BadInput
 from nescio.work.launchers import BLAS, Queue, Task
 from nescio.work.local import LocalWorkers
 from nescio.work.store import Busy, Store, StoreError
+from waiting import alive, until
 
 pytestmark = pytest.mark.usefixtures("light")
 
@@ -237,24 +238,10 @@ def test_workers_end_with_their_sweep_however_it_ends(tmp_path):
     (tmp_path / "main.py").write_text(code)
     for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         process = subprocess.Popen([sys.executable, tmp_path / "main.py"], stderr=subprocess.DEVNULL)
-        wait_for(lambda: len(lines(tmp_path, "pid")) == 2)
+        until(lambda: len(lines(tmp_path, "pid")) == 2)
         workers = [int(each) for each in lines(tmp_path, "pid")]
         assert all(map(alive, workers))
         process.send_signal(ending)
         process.wait(timeout=30)
-        wait_for(lambda workers=workers: not any(map(alive, workers)))
+        until(lambda workers=workers: not any(map(alive, workers)))
         (tmp_path / "pid").unlink()
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.02)

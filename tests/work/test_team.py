@@ -21,6 +21,7 @@ from nescio.work.local import LocalWorkers
 from nescio.work.steps import Context, Step, Work
 from nescio.work.store import Stopped, Store, ending, reason_of
 from nescio.work.team import TeamFailed
+from waiting import alive, until
 
 # ---- who takes part
 
@@ -208,21 +209,6 @@ def test_a_process_whose_agent_was_killed_before_it_began_ends(tmp_path):
 
 
 # ---- for real
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.05)
-    return value
 
 
 def misbehave(part, context, rank, how):

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from nescio.work.launchers import PARENT, death, end_with_parent, one_thread, search_path
-from nescio.work.store import Part, Stopped, _Lock, ending, reason_of
+from nescio.work.store import Part, Stopped, _Lock, ending, reason_of, sentences
 
 FOLDER, CALL, OVER = ".team", "call", "over"
 PLACES = "NESCIO_PLACES"  # in a local worker: the places that are its own for a while, as 2,3; a place is a GPU
@@ -66,8 +66,9 @@ _meeting: Meeting | None = None  # of the step at hand, where a launcher has sev
 
 def meeting_place(root: Path) -> Path:
     """A new folder of the store for the helpers of one step."""
-    (root / FOLDER).mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix="nodes-", dir=root.absolute() / FOLDER))
+    with sentences(root):
+        (root / FOLDER).mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="nodes-", dir=root.absolute() / FOLDER))
 
 
 @contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nescio import datasets, recording, training
 from nescio.methods import registry as methods
@@ -14,12 +16,12 @@ from nescio.runtime import Runtime, runtime
 from nescio.training import fit
 from nescio.trials import Training, Trial
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 RECORDED = [name for name, method in methods.items() if vars(method).get("recorded")]
 FEW = Training(rate=0.01, epochs=1, batch=64, precision="float32")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels that do not depend on what was tried before, in full float32."""
     runtime("cuda")
@@ -41,6 +43,34 @@ def weights(name: str, *, steps: int, monkeypatch: pytest.MonkeyPatch) -> dict[s
     return {key: value.clone() for key, value in trained.named_parameters()}
 
 
+class Operations(TorchDispatchMode):
+    """Notes what torch is asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[operation.overloadpacket.__name__] += 1
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_step_that_is_recorded_neither_asks_the_gpu_nor_brings_numbers_to_it(name: str) -> None:
+    """CUDA refuses to record such a step. Seen on a CPU, so that it fails where there is no GPU too."""
+    trial = Trial(method=name, recipe=methods[name].recipe_class(), data="digits", backbone="conv")
+    method = training.start_of(trial, datasets.load("digits"), runtime("cpu")).train()
+    views = (2,) if methods[name].views > 1 else ()
+    x, y = torch.randn(*views, 64, 1, 8, 8), torch.randint(10, (64,))
+    with Operations() as seen:
+        method.update(x, y, torch.Tensor.backward)
+    assert seen.counts["convolution"]
+    seen.counts["_local_scalar_dense"] -= 2 * seen.counts["aminmax"]  # `one_hot` looks at its labels, on a CPU alone
+    assert not [name for name in ("lift_fresh", "_local_scalar_dense", "nonzero", "masked_select") if seen.counts[name]]
+
+
+@on_gpu
+@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("name", RECORDED)
 def test_replayed_steps_move_the_weights_as_launched_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     replays, replay = [], torch.cuda.CUDAGraph.replay
@@ -61,6 +91,8 @@ def test_replayed_steps_move_the_weights_as_launched_ones(name: str, monkeypatch
     assert off < (0.3 if name == "mc-dropout" else 0.02) * way, (off, way)
 
 
+@on_gpu
+@pytest.mark.usefixtures("exact")
 def test_every_replay_draws_anew() -> None:
     trial = Trial(method="mc-dropout", recipe=methods["mc-dropout"].recipe_class(), data="digits", backbone="conv")
     method = training.start_of(trial, datasets.load("digits"), runtime("cuda")).train()

@@ -49,7 +49,7 @@ def one_against_rest(log_kernels: Tensor, y: Tensor) -> Tensor:
     not with its square, so that one wild step is not followed by a wilder one."""
     own = one_hot(y, log_kernels.shape[1]).bool()
     near = log_kernels.neg().clamp_max(FAR)
-    pull = near + 2 * (FAR * torch.maximum(-log_kernels, log_kernels.new_tensor(FAR))).sqrt() - 2 * FAR
+    pull = near + 2 * (FAR * (-log_kernels).clamp_min(FAR)).sqrt() - 2 * FAR
     rest = -torch.log(-torch.expm1(log_kernels.clamp_max(-1e-6)))  # −log(1 − K)
     return torch.where(own, pull, rest).mean()
 

@@ -14,7 +14,7 @@ from nescio.distributions.vmf_sampling import sample
 from nescio.distributions.von_mises_fisher import mean_resultant
 from nescio.layers.contrastive import unit
 from nescio.layers.uncertainty_head import UncertaintyHead
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, apart, first_batch
 from nescio.search import choice, hparam, uniform
 
 WARM = 0.001  # κ at the start of the paper's warmed-up trainings
@@ -70,11 +70,9 @@ class Probabilistic(Method):
             self.uncertainty.start_at(1 / start, self.features(first_batch(batches)[0]))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        (group,), head = super().parameter_groups(), list(self.uncertainty.parameters())
-        own = {id(parameter) for parameter in head}
-        rest = [parameter for parameter in group["params"] if id(parameter) not in own]
-        rate, adaptive = group["rate"] * self.recipe.head, self.recipe.adaptive
-        return [group | {"params": rest}, group | {"params": head, "rate": rate, "adaptive": adaptive}]
+        (group,) = super().parameter_groups()
+        rest, head = apart(group, self.uncertainty.parameters())
+        return [rest, head | {"rate": group["rate"] * self.recipe.head, "adaptive": self.recipe.adaptive}]
 
     def embed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Unit means (b, d) and concentrations (b,) in float32."""

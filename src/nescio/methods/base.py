@@ -43,6 +43,13 @@ class Learning(Recipe):
                 raise BadInput(f"{type(self).__name__}.{name} is {getattr(self, name)}: it must be below {most:g}.")
 
 
+def apart(group: dict[str, Any], own: Iterable[Tensor]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A group of parameters without `own`, and one of `own` alone with the same factors."""
+    inside = {id(parameter) for parameter in own}
+    rest, alone = ([p for p in group["params"] if (id(p) in inside) is part] for part in (False, True))
+    return group | {"params": rest}, group | {"params": alone}
+
+
 Batches = Iterable[tuple[Tensor, Tensor, Tensor]]  # images (b, ch, h, w), labels (b,), index (b,)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, apart, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 
@@ -51,8 +51,8 @@ class DCS(Method):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         (group,) = super().parameter_groups()
-        output = {"params": [*self.head.parameters(), self.centroids], "rate": group["rate"] * self.recipe.output}
-        return [group | {"params": list(self.features.parameters())}, group | output]
+        rest, output = apart(group, [*self.head.parameters(), self.centroids])
+        return [rest, output | {"rate": group["rate"] * self.recipe.output}]
 
     def distances(self, embeddings: Tensor) -> Tensor:
         """(b, c) distances to the centroids, from differences: products would lose the digits of small ones."""

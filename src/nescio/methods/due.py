@@ -16,7 +16,18 @@ with warnings.catch_warnings():  # gpytorch's own use of torch.jit is no news to
     from gpytorch.utils.memoize import clear_cache_hook
 
 from nescio.errors import BadInput
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method, noise_like
+from nescio.methods.base import (
+    Batches,
+    Evidence,
+    Learning,
+    Method,
+    Output,
+    Setting,
+    apart,
+    first_batch,
+    method,
+    noise_like,
+)
 from nescio.search import choice, hparam
 
 
@@ -109,15 +120,10 @@ class DUE(Method):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The prior's divergence already holds the GP's parameters back: weight decay is for the network alone."""
-        rate, (network,) = self.recipe.rate, super().parameter_groups()
-        posterior = {id(each): each for each in self.gp.parts[1].parameters()}
-        process = {id(each): each for each in self.gp.parameters() if id(each) not in posterior}
-        network["params"] = [p for p in network["params"] if id(p) not in posterior.keys() | process.keys()]
-        return [
-            network,
-            {"params": list(process.values()), "rate": rate, "decay": 0.0},
-            {"params": list(posterior.values()), "rate": rate * self.recipe.posterior, "decay": 0.0},
-        ]
+        (group,) = super().parameter_groups()
+        network, gp = apart(group, self.gp.parameters())
+        process, posterior = apart(gp | {"decay": 0.0}, self.gp.parts[1].parameters())
+        return [network, process, posterior | {"rate": group["rate"] * self.recipe.posterior}]
 
     def process(self, embeddings: Tensor) -> Any:
         if not self.training:  # gpytorch keeps a factor of the last answer, which may have been given without gradients

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 
 from nescio.errors import BadInput
 from nescio.layers.contrastive import of_all_processes
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, apart, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 FIRST_COUNT = 13.0  # images that every centroid stands for at the start, as in the authors' code
@@ -28,6 +28,7 @@ class DUQRecipe(Learning):
     lengthscale: float = hparam(0.1, log_uniform(0.05, 1.0), "σ of the kernels")
     momentum: float = hparam(0.99, choice(0.99, 0.999), "γ, what counts and sums of a centroid keep in a step")
     width: int = hparam(128, choice(64, 128, 256), "dimensions of the centroids")
+    output: float = hparam(1.0, None, "multiplies the learning rate of the matrices W_c", introduced=1.0)
     penalized: float = hparam(
         1.0, None, "share of a batch's images that the penalty looks at; fewer are faster", introduced=1.0
     )
@@ -38,7 +39,7 @@ class DUQRecipe(Learning):
         self.need(0, "momentum")
         self.below(1, "momentum")
         self.need(1, "width")
-        self.need(0, "penalized", above=True)
+        self.need(0, "penalized", "output", above=True)
         if self.penalized > 1:
             raise BadInput(f"DUQRecipe.penalized is a share, at most 1, not {self.penalized}.")
 
@@ -94,6 +95,12 @@ class DUQ(Method):
         self.weight = nn.Parameter(nn.init.normal_(weight, std=math.sqrt(2 / weight[0].numel())))
         self.register_buffer("counts", torch.full((setting.classes,), FIRST_COUNT))
         self.register_buffer("sums", FIRST_COUNT * FIRST_SPREAD * torch.randn(recipe.width, setting.classes))
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The kernels are steep in W_c: it can take smaller steps than the network."""
+        (group,) = super().parameter_groups()
+        network, matrices = apart(group, [self.weight])
+        return [network, matrices | {"rate": group["rate"] * self.recipe.output}]
 
     def place(self, embeddings: Tensor) -> Tensor:
         """W_c φ for every class, (b, d) to (b, width, c)."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from nescio.methods._feature_density import FeatureDensity
-from nescio.methods.base import Batches, Evidence, Learning, Method, Setting, first_batch, method
+from nescio.methods.base import Batches, Evidence, Learning, Method, Setting, apart, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 COARSEST = 4  # pixels from which the decoder starts
@@ -67,11 +67,10 @@ class MIR(FeatureDensity):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """A squared error is steeper than a cross-entropy: the decoder takes small steps, and all shrink with λ."""
         steep, (group,) = max(1.0, self.recipe.weight), super().parameter_groups()
-        decoder = {id(parameter) for parameter in self.decoder.parameters()}
-        parts = {part: [p for p in group["params"] if (id(p) in decoder) is part] for part in (False, True)}
+        network, decoder = apart(group, self.decoder.parameters())
         return [
-            group | {"params": parts[False], "rate": group["rate"] / math.sqrt(steep)},
-            group | {"params": parts[True], "rate": group["rate"] * DECODER_RATE / steep},
+            network | {"rate": group["rate"] / math.sqrt(steep)},
+            decoder | {"rate": group["rate"] * DECODER_RATE / steep},
         ]
 
     def reconstructed(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,18 @@ from torch import Tensor, nn
 from torch.distributions import Dirichlet
 
 from nescio.layers.radial_flows import RadialFlows, masses
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method, noise_like
+from nescio.methods.base import (
+    Batches,
+    Evidence,
+    Learning,
+    Method,
+    Output,
+    Setting,
+    apart,
+    first_batch,
+    method,
+    noise_like,
+)
 from nescio.search import choice, hparam, log_uniform
 
 
@@ -68,10 +79,9 @@ class PostNet(Method):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The flows take larger steps than the network, and no weight decay: it would pull densities to one place."""
-        rate, (network,) = self.recipe.rate, super().parameter_groups()
-        flows = list(self.flows.parameters())
-        network["params"] = [p for p in network["params"] if all(p is not flow for flow in flows)]
-        return [network, {"params": flows, "rate": rate * self.recipe.density, "decay": 0.0}]
+        (group,) = super().parameter_groups()
+        network, flows = apart(group, self.flows.parameters())
+        return [network, flows | {"rate": group["rate"] * self.recipe.density, "decay": 0.0}]
 
     def log_densities(self, embeddings: Tensor) -> Tensor:
         """(b, c) log q(z | c), float64."""

@@ -11,7 +11,18 @@ from torch.nn.functional import cross_entropy
 
 from nescio.layers.random_features import RIDGE, RandomFeatureGP, dempster_shafer, mean_field
 from nescio.methods._spectral_bound import SpectralRecipe, bound_holds, bounded
-from nescio.methods.base import SPECTRAL, Batches, Evidence, Method, Output, Setting, first_batch, method, noise_like
+from nescio.methods.base import (
+    SPECTRAL,
+    Batches,
+    Evidence,
+    Method,
+    Output,
+    Setting,
+    apart,
+    first_batch,
+    method,
+    noise_like,
+)
 from nescio.methods.mc_dropout import entropy
 from nescio.search import choice, hparam
 
@@ -63,10 +74,9 @@ class SNGP(Method):
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The prior already holds β back: weight decay is for the network alone."""
-        rate, (network,) = self.recipe.rate, super().parameter_groups()
-        beta = self.gp.weights.weight
-        network["params"] = [parameter for parameter in network["params"] if parameter is not beta]
-        return [network, {"params": [beta], "rate": rate * self.recipe.output, "decay": 0.0}]
+        (group,) = super().parameter_groups()
+        network, beta = apart(group, [self.gp.weights.weight])
+        return [network, beta | {"rate": group["rate"] * self.recipe.output, "decay": 0.0}]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         logits = self.gp.mean(self.gp.expand(self.features(x)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from functools import cache, partial
 
@@ -348,10 +349,13 @@ def own_scores():
 
 
 def densities_are_last():
-    """Among what points the right way; in the paper ddu is the last of them."""
-    found = {name: mean_of(pooled_raulc(name, "native")) for name in DETERMINISTIC}
+    """Among what points the right way; in the paper ddu is the last of them, here none is in every run."""
+    runs_of = {name: pooled_raulc(name, "native") for name in DETERMINISTIC}
+    found = {name: mean_of(own) for name, own in runs_of.items()}
     order = sorted(found, key=found.__getitem__)
-    assert order[0] == "due" and set(order[1:4]) == set(DENSITIES) and order[1] == "mir"
+    assert order[0] == "due" and set(order[1:4]) == set(DENSITIES)
+    last = {min(DENSITIES, key=lambda name: runs_of[name][run]) for run in runs_of["ddu"]}
+    assert len(last) > 1, last
     return {name: found[name] for name in DENSITIES}
 
 
@@ -379,14 +383,29 @@ def other_classes():
     }
 
 
+def by_validation(dataset):
+    """The strength of the lowest NLL of validation images of each method, and its NLLs, the weakest strength first."""
+    best, losses = {}, {}
+    for (name,), own in shifted(dataset).where(split="val").by("method"):
+        of_trial = {trial: part.mean("value") for (trial,), part in own.where(metric="nll").by("trial")}
+        losses[name] = [of_trial[trial] for trial in sorted(of_trial)]
+        trial = min(of_trial, key=of_trial.__getitem__)
+        (best[name],) = set(own.where(metric="strength", trial=trial).column("value"))
+    return best, losses
+
+
+def strengths_of_ten():
+    """What was chosen on CIFAR-10; the strongest bound leaves networks at chance."""
+    best, losses = by_validation("cifar10")
+    assert set(best) == {"sngp", "ddu", "dcu"}
+    dead = {round(losses[name][-1], 3) for name in ("sngp", "ddu")}
+    assert dead == {round(math.log(10), 3)}
+    return best | {"dead": max(dead)}
+
+
 def strengths_by_validation():
     """What the lowest NLL of validation images chose, and what it cost."""
-    tried = shifted(HUNDRED).where(split="val")
-    best = {}
-    for (name,), own in tried.by("method"):
-        losses = {trial: part.mean("value") for (trial,), part in own.where(metric="nll").by("trial")}
-        trial = min(losses, key=losses.__getitem__)
-        (best[name],) = set(own.where(metric="strength", trial=trial).column("value"))
+    best, _ = by_validation(HUNDRED)
     learnt = {name: shifted(HUNDRED).where(metric="train_accuracy", method=name).column("value") for name in best}
     clean = {name: mean_of(runs("accuracy", name, dataset=HUNDRED, condition="clean")) for name in ("erm", "sngp")}
     assert set(shifted(HUNDRED).where(group="undertrained").values("method")) == {"sngp"}
@@ -420,8 +439,8 @@ SHIFT = {
     ),
     undertrained: (
         "`postnet` (training accuracy {postnet_low:.3f} to {postnet_high:.3f}, clean accuracy "
-        "{postnet_clean:.3f}) is not far from it, `duq` ({duq_low:.3f} to {duq_high:.3f}, {duq_clean:.3f}) did "
-        "not train: their rows are no findings about them."
+        "{postnet_clean:.3f}) and `duq` ({duq_low:.3f} to {duq_high:.3f}, {duq_clean:.3f}) do not reach it; the paper "
+        "has 0.882 and 0.860 for them. Their rows are marked, and no findings about them."
     ),
     ensembles_lead: (
         "Deep ensembles lead on both: ranked by entropy their rAULC is {ten:.3f} on CIFAR-10 and {hundred:.3f} on "
@@ -440,7 +459,7 @@ SHIFT = {
     ),
     densities_are_last: (
         "Densities of features are far behind, as in the paper: `ddu` {ddu:.3f}, `dcu` {dcu:.3f}, `mir` "
-        "{mir:.3f}. The paper has `ddu` last among them; here it is `mir`."
+        "{mir:.3f}. The paper has `ddu` last among them; here none of them is last in every run."
     ),
     variance_of_due: (
         "The predictive variance of `due`, its score in UIMNET, points the wrong way: rAULC {raulc:.3f}, and an "
@@ -450,6 +469,11 @@ SHIFT = {
         "For images of CIFAR-100 the order is another one: ensembles by entropy (AUROC {five:.3f}), then the own "
         "score of `sngp` ({own:.3f}), ahead of its entropy ({entropy:.3f}) and of plain softmax ({plain:.3f}) in "
         "every run; densities have {low:.3f} to {high:.3f}."
+    ),
+    strengths_of_ten: (
+        "CIFAR-10: of three strengths, the lowest validation loss chose a bound of {sngp:.3g} for `sngp`, of {ddu:g} "
+        "for `ddu` and a weight of {dcu:g} for `dcu`. With a bound of 0.5, the strongest, neither `sngp` nor `ddu` "
+        "learns: their validation loss is that of chance, {dead:.3f}."
     ),
     few_images_of_many_classes: (
         "CIFAR-100: by entropy, `mc-dropout`, `ddu` and `mir` ({low:.3f} to {high:.3f}) are beside plain softmax "

@@ -278,6 +278,21 @@ def test_duq_keeps_its_batch_norm_out_of_the_penalty():
     assert all(layer.momentum for layer in few.modules() if isinstance(layer, nn.BatchNorm2d))
 
 
+def test_duq_moves_its_matrices_at_a_rate_of_their_own():
+    method = DUQ(DUQ.recipe_class(rate=3.0, output=0.1, decay=0.5), SMALL)
+    network, matrices = method.parameter_groups()
+    assert matrices["params"] == [method.weight] and matrices["rate"] == pytest.approx(0.3)
+    assert len(network["params"]) == len(list(method.features.parameters())) and network["rate"] == 3.0
+    assert network["decay"] == matrices["decay"] == 0.5
+
+
+@pytest.mark.parametrize("name", sorted(registry))
+def test_every_parameter_that_learns_is_in_one_group(name):
+    method = registry[name](registry[name].recipe_class(), SMALL)
+    held = [id(parameter) for group in method.parameter_groups() for parameter in group["params"]]
+    assert sorted(held) == sorted({id(parameter) for parameter in method.parameters() if parameter.requires_grad})
+
+
 def test_duq_penalises_a_share_of_the_batch():
     torch.manual_seed(0)
     whole, half = (DUQ(DUQ.recipe_class(penalized=share), SMALL).eval() for share in (1.0, 0.5))

@@ -91,11 +91,14 @@ REACHED = {"digits": 0.99, "cifar10": 0.97, "scenes@64": 0.9}
 CIFAR = Training(
     rate=0.4, warmup=4.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=20, batch=512
 )
-# … and the others with these, by test accuracy of one network for each of a few values (results/shift)
+# … and the others with these, by one network for each of a few values (results/shift)
 CIFAR_RECIPES = (
     "dcu.pretraining=0.2",
-    "dcu.weight=0.3",
-    "duq.penalized=0.125",
+    "dcu.weight=0.1",
+    "duq.rate=3",
+    "duq.decay=0.33",
+    "duq.output=0.03",
+    "duq.penalized=0.03",
     "postnet.latent=4",
     "postnet.rate=0.7",
 )

@@ -44,7 +44,7 @@ def weights(name: str, *, steps: int, monkeypatch: pytest.MonkeyPatch) -> dict[s
 
 
 class Operations(TorchDispatchMode):
-    """Notes what torch is asked to do."""
+    """Counts the operations that torch runs, by name."""
 
     def __init__(self) -> None:
         super().__init__()

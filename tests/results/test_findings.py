@@ -473,7 +473,7 @@ SHIFT = {
     strengths_of_ten: (
         "CIFAR-10: of three strengths, the lowest validation loss chose a bound of {sngp:.3g} for `sngp`, of {ddu:g} "
         "for `ddu` and a weight of {dcu:g} for `dcu`. With a bound of 0.5, the strongest, neither `sngp` nor `ddu` "
-        "learns: their validation loss is that of chance, {dead:.3f}."
+        "learns (one network each): their validation loss is that of chance, {dead:.3f}."
     ),
     few_images_of_many_classes: (
         "CIFAR-100: by entropy, `mc-dropout`, `ddu` and `mir` ({low:.3f} to {high:.3f}) are beside plain softmax "

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 
 from nescio.errors import BadInput
 from nescio.layers.contrastive import of_all_processes
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, apart, first_batch, method
+from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 FIRST_COUNT = 13.0  # images that every centroid stands for at the start, as in the authors' code
@@ -24,11 +24,12 @@ FIRST_SPREAD = 0.05  # standard deviation of the first centroids
 
 @dataclass(frozen=True)
 class DUQRecipe(Learning):
+    # its loss has a term for every class: networks without batch-norm want smaller steps than with one cross-entropy
+    rate: float = hparam(0.1, log_uniform(0.03, 1.0), "multiplies the budget's learning rate")
     penalty: float = hparam(0.1, log_uniform(0.001, 10.0), "λ of the gradient penalty; the larger, the stronger")
     lengthscale: float = hparam(0.1, log_uniform(0.05, 1.0), "σ of the kernels")
     momentum: float = hparam(0.99, choice(0.99, 0.999), "γ, what counts and sums of a centroid keep in a step")
     width: int = hparam(128, choice(64, 128, 256), "dimensions of the centroids")
-    output: float = hparam(1.0, None, "multiplies the learning rate of the matrices W_c", introduced=1.0)
     penalized: float = hparam(
         1.0, None, "share of a batch's images that the penalty looks at; fewer are faster", introduced=1.0
     )
@@ -39,20 +40,20 @@ class DUQRecipe(Learning):
         self.need(0, "momentum")
         self.below(1, "momentum")
         self.need(1, "width")
-        self.need(0, "penalized", "output", above=True)
+        self.need(0, "penalized", above=True)
         if self.penalized > 1:
             raise BadInput(f"DUQRecipe.penalized is a share, at most 1, not {self.penalized}.")
 
 
 def one_against_rest(log_kernels: Tensor, y: Tensor) -> Tensor:
-    """The binary cross-entropy of kernels (b, c), a mean over images and classes (eq. 3), by their logarithms: a kernel
-    itself is 0 in float32 long before its image is too far to learn from. From FAR on it grows with the distance and
-    not with its square, so that one wild step is not followed by a wilder one."""
+    """The binary cross-entropy of kernels (b, c), summed over classes (eq. 3), the mean over images, by logarithms of
+    kernels: a kernel itself is 0 in float32 long before its image is too far to learn from. From FAR on it grows with
+    the distance and not with its square, so that one wild step is not followed by a wilder one."""
     own = one_hot(y, log_kernels.shape[1]).bool()
     near = log_kernels.neg().clamp_max(FAR)
     pull = near + 2 * (FAR * (-log_kernels).clamp_min(FAR)).sqrt() - 2 * FAR
     rest = -torch.log(-torch.expm1(log_kernels.clamp_max(-1e-6)))  # −log(1 − K)
-    return torch.where(own, pull, rest).mean()
+    return torch.where(own, pull, rest).sum(1).mean()
 
 
 @contextmanager
@@ -95,12 +96,6 @@ class DUQ(Method):
         self.weight = nn.Parameter(nn.init.normal_(weight, std=math.sqrt(2 / weight[0].numel())))
         self.register_buffer("counts", torch.full((setting.classes,), FIRST_COUNT))
         self.register_buffer("sums", FIRST_COUNT * FIRST_SPREAD * torch.randn(recipe.width, setting.classes))
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """The kernels are steep in W_c: it can take smaller steps than the network."""
-        (group,) = super().parameter_groups()
-        network, matrices = apart(group, [self.weight])
-        return [network, matrices | {"rate": group["rate"] * self.recipe.output}]
 
     def place(self, embeddings: Tensor) -> Tensor:
         """W_c φ for every class, (b, d) to (b, width, c)."""

@@ -6,7 +6,7 @@ Versions of the stages `evaluate` and `study` are those of the protocols.
 
 from __future__ import annotations
 
-TRAIN = 6
+TRAIN = 7
 PREDICT = 5
 PIXELS = 3
 

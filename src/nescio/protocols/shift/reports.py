@@ -26,6 +26,7 @@ DATA = MODEL[:2]
 AXES = ("line", "severity")  # columns of a curve's points, beside its metric
 RUN = ("data_seed", "init_seed")
 PICTURED = "Greys of uncertainty are one scale for each line: they can be compared between images and levels."
+TESTED = 3  # runs from which on lines are tested against the best
 LEVEL = 0.05  # of the test that tells two lines apart
 BESIDE = ("dataset", "backbone", Column("members", "k"))  # labels of a line beside its method
 
@@ -76,9 +77,12 @@ def values_of(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
 
 
 def like_the_best(runs: dict[Any, dict[Any, float]], direction: str) -> set[Any]:
-    """The best line, and those that a paired t-test over runs cannot tell from it; each line is tested by itself."""
+    """The best line, and those that a paired t-test over runs cannot tell from it; each line is tested by itself.
+    Of two runs the best alone: a test of two can hardly tell any line from it."""
     others = paired_runs(runs, direction)
     best = others[0]["best"] if others else next(iter(runs))
+    if max(map(len, runs.values())) < TESTED:
+        return {best}
     return {best} | {other["model"] for other in others if other["p"] is not None and other["p"] >= LEVEL}
 
 
@@ -99,6 +103,8 @@ def over_runs(frame: Frame) -> str:
     runs = len(frame.values("data_seed"))
     if runs < 2:
         return "One run: no spread, and nothing can be told apart"
+    if runs < TESTED:
+        return f"Mean ± standard deviation over {runs} runs, too few for a test. Bold: the best alone"
     return (
         f"Mean ± standard deviation over {runs} runs. Bold: the best, and what a paired t-test over runs cannot tell "
         "from it (5 %, not corrected for the number of lines; without undertrained methods)"

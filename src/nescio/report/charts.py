@@ -882,7 +882,8 @@ def _level_lines(
         for level in levels
         if level in line
     ]
-    names, legend = list(lines), _legend("stroke", 170)
+    names = list(lines)
+    legend = _legend("stroke", min(170, 52 + 8 * max(map(len, names), default=0)))
     base = _data(rows).encode(x, y, _colours("name", names, (*SERIES[1:], SERIES[0]), legend))
     tips = _tips(("name:N", "of"), ("level:N", "at"), ("value:Q", "value", form))
     drawn = base.transform_filter("datum.step == 1").mark_line(strokeWidth=1.75)

@@ -145,13 +145,19 @@ def curves(frame: Frame, metric: str) -> dict[str, dict[str, float]]:
 
 def panels(frame: Frame, key: str, title: str, *names: str) -> list[Panel]:
     """Figures of curves side by side, one for each metric that there is, for every dataset."""
-    words = "AUROC and rAULC by the own score, or by the entropy where there is none."
+    ranked = "By the own score, or by the entropy where there is none."
     several = len(frame.values("dataset")) > 1
     made = []
     for at, ((data,), part) in enumerate(frame.by("dataset")):
         own, about = (f"{key}-{at}", f"{data_name(data)}, {title}") if several else (key, title)
         figures = [
-            levels_block(f"{own}-{metric}", f"{bare(metric)}, {about}", words, lines, (*AXES, bare(metric)))
+            levels_block(
+                f"{own}-{metric}",
+                f"{bare(metric)}, {about}",
+                ranked if metric in ("auroc", "raulc") else "",
+                lines,
+                (*AXES, bare(metric)),
+            )
             for metric in names
             if (lines := curves(part, metric))
         ]

@@ -45,7 +45,7 @@ Watch = Callable[[dict[str, Any]], None]
 
 
 class Diverged(RuntimeError):
-    """The loss stopped being a number."""
+    """The loss, or a weight, stopped being a number."""
 
 
 def train_step(trial: Trial, root: str | Path | None = None) -> Step:
@@ -219,6 +219,8 @@ def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
         raise BadInput(f"Segmentation learns every class of a set with label maps; it cannot learn from {what}.")
     if dataset.train.maps is not None and not dense:
         raise BadInput(f"{dataset.name} has a label for every pixel: say --task segmentation.")
+    if trial.training.compile and (reason := methods[trial.method].uncompiled):
+        raise BadInput(f"The method {trial.method} cannot be compiled: {reason}. Omit --compile.")
     classes = len(trial.classes) if trial.classes is not None else len(dataset.classes)
     # without the method: networks of one seed start alike, whatever method trains them (UIMNET §1)
     seed_everything(seed_for("init", trial.backbone, trial.init_seed))
@@ -313,6 +315,8 @@ def _fit(
             kept[kept_name(epoch)] = weights_of(_finished(deepcopy(method), average, stream, seed))
             restore_random_state(state)
     seconds = time.monotonic() - started
+    if not all(bool(weight.isfinite().all()) for weight in method.parameters()):  # the last steps had no look at a loss
+        raise Diverged("Weights are not finite after the last step; a smaller learning rate may help.")
     _finished(method, average, stream, seed)
     for name, content in kept.items() if part is not None else ():
         part.write(name, content)

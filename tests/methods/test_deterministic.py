@@ -1,24 +1,27 @@
 """Deterministic methods: alive, dead when switched off, equal to stored values, unsure far from the data."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from test_methods import deceive, replace_after
 from torch import nn
-from torch.nn.functional import binary_cross_entropy, one_hot
+from torch.distributions import Dirichlet
+from torch.nn.functional import binary_cross_entropy, cross_entropy, mse_loss, one_hot
 
-from nescio import datasets
+from nescio import datasets, training
 from nescio.datasets import Batches
 from nescio.errors import BadInput
+from nescio.layers.class_gaussians import ClassGaussians
 from nescio.layers.radial_flows import RadialFlows, masses
 from nescio.methods import Method, Setting, dcu, ddu, registry, sngp
 from nescio.methods._feature_density import FeatureDensity
 from nescio.methods.dcs import DCS
 from nescio.methods.dcu import DCU
 from nescio.methods.ddu import DDU
-from nescio.methods.duq import DUQ, one_against_rest
+from nescio.methods.duq import DUQ, fixed_averages, one_against_rest
 from nescio.methods.mc_dropout import entropy
 from nescio.methods.mir import MIR, decoder
 from nescio.methods.postnet import PostNet, uncertain_cross_entropy
@@ -67,7 +70,60 @@ def one_kernel(self, placed):
     return -placed.square().mean((1, 2))[:, None].expand(-1, placed.shape[2])
 
 
+def fit_alone(self, x, y, step):
+    placed = self.place(self.features(x))
+    self.follow(placed, y)
+    loss = one_against_rest(self.log_kernels(placed), y)
+    step(loss)
+    return loss
+
+
+def from_detached(self, x):
+    embeddings = self.features(x)
+    return embeddings, mse_loss(self.decoder(embeddings.detach()), x)
+
+
+def contrast_of_detached(self, x, y):
+    embeddings = self.features(x.flatten(0, 1))
+    contrast = dcu.nt_xent(self.projection(embeddings.detach()), self.recipe.temperature)
+    return self.recipe.weight * contrast + cross_entropy(self.head(embeddings), y.repeat(2))
+
+
+def joint_from_the_start(self, x, y):
+    embeddings = self.features(x.flatten(0, 1))
+    contrast = dcu.nt_xent(self.projection(embeddings), self.recipe.temperature)
+    return self.recipe.weight * contrast + cross_entropy(self.head(embeddings), y.repeat(2))
+
+
+def with_entropy(sign):
+    def loss(self, x, y):
+        alpha = self.alpha(self.log_densities(self.features(x)))
+        entropy = Dirichlet(alpha, validate_args=False).entropy()
+        return (uncertain_cross_entropy(alpha, y) + sign * self.recipe.entropy * entropy).mean().float()
+
+    return loss
+
+
+@torch.no_grad()
+def one_batch(self, batches):
+    self.gp.fit([self.features(next(iter(batches))[0])])
+
+
+@torch.no_grad()
+def of_other_labels(self, batches):
+    self.gaussians.fit((self.features(x), y.roll(1)) for x, y, _ in batches)
+
+
 BROKEN = [
+    ("sngp", "posterior means for logits", "mean-field logits", sngp, "mean_field", lambda logits, variance: logits),
+    ("sngp", "covariance of one batch", "precision changed", SNGP, "finalize", one_batch),
+    ("ddu", "Gaussians of other labels", "Gaussians of classes", FeatureDensity, "finalize", of_other_labels),
+    ("mir", "the features do not learn from the decoder", "strength acts", MIR, "reconstructed", from_detached),
+    ("duq", "steps without the penalty", "strength acts", DUQ, "update", fit_alone),
+    ("dcu", "the features do not learn from the contrast", "strength acts", DCU, "loss", contrast_of_detached),
+    ("dcu", "joint from the start", "two phases", DCU, "loss", joint_from_the_start),
+    ("postnet", "no entropy", "entropy is rewarded", PostNet, "loss", with_entropy(0)),
+    ("postnet", "entropy is punished", "entropy is rewarded", PostNet, "loss", with_entropy(1)),
     ("sngp", "no covariance", "precision changed", SNGP, "finalize", no_finalize),
     ("sngp", "no covariance", "variance away from the data", SNGP, "finalize", no_finalize),
     ("sngp", "no spectral norm", "stretches are bounded", sngp, "bounded", no_bound),
@@ -191,10 +247,10 @@ def test_softmax_entropy_does_not_know_what_lies_around_the_moons():
 def test_the_variance_of_due_is_low_on_other_digits_and_that_of_its_probabilities_high():
     """Why the second score is there: between classes labels pin the latent functions down."""
     data, here = datasets.load("digits"), runtime("cpu")
-    training = Training(rate=0.1, epochs=8, batch=64, schedule="cosine", warmup=1.0, augment="none")
+    plan = Training(rate=0.1, epochs=8, batch=64, schedule="cosine", warmup=1.0, augment="none")
     recipe = registry["due"].recipe_class()
     of = {"method": "due", "recipe": recipe, "data": "digits", "classes": tuple(range(8)), "backbone": "mlp"}
-    trial = Trial(**of, spectral=3.0, training=training)
+    trial = Trial(**of, spectral=3.0, training=plan)
     method, facts = fit(trial, data, here, None, 1e9, None)
     found = {name: [] for name in method.scores}
     with torch.no_grad():
@@ -234,6 +290,7 @@ def test_duq_kernels_and_centroids_are_those_of_the_original():
     assert torch.allclose(log_kernels.exp(), stored["x_kernel"], atol=1e-6)
     assert torch.allclose(-log_kernels.max(1).values, stored["uncertainty"], rtol=1e-4, atol=1e-5)
     method.follow(placed, stored["y_onehot"].argmax(1))
+    method.moved(0.5)
     assert torch.allclose(method.counts, stored["n_after_update"], atol=1e-5)
     assert torch.allclose(method.sums, stored["m_after_update"], atol=1e-6)
 
@@ -290,10 +347,59 @@ def test_duq_penalises_a_share_of_the_batch():
     whole, half = (DUQ(DUQ.recipe_class(penalized=share), SMALL).eval() for share in (1.0, 0.5))
     half.load_state_dict(whole.state_dict())
     x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 3
-    fit, penalty, placed = half.losses(x, y)
-    assert torch.equal(fit, whole.losses(x, y)[0]) and len(placed) == 8
+    loss, penalty, placed = half.losses(x, y)
+    of_all, penalty_of_all, _ = whole.losses(x, y)
+    weight = whole.recipe.penalty
+    assert torch.allclose(loss - weight * penalty, of_all - weight * penalty_of_all) and len(placed) == 8
     assert torch.allclose(penalty, whole.losses(x[:4], y[:4])[1])
     assert not torch.allclose(penalty, whole.losses(x, y)[1])
+
+
+def test_duq_penalises_two_images_at_least():
+    """Batch-norm cannot take one; and its averages go on after an error."""
+    method = DUQ(DUQ.recipe_class(penalized=0.01), Setting("conv", 1, 8, 3))
+    assert float(method.losses(torch.randn(8, 1, 8, 8), torch.arange(8) % 3)[1].detach()) > 0
+    with pytest.raises(ZeroDivisionError), fixed_averages(method.features):
+        raise ZeroDivisionError
+    assert all(layer.momentum for layer in method.modules() if isinstance(layer, nn.BatchNorm2d))
+
+
+def test_duq_centroids_follow_whole_batches():
+    """In parts, to need less memory, or not."""
+    data = datasets.load("digits")
+    plan = Training(rate=0.1, epochs=1, batch=64, augment="none", precision="float32")
+    trial = Trial(method="duq", recipe=DUQ.recipe_class(), data="digits", backbone="mlp", training=plan)
+    whole, parts = (
+        fit(replace(trial, training=replace(plan, accumulate=count)), data, runtime("cpu"), None, 1e9, None)[0]
+        for count in (1, 4)
+    )
+    assert torch.equal(whole.counts, parts.counts)
+    assert torch.allclose(whole.sums, parts.sums, rtol=1e-4, atol=1e-4)
+
+
+def test_duq_is_not_compiled():
+    trial = Trial(
+        method="duq", recipe=DUQ.recipe_class(), data="digits", backbone="mlp", training=Training(compile=True)
+    )
+    with pytest.raises(BadInput, match=r"The method duq cannot be compiled: its penalty is a gradient of a gradient"):
+        training.build(trial, datasets.load("digits"), rows=10)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_features_that_are_not_finite_have_no_gaussians(value):
+    rows = torch.randn(20, 3)
+    rows[4, 1] = value
+    with pytest.raises(BadInput, match="Features are not finite"):
+        ClassGaussians(2, 3).fit([(rows, torch.arange(20) % 2)])
+
+
+def test_weights_that_are_not_finite_after_the_last_step_are_no_network(monkeypatch):
+    """No loss was seen to be."""
+    monkeypatch.setattr(DUQ, "moved", lambda self, done: self.weight.data.fill_(math.nan) if done == 1 else None)
+    plan = Training(rate=0.01, epochs=1, batch=256, augment="none", precision="float32")
+    trial = Trial(method="duq", recipe=DUQ.recipe_class(), data="digits", backbone="mlp", training=plan)
+    with pytest.raises(training.Diverged, match="Weights are not finite after the last step"):
+        fit(trial, datasets.load("digits"), runtime("cpu"), None, 1e9, None)
 
 
 def test_duq_penalty_is_two_sided():

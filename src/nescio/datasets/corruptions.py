@@ -245,10 +245,12 @@ def _at(x: Tensor, lines: Tensor, columns: Tensor) -> Tensor:
 
 
 def _mirrored(size: int, reach: int, device: Any) -> Tensor:
-    """Places from −reach on, mirrored at the edges."""
+    """Places from −reach on, mirrored at the edges, as often as a thin image needs."""
     import torch
 
-    place = torch.arange(-reach, size + reach, device=device).abs()
+    if size == 1:
+        return torch.zeros(1 + 2 * reach, dtype=torch.long, device=device)
+    place = torch.arange(-reach, size + reach, device=device).remainder(2 * (size - 1))
     return (size - 1) - ((size - 1) - place).abs()
 
 
@@ -385,6 +387,8 @@ def _zoom(size: int, factor: float) -> Any:
     """The sparse matrix (size, size) that enlarges the middle of a line, bilinearly."""
     from scipy.sparse import csr_array
 
+    if size == 1:
+        return csr_array(np.ones((1, 1)))
     place = (size - 1) / 2 + (np.arange(size) - (size - 1) / 2) / factor
     low = np.minimum(np.floor(place).astype(int), size - 2)
     values = np.concatenate([1 - (place - low), place - low])
@@ -535,7 +539,7 @@ def _elastic_transform(pixels: Tensor, index: Tensor, seed: int, constants: tupl
 
 def _pixelate(pixels: Tensor, index: Tensor, seed: int, share: float) -> Tensor:
     n, h, w, ch = pixels.shape
-    small = int(h * share), int(w * share)
+    small = max(1, int(h * share)), max(1, int(w * share))
     x = _by_pixel(pixels).view(h, w, ch * n)
     for goal, start in ((small, (h, w)), ((h, w), small)):  # across first, halves rounded up, as Pillow does
         x = (_mapped(x, *_box(start[1], goal[1]), axis=1) + 0.5).floor_()

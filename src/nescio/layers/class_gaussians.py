@@ -8,6 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from nescio.errors import BadInput
+
 FIRST_JITTER = 1e-12  # of the mean variance, where a covariance cannot be factored without; then ten times more
 
 
@@ -70,6 +72,8 @@ class ClassGaussians(nn.Module):
 
 def factor(covariances: Tensor) -> Tensor:
     """Cholesky factors of covariances (c, d, d), with the least jitter on all diagonals for which every one has one."""
+    if not bool(covariances.isfinite().all()):  # no jitter could help
+        raise BadInput("Features are not finite, so that no Gaussian fits them: a smaller learning rate may help.")
     variance = float(covariances.diagonal(dim1=1, dim2=2).mean()) or 1.0
     identity = torch.eye(covariances.shape[1], dtype=covariances.dtype, device=covariances.device)
     jitter = 0.0

@@ -41,6 +41,12 @@ class FeatureDensity(Method):
         output.scores = {"density": density, "entropy": entropy(self.probs(output.logits))}
         return output
 
+    def own_gaussians(self, x: Tensor, y: Tensor) -> Evidence:
+        """Is the likeliest Gaussian of an image that of its class?"""
+        share = float((self.gaussians.log_joint(self.features(x)).argmax(1) == y).float().mean())
+        seen = f"the likeliest Gaussian is that of the own class for {share:.0%} of training images"
+        return Evidence(seen, share > 0.2 + 0.8 / self.setting.classes)  # a fifth of the way from chance to all
+
     def density_rises(self, x: Tensor, start: Method) -> Evidence:
         """Were the Gaussians fitted, and do they tell training images from noise?"""
         moved = float((self.gaussians.means - start.gaussians.means).norm(dim=1).mean())

@@ -105,6 +105,7 @@ class Method(nn.Module):
     strength: ClassVar[str | None] = None  # what regularises its features: a field of its recipe, or "spectral"
     stronger: ClassVar[Literal["larger", "smaller"]] = "larger"  # values of it
     whole_images: ClassVar[str] = ""  # why it cannot take locations of an image for rows; "": it can
+    uncompiled: ClassVar[str] = ""  # why its network cannot be compiled; "": it can
     # True where `update` calls the same kernels in every step, draws nothing on the host and waits for no number: a GPU
     # then replays a recording of it. Each class says so for itself.
     recorded: ClassVar[bool] = False
@@ -262,6 +263,14 @@ def first_batch(batches: Batches, rows: int | None = None) -> tuple[Tensor, Tens
         if rows is None or have >= rows:
             break
     return torch.cat(xs)[:rows], torch.cat(ys)[:rows]
+
+
+def gradient_of(loss: Tensor, network: nn.Module) -> Tensor:
+    """The gradient of a loss with respect to what learns in a network, as one vector; 0 where it does not reach."""
+    learn = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(loss, learn, allow_unused=True)
+    pairs = zip(gradients, learn, strict=True)
+    return torch.cat([(torch.zeros_like(p) if g is None else g).double().flatten() for g, p in pairs])
 
 
 def noise_like(x: Tensor) -> Tensor:

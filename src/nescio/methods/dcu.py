@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from nescio.layers.contrastive import mlp, nt_xent
 from nescio.methods._feature_density import FeatureDensity
 from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
-from nescio.methods.base import Batches, Evidence, Learning, Method, Setting, first_batch, method
+from nescio.methods.base import Batches, Evidence, Learning, Method, Setting, first_batch, gradient_of, method
 from nescio.search import choice, hparam, log_uniform, uniform
 
 
@@ -75,10 +76,17 @@ class DCU(FeatureDensity):
         x, y = first_batch(batches)
         now, then = (each.project(x).chunk(2) for each in (self, start))
         alone, joint = self.steps.tolist()
+        early, late = deepcopy(self), deepcopy(self)
+        early.done.zero_()
+        with torch.enable_grad():
+            first, then_joint = (gradient_of(each.loss(x, y), each.features) for each in (early, late))
+        differ = float((then_joint - first).norm() / then_joint.norm())
+        phases = f"{alone:.0f} steps of pretraining, {joint:.0f} joint ones, whose gradients differ by {differ:.1%}"
         return {
             "views found": views_found(now, then),
             "not collapsed": not_collapsed(now[0]),
             "temperature acts": temperature_acts(self, x, y),
-            "two phases": Evidence(f"{alone:.0f} steps of pretraining, {joint:.0f} joint ones", min(alone, joint) > 0),
+            "two phases": Evidence(phases, min(alone, joint) > 0 and differ > 1e-3),
+            "Gaussians of classes": self.own_gaussians(x[0], y),
             "density away from the data": self.density_rises(x[0], start),
         }

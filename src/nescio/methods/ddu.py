@@ -33,7 +33,9 @@ class DDU(FeatureDensity):
         super().__init__(recipe, bounded(setting, recipe))
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
+        x, y = first_batch(batches)
         return {
             "stretches are bounded": bound_holds(self),
-            "density away from the data": self.density_rises(first_batch(batches)[0], start),
+            "Gaussians of classes": self.own_gaussians(x, y),
+            "density away from the data": self.density_rises(x, start),
         }

@@ -86,12 +86,13 @@ class MIR(FeatureDensity):
         return cross_entropy(self.head(embeddings), y) + self.recipe.weight * error
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
-        x, _ = first_batch(batches)
+        x, y = first_batch(batches)
         error, before = (float(each.reconstructed(x)[1]) for each in (self, start))
         images = x[:, : self.setting.channels]
         mean = float(mse_loss(images.mean(0, keepdim=True).expand_as(images), images))
         seen = f"error {before:.3g} before training, {error:.3g} after; the mean image has {mean:.3g}"
         return {
             "reconstructs": Evidence(seen, error < min(before, mean)),
+            "Gaussians of classes": self.own_gaussians(x, y),
             "density away from the data": self.density_rises(x, start),
         }

@@ -109,7 +109,10 @@ class PostNet(Method):
         return Output(logits[:, None], embeddings, {"evidence": -predicted.float()})
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
-        x, _ = first_batch(batches)
+        x, y = first_batch(batches)
+        alpha = self.alpha(self.log_densities(self.features(x)))
+        added = float(self.loss(x, y)) - float(uncertain_cross_entropy(alpha, y).mean())
+        spread = float(Dirichlet(alpha, validate_args=False).entropy().mean())
         mass = masses(self.flows.plane())
         near, far = (
             float(self.alpha(self.log_densities(self.features(images))).sum(1).log().median())
@@ -120,6 +123,9 @@ class PostNet(Method):
             for now, then in zip(self.flows.parameters(), start.flows.parameters(), strict=True)
         )
         return {
+            "entropy is rewarded": Evidence(
+                f"an entropy of {spread:.3g} adds {added:.2g} to the loss", added * spread < 0
+            ),
             "flows learnt": Evidence(f"their parameters moved by up to {moved:.3g}", moved > 1e-2),
             "densities integrate to 1": Evidence(
                 f"{float(mass.min()):.3f} to {float(mass.max()):.3f} in two dimensions",

@@ -95,12 +95,21 @@ class SNGP(Method):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
-        mass = float(self.gp.precision.trace()) / len(self.gp.precision) - RIDGE
-        expanded = (self.gp.expand(self.features(images)) for images in (x, noise_like(x)))
+        mass = float(self.gp.precision.trace()) - RIDGE * len(
+            self.gp.precision
+        )  # Φ has length one: rows it was fitted to
+        noise = noise_like(x)
+        expanded = [self.gp.expand(self.features(images)) for images in (x, noise)]
         near, far = (float(self.gp.variance(features).mean()) for features in expanded)
+        logits = self(noise).logits
+        assert logits is not None
+        shrunk = 1 - float(logits.abs().mean() / self.gp.mean(expanded[1]).abs().mean())
         return {
             "stretches are bounded": bound_holds(self),
-            "precision changed": Evidence(f"its diagonal rose by {mass:.3g} on average", mass > 1e-3),
+            "precision changed": Evidence(
+                f"by {mass:.0f} rows of Φ; the training set has {self.rows}", mass > max(1, self.rows) / 2
+            ),
+            "mean-field logits": Evidence(f"on noise {shrunk:.2%} smaller than the posterior mean", shrunk > 1e-4),
             "variance away from the data": Evidence(
                 f"{near:.3g} on training images, {far:.3g} on noise", far > 1.5 * near
             ),

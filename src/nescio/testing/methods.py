@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from nescio.datasets import Batches, Dataset, Images
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.layers.spectral import Stretching, operator_norms, stretches
-from nescio.methods.base import Evidence, Method, accuracy_of, first_batch, noise_like, registry
+from nescio.methods.base import Evidence, Method, accuracy_of, first_batch, gradient_of, noise_like, registry
 from nescio.metrics import auroc
 from nescio.networks.forward import Segmenter
 from nescio.networks.models import trained
@@ -34,6 +35,7 @@ ROWS = 64  # of a batch, and images that the cheap checks look at
 NEIGHBOURS = 2000  # training images, at most, among which neighbours are looked for
 SLACK = 1.02  # of the spectral norm's target
 EPOCHS = {True: 6, False: 12}  # of a method that classifies, and of one that learns neighbours, which takes longer
+MORE = {"mlp": 2}  # epochs of backbones without batch-norm, which learn more slowly
 
 
 def trial_of(
@@ -48,7 +50,7 @@ def trial_of(
 ) -> Trial:
     """The small task on which a method is looked at."""
     cls = registry[name]
-    epochs = EPOCHS[cls.classifies] if epochs is None else epochs
+    epochs = EPOCHS[cls.classifies] + MORE.get(backbone, 0) if epochs is None else epochs
     if epochs < 2:
         raise BadInput(f"{epochs} epochs are too few to see a loss fall: at least 2 are needed.")
     rows = len(datasets.splits(datasets.load(data, root)).train)
@@ -85,7 +87,26 @@ def special(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> di
     if method.views > 1:
         shown = replace(shown, views=method.views, augment=trial.training.augment)
     with torch.no_grad():
-        return method.eval().evidence(method.located(shown), start)
+        seen = method.eval().evidence(method.located(shown), start)
+    if method.strength is not None and method.stronger == "larger":  # the weight of a term of the loss
+        seen["strength acts"] = _strength_acts(method, method.strength, method.located(shown))
+    return seen
+
+
+def _strength_acts(method: Method, name: str, batches: Any) -> Evidence:
+    """Does a step with twice the strength draw the features elsewhere? Without its term nothing at all changes."""
+    x, y = first_batch(batches)
+
+    def pull(factor: float) -> Tensor:
+        changed, losses = deepcopy(method), []
+        object.__setattr__(changed.recipe, name, factor * getattr(method.recipe, name))  # a copy of its own
+        seed_everything(0)
+        changed.update(x, y, losses.append)
+        return gradient_of(losses[0], changed.features)
+
+    once, twice = pull(1.0), pull(2.0)
+    apart = float((twice - once).norm() / once.norm())
+    return Evidence(f"twice the {name} moves the gradient of the features by {apart:.2g} of its length", apart > 1e-7)
 
 
 def _shown(trial: Trial, dataset: Dataset, here: Runtime) -> Batches:

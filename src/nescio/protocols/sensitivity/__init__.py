@@ -39,8 +39,10 @@ class Plan(Checked):
         self.need(1, "runs")
         check_fixed(self.recipes)
         self.need(2, "strengths")
-        if not self.degrees or 0 in self.degrees:
-            raise BadInput("--degrees are those by which images are turned, at least one; 0 is always there.")
+        if not self.degrees or any(degrees % 360 == 0 for degrees in self.degrees):
+            raise BadInput(
+                "--degrees are those by which images are turned, at least one; 0 is always there, as 360 is."
+            )
 
 
 DIGITS = Training(rate=0.05, epochs=20, batch=64, schedule="cosine", warmup=2.0, augment="none")

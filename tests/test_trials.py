@@ -39,6 +39,9 @@ def test_training_says_what_is_wrong():
     for wrong in (*words, *numbers):
         with pytest.raises(BadInput, match=rf"Training\.{next(iter(wrong))} is"):
             Training(**wrong)
+    for wrong in ({"momentum": 0}, {"optimizer": "adamw"}):
+        with pytest.raises(BadInput, match=r"Training\.nesterov is a kind of momentum"):
+            Training(nesterov=True, **wrong)
     with pytest.raises(BadInput, match="none twice"):
         dataclasses.replace(TRIAL, classes=(1, 1))
     with pytest.raises(BadInput, match="at least one"):

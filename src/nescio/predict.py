@@ -49,6 +49,7 @@ from nescio.work.launchers import Failure, Launcher, Task, start
 from nescio.work.progress import track
 from nescio.work.steps import SHARD_OF, Context, Files, Step
 from nescio.work.store import WORK, Part, Store, key_of
+from nescio.work.versions import COUNT as COUNT_VERSION
 from nescio.work.versions import PREDICT as VERSION
 
 STAGE, SHARD, COUNT = "predict", "shard", "count"
@@ -826,7 +827,7 @@ def count_step(network: Network | Sequence[Network], images: ImageSet, *, root: 
     title = f"{members[0].name}{f' and {len(members) - 1} more' if members[1:] else ''} on {images.data}"
     identity = members[0].identity if len(members) == 1 else {"members": [member.identity for member in members]}
     parents = (*(member.parent(root) for member in members), images.load_revision(root))
-    return Step(title, COUNT, {"images": images, **identity}, make, parents, VERSION)
+    return Step(title, COUNT, {"images": images, **identity}, make, parents, COUNT_VERSION)
 
 
 def load_counts(step: Step, store: Store) -> PixelCounts:

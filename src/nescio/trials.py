@@ -57,6 +57,10 @@ class Training(Checked):
         self.need(0, "rate", "factor", "clip", above=True)
         self.need(1, "epochs", "batch", "every", "accumulate", "threads")
         self.need(0, "momentum", "decay", "warmup", "flat", "initial")
+        if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
+            raise BadInput(
+                "Training.nesterov is a kind of momentum: it needs the optimizer sgd and a momentum above 0."
+            )
         if self.flat and not self.initial:
             raise BadInput(f"Training.flat is {self.flat:g}: at a rate of 0 nothing is learnt: give an initial share.")
         if self.initial > 1:

@@ -44,6 +44,33 @@ def folders(tmp_path):
     return tmp_path, *(np.concatenate(arrays) for arrays in zip(*kept, strict=True))
 
 
+def test_scores_that_differ_in_their_last_digits_are_ranked():
+    """As log-densities do: sixteen leading bits of such numbers are the same."""
+    rng = np.random.default_rng(0)
+    wrong = rng.random((40, 50)) < 0.3
+    truth, called = np.zeros((40, 50), np.uint8), wrong.astype(np.uint8)
+    for centre, kind in ((1500.0, np.float32), (-1500.0, np.float32), (1e7, np.int32), (1500.0, np.float64)):
+        u = (centre + (1000 if kind is np.int32 else 1) * (rng.normal(size=wrong.shape) + wrong)).astype(kind)
+        counts = PixelCounts.of(truth[:20], called[:20], {"u": u[:20]}, 2) + PixelCounts.of(
+            truth[20:], called[20:], {"u": u[20:]}, 2
+        )
+        for name, metric in (("auroc", metrics.auroc), ("raulc", metrics.raulc)):
+            (value,) = [row["value"] for row in counts.rows()[0] if row["metric"] == name]
+            assert value == pytest.approx(metric(u.ravel().astype(float), wrong.ravel()), abs=1e-12)
+
+
+def test_counts_say_how_exact_they_are_and_are_kept(tmp_path):
+    rng = np.random.default_rng(0)
+    wrong, u = rng.random((40, 50)) < 0.3, rng.normal(size=(40, 50)).astype(np.float32)
+    truth, called = np.zeros((40, 50), np.uint8), wrong.astype(np.uint8)
+    counts = PixelCounts.of(truth, called, {"u": u, "half": u.astype(np.float16)}, 2, distinct=64)
+    bounds = {row["measure"]: row["value"] for row in counts.rows()[0] if row["metric"] == "bound"}
+    assert set(bounds) == {"u"} and 0 < bounds["u"] < 0.2
+    path = tmp_path / "counts.npz"
+    path.write_bytes(counts.save())
+    assert PixelCounts.load(path).rows() == counts.rows()
+
+
 def test_folders_give_the_metrics_of_all_pixels(folders):
     place, truth, called, u = folders
     counts = count_folders(
@@ -83,7 +110,7 @@ def test_what_is_undefined_has_a_reason():
         ("answers", "1.png", np.full((6, 10), VOID, np.uint8), "calls pixels 255, which is void"),
         ("half", "1.npy", np.zeros((6, 10, 2)), "scores are one number per pixel"),
         ("half", "1.npy", np.full((6, 10), np.nan, np.float16), "1.npy has a value that is not finite"),
-        ("half", "1.npy", np.zeros((6, 10), np.float32), "count all shards in one dtype"),
+        ("half", "1.npy", np.zeros((6, 10), np.float32), "have numbers of different kinds: give all of them one"),
         ("truth", "9.png", np.zeros((6, 10), np.uint8), "predictions have no map 9, which the labels have"),
         ("half", "1.png", np.zeros((6, 10), np.uint16), "holds both 1.npy and 1.png: keep one map of each image"),
     ],

@@ -81,6 +81,15 @@ def test_any_size_and_grey_images(name, h, w, channels):
     assert changed.shape == x.shape and not torch.equal(changed, x)
 
 
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_thin_images_and_single_pixels(name):
+    """Edges are mirrored as often as a kernel needs."""
+    for h, w in ((1, 1), (1, 2), (2, 2), (1, 128), (4, 200), (150, 9)):
+        for severity in (1, 5):
+            x = pictures(2, h, w, 3)
+            assert apply(name, severity, x, KEYS[:2]).shape == x.shape
+
+
 def test_noise_has_the_published_strength():
     grey = torch.full((40, 32, 32, 3), 128, dtype=torch.uint8)
     keys = torch.arange(40)

@@ -114,8 +114,10 @@ def test_levels_of_a_shift_are_sets_of_their_own(tmp_path):
     assert [(each.condition, each.level) for each in found] == [("rain", 0.25), ("sun", 75.0), ("sun", 95.0)]
     assert found[0].images.load().dataset.shape == (3, 5)
     same(levels(f"maps:{tmp_path}")[2].images.load().images, *written["shift/sun/-5"])
+    write_maps(tmp_path / "plain")
+    assert levels(f"maps:{tmp_path / 'plain'}") == []
+    (tmp_path / "plain" / "shift").mkdir()
     with pytest.raises(BadInput, match="holds no shifted images"):
-        write_maps(tmp_path / "plain")
         levels(f"maps:{tmp_path / 'plain'}")
     with pytest.raises(BadInput, match="maps:PATH has"):
         levels("digits")

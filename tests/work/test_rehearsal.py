@@ -129,3 +129,11 @@ def test_damaged_work_says_nothing(context):
     took(training(0), context, 20.0)
     (training(0).folder(context.store) / "recipe.json").write_text("{")
     assert costs([training(1)], context.store, nothing)[0].unknown == 1
+
+
+def test_finished_pictures_of_several_sets_do_not_disturb_it(context):
+    """Their recipe has a list of images."""
+    several = replace(predicting(training(0), "test"), recipe={"images": [{"data": "a"}, {"data": "b"}], "facts": [{}]})
+    took(several, context, 3.0)
+    _, rehearsal = rehearse(context, [predicting(training(1), "val")])
+    assert costs(rehearsal.steps.values(), context.store, nothing)

@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 from nescio.arrays.checks import check_finite
 from nescio.arrays.npz import npz_bytes, read_npz
 from nescio.errors import BadInput, Undefined
-from nescio.metrics import Counts, aurc, auroc, raulc
+from nescio.metrics import Counts, ScoreCounts, aurc, auroc, raulc
 from nescio.predictions.files import naming, one_array
 from nescio.rows import Row
 
 Array = NDArray[Any]
 LABELS = 256  # of label maps in files: 8 bits a pixel
+DISTINCT = 1 << 16  # scores that are told apart in the counts of one level of a shift: they are kept in a file each
 RANKING = {"auroc": auroc, "raulc": raulc, "aurc": aurc}  # of right and wrong pixels by score
+MOST = 1 << 18  # scores that are told apart in folders of maps
 MAPS, SCORES = (".png",), (".npy", ".npz", ".png")  # endings of files with labels, and with scores
 
 
@@ -32,11 +34,17 @@ class PixelCounts:
     so do the levels of a shift that are pooled."""
 
     confusion: Array  # (c, c) pixels of each true class (line) by predicted class (column), void left out
-    scores: dict[str, Counts]  # right and wrong pixels by key of each score
+    scores: dict[str, Counts | ScoreCounts]  # right and wrong pixels by key of each score
 
     @classmethod
     def of(
-        cls, truth: Array, predicted: Array, scores: Mapping[str, Array], classes: int, void: int | None = None
+        cls,
+        truth: Array,
+        predicted: Array,
+        scores: Mapping[str, Array],
+        classes: int,
+        void: int | None = None,
+        distinct: int = DISTINCT,
     ) -> PixelCounts:
         """Counts the pixels of some images. truth, predicted and scores: arrays of one shape."""
         known = np.ones(truth.shape, bool) if void is None else truth != void
@@ -48,28 +56,38 @@ class PixelCounts:
             )
         confusion = np.bincount(true * classes + answers, minlength=classes**2).reshape(classes, classes)
         wrong = true != answers
-        return cls(confusion, {name: Counts.of(score[known], wrong) for name, score in scores.items()})
+        return cls(confusion, {name: counted(score[known], wrong, distinct) for name, score in scores.items()})
 
     def __add__(self, other: PixelCounts) -> PixelCounts:
-        scores = {name: counts + other.scores[name] for name, counts in self.scores.items()}
+        scores = {}
+        for name, counts in self.scores.items():
+            if type(counts) is not type(more := other.scores[name]):
+                raise BadInput(f"The maps of {name} have numbers of different kinds: give all of them one.")
+            scores[name] = counts + more  # type: ignore[operator]
         return PixelCounts(self.confusion + other.confusion, scores)
 
     def save(self) -> bytes:
         """An .npz file of the counts."""
         arrays = {"confusion": self.confusion}
         for name, counts in self.scores.items():
-            arrays |= {f"{name}/table": counts.table, f"{name}/half": np.array(counts.half)}
+            if isinstance(counts, Counts):
+                arrays[f"{name}/table"] = counts.table
+            else:
+                kept = {"keys": counts.keys, "rows": counts.rows, "kept": np.array([counts.digits, counts.most])}
+                arrays |= {f"{name}/{part}": array for part, array in kept.items()}
         return npz_bytes(arrays)
 
     @classmethod
     def load(cls, path: Path) -> PixelCounts:
         arrays = read_npz(path)
-        names = [name.removesuffix("/table") for name in arrays if name.endswith("/table")]
         none = np.zeros((0, 1 << 16, 2), np.int64)
-        scores = {
-            name: Counts(bool(arrays[f"{name}/half"]), True, np.zeros(0, np.uint16), arrays[f"{name}/table"], none)
-            for name in names
-        }
+        scores: dict[str, Counts | ScoreCounts] = {}
+        for name, part in (entry.rsplit("/", 1) for entry in arrays if "/" in entry):
+            if part == "table":
+                scores[name] = Counts(True, True, np.zeros(0, np.uint16), arrays[f"{name}/table"], none)
+            elif part == "keys":
+                digits, most = arrays[f"{name}/kept"].tolist()
+                scores[name] = ScoreCounts(arrays[f"{name}/keys"], arrays[f"{name}/rows"], digits, most)
         return cls(arrays["confusion"], scores)
 
     @property
@@ -99,13 +117,18 @@ class PixelCounts:
 
     @property
     def bound(self) -> float:
-        """How far a ranking metric can be from its value on the scores themselves, of which 16 bits are counted."""
-        bounds = [0.0]
-        for counts in self.scores.values():
+        """How far a ranking metric can be from its value on the scores themselves, of which so many are told apart."""
+        return max(self.bounds.values(), default=0.0)
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """The same of every score."""
+        found = dict.fromkeys(self.scores, 0.0)
+        for name, counts in self.scores.items():
             for function in RANKING.values():
                 with suppress(Undefined):
-                    bounds.append(counts.bound(function))
-        return max(bounds)
+                    found[name] = max(found[name], counts.bound(function))
+        return found
 
     def rows(self) -> tuple[list[Row], list[str]]:
         """One row per metric, of each score as its `measure`, and a sentence for every metric that is undefined."""
@@ -123,7 +146,20 @@ class PixelCounts:
                     )
                 except Undefined as reason:
                     reasons.append(f"{name}: {reason}")
+        for name, bound in self.bounds.items():
+            if bound:
+                rows.append({"task": "segmentation", "measure": name, "metric": "bound", "value": bound, "n": self.n})
         return rows, reasons
+
+
+def counted(u: Array, wrong: Array, distinct: int) -> Counts | ScoreCounts:
+    """Right and wrong pixels by score. All float16 scores are told apart; of others as many as there is room for,
+    wherever they lie: log-densities differ in digits that a table of fixed keys leaves out."""
+    if u.dtype == np.float16:
+        return Counts.of(u, wrong)
+    if not len(u):  # an image of void alone
+        return ScoreCounts(np.zeros(0, np.uint64), np.zeros((0, 2), np.int64), 0, distinct)
+    return ScoreCounts.of(u, wrong, distinct)
 
 
 # ---- folders of maps
@@ -159,7 +195,7 @@ def _each(folders: Mapping[str, Mapping[str, Path]], scores: Iterable[str], void
                 )
         if void is not None and (predicted[truth != void] == void).any():
             raise BadInput(f"{folders['predictions'][stem]} calls pixels {void}, which is void: it is no class.")
-        yield PixelCounts.of(truth, predicted, uncertainties, LABELS, void)
+        yield PixelCounts.of(truth, predicted, uncertainties, LABELS, void, MOST)
 
 
 def _by_stem(folder: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:

@@ -105,7 +105,7 @@ def shift_levels(place: Path) -> list[tuple[str, float, str]]:
             found.append((condition, rising, f"{condition}/{level}"))
         except ValueError:
             raise BadInput(f"{folder.parent} is not named by a level, a number such as 15 or 0.5.") from None
-    if not found:
+    if not found and (place / "shift").is_dir():
         raise BadInput(f"{place} holds no shifted images: they lie in shift/CONDITION/LEVEL/images.")
     return sorted(found)
 

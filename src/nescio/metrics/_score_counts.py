@@ -13,7 +13,7 @@ from nescio.metrics._counts import bound_of
 from nescio.metrics._ranking import Array, Ranking, as_classes, as_scores
 
 MOST = 1 << 18  # distinct scores that are kept
-SIGN = np.uint64(1 << 63)
+SIGN, LAST = np.uint64(1 << 63), np.uint64(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,43 +27,57 @@ class ScoreCounts:
     keys    (g,)    rising: scores as whole numbers in the same order, without their last digits
     rows    (g, 2)  right and wrong rows
     digits  int     binary ones that are left out
+    most    int     distinct scores that are kept
     """
 
     keys: Array
     rows: Array
     digits: int
+    most: int
 
     @classmethod
-    def of(cls, u: Any, wrong: Any) -> ScoreCounts:
+    def of(cls, u: Any, wrong: Any, most: int | None = None) -> ScoreCounts:
         """Counts the rows of one shard."""
+        most = MOST if most is None else most
         scores, wrong = as_scores(u), as_classes(wrong, "wrong")
         if len(scores) != len(wrong):
             raise BadInput(f"u has {len(scores)} rows, wrong has {len(wrong)}: they must describe the same rows.")
         bits = (scores + 0.0).view(np.uint64)  # adding 0 turns −0 into +0
         keys = np.where(bits >= SIGN, ~bits, bits | SIGN)
-        order = np.argsort(keys)
-        return cls._grouped(keys[order], np.stack([~wrong, wrong], axis=1)[order].astype(np.int64), 0)
+        if np.asarray(u).dtype.itemsize > 4:
+            order = np.argsort(keys)
+            return cls._grouped(keys[order], np.stack([~wrong, wrong], axis=1)[order].astype(np.int64), 0, most)
+        # Of what was float32 the last digit says nothing: it can hold the class, and one sort of numbers is all.
+        packed = np.sort(keys & ~LAST | wrong)
+        keys, wrong = packed & ~LAST, (packed & LAST).astype(np.int64)
+        keys |= keys < SIGN  # as it was: negative numbers are turned over
+        return cls._grouped(keys, np.stack([1 - wrong, wrong], axis=1), 0, most)
 
     @classmethod
-    def _grouped(cls, keys: Array, rows: Array, digits: int) -> ScoreCounts:
+    def _grouped(cls, keys: Array, rows: Array, digits: int, most: int) -> ScoreCounts:
         """Of rising keys, some of which may be equal: as many digits of them as there is room for."""
+        if not len(keys):
+            return cls(keys, rows, digits, most)
         apart = keys[1:] ^ keys[:-1]  # two keys stay two as long as the first digit in which they differ is kept
-        if len(apart) >= MOST:
-            digits = max(digits, int(np.partition(apart, len(apart) - MOST)[len(apart) - MOST]).bit_length())
+        if len(apart) >= most:
+            digits = max(digits, int(np.partition(apart, len(apart) - most)[len(apart) - most]).bit_length())
         keys = keys >> np.uint64(digits) << np.uint64(digits)
         starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        return cls(keys[starts], np.add.reduceat(rows, starts, axis=0), digits)
+        sums = np.cumsum(rows, axis=0)[np.append(starts[1:], len(keys)) - 1]
+        sums[1:] -= sums[:-1].copy()
+        return cls(keys[starts], sums, digits, most)
 
     def __add__(self, other: ScoreCounts) -> ScoreCounts:
         digits = max(self.digits, other.digits)
         keys = np.concatenate([self.keys, other.keys]) >> np.uint64(digits) << np.uint64(digits)
         order = np.argsort(keys, kind="stable")  # which merges runs that are in order already
-        return self._grouped(keys[order], np.concatenate([self.rows, other.rows])[order], digits)
+        most = min(self.most, other.most)
+        return self._grouped(keys[order], np.concatenate([self.rows, other.rows])[order], digits, most)
 
     def against(self, others: ScoreCounts) -> ScoreCounts:
         """All of these rows as right ones and all of the others as wrong ones: for detection."""
-        ours = ScoreCounts(self.keys, self.rows.sum(1, keepdims=True) * [1, 0], self.digits)
-        return ours + ScoreCounts(others.keys, others.rows.sum(1, keepdims=True) * [0, 1], others.digits)
+        ours = ScoreCounts(self.keys, self.rows.sum(1, keepdims=True) * [1, 0], self.digits, self.most)
+        return ours + ScoreCounts(others.keys, others.rows.sum(1, keepdims=True) * [0, 1], others.digits, others.most)
 
     @property
     def n(self) -> int:

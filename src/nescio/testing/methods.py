@@ -98,7 +98,8 @@ def _strength_acts(method: Method, name: str, batches: Any) -> Evidence:
     x, y = first_batch(batches)
 
     def pull(factor: float) -> Tensor:
-        changed, losses = deepcopy(method), []
+        changed = deepcopy(method)
+        losses: list[Tensor] = []
         object.__setattr__(changed.recipe, name, factor * getattr(method.recipe, name))  # a copy of its own
         seed_everything(0)
         changed.update(x, y, losses.append)

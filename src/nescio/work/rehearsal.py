@@ -117,11 +117,16 @@ def _seen(store: Store) -> Mapping[tuple[Any, ...], Sequence[Cost]]:
 
 def _kinds(stage: str, recipe: Mapping[str, Any], network: Mapping[str, Any], processes: int) -> list[tuple[Any, ...]]:
     """What work has to share to take as long, the closest first: method and split may differ, network and data not."""
-    images, own = recipe.get("images") or {}, network or recipe.get("facts") or recipe
+    images, own = (_first(part) for part in (recipe.get("images"), network or recipe.get("facts") or recipe))
     data = images.get("data") or own.get("data") or own.get("dataset")
     of = (recipe.get("protocol"), recipe.get("step"), recipe.get("model"), str(data), own.get("backbone"))
     kind = (processes, stage, *of)
     return [(*kind, own.get("method"), images.get("split")), kind]
+
+
+def _first(part: Any) -> Mapping[str, Any]:
+    """A part of a recipe; of several, as pictures have, the first."""
+    return (part[0] if part else {}) if isinstance(part, list) else part or {}
 
 
 def _network(step: Step) -> Mapping[str, Any]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 TRAIN = 7
 PREDICT = 5
+COUNT = 6
 PIXELS = 3
 
 STAGES = {
-    **{"train": TRAIN, "features": TRAIN, "predict": PREDICT, "shard": PREDICT, "count": PREDICT},
+    **{"train": TRAIN, "features": TRAIN, "predict": PREDICT, "shard": PREDICT, "count": COUNT},
     **{"pixels": PIXELS, "damaged": PIXELS},
 }
 GONE = ("zoo", "embed")  # stages that older versions had: nothing reads them any more

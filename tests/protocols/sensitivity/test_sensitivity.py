@@ -48,6 +48,12 @@ def study(context, one_thread):
     return study
 
 
+@pytest.mark.parametrize("degrees", [(0.0,), (20.0, 360.0), (-720.0,), ()])
+def test_whole_turns_are_refused(degrees):
+    with pytest.raises(BadInput, match="0 is always there"):
+        replace(PLAN, degrees=degrees)
+
+
 def test_the_plan_is_the_papers():
     paper = PRESETS["paper"]
     assert set(paper.methods) == {"duq", "sngp", "mir", "ddu"} and (paper.data, paper.backbone) == ("mnist", "mlp")

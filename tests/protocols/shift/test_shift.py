@@ -350,12 +350,46 @@ def test_a_trial_of_the_store_gives_the_rows_it_had(study, context):
     assert value(again, **facts) == value(study, data_seed=0, measure="entropy", **facts)
 
 
+def test_networks_of_ones_own_are_lines_of_their_own(study, context):
+    """Two of one method are not averaged as runs of it; rows name the data that was asked."""
+    keys = [f"store:{train_step(members[0]).key}" for members in lines()[:2]]
+    both = run(replace(PLAN, networks=tuple(keys)), context)
+    assert {row["method"] for row in both.rows} == {f"erm {key}" for key in keys}
+    facts = {"metric": "accuracy", "condition": "clean"}
+    alone = [value(study, method="erm", members=1, data_seed=seed, **facts) for seed in (0, 1)]
+    assert [value(both, method=f"erm {key}", **facts) for key in keys] == alone
+    assert len(reports.table_2(both.frame).lines) == 2
+
+
+def test_networks_of_other_classes_are_refused(context, place, study):
+    key = train_step(lines()[0][0]).key
+    asked = replace(PLAN, data=f"npz:{place / 'noise.npz'}", networks=(f"store:{key}",))
+    with pytest.raises(BadInput, match=r"learnt digits, whose classes \(0, 1, 2 …\) are not those of npz:"):
+        run(asked, context)
+
+
+def test_without_a_ranking_answers_are_shown(study):
+    bare = Frame(row for row in study.rows if row["measure"] is None)
+    assert reports.table_2(bare).lines
+
+
+def test_tables_of_answers_mark_what_is_undertrained(study):
+    """Here ddu alone."""
+    rows = [row | {"group": row["group"] if row["method"] == "ddu" else None} for row in study.rows]
+    made = reports.answers(Frame(rows))
+    names = {labels[0] for each in made for labels, _ in each.lines}
+    assert "ddu (undertrained)" in names and "ddu" not in names
+    bold = {labels[0] for each in made for labels, cells in each.lines if any(cell.best for cell in cells)}
+    assert bold and "ddu (undertrained)" not in bold
+
+
 # ---- refusals
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
+        ({"ensembled": ("sngpp",)}, "--ensembled names sngpp, which is not among --methods"),
         ({"methods": ("simclr",)}, "simclr learns features without labels"),
         ({"measures": ("entropie",)}, "entropie"),
         ({"measures": ("kernel",)}, "kernel"),  # of duq, which is not there
@@ -487,7 +521,7 @@ def test_curves_of_two_datasets_stand_apart(study):
     clean = [[p["accuracy"] for p in panel.figures[0].points if p["severity"] == "clean"] for panel in (first, second)]
     assert clean[1] == pytest.approx([0.5 * accuracy for accuracy in clean[0]]) and len(clean[0]) == 4
     heat, choice = reports.every_corruption(both)
-    assert {"ddu, digits", "ddu, other"} <= {cell["line"] for cell in heat.points}
+    assert {"ddu (undertrained), digits", "ddu (undertrained), other"} <= {cell["line"] for cell in heat.points}
     assert {name: len(panels) for name, panels in choice.options.items()} == {"gaussian noise": 2, "contrast": 1}
     assert reports.story(replace(study, rows=both.rows))  # no figure has the key of another
 

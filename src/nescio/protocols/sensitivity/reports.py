@@ -172,6 +172,14 @@ def _lead(frame: Frame) -> list[str]:
             f"{row['method']} (ρ {number(row['ρ rAULC'], 2)})" for row in certain if sign * row["ρ rAULC"] > 0
         ]:
             lead.append(f"A stronger regularisation goes with a {words} {bare('raulc')} of {listed(names)}.")
-    if rest := [row["method"] for row in own if row not in certain]:
+    if rest := [row["method"] for row in own if row not in certain and "p rAULC" in row]:
         lead.append(f"No correlation that can be told from none: {listed(rest)}.")
+    if few := [row["method"] for row in own if "p rAULC" not in row]:
+        lead.append(f"Too few networks for a correlation: {listed(few)}.")
+    accuracies = [row["value"] for row in frame.where(metric="accuracy", condition=CLEAN)]
+    if lost := sum(value < max(accuracies) / 2 for value in accuracies):
+        lead.append(
+            f"{plural(lost, 'network')} of {len(accuracies)} did not learn (less than half of the best clean "
+            "accuracy); the correlations hold them too."
+        )
     return lead

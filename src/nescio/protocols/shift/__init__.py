@@ -81,6 +81,9 @@ class Plan(Checked):
         check_fixed(self.recipes)
         if min(self.members, default=2) < 2:
             raise BadInput("An ensemble has at least two members; single networks are always there.")
+        strange = [name for name in self.ensembled if name not in (*self.methods, *Plan.ensembled)]
+        if self.members and strange:
+            raise BadInput(f"--ensembled names {strange[0]}, which is not among --methods: {', '.join(self.methods)}.")
         if self.reaches is not None and not 0 < self.reaches <= 1:
             raise BadInput(f"--reaches is an accuracy between 0 and 1, not {self.reaches:g}.")
 

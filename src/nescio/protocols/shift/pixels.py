@@ -123,7 +123,7 @@ def continuous(plan: Plan, clean: ImageSet, root: str | None) -> dict[str, dict[
             for name, changes in shifts().items()
         }
     made: dict[str, dict[Level, ImageSet]] = {}
-    if kind == "maps" and not (plan.corruptions and set(plan.corruptions) <= set(CORRUPTIONS)):
+    if kind == "maps":
         for name, level, images in folder_levels(plan.data, root):
             made.setdefault(name, {})[name, level] = replace(
                 images, split=clean.split, sample=clean.sample, sample_seed=clean.sample_seed

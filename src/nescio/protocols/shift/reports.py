@@ -102,7 +102,7 @@ def compared(frame: Frame, part: Frame, *by: str) -> list[Row]:
 def over_runs(frame: Frame) -> str:
     runs = len(frame.values("data_seed"))
     if runs < 2:
-        return "One run: no spread, and nothing can be told apart"
+        return "One run: no spread, and no test. Bold: the best alone"
     if runs < TESTED:
         return f"Mean ± standard deviation over {runs} runs, too few for a test. Bold: the best alone"
     return (
@@ -120,8 +120,9 @@ def table_2(frame: Frame) -> Table:
     frame = images(frame)
     rows = compared(frame, pooled(frame))
     accuracy = {values_of(row, MODEL): row for row in compared(frame, clean(frame).where(metric="accuracy"))}
-    lines = dict.fromkeys(values_of(row, LINE) for row in rows)
-    rows += [accuracy[tuple(model)] | {"measure": measure} for *model, measure in lines]
+    ranked = dict.fromkeys(values_of(row, LINE) for row in rows)
+    unranked = [(*model, None) for model in accuracy if model not in {line[:-1] for line in ranked}]
+    rows += [accuracy[tuple(model)] | {"measure": measure} for *model, measure in [*ranked, *unranked]]
     return table(
         marked(frame, rows),
         "Does uncertainty tell right from wrong under corruption?",
@@ -184,7 +185,7 @@ def every_corruption(frame: Frame) -> Made:
     cells = [
         {"line": f"{name_of(row)}, {data_name(row['dataset'])}" if several else name_of(row)}
         | {"column": row["condition"].replace("_", " "), "value": row["value"], "n": row["n"]}
-        for row in means
+        for row in marked(frame, list(means))
     ]
     words = "Clean images and all severities together. More colour is better; none is chance or worse."
     names = ("line", "corruption", "runs")
@@ -225,7 +226,7 @@ def table_3(frame: Frame) -> Table:
         *metrics("auroc", "raulc"),
     ]
     bound = max(frame.where(metric="bound").column("value"), default=0.0)
-    exact = f" Scores are counted by 16 bits: no AUROC or rAULC of a shift is off by more than {bound:.1g}."
+    exact = f" Scores are counted, not kept: no AUROC or rAULC of a shift is off by more than {bound:.1g}."
     return table(
         marked(frame, rows),
         "Does uncertainty tell right from wrong pixels under shift?",
@@ -304,13 +305,14 @@ def answers(frame: Frame) -> Made:
     own = Frame([*clean(frame), *shifted(frame)]).where(level=lambda level: level is not None)
     made = []
     for metric in ("accuracy", "ece", "nll"):
-        means = own.where(metric=metric).sort("level").summarise([*MODEL, "level", "metric"], over=["data_seed"])
+        part = own.where(metric=metric).sort("level")
         heads = [
-            Head(f"severity {level:g}" if level else CLEAN, where={"level": level}) for level in means.values("level")
+            Head(f"severity {level:g}" if level else CLEAN, where={"level": level}) for level in part.values("level")
         ]
-        note = f"Mean over corruptions. {over_runs(frame).partition('. Bold')[0]}"
+        rows = marked(frame, compared(frame, part, "level"))
+        note = f"Mean over corruptions. {over_runs(frame)}"
         title, lines = f"{bare(metric)} by severity", ("method", *BESIDE)
-        made.append(table(means, title, lines=lines, heads=heads, form=decimals(3), within=("dataset",), note=note))
+        made.append(table(rows, title, lines=lines, heads=heads, form=decimals(3), within=("dataset",), note=note))
     return made
 
 
@@ -322,7 +324,8 @@ def out_of_distribution(frame: Frame) -> Table:
     title = "Does uncertainty tell images of other sets from test images?"
     lines = ("method", *BESIDE, Column("measure", keep=True))
     note = f"AUROC against clean test images. {over_runs(frame)}"
-    return table(rows, title, lines=lines, heads=heads, form=decimals(3), within=("dataset",), note=note)
+    own = marked(frame, rows)
+    return table(own, title, lines=lines, heads=heads, form=decimals(3), within=("dataset",), note=note)
 
 
 @report("shift/strengths", needs="two strengths or more (--strengths)")
@@ -341,7 +344,7 @@ def strengths(frame: Frame) -> Made:
     note = "Run 0; the strength with the lowest NLL of validation images is that of all runs. From the weakest on"
     heads = [Head("validation NLL ↓"), Head("", of="chosen")]
     lines = ("method", "dataset", Column("strength", keep=True))
-    return table(rows, "Strengths tried", lines=lines, heads=heads, mark="none", note=note)
+    return table(rows, "Strengths tried", lines=lines, heads=heads, form=decimals(3), mark="none", note=note)
 
 
 def marked(frame: Frame, rows: Sequence[Row]) -> list[Row]:

@@ -69,6 +69,11 @@ def note_ends(plan: Plan, work: Work) -> None:
     """Says which networks are undertrained, by what they were compared, and that test images are a random part."""
     reaches = plan.reaches or REACHED.get(plan.data)
     plain = [row["value"] for row in work.rows if row["metric"] == LEARNT and row["method"] == "erm"]
+    if reaches is None and not plain and any(row["metric"] == LEARNT for row in work.rows):
+        work.note(
+            "What plain training can reach on these images is not known, and erm is not among the methods: no network "
+            "is marked as undertrained. --reaches names a training accuracy."
+        )
     if reaches is None and plain:
         reaches = max(plain)
         work.note(
@@ -232,10 +237,32 @@ def average(trials: Sequence[Trial], root: str | None) -> Predictor:
 
 def existing(plan: Plan, work: Work) -> list[Predictor]:
     """Networks that exist already."""
-    found = [with_weights(network(name, work.store, work.context.root)) for name in plan.networks]
-    named = {"dataset": plan.data, "method": "pretrained"}
-    facts = [each.trial.describe() if each.trial else named | {"backbone": each.name} for each in found]
-    return [Predictor((each,), own | {"members": 1}) for each, own in zip(found, facts, strict=True)]
+    root = work.context.root
+    found = [with_weights(network(name, work.store, root)) for name in plan.networks]
+    for name, each in zip(plan.networks, found, strict=True):
+        if each.trial and each.trial.data != plan.data:
+            refuse_other_classes(name, each.trial, plan.data, root)
+    named = {"dataset": plan.data, "members": 1}
+    facts = [
+        each.trial.describe() | named if each.trial else named | {"method": "pretrained", "backbone": each.name}
+        for each in found
+    ]
+    lines = [(own["method"], own["backbone"]) for own in facts]
+    for name, own, line in zip(plan.networks, facts, lines, strict=True):
+        if lines.count(line) > 1:  # runs of one line would be averaged, and these are networks of one's own
+            own["method"] = f"{own['method']} {name}"
+    return [Predictor((each,), own) for each, own in zip(found, facts, strict=True)]
+
+
+def refuse_other_classes(name: str, trial: Trial, data: str, root: str | None) -> None:
+    """Refuses a network whose classes are not those of the data: its answers could not be judged."""
+    own, wanted = ([str(each) for each in datasets.load(spec, root).classes] for spec in (trial.data, data))
+    own = own if trial.classes is None else [own[label] for label in trial.classes]
+    if own != wanted:
+        raise BadInput(
+            f"{name} learnt {trial.data}, whose classes ({', '.join(own[:3])} …) are not those of {data} "
+            f"({', '.join(wanted[:3])} …)."
+        )
 
 
 def train(plan: Plan, numbers: Mapping[str, int], work: Work) -> list[Predictor]:

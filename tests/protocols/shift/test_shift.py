@@ -389,6 +389,7 @@ def test_tables_of_answers_mark_what_is_undertrained(study):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
+        ({"data": "scenes@32"}, "scenes@32 has a label for every pixel: nescio run shift --task segmentation"),
         ({"ensembled": ("sngpp",)}, "--ensembled names sngpp, which is not among --methods"),
         ({"methods": ("simclr",)}, "simclr learns features without labels"),
         ({"measures": ("entropie",)}, "entropie"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from base64 import b64decode
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -182,6 +184,19 @@ def test_folders_of_shifted_images_are_levels(tmp_path):
     assert list(levels) == [steps.CLEAN, ("rain", 1.0), ("sun", 0.0), ("sun", 95.0)]  # the darkest last
     assert levels["sun", 95.0] == ImageSet(f"maps:{tmp_path}#sun/-5", sample=1)
     assert ("fog", 2.0) in pixels.levels_of(replace(plan, corruptions=("fog",), severities=(2,)), None)
+    shutil.copytree(tmp_path / "shift" / "rain" / "1", tmp_path / "shift" / "fog" / "0.5")
+    only = pixels.levels_of(
+        replace(plan, corruptions=("fog",)), None
+    )  # a folder comes before the corruption of its name
+    assert list(only) == [steps.CLEAN, ("fog", 0.5)]
+    (tmp_path / "shift" / "fog" / "0.5" / "labels" / "a.png").unlink()
+    for number, kind in product(range(20), ("images", "labels")):  # enough to train
+        shutil.copy(tmp_path / "train" / kind / "a.png", tmp_path / "train" / kind / f"{number}.png")
+    with pytest.raises(BadInput, match=r"has no label map"):  # before any training
+        run(plan, Context(Store(tmp_path / "store"), device="cpu"))
+    assert not (tmp_path / "store").exists()
+    shutil.rmtree(tmp_path / "shift")
+    assert len(pixels.levels_of(plan, None)) == 1 + 15 * 5
 
 
 def test_other_sets_with_label_maps_have_the_fifteen_corruptions(plan):
@@ -201,7 +216,7 @@ def test_other_sets_with_label_maps_have_the_fifteen_corruptions(plan):
         ({"backbone": "mlp"}, "no map of features"),
         ({"measures": ("gap",)}, "Pixels are not counted by gap"),
         ({"out": ("digits",)}, "omit --out"),
-        ({"strengths": 2}, "omit --strengths"),
+        ({"strengths": 2}, "say --strengths 1"),
         ({"corrupted": "CIFAR-10-C"}, "omit --corrupted"),
         ({"corruptions": ("darkness",)}, "no corruption named 'darkness'"),  # of scenes alone
     ],

@@ -66,6 +66,8 @@ def compare(plan: Plan, work: Work) -> Plan:
     plan = by_own_names(plan)
     refuse(plan, root)
     levels = levels_of(plan, root)
+    for images in levels.values():  # a folder that lacks a label map is named before any training
+        images.load_revision(root)
     predictors = existing(plan, work) if plan.networks else train(plan, dict.fromkeys(plan.methods, 0), work)
     for member in (member for each in predictors for member in each.networks):
         if member.trial is None or member.trial.task != "segmentation":
@@ -88,7 +90,7 @@ def refuse(plan: Plan, root: str | None) -> None:
     if plan.corrupted:
         raise BadInput("The published files hold corrupted images without label maps: omit --corrupted.")
     if plan.strengths > 1:
-        raise BadInput("Counts of pixels hold no NLL by which a strength could be chosen: omit --strengths.")
+        raise BadInput("Counts of pixels hold no NLL by which a strength could be chosen: say --strengths 1.")
     known = [*COUNTED, *(score for name in plan.methods for score in methods[name].scores)]
     if strange := [name for name in plan.measures if name not in known]:
         raise BadInput(f"Pixels are not counted by {strange[0]}. They are by: {', '.join(dict.fromkeys(known))}.")

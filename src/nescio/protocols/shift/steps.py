@@ -97,6 +97,8 @@ def refuse_impossible(protocol: str, plan: Any, root: str | None) -> None:
     refuse_without_labels(plan.methods, protocol)
     refuse_fixed(plan.recipes)
     dataset = datasets.load(plan.data, root)
+    if dataset.train.maps is not None:
+        raise BadInput(f"{plan.data} has a label for every pixel: nescio run shift --task segmentation takes it.")
     refuse_training(dataset, [plan.backbone], plan.training, len(datasets.splits(dataset, None, 0).train))
 
 

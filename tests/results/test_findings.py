@@ -781,8 +781,8 @@ def learnt_of_mnist():
 
 MNIST = {
     learnt_of_mnist: (
-        "Clean accuracy is {low:.3f} to {high:.3f} at the weakest strengths. One network of 160 did not learn, of `sngp` "
-        "at its strongest bound; without it nothing changes (ρ {sngp:.2f})."
+        "Clean accuracy is {low:.3f} to {high:.3f} at the weakest strengths. One network of 160 did not learn, of "
+        "`sngp` at its strongest bound; without it nothing changes (ρ {sngp:.2f})."
     ),
     digits_of_mnist: (
         "No method's own score is shown to rank better with more regularisation. For `mir`, the paper's one case, the "

@@ -59,8 +59,8 @@ def as_shift(plan: Plan, pair: str) -> shift.Plan:
     method, backbone = pair.split("/", 1)
     training = plan.training
     if architecture(backbone) in TRANSFORMERS:
-        own = {"rate": plan.transformer_rate, "decay": plan.transformer_decay, "epochs": plan.transformer_epochs}
-        training = replace(training, optimizer="adamw", nesterov=False, clip=1.0, **own)
+        training = replace(training, optimizer="adamw", nesterov=False, clip=1.0, epochs=plan.transformer_epochs)
+        training = replace(training, rate=plan.transformer_rate, decay=plan.transformer_decay)
     return shift.Plan(data=plan.data, methods=(method,), backbone=backbone, training=training)
 
 

@@ -33,6 +33,6 @@ def pixel_story(counts: PixelCounts, rows: Sequence[Row], reasons: Sequence[str]
     lead = [f"{count(counts.n)} pixels count."]
     if bound := counts.bound:
         lead.append(
-            f"Of the scores a quarter of a million are told apart: AUROC, rAULC and AURC are exact to ± {bound:.1g}."
+            f"A quarter of a million scores are distinguished: AUROC, rAULC and AURC are exact to ± {bound:.1g}."
         )
     return Story(f"Segmentation: {name}", lead, [Section("", "", flat([*tables, gaps]))])

@@ -351,7 +351,7 @@ def test_a_trial_of_the_store_gives_the_rows_it_had(study, context):
 
 
 def test_networks_of_ones_own_are_lines_of_their_own(study, context):
-    """Two of one method are not averaged as runs of it; rows name the data that was asked."""
+    """Two of one method are not averaged as runs of it; rows name the data of the plan."""
     keys = [f"store:{train_step(members[0]).key}" for members in lines()[:2]]
     both = run(replace(PLAN, networks=tuple(keys)), context)
     assert {row["method"] for row in both.rows} == {f"erm {key}" for key in keys}

@@ -22,9 +22,9 @@ from nescio.rows import Row
 
 Array = NDArray[Any]
 LABELS = 256  # of label maps in files: 8 bits a pixel
-DISTINCT = 1 << 16  # scores that are told apart in the counts of one level of a shift: they are kept in a file each
+DISTINCT = 1 << 16  # different scores in the counts of one level of a shift, which are kept in a file each
 RANKING = {"auroc": auroc, "raulc": raulc, "aurc": aurc}  # of right and wrong pixels by score
-MOST = 1 << 18  # scores that are told apart in folders of maps
+MOST = 1 << 18  # different scores in the counts of folders of maps
 MAPS, SCORES = (".png",), (".npy", ".npz", ".png")  # endings of files with labels, and with scores
 
 
@@ -117,7 +117,7 @@ class PixelCounts:
 
     @property
     def bound(self) -> float:
-        """How far a ranking metric can be from its value on the scores themselves, of which so many are told apart."""
+        """How far a ranking metric can be from its value on the scores themselves, of which only so many are distinguished."""
         return max(self.bounds.values(), default=0.0)
 
     @property
@@ -153,7 +153,7 @@ class PixelCounts:
 
 
 def counted(u: Array, wrong: Array, distinct: int) -> Counts | ScoreCounts:
-    """Right and wrong pixels by score. All float16 scores are told apart; of others as many as there is room for,
+    """Right and wrong pixels by score. All float16 scores are distinguished; of others as many as there is room for,
     wherever they lie: log-densities differ in digits that a table of fixed keys leaves out."""
     if u.dtype == np.float16:
         return Counts.of(u, wrong)

@@ -274,7 +274,7 @@ def test_table_3_holds_clean_and_pooled_miou_and_the_mean_over_shifts(study):
 def test_table_3_says_how_exact_its_counts_are(study):
     bounds = [row["value"] for row in study.rows if row["metric"] == "bound"]
     assert len(bounds) == len(PLAN.corruptions) * len({(r["method"], r["members"], r["data_seed"]) for r in study.rows})
-    assert max(bounds) == 0 and "off by more" not in reports.table_3(study.frame).note  # few pixels: all are told apart
+    assert max(bounds) == 0 and "off by more" not in reports.table_3(study.frame).note  # few pixels: all scores differ
     rough = [row | {"value": 0.004} if row["metric"] == "bound" else row for row in study.rows]
     assert "off by more than 0.004" in reports.table_3(type(study.frame)(rough)).note
 

@@ -117,7 +117,7 @@ class PixelCounts:
 
     @property
     def bound(self) -> float:
-        """How far a ranking metric can be from its value on the scores themselves, of which only so many are distinguished."""
+        """How far a ranking metric can be from its value on the scores themselves: only so many are distinguished."""
         return max(self.bounds.values(), default=0.0)
 
     @property

@@ -95,9 +95,7 @@ class SNGP(Method):
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)
-        mass = float(self.gp.precision.trace()) - RIDGE * len(
-            self.gp.precision
-        )  # Φ has length one: rows it was fitted to
+        mass = float((self.gp.precision.diagonal() - RIDGE).sum())  # Φ has length one: the rows it was fitted to
         noise = noise_like(x)
         expanded = [self.gp.expand(self.features(images)) for images in (x, noise)]
         near, far = (float(self.gp.variance(features).mean()) for features in expanded)

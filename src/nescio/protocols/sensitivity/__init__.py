@@ -50,9 +50,8 @@ MNIST = Training(rate=0.05, epochs=10, batch=128, schedule="cosine", warmup=1.0,
 RECIPES = ("duq.rate=0.3",)  # at this rate of the budget its perceptrons take larger steps than its default
 PRESETS = {
     "small": Plan(recipes=RECIPES, training=DIGITS),
-    "paper": Plan(
-        data="mnist", recipes=RECIPES, training=MNIST
-    ),  # its budget is in a supplement that its text does not hold
+    # the paper's budget is in a supplement that its text does not hold
+    "paper": Plan(data="mnist", recipes=RECIPES, training=MNIST),
 }
 
 

@@ -1,8 +1,10 @@
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -13,6 +15,25 @@ sys.path[:0] = [str(TESTS), *sorted({str(path.parent) for path in TESTS.rglob("t
 # A loaded machine must not fail a test: no deadlines, and the same cases on every run.
 settings.register_profile("nescio", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("nescio")
+
+
+SEED = int(os.environ.get("NESCIO_TEST_SEED", "0"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Every test draws the same numbers in every run, alone or among others: torch starts with a seed by chance.
+
+    NESCIO_TEST_SEED=1 pytest … asks which tests pass by the luck of their numbers.
+    """
+    np.random.seed(SEED)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(SEED)
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """What a file draws when it is imported is drawn alike too."""
+    pytest_runtest_setup()
 
 
 @pytest.fixture(scope="session")

@@ -14,25 +14,41 @@ from nescio.layers.spectral import Bounded, operator_norm, operator_norms, settl
 torch.set_num_threads(1)
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def largest(weight):
-    return float(torch.linalg.matrix_norm(weight.flatten(1), 2))
+    return float(torch.linalg.matrix_norm(weight.detach().flatten(1), 2))
 
 
 @pytest.mark.parametrize(
-    "layer", [nn.Linear(7, 5), nn.Conv2d(3, 6, 3), nn.Conv1d(2, 4, 3), nn.Conv2d(8, 8, 3, groups=8)]
+    ("kind", "sizes"),
+    [(nn.Linear, (7, 5)), (nn.Conv2d, (3, 6, 3)), (nn.Conv1d, (2, 4, 3)), (nn.Conv2d, (8, 8, 3, 1, 0, 1, 8))],
 )
-def test_a_weight_beyond_the_target_is_brought_to_it(layer):
+def test_a_weight_beyond_the_target_is_brought_to_it(kind, sizes):
+    layer = kind(*sizes)
     layer.weight.data *= 50
     direction = layer.weight.detach().clone()
     spectral_normalize(layer, 2.0)
     settle(layer)
-    assert largest(layer.weight) == pytest.approx(2.0, rel=1e-3)
+    assert largest(layer.weight) == pytest.approx(2.0, rel=1e-5)
     assert torch.allclose(layer.weight / layer.weight.norm(), direction / direction.norm(), atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(6, 27), (27, 6)])
+def test_a_settled_bound_holds_where_two_singular_values_are_close(shape):
+    """There 200 power iterations left the weight 0.4 % beyond its bound."""
+    left, _, right = torch.linalg.svd(torch.randn(shape), full_matrices=False)
+    layer = nn.Linear(*shape[::-1])
+    layer.weight.data = left @ torch.diag(torch.tensor([8.0, 7.99, 7.98, 3.0, 2.0, 1.0])) @ right
+    spectral_normalize(layer, 2.0)
+    settle(layer)
+    assert largest(layer.weight) == pytest.approx(2.0, rel=1e-5)
+
+
+def test_weights_that_are_not_finite_do_not_stop_the_settling():
+    layer = nn.Linear(4, 4)
+    spectral_normalize(layer, 2.0)
+    layer.parametrizations.weight.original.data[0, 0] = float("nan")
+    settle(layer)
+    assert torch.isfinite(layer.parametrizations.weight[0].left).all()
 
 
 def test_a_weight_inside_the_bound_stays_as_it_is():
@@ -115,7 +131,7 @@ def test_the_bound_holds_after_training_that_pulls_against_it():
     settle(net)
     found = stretches(net)
     assert set(found) == {"0", "1", "4"}
-    assert max(found.values()) <= 0.7 * 1.02
+    assert max(found.values()) <= 0.7 * (1 + 1e-5)
     assert max(found.values()) > 0.6  # it does pull
     assert largest(net[4].parametrizations.weight.original) > 0.7 * 1.02
 
@@ -126,7 +142,7 @@ def test_every_layer_of_a_resnet():
     assert len(layers) == 40 and all(parametrize.is_parametrized(each, "weight") for each in layers)
     settle(net)
     found = stretches(net)
-    assert len(found) == 40 and max(found.values()) <= 1.02
+    assert len(found) == 40 and max(found.values()) <= 1 + 1e-5
 
 
 def test_weights_survive_saving_and_copying():

@@ -102,7 +102,7 @@ class Method(nn.Module):
     recipe_class: ClassVar[type[Recipe]] = Learning
     spectral_default: ClassVar[float | None] = None  # target of its spectral norm by default
     far: ClassVar[bool] = False  # its native score claims to rise far away from the training data
-    strength: ClassVar[str | None] = None  # what regularises its features: a field of its recipe, or "spectral"
+    strength: ClassVar[str | None] = None  # its own regularisation of features: a field of its recipe, or "spectral"
     stronger: ClassVar[Literal["larger", "smaller"]] = "larger"  # values of it
     whole_images: ClassVar[str] = ""  # why it cannot take locations of an image for rows; "": it can
     uncompiled: ClassVar[str] = ""  # why its network cannot be compiled; "": it can
@@ -136,12 +136,15 @@ class Method(nn.Module):
 
     @classmethod
     def strengths(cls, count: int) -> tuple[float, ...]:
-        """So many values of its strength over the search range, the weakest first; none where it has no strength."""
-        if cls.strength is None:
-            return ()
-        search = SPECTRAL if cls.strength == "spectral" else searched(cls.recipe_class)[cls.strength]
+        """So many values of what regularises it over the search range, the weakest first."""
+        search = SPECTRAL if cls.strength == "spectral" else searched(cls.recipe_class)[cls.regularised_by()]
         assert isinstance(search, LogUniform), f"the strength of {cls.name} is searched log-uniformly"
         return search.grid(count)[:: -1 if cls.stronger == "smaller" else 1]
+
+    @classmethod
+    def regularised_by(cls) -> str:
+        """What its strength is a value of: its own regularisation, or weight decay, which every method has."""
+        return cls.strength or "decay"
 
     def started(self, new: list[str]) -> None:
         """After it took the weights that a trial starts from; `new` names those which that start does not have."""

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch import Tensor
 
 from nescio import datasets
 from nescio.arrays.nearest import nearest, points
 from nescio.datasets import Batches, Dataset, Images
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
-from nescio.layers.spectral import Stretching, operator_norms, stretches
+from nescio.layers.spectral import operator_norms, stretches
+from nescio.methods._spectral_bound import bound_holds
 from nescio.methods.base import Evidence, Method, accuracy_of, first_batch, gradient_of, noise_like, registry
 from nescio.metrics import auroc
 from nescio.networks.forward import Segmenter
@@ -33,7 +33,6 @@ from nescio.work.store import Store
 
 ROWS = 64  # of a batch, and images that the cheap checks look at
 NEIGHBOURS = 2000  # training images, at most, among which neighbours are looked for
-SLACK = 1.02  # of the spectral norm's target
 EPOCHS = {True: 6, False: 12}  # of a method that classifies, and of one that learns neighbours, which takes longer
 MORE = {"mlp": 1}  # epochs of backbones without batch-norm, which learn more slowly
 
@@ -216,19 +215,10 @@ def _bounded(trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
     """The largest stretch of any layer of the features, by singular values of the weights that are really used."""
     assert trial.spectral is not None
     method, _ = fit(replace(trial, training=replace(trial.training, epochs=2)), dataset, here, None, float("inf"), None)
-    norms = stretches(method.features)
-    if not norms:
+    if not stretches(method.features):
         return Evidence("the features have no layer that it bounds", False)
     x, _ = first_batch(_shown(trial, dataset, here), 1)
-    x = x.repeat(1, method.setting.channels // x.shape[1], 1, 1)
-    layers = [
-        layer
-        for layer in method.features.modules()
-        if isinstance(layer, (*Stretching, nn.modules.batchnorm._BatchNorm))
-    ]
-    bound = sum(parametrize.is_parametrized(layer, "weight") for layer in layers)
-    largest = max(norms.values())
-    maps = operator_norms(method.features, x)
+    maps = operator_norms(method.features, x.repeat(1, method.setting.channels // x.shape[1], 1, 1))
     beside = f"; as maps of images convolutions reach {max(maps.values()):.2f}" if maps else ""
-    seen = f"largest singular value {largest:.3f}, target {trial.spectral:g}, {bound} of {len(norms)} layers{beside}"
-    return Evidence(seen, bound == len(norms) and largest <= SLACK * trial.spectral)
+    held = bound_holds(method)
+    return Evidence(held.seen + beside, held.alive)

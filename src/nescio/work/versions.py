@@ -6,7 +6,7 @@ Versions of the stages `evaluate` and `study` are those of the protocols.
 
 from __future__ import annotations
 
-TRAIN = 7
+TRAIN = 8
 PREDICT = 5
 COUNT = 6
 PIXELS = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from nescio.cli import main
 from nescio.datasets.changes import Rotation
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
+from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.networks.models import trained
 from nescio.predict import load_dump, predict_step
@@ -22,6 +23,7 @@ from nescio.protocols.sensitivity import PRESETS, reports, steps
 from nescio.protocols.shift.steps import KEEPING, strength_of
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
+from nescio.search import Recipe
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
@@ -123,11 +125,31 @@ def test_a_smaller_bound_counts_as_stronger():
     assert "better rAULC of mir" in lead and "worse rAULC of duq" in lead and "told from none: sngp" in lead
 
 
-def test_a_method_without_a_strength_is_refused(tmp_path):
+def test_a_method_without_a_strength_of_its_own_varies_weight_decay(context):
+    found = run(replace(PLAN, methods=("erm",)), context)
+    decays = {(row["trial"], row["value"]) for row in found.frame.where(metric="strength")}
+    assert decays == set(enumerate(methods["erm"].strengths(PLAN.strengths)))
+    assert {trial.recipe.decay for trial in steps.trials_of(replace(PLAN, methods=("erm",)))} == {
+        value for _, value in decays
+    }
+    assert sorted(decays)[0][1] == pytest.approx(0.1) and sorted(decays)[-1][1] == pytest.approx(10)
+
+
+@pytest.mark.parametrize("name", classifiers())
+def test_every_method_can_be_asked(name):
+    values = {steps.with_strength(steps.plain_trial(PLAN, name, 0, 0), number, 3) for number in range(3)}
+    assert len({strength_of(trial) for trial in values}) == 3
+
+
+def test_a_method_that_nothing_regularises_is_refused(tmp_path, monkeypatch):
+    @dataclass(frozen=True)
+    class Fixed(Recipe):
+        pass
+
+    monkeypatch.setattr(methods["erm"], "recipe_class", Fixed)
     with pytest.raises(BadInput, match="erm has no regularisation strength"):
         run(replace(PLAN, methods=("duq", "erm")), Context(Store(tmp_path / "store"), device="cpu"))
     assert not (tmp_path / "store").exists()
-    assert {name for name in methods if methods[name].strength} >= {"duq", "sngp", "mir", "ddu"}
 
 
 def test_the_command_shows_the_table_and_writes_the_page(study, context, tmp_path, capsys, monkeypatch):

@@ -25,11 +25,11 @@ class Plan(Checked):
 
     data: str = option("digits", "dataset: digits, mnist, fashion-mnist, npz:PATH …")
     methods: tuple[str, ...] = option(
-        ("duq", "sngp", "mir", "ddu"), "with a regularisation strength, comma-separated", parse=methods_of
+        ("duq", "sngp", "mir", "ddu"), "comma-separated; all: every one that classifies", parse=methods_of
     )
     recipes: tuple[str, ...] = fixed_option()
     backbone: str = option("mlp", "of every method; mlp: three layers of 100 units, as in the paper")
-    strengths: int = option(8, "values of each method's strength over its search range, in equal ratios")
+    strengths: int = option(8, "of each method, over its search range in equal ratios; weight decay where it has none")
     runs: int = option(5, "of each: the validation images and the initial weights are drawn anew")
     degrees: tuple[float, ...] = option(tuple(range(20, 181, 20)), "by which images are turned, beside none")
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty: measures, or scores of the methods")
@@ -67,6 +67,7 @@ def run(plan: Plan, work: Work) -> Any:
       nescio run sensitivity                           handwritten digits, 8 strengths × 5 runs of four methods
       nescio run sensitivity --preset paper            MNIST; --data fashion-mnist for the supplement's
       nescio run sensitivity --methods dcs,postnet --strengths 12
+      nescio run sensitivity --methods erm             without a strength of its own: factors on weight decay
     """
     from nescio.protocols.sensitivity.steps import compare  # torch stays out of --help
 

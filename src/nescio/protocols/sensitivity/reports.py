@@ -94,8 +94,9 @@ def correlation_table(frame: Frame) -> Table:
         heads=[*heads, Head("networks", "networks", form=COUNT)],
         mark="none",
         note="Spearman's ρ of strength, from the weakest to the strongest, over all networks of a method; where a "
-        "bound is the strength (ddu, sngp, due), the smallest is the strongest. p: Student's t, two-sided. rAULC and "
-        "AUROC of right against wrong answers, clean and turned images together; accuracy of clean images",
+        "bound is the strength (ddu, sngp, due), the smallest is the strongest; methods without one of their own (erm, "
+        "mc-dropout) have factors on weight decay. p: Student's t, two-sided. rAULC and AUROC of right "
+        "against wrong answers, clean and turned images together; accuracy of clean images",
     )
 
 

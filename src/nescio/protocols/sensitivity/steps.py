@@ -8,6 +8,7 @@ from nescio.datasets.changes import Rotation
 from nescio.datasets.images import ImageSet, absolute
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
+from nescio.methods.base import Method
 from nescio.protocols.checks import refuse_measures
 from nescio.protocols.sensitivity import NAME, VERSION, Plan
 from nescio.protocols.shift.steps import (
@@ -20,6 +21,7 @@ from nescio.protocols.shift.steps import (
     refuse_impossible,
     with_strength,
 )
+from nescio.search import searched
 from nescio.trials import Trial
 from nescio.work.steps import Work
 
@@ -28,9 +30,8 @@ def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and data by their own names."""
     root = work.context.root
     plan = replace(plan, data=absolute(plan.data), methods=tuple(methods[name].name for name in plan.methods))
-    if fixed := [name for name in plan.methods if methods[name].strength is None]:
-        having = ", ".join(name for name, method in methods.items() if method.strength)
-        raise BadInput(f"{fixed[0]} has no regularisation strength that could be varied. These have: {having}.")
+    if fixed := [name for name in plan.methods if not _can_vary(methods[name])]:
+        raise BadInput(f"{fixed[0]} has no regularisation strength that could be varied, and no weight decay either.")
     refuse_measures(plan.measures, plan.methods)
     refuse_impossible(NAME, plan, root)
     levels, trials = levels_of(plan), trials_of(plan)
@@ -38,6 +39,10 @@ def compare(plan: Plan, work: Work) -> Plan:
     steps = [evaluation_step(about, average([trial], root), levels, {}, plan.measures, root) for trial in trials]
     work.evaluate(f"train, {EVALUATE}", steps)
     return plan
+
+
+def _can_vary(method: type[Method]) -> bool:
+    return method.strength is not None or method.regularised_by() in searched(method.recipe_class)
 
 
 def levels_of(plan: Plan) -> dict[Level, ImageSet]:

@@ -131,20 +131,20 @@ def out_sets(plan: Plan) -> dict[str, ImageSet]:
 
 
 def with_strength(trial: Trial, number: int, count: int) -> Trial:
-    """The trial at one of `count` strengths of its method, the weakest first; at its default where there is one."""
-    method = methods[trial.method]
-    if count == 1 or method.strength is None:
+    """The trial at one of `count` strengths of its method, the weakest first; as it is where there is one."""
+    if count == 1:
         return trial
+    method = methods[trial.method]
     value = method.strengths(count)[number]
     if method.strength == "spectral":
         return replace(trial, trial=number, spectral=value)
-    return replace(trial, trial=number, recipe=replace(trial.recipe, **{method.strength: value}))
+    return replace(trial, trial=number, recipe=replace(trial.recipe, **{method.regularised_by(): value}))
 
 
 def strength_of(trial: Trial) -> float | None:
-    """The strength of a trial's regularisation; None where its method has none."""
-    name = methods[trial.method].strength
-    return None if name is None else trial.spectral if name == "spectral" else getattr(trial.recipe, name)
+    """The strength of a trial's regularisation; None where its recipe has none."""
+    name = methods[trial.method].regularised_by()
+    return trial.spectral if name == "spectral" else getattr(trial.recipe, name, None)
 
 
 def plain_trial(plan: Any, method: str, run: int, init_seed: int, task: Task = "classification") -> Trial:
@@ -165,13 +165,14 @@ def plain_trial(plan: Any, method: str, run: int, init_seed: int, task: Task = "
 def trials_of(plan: Plan, numbers: Mapping[str, int]) -> list[tuple[Trial, ...]]:
     """The members of every line of the tables in every run: single networks first, then ensembles, which are disjoint.
 
-    numbers  which strength each method has; methods without one were not trained
+    numbers  which strength each method has; methods that are not there were not trained
     """
     most = max(plan.members, default=1)
 
     def members(method: str, run: int, size: int) -> tuple[Trial, ...]:
         plain = [plain_trial(plan, method, run, run * most + member, plan.task) for member in range(size)]
-        return tuple(with_strength(trial, numbers[method], plan.strengths) for trial in plain)
+        count = plan.strengths if methods[method].strength else 1  # weight decay is as the plan says
+        return tuple(with_strength(trial, numbers[method], count) for trial in plain)
 
     averaged = [name for name in numbers if name in plan.ensembled]
     lines = [(name, 1) for name in numbers] + [(name, size) for size in sorted(plan.members) for name in averaged]

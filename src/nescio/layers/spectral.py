@@ -19,6 +19,7 @@ from torch.nn.utils import parametrize
 from nescio.errors import BadInput
 
 Stretching = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+ROUNDING = 1.001  # of weights: the bound of a trained network is exact otherwise
 
 
 class Bounded(nn.Module):
@@ -205,6 +206,15 @@ def stretches(module: nn.Module) -> dict[str, float]:
         elif isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_var is not None and part.affine:
             found[name] = float((part.weight.abs() / (part.running_var + part.eps).sqrt()).max())
     return found
+
+
+def bound_holds(module: nn.Module, target: float | None) -> tuple[str, bool]:
+    """Is every layer of a trained module within a bound, by the weights that it really uses? In words, and whether."""
+    found = stretches(module)
+    count = sum(parametrize.is_parametrized(module.get_submodule(name), "weight") for name in found)
+    largest = max(found.values(), default=0.0)
+    seen = f"largest singular value {largest:.3f}, target {target}, {count} of {len(found)} layers"
+    return seen, target is not None and 0 < count == len(found) and largest <= ROUNDING * target
 
 
 @torch.no_grad()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from nescio.layers.spectral import bound_holds
 from nescio.methods._feature_density import FeatureDensity
-from nescio.methods._spectral_bound import SpectralRecipe, bound_holds, bounded
+from nescio.methods._spectral_bound import SpectralRecipe, bounded
 from nescio.methods.base import Batches, Evidence, Method, Setting, first_batch, method
 
 
@@ -35,7 +36,7 @@ class DDU(FeatureDensity):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
         return {
-            "stretches are bounded": bound_holds(self),
+            "stretches are bounded": Evidence(*bound_holds(self.features, self.setting.spectral)),
             "Gaussians of classes": self.own_gaussians(x, y),
             "density away from the data": self.density_rises(x, start),
         }

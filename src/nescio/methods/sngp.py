@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from nescio.layers.random_features import RIDGE, RandomFeatureGP, dempster_shafer, mean_field
-from nescio.methods._spectral_bound import SpectralRecipe, bound_holds, bounded
+from nescio.layers.spectral import bound_holds
+from nescio.methods._spectral_bound import SpectralRecipe, bounded
 from nescio.methods.base import (
     SPECTRAL,
     Batches,
@@ -103,7 +104,7 @@ class SNGP(Method):
         assert logits is not None
         shrunk = 1 - float(logits.abs().mean() / self.gp.mean(expanded[1]).abs().mean())
         return {
-            "stretches are bounded": bound_holds(self),
+            "stretches are bounded": Evidence(*bound_holds(self.features, self.setting.spectral)),
             "precision changed": Evidence(
                 f"by {mass:.0f} rows of Φ; the training set has {self.rows}", mass > max(1, self.rows) / 2
             ),

@@ -18,8 +18,7 @@ from nescio.arrays.nearest import nearest, points
 from nescio.datasets import Batches, Dataset, Images
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
-from nescio.layers.spectral import operator_norms, stretches
-from nescio.methods._spectral_bound import bound_holds
+from nescio.layers.spectral import bound_holds, operator_norms, stretches
 from nescio.methods.base import Evidence, Method, accuracy_of, first_batch, gradient_of, noise_like, registry
 from nescio.metrics import auroc
 from nescio.networks.forward import Segmenter
@@ -220,5 +219,5 @@ def _bounded(trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
     x, _ = first_batch(_shown(trial, dataset, here), 1)
     maps = operator_norms(method.features, x.repeat(1, method.setting.channels // x.shape[1], 1, 1))
     beside = f"; as maps of images convolutions reach {max(maps.values()):.2f}" if maps else ""
-    held = bound_holds(method)
-    return Evidence(held.seen + beside, held.alive)
+    seen, holds = bound_holds(method.features, trial.spectral)
+    return Evidence(seen + beside, holds)

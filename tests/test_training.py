@@ -26,7 +26,7 @@ from nescio.methods.base import accuracy_of
 from nescio.methods.erm import ERM
 from nescio.networks.models import trained
 from nescio.predict import predict_step
-from nescio.runtime import runtime
+from nescio.runtime import evaluating, runtime
 from nescio.training import (
     WEIGHTS,
     Diverged,
@@ -660,3 +660,11 @@ def test_threads_of_a_gpu_and_of_pretrained_networks_are_left_alone():
                 assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+def test_parts_that_are_frozen_stay_so_after_an_evaluation():
+    net = torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Dropout()).train()
+    net[0].eval()
+    with evaluating(net):
+        assert not any(part.training for part in net.modules())
+    assert [part.training for part in net.modules()] == [True, False, True]

@@ -183,10 +183,11 @@ def restore_random_state(state: dict[str, Any]) -> None:
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[nn.Module]:
-    """Evaluation mode inside, the former mode after."""
-    was = module.training
+    """Evaluation mode inside, the former mode of every part after: some parts may be frozen."""
+    former = [(part, part.training) for part in module.modules()]
     module.eval()
     try:
         yield module
     finally:
-        module.train(was)
+        for part, mode in former:
+            part.training = mode

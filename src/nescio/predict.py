@@ -517,7 +517,13 @@ def inputs(
     def pixels_of(rows: slice) -> Tensor:
         array = np.array(cached[rows]) if shown.set.view is not None else images.backing.read(images.rows[rows])
         raw = torch.from_numpy(np.ascontiguousarray(array)).to(here.device)
-        return raw if change is None else change.apply(raw, torch.from_numpy(images.index[rows]).to(here.device))
+        if change is None:
+            return raw
+        changed = change.apply(raw, torch.from_numpy(images.index[rows]).to(here.device))
+        if change.stored and shown.set.view is not None:
+            each = [views.pixels_of(image, shown.set.view) for image in changed.cpu().numpy()]
+            changed = torch.from_numpy(np.stack(each)).to(here.device)
+        return changed
 
     for raw in _changed(shown, here.device, batch, pixels_of) if change else map(pixels_of, blocks(len(shown), batch)):
         yield normal(raw), len(raw)

@@ -1,16 +1,22 @@
 """The published files of corrupted images: read as they are, mapped, and refused where they are of other images."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
-from nescio.datasets import base, load, shifts
+from nescio import predict
+from nescio.datasets import base, load, shifts, views
 from nescio.datasets.changes import Change
 from nescio.datasets.images import ImageSet
 from nescio.datasets.shifts import PublishedCorruption, published_corruptions
+from nescio.datasets.view import View
 from nescio.errors import BadInput
 from nescio.identity import to_json
 from nescio.predictions.containers import map_npy
+from nescio.runtime import runtime
+from nescio.work.store import Store
 
 N = 7
 
@@ -41,6 +47,18 @@ def test_every_image_meets_its_corrupted_twin(files):
     some = torch.tensor([5, 0, 3])
     assert torch.equal(changes[0].apply(raw[some], index[some]), torch.from_numpy(arrays["snow"][N + some.numpy()]))
     assert isinstance(changes[0], Change) and len({to_json(change) for change in changes}) == 4
+
+
+@pytest.mark.parametrize("view", [View(12, 14), View(8, 10), View(6, 6, "trained")])
+def test_a_network_with_a_view_sees_the_files_through_it(files, tmp_path, view):
+    data, folder, arrays = files
+    (change,) = published_corruptions(folder, data, ("fog",), (2,))
+    shown = ImageSet(data, view=view, change=change).load()
+    network = SimpleNamespace(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    batches = predict.inputs(network, shown, Store(tmp_path / "store"), runtime("cpu"), 3)
+    seen = torch.cat([x for x, _ in batches]).permute(0, 2, 3, 1).numpy() * 255
+    wanted = np.stack([views.pixels_of(image, view) for image in arrays["fog"][N : 2 * N]])
+    assert np.abs(seen - wanted).max() < 0.01
 
 
 def test_files_are_mapped_and_not_read(files, monkeypatch):
@@ -79,9 +97,10 @@ def test_what_does_not_fit_is_said_in_a_sentence(files):
     np.save(folder / "snow.npy", arrays["snow"][:-1])
     with pytest.raises(BadInput, match=r"uint8 of \(35, 8, 8, 3\) is expected"):
         published_corruptions(folder, data, ("snow",))
-    np.save(folder / "labels.npy", np.zeros(5 * N, np.int64))
-    with pytest.raises(BadInput, match="does not hold the labels of the test images"):
-        published_corruptions(folder, data, ("fog",))
+    for labels in (np.zeros(5 * N, np.int64), np.zeros(5 * N), np.zeros(5 * N, [("label", int)])):
+        np.save(folder / "labels.npy", labels)
+        with pytest.raises(BadInput, match="does not hold the labels of the test images"):
+            published_corruptions(folder, data, ("fog",))
     with pytest.raises(BadInput, match="There is nothing at"):
         published_corruptions(folder / "none", data, ("fog",))
     assert PublishedCorruption(str(folder), "fog", 3, "abc", 0).condition == "fog"

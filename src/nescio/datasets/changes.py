@@ -29,6 +29,7 @@ class Change(Checked, ABC):
     """What is done to images before a network sees them."""
 
     moves: ClassVar[bool] = False  # whether it moves what is seen, so that a label map no longer fits
+    stored: ClassVar[bool] = False  # whether its images come from files, as they were before a network's view
 
     @abstractmethod
     def apply(self, pixels: Tensor, index: Tensor) -> Tensor:

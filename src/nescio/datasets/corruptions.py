@@ -2,7 +2,7 @@
 
 The constants are those of their CIFAR version below 100 pixels, and of their ImageNet version above. What an image
 becomes is a function of (its pixels, its key, corruption, severity, seed) alone. Frost is drawn, not photographed: six
-procedural pictures of ice of the same weight stand for their six photographs. Motion blur follows ImageMagick's
+procedural pictures of ice, as bright and as rough, stand for their six photographs. Motion blur follows ImageMagick's
 one-sided line of Gaussian weights; JPEG is Pillow's.
 """
 
@@ -105,7 +105,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 ON_CPU = ("jpeg_compression",)  # wherever the images are
 
 
-@tag("corruption-2")
+@tag("corruption-3")
 @dataclass(frozen=True)
 class Corruption(Change):
     """One of the fifteen corruptions at a severity from 1 to 5."""
@@ -132,6 +132,7 @@ class Corruption(Change):
         """The corrupted images (n, h, w, ch) uint8."""
         import torch
 
+        _check_images(pixels, index)
         if not len(pixels):
             return pixels
         if self.name in ON_CPU and pixels.is_cuda:
@@ -148,6 +149,18 @@ class Corruption(Change):
         # Pillow's part in small images is so short that threads would wait for each other's Python
         alone = pixels.is_cuda or len(parts[0]) == 1 or (self.name in ON_CPU and max(pixels.shape[1:3]) < LARGE)
         return torch.cat(list(map(work, *parts)) if alone else _on_threads(work, parts))
+
+
+def _check_images(pixels: Tensor, index: Tensor) -> None:
+    import torch
+
+    if pixels.ndim != 4 or pixels.shape[3] not in (1, 3) or pixels.dtype != torch.uint8:
+        raise BadInput(
+            f"Corruptions take uint8 images (n, h, w, ch) of one or three channels, not {pixels.dtype} of shape "
+            f"{tuple(pixels.shape)}."
+        )
+    if len(index) != len(pixels):
+        raise BadInput(f"{len(pixels)} images need as many keys, and there are {len(index)}.")
 
 
 def _on_threads(work: Callable[[Tensor, Tensor], Tensor], parts: Any) -> list[Tensor]:
@@ -225,13 +238,16 @@ def _impulse_noise(pixels: Tensor, index: Tensor, seed: int, share: float) -> Te
 # ---- blur: images are (n, h, w, ch) float, from 0 to 255
 
 
-def _filtered(x: Tensor, kernel: Any) -> Tensor:
-    """Each channel by one kernel (k, l), tap by tap; edges are mirrored without repeating the edge itself."""
+def _filtered(x: Tensor, kernel: Any, inside: Inside) -> Tensor:
+    """Each channel by one kernel (k, l), tap by tap."""
     import torch
 
     h, w = x.shape[1:3]
-    down, across = kernel.shape[0] // 2, kernel.shape[1] // 2
-    padded = _at(x, _mirrored(h, down, x.device), _mirrored(w, across, x.device))
+    places = [
+        inside(torch.arange(-(taps // 2), size + taps // 2, device=x.device), size)
+        for size, taps in zip((h, w), kernel.shape, strict=True)
+    ]
+    padded = x.index_select(1, places[0]).index_select(2, places[1])
     total = torch.zeros_like(x)
     for (line, column), weight in np.ndenumerate(kernel):
         if weight > 1e-7:
@@ -239,19 +255,26 @@ def _filtered(x: Tensor, kernel: Any) -> Tensor:
     return total
 
 
-def _at(x: Tensor, lines: Tensor, columns: Tensor) -> Tensor:
-    """The images at these lines and columns."""
-    return x.index_select(1, lines).index_select(2, columns)
+# places, some of them beyond the edges of a line of a size, to the places inside that are shown there
+Inside = Callable[["Tensor", int], "Tensor"]
 
 
-def _mirrored(size: int, reach: int, device: Any) -> Tensor:
-    """Places from −reach on, mirrored at the edges, as often as a thin image needs."""
-    import torch
-
+def _mirrored(places: Tensor, size: int) -> Tensor:
+    """c b | a b c | b a, as OpenCV's filters."""
     if size == 1:
-        return torch.zeros(1 + 2 * reach, dtype=torch.long, device=device)
-    place = torch.arange(-reach, size + reach, device=device).remainder(2 * (size - 1))
-    return (size - 1) - ((size - 1) - place).abs()
+        return places * 0
+    return (size - 1) - ((size - 1) - places.remainder(2 * (size - 1))).abs()
+
+
+def _reflected(places: Tensor, size: int) -> Tensor:
+    """b a | a b c | c b"""
+    places = places.remainder(2 * size)
+    return places.minimum(2 * size - 1 - places)
+
+
+def _repeated(places: Tensor, size: int) -> Tensor:
+    """a a | a b c | c c, as scikit-image's Gaussian."""
+    return places.clamp(0, size - 1)
 
 
 def _gaussian_kernel(sigma: float, reach: int) -> Any:
@@ -259,14 +282,14 @@ def _gaussian_kernel(sigma: float, reach: int) -> Any:
     return kernel / kernel.sum()
 
 
-def _smoothed(x: Tensor, sigma: float) -> Tensor:
-    """Gaussian blur, four deviations wide."""
-    kernel = _gaussian_kernel(sigma, min(int(4 * sigma + 0.5), min(x.shape[1:3]) - 1))
-    return _filtered(_filtered(x, kernel[:, None]), kernel[None]) if len(kernel) > 1 else x
+def _smoothed(x: Tensor, sigma: float, width: int, inside: Inside) -> Tensor:
+    """Gaussian blur, so many deviations wide to each side; no wider than the images."""
+    kernel = _gaussian_kernel(sigma, min(int(width * sigma + 0.5), min(x.shape[1:3]) - 1))
+    return _filtered(_filtered(x, kernel[:, None], inside), kernel[None], inside) if len(kernel) > 1 else x
 
 
 def _defocus_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, float]) -> Tensor:
-    return _bytes(_filtered(pixels.float(), _disk(*constants)))
+    return _bytes(_filtered(pixels.float(), _disk(*constants), _mirrored))
 
 
 @lru_cache(maxsize=16)
@@ -286,22 +309,38 @@ def _disk(radius: float, blur: float) -> Any:
 def _glass_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, int, int]) -> Tensor:
     """Every pixel becomes one of its neighbours, some rounds in a row, between two blurs.
 
-    The published script means to swap neighbours, but NumPy's views make it copy one onto the other; so does this.
+    The published script means to swap neighbours, but NumPy's views make it copy one onto the other, pixel by pixel
+    from the last to the first; so does this.
     """
     import torch
 
     sigma, reach, rounds = constants
-    x = _smoothed(pixels.float(), sigma)
+    x = _bytes(_smoothed(pixels.float(), sigma, 4, _repeated))
     n, h, w, ch = x.shape
     line, column = torch.arange(h, device=x.device)[:, None], torch.arange(w, device=x.device)
     start = torch.arange(n, device=x.device)[:, None, None] * (h * w)
     inside = (line > reach) & (line <= h - reach) & (column > reach) & (column <= w - reach)
     for number in range(rounds):
-        moves = (unsigned(bits(index, 2 * h * w, seed + number)) * (2 * reach) >> 16).view(n, 2, h, w) - reach
+        draws = bits(index, 2 * h * w, seed_for("round", number, seed))
+        moves = (unsigned(draws) * (2 * reach) >> 16).view(n, 2, h, w) - reach
         places = (line + moves[:, 0]).clamp_(0, h - 1) * w + (column + moves[:, 1]).clamp_(0, w - 1)
-        places = start + torch.where(inside, places, line * w + column)
-        x = x.view(n * h * w, ch).index_select(0, places.view(-1)).view(x.shape)
-    return _bytes(_smoothed(x, sigma))
+        places = (start + torch.where(inside, places, line * w + column)).view(-1)
+        if reach > 1:  # a neighbour may be a copy already
+            places = _in_turn(places)
+        x = x.view(n * h * w, ch).index_select(0, places).view(x.shape)
+    return _bytes(_smoothed(x.float(), sigma, 4, _repeated))
+
+
+def _in_turn(places: Tensor) -> Tensor:
+    """Where each value comes from when value i is copied from places[i], one after the other from the last to the
+    first: a place behind i was copied before, so that its own source counts, and so on."""
+    import torch
+
+    own = torch.arange(len(places), device=places.device)
+    end = torch.where(places > own, places, own)
+    while not torch.equal(further := end[end], end):
+        end = further
+    return places[end]
 
 
 def _motion_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[int, float]) -> Tensor:
@@ -320,7 +359,8 @@ def _along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
     order = angle.argsort()
     steps = np.arange(2 * radius + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
-    weights = weights[weights > 1e-5 * weights.sum()] / weights.sum()
+    weights = weights[weights > 1e-5 * weights.sum()]
+    weights /= weights.sum()
     steps = steps[: len(weights)]
     turned = angle[order].double().cpu().numpy()[:, None]
     down = np.rint(steps * np.sin(turned)).astype(np.int64)  # (n, steps)
@@ -384,12 +424,17 @@ def _zooms(h: int, w: int, factors: tuple[float, ...]) -> tuple[Any, Any]:
 
 
 def _zoom(size: int, factor: float) -> Any:
-    """The sparse matrix (size, size) that enlarges the middle of a line, bilinearly."""
+    """The sparse matrix (size, size) that enlarges the middle of a line, bilinearly.
+
+    As published: whole pixels are cut out, their ends stay ends, and what is too much is cut off.
+    """
     from scipy.sparse import csr_array
 
-    if size == 1:
-        return csr_array(np.ones((1, 1)))
-    place = (size - 1) / 2 + (np.arange(size) - (size - 1) / 2) / factor
+    kept = math.ceil(size / factor)
+    if kept == 1:
+        return csr_array((np.ones(size), (np.arange(size), np.full(size, (size - 1) // 2))), (size, size))
+    enlarged = round(kept * factor)
+    place = (size - kept) // 2 + (np.arange(size) + (enlarged - size) // 2) * ((kept - 1) / (enlarged - 1))
     low = np.minimum(np.floor(place).astype(int), size - 2)
     values = np.concatenate([1 - (place - low), place - low])
     return csr_array((values, (np.tile(np.arange(size), 2), np.concatenate([low, low + 1]))), (size, size))
@@ -450,13 +495,15 @@ def _ice(h: int, w: int, seed: int, device: Any) -> Tensor:
     from scipy.spatial import cKDTree
     from torch.nn import functional as F
 
-    numbers, points, side = torch.arange(6), 96, min(2 * max(h, w), 512)
+    # needles as far apart as in the photographs: these are shown at a fifth of their size to small images
+    points = 96 if max(h, w) < LARGE else 1200
+    numbers, side = torch.arange(6), min(2 * max(h, w), 512)
     scattered = uniforms(numbers, 2 * points, seed).view(6, points, 2).numpy()
     place = np.stack(np.meshgrid(*[np.linspace(0, 1, side)] * 2, indexing="ij"), -1)
     nearest = np.stack([cKDTree(each).query(place, 2)[0] for each in scattered])
-    needles = torch.from_numpy(np.exp(-44 * (nearest[..., 1] - nearest[..., 0]))).float()
+    needles = torch.from_numpy(np.exp(-4.5 * math.sqrt(points) * (nearest[..., 1] - nearest[..., 0]))).float()
     with torch.inference_mode(False):
-        ice = (0.35 + 0.3 * _plasma(numbers, side, 2.2, seed)[:, :side, :side] + 0.45 * needles).clamp(0, 1)
+        ice = (0.35 + 0.3 * _plasma(numbers, side, 1.48, seed)[:, :side, :side] + 0.45 * needles).clamp(0, 1)
         return F.interpolate(255 * ice[:, None], (2 * h, 2 * w), mode="bilinear")[:, 0].to(device)
 
 
@@ -487,7 +534,7 @@ def _plasma(index: Tensor, size: int, decay: float, seed: int) -> Tensor:
         cloud[:, ::step, half::step] = beside / 4 + wobble * draws[:, ::step, half::step]
         below = middles + middles.roll(1, 2) + corners + corners.roll(-1, 1)
         cloud[:, half::step, ::step] = below / 4 + wobble * draws[:, half::step, ::step]
-        step, wobble = half, wobble / decay
+        step, wobble = half, wobble / decay**2  # the published wobble is that of a wobble
     cloud = cloud - cloud.flatten(1).amin(1)[:, None, None]
     return cloud / cloud.flatten(1).amax(1)[:, None, None]
 
@@ -527,14 +574,17 @@ def _elastic_transform(pixels: Tensor, index: Tensor, seed: int, constants: tupl
     down, across = torch.meshgrid(
         torch.arange(h, device=device).float(), torch.arange(w, device=device).float(), indexing="ij"
     )
-    places = torch.stack([across, down, torch.ones_like(down)], -1).view(1, h * w, 3) @ affine
-    places = places.view(n, h, w, 2)
-    if strength:
+    places = torch.stack([across, down, torch.ones_like(down)], -1)
+    moved = (places.view(1, h * w, 3) @ affine).view(n, h, w, 2)
+    # mirrored as OpenCV does, without repeating the edge; a side of one pixel has nowhere to go
+    grid = 2 * moved / torch.tensor([max(w - 1, 1), max(h - 1, 1)], device=device) - 1
+    x = F.grid_sample(pixels.permute(0, 3, 1, 2).float(), grid, padding_mode="reflection", align_corners=True)
+    if strength:  # interpolated a second time, as published
         noise = (bits(index, 2 * h * w, seed + 1) * 2.0**-15).view(n, h, w, 2)
-        places = places + strength * _smoothed(noise, smooth)
-    grid = (2 * places + 1) / torch.tensor([w, h], device=device) - 1
-    x = pixels.permute(0, 3, 1, 2).float()
-    return _bytes(F.grid_sample(x, grid, padding_mode="reflection", align_corners=False)).permute(0, 2, 3, 1)
+        pulled = places[..., :2] + strength * _smoothed(noise, smooth, 3, _reflected)
+        grid = (2 * pulled + 1) / torch.tensor([w, h], device=device) - 1
+        x = F.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
+    return _bytes(x).permute(0, 2, 3, 1)
 
 
 def _pixelate(pixels: Tensor, index: Tensor, seed: int, share: float) -> Tensor:

@@ -185,7 +185,7 @@ class Scene:
         sun, ambient, _ = daylight(altitude)
         row, column = np.divmod(pixels, len(self.rays[0]))
         up = np.clip(self.rays[1][row, 0] * 1.6, 0, 1)
-        across = self.rays[0][column] / (0.15 + up) + self.index
+        across = self.rays[0][column] / (0.15 + up) + self.index % 4096  # a float32 keeps its fraction
         clouds = np.clip((texture(across, 1 / (0.15 + up), 24) + self.street.clouds - 0.4) * 3, 0, 1)[..., None]
         pale = ambient * 1.7 + sun * np.float32(0.25 * np.exp(-((altitude / 12) ** 2)))
         blue = ambient * np.array([0.55, 0.95, 1.7], np.float32)

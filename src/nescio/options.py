@@ -288,9 +288,18 @@ def options_of(
     args: argparse.Namespace, cls: type[T], presets: Mapping[str, T] | None = None, *, start: T | None = None
 ) -> T:
     """The instance that was given on the command line; what was not given keeps the preset's value, or the default."""
-    leaves = _leaves(cls, chosen=lambda leaf: getattr(args, leaf.dest, None))
+    leaves = list(_leaves(cls, chosen=lambda leaf: getattr(args, leaf.dest, None)))
     given = {leaf.path: _read(leaf, getattr(args, leaf.dest)) for leaf in leaves if hasattr(args, leaf.dest)}
-    return _built(cls, _preset(args, cls, presets, given) if presets else start, given)
+    try:
+        return _built(cls, _preset(args, cls, presets, given) if presets else start, given)
+    except BadInput as error:
+        raise BadInput(_by_flag(str(error), leaves)) from None
+
+
+def _by_flag(sentence: str, leaves: Sequence[_Leaf]) -> str:
+    """A sentence about CLASS.FIELD in the words of the command line."""
+    flags = {leaf.path[-1]: leaf.flag for leaf in leaves}
+    return re.sub(r"^[A-Z]\w*\.(\w+)(?= is )", lambda found: flags.get(found[1], found[0]), sentence)
 
 
 def _preset(args: argparse.Namespace, cls: type[T], presets: Mapping[str, T], given: Mapping[Any, Any]) -> T:

@@ -35,6 +35,7 @@ from nescio.datasets.feed import Normal, feed
 from nescio.datasets.images import ImageSet, LoadedImages, numbered
 from nescio.errors import BadInput
 from nescio.identity import Checked, seed_for, tag
+from nescio.layers.entropies import entropy
 from nescio.methods.base import Method, Output
 from nescio.networks.forward import Classifier
 from nescio.networks.models import Network, build, parameters, with_weights
@@ -893,8 +894,8 @@ def pixel_answers(outputs: Sequence[Output], shape: tuple[int, int]) -> tuple[Te
     probs = torch.stack([mean for mean, _ in means]).mean(0)
     own = outputs[0].scores if len(outputs) == 1 else {}
     scores = {name: _resized(score[:, None], shape, "bicubic")[:, 0] for name, score in own.items()}
-    scores["entropy"] = _entropy(probs)  # of the very probabilities that are counted, though a method may have its own
-    apart = [_entropy(mean) for mean, _ in means] if len(means) > 1 else [means[0][1]]
+    scores["entropy"] = entropy(probs, 1)  # of the probabilities that are counted, though a method may have its own
+    apart = [entropy(mean, 1) for mean, _ in means] if len(means) > 1 else [means[0][1]]
     if len(means) > 1 or _draws(outputs[0]) > 1:
         scores["mutual_information"] = (scores["entropy"] - torch.stack(apart).mean(0)).clamp_min(0)
     return probs.argmax(1), scores
@@ -910,11 +911,11 @@ def _mean_softmax(output: Output, shape: tuple[int, int]) -> tuple[Tensor, Tenso
     """(b, c, h, w) mean softmax of the draws and (b, h, w) mean of their entropies, one draw at a time to save room."""
     draws = _draws(output)
     assert output.logits is not None
-    probs = entropy = torch.zeros(())
+    probs = of_draws = torch.zeros(())
     for logits in output.logits.unbind(1):
         p = _resized(logits, shape, "bilinear").softmax(1)
-        probs, entropy = probs.to(p) + p / draws, entropy.to(p) + _entropy(p) / draws
-    return probs, entropy
+        probs, of_draws = probs.to(p) + p / draws, of_draws.to(p) + entropy(p, 1) / draws
+    return probs, of_draws
 
 
 def _resized(maps: Tensor, shape: tuple[int, int], mode: str) -> Tensor:
@@ -922,7 +923,3 @@ def _resized(maps: Tensor, shape: tuple[int, int], mode: str) -> Tensor:
     if maps.shape[2:] == shape:
         return maps.float()
     return torch.nn.functional.interpolate(maps.float(), shape, mode=mode, align_corners=False)
-
-
-def _entropy(probs: Tensor) -> Tensor:
-    return torch.special.entr(probs).sum(1)

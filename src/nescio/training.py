@@ -219,8 +219,7 @@ def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
         raise BadInput(f"Segmentation learns every class of a set with label maps; it cannot learn from {what}.")
     if dataset.train.maps is not None and not dense:
         raise BadInput(f"{dataset.name} has a label for every pixel: say --task segmentation.")
-    if trial.training.compile and (reason := methods[trial.method].uncompiled):
-        raise BadInput(f"The method {trial.method} cannot be compiled: {reason}. Omit --compile.")
+    check_compiled(trial.training, trial.method)
     classes = len(trial.classes) if trial.classes is not None else len(dataset.classes)
     # without the method: networks of one seed start alike, whatever method trains them (UIMNET §1)
     seed_everything(seed_for("init", trial.backbone, trial.init_seed))
@@ -418,6 +417,12 @@ def usual_batch(rows: int, parts: int = 1, task: str = "classification") -> int:
     while batch > rows / 16 and batch > max(8, parts):
         batch //= 2
     return batch
+
+
+def check_compiled(plan: Training, method: str) -> None:
+    """Raises BadInput when a method that cannot be compiled should be."""
+    if plan.compile and (reason := methods[method].uncompiled):
+        raise BadInput(f"The method {method} cannot be compiled: {reason}. Omit --compile.")
 
 
 def check_batch(plan: Training, rows: int, world: int = 1) -> None:

@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from sklearn.metrics import jaccard_score
 
 from nescio import metrics
 from nescio.analysis.pixels import PixelCounts, count_folders
@@ -77,6 +78,8 @@ def test_folders_give_the_metrics_of_all_pixels(folders):
         place / "truth", place / "answers", {name: place / name for name in ("half", "single", "png")}
     )
     assert counts.miou == pytest.approx(metrics.miou(called, truth, 4))
+    np.testing.assert_allclose(counts.iou[:4], jaccard_score(truth, called, average=None))
+    assert np.isnan(counts.iou[4:]).all()
     assert counts.accuracy == pytest.approx(np.mean(called == truth)) and counts.n == len(truth)
     rows, reasons = counts.rows()
     values = {(row["measure"], row["metric"]): row["value"] for row in rows if "measure" in row}
@@ -175,3 +178,20 @@ def test_the_command(folders, capsys):
     assert main(["evaluate", "--predictions", str(place / "answers")]) == 2
     assert "name the folders --labels and --predictions" in capsys.readouterr().err
     assert main([*words, "--scores", str(place / "half"), "--scores", f"half={place / 'single'}"]) == 2
+
+
+@pytest.mark.parametrize(
+    "words", [("--limit", "1"), ("--bootstrap", "10"), ("--by", "city"), ("--ood", "x=no.npz"), ("--val", "no.npz")]
+)
+def test_options_about_rows_are_refused(folders, capsys, words):
+    place = folders[0]
+    given = ["evaluate", "--labels", str(place / "truth"), "--predictions", str(place / "answers")]
+    assert main([*given, *words]) == 2
+    assert f"{words[0]} is about rows of files, and says nothing of folders of maps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["labels", "predictions"])
+def test_a_score_cannot_take_the_place_of_the_labels(folders, name):
+    place = folders[0]
+    with pytest.raises(BadInput, match=f"A score cannot be called {name}"):
+        count_folders(place / "truth", place / "answers", {name: place / "half"})

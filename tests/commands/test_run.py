@@ -149,7 +149,16 @@ def test_what_fails_is_listed_and_does_not_stop_the_others(tmp_path, capsys):
     assert code == 2 and out == "" and "0 cannot be counted." in err  # nothing that was given can be used
 
 
-def test_a_page_that_cannot_be_written_is_a_failure_after_the_tables(tmp_path, capsys):
+def test_a_page_that_cannot_be_written_is_refused_before_any_work(tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    place = tmp_path / "file" / "page"
+    code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--to", place)
+    assert code == 2 and out == "" and f"--to {place} cannot be written: {tmp_path / 'file'} is a file" in err
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_page_that_cannot_be_written_is_a_failure_after_the_tables(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("nescio.commands.run.check_place", lambda *_: None)  # it came in the way later
     (tmp_path / "file").write_text("in the way")
     code, out, err = run(capsys, "counting", "--store", tmp_path / "store", "--to", tmp_path / "file" / "page")
     assert code == 1 and "Counted 3." in out

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from nescio.datasets.base import SetName
 from nescio.datasets.images import ImageSet, absolute, numbered
 from nescio.errors import BadInput
 from zoo_help import encoded, folder, pack, picture
@@ -137,6 +138,25 @@ def test_a_few_rows_stand_for_all(tmp_path):
 def test_bad_choices(tmp_path, options, sentence):
     with pytest.raises(BadInput, match=sentence):
         labelled(f"npz:{arrays(tmp_path / 'set.npz')}", **options)
+
+
+@pytest.mark.parametrize(
+    ("spec", "parts"),
+    [
+        ("digits", ("digits", None, None)),
+        ("scenes@64", ("scenes", None, "64")),
+        ("maps:/a/b", ("maps", "/a/b", None)),
+        ("maps:/a@b/c:d@64", ("maps", "/a@b/c:d", "64")),
+        ("maps:/a@2024/b", ("maps", "/a@2024/b", None)),
+        ("npz:", ("npz", "", None)),
+        ("digits@x", ("digits@x", None, None)),
+    ],
+)
+def test_the_parts_of_a_name(spec, parts):
+    name = SetName.of(spec)
+    assert name == parts
+    if name.path is not None:
+        assert name.at(name.path) == spec
 
 
 def test_one_set_has_one_name(tmp_path, monkeypatch):

@@ -171,11 +171,22 @@ def test_evaluation_does_not_move_the_power_iteration():
     assert not torch.equal(held.left, before)
 
 
+@pytest.mark.parametrize("size", [(5, 5), (3, 8), (8, 3)])
 @pytest.mark.parametrize(("stride", "padding"), [(1, 1), (2, 1), (1, 0)])
-def test_operator_norm_is_that_of_the_dense_map(stride, padding):
+def test_operator_norm_is_that_of_the_dense_map(stride, padding, size):
     conv = nn.Conv2d(2, 3, 3, stride, padding, bias=False)
-    dense = torch.autograd.functional.jacobian(lambda x: conv(x[None]).flatten(), torch.zeros(2, 5, 5)).flatten(1)
-    assert operator_norm(conv, 5, times=500) == pytest.approx(largest(dense), rel=1e-3)
+    dense = torch.autograd.functional.jacobian(lambda x: conv(x[None]).flatten(), torch.zeros(2, *size)).flatten(1)
+    assert operator_norm(conv, size, times=500) == pytest.approx(largest(dense), rel=1e-3)
+
+
+def test_operator_norms_are_those_of_the_maps_that_reach_a_layer():
+    """Height and width of each: by the width alone, 6 × 16 would count as 16 × 16."""
+    net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, bias=False), nn.MaxPool2d(2), nn.Conv2d(2, 2, 3, bias=False))
+    found = operator_norms(net, torch.zeros(1, 1, 6, 16))
+    for name, shape in {"0": (1, 6, 16), "2": (2, 3, 8)}.items():
+        part = net.get_submodule(name)
+        dense = torch.autograd.functional.jacobian(lambda x, part=part: part(x[None]).flatten(), torch.zeros(shape))
+        assert found[name] == pytest.approx(largest(dense.flatten(1)), rel=1e-2)
 
 
 def test_the_reshaped_kernel_is_not_the_map():

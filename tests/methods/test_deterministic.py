@@ -15,6 +15,7 @@ from nescio import datasets, training
 from nescio.datasets import Batches
 from nescio.errors import BadInput
 from nescio.layers.class_gaussians import ClassGaussians
+from nescio.layers.entropies import entropy
 from nescio.layers.radial_flows import RadialFlows, masses
 from nescio.methods import Method, Setting, dcu, ddu, registry, sngp
 from nescio.methods._feature_density import FeatureDensity
@@ -22,7 +23,6 @@ from nescio.methods.dcs import DCS
 from nescio.methods.dcu import DCU
 from nescio.methods.ddu import DDU
 from nescio.methods.duq import DUQ, fixed_averages, one_against_rest
-from nescio.methods.mc_dropout import entropy
 from nescio.methods.mir import MIR, decoder
 from nescio.methods.postnet import PostNet, uncertain_cross_entropy
 from nescio.methods.sngp import SNGP
@@ -31,7 +31,7 @@ from nescio.runtime import runtime
 from nescio.search import draw
 from nescio.testing import check_method
 from nescio.testing.methods import special, trial_of
-from nescio.training import fit
+from nescio.training import fit, start_of
 from nescio.trials import Training, Trial
 from reference import load
 from two_moons import moons, own_score
@@ -169,6 +169,14 @@ def test_switched_off_is_seen(monkeypatch, name, how, what, owner, attribute, br
     trial, here, dataset = trial_of(name, epochs=4), runtime("cpu"), datasets.load("digits")
     method, _ = fit(trial, dataset, here, None, float("inf"), None)
     assert not special(method, trial, dataset, here)[what].alive
+
+
+@pytest.mark.parametrize(("sign", "effect"), [(-1, "less"), (0, "the same"), (1, "more")])
+def test_postnet_says_what_entropy_does_to_the_loss(monkeypatch, sign, effect):
+    monkeypatch.setattr(PostNet, "loss", with_entropy(sign))
+    trial, here, dataset = trial_of("postnet"), runtime("cpu"), datasets.load("digits")
+    seen = special(start_of(trial, dataset, here), trial, dataset, here)["entropy is rewarded"]
+    assert seen.seen.endswith(f"more entropy, {effect} loss") and seen.alive == (sign < 0)
 
 
 def test_every_method_has_a_way_to_die():

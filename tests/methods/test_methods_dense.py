@@ -165,6 +165,7 @@ def test_a_part_that_is_switched_off_is_seen(data):
 def test_all_of_verify(name, data):
     seen = dict(observe(trial_of(name, data=data, epochs=10, task="segmentation")))
     assert len(seen) >= 9 and all(evidence.alive for evidence in seen.values()), seen
+    assert "of locations in training images" in seen["learns"].seen
 
 
 @pytest.mark.parametrize("name", ["ddu", "mir"])

@@ -13,6 +13,7 @@ from nescio import datasets, training
 from nescio.backbones import MLP
 from nescio.datasets import Batches
 from nescio.errors import BadInput
+from nescio.layers.entropies import entropy
 from nescio.layers.uncertainty_head import UncertaintyHead
 from nescio.methods import Setting, registry
 from nescio.methods.base import first_batch
@@ -20,7 +21,7 @@ from nescio.methods.heads import ManyHeads
 from nescio.methods.het_xl import HetXL
 from nescio.methods.losspred import WARM, LossPred
 from nescio.methods.losspred_order import LossPredOrder
-from nescio.methods.mc_dropout import MCDropout, entropy
+from nescio.methods.mc_dropout import MCDropout
 from nescio.runtime import runtime
 from nescio.search import draw
 from nescio.testing import check_method

@@ -2,11 +2,29 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from nescio import metrics
-from nescio.errors import BadInput
-from nescio.metrics import Ranking, ScoreCounts, augrc, aurc, auroc, fpr_at_tpr, registry
+from nescio.errors import BadInput, Undefined
+from nescio.metrics import Ranking, ScoreCounts, augrc, aupr, aurc, auroc, e_aurc, fpr_at_tpr, registry, sac
 from nescio.metrics import _score_counts as module
+
+METRICS = [m for m in registry.parts() if m.prepared and {"ranking", "detection"} & set(m.kinds)]
+FULL = st.floats(allow_nan=False, allow_infinity=False, width=32)
+# steps of 2^-20 differ in their last digits alone; tiny numbers of both signs meet at zero
+CLOSE = st.tuples(st.sampled_from([-1.0, 1.0, 1.0078125]), st.integers(0, 4)).map(
+    lambda t: t[0] * (1 + t[1] * 2.0**-20)
+)
+CLOSE |= st.sampled_from([0.0, -0.0, 1e-45, -1e-45, 3e-44])
+MOST = st.sampled_from([1, 2, 5, 64])
+
+
+def some(scores, dtype):
+    return st.integers(1, 40).flatmap(
+        lambda n: st.tuples(arrays(dtype, n, elements=scores), arrays(bool, n, elements=st.booleans()))
+    )
 
 
 def rows(n=3000, seed=0, decimals=None):
@@ -48,7 +66,7 @@ def test_more_scores_than_there_is_room_for_lose_their_last_digits_alone(monkeyp
     exact = {metric: metric(u, wrong) for metric in (auroc, aurc, augrc)}
     found = {}
     for most in (16, 256, 2048):
-        monkeypatch.setattr(module, "MOST", most)
+        monkeypatch.setattr(module, "MOST_SCORES", most)
         counts = ScoreCounts.of(u, wrong)
         assert most / 4 < len(counts.keys) <= most and counts.digits > 0
         for metric, value in exact.items():
@@ -58,8 +76,70 @@ def test_more_scores_than_there_is_room_for_lose_their_last_digits_alone(monkeyp
     assert 0 < found[2048] < found[256] < found[16]
 
 
+@settings(max_examples=100)
+@given(some(FULL | CLOSE, np.float32), MOST)
+def test_float32_counts_stay_inside_their_bound(case, most):
+    check_bound(*case, most)
+
+
+@settings(max_examples=60)
+@given(some(CLOSE | st.sampled_from([1 + 1e-9, 1 + 2e-9, 1.0]), np.float64), MOST)
+def test_float64_counts_stay_inside_their_bound(case, most):
+    check_bound(*case, most)
+
+
+def check_bound(u, wrong, most):
+    counts = ScoreCounts.of(u, wrong, most)
+    if len(np.unique(u)) <= most:
+        assert counts.digits == 0
+    for metric in METRICS:
+        for options in [{name: value} for name, values in metric.at.items() for value in values] or [{}]:
+            try:
+                exact = metric.function(u, wrong, **options)
+                close = metric.function(counts.ranking(), **options)
+            except Undefined:
+                continue
+            bound = counts.bound(metric.function, **options)
+            assert abs(close - exact) <= bound + 1e-12, metric.name
+            assert counts.digits or (bound == 0 and close == exact), metric.name
+
+
+def test_the_bound_is_reached():
+    """Two rows in one key: the counts say tied, the scores say in order, or inverted."""
+    u = np.array([1, 1 + 2.0**-20], np.float32)
+    for wrong in ([False, True], [True, False]):
+        counts = ScoreCounts.of(u, wrong, 1)
+        assert auroc(counts.ranking()) == 0.5 and counts.bound(auroc) == 0.5
+        assert abs(auroc(u, wrong) - 0.5) == 0.5
+        assert e_aurc(counts.ranking()) == pytest.approx(counts.bound(e_aurc))
+
+
+def test_wrong_rows_alone_in_a_key_still_hide_thresholds():
+    u = np.array([0, 0, 0, 0, 1, 1 + 2.0**-20], np.float32)
+    wrong = np.array([False] * 4 + [True, True])
+    counts = ScoreCounts.of(u, wrong, 2)
+    assert sac(counts.ranking(), accuracy=0.8) == 4 / 6 and sac(u, wrong, 0.8) == 5 / 6
+    assert counts.bound(sac, accuracy=0.8) == pytest.approx(1 / 6)
+    assert counts.bound(auroc) == 0 and counts.bound(aupr) >= abs(aupr(counts.ranking()) - aupr(u, wrong))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float64, bool])
+def test_whole_numbers_and_truth_values_are_scores_too(dtype):
+    u, wrong = np.array([0, 1, 1, 0, 1], dtype), [0, 1, 1, 0, 0]
+    assert auroc(ScoreCounts.of(u, wrong).ranking()) == auroc(u, wrong)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("order", [">", "<"])
+def test_the_byte_order_does_not_matter(dtype, order):
+    u, wrong = rows()
+    ours = ScoreCounts.of(u.astype(dtype), wrong)
+    foreign = ScoreCounts.of(u.astype(dtype).astype(np.dtype(dtype).newbyteorder(order)), wrong)
+    assert np.array_equal(foreign.keys, ours.keys) and np.array_equal(foreign.rows, ours.rows)
+
+
 def test_where_shards_are_cut_does_not_matter(monkeypatch):
-    monkeypatch.setattr(module, "MOST", 100)
+    monkeypatch.setattr(module, "MOST_SCORES", 100)
     u, wrong = rows()
     whole = ScoreCounts.of(u, wrong)
     for cuts in ([1], [50, 2000], [*range(10, 3000, 10)]):
@@ -76,9 +156,14 @@ def test_rows_of_two_sets_are_counted_against_each_other():
         assert metric(both) == metric(np.concatenate([u, v]), out)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -np.nan])
+def test_scores_must_be_finite(dtype, value):
+    with pytest.raises(BadInput, match="in row 1; every row needs a finite number"):
+        ScoreCounts.of(np.array([0, value, 1], dtype), [0, 1, 1])
+
+
 def test_what_is_no_score_is_refused():
-    with pytest.raises(BadInput, match="is nan in row 1"):
-        ScoreCounts.of([1.0, np.nan], [0, 1])
     with pytest.raises(BadInput, match="u has 1 rows, wrong has 2"):
         ScoreCounts.of([1.0], [0, 1])
 

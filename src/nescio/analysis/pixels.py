@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nescio.arrays.checks import check_finite
 from nescio.arrays.npz import npz_bytes, read_npz
 from nescio.errors import BadInput, Undefined
-from nescio.metrics import Counts, ScoreCounts, aurc, auroc, raulc
+from nescio.metrics import MOST_SCORES, HalfCounts, ScoreCounts, aurc, auroc, class_ious, mean_iou, raulc
 from nescio.predictions.files import naming, one_array
 from nescio.rows import Row
 
@@ -24,7 +24,6 @@ Array = NDArray[Any]
 LABELS = 256  # of label maps in files: 8 bits a pixel
 DISTINCT = 1 << 16  # different scores in the counts of one level of a shift, which are kept in a file each
 RANKING = {"auroc": auroc, "raulc": raulc, "aurc": aurc}  # of right and wrong pixels by score
-MOST = 1 << 18  # different scores in the counts of folders of maps
 MAPS, SCORES = (".png",), (".npy", ".npz", ".png")  # endings of files with labels, and with scores
 
 
@@ -34,7 +33,7 @@ class PixelCounts:
     so do the levels of a shift that are pooled."""
 
     confusion: Array  # (c, c) pixels of each true class (line) by predicted class (column), void left out
-    scores: dict[str, Counts | ScoreCounts]  # right and wrong pixels by key of each score
+    scores: dict[str, HalfCounts | ScoreCounts]  # right and wrong pixels by key of each score
 
     @classmethod
     def of(
@@ -70,7 +69,7 @@ class PixelCounts:
         """An .npz file of the counts."""
         arrays = {"confusion": self.confusion}
         for name, counts in self.scores.items():
-            if isinstance(counts, Counts):
+            if isinstance(counts, HalfCounts):
                 arrays[f"{name}/table"] = counts.table
             else:
                 kept = {"keys": counts.keys, "rows": counts.rows, "kept": np.array([counts.digits, counts.most])}
@@ -80,11 +79,10 @@ class PixelCounts:
     @classmethod
     def load(cls, path: Path) -> PixelCounts:
         arrays = read_npz(path)
-        none = np.zeros((0, 1 << 16, 2), np.int64)
-        scores: dict[str, Counts | ScoreCounts] = {}
+        scores: dict[str, HalfCounts | ScoreCounts] = {}
         for name, part in (entry.rsplit("/", 1) for entry in arrays if "/" in entry):
             if part == "table":
-                scores[name] = Counts(True, True, np.zeros(0, np.uint16), arrays[f"{name}/table"], none)
+                scores[name] = HalfCounts(arrays[f"{name}/table"])
             elif part == "keys":
                 digits, most = arrays[f"{name}/kept"].tolist()
                 scores[name] = ScoreCounts(arrays[f"{name}/keys"], arrays[f"{name}/rows"], digits, most)
@@ -97,16 +95,12 @@ class PixelCounts:
     @property
     def iou(self) -> Array:
         """(c,) intersection over union of each class; NaN where it occurs nowhere."""
-        both = np.diag(self.confusion)
-        union = self.confusion.sum(0) + self.confusion.sum(1) - both
-        return np.where(union > 0, both / np.maximum(union, 1), np.nan)
+        return class_ious(np.diag(self.confusion), self.confusion.sum(1), self.confusion.sum(0))
 
     @property
     def miou(self) -> float:
         """Mean IoU over the classes that occur; `metrics.miou` of all pixels."""
-        if not self.n:
-            raise Undefined("Mean IoU is undefined: no pixel has a label other than void.")
-        return float(np.nanmean(self.iou))
+        return mean_iou(self.iou)
 
     @property
     def accuracy(self) -> float:
@@ -152,11 +146,11 @@ class PixelCounts:
         return rows, reasons
 
 
-def counted(u: Array, wrong: Array, distinct: int) -> Counts | ScoreCounts:
+def counted(u: Array, wrong: Array, distinct: int) -> HalfCounts | ScoreCounts:
     """Right and wrong pixels by score. All float16 scores are distinguished; of others as many as there is room for,
     wherever they lie: log-densities differ in digits that a table of fixed keys leaves out."""
     if u.dtype == np.float16:
-        return Counts.of(u, wrong)
+        return HalfCounts.of(u, wrong)
     if not len(u):  # an image of void alone
         return ScoreCounts(np.zeros(0, np.uint64), np.zeros((0, 2), np.int64), 0, distinct)
     return ScoreCounts.of(u, wrong, distinct)
@@ -175,6 +169,9 @@ def count_folders(
     """
     if void is not None and not 0 <= void < LABELS:
         raise BadInput(f"No pixel of a label map can be {void}: void is a label from 0 to {LABELS - 1}, or none.")
+    for name in ("labels", "predictions"):
+        if name in scores:
+            raise BadInput(f"A score cannot be called {name}, as the {name} themselves are: write NAME=DIR.")
     folders = {"labels": _by_stem(labels, MAPS), "predictions": _by_stem(predictions, MAPS)}
     folders |= {name: _by_stem(folder, SCORES) for name, folder in scores.items()}
     for name, files in folders.items():
@@ -195,7 +192,7 @@ def _each(folders: Mapping[str, Mapping[str, Path]], scores: Iterable[str], void
                 )
         if void is not None and (predicted[truth != void] == void).any():
             raise BadInput(f"{folders['predictions'][stem]} calls pixels {void}, which is void: it is no class.")
-        yield PixelCounts.of(truth, predicted, uncertainties, LABELS, void, MOST)
+        yield PixelCounts.of(truth, predicted, uncertainties, LABELS, void, MOST_SCORES)
 
 
 def _by_stem(folder: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:

@@ -39,7 +39,9 @@ class InputOptions:
     map: tuple[str, ...] = option((), "names that fields have in the files", metavar="FIELD=NAME,…", unset="their own")
     logits: str | None = option(None, "one array (.npy, .npz, .pt), with --labels in place of FILE", metavar="FILE")
     probs: str | None = option(None, "the same of probabilities", metavar="FILE")
-    labels: str | None = option(None, "the true classes of --logits or --probs", metavar="FILE")
+    labels: str | None = option(
+        None, "the true classes of --logits or --probs; a folder of label maps beside --predictions", metavar="FILE"
+    )
     limit: int | None = limit_option("rows of every file")
     store: str = option("store", "folder where `nescio zoo` keeps its work, for zoo:NAME in place of FILE")
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nescio.errors import BadInput
 from nescio.options import argument, option
 
 FORMATS = {
@@ -36,6 +38,15 @@ class PartOptions:
 def page_option(what: str, unset: str = "no page", **how: Any) -> Any:
     """--to of a command that writes a page; --report is what it was called before."""
     return option(None, what, metavar="DIR", unset=unset, group="output", before=("report",), **how)
+
+
+def check_place(folder: Path, flag: str) -> None:
+    """Refuses, before hours of work, a folder that cannot be made or written to."""
+    place = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not place.is_dir():
+        raise BadInput(f"{flag} {folder} cannot be written: {place} is a file.")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise BadInput(f"{flag} {folder} cannot be written: {place} may not be written to.")
 
 
 def scores_option(what: str) -> Any:

@@ -29,7 +29,7 @@ examples:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +43,7 @@ from nescio.predictions import Predictions
 SEGMENTATION, CHOICE = "segmentation", "choice of a score"  # groups of options
 NOT_OF_SHARDS = ("train", "val", "choose", "views", "siblings", "by", "classwise", "bootstrap", "limit")
 OF_ONE_MODEL = ("train", "val", "ood", "val_ood", "views", "siblings")  # further rows of the model that is evaluated
+OF_MAPS = ("predictions", "scores", "void", "inputs", "all", "to", "format")  # options that folders of maps take
 COMPARED = 1000  # resamples of a comparison of several models, unless --bootstrap names another number
 
 
@@ -161,6 +162,8 @@ def _pixels(options: Options) -> int:
 
     if options.predictions is None or options.inputs.labels is None or options.files:
         raise BadInput("For segmentation name the folders --labels and --predictions, and no FILE.")
+    if strange := [*_given(options, OF_MAPS), *_given(options.inputs, ("labels", "store"))]:
+        raise BadInput(f"--{strange[0]} is about rows of files, and says nothing of folders of maps: omit it.")
     folders = {name or Path(place).name: place for name, place in map(named, options.scores)}
     if len(folders) < len(options.scores):
         raise BadInput("Two folders of --scores have one name: write NAME=DIR.")
@@ -168,6 +171,13 @@ def _pixels(options: Options) -> int:
     rows, reasons = counts.rows()
     story = partial(pixel_story, counts, rows, reasons, options.predictions)
     return _tell(options, story, story, rows, {"rows": rows, "reasons": reasons})
+
+
+def _given(options: Any, but: Sequence[str]) -> list[str]:
+    """The options that have other values than their defaults, as they are typed; but for some."""
+    default = type(options)()
+    names = [each.name for each in fields(options) if each.name not in but]
+    return [name.replace("_", "-") for name in names if getattr(options, name) != getattr(default, name)]
 
 
 def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from shutil import disk_usage
 from typing import Any
 
-from nescio.commands._output import json_of, page_option, say, size_text
+from nescio.commands._output import check_place, json_of, page_option, say, size_text
 from nescio.commands._work import CrewOptions, PlaceOptions, end, working
 from nescio.errors import BadInput
 from nescio.identity import canonical
@@ -80,9 +80,11 @@ def run(args: argparse.Namespace) -> int:
     options = options_of(args, RunOptions, start=_start(protocol))
     if options.dry_run:
         return _rehearse(protocol, plan, options)
+    folder = Path(options.to or Path(options.place.store) / "report" / protocol.name)
+    if options.to is not None and not options.json:
+        check_place(folder, "--to")
     with working(options.place, options.crew, options.log, canonical(plan)) as work:
         study = base.run(protocol, plan, work)
-    folder = Path(options.to or Path(options.place.store) / "report" / protocol.name)
     return end(study, None if options.json else folder)
 
 
@@ -123,7 +125,7 @@ def _rehearse(protocol: base.Protocol, plan: Any, options: RunOptions) -> int:
         say(f"Figures are those of {where}, arithmetic alone: small networks take several times as long.")
     if unknown := sum(stage.unknown for stage in stages):
         say(f"The cost of {unknown:,} of them is not known, and is not in the sum.")
-    say("Steps that are chosen by results come on top, once those are there. Nothing was done.")
+    say("Where results choose what is done next, that comes on top. Nothing was done.")
     return 0
 
 

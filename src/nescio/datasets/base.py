@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +110,18 @@ class Frames(Encoded):
     def read(self, rows: Iterable[int]) -> Array:
         return decode.on_threads(self.one, list(rows), (*self.goal, 3 if self.table is None else 1))
 
+    def check(self) -> None:
+        """Refuses what cannot be read: every label map, and every image by its head."""
+
+        def look(row: int) -> Array:
+            if self.table is None:
+                decode.check_head(self.source(row), self.shape)
+            else:
+                self.one(row)
+            return np.empty(0)  # nothing is kept
+
+        decode.on_threads(look, range(len(self._sources)), (0,), "looking at files")
+
 
 class Joined:
     """The images of several parts as one, the rows of the first part first."""
@@ -161,6 +173,13 @@ class Images:
     def source(self, row: int) -> Any:
         """One image as it came, before any size was chosen."""
         return self.backing.source(int(self.rows[row]))
+
+    def check_files(self) -> None:
+        """Refuses whole images and label maps in files that cannot be read."""
+        for backing in (self.backing, self.maps):
+            frames = backing.encoded if isinstance(backing, Pixels) else backing
+            if isinstance(frames, Frames):
+                frames.check()
 
     def label_maps(self, rows: Array | slice = slice(None)) -> Array:
         """(n, h, w) labels of every pixel of these images."""
@@ -255,6 +274,24 @@ class Request:
     wanted: Wanted = "both"
 
 
+class SetName(NamedTuple):
+    """The parts of a dataset's name, `NAME:PATH@SIZE`; a path or a size that is not there is None."""
+
+    kind: str
+    path: str | None
+    size: str | None
+
+    @classmethod
+    def of(cls, spec: str) -> SetName:
+        """A path may hold colons and @; what has not that form is a name as a whole."""
+        match = re.fullmatch(r"([^:@]*)(?::(.*?))?(?:@(\d+))?", spec, re.DOTALL)
+        return cls(*match.groups()) if match else cls(spec, None, None)
+
+    def at(self, path: str | Path) -> str:
+        """The name of a set of the same kind and size at another path."""
+        return f"{self.kind}:{path}" + ("" if self.size is None else f"@{self.size}")
+
+
 @dataclass(frozen=True)
 class Source:
     """A reader of one kind of dataset."""
@@ -296,8 +333,7 @@ def load(spec: str, root: str | Path | None = None, wanted: Wanted = "both") -> 
 @lru_cache(maxsize=4)
 def _load(spec: str, root: str | None, named: str | None, here: str, wanted: Wanted) -> Dataset:
     """`named` and `here` are not used, but what is found depends on them: they belong into the key of the cache."""
-    match = re.fullmatch(r"([^:@]*)(?::(.*?))?(?:@(\d+))?", spec, re.DOTALL)
-    name, path, size = match.groups() if match else (spec, None, None)
+    name, path, size = SetName.of(spec)
     if any("\ud800" <= letter <= "\udfff" for letter in spec):
         raise BadInput(f"{spec!r} has bytes that are no UTF-8, and keys and pages name the data: rename the folder.")
     found = registry[name]

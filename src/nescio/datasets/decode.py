@@ -159,6 +159,13 @@ def frame(path: str, shape: tuple[int, int], goal: tuple[int, int]) -> NDArray[n
     return np.array(image.resize(goal[::-1], Image.Resampling.BILINEAR))
 
 
+def check_head(path: str, shape: tuple[int, int]) -> None:
+    """Refuses a file that is no image of this shape, without decoding it."""
+    with opened(path) as file:
+        if file.getexif().get(ORIENTATION, 1) < 5:  # the others are turned when they are decoded
+            _check_shape(path, file, shape)
+
+
 def label_map(path: str, shape: tuple[int, int], goal: tuple[int, int], table: NDArray[Any]) -> NDArray[np.uint8]:
     """A label map of this shape, scaled to another one by the nearest pixel: (h, w, 1). `table` (256,) gives the class
     of every value in the file, −1 where it has none."""

@@ -16,12 +16,12 @@ import numpy as np
 
 from nescio.datasets import decode
 from nescio.datasets.base import Array, Dataset, Frames, Images, Pixels, Request, content, find, place_of, source
+from nescio.datasets.changes import ZENITH
 from nescio.datasets.sources import ENDINGS
 from nescio.errors import BadInput
 
 Pairs = list[tuple[str, str]]  # an image and its label map
 VOID = 255  # the label that counts nowhere, in Cityscapes and in layouts of our own
-ZENITH = 90.0  # altitude of the sun over images that are not shifted, degrees
 
 # Cityscapes: label id → train id of its 19 classes (cityscapesScripts, helpers/labels.py); every other id is void
 CITYSCAPES = {
@@ -59,7 +59,7 @@ def cityscapes(request: Request) -> Dataset:
         table[[*range(CITYSCAPES_IDS), VOID]] = VOID
         table[list(CITYSCAPES.values())] = np.arange(len(CITYSCAPES))
     parts = {"train": pairs("train"), "val": [], "test": pairs("val")}
-    return _dense("cityscapes", parts, tuple(CITYSCAPES), table, VOID, request)
+    return _dense("cityscapes", parts, place / "leftImg8bit/val", tuple(CITYSCAPES), table, VOID, request)
 
 
 @source("camvid", path=None, size=0)
@@ -70,7 +70,7 @@ def camvid(request: Request) -> Dataset:
     wanted = ["train", "trainannot", "test", "testannot"]
     place = place_of(request) if request.path else find("camvid", request.root, ("camvid", "CamVid"), wanted, published)
     parts = {split: _same_names(place / split, place / f"{split}annot") for split in ("train", "val", "test")}
-    return _dense("camvid", parts, CAMVID, _table(len(CAMVID), len(CAMVID)), len(CAMVID), request)
+    return _dense("camvid", parts, place / "test", CAMVID, _table(len(CAMVID), len(CAMVID)), len(CAMVID), request)
 
 
 @source("maps", path=True, size=0)
@@ -91,7 +91,8 @@ def maps(request: Request) -> Dataset:
     if level:
         folders["test"] = place / "shift" / level
     parts = {split: _same_names(folder / "images", folder / "labels") for split, folder in folders.items()}
-    return _dense(f"{place.name} {level}".strip(), parts, classes, _table(len(classes), VOID), VOID, request)
+    name, tested = f"{place.name} {level}".strip(), folders["test"] / "images"
+    return _dense(name, parts, tested, classes, _table(len(classes), VOID), VOID, request)
 
 
 def shift_levels(place: Path) -> list[tuple[str, float, str]]:
@@ -127,11 +128,17 @@ def _table(classes: int, void: int) -> Array:
 
 
 def _dense(
-    name: str, parts: dict[str, Pairs], classes: Sequence[str], table: Array, void: int, request: Request
+    name: str,
+    parts: dict[str, Pairs],
+    tested: Path,
+    classes: Sequence[str],
+    table: Array,
+    void: int,
+    request: Request,
 ) -> Dataset:
-    """A dataset of pairs of files."""
+    """A dataset of pairs of files; `tested` is the folder of test images."""
     if not parts["test"]:
-        raise BadInput(f"{name} has no test images.")
+        raise BadInput(f"{name} has no test images: there are none in {tested}.")
     if request.wanted == "test":
         parts = {"train": [], "val": [], "test": parts["test"]}
     pairs = [pair for part in parts.values() for pair in part]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.datasets import imagenet
-from nescio.datasets.base import Dataset, Images, Joined, load, registry, splits
+from nescio.datasets.base import Dataset, Images, Joined, SetName, load, registry, splits
 from nescio.datasets.changes import Change
 from nescio.datasets.view import View
 from nescio.errors import BadInput
@@ -212,7 +211,7 @@ def draw(rows: int, count: int, seed: int) -> Array:
 
 def is_set(spec: str) -> bool:
     """digits, folder:PATH … and not a folder on the disk."""
-    return spec.partition(":")[0].partition("@")[0] in registry
+    return SetName.of(spec).kind in registry
 
 
 def set_name(spec: str) -> str:
@@ -224,12 +223,11 @@ def set_name(spec: str) -> str:
 
 def absolute(data: str) -> str:
     """A dataset's name with its path made absolute, so that one set has one name wherever it is named from."""
-    match = re.fullmatch(r"([^:@]*):(.*?)((?:@\d+)?)", data, re.DOTALL)
-    if match is None:
+    name = SetName.of(data)
+    if name.path is None:
         return data
-    name, path, size = match.groups()
-    place = Path(os.path.expanduser(path))
-    return f"{name}:{place.resolve()}{size}" if place.exists() else data
+    place = Path(os.path.expanduser(name.path))
+    return name.at(place.resolve()) if place.exists() else data
 
 
 # ---- labels in the numbering of a network
@@ -248,8 +246,8 @@ def numbered(
     if number is None:
         raise BadInput(
             f"{images.name} has {len(images.classes)} classes and the model {classes}: {_known(classes, names)}, and "
-            f"here are {_some(images.classes)}. Give it a set of its own classes, name them with --classes FILE, or "
-            "give the set with --out."
+            f"here are {_some(images.classes)}. Give it a set of its own classes, or say how they are numbered "
+            "(`nescio zoo --classes FILE`)."
         )
     kept = images.take(np.flatnonzero(number[images.labels] >= 0))
     if not len(kept):

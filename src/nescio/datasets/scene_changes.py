@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nescio.datasets.base import Array
-from nescio.datasets.changes import Change
+from nescio.datasets.changes import ZENITH, Change
 from nescio.datasets.decode import on_threads
 from nescio.datasets.scene_layout import MARKING, PAVEMENT, ROAD, Draws
 from nescio.datasets.scenes import FOCAL, Scene, scene
@@ -22,7 +22,6 @@ from nescio.identity import tag
 if TYPE_CHECKING:
     from torch import Tensor
 
-ZENITH = 90.0  # degrees
 AIRLIGHT = np.array([205, 209, 214], np.float32)  # the colour of fog
 WET = {ROAD: 1.0, MARKING: 0.8, PAVEMENT: 0.6}  # how well each reflects
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nescio.datasets.base import Request, load, place_of
+from nescio.datasets.base import Request, SetName, load, place_of
 from nescio.datasets.changes import Change
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
 from nescio.datasets.dense import shift_levels
@@ -110,12 +110,11 @@ class Level(NamedTuple):
 
 def levels(data: str, root: str | Path | None = None) -> list[Level]:
     """Every level of every shift of maps:PATH, in order of conditions and levels."""
-    name, _, rest = data.partition(":")
-    path, at, size = rest.rpartition("@") if rest.rpartition("@")[2].isdigit() else (rest, "", "")
-    if name != "maps":
+    name = SetName.of(data)
+    if name.kind != "maps":
         raise BadInput(f"{data} has no folders of shifted images: maps:PATH has.")
-    place = place_of(Request(None if root is None else Path(root), path))
+    place = place_of(Request(None if root is None else Path(root), name.path or ""))
     return [
-        Level(condition, level, ImageSet(f"maps:{place}#{folder}{at}{size}"))
+        Level(condition, level, ImageSet(name.at(f"{place}#{folder}")))
         for condition, level, folder in shift_levels(place)
     ]

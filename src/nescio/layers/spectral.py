@@ -218,12 +218,12 @@ def bound_holds(module: nn.Module, target: float | None) -> tuple[str, bool]:
 
 
 @torch.no_grad()
-def operator_norm(conv: nn.Conv2d, size: int, times: int = 100) -> float:
-    """The stretch of a convolution as a linear map of size × size images, by power iteration with its transpose.
+def operator_norm(conv: nn.Conv2d, size: tuple[int, int], times: int = 100) -> float:
+    """The stretch of a convolution as a linear map of images (height, width), by power iteration with its transpose.
 
     The reshaped kernel that the papers bound is not this map; the two differ by up to a factor of the kernel's area.
     """
-    x = torch.randn(1, conv.in_channels, size, size, device=conv.weight.device)
+    x = torch.randn(1, conv.in_channels, *size, device=conv.weight.device)
     norm = 0.0
     for _ in range(times):
         x = x / x.norm()
@@ -236,9 +236,9 @@ def operator_norm(conv: nn.Conv2d, size: int, times: int = 100) -> float:
 @torch.no_grad()
 def operator_norms(module: nn.Module, images: Tensor) -> dict[str, float]:
     """The stretch of every convolution as a map of the images that reach it when `images` go in."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str, tuple[int, int]] = {}
     hooks = [
-        part.register_forward_hook(lambda _, given, __, name=name: sizes.__setitem__(name, given[0].shape[-1]))  # type: ignore[misc]
+        part.register_forward_hook(lambda _, given, __, name=name: sizes.__setitem__(name, tuple(given[0].shape[2:])))  # type: ignore[misc]
         for name, part in module.named_modules()
         if isinstance(part, nn.Conv2d)
     ]

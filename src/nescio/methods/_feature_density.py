@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from nescio.layers.class_gaussians import ClassGaussians
+from nescio.layers.entropies import entropy
 from nescio.methods.base import Batches, Evidence, Method, Output, Setting, noise_like
-from nescio.methods.mc_dropout import entropy
 
 
 class FeatureDensity(Method):

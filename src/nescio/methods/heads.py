@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import nll_loss
 
+from nescio.layers.entropies import entropy, jensen_shannon
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
-from nescio.methods.mc_dropout import entropy, jensen_shannon
 from nescio.search import hparam
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import nll_loss, softplus
 
+from nescio.layers.entropies import entropy
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
-from nescio.methods.mc_dropout import entropy
 from nescio.search import hparam
 
 FLOOR = 1e-6  # of a variance

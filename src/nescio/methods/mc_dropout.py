@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from nescio.layers.entropies import entropy, jensen_shannon
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
 from nescio.search import choice, hparam, uniform
 
@@ -94,13 +95,3 @@ class MCDropout(Method):
         fired = sum(share > 0 for share in shares.values())
         seen = f"{fired} of {len(self.dropouts)} layers omit {least:.1%} of their units or more"
         return {"masks drawn": Evidence(f"{seen} (rate {self.recipe.drop:.1%})", least > 0.5 * self.recipe.drop > 0)}
-
-
-def entropy(p: Tensor) -> Tensor:
-    """−Σ p log p along the last axis, in nats."""
-    return torch.special.entr(p).sum(-1)
-
-
-def jensen_shannon(p: Tensor) -> Tensor:
-    """H(mean p) − mean H(p) of draws (b, s, c), in nats: (b,)."""
-    return (entropy(p.mean(1)) - entropy(p).mean(1)).clamp_min(0)

@@ -111,8 +111,11 @@ class PostNet(Method):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
         alpha = self.alpha(self.log_densities(self.features(x)))
-        added = float(self.loss(x, y)) - float(uncertain_cross_entropy(alpha, y).mean())
+        added = float(self.loss(x, y)) - float(
+            uncertain_cross_entropy(alpha, y).mean().float()
+        )  # rounded as the loss is
         spread = float(Dirichlet(alpha, validate_args=False).entropy().mean())
+        effect = "less" if added * spread < 0 else "more" if added * spread > 0 else "the same"
         mass = masses(self.flows.plane())
         near, far = (
             float(self.alpha(self.log_densities(self.features(images))).sum(1).log().median())
@@ -124,7 +127,8 @@ class PostNet(Method):
         )
         return {
             "entropy is rewarded": Evidence(
-                f"an entropy of {spread:.3g} adds {added:.2g} to the loss", added * spread < 0
+                f"an entropy of {spread:.3g} changes the loss by {added:+.2g}: more entropy, {effect} loss",
+                added * spread < 0,
             ),
             "flows learnt": Evidence(f"their parameters moved by up to {moved:.3g}", moved > 1e-2),
             "densities integrate to 1": Evidence(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from nescio.layers.entropies import entropy
 from nescio.layers.random_features import RIDGE, RandomFeatureGP, dempster_shafer, mean_field
 from nescio.layers.spectral import bound_holds
 from nescio.methods._spectral_bound import SpectralRecipe, bounded
@@ -24,7 +25,6 @@ from nescio.methods.base import (
     method,
     noise_like,
 )
-from nescio.methods.mc_dropout import entropy
 from nescio.search import choice, hparam
 
 PAIRED = 4096  # rows, at most, whose distances set the lengthscale

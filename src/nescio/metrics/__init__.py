@@ -24,13 +24,13 @@ from nescio.metrics._corp import (
     top_k_mcb,
     unc,
 )
-from nescio.metrics._counts import Counts
 from nescio.metrics._detection import in_as_in, out_as_out, threshold
+from nescio.metrics._half_counts import HalfCounts
 from nescio.metrics._ranking import Ranking, as_scores, as_share, aupr, auroc, fpr_at_tpr, gamma, ranking, rows_for
 from nescio.metrics._retrieval import r_auroc, recall_at_1, retrieved
 from nescio.metrics._scod import OF_MIXTURES, PRICES, SHARE, Mixture, cost_curve, scod_augrc, scod_aurc, scod_cost
-from nescio.metrics._score_counts import ScoreCounts
-from nescio.metrics._segmentation import miou
+from nescio.metrics._score_counts import MOST_SCORES, ScoreCounts
+from nescio.metrics._segmentation import class_ious, mean_iou, miou
 from nescio.metrics._selective import (
     TENTHS,
     augrc,
@@ -47,13 +47,14 @@ from nescio.metrics._selective import (
 from nescio.metrics._spec import Metric, metric, registry
 
 __all__ = [
+    "MOST_SCORES",
     "OF_MIXTURES",
     "PRICES",
     "SHARE",
     "TENTHS",
     "Answers",
     "CorpCurve",
-    "Counts",
+    "HalfCounts",
     "Metric",
     "Mixture",
     "Ranking",
@@ -70,6 +71,7 @@ __all__ = [
     "auroc",
     "bins_of",
     "brier",
+    "class_ious",
     "classwise_ece",
     "classwise_ece_of_blocks",
     "classwise_mcb",
@@ -90,6 +92,7 @@ __all__ = [
     "isotonic",
     "kendall",
     "mcb",
+    "mean_iou",
     "metric",
     "miou",
     "naurc",

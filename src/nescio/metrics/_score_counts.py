@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from nescio.errors import BadInput
-from nescio.metrics._counts import bound_of
 from nescio.metrics._ranking import Array, Ranking, as_classes, as_scores
 
-MOST = 1 << 18  # distinct scores that are kept
+MOST_SCORES = 1 << 18  # distinct ones that are kept
 SIGN, LAST = np.uint64(1 << 63), np.uint64(1)
+SINGLE_ROW_METRICS = ("aupr", "sac")  # these also depend on whether equal classes in one key are tied
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreCounts:
     """How many right and wrong rows have each score; shards add up, and their order and sizes do not matter.
 
-    All scores are distinguished while no more than a quarter of a million of them are distinct: every ranking metric
-    is exact then. Of more, the last binary digits are left out, as few as possible, and rows that agree in the others
+    All scores are distinguished while no more than `most` of them are distinct: every ranking metric is exact then. Of
+    more, the last binary digits are left out, as few as possible, and rows that agree in the others
     count as tied; `bound` says how far that can move a metric.
 
     keys    (g,)    rising: scores as whole numbers in the same order, without their last digits
@@ -38,7 +38,7 @@ class ScoreCounts:
     @classmethod
     def of(cls, u: Any, wrong: Any, most: int | None = None) -> ScoreCounts:
         """Counts the rows of one shard."""
-        most = MOST if most is None else most
+        most = MOST_SCORES if most is None else most
         scores, wrong = as_scores(u), as_classes(wrong, "wrong")
         if len(scores) != len(wrong):
             raise BadInput(f"u has {len(scores)} rows, wrong has {len(wrong)}: they must describe the same rows.")
@@ -89,6 +89,32 @@ class ScoreCounts:
         return Ranking.from_groups(bits.view(np.float64), self.rows.sum(axis=1), self.rows[:, 1])
 
     def bound(self, metric: Callable[..., float], **options: Any) -> float:
-        """How far metric(counts.ranking()) can be from its value on the scores themselves; see `Counts.bound`."""
+        """How far metric(counts.ranking()) can be from its value on the scores themselves.
+
+        Inside a key whose scores may differ, the true order lies between all right rows first and all wrong rows first;
+        the metric is taken at both ends, and the larger distance is the bound. 0 while no digit is left out.
+        """
         sure = np.full(len(self.keys), self.digits == 0) | (self.rows.sum(axis=1) == 1)
-        return bound_of(self.rows, sure, self.ranking(), metric, **options)
+        if sure.all():
+            return 0.0
+        middle = metric(self.ranking(), **options)
+        single = getattr(metric, "__name__", "") in SINGLE_ROW_METRICS
+        ends = [_ordered(self.rows, sure, wrong_first, rows) for wrong_first in (0, 1) for rows in {False, single}]
+        return max(abs(metric(end, **options) - middle) for end in ends)
+
+
+def _ordered(counts: Array, sure: Array, wrong_first: int, single: bool) -> Ranking:
+    """The ranking in which an unsure group becomes its right and its wrong rows, one after the other.
+
+    With `single` its wrong rows come one by one, each a threshold of its own.
+    """
+    first, then = counts.copy(), np.zeros_like(counts)
+    first[~sure, 1 - wrong_first] = 0
+    then[~sure] = (counts - first)[~sure]
+    parts = np.stack([first, then], axis=1).reshape(-1, 2)
+    if single:
+        alone = np.repeat(~sure, 2) & (parts[:, 0] == 0) & (parts[:, 1] > 1)
+        times = np.where(alone, parts[:, 1], 1)
+        parts[alone, 1] = 1
+        parts = np.repeat(parts, times, axis=0)
+    return Ranking.from_groups(np.arange(len(parts)), parts.sum(axis=1), parts[:, 1])

@@ -44,13 +44,24 @@ def miou(predicted: Any, labels: Any, classes: int, void: int | None = None) -> 
         both += np.bincount(t[p == t], minlength=classes)
         labelled += np.bincount(t, minlength=classes)
         answered += np.bincount(p, minlength=classes)
-    union = labelled + answered - both
     if void is not None and 0 <= void < classes:
-        union[void] = 0
-    there = union > 0
-    if not there.any():
+        answered[void] = 0
+    return mean_iou(class_ious(both, labelled, answered))
+
+
+def class_ious(both: Array, labelled: Array, answered: Array) -> Array:
+    """(c,) IoU of each class, by counts (c,) of the pixels that are and are called that class, that are, and that are
+    called it; NaN where it occurs nowhere."""
+    union = labelled + answered - both
+    return np.where(union > 0, both / np.maximum(union, 1), np.nan)
+
+
+def mean_iou(ious: Array) -> float:
+    """The mean over classes that occur."""
+    there = ious[~np.isnan(ious)]
+    if not len(there):
         raise Undefined("Mean IoU is undefined: no pixel has a label other than void.")
-    return float(np.mean(both[there] / union[there]))
+    return float(np.mean(there))
 
 
 def _whole(values: Any, name: str) -> Array:

@@ -17,12 +17,21 @@ def refuse_without_labels(names: Sequence[str], protocol: str) -> None:
         raise BadInput(f"{protocol} compares classifiers, and {mute[0]} learns features without labels: omit it.")
 
 
-def refuse_measures(names: Sequence[str], of: Sequence[str]) -> None:
-    """Refuses measures that neither nescio nor one of these methods has."""
-    scores = {score for name in of for score in methods[name].scores}
+def refuse_measures(names: Sequence[str], of: Sequence[str], kept: Sequence[str] | None = None) -> None:
+    """Refuses measures that neither nescio nor one of these methods has.
+
+    kept  what dumps hold beside scores, where they hold less than a measure may need
+    """
+    scores = {"native", *(score for name in of for score in methods[name].scores)}
     for name in names:
-        if name.removeprefix(measures.SCORE) not in scores:
-            _ = measures.registry[name]
+        if name.removeprefix(measures.SCORE) in scores:
+            continue
+        measure = measures.registry[name]
+        if kept is not None and (measure.kind != "plain" or not set(measure.needs) <= set(kept)):
+            raise BadInput(
+                f"The measure {name} needs more than {' and '.join(kept)} of the test images, and no more is kept for "
+                "every corruption. Take one such as entropy, largest, max_logit or energy."
+            )
 
 
 def refuse_training(dataset: datasets.Dataset, names: Sequence[str], training: Training, rows: int) -> None:

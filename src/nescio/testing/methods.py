@@ -144,7 +144,8 @@ def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> I
 
 def _answers_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:
     accuracy, chance = accuracy_of(method, method.located(_shown(trial, dataset, here))), 1 / method.setting.classes
-    return Evidence(f"right on {accuracy:.0%} of training images, by chance {chance:.0%}", accuracy > 2 * chance)
+    rows = "locations in training images" if method.setting.dense else "training images"
+    return Evidence(f"right on {accuracy:.0%} of {rows}, by chance {chance:.0%}", accuracy > 2 * chance)
 
 
 def _groups_well(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Evidence:

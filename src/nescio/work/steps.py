@@ -245,6 +245,10 @@ class Work:
         lost = [step for step in steps if step.title not in failed and not step.finished(self.store)]
         return [Failure(step.title, reason) for step in lost]
 
+    def counts_on(self, step: Step) -> bool:
+        """Whether later steps can be built on this one."""
+        return step.finished(self.store)
+
     def take(self, steps: Iterable[Step]) -> list[Step]:
         """Takes the rows and reasons of finished evaluations; returns those that could be read."""
         taken = []

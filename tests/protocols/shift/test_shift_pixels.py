@@ -218,7 +218,7 @@ def test_other_sets_with_label_maps_have_the_fifteen_corruptions(plan):
         ({"out": ("digits",)}, "omit --out"),
         ({"strengths": 2}, "say --strengths 1"),
         ({"corrupted": "CIFAR-10-C"}, "omit --corrupted"),
-        ({"corruptions": ("darkness",)}, "no corruption named 'darkness'"),  # of scenes alone
+        ({"corruptions": ("darkness",)}, "no shift named 'darkness'"),  # of scenes alone
     ],
 )
 def test_what_cannot_be_done_is_refused_before_any_work(plan, tmp_path, change, sentence):

@@ -30,7 +30,7 @@ class Plan(Checked):
     recipes: tuple[str, ...] = fixed_option()
     backbone: str = option("mlp", "of every method; mlp: three layers of 100 units, as in the paper")
     strengths: int = option(8, "of each method, over its search range in equal ratios; weight decay where it has none")
-    runs: int = option(5, "of each: the validation images and the initial weights are drawn anew")
+    runs: int = option(5, "networks of each strength: validation images and initial weights are drawn anew")
     degrees: tuple[float, ...] = option(tuple(range(20, 181, 20)), "by which images are turned, beside none")
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty: measures, or scores of the methods")
     training: Training = nested(Training())

@@ -32,7 +32,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     plan = replace(plan, data=absolute(plan.data), methods=tuple(methods[name].name for name in plan.methods))
     if fixed := [name for name in plan.methods if not _can_vary(methods[name])]:
         raise BadInput(f"{fixed[0]} has no regularisation strength that could be varied, and no weight decay either.")
-    refuse_measures(plan.measures, plan.methods)
+    refuse_measures(plan.measures, plan.methods, kept=("logits",))
     refuse_impossible(NAME, plan, root)
     levels, trials = levels_of(plan), trials_of(plan)
     about = NAME, VERSION

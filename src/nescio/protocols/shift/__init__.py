@@ -14,7 +14,7 @@ from nescio.protocols.recipes import check_fixed, fixed_option
 from nescio.trials import Training
 from nescio.work.steps import Work
 
-NAME, VERSION = "shift", 1
+NAME, VERSION = "shift", 2  # 2: corruptions as published
 PAPER = ("erm", "mc-dropout", "sngp", "ddu", "mir", "duq", "dcu", "postnet")  # the methods of its Table 2 …
 DENSE = ("erm", "mc-dropout", "sngp", "ddu", "mir")  # … and of its Table 3
 MEASURES = ("native", "entropy")
@@ -25,6 +25,14 @@ def methods_of(text: str) -> tuple[str, ...]:
     from nescio.methods import classifiers
 
     return tuple(classifiers()) if text == "all" else tuple(text.split(","))
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """The numbers of an option --members; `none` are none."""
+    try:
+        return () if text in ("", "none") else tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise BadInput(f"--members takes sizes of ensembles such as 3,5, or none, not {text!r}.") from None
 
 
 @tag("plan:shift")
@@ -45,7 +53,9 @@ class Plan(Checked):
     strengths: int = option(
         1, "values of each method's regularisation strength that are tried in run 0, by validation loss; 1: its default"
     )
-    members: tuple[int, ...] = option((5,), "sizes of ensembles, beside single networks", metavar="K")
+    members: tuple[int, ...] = option(
+        (5,), "sizes of ensembles, beside single networks; none: no ensembles", metavar="K", parse=sizes_of
+    )
     ensembled: tuple[str, ...] = option(("erm",), "methods whose networks are averaged; erm: deep ensembles")
     corruptions: tuple[str, ...] = option(
         (),
@@ -53,7 +63,7 @@ class Plan(Checked):
         unset="all fifteen; scenes: darkness, fog, rain; maps:PATH with folders of shifted images: those",
     )
     severities: tuple[int, ...] = option(
-        (), "of each corruption; where its levels are continuous, their numbers from the weakest on", unset="all"
+        (), "1 to 5 of each corruption; of a shift with levels of its own, 1 is the weakest", unset="all"
     )
     corrupted: str | None = option(
         None,
@@ -67,7 +77,7 @@ class Plan(Checked):
     )
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty: measures, or scores of the methods")
     limit: int | None = option(None, "a random part of so many test images", metavar="N", unset="all")
-    seed: int = option(0, "of --limit", introduced=0)
+    seed: int = option(0, "draws the test images of --limit", introduced=0)
     reaches: float | None = option(
         None,
         "training accuracy of plain training: networks far below are marked",

@@ -20,6 +20,8 @@ import torch
 
 from nescio import datasets
 from nescio.analysis.pixels import PixelCounts
+from nescio.datasets import Batches
+from nescio.datasets.base import SetName
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from nescio.datasets.decode import thumbnail
 from nescio.datasets.images import ImageSet, LoadedImages
@@ -27,6 +29,7 @@ from nescio.datasets.scene_changes import shifts
 from nescio.datasets.shifts import levels as folder_levels
 from nescio.errors import BadInput
 from nescio.identity import seed_for
+from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.networks.models import build
 from nescio.predict import count_step, load_counts, pixel_maps
@@ -41,6 +44,7 @@ from nescio.protocols.shift.steps import (
     RowMaker,
     by_own_names,
     existing,
+    methods_behind,
     note_ends,
     plain_trial,
     train,
@@ -64,17 +68,26 @@ def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and data by their own names."""
     root = work.context.root
     plan = by_own_names(plan)
-    refuse(plan, root)
+    if {*plan.methods} == {*classifiers()}:  # --methods all
+        able = tuple(name for name in plan.methods if not methods[name].whole_images)
+        work.note(
+            f"Not among all methods, because they cannot segment: {', '.join(sorted({*plan.methods} - {*able}))}."
+        )
+        plan = replace(plan, methods=able)
+    own = existing(plan, work) if plan.networks else []
+    for member in (member for each in own for member in each.networks):
+        if member.trial is None or member.trial.task != "segmentation":
+            raise BadInput(f"{member.name} names one class an image: give networks that were trained to segment.")
+    refuse(plan, methods_behind(own) if own else plan.methods, root)
     levels = levels_of(plan, root)
     for images in levels.values():  # a folder that lacks a label map is named before any training
         images.load_revision(root)
-    predictors = existing(plan, work) if plan.networks else train(plan, dict.fromkeys(plan.methods, 0), work)
-    for member in (member for each in predictors for member in each.networks):
-        if member.trial is None or member.trial.task != "segmentation":
-            raise BadInput(f"{member.name} names one class an image: give networks that were trained to segment.")
-    work.evaluate(EVALUATE, [evaluation_step(each, levels, plan.measures, root) for each in predictors])
+    read = partial(refuse_unreadable, list(levels.values()), root)
+    predictors = own or train(plan, dict.fromkeys(plan.methods, 0), work, before=read)
+    steps = [evaluation_step(each, levels, plan.measures, root) for each in predictors]
+    work.evaluate(EVALUATE, steps, before=read if own else None)
     note_ends(plan, work)
-    if first := [each for each in predictors if each.facts["data_seed"] == 0]:
+    if first := own or [each for each in predictors if each.facts["data_seed"] == 0]:
         for step in work.do("pictures", [pictures_step(first, levels, root)]):
             work.pictures += json.loads((step.verified(work.store) / PICTURES).read_text("utf-8"))
     return plan
@@ -83,22 +96,33 @@ def compare(plan: Plan, work: Work) -> Plan:
 # ---- the plan, checked before any work
 
 
-def refuse(plan: Plan, root: str | None) -> None:
-    """Refuses, before any work, what cannot be done with pixels."""
+def refuse(plan: Plan, names: Sequence[str], root: str | None) -> None:
+    """Refuses, before any work, what cannot be done with pixels by the methods of these names."""
     if plan.out:
         raise BadInput("Out-of-distribution images are detected one by one, not pixel by pixel: omit --out.")
     if plan.corrupted:
         raise BadInput("The published files hold corrupted images without label maps: omit --corrupted.")
     if plan.strengths > 1:
         raise BadInput("Counts of pixels hold no NLL by which a strength could be chosen: say --strengths 1.")
-    known = [*COUNTED, *(score for name in plan.methods for score in methods[name].scores)]
+    known = [*COUNTED, *(score for name in names for score in methods[name].scores)]
     if strange := [name for name in plan.measures if name not in known]:
         raise BadInput(f"Pixels are not counted by {strange[0]}. They are by: {', '.join(dict.fromkeys(known))}.")
     if not plan.networks:
         dataset = datasets.load(plan.data, root)
         for name in plan.methods:
             build_method(plain_trial(plan, name, 0, 0, plan.task), dataset, rows=1)
-        check_batch(plan.training, len(datasets.splits(dataset, None, 0).train))
+        train = datasets.splits(dataset, None, 0).train
+        check_batch(plan.training, len(train))
+        Batches(train, dataset, torch.device("cpu"), plan.training.batch, augment=plan.training.augment)  # can be made
+
+
+def refuse_unreadable(sets: Sequence[ImageSet], root: str | None) -> None:
+    """Refuses images and label maps that cannot be read: a damaged one is named before hours of training."""
+    loaded = [images.load(root) for images in sets]
+    dataset = loaded[0].dataset
+    parts = [dataset.train, *filter(None, [dataset.val]), *(each.images for each in loaded)]
+    for part in {id(part.backing): part for part in parts}.values():
+        part.check_files()
 
 
 def levels_of(plan: Plan, root: str | None) -> dict[Level, ImageSet]:
@@ -106,6 +130,8 @@ def levels_of(plan: Plan, root: str | None) -> dict[Level, ImageSet]:
     levels = with_clean(plan, ())
     own = continuous(plan, levels[CLEAN], root)
     for name in plan.corruptions or own or CORRUPTIONS:
+        if name not in (*own, *CORRUPTIONS):
+            raise BadInput(f"{plan.data} has no shift named {name!r}. There are: {', '.join([*own, *CORRUPTIONS])}.")
         if name not in own:
             levels |= with_clean(plan, [Corruption(name, severity) for severity in plan.severities or SEVERITIES])
             continue
@@ -118,7 +144,7 @@ def levels_of(plan: Plan, root: str | None) -> dict[Level, ImageSet]:
 
 def continuous(plan: Plan, clean: ImageSet, root: str | None) -> dict[str, dict[Level, ImageSet]]:
     """The shifts that the data itself has, levels in order: those of the street scenes, or of folders."""
-    kind = plan.data.partition(":")[0].partition("@")[0]
+    kind = SetName.of(plan.data).kind
     if kind == "scenes":
         return {
             name: {(each.condition, each.level): replace(clean, change=each) for each in changes}

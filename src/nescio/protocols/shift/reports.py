@@ -20,15 +20,17 @@ from nescio.rows import Row
 
 CLEAN = "clean"  # condition of test images as they are
 OWN, ENTROPY = "native", "entropy"
+RANKING = ("auroc", "raulc")  # metrics that depend on a measure
 MODEL = ("dataset", "method", "backbone", "members")
 LINE = (*MODEL, "measure")
 DATA = MODEL[:2]
 AXES = ("line", "severity")  # columns of a curve's points, beside its metric
 RUN = ("data_seed", "init_seed")
 PICTURED = "Greys of uncertainty are one scale for each line: they can be compared between images and levels."
+ALTITUDES = ("sun", "darkness")  # shifts whose level is an angle
+WEATHER = ("snow", "frost", "fog", "brightness")  # corruptions that folders of shifted images are named after as well
 TESTED = 3  # runs from which on lines are tested against the best
 LEVEL = 0.05  # of the test that tells two lines apart
-BESIDE = ("dataset", "backbone", Column("members", "k"))  # labels of a line beside its method
 
 
 # ---- rows
@@ -64,12 +66,31 @@ def name_of(row: Row) -> str:
     return name if row["members"] in (None, 1) else f"{name} × {row['members']}"
 
 
+def labels(frame: Frame) -> tuple[str | Column, ...]:
+    """What a line of a table is called. The backbone of a network that existed already is its name: it always stands."""
+    existing = any(name.startswith("pretrained") for name in frame.values("method"))
+    return "method", "dataset", Column("backbone", keep=existing), "members"
+
+
 def first_measure(frame: Frame) -> Frame:
-    """The rows of every line by its own score, or by the first other measure where it has none of its own."""
-    others = [name for name in frame.values("measure") if name not in (None, OWN)]
-    having = {values_of(row, MODEL) for row in frame.where(measure=OWN)}
-    shown = {True: (None, OWN), False: (None, *others[:1])}
-    return Frame(row for row in frame if row["measure"] in shown[values_of(row, MODEL) in having])
+    """The rows of every line by its own score, or by the first other measure that it has where it has none of its own.
+    """
+    rows: list[Row] = []
+    for _, line in frame.by(*MODEL):
+        known = [name for name in line.values("measure") if name is not None]
+        rows += line.where(measure=(None, OWN if OWN in known else next(iter(known), None)))
+    return Frame(rows)
+
+
+def ranked_by(frame: Frame) -> str:
+    """By which measure every line is shown, of the rows that `first_measure` chose."""
+    others = [name for name in frame.values("measure") if name != OWN]
+    own = len(others) < len(frame.values("measure"))
+    if len(others) + own == 1:
+        return "By the own score." if own else f"By {others[0]}."
+    if own and len(others) == 1:
+        return f"By the own score, or by {others[0]} where there is none."
+    return f"By the first measure that a line has: {listed([*(['its own score'] if own else []), *others])}."
 
 
 def values_of(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
@@ -99,16 +120,22 @@ def compared(frame: Frame, part: Frame, *by: str) -> list[Row]:
     return rows
 
 
-def over_runs(frame: Frame) -> str:
+def over_runs(frame: Frame, rows: Sequence[Row], shown: str = "Mean ± standard deviation") -> str:
+    """What the cells of `rows` are, and which are bold; none are where all methods are undertrained."""
     runs = len(frame.values("data_seed"))
     if runs < 2:
-        return "One run: no spread, and no test. Bold: the best alone"
-    if runs < TESTED:
-        return f"Mean ± standard deviation over {runs} runs, too few for a test. Bold: the best alone"
-    return (
-        f"Mean ± standard deviation over {runs} runs. Bold: the best, and what a paired t-test over runs cannot tell "
-        "from it (5 %, not corrected for the number of lines; without undertrained methods)"
-    )
+        words = ["One run: no spread, and no test", "Bold: the best alone"]
+    elif runs < TESTED:
+        words = [f"{shown} over {runs} runs, too few for a test", "Bold: the best alone"]
+    else:
+        alike = "what a paired t-test over runs cannot tell from it (5 %, not corrected for the number of lines"
+        words = [f"{shown} over {runs} runs", f"Bold: the best, and {alike}; without undertrained methods)"]
+    return ". ".join(words if any(row["best"] for row in rows) else words[:1])
+
+
+def about_level(condition: str) -> str:
+    """What the level of a shift is, where its numbers do not say so."""
+    return "The level is 90 minus the sun's altitude in degrees." if condition in ALTITUDES else ""
 
 
 # ---- the paper's table and figure
@@ -126,27 +153,30 @@ def table_2(frame: Frame) -> Table:
     return table(
         marked(frame, rows),
         "Does uncertainty tell right from wrong under corruption?",
-        lines=("method", *BESIDE, Column("measure", keep=True)),
+        lines=(*labels(frame), Column("measure", keep=True)),
         heads=metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"}),
         form=decimals(3),
         within=("dataset",),
         note=f"AUROC and rAULC: clean images and all severities of one corruption together, then the mean over "
-        f"{len(shifted(frame).values('condition'))} corruptions. {over_runs(frame)}",
+        f"{plural(len(shifted(frame).values('condition')), 'corruption').lower()}. {over_runs(frame, rows)}",
     )
 
 
 def curves(frame: Frame, metric: str) -> dict[str, dict[str, float]]:
     """Line → severity → mean of a metric over runs and corruptions; clean images come first."""
-    own = first_measure(frame.where(metric=metric)).where(level=lambda level: level is not None)
-    named = own.with_column("at", lambda row: CLEAN if row["condition"] == CLEAN else f"{row['level']:g}")
+    named = on_curves(frame, metric).with_column("at", lambda row: CLEAN if row["condition"] == CLEAN else f"{row['level']:g}")
     ordered = named.sort(lambda row: row["at"] != CLEAN, "level")
     means = ordered.summarise([*MODEL, "at"], over=["data_seed"])
     return {name_of(lines.rows[0]): {row["at"]: row["value"] for row in lines} for _, lines in means.by(*MODEL)}
 
 
-def panels(frame: Frame, key: str, title: str, *names: str) -> list[Panel]:
+def on_curves(frame: Frame, metric: str) -> Frame:
+    """The rows that curves of a metric show."""
+    return first_measure(frame.where(metric=metric, level=lambda level: level is not None))
+
+
+def panels(frame: Frame, key: str, title: str, *names: str, words: str = "") -> list[Panel]:
     """Figures of curves side by side, one for each metric that there is, for every dataset."""
-    ranked = "By the own score, or by the entropy where there is none."
     several = len(frame.values("dataset")) > 1
     made = []
     for at, ((data,), part) in enumerate(frame.by("dataset")):
@@ -155,7 +185,7 @@ def panels(frame: Frame, key: str, title: str, *names: str) -> list[Panel]:
             levels_block(
                 f"{own}-{metric}",
                 f"{bare(metric)}, {about}",
-                ranked if metric in ("auroc", "raulc") else "",
+                f"{ranked_by(on_curves(part, metric)) if metric in RANKING else ''} {words}".strip(),
                 lines,
                 (*AXES, bare(metric)),
             )
@@ -199,7 +229,7 @@ def by_shift(frame: Frame, own: Frame, key: str, *names: str) -> dict[str, list[
     for (name,), part in own.by("condition"):
         word = name.replace("_", " ")
         beside = clean(frame).where(dataset=part.values("dataset"))
-        options[word] = panels(Frame([*beside, *part]), f"{key}-{name}", word, *names)
+        options[word] = panels(Frame([*beside, *part]), f"{key}-{name}", word, *names, words=about_level(name))
     return options
 
 
@@ -230,33 +260,43 @@ def table_3(frame: Frame) -> Table:
     return table(
         marked(frame, rows),
         "Does uncertainty tell right from wrong pixels under shift?",
-        lines=("method", *BESIDE, Column("measure", keep=True)),
+        lines=(*labels(frame), Column("measure", keep=True)),
         heads=heads,
         form=decimals(3),
         within=("dataset",),
         note="Pooled mIoU, AUROC and rAULC: all pixels of clean images and of all levels of one shift together, then "
-        f"the mean over {len(shifted(frame).values('condition'))} shifts.{exact if bound else ''} {over_runs(frame)}",
+        f"the mean over {plural(len(shifted(frame).values('condition')), 'shift').lower()}.{exact if bound else ''} "
+        f"{over_runs(frame, rows)}",
     )
 
 
-def continuous(frame: Frame) -> list[str]:
-    """The shifts that are no corruptions of five severities, such as a fog by depth."""
-    own = shifted(pixels(frame)).where(level=lambda level: level is not None)
-    return own.without(condition=CORRUPTIONS, level=SEVERITIES).values("condition")
+def by_kind(frame: Frame) -> tuple[Frame, Frame]:
+    """Rows of corruptions of five severities, and of other shifts, such as a fog by depth."""
+    corrupted: list[Row] = []
+    continuous: list[Row] = []
+    for (data,), every in shifted(pixels(frame)).by("dataset"):
+        # Rows do not say whether a folder of the data (maps:PATH) or a corruption made them, and folders may be named
+        # as a corruption. Data without folders has all fifteen corruptions; where fewer are there, weather is a folder.
+        folders = str(data).startswith("maps:") and not {*CORRUPTIONS} <= {*every.values("condition")}
+        names = [name for name in CORRUPTIONS if not (folders and name in WEATHER)]
+        for (name,), part in every.by("condition"):
+            corruption = name in names and {*part.values("level")} <= {None, *SEVERITIES}
+            (corrupted if corruption else continuous).extend(part)
+    return Frame(corrupted), Frame(continuous)
 
 
 @report("shift/fig3", needs="rows of segmentation under corruptions")
 def figure_3(frame: Frame) -> Made:
     """mIoU, AUROC and rAULC of pixels against severity, every corruption (Postels et al. 2022, Figure 3)."""
-    own = shifted(pixels(frame)).without(condition=continuous(frame))
-    return Choice("Corruption", by_shift(pixels(frame), own, "fig3", "miou", "auroc", "raulc"))
+    corrupted, _ = by_kind(frame)
+    return Choice("Corruption", by_shift(pixels(frame), corrupted, "fig3", "miou", "auroc", "raulc"))
 
 
 @report("shift/fig4", needs="rows of segmentation under a continuous shift")
 def figure_4(frame: Frame) -> Made:
     """mIoU, AUROC and rAULC of pixels over the levels of every continuous shift (Postels et al. 2022, Figure 4)."""
-    own = shifted(pixels(frame)).where(condition=continuous(frame))
-    figures = by_shift(pixels(frame), own, "fig4", "miou", "auroc", "raulc")
+    _, continuous = by_kind(frame)
+    figures = by_shift(pixels(frame), continuous, "fig4", "miou", "auroc", "raulc")
     return [panel for side_by_side in figures.values() for panel in side_by_side]
 
 
@@ -267,12 +307,21 @@ def every_level(frame: Frame) -> Made:
     own = pixels(frame).where(metric="miou")
     for (name,), every in shifted(own).where(level=lambda level: level is not None).by("condition"):
         part = every.sort("level")
-        means = Frame([*clean(own), *part]).summarise([*MODEL, "condition", "level", "metric"], ["data_seed"])
+        rows = compared(frame, Frame([*clean(own), *part]), "condition", "level")
         levels = [Head(f"{level:g}", where={"condition": name, "level": level}) for level in part.values("level")]
         heads = [Head(CLEAN, where={"condition": CLEAN}), *levels]
-        title = f"mIoU at every level: {name.replace('_', ' ')}"
-        lines, form = ("method", *BESIDE), decimals(3)
-        made.append(table(means, title, lines=lines, heads=heads, form=form, within=("dataset",), around=False))
+        made.append(
+            table(
+                marked(frame, rows),
+                f"mIoU at every level: {name.replace('_', ' ')}",
+                lines=labels(own),
+                heads=heads,
+                form=decimals(3),
+                within=("dataset",),
+                note=f"{about_level(name)} {over_runs(frame, rows, 'Mean')}".strip(),
+                around=False,
+            )
+        )
     return made
 
 
@@ -295,6 +344,18 @@ def _picture(row: Row) -> tuple[bytes, str, str]:
     return b64decode(row["png"]), f"{name_of(row)}: {shows}" if words else shows, words
 
 
+def class_colours(study: Study) -> Gallery:
+    """Bars of the colours that stand for classes in the pictures; empty where a study does not say which do."""
+    bars = {(name, bar) for row in study.pictures for name, bar in row.get("classes", {}).items()}
+    return Gallery(tuple((b64decode(bar), name, "") for name, bar in bars), wide=True)
+
+
+def about_pictures(study: Study) -> str:
+    """How to read the pictures, and the level of those whose numbers do not say it."""
+    levels = dict.fromkeys(about_level(row["condition"]) for row in study.pictures)
+    return " ".join([PICTURED, *filter(None, levels)])
+
+
 # ---- beside them
 
 
@@ -309,10 +370,10 @@ def answers(frame: Frame) -> Made:
         heads = [
             Head(f"severity {level:g}" if level else CLEAN, where={"level": level}) for level in part.values("level")
         ]
-        rows = marked(frame, compared(frame, part, "level"))
-        note = f"Mean over corruptions. {over_runs(frame)}"
-        title, lines = f"{bare(metric)} by severity", ("method", *BESIDE)
-        made.append(table(rows, title, lines=lines, heads=heads, form=decimals(3), within=("dataset",), note=note))
+        rows = compared(frame, part, "level")
+        note = f"Mean over corruptions. {over_runs(frame, rows)}"
+        title, lines, own = f"{bare(metric)} by severity", labels(frame), marked(frame, rows)
+        made.append(table(own, title, lines=lines, heads=heads, form=decimals(3), within=("dataset",), note=note))
     return made
 
 
@@ -322,8 +383,8 @@ def out_of_distribution(frame: Frame) -> Table:
     rows = compared(frame, frame.where(split="out", metric="auroc"), "target")
     heads = [Head(f"{target} ↑", where={"target": target}) for target in Frame(rows).values("target")]
     title = "Does uncertainty tell images of other sets from test images?"
-    lines = ("method", *BESIDE, Column("measure", keep=True))
-    note = f"AUROC against clean test images. {over_runs(frame)}"
+    lines = (*labels(frame), Column("measure", keep=True))
+    note = f"AUROC against clean test images. {over_runs(frame, rows)}"
     own = marked(frame, rows)
     return table(own, title, lines=lines, heads=heads, form=decimals(3), within=("dataset",), note=note)
 
@@ -368,7 +429,7 @@ def training(frame: Frame) -> Made:
     """Training accuracy of every method: what did not learn cannot be compared."""
     rows = frame.where(metric="train_accuracy", members=1).summarise(MODEL[:3], over=["data_seed"])
     title, heads = "What the networks learnt", [Head("training accuracy ↑")]
-    return table(rows, title, lines=("method", *BESIDE[:2]), heads=heads, form=decimals(3), mark="none")
+    return table(rows, title, lines=labels(frame)[:3], heads=heads, form=decimals(3), mark="none")
 
 
 # ---- the page
@@ -390,7 +451,7 @@ def story(study: Study) -> Story:
         ("Severity", "What happens as images get worse?", [figure_1(frame), answers(frame)]),
         ("Corruptions", "Is it the same for every corruption?", [every_corruption(frame)]),
         ("Levels", "What happens as the shift grows?", [figure_4(frame), figure_3(frame), every_level(frame)]),
-        ("Pictures", "What does it look like?", [pictures(study)], PICTURED),
+        ("Pictures", "What does it look like?", [pictures(study), class_colours(study)], about_pictures(study)),
         ("Other sets", "Are images of other sets noticed?", [out_of_distribution(frame)]),
         ("Training", "What was trained?", [training(frame), strengths(frame)]),
     ]

@@ -7,7 +7,7 @@ wrong answers → rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -32,7 +32,7 @@ from nescio.protocols.checks import refuse_measures, refuse_training, refuse_wit
 from nescio.protocols.recipes import refuse_fixed, with_fixed
 from nescio.protocols.shift import NAME, REACHED, VERSION, Plan
 from nescio.rows import COLUMNS, Row
-from nescio.training import facts_of, title_of, train_step
+from nescio.training import check_compiled, facts_of, title_of, train_step
 from nescio.trials import Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part, Store
@@ -54,11 +54,12 @@ def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and data by their own names."""
     root = work.context.root
     plan = by_own_names(plan)
-    refuse_measures(plan.measures, () if plan.networks else plan.methods)
-    levels, out = levels_of(plan, root), out_sets(plan)
-    if not plan.networks:
+    own = existing(plan, work) if plan.networks else []
+    refuse_measures(plan.measures, methods_behind(own) if own else plan.methods, kept=("logits",))
+    levels, out = levels_of(plan, root), out_sets(plan, root)
+    if not own:
         refuse_impossible(NAME, plan, root)
-    predictors = existing(plan, work) if plan.networks else train(plan, chosen(plan, work), work)
+    predictors = own or train(plan, chosen(plan, work), work)
     steps = [evaluation_step((NAME, VERSION), each, levels, out, plan.measures, root) for each in predictors]
     work.evaluate(EVALUATE, steps)
     note_ends(plan, work)
@@ -99,6 +100,10 @@ def refuse_impossible(protocol: str, plan: Any, root: str | None) -> None:
     dataset = datasets.load(plan.data, root)
     if dataset.train.maps is not None:
         raise BadInput(f"{plan.data} has a label for every pixel: nescio run shift --task segmentation takes it.")
+    if len(dataset.classes) < 2:
+        raise BadInput(f"{plan.data} has one class, {dataset.classes[0]}: a classifier needs at least two.")
+    for name in plan.methods:
+        check_compiled(plan.training, name)
     refuse_training(dataset, [plan.backbone], plan.training, len(datasets.splits(dataset, None, 0).train))
 
 
@@ -123,8 +128,14 @@ def with_clean(plan: Plan, changes: Iterable[Change]) -> dict[Level, ImageSet]:
     return {CLEAN: clean} | {(each.condition, each.level): replace(clean, change=each) for each in changes}
 
 
-def out_sets(plan: Plan) -> dict[str, ImageSet]:
-    return {name: ImageSet(absolute(name), "outside", limit=OUT_ROWS) for name in plan.out}
+def out_sets(plan: Plan, root: str | None) -> dict[str, ImageSet]:
+    """Sets of other classes, each of which is there."""
+    sets = {name: ImageSet(absolute(name), "outside", limit=OUT_ROWS) for name in plan.out}
+    for name, images in sets.items():
+        if images.data == plan.data:
+            raise BadInput(f"--out names {name}, the set whose own images they are to be told from: name another.")
+        images.load_revision(root)
+    return sets
 
 
 # ---- trials
@@ -257,6 +268,11 @@ def existing(plan: Plan, work: Work) -> list[Predictor]:
     return [Predictor((each,), own) for each, own in zip(found, facts, strict=True)]
 
 
+def methods_behind(predictors: Sequence[Predictor]) -> list[str]:
+    """The methods of networks that nescio trained."""
+    return [each.trial.method for predictor in predictors for each in predictor.networks if each.trial]
+
+
 def refuse_other_classes(name: str, trial: Trial, data: str, root: str | None) -> None:
     """Refuses a network whose classes are not those of the data: its answers could not be judged."""
     own, wanted = ([str(each) for each in datasets.load(spec, root).classes] for spec in (trial.data, data))
@@ -268,12 +284,21 @@ def refuse_other_classes(name: str, trial: Trial, data: str, root: str | None) -
         )
 
 
-def train(plan: Plan, numbers: Mapping[str, int], work: Work) -> list[Predictor]:
-    """Trains every network; returns the lines of the tables whose networks all learnt. `numbers`: see `trials_of`."""
+def train(
+    plan: Plan, numbers: Mapping[str, int], work: Work, before: Callable[[], None] | None = None
+) -> list[Predictor]:
+    """Trains every network; returns the lines of the tables whose networks all learnt. `numbers`: see `trials_of`.
+
+    before  see `Work.do`
+    """
+    if plan.members and not {*plan.ensembled} & {*plan.methods}:
+        work.note(
+            f"There are no ensembles: {', '.join(plan.ensembled)} is not among the methods. --ensembled names them."
+        )
     root, trials = work.context.root, trials_of(plan, numbers)
-    work.do(TRAIN, [train_step(trial, root) for members in trials for trial in members])
-    finished = [all(train_step(trial, root).finished(work.store) for trial in members) for members in trials]
-    return [average(members, root) for members, done in zip(trials, finished, strict=True) if done]
+    work.do(TRAIN, [train_step(trial, root) for members in trials for trial in members], before)
+    there = [all(work.counts_on(train_step(trial, root)) for trial in members) for members in trials]
+    return [average(members, root) for members, done in zip(trials, there, strict=True) if done]
 
 
 # ---- rows of each

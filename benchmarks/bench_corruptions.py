@@ -153,7 +153,7 @@ def fog(rng: Any, constants: tuple[float, float]) -> Peer:
         cloud, step, wobble = np.zeros((SIZE, SIZE)), SIZE, 100.0
 
         def moved(mean: Any) -> Any:
-            return mean / 4 + wobble * rng.uniform(-1, 1, mean.shape)
+            return mean / 4 + wobble * rng.uniform(-wobble, wobble, mean.shape)
 
         while step >= 2:
             half = step // 2

@@ -186,7 +186,7 @@ def test_operator_norms_are_those_of_the_maps_that_reach_a_layer():
     for name, shape in {"0": (1, 6, 16), "2": (2, 3, 8)}.items():
         part = net.get_submodule(name)
         dense = torch.autograd.functional.jacobian(lambda x, part=part: part(x[None]).flatten(), torch.zeros(shape))
-        assert found[name] == pytest.approx(largest(dense.flatten(1)), rel=1e-2)
+        assert found[name] == pytest.approx(largest(dense.flatten(1)), rel=3e-2)
 
 
 def test_the_reshaped_kernel_is_not_the_map():

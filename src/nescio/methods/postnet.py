@@ -111,9 +111,8 @@ class PostNet(Method):
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)
         alpha = self.alpha(self.log_densities(self.features(x)))
-        added = float(self.loss(x, y)) - float(
-            uncertain_cross_entropy(alpha, y).mean().float()
-        )  # rounded as the loss is
+        plain = uncertain_cross_entropy(alpha, y).mean().float()  # rounded as the loss is
+        added = float(self.loss(x, y)) - float(plain)
         spread = float(Dirichlet(alpha, validate_args=False).entropy().mean())
         effect = "less" if added * spread < 0 else "more" if added * spread > 0 else "the same"
         mass = masses(self.flows.plane())

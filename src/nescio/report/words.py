@@ -44,6 +44,9 @@ LABELS = {
     "spearman": "Spearman ρ",
     "miou": "mIoU",
 }
+PLAIN = {  # sentences of metrics without a parameter, where their own are about it
+    "accuracy": "Share of rows whose most probable class is the label, ties broken by lower class index."
+}
 ARROWS = {"higher": "↑", "lower": "↓"}
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 DEFAULT_MEASURE = "largest"  # represents a model unless another one is named: every classifier has it
@@ -80,11 +83,13 @@ def label(metric: str) -> str:
 
 def legend(metrics: Iterable[str], names: Mapping[str, str] | None = None) -> tuple[tuple[str, str], ...]:
     """(name, sentence) of every metric once, whatever its parameters; `names` are other names than the labels."""
-    sentences: dict[str, tuple[str, str]] = {}
+    metrics, sentences = list(metrics), dict[str, tuple[str, str]]()
     for metric in metrics:
         part = known(metric)
         if part is not None and part.sentence:
-            sentences.setdefault(part.name, ((names or {}).get(metric, label(part.name)), part.sentence))
+            varied = any(other.startswith(f"{part.name}@") for other in metrics)
+            sentence = part.sentence if varied else PLAIN.get(part.name, part.sentence)
+            sentences.setdefault(part.name, ((names or {}).get(metric, label(part.name)), sentence))
     return tuple(sentences.values())
 
 

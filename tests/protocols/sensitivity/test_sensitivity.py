@@ -169,3 +169,10 @@ def test_the_story_holds_every_table_and_figure(study):
     line = reports.every_strength(study.frame).cells()[("ddu", "native", "0.5"), "rAULC ↑"]
     runs = Frame(reports.points(study.frame)).where(method="ddu", trial=1, measure="native").column("rAULC")
     assert line.value == pytest.approx(np.mean(runs)) and line.n == len(runs) == 2
+
+
+def test_the_lead_names_every_method_by_the_first_measure_that_it_has():
+    """erm has no score of its own."""
+    plain = [row | {"measure": row["measure"] and "entropy"} for row in made_up("erm", -0.3)]
+    lead = " ".join(reports._lead(Frame([*made_up("mir", 0.3), *plain])))
+    assert "better rAULC of mir by native (ρ" in lead and "worse rAULC of erm by entropy (ρ" in lead

@@ -254,7 +254,7 @@ def test_the_story_holds_table_3_the_curves_and_the_pictures(study, place):
     assert keys == [f"fig3-{name}-{metric}" for name in PLAN.corruptions for metric in ("miou", "auroc", "raulc")]
     assert figures_of(story)[0].chart()
     page = (place / "page" / "index.html").read_text()
-    assert page.count('<ul class="gallery wide">') == 3 * 2 and len(page) < 3_000_000
+    assert page.count('<ul class="gallery wide">') == 3 * 2 + 1 and len(page) < 3_000_000
     assert main(["report", str(place / "store"), "--only", "shift/table3", "--to", str(place / "r")]) == 0
     assert "clean mIoU" in (place / "r" / "table3.md").read_text()
 
@@ -286,7 +286,7 @@ def test_continuous_shifts_are_figure_4_and_corruptions_figure_3(study):
     own = study.frame
     fog = renamed([row for row in own if row["condition"] == "contrast" and row["level"] != 5], "fog", 0.15)
     both = type(own)([*own, *fog])
-    assert reports.continuous(both) == ["fog"]
+    assert reports.by_kind(both)[1].values("condition") == ["fog"]
     fourth = [figure.key for figure in figures_of(reports.figure_4(both))]
     assert fourth == ["fig4-fog-miou", "fig4-fog-auroc", "fig4-fog-raulc"]
     assert not any("fog" in figure.key for figure in figures_of([reports.figure_3(both)]))
@@ -321,3 +321,63 @@ def test_pictures_show_image_labels_answers_and_uncertainty(study, plan, context
     assert len(galleries) == 3 * 2 and [name for _, name, _ in galleries[0].pictures[:4]] == [
         *("image", "labels", "erm: prediction", "erm: uncertainty"),
     ]  # fmt: skip
+
+
+def test_tables_of_levels_mark_what_is_undertrained(study):
+    """However high its mIoU is, it is not bold."""
+    rows = [dict(row) for row in study.rows]
+    for row in rows:
+        if row["method"] == "mc-dropout" and row["metric"] == "miou":
+            row["value"] = 0.99
+        elif row["method"] == "mc-dropout" and row["metric"] == "train_accuracy":
+            row["group"] = "undertrained"
+    for made in reports.every_level(type(study.frame)(rows)):
+        bold = {labels[0] for labels, cells in made.lines for cell in cells if cell.best}
+        assert {labels[0] for labels, _ in made.lines} == {"erm", "mc-dropout (undertrained)"} and bold == {"erm"}
+        assert made.corner == ("method", "members") and "no test. Bold" in made.note
+
+
+@pytest.mark.parametrize(
+    ("data", "shifts", "corrupted"),
+    [
+        ("maps:/data/carla@64", ["fog"], []),
+        ("maps:/data/carla@64", ["fog", "motion_blur"], ["motion_blur"]),  # named by --corruptions
+        ("maps:/data/carla@64", CORRUPTIONS, CORRUPTIONS),  # of data without folders
+        ("cityscapes:/data", ["fog"], ["fog"]),
+    ],
+)
+def test_folders_named_as_a_corruption_are_continuous_shifts(study, data, shifts, corrupted):
+    levels = [row for row in study.rows if row["condition"] == "contrast"]
+    rows = [row | {"dataset": data} for row in study.rows if row["condition"] == "clean"]
+    rows += [row | {"dataset": data, "condition": name} for name in shifts for row in levels]
+    frame = type(study.frame)(rows)
+    third, fourth = figures_of([reports.figure_3(frame)]), figures_of(reports.figure_4(frame))
+    assert [figure.key for figure in third] == [f"fig3-{n}-{m}" for n in corrupted for m in ("miou", "auroc", "raulc")]
+    assert len(fourth) == 3 * (len(shifts) - len(corrupted))
+
+
+def test_a_level_by_the_sun_is_explained_wherever_it_stands(study):
+    sentence = "The level of sun is 90 minus the sun's altitude in degrees."
+    rows = [row | {"condition": "sun"} if row["condition"] == "contrast" else row for row in study.rows]
+    pictures = [row | {"condition": "sun"} if row["condition"] == "contrast" else row for row in study.pictures]
+    own = replace(study, rows=rows, pictures=pictures)
+    figures = figures_of(reports.figure_4(own.frame))
+    assert len(figures) == 3 and all(figure.words.endswith(sentence) for figure in figures)
+    noise, sun = sorted(reports.every_level(own.frame), key=lambda table: table.title)
+    assert sentence in sun.note and sentence not in noise.note
+    (section,) = [section for section in reports.story(own).sections if section.link == "Pictures"]
+    assert section.words.endswith(sentence) and sentence not in reports.about_pictures(study)
+
+
+def test_classes_stand_below_the_pictures_in_their_colours(study, plan, place):
+    (section,) = [section for section in reports.story(study).sections if section.link == "Pictures"]
+    bars = section.blocks[-1].pictures
+    classes = ImageSet(plan.data).load().classes
+    assert [name for _, name, _ in bars] == [*classes, "void"]
+    shown = [np.asarray(Image.open(io.BytesIO(png))) for png, _, _ in bars]
+    expected = pixels.colours(len(classes))[[*range(len(classes)), VOID]]
+    assert [bar[0, 0].tolist() for bar in shown] == expected.tolist() and all((bar == bar[0, 0]).all() for bar in shown)
+    assert all(name in (place / "page" / "index.html").read_text() for name in classes)
+    old = [{name: value for name, value in row.items() if name != "classes"} for row in study.pictures]
+    (section,) = [part for part in reports.story(replace(study, pictures=old)).sections if part.link == "Pictures"]
+    assert len(section.blocks) == 1  # pictures of before: no class is named

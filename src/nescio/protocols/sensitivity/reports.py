@@ -109,7 +109,7 @@ def every_strength(frame: Frame) -> Table:
     beside = [row | {"measure": name} for name in measured.values("measure") for row in accuracy]
     means = Frame([*measured, *beside]).summarise(["dataset", "method", "measure", "trial", "metric"], ["data_seed"])
     rows = means.with_column("strength", lambda row: strength[row["method"], row["trial"]])
-    runs = len(frame.values("data_seed"))
+    runs = plural(len(frame.values("data_seed")), "run").lower()
     return table(
         rows.sort(lambda row: frame.values("method").index(row["method"]), "measure", "trial"),
         "Every strength",
@@ -117,7 +117,7 @@ def every_strength(frame: Frame) -> Table:
         heads=metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"}),
         form=decimals(3),
         within=("dataset", "method"),
-        note=f"Mean ± standard deviation over {runs} runs, from the weakest strength to the strongest. Bold: the best "
+        note=f"Mean ± standard deviation over {runs}, from the weakest strength to the strongest. Bold: the best "
         "of a method",
     )
 
@@ -164,18 +164,18 @@ def story(study: Study) -> Story:
 
 
 def _lead(frame: Frame) -> list[str]:
-    """For which methods a stronger regularisation goes with a higher rAULC, by the first measure, or a lower."""
-    own = [row for row in correlations(frame) if row["measure"] == frame.where(measure=lambda m: m).one("measure")]
+    """For which methods a stronger regularisation goes with a higher rAULC, or a lower; each by its first measure."""
+    first = [rows.rows[0] for _, rows in Frame(correlations(frame)).by("dataset", "method")]
+    several = len({row["measure"] for row in first}) > 1
+    own = [row | {"name": f"{row['method']} by {row['measure']}" if several else row["method"]} for row in first]
     certain = [row for row in own if row.get("p rAULC", 1.0) < LEVEL]
     lead = [f"{plural(len(frame.values('method')), 'method')}, {len(frame.values('trial'))} strengths each."]
     for words, sign in (("better", 1), ("worse", -1)):
-        if names := [
-            f"{row['method']} (ρ {number(row['ρ rAULC'], 2)})" for row in certain if sign * row["ρ rAULC"] > 0
-        ]:
+        if names := [f"{row['name']} (ρ {number(row['ρ rAULC'], 2)})" for row in certain if sign * row["ρ rAULC"] > 0]:
             lead.append(f"A stronger regularisation goes with a {words} {bare('raulc')} of {listed(names)}.")
-    if rest := [row["method"] for row in own if row not in certain and "p rAULC" in row]:
+    if rest := [row["name"] for row in own if row not in certain and "p rAULC" in row]:
         lead.append(f"No correlation that can be told from none: {listed(rest)}.")
-    if few := [row["method"] for row in own if "p rAULC" not in row]:
+    if few := [row["name"] for row in own if "p rAULC" not in row]:
         lead.append(f"Too few networks for a correlation: {listed(few)}.")
     accuracies = [row["value"] for row in frame.where(metric="accuracy", condition=CLEAN)]
     if lost := sum(value < max(accuracies) / 2 for value in accuracies):

@@ -61,6 +61,7 @@ OWN, MEMBERS = "native", "mutual_information"
 COUNTED = (OWN, "entropy", MEMBERS)  # scores of pixels, beside those of the methods
 PICTURES = "pictures.json"
 PICTURED, SHIFTS, SIDE = 2, 3, 128  # images, shifts beside clean, and pixels of a picture's longer side
+BAR = (1, 32)  # pixels of a bar in the colour of a class
 GREYS = 8  # a map of uncertainty has one in so many of 256 greys: smaller files
 
 
@@ -243,8 +244,17 @@ def _images(level: Level, shown: LoadedImages) -> list[Row]:
     pixels = torch.from_numpy(np.ascontiguousarray(images.backing.read(images.rows)))
     if change is not None:
         pixels = change.apply(pixels, torch.from_numpy(images.index))
-    labels = colours(len(shown.classes))[images.label_maps()]
-    return [*_pictured(level, "image", pixels.numpy()), *_pictured(level, "labels", _thinned(labels))]
+    table = colours(len(shown.classes))
+    labels = _pictured(level, "labels", _thinned(table[images.label_maps()]))
+    named = {"classes": _bars(table, shown)}
+    return [*_pictured(level, "image", pixels.numpy()), *(row | named for row in labels)]
+
+
+def _bars(table: Array, shown: LoadedImages) -> dict[str, str]:
+    """Class → a flat picture of its colour, which a report draws beside its name; void last, where there is one."""
+    void = shown.dataset.void
+    names = dict(enumerate(shown.classes)) | ({} if void is None else {void: "void"})
+    return {name: b64encode(thumbnail(np.full((*BAR, 3), table[label]))).decode() for label, name in names.items()}
 
 
 def _answers(predictor: Predictor, levels: Mapping[Level, LoadedImages], context: Context, here: Runtime) -> list[Row]:

@@ -67,14 +67,13 @@ def name_of(row: Row) -> str:
 
 
 def labels(frame: Frame) -> tuple[str | Column, ...]:
-    """What a line of a table is called. The backbone of a network that existed already is its name: it always stands."""
-    existing = any(name.startswith("pretrained") for name in frame.values("method"))
+    """Columns that tell lines apart; the backbone always stands where it is the name of a network that existed."""
+    existing = any(str(name).startswith("pretrained") for name in frame.values("method"))
     return "method", "dataset", Column("backbone", keep=existing), "members"
 
 
 def first_measure(frame: Frame) -> Frame:
-    """The rows of every line by its own score, or by the first other measure that it has where it has none of its own.
-    """
+    """The rows of every line by its own score, or by the first measure that it has where it has no own score."""
     rows: list[Row] = []
     for _, line in frame.by(*MODEL):
         known = [name for name in line.values("measure") if name is not None]
@@ -135,7 +134,7 @@ def over_runs(frame: Frame, rows: Sequence[Row], shown: str = "Mean ± standard 
 
 def about_level(condition: str) -> str:
     """What the level of a shift is, where its numbers do not say so."""
-    return "The level is 90 minus the sun's altitude in degrees." if condition in ALTITUDES else ""
+    return f"The level of {condition} is 90 minus the sun's altitude in degrees." if condition in ALTITUDES else ""
 
 
 # ---- the paper's table and figure
@@ -164,7 +163,8 @@ def table_2(frame: Frame) -> Table:
 
 def curves(frame: Frame, metric: str) -> dict[str, dict[str, float]]:
     """Line → severity → mean of a metric over runs and corruptions; clean images come first."""
-    named = on_curves(frame, metric).with_column("at", lambda row: CLEAN if row["condition"] == CLEAN else f"{row['level']:g}")
+    own = on_curves(frame, metric)
+    named = own.with_column("at", lambda row: CLEAN if row["condition"] == CLEAN else f"{row['level']:g}")
     ordered = named.sort(lambda row: row["at"] != CLEAN, "level")
     means = ordered.summarise([*MODEL, "at"], over=["data_seed"])
     return {name_of(lines.rows[0]): {row["at"]: row["value"] for row in lines} for _, lines in means.by(*MODEL)}
@@ -303,8 +303,8 @@ def figure_4(frame: Frame) -> Made:
 @report("shift/levels", needs="rows of segmentation")
 def every_level(frame: Frame) -> Made:
     """mIoU at every level of every shift."""
-    made = []
-    own = pixels(frame).where(metric="miou")
+    made, frame = [], pixels(frame)
+    own = frame.where(metric="miou")
     for (name,), every in shifted(own).where(level=lambda level: level is not None).by("condition"):
         part = every.sort("level")
         rows = compared(frame, Frame([*clean(own), *part]), "condition", "level")
@@ -346,7 +346,7 @@ def _picture(row: Row) -> tuple[bytes, str, str]:
 
 def class_colours(study: Study) -> Gallery:
     """Bars of the colours that stand for classes in the pictures; empty where a study does not say which do."""
-    bars = {(name, bar) for row in study.pictures for name, bar in row.get("classes", {}).items()}
+    bars = dict.fromkeys(bar for row in study.pictures for bar in row.get("classes", {}).items())
     return Gallery(tuple((b64decode(bar), name, "") for name, bar in bars), wide=True)
 
 
@@ -372,8 +372,9 @@ def answers(frame: Frame) -> Made:
         ]
         rows = compared(frame, part, "level")
         note = f"Mean over corruptions. {over_runs(frame, rows)}"
-        title, lines, own = f"{bare(metric)} by severity", labels(frame), marked(frame, rows)
-        made.append(table(own, title, lines=lines, heads=heads, form=decimals(3), within=("dataset",), note=note))
+        title, lines, form = f"{bare(metric)} by severity", labels(frame), decimals(3)
+        shown = marked(frame, rows)
+        made.append(table(shown, title, lines=lines, heads=heads, form=form, within=("dataset",), note=note))
     return made
 
 

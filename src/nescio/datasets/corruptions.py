@@ -309,8 +309,8 @@ def _disk(radius: float, blur: float) -> Any:
 def _glass_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, int, int]) -> Tensor:
     """Every pixel becomes one of its neighbours, some rounds in a row, between two blurs.
 
-    The published script means to swap neighbours, but NumPy's views make it copy one onto the other, pixel by pixel
-    from the last to the first; so does this.
+    The published script means to swap neighbours, but NumPy's views make it copy one onto the other, the last pixel
+    first; so does this.
     """
     import torch
 

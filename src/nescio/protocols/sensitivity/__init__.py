@@ -29,7 +29,10 @@ class Plan(Checked):
     )
     recipes: tuple[str, ...] = fixed_option()
     backbone: str = option("mlp", "of every method; mlp: three layers of 100 units, as in the paper")
-    strengths: int = option(8, "of each method, over its search range in equal ratios; weight decay where it has none")
+    strengths: int = option(
+        8,
+        "values of each method's regularisation, in equal ratios over its search range; of weight decay if it has none",
+    )
     runs: int = option(5, "networks of each strength: validation images and initial weights are drawn anew")
     degrees: tuple[float, ...] = option(tuple(range(20, 181, 20)), "by which images are turned, beside none")
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty: measures, or scores of the methods")

@@ -131,8 +131,8 @@ def levels_of(plan: Plan, root: str | None) -> dict[Level, ImageSet]:
     levels = with_clean(plan, ())
     own = continuous(plan, levels[CLEAN], root)
     for name in plan.corruptions or own or CORRUPTIONS:
-        if name not in (*own, *CORRUPTIONS):
-            raise BadInput(f"{plan.data} has no shift named {name!r}. There are: {', '.join([*own, *CORRUPTIONS])}.")
+        if name not in (known := dict.fromkeys([*own, *CORRUPTIONS])):
+            raise BadInput(f"{plan.data} has no shift named {name!r}. There are: {', '.join(known)}.")
         if name not in own:
             levels |= with_clean(plan, [Corruption(name, severity) for severity in plan.severities or SEVERITIES])
             continue

@@ -389,3 +389,31 @@ def test_a_list_of_numbers_does_not_fill_the_memory():
     for text in ("0-999999999", "0-999999,7", "1-2,-9-99999999999999999999"):
         with pytest.raises(BadInput, match=r"lists more than 1,000,000|is not a list"):
             ranges(text)
+
+
+@dataclass(frozen=True)
+class Loop:
+    epochs: int = option(1, "passes")
+    rate: float = option(0.1, "learning rate")
+
+
+@dataclass(frozen=True)
+class Study:
+    networks: tuple[str, ...] = option((), "of one's own", instead_of="runs training")
+    runs: int = option(2, "repetitions")
+    limit: int = option(3, "images")
+    training: Loop = nested(Loop())
+
+
+def test_an_option_that_another_makes_idle_is_refused():
+    parser = argparse.ArgumentParser()
+    add_options(parser, Study)
+
+    def read(*words: str) -> Study:
+        return options_of(parser.parse_args(words), Study)
+
+    assert read("--networks", "a", "--limit", "5") == Study(("a",), limit=5)
+    assert read("--runs", "3", "--rate", "0.2") == Study(runs=3, training=Loop(rate=0.2))
+    for words, flag in ((["--runs", "3"], "--runs"), (["--rate", "0.1"], "--rate")):
+        with pytest.raises(BadInput, match=f"^{flag} has no effect beside --networks: leave one of them out.$"):
+            read("--networks", "a", *words)

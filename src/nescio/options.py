@@ -61,6 +61,7 @@ class Spec:
     before: tuple[str, ...] = ()
     positional: bool = False
     selects: bool = False
+    instead_of: str = ""
 
 
 def option(default: Any, help: str = "", *, introduced: Any = MISSING, **how: Any) -> Any:
@@ -79,6 +80,7 @@ def option(default: Any, help: str = "", *, introduced: Any = MISSING, **how: An
     switches    value → help: every value is a flag of its own, such as --json and --csv for a field `format`
     before      names that the option had before: they work, and --help does not list them
     selects     given without --preset, it starts from the first preset that has its value
+    instead_of  names of fields, separated by spaces, that have no effect beside it: giving both is refused
     introduced  see nescio.identity.added
     """
     metadata = {_SPEC: Spec(help, **how)}
@@ -290,10 +292,18 @@ def options_of(
     """The instance that was given on the command line; what was not given keeps the preset's value, or the default."""
     leaves = list(_leaves(cls, chosen=lambda leaf: getattr(args, leaf.dest, None)))
     given = {leaf.path: _read(leaf, getattr(args, leaf.dest)) for leaf in leaves if hasattr(args, leaf.dest)}
+    _refuse_idle([leaf for leaf in leaves if leaf.path in given])
     try:
         return _built(cls, _preset(args, cls, presets, given) if presets else start, given)
     except BadInput as error:
         raise BadInput(_by_flag(str(error), leaves)) from None
+
+
+def _refuse_idle(given: Sequence[_Leaf]) -> None:
+    """Refuses an option that has no effect beside another one."""
+    for leaf in given:
+        if idle := [other.flag for other in given if other.path[0] in leaf.spec.instead_of.split()]:
+            raise BadInput(f"{idle[0]} has no effect beside {leaf.flag}: leave one of them out.")
 
 
 def _by_flag(sentence: str, leaves: Sequence[_Leaf]) -> str:

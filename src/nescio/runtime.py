@@ -109,8 +109,7 @@ def runtime(device: str = "auto", precision: str = "auto") -> Runtime:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda":
-        if not torch.cuda.is_available():
-            raise BadInput("There is no GPU that torch can use here; say --device cpu.")
+        need_gpu()
         number, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
         if number >= gpus:
             raise BadInput(f"Each process needs a GPU, and there are {gpus} here: start fewer processes.")
@@ -128,6 +127,11 @@ def runtime(device: str = "auto", precision: str = "auto") -> Runtime:
         return Runtime(torch.device(device), precision, rank, world)
     except RuntimeError:
         raise BadInput(f"torch knows no device named {device!r}; say cpu or cuda.") from None
+
+
+def need_gpu() -> None:
+    if not torch.cuda.is_available():
+        raise BadInput("There is no GPU that torch can use here; say --device cpu.")
 
 
 def _keep_memory() -> None:

@@ -218,6 +218,16 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, words, sentence):
     assert sentence in said.err and len(said.err.strip().splitlines()) == 1 and said.out == ""
 
 
+@pytest.mark.parametrize("words", [["train"], ["run", "sensitivity"]])
+def test_a_missing_gpu_is_one_sentence_before_any_work(tmp_path, capsys, monkeypatch, words):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main([*words, "--device", "cuda", "--store", str(tmp_path / "store")]) == 2
+    assert capsys.readouterr().err.strip().splitlines() == [
+        f"nescio {words[0]}: There is no GPU that torch can use here; say --device cpu."
+    ]
+    assert not (tmp_path / "store").exists()
+
+
 def test_predict_and_runs_say_what_is_missing(store, tmp_path, capsys):
     assert main(["predict", "ffff", "--store", store, "--to", str(tmp_path / "x.npz")]) == 2
     assert "no trained network ffff" in capsys.readouterr().err

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from nescio.datasets.base import SetName
 from nescio.datasets.images import ImageSet, absolute, numbered
 from nescio.errors import BadInput
+from nescio.identity import SetName
 from zoo_help import encoded, folder, pack, picture
 
 

@@ -125,6 +125,10 @@ def working(
         crew.launch(crew.count(place.device)) as launcher,
         Stages(launcher.workers, write) as stages,
     ):
+        if place.device.startswith("cuda") and not getattr(launcher, "many_nodes", False):
+            from nescio.runtime import need_gpu
+
+            need_gpu()  # not once for every step
         yield Work(crew.context(place), launcher, stages)
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nescio.datasets import decode
 from nescio.errors import BadInput
-from nescio.identity import seed_for
+from nescio.identity import SetName, seed_for
 from nescio.registry import Registry
 
 Array = NDArray[Any]
@@ -272,24 +271,6 @@ class Request:
     path: str = ""
     size: int = 0
     wanted: Wanted = "both"
-
-
-class SetName(NamedTuple):
-    """The parts of a dataset's name, `NAME:PATH@SIZE`; a path or a size that is not there is None."""
-
-    kind: str
-    path: str | None
-    size: str | None
-
-    @classmethod
-    def of(cls, spec: str) -> SetName:
-        """A path may hold colons and @; what has not that form is a name as a whole."""
-        match = re.fullmatch(r"([^:@]*)(?::(.*?))?(?:@(\d+))?", spec, re.DOTALL)
-        return cls(*match.groups()) if match else cls(spec, None, None)
-
-    def at(self, path: str | Path) -> str:
-        """The name of a set of the same kind and size at another path."""
-        return f"{self.kind}:{path}" + ("" if self.size is None else f"@{self.size}")
 
 
 @dataclass(frozen=True)

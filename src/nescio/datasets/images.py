@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.datasets import imagenet
-from nescio.datasets.base import Dataset, Images, Joined, SetName, load, registry, splits
+from nescio.datasets.base import Dataset, Images, Joined, load, registry, splits
 from nescio.datasets.changes import Change
 from nescio.datasets.view import View
 from nescio.errors import BadInput
-from nescio.identity import Checked, seed_for, tag
+from nescio.identity import Checked, SetName, seed_for, tag
 from nescio.work.store import Store
 
 Array = NDArray[Any]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nescio.datasets.base import Request, SetName, load, place_of
+from nescio.datasets.base import Request, load, place_of
 from nescio.datasets.changes import Change
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
 from nescio.datasets.dense import shift_levels
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
-from nescio.identity import tag
+from nescio.identity import SetName, tag
 from nescio.predictions import files
 from nescio.predictions.containers import map_npy
 

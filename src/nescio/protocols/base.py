@@ -24,7 +24,7 @@ from typing import Any
 
 from nescio.errors import BadInput
 from nescio.identity import has_tag, tag
-from nescio.options import command_of, instance_of
+from nescio.options import command_of, instance_of, option
 from nescio.registry import Registry
 from nescio.report.blocks import Block, Story
 from nescio.report.named import Report, named
@@ -126,6 +126,12 @@ def protocol(
         return run
 
     return register
+
+
+def networks_option(instead_of: str) -> Any:
+    """The field of a plan for networks that exist already; `instead_of` names the fields that are about training."""
+    words = "of one's own, in place of training: timm's names, torchvision:NAME, NAME@FILE, store:KEY"
+    return option((), words, metavar="NAME", instead_of=instead_of)
 
 
 def run(protocol: Protocol, plan: Any, work: Work) -> Study:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from nescio.identity import SetName
+
 if TYPE_CHECKING:
     from nescio.metrics import Metric
 
@@ -177,8 +179,8 @@ def lead_of_best(differences: Sequence[Mapping[str, Any]], who: str = "It", leve
 
 def data_name(spec: str) -> str:
     """npz:PATH/tiny.npz@32 → tiny at 32 pixels."""
-    place, _, size = spec.partition("@")
-    name = PurePath(place.partition(":")[2] or place).stem
+    kind, path, size = SetName.of(spec)
+    name = PurePath(path or kind).stem
     return f"{name} at {size} pixels" if size else name
 
 

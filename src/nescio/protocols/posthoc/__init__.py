@@ -9,7 +9,7 @@ from typing import Any
 from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.options import nested, option
-from nescio.protocols.base import protocol
+from nescio.protocols.base import networks_option, protocol
 from nescio.protocols.shift import CIFAR, SMALL
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -37,8 +37,8 @@ class Plan(Checked):
     far: tuple[str, ...] = option((), "out-of-distribution sets that are unlike it", metavar="DATA")
     left_out: int = option(0, "classes of the data, its last ones, that no network learns: one more near set")
     runs: int = option(1, "independent repetitions: the validation images and the initial weights are drawn anew")
-    networks: tuple[str, ...] = option(
-        (), "of one's own, in place of training: timm's names, torchvision:NAME, NAME@FILE, store:KEY", metavar="NAME"
+    networks: tuple[str, ...] = networks_option(
+        "trained members runs transformer_rate transformer_decay transformer_epochs training"
     )
     fitted: int | None = option(None, "training images that scores are fitted on, at most", unset="all")
     limit: int = option(10_000, "a random part of so many images of the test set and of each other set", metavar="N")

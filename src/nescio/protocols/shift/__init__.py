@@ -9,7 +9,7 @@ from typing import Any, Literal
 from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.options import nested, option
-from nescio.protocols.base import protocol
+from nescio.protocols.base import networks_option, protocol
 from nescio.protocols.recipes import check_fixed, fixed_option
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -72,8 +72,8 @@ class Plan(Checked):
         introduced=None,
     )
     out: tuple[str, ...] = option((), "sets of other classes, to be told from the clean test images", metavar="DATA")
-    networks: tuple[str, ...] = option(
-        (), "of one's own, in place of training: timm's names, torchvision:NAME, NAME@FILE, store:KEY", metavar="NAME"
+    networks: tuple[str, ...] = networks_option(
+        "methods recipes backbone runs strengths members ensembled reaches training"
     )
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty: measures, or scores of the methods")
     limit: int | None = option(None, "a random part of so many test images", metavar="N", unset="all")

@@ -21,14 +21,13 @@ import torch
 from nescio import datasets
 from nescio.analysis.pixels import PixelCounts
 from nescio.datasets import Batches
-from nescio.datasets.base import SetName
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from nescio.datasets.decode import thumbnail
 from nescio.datasets.images import ImageSet, LoadedImages
 from nescio.datasets.scene_changes import shifts
 from nescio.datasets.shifts import levels as folder_levels
 from nescio.errors import BadInput
-from nescio.identity import seed_for
+from nescio.identity import SetName, seed_for
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.networks.models import build

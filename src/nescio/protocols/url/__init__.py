@@ -10,7 +10,7 @@ from typing import Any
 from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.options import nested, option, ranges
-from nescio.protocols.base import protocol
+from nescio.protocols.base import networks_option, protocol
 from nescio.protocols.recipes import check_fixed, fixed_option
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -52,8 +52,8 @@ class Plan(Checked):
     start: tuple[str, ...] = option(
         (), "checkpoint that each backbone starts from, file:PATH, in their order", unset="none: from scratch"
     )
-    networks: tuple[str, ...] = option(
-        (), "of one's own, in place of training: timm's names, torchvision:NAME, NAME@FILE, store:KEY", metavar="NAME"
+    networks: tuple[str, ...] = networks_option(
+        "methods backbones pixels batches recipes start trials extension stops seeds training"
     )
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty, beside every score that a method has of its own")
     trials: int = option(3, "hyper-parameters that Optuna tries for each method; the first are its defaults")

@@ -120,3 +120,11 @@ def from_plain(plain: Any, recipe_of: Callable[[str], type[Recipe]]) -> Trial:
     values["recipe"] = recipe(**values_of(recipe, values["recipe"]))
     values["training"] = Training(**values_of(Training, values["training"]))
     return Trial(**values)
+
+
+def spectral_target(word: str, name: str) -> float | None:
+    """`none` → None, `5` → 5.0: where every layer's spectral norm is bounded; `name` is what people wrote it for."""
+    try:
+        return None if word in ("none", "off") else float(word)
+    except ValueError:
+        raise BadInput(f"{name} is a number above 0, or none, not {word!r}.") from None

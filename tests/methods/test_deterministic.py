@@ -41,7 +41,7 @@ SEVEN = ("dcs", "dcu", "ddu", "duq", "mir", "postnet", "sngp")
 SMALL = Setting("mlp", 1, 8, 3, rows=10)
 
 
-@pytest.mark.parametrize("backbone", ["conv", "mlp"])
+@pytest.mark.parametrize("backbone", ["conv", pytest.param("mlp", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SEVEN)
 def test_alive(name, backbone):
     assert len(check_method(name, backbone=backbone, epochs=6 if backbone == "conv" else 8)) >= 8

@@ -26,7 +26,7 @@ from nescio.commands._output import say
 from nescio.commands._work import CrewOptions, PlaceOptions, tell_notes, working
 from nescio.errors import BadInput
 from nescio.options import nested, option, ranges
-from nescio.trials import BUDGET, Training, Trial
+from nescio.trials import BUDGET, Training, Trial, spectral_target
 
 TRAINING = Training()
 OWN = "own"
@@ -158,13 +158,15 @@ def trial_of(options: Options) -> Trial:
     training = replace(options.training, batch=batch, augment=augment)
     check_batch(training, rows, options.crew.processes * options.crew.nodes)
     check_views(training, method.views)
+    own = options.spectral == OWN
+    spectral = method.spectral_default if own else spectral_target(options.spectral, "--spectral")
     return Trial(
         method=options.method,
         recipe=with_values(draw(method.recipe_class, options.trial), options.recipe, options.method),
         data=options.data,
         classes=options.classes,
         backbone=options.backbone,
-        spectral=method.spectral_default if options.spectral == OWN else target(options.spectral),
+        spectral=spectral,
         training=training,
         trial=options.trial,
         data_seed=options.data_seed,
@@ -172,11 +174,3 @@ def trial_of(options: Options) -> Trial:
         start=options.start,
         task=options.task,
     )
-
-
-def target(word: str) -> float | None:
-    """`none` → None, `5` → 5.0."""
-    try:
-        return None if word in ("none", "off") else float(word)
-    except ValueError:
-        raise BadInput(f"--spectral is a number above 0, or none, not {word!r}.") from None

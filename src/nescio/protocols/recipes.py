@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 from nescio.errors import BadInput
 from nescio.options import option
 from nescio.search import with_values
+from nescio.trials import Trial, spectral_target
 
-R = TypeVar("R")
+SPECTRAL = "spectral="  # not a field of a recipe: every method can be bounded
 
 
 def fixed_option(default: tuple[str, ...] = ()) -> Any:
     return option(
         default,
-        "hyper-parameters other than a method's own; of methods that are not compared they have no effect",
+        "hyper-parameters other than a method's own, and METHOD.spectral, the bound of every layer; of methods that "
+        "are not compared they have no effect",
         style="words",
         metavar="METHOD.FIELD=VALUE,…",
         unset="none",
@@ -36,11 +39,17 @@ def refuse_fixed(words: Iterable[str]) -> None:
     from nescio.methods import registry as methods
 
     for word in words:
-        method = word.partition(".")[0]
-        with_fixed(methods[method].recipe_class(), method, [word])
+        name = methods[word.partition(".")[0]].name
+        with_fixed(Trial(method=name, recipe=methods[name].recipe_class(), data="", backbone=""), [word])
 
 
-def with_fixed(recipe: R, method: str, words: Iterable[str]) -> R:
-    """The recipe of a method with what the words say of it."""
-    own = [word.removeprefix(f"{method}.") for word in words if word.startswith(f"{method}.")]
-    return with_values(recipe, own, method)
+def with_fixed(trial: Trial, words: Iterable[str]) -> Trial:
+    """The trial with what the words say of its method: of the recipe, and `spectral`, the bound of every layer."""
+    prefix = f"{trial.method}."
+    own = [word.removeprefix(prefix) for word in words if word.startswith(prefix)]
+    bounds = [word.removeprefix(SPECTRAL) for word in own if word.startswith(SPECTRAL)]
+    if len(bounds) > 1:
+        raise BadInput(f"spectral of {trial.method} is given twice.")
+    recipe = with_values(trial.recipe, [word for word in own if not word.startswith(SPECTRAL)], trial.method)
+    spectral = spectral_target(bounds[0], f"{prefix}spectral") if bounds else trial.spectral
+    return replace(trial, recipe=recipe, spectral=spectral)

@@ -544,9 +544,27 @@ def test_hyper_parameters_of_one_method_can_be_fixed():
     assert steps.with_strength(ddu, 2, 3).recipe.rate == 0.5
 
 
+def test_the_bound_of_every_layer_can_be_fixed_too():
+    plain = {name: steps.plain_trial(PLAN, name, 0, 0) for name in ("due", "erm")}
+    assert (plain["due"].spectral, plain["erm"].spectral) == (3.0, None)
+    plan = replace(PLAN, recipes=("due.spectral=12", "due.rate=2", "erm.spectral=0.7"))
+    fixed = {name: steps.plain_trial(plan, name, 0, 0) for name in ("due", "erm")}
+    assert (fixed["due"].spectral, fixed["due"].recipe.rate, fixed["erm"].spectral) == (12.0, 2, 0.7)
+    off = steps.plain_trial(replace(PLAN, recipes=("due.spectral=none",)), "due", 0, 0)
+    assert off == replace(plain["due"], spectral=None)
+    assert steps.with_strength(fixed["due"], 2, 3).spectral == 0.5  # the search has the last word
+
+
 @pytest.mark.parametrize(
     ("word", "reason"),
-    [("rate=3", "METHOD.FIELD"), ("ddo.rate=3", "ddu"), ("ddu.rat=3", "rate"), ("ddu.rate=-1", "rate")],
+    [
+        ("rate=3", "METHOD.FIELD"),
+        ("ddo.rate=3", "ddu"),
+        ("ddu.rat=3", "rate"),
+        ("ddu.rate=-1", "rate"),
+        ("due.spectral=x", "^due.spectral is a number above 0, or none, not 'x'.$"),
+        ("due.spectral=0", "spectral"),
+    ],
 )
 def test_hyper_parameters_that_do_not_exist_are_refused(word, reason):
     with pytest.raises(BadInput, match=reason):

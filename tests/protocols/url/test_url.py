@@ -491,7 +491,8 @@ def test_a_second_run_trains_nothing_and_gives_the_same_rows(study, plan, contex
     assert run(plan, context).rows == study.rows
 
 
-WORDS = ("--backbones", "mlp", "--epochs", "1", "--no-many", "--bootstrap", "0", "--workers", "0", "--device", "cpu")
+HERE = ("--bootstrap", "0", "--workers", "0", "--device", "cpu")
+WORDS = ("--backbones", "mlp", "--epochs", "1", "--no-many", *HERE)
 
 
 def test_from_the_command_line_to_the_page(tmp_path, capsys):
@@ -524,7 +525,7 @@ def test_networks_that_exist_already(tmp_path, capsys):
     file = checkpoint(tmp_path / "net.safetensors", "test_resnet", num_classes=1000)
     data, other = pack(tmp_path / "val.npz", 12, 1000), pack(tmp_path / "other.npz", 12, 3, "test", 1)
     words = ["run", "url", "--data", f"npz:{data}", "--downstream", f"npz:{other}", "--validation", "0"]
-    words += ["--networks", f"test_resnet@{file}", *WORDS, "--store", str(tmp_path / "store"), "--json"]
+    words += ["--networks", f"test_resnet@{file}", *HERE, "--store", str(tmp_path / "store"), "--json"]
     assert main(words) == 0
     rows = json.loads(capsys.readouterr().out)
     test = [row for row in rows if row["split"] == "test" and row["metric"] == "recall_at_1" and not row["condition"]]

@@ -162,9 +162,9 @@ def strength_of(trial: Trial) -> float | None:
 
 def plain_trial(plan: Any, method: str, run: int, init_seed: int, task: Task = "classification") -> Trial:
     """A method in one run, at its defaults but for what the plan says of it."""
-    return Trial(
+    trial = Trial(
         method=method,
-        recipe=with_fixed(methods[method].recipe_class(), method, plan.recipes),
+        recipe=methods[method].recipe_class(),
         data=plan.data,
         backbone=plan.backbone,
         training=plan.training,
@@ -173,6 +173,7 @@ def plain_trial(plan: Any, method: str, run: int, init_seed: int, task: Task = "
         init_seed=init_seed,
         task=task,
     )
+    return with_fixed(trial, plan.recipes)
 
 
 def trials_of(plan: Plan, numbers: Mapping[str, int]) -> list[tuple[Trial, ...]]:

@@ -53,7 +53,7 @@ class Plan(Checked):
         (), "checkpoint that each backbone starts from, file:PATH, in their order", unset="none: from scratch"
     )
     networks: tuple[str, ...] = networks_option(
-        "methods backbones pixels batches recipes start trials extension stops seeds training"
+        "methods backbones pixels batches recipes start trials extension stops seeds shots many training"
     )
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty, beside every score that a method has of its own")
     trials: int = option(3, "hyper-parameters that Optuna tries for each method; the first are its defaults")

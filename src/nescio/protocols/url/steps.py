@@ -158,9 +158,9 @@ def budget(plan: Plan, method: str, backbone: str) -> Training:
 
 def trial_of(plan: Plan, line: Line, recipe: Recipe, number: int, seed: int = 0) -> Trial:
     method, backbone = line
-    return Trial(
+    trial = Trial(
         method=method,
-        recipe=with_fixed(recipe, method, plan.recipes),
+        recipe=recipe,
         data=data_of(plan, backbone),
         backbone=backbone,
         training=budget(plan, method, backbone),
@@ -171,6 +171,7 @@ def trial_of(plan: Plan, line: Line, recipe: Recipe, number: int, seed: int = 0)
         init_seed=seed,
         start=plan.start[plan.backbones.index(backbone)] if plan.start else None,
     )
+    return with_fixed(trial, plan.recipes)
 
 
 def own_scores(method: str | None) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ def working(
         crew.launch(crew.count(place.device)) as launcher,
         Stages(launcher.workers, write) as stages,
     ):
-        if place.device.startswith("cuda") and not getattr(launcher, "many_nodes", False):
+        if place.device.startswith("cuda") and crew.launcher == "local":  # others may work where there is one
             from nescio.runtime import need_gpu
 
             need_gpu()  # not once for every step

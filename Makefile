@@ -8,14 +8,15 @@ BIN    := $(VENV)/bin
 demo: $(VENV)/.demo
 	$(BIN)/nescio demo
 
+# Two processes of one thread each: threads that wait for each other's cores took up to ten times as long in single tests.
 test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not cluster"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not slow and not cluster"
 
 test-all: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist loadfile -m "not cluster"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not cluster"
 
 # Launchers on engines that really run, on this machine: Ray comes from PyPI, SLURM from Debian.
 test-cluster: $(VENV)/.dev $(VENV)/.cluster

@@ -234,7 +234,9 @@ def test_the_bound_is_the_recipes_unless_the_setting_names_one(name):
 # ---- two moons: less sure far from the data
 
 
-@pytest.mark.parametrize(("name", "seed"), [*((name, 0) for name in SEVEN), ("due", 0), ("due", 2)])
+@pytest.mark.parametrize(
+    ("name", "seed"), [*((name, 0) for name in SEVEN), ("due", 0), pytest.param("due", 2, marks=pytest.mark.slow)]
+)
 def test_two_moons_are_known_and_what_lies_around_them_is_not(name, seed):
     method, x, y, ring = moons(name, 200 if name == "due" else 400, seed=seed)
     with torch.no_grad():

@@ -328,7 +328,7 @@ def test_a_read_only_store_shows_what_is_finished_and_refuses_the_rest(warm, fin
 
 
 @pytest.mark.parametrize("disk", ["60m"], indirect=True)
-@pytest.mark.parametrize("stage", ["train", "evaluate"])
+@pytest.mark.parametrize("stage", [pytest.param("train", marks=pytest.mark.slow), "evaluate"])
 def test_a_store_made_read_only_in_the_middle_is_one_line_and_the_next_run_goes_on(warm, finished, disk, stage):
     command = warm.start(*SWEEP, "--workers", "0", "--store", disk / "store")
     until(lambda: any(run.state == "finished" for run in Store(disk / "store").runs(stage)))

@@ -433,6 +433,7 @@ def test_a_browser_draws_the_study_and_turns_its_panes(folder: Path, tmp_path: P
         assert not any(word in tip for tip in (methods, heat, networks) for word in ("undefined", "NaN", "null"))
 
 
+@pytest.mark.slow
 def test_thirty_methods_and_names_that_look_like_markup(tmp_path: Path) -> None:
     methods = (NASTY, *(f"method-{number}" for number in range(29)))
     rows = rows_of(methods, tuple(f"measure {number}" for number in range(9)), ("small", "large"))

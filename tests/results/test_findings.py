@@ -473,7 +473,8 @@ SHIFT = {
         "paper 0.882; `duq` has {duq:.3f}, the paper 0.860."
     ),
     undertrained: (
-        "CIFAR-100: with the same hyper-parameters `due` (training accuracy {due_low:.3f} to {due_high:.3f}), "
+        "CIFAR-100, every sentence: at a budget that does not reach what its images allow (see above). With the "
+        "hyper-parameters of CIFAR-10, `due` (training accuracy {due_low:.3f} to {due_high:.3f}), "
         "`postnet` ({postnet_low:.3f} to {postnet_high:.3f}) and `sngp` ({sngp_low:.3f} to {sngp_high:.3f}) stay "
         "behind plain training ({erm_low:.3f}): their rows are marked, and no findings about them. `duq`, which did "
         "not converge in the paper, learns ({duq_low:.3f}), and loses clean accuracy ({duq:.3f}, from "

@@ -120,15 +120,15 @@ def working(
     place: PlaceOptions, crew: CrewOptions, log: str | None = None, about: dict[str, Any] | None = None
 ) -> Iterator[Work]:
     """A Work with its launcher, progress and log, all of which end with the block."""
+    if place.device.startswith("cuda") and crew.launcher == "local":  # others may work where there is a GPU
+        from nescio.runtime import need_gpu
+
+        need_gpu()  # here, not in every step
     with (
         logger(log, about or {}) as write,
         crew.launch(crew.count(place.device)) as launcher,
         Stages(launcher.workers, write) as stages,
     ):
-        if place.device.startswith("cuda") and crew.launcher == "local":  # others may work where there is one
-            from nescio.runtime import need_gpu
-
-            need_gpu()  # not once for every step
         yield Work(crew.context(place), launcher, stages)
 
 

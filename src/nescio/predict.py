@@ -87,7 +87,7 @@ def predict_step(
     images: ImageSet,
     *,
     root: str | Path | None = None,
-    keeping: Keeping = Keeping(),  # noqa: B008 (frozen)
+    keeping: Keeping = Keeping(),
     batch: int | None = None,
     compile: bool = False,
     ranges: Sequence[slice] = (),
@@ -129,7 +129,7 @@ def row_ranges(
     network: Network,
     images: ImageSet,
     context: Context,
-    keeping: Keeping = Keeping(),  # noqa: B008 (frozen)
+    keeping: Keeping = Keeping(),
     *,
     shards: int | None = None,
     workers: int = 1,
@@ -158,7 +158,7 @@ def even_ranges(rows: int, count: int, batch: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(cuts)]
 
 
-def predict(network: Network, images: ImageSet, context: Context, keeping: Keeping = Keeping()) -> Predictions:  # noqa: B008
+def predict(network: Network, images: ImageSet, context: Context, keeping: Keeping = Keeping()) -> Predictions:
     """What a network says about images, made once and kept in the store."""
     step = predict_step(network, images, root=context.root, keeping=keeping)
     step.run(context, wait=True)
@@ -331,7 +331,7 @@ class ManyPredictions:
 def predict_all(
     pairs: Sequence[tuple[Network, ImageSet]],
     context: Context,
-    keeping: Keeping = Keeping(),  # noqa: B008 (frozen)
+    keeping: Keeping = Keeping(),
     *,
     launcher: Launcher | None = None,
     weights: Path | None = None,
@@ -576,7 +576,7 @@ def outputs(
     shown: LoadedImages,
     store: Store | None,
     here: Runtime,
-    keeping: Keeping = Keeping(),  # noqa: B008 (frozen)
+    keeping: Keeping = Keeping(),
     seed: int = 0,
     make: Callable[[str, tuple[int, ...]], Any] | None = None,
     batch: int | None = None,

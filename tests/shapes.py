@@ -1,6 +1,7 @@
 """A small set of images with label maps: two rectangles on a ground, and a corner that is void."""
 
 import numpy as np
+from PIL import Image
 
 VOID = 255
 COLOURS = np.array([[60, 60, 60], [200, 80, 60], [60, 190, 90]])
@@ -20,3 +21,18 @@ def write_shapes(path, train=40, test=8, shape=(24, 40)):
         arrays |= {f"x_{part}": pixels, f"y_{part}": labels}
     np.savez(path, **arrays)
     return f"npz:{path}"
+
+
+def write_folders(place, *shifts):
+    """maps:PATH of small images, the ground dark and the sky bright, with folders of shifts such as shift/rain/1."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(2, dtype=np.uint8), 12)[:, None].repeat(32, 1)
+    for folder, count in [("train", 12), ("test", 2), *((shift, 2) for shift in shifts)]:
+        for kind in ("images", "labels"):
+            (place / folder / kind).mkdir(parents=True)
+        for number in range(count):
+            image = (labels[..., None] * 150 + rng.integers(0, 90, (24, 32, 3))).astype(np.uint8)
+            for kind, array in (("images", image), ("labels", labels)):
+                Image.fromarray(array).save(place / folder / kind / f"{number}.png")
+    (place / "classes.txt").write_text("road\nsky\n")
+    return f"maps:{place}"

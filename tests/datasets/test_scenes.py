@@ -324,6 +324,20 @@ def test_rain_falls_in_streaks_that_follow_strength_seed_and_scene():
     assert along > across + 0.02  # longer than wide
 
 
+@pytest.mark.parametrize(
+    ("one", "following", "jumps"),
+    [
+        (Fog(0.03), Fog(0.03003), 0),
+        (Rain(0.5), Rain(0.501), 0),
+        (Darkness(8), Darkness(7.99), 0.003),  # edges of shadows, which are sharp, move on
+    ],
+)
+def test_a_little_more_of_a_change_is_a_little_change(one, following, jumps):
+    pixels, index = images((4,))
+    moved = (one.apply(pixels, index).float() - following.apply(pixels, index).float()).abs()
+    assert (moved > 2).float().mean() <= jumps and 0 < moved.mean() < 0.3
+
+
 def test_other_images_are_refused():
     pixels, index = images()
     sentence = "can only be applied to the dataset `scenes`"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 AIRLIGHT = np.array([205, 209, 214], np.float32)  # the colour of fog
 WET = {ROAD: 1.0, MARKING: 0.8, PAVEMENT: 0.6}  # how well each reflects
+DROPS, FADE = 0.12, 0.012  # share of the cells with a drop in the strongest rain; share over which a drop fades in
 
 
 @tag("scene-change")
@@ -104,7 +105,7 @@ class Fog(SceneChange):
         return image if self.density == 0 else np.rint(_veiled(image, seen.depth, self.density)).astype(np.uint8)
 
 
-@tag("scene-rain")
+@tag("scene-rain-2")  # 2: drops fade in
 @dataclass(frozen=True)
 class Rain(SceneChange):
     """Rain from 0 to 1: a wet, darker ground that reflects what stands on it, grey light, a veil, and streaks."""
@@ -167,7 +168,8 @@ def _streaks(seen: Scene, strength: float, seed: int) -> Array:
     """(h, w) how much of each pixel is covered by falling drops: near ones long and wide, far ones short and thin.
 
     The image is divided into slanted columns, and these into cells of a streak's length, from another start in each
-    column; a drop falls through every cell whose number is low enough.
+    column; a drop falls through every cell whose number is low enough, the fainter the closer it is to the limit, so
+    that a little more rain never changes an image by much.
     """
     height, width = seen.depth.shape
     draw = Draws("rain", seed, seen.index)
@@ -178,7 +180,7 @@ def _streaks(seen: Scene, strength: float, seed: int) -> Array:
         cells = draw.many(2 + round(1 / long), 4 + round(2.5 / wide))
         column = ((across + slope * down + 0.25) / wide).astype(int)
         numbers = cells[(down / long + cells[0, column]).astype(int), column]
-        total += np.float32(0.4) * (numbers < 0.12 * strength)
+        total += 0.4 * np.clip((DROPS * strength - numbers) / FADE, 0, 1)
     return strength * total
 
 

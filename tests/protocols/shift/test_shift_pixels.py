@@ -33,7 +33,7 @@ from nescio.runtime import runtime
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
-from shapes import VOID, write_shapes
+from shapes import VOID, write_folders, write_shapes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HERE = runtime("cpu")
@@ -281,9 +281,10 @@ def test_table_3_says_how_exact_its_counts_are(study):
 
 def test_continuous_shifts_are_figure_4_and_corruptions_figure_3(study):
     def renamed(rows, name, level):
-        return [row | {"condition": name, "level": row["level"] and level} for row in rows]
+        return [row | {"condition": name, "level": row["level"] and level, "group": None} for row in rows]
 
     own = study.frame
+    assert reports.by_kind(own)[0].values("condition") == list(PLAN.corruptions) and not reports.by_kind(own)[1]
     fog = renamed([row for row in own if row["condition"] == "contrast" and row["level"] != 5], "fog", 0.15)
     both = type(own)([*own, *fog])
     assert reports.by_kind(both)[1].values("condition") == ["fog"]
@@ -337,28 +338,20 @@ def test_tables_of_levels_mark_what_is_undertrained(study):
         assert made.corner == ("method", "members") and "no test. Bold" in made.note
 
 
-@pytest.mark.parametrize(
-    ("data", "shifts", "corrupted"),
-    [
-        ("maps:/data/carla@64", ["fog"], []),
-        ("maps:/data/carla@64", ["fog", "motion_blur"], ["motion_blur"]),  # named by --corruptions
-        ("maps:/data/carla@64", CORRUPTIONS, CORRUPTIONS),  # of data without folders
-        ("cityscapes:/data", ["fog"], ["fog"]),
-    ],
-)
-def test_folders_named_as_a_corruption_are_continuous_shifts(study, data, shifts, corrupted):
-    levels = [row for row in study.rows if row["condition"] == "contrast"]
-    rows = [row | {"dataset": data} for row in study.rows if row["condition"] == "clean"]
-    rows += [row | {"dataset": data, "condition": name} for name in shifts for row in levels]
-    frame = type(study.frame)(rows)
-    third, fourth = figures_of([reports.figure_3(frame)]), figures_of(reports.figure_4(frame))
-    assert [figure.key for figure in third] == [f"fig3-{n}-{m}" for n in corrupted for m in ("miou", "auroc", "raulc")]
-    assert len(fourth) == 3 * (len(shifts) - len(corrupted))
+def test_a_folder_named_as_a_corruption_is_a_continuous_shift(tmp_path):
+    data = write_folders(tmp_path / "set", "shift/contrast/1")
+    shifts = {"corruptions": ("contrast", "motion_blur"), "severities": (1,)}
+    plan = replace(PLAN, data=data, methods=("erm",), members=(), **shifts)
+    own = run(plan, Context(Store(tmp_path / "store"), device="cpu")).frame
+    third, fourth = figures_of([reports.figure_3(own)]), figures_of(reports.figure_4(own))
+    assert [figure.key for figure in third] == [f"fig3-motion_blur-{name}" for name in ("miou", "auroc", "raulc")]
+    assert [figure.key for figure in fourth] == [f"fig4-contrast-{name}" for name in ("miou", "auroc", "raulc")]
 
 
 def test_a_level_by_the_sun_is_explained_wherever_it_stands(study):
     sentence = "The level of sun is 90 minus the sun's altitude in degrees."
-    rows = [row | {"condition": "sun"} if row["condition"] == "contrast" else row for row in study.rows]
+    sun = {"condition": "sun", "group": None}
+    rows = [row | sun if row["condition"] == "contrast" else row for row in study.rows]
     pictures = [row | {"condition": "sun"} if row["condition"] == "contrast" else row for row in study.pictures]
     own = replace(study, rows=rows, pictures=pictures)
     figures = figures_of(reports.figure_4(own.frame))

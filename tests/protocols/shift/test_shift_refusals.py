@@ -20,6 +20,7 @@ from nescio.work.launchers import start
 from nescio.work.rehearsal import Rehearsal
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
+from shapes import write_folders
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PLAN = replace(
@@ -62,16 +63,7 @@ def one_class(place):
 @pytest.fixture
 def folders(tmp_path):
     """A set of images and label maps in files, with two levels of rain."""
-    rng = np.random.default_rng(0)
-    for folder, count in (("train", 12), ("test", 2), ("shift/rain/1", 2), ("shift/rain/2", 2)):
-        for kind in ("images", "labels"):
-            (tmp_path / "set" / folder / kind).mkdir(parents=True)
-        for number in range(count):
-            labels = np.repeat(np.arange(2, dtype=np.uint8), 12)[:, None].repeat(32, 1)
-            image = (labels[..., None] * 150 + rng.integers(0, 90, (24, 32, 3))).astype(np.uint8)
-            for kind, array in (("images", image), ("labels", labels)):
-                Image.fromarray(array).save(tmp_path / "set" / folder / kind / f"{number}.png")
-    (tmp_path / "set" / "classes.txt").write_text("road\nsky\n")
+    write_folders(tmp_path / "set", "shift/rain/1", "shift/rain/2")
     return tmp_path / "set"
 
 

@@ -14,10 +14,11 @@ from nescio.protocols.recipes import check_fixed, fixed_option
 from nescio.trials import Training
 from nescio.work.steps import Work
 
-NAME, VERSION = "shift", 2  # 2: corruptions as published
+NAME, VERSION = "shift", 3  # 2: corruptions as published; 3: drops of rain fade in, rows of pixels name corruptions
 PAPER = ("erm", "mc-dropout", "sngp", "ddu", "mir", "duq", "dcu", "postnet")  # the methods of its Table 2 …
 DENSE = ("erm", "mc-dropout", "sngp", "ddu", "mir")  # … and of its Table 3
 MEASURES = ("native", "entropy")
+CORRUPTION = "corruption"  # the group of rows of pixels under a corruption: data has shifts of the same names
 
 
 def methods_of(text: str) -> tuple[str, ...]:

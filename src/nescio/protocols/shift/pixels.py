@@ -32,7 +32,7 @@ from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.networks.models import build
 from nescio.predict import count_step, load_counts, pixel_maps
-from nescio.protocols.shift import NAME, VERSION, Plan
+from nescio.protocols.shift import CORRUPTION, NAME, VERSION, Plan
 from nescio.protocols.shift.steps import (
     CLEAN,
     EVALUATE,
@@ -168,21 +168,28 @@ def evaluation_step(
     """Counts the pixels of every level, and takes every metric of every level and of those of one shift together."""
     counts = {level: count_step(predictor.networks, images, root=root) for level, images in levels.items()}
     recipe = {"facts": predictor.facts, "measures": list(names), "levels": list(levels)}
-    make = partial(_evaluate, predictor=predictor, steps=counts, names=names)
+    groups = {name: CORRUPTION for (name, _), images in levels.items() if isinstance(images.change, Corruption)}
+    make = partial(_evaluate, predictor=predictor, steps=counts, names=names, groups=groups)
     return evaluation(NAME, VERSION, predictor.title, recipe, list(counts.values()), make)
 
 
 def _evaluate(
-    part: Part, context: Context, predictor: Predictor, steps: Mapping[Level, Step], names: Sequence[str]
+    part: Part,
+    context: Context,
+    predictor: Predictor,
+    steps: Mapping[Level, Step],
+    names: Sequence[str],
+    groups: Mapping[str, str],
 ) -> Files:
     rows = RowMaker((NAME, VERSION), predictor.facts, task="segmentation")
     levels = {level: load_counts(step, context.store) for level, step in steps.items()}
     for (condition, level), counts in levels.items():
-        add_rows(rows, counts, names, own_score(predictor), condition=condition, level=level)
+        columns = {"condition": condition, "level": level, "group": groups.get(condition)}
+        add_rows(rows, counts, names, own_score(predictor), **columns)
     for shift in dict.fromkeys(condition for condition, _ in levels if condition != CLEAN[0]):
         pooled = reduce(add, [counts for (name, _), counts in levels.items() if name in (CLEAN[0], shift)])
-        add_rows(rows, pooled, names, own_score(predictor), condition=shift)
-        rows.add("bound", pooled.bound, pooled.n, condition=shift)
+        add_rows(rows, pooled, names, own_score(predictor), condition=shift, group=groups.get(shift))
+        rows.add("bound", pooled.bound, pooled.n, condition=shift, group=groups.get(shift))
     rows.learnt(predictor, context)
     return table(rows.rows, rows.reasons)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nescio.analysis.repeated import paired_runs
-from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
+from nescio.protocols.shift import CORRUPTION
 from nescio.report.blocks import Choice, Gallery, Made, Panel, SectionParts, Story, flat
 from nescio.report.charts import heat_block, levels_block
 from nescio.report.frame import Frame
@@ -28,7 +28,6 @@ AXES = ("line", "severity")  # columns of a curve's points, beside its metric
 RUN = ("data_seed", "init_seed")
 PICTURED = "Greys of uncertainty are one scale for each line: they can be compared between images and levels."
 ALTITUDES = ("sun", "darkness")  # shifts whose level is an angle
-WEATHER = ("snow", "frost", "fog", "brightness")  # corruptions that folders of shifted images are named after as well
 TESTED = 3  # runs from which on lines are tested against the best
 LEVEL = 0.05  # of the test that tells two lines apart
 
@@ -272,17 +271,8 @@ def table_3(frame: Frame) -> Table:
 
 def by_kind(frame: Frame) -> tuple[Frame, Frame]:
     """Rows of corruptions of five severities, and of other shifts, such as a fog by depth."""
-    corrupted: list[Row] = []
-    continuous: list[Row] = []
-    for (data,), every in shifted(pixels(frame)).by("dataset"):
-        # Rows do not say whether a folder of the data (maps:PATH) or a corruption made them, and folders may be named
-        # as a corruption. Data without folders has all fifteen corruptions; where fewer are there, weather is a folder.
-        folders = str(data).startswith("maps:") and not {*CORRUPTIONS} <= {*every.values("condition")}
-        names = [name for name in CORRUPTIONS if not (folders and name in WEATHER)]
-        for (name,), part in every.by("condition"):
-            corruption = name in names and {*part.values("level")} <= {None, *SEVERITIES}
-            (corrupted if corruption else continuous).extend(part)
-    return Frame(corrupted), Frame(continuous)
+    own = shifted(pixels(frame))
+    return own.where(group=CORRUPTION), own.where(group=lambda group: group != CORRUPTION)
 
 
 @report("shift/fig3", needs="rows of segmentation under corruptions")

@@ -78,6 +78,10 @@ def test_other_bytes_have_another_key(files):
     np.save(folder / "fog.npy", changed)
     (after,) = published_corruptions(folder, data, ("fog",), (1,))
     assert before.revision != after.revision
+    one = torch.zeros(1, 8, 8, 3), torch.tensor([before.first])
+    assert len(after.apply(*one)) == 1
+    with pytest.raises(BadInput, match="not the file that this run began with"):
+        before.apply(*one)
 
 
 def test_training_images_have_no_corrupted_twin(files):

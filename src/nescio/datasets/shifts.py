@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,7 +57,10 @@ class PublishedCorruption(Change):
         """The rows of the file that show the same images."""
         import torch
 
-        array = _read(Path(self.path, f"{self.name}.npy"))
+        file = Path(self.path, f"{self.name}.npy")
+        array = _read(file)
+        if _revision(file) != self.revision:
+            raise BadInput(f"{file} is not the file that this run began with. Start it again: it reads the new one.")
         n = len(array) // len(SEVERITIES)
         rows = index.cpu().numpy() - self.first
         if len(rows) and (rows.min() < 0 or rows.max() >= n):
@@ -86,11 +90,8 @@ def published_corruptions(
                 f"{place / name}.npy holds {array.dtype} of shape {array.shape}; uint8 of {(len(labels), *shape)} is "
                 f"expected: the test images of {data} at five severities."
             )
-        with (place / f"{name}.npy").open("rb") as file:
-            revision = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-        changes += [
-            PublishedCorruption(str(place), name, severity, revision, int(test.index[0])) for severity in severities
-        ]
+        revision, first = _revision(place / f"{name}.npy"), int(test.index[0])
+        changes += [PublishedCorruption(str(place), name, severity, revision, first) for severity in severities]
     return changes
 
 
@@ -98,6 +99,18 @@ def _read(path: Path) -> Any:
     """A .npy file, mapped and not read."""
     with files.naming(path, "read"):
         return map_npy(path)
+
+
+def _revision(path: Path) -> str:
+    state = path.stat()
+    return _checksum(path, state.st_size, state.st_mtime_ns)
+
+
+@cache
+def _checksum(path: Path, size: int, changed: int) -> str:
+    """The first digits of a file's sha256; taken once, until the file changes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 class Level(NamedTuple):

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -458,8 +459,19 @@ def test_postnet_says_the_mean_of_its_dirichlet_and_the_density_of_its_answer():
     with torch.no_grad():
         output, log_q = method(x), method.log_densities(method.features(x))
     alpha = 1 + method.counts * log_q.exp()
-    assert torch.allclose(output.logits[:, 0].exp().double(), alpha / alpha.sum(1, keepdim=True), atol=1e-6)
+    assert torch.allclose(output.logits[:, 0].softmax(1).double(), alpha / alpha.sum(1, keepdim=True), atol=1e-6)
+    assert torch.allclose(output.logits[:, 0].double(), alpha.log(), rtol=1e-6)
     assert torch.allclose(output.scores["evidence"].double(), -log_q[torch.arange(7), alpha.argmax(1)], atol=1e-5)
+
+
+@pytest.mark.parametrize("fewer", [0.0, 8.0, 12.0])
+def test_postnet_tells_classes_apart_where_there_is_little_evidence(fewer, monkeypatch):
+    """Logarithms of the mean itself, −log 10 and almost equal, would be tied in float16 and answer class 0."""
+    method = PostNet(PostNet.recipe_class(), SMALL).eval()
+    log_q = torch.tensor(list(permutations([0.0, -0.1, -0.2])), dtype=torch.float64) - fewer
+    monkeypatch.setattr(method, "log_densities", lambda _: log_q)
+    logits = method(torch.randn(6, 1, 8, 8)).logits[:, 0].half()
+    assert torch.equal(logits.argmax(1), log_q.argmax(1)) and torch.equal(logits.argmin(1), log_q.argmin(1))
 
 
 def test_entropy_is_exact_where_the_original_adds_to_the_logarithm():

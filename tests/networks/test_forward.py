@@ -1,5 +1,7 @@
 """What pretrained networks say: dropout passes, last layers, precision."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ timm = pytest.importorskip("timm")
 from nescio.networks import forward  # noqa: E402
 from nescio.networks.forward import DropoutPasses, heads  # noqa: E402
 from nescio.networks.models import build_classifier, network, with_weights  # noqa: E402
+from nescio.runtime import runtime  # noqa: E402
 
 pytest_plugins = ("zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("offline")
@@ -127,7 +130,7 @@ def test_the_last_layer_keeps_its_digits_in_bf16():
     head = torch.nn.Linear(64, 100)
     x = torch.randn(8, 64).bfloat16()
     expected = x.float() @ head.weight.T + head.bias
-    forward._exact(head)
+    forward.exact_heads([head], replace(runtime("cpu"), precision="bf16"))
     with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
         made = head(x)
     assert made.dtype == torch.float32

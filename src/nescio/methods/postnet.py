@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributions import Dirichlet
+from torch.nn.functional import softplus
 
 from nescio.layers.radial_flows import RadialFlows, masses
 from nescio.methods.base import (
@@ -54,14 +55,14 @@ class PostNet(Method):
     where every class has a density q(z | c) of radial flows. The class counts N_c turn densities into evidence: the
     answer is Dirichlet(α) with α_c = 1 + N_c·q(z | c) (eq. 4). Loss: E[−log p_y] − λ·H(Dirichlet(α)) (eq. 8).
 
-    Logits: the logarithm of the Dirichlet's mean, log α_c/α₀. Score "evidence": −log q(z | c) of the predicted class.
+    Logits: log α_c, whose softmax is the Dirichlet's mean. They are close to 0 where there is little evidence, so that
+    even float16 tells classes apart there. Score "evidence": −log q(z | c) of the predicted class.
     """
 
     paper = "Charpentier et al., Posterior network: uncertainty estimation without OOD samples, NeurIPS 2020"
     recorded = True
     scores = ("evidence",)
     strength = "entropy"
-    normalized = True
     far = True
     counts: Tensor
 
@@ -103,10 +104,9 @@ class PostNet(Method):
     def forward(self, x: Tensor) -> Output:
         embeddings = self.features(x)
         log_densities = self.log_densities(embeddings)
-        alpha = self.alpha(log_densities)
-        logits = (alpha.log() - alpha.sum(1, keepdim=True).log()).float()
-        predicted = log_densities.gather(1, alpha.argmax(1, keepdim=True)).squeeze(1)
-        return Output(logits[:, None], embeddings, {"evidence": -predicted.float()})
+        logits = softplus(self.counts.log() + log_densities)  # log(1 + N_c·q), also where 1 + N_c·q rounds to 1
+        predicted = log_densities.gather(1, logits.argmax(1, keepdim=True)).squeeze(1)
+        return Output(logits.float()[:, None], embeddings, {"evidence": -predicted.float()})
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)

@@ -126,9 +126,14 @@ def bins_of(a: Answers, bins: int, scheme: str) -> Array:
 
 
 def _on_edges(confidence: Array, bins: int, stored: np.dtype[Any]) -> Array:
-    """A probability of 3/5 that went through its logarithm may return just off the edge: puts it back."""
+    """A probability of 3/5 that went through its logarithm may return just off the edge: puts it back.
+
+    It was rounded by half a step, and so was its logarithm; log and exp themselves are of float32 or better.
+    """
     edge = np.rint(confidence * bins) / bins
-    near = np.abs(confidence - edge) <= 8 * np.finfo(stored).eps * edge
+    sizes = 1 - np.log(np.maximum(edge, 1 / bins))  # of the probability, which is 1 relative to itself, and of its log
+    steps = np.finfo(stored).eps / 2 * sizes + 8 * np.finfo(np.promote_types(stored, np.float32)).eps
+    near = np.abs(confidence - edge) <= steps * edge
     return np.where(near, edge.astype(stored).astype(np.float64), confidence)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,9 +28,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.network, self.classes = network, classes
         self.heads = heads(network, classes)
-        if here.precision == "bf16":
-            for head in self.heads:
-                _exact(head)
+        exact_heads(self.heads, here)
         self.first_input: Tensor | None = None  # of the last layer, in this batch
         if self.heads:
             self.heads[0].register_forward_pre_hook(self._keep)
@@ -93,16 +92,15 @@ def heads(network: nn.Module, classes: int) -> list[nn.Module]:
     return known or [module for module in network.modules() if gives(module)][-1:]
 
 
-def _exact(head: nn.Module) -> None:
-    """The last layer in float32: bf16 keeps three digits, and confidences would be tied."""
-    plain = head.forward
+def exact_heads(layers: Sequence[nn.Module], here: Runtime) -> None:
+    """The last layers in float32: bf16 keeps three digits, and confidences would be tied."""
+    for layer in layers if here.precision == "bf16" else ():
+        layer.forward = partial(_exact, layer.forward)  # type: ignore[method-assign]
 
-    def forward(x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            made: Tensor = plain(x.float())
-        return made
 
-    head.forward = forward
+def _exact(plain: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    with torch.autocast(x.device.type, enabled=False):
+        return plain(x.float())
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from nescio.datasets.view import View
 from nescio.errors import BadInput, near
 from nescio.methods import registry as methods
 from nescio.networks import weights
-from nescio.networks.forward import Classifier, Segmenter, heads
+from nescio.networks.forward import Classifier, Segmenter, exact_heads, heads
 from nescio.runtime import Runtime
 from nescio.training import load_method, train_step
 from nescio.trials import Trial, from_plain
@@ -409,6 +409,7 @@ def build(
     """The module with its weights, ready to predict (images to Output), and the network as those weights want it."""
     if wanted.trial is not None:
         method = load_method(train_step(wanted.trial, root).key, wanted.trial, store, here, root)
+        exact_heads(heads(method, wanted.classes), here)
         return (Segmenter(method) if method.setting.dense else method), wanted
     module, wanted = build_classifier(wanted, drop)
     return Classifier(here.place(module).eval(), wanted.classes, here), wanted

@@ -7,8 +7,8 @@ Versions of the stages `evaluate` and `study` are those of the protocols.
 from __future__ import annotations
 
 TRAIN = 8
-PREDICT = 5
-COUNT = 6
+PREDICT = 6
+COUNT = 7
 PIXELS = 3
 
 STAGES = {

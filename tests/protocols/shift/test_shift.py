@@ -6,6 +6,7 @@ import json
 import signal
 from dataclasses import replace
 from statistics import fmean, stdev
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -105,11 +106,36 @@ def test_data_and_init_seeds_move_with_the_run_and_ensembles_are_disjoint():
     for trials in lines(replace(PLAN, runs=3, members=(2, 4))):
         assert {trial.data_seed for trial in trials} == {trials[0].data_seed}
         members[trials[0].method, len(trials), trials[0].data_seed] = [trial.init_seed for trial in trials]
-    assert members["erm", 4, 0] == [0, 1, 2, 3] and members["erm", 2, 1] == [4, 5] and members["ddu", 1, 2] == [8]
+    assert members["erm", 4, 0] == [0, 1000, 2000, 3000] and members["erm", 2, 1] == [1, 1001]
+    assert members["ddu", 1, 2] == [2]
     every = [seed for (_, size, _), seeds in members.items() if size == 4 for seed in seeds]
     assert len(every) == len(set(every)) == 12
     assert not any(method != "erm" and size > 1 for method, size, _ in members)
     assert {size for _, size, _ in members} == {1, 2, 4}
+
+
+def test_more_runs_and_members_train_no_network_again():
+    few = {trial for trials in lines(replace(PLAN, runs=2, members=())) for trial in trials}
+    more = {trial for trials in lines(replace(PLAN, runs=3, members=(2, 4))) for trial in trials}
+    assert few < more
+
+
+def test_a_line_with_two_networks_in_one_run_is_refused(study):
+    """As of two studies, one of which chose another strength."""
+    other = [row | {"trial": 2} for row in study.rows if row["method"] == "ddu"]
+    with pytest.raises(BadInput, match="Two networks of ddu in run 0 on digits have other strengths"):
+        reports.table_2(type(study.frame)([*study.rows, *other]))
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_a_measure_that_is_not_finite_costs_its_own_rows_alone(number):
+    rows = steps.RowMaker(("shift", 3), {"method": "erm"})
+    u = {"native": np.array([0.1, number, 0.3, 0.2]), "entropy": np.array([0.1, 0.4, 0.3, 0.2])}
+    outcome = SimpleNamespace(u=u, wrong=np.array([False, True, True, False]), missing={})
+    rows.ranking(outcome, ["native", "entropy"])
+    rows.detection(outcome, outcome, ["native", "entropy"])
+    assert {row["measure"] for row in rows.rows} == {"entropy"} and len(rows.rows) == 3
+    assert [entry["measure"] for entry in rows.reasons] == ["native"] and "finite" in rows.reasons[0]["reason"]
 
 
 def test_other_methods_can_be_averaged_too():

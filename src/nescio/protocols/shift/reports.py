@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nescio.analysis.repeated import paired_runs
+from nescio.errors import BadInput
 from nescio.protocols.shift import CORRUPTION
 from nescio.report.blocks import Choice, Gallery, Made, Panel, SectionParts, Story, flat
 from nescio.report.charts import heat_block, levels_block
@@ -108,6 +109,7 @@ def like_the_best(runs: dict[Any, dict[Any, float]], direction: str) -> set[Any]
 def compared(frame: Frame, part: Frame, *by: str) -> list[Row]:
     """Mean and standard deviation over runs of every line of a part; `best` where it cannot be told from the best of a
     metric, among methods that are not undertrained."""
+    _one_network_a_run(frame)
     rows: list[Row] = []
     for (*_, metric), own in part.by("dataset", *by, "metric"):
         trained = without_undertrained(frame, own).by(*LINE)
@@ -116,6 +118,16 @@ def compared(frame: Frame, part: Frame, *by: str) -> list[Row]:
         means = own.summarise([*LINE, *by, "metric"], over=["data_seed"])
         rows += [row | {"best": values_of(row, LINE) in alike} for row in means]
     return rows
+
+
+def _one_network_a_run(frame: Frame) -> None:
+    """Refuses joined studies in which a line has two networks in one run: tables would average them."""
+    for (data, method, *_, run), part in clean(frame).where(metric="accuracy").by(*MODEL, "data_seed"):
+        if len({values_of(row, ("trial", "init_seed")) for row in part}) > 1:
+            raise BadInput(
+                f"Two networks of {method} in run {run} on {data_name(data)} have other strengths or initial weights: "
+                "tables would average them. Report their studies one by one."
+            )
 
 
 def over_runs(frame: Frame, rows: Sequence[Row], shown: str = "Mean ± standard deviation") -> str:

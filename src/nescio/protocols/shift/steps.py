@@ -46,6 +46,7 @@ KEEPING = Keeping(fields=("logits", "scores"), dtype="float16")
 ANSWERS, RANKING = ("accuracy", "ece", "nll"), ("auroc", "raulc")
 TRAIN, CHOOSE, EVALUATE = "train", "choose strengths", "predict and evaluate"  # stages
 OUT_ROWS = 10_000  # images of each out-of-distribution set, at most
+APART = 1000  # initial seeds of the members of an ensemble; those of runs stand between them
 FAR = 0.05  # below the training accuracy that plain training reaches: undertrained
 LEARNT = "train_accuracy"
 UNDERTRAINED = "undertrained"  # the group of the training accuracy of such a network
@@ -178,13 +179,13 @@ def plain_trial(plan: Any, method: str, run: int, init_seed: int, task: Task = "
 
 def trials_of(plan: Plan, numbers: Mapping[str, int]) -> list[tuple[Trial, ...]]:
     """The members of every line of the tables in every run: single networks first, then ensembles, which are disjoint.
+    More runs and larger ensembles leave the networks that are there as they are.
 
     numbers  which strength each method has; methods that are not there were not trained
     """
-    most = max(plan.members, default=1)
 
     def members(method: str, run: int, size: int) -> tuple[Trial, ...]:
-        plain = [plain_trial(plan, method, run, run * most + member, plan.task) for member in range(size)]
+        plain = [plain_trial(plan, method, run, run + member * APART, plan.task) for member in range(size)]
         count = plan.strengths if methods[method].strength else 1  # weight decay is as the plan says
         return tuple(with_strength(trial, numbers[method], count) for trial in plain)
 
@@ -433,9 +434,17 @@ class RowMaker:
             if name in outcome.missing:
                 self.because(outcome.missing[name], name)
                 continue
-            ranked = metrics.Ranking(outcome.u[name], outcome.wrong)
-            for metric in RANKING:
-                self.attempt(metric, ranked, ranked.n, measure=name, **columns)
+            if ranked := self.ranked(outcome.u[name], outcome.wrong, name):
+                for metric in RANKING:
+                    self.attempt(metric, ranked, ranked.n, measure=name, **columns)
+
+    def ranked(self, u: Array, positive: Array, name: str) -> metrics.Ranking | None:
+        """Rows in order of a measure; None, with its reason, where the measure is not finite."""
+        try:
+            return metrics.Ranking(u, positive)
+        except BadInput as error:
+            self.because(str(error), name)
+            return None
 
     def learnt(self, predictor: Predictor, context: Context) -> None:
         """The lowest training accuracy of its networks, and the strength of their regularisation."""
@@ -451,8 +460,9 @@ class RowMaker:
         """AUROC of images of another set against clean ones."""
         for name in (name for name in names if name in clean.u and name in out.u):
             u = np.concatenate([clean.u[name], out.u[name]])
-            ranked = metrics.Ranking(u, np.repeat([False, True], [len(clean.u[name]), len(out.u[name])]))
-            self.attempt("auroc", ranked, ranked.n, measure=name, **columns | {"split": "out"})
+            stranger = np.repeat([False, True], [len(clean.u[name]), len(out.u[name])])
+            if ranked := self.ranked(u, stranger, name):
+                self.attempt("auroc", ranked, ranked.n, measure=name, **columns | {"split": "out"})
 
 
 # ---- networks that did not learn

@@ -320,12 +320,12 @@ def _fit(
     for name, content in kept.items() if part is not None else ():
         part.write(name, content)
     learnt = sum(weight.numel() for weight in method.parameters() if weight.requires_grad)
-    facts = {"params": learnt, "seconds": seconds, "images": seen}
+    facts: dict[str, Any] = {"params": learnt, "seconds": seconds, "images": seen}
     if method.classifies:
         with evaluating(method), runtime.autocast():
             some = stream.some(JUDGED_MAPS if method.setting.dense else JUDGED)
             facts["train_accuracy"] = accuracy_of(method, method.located(some))
-    return method.eval(), facts
+    return method.eval(), facts | method.facts()
 
 
 def _due(part: Any, saved: float, seconds: float) -> int:

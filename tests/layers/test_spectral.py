@@ -9,7 +9,15 @@ from torch.nn.utils import parametrize
 
 from nescio import backbones
 from nescio.errors import BadInput
-from nescio.layers.spectral import Bounded, operator_norm, operator_norms, settle, spectral_normalize, stretches
+from nescio.layers.spectral import (
+    Bounded,
+    held_back,
+    operator_norm,
+    operator_norms,
+    settle,
+    spectral_normalize,
+    stretches,
+)
 
 torch.set_num_threads(1)
 
@@ -61,6 +69,20 @@ def test_a_weight_inside_the_bound_stays_as_it_is():
     nn.utils.parametrizations.spectral_norm(theirs)
     assert torch.equal(ours.weight, before)
     assert not torch.allclose(theirs.weight, before)
+
+
+def test_the_share_of_layers_that_a_bound_holds_back():
+    """0 where the bound does nothing, 1 where every layer would stretch further without it."""
+
+    def share(target):
+        network = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6))
+        network[2].weight.data *= 20
+        spectral_normalize(network, target).eval()
+        settle(network)
+        return held_back(network)
+
+    assert [share(target) for target in (1000.0, 3.0, 0.01)] == [0, pytest.approx(1 / 3), 1]
+    assert held_back(nn.Linear(6, 6)) is None
 
 
 def test_backward_sees_the_normalised_weights():

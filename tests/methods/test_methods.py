@@ -10,6 +10,7 @@ from torch import nn
 from nescio import datasets
 from nescio.datasets import Batches
 from nescio.errors import BadInput
+from nescio.layers.entropies import of_draws
 from nescio.methods import Method, Setting, registry
 from nescio.methods.base import accuracy_of
 from nescio.methods.deep_ae import DeepAE
@@ -376,6 +377,15 @@ def test_dropout_stays_on_and_batch_norm_off_at_test_time(place):
     h = -(p * p.log()).sum(-1)
     mean = p.mean(1)
     assert torch.allclose(output.scores["jsd"], -(mean * mean.log()).sum(-1) - h.mean(1), atol=1e-6)
+
+
+def test_scores_of_draws_keep_the_digits_of_sure_answers():
+    logits = 12 * torch.eye(3)[None, :1].expand(40, 8, 3) + torch.randn(40, 8, 3, generator=torch.manual_seed(0))
+    p = logits.double().softmax(-1)
+    exact = torch.special.entr(p.mean(1)).sum(1) - torch.special.entr(p).sum(2).mean(1)
+    made = of_draws(logits)
+    assert torch.allclose(made["jsd"].double(), exact, rtol=1e-6, atol=0) and made["jsd"].dtype == torch.float32
+    assert torch.allclose(made["entropy"].double(), torch.special.entr(p.mean(1)).sum(1), rtol=1e-6, atol=0)
 
 
 def test_dropout_before_the_head_alone_leaves_the_features_as_they_are():

@@ -197,6 +197,16 @@ def _lead(bound: Bounded, matrix: Tensor) -> None:
 
 
 @torch.no_grad()
+def held_back(module: nn.Module) -> float | None:
+    """The share of bounded layers that would stretch further without their bound, of a module that is not training;
+    None where no layer is bounded."""
+    bounds = _Bounds(module)
+    layers = [*bounds.weights, *bounds.scales]
+    held = [not torch.equal(layer[0](layer.original), layer.original) for layer in layers]
+    return sum(held) / len(held) if held else None
+
+
+@torch.no_grad()
 def stretches(module: nn.Module) -> dict[str, float]:
     """The largest stretch of every layer, by a full SVD of what the layer really uses."""
     found = {}

@@ -30,6 +30,13 @@ class FeatureDensity(Method):
     def finalize(self, batches: Batches) -> None:
         self.gaussians.fit((self.features(x), y) for x, y, _ in batches)
 
+    def facts(self) -> dict[str, float]:
+        """rows_a_feature: training rows of the smallest class for each feature. Below 1 its covariance is singular, and
+        its density says little more than how far a row is from the span of the class's rows."""
+        shares = self.gaussians.log_shares.exp()
+        smallest = float(shares[shares > 0].min()) * self.rows
+        return super().facts() | {"rows_a_feature": smallest / self.features.num_features}
+
     def density_score(self, embeddings: Tensor) -> Tensor:
         """−log of the density of features, (b,), in float32: float16 cannot hold it."""
         return -self.gaussians(embeddings).float()

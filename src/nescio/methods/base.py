@@ -14,7 +14,7 @@ from nescio import backbones
 from nescio.backbones import Locations
 from nescio.errors import BadInput
 from nescio.identity import has_tag, tag
-from nescio.layers.spectral import spectral_normalize
+from nescio.layers.spectral import held_back, spectral_normalize
 from nescio.registry import Registry
 from nescio.search import LogUniform, Recipe, hparam, log_uniform, searched
 
@@ -155,6 +155,12 @@ class Method(nn.Module):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """What one step makes smaller."""
         return nn.functional.cross_entropy(self.head(self.features(x)), y)
+
+    def facts(self) -> dict[str, float]:
+        """Numbers about the trained network that stay beside its weights. at_bound: the share of layers that the
+        spectral norm holds back; where it is 0, the bound does nothing."""
+        share = held_back(self.features)
+        return {} if share is None else {"at_bound": share}
 
     def forward(self, x: Tensor) -> Output:
         """The output for images: logits (b, s, c), embeddings (b, d), scores."""

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import nll_loss
 
-from nescio.layers.entropies import entropy, jensen_shannon
+from nescio.layers.entropies import of_draws
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
 from nescio.search import hparam
 
@@ -50,8 +50,7 @@ class ManyHeads(Method):
     def forward(self, x: Tensor) -> Output:
         embeddings = self.features(x)
         logits = self.logits(embeddings)
-        p = (logits / self.temperature).softmax(-1)
-        return Output(logits, embeddings, {"entropy": entropy(p.mean(1)), "jsd": jensen_shannon(p)})
+        return Output(logits, embeddings, of_draws(logits / self.temperature))
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from nescio.layers.entropies import entropy, jensen_shannon
+from nescio.layers.entropies import of_draws
 from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
 from nescio.search import choice, hparam, uniform
 
@@ -76,8 +76,7 @@ class MCDropout(Method):
         logits = self.head(self.before_head(embeddings.expand(passes, -1, -1))).transpose(0, 1)
         for layer in self.dropouts:
             layer.train(self.training)
-        p = torch.softmax(logits.float() / self.temperature, -1)
-        return Output(logits, embeddings.mean(0), {"jsd": jensen_shannon(p), "entropy": entropy(p.mean(1))})
+        return Output(logits, embeddings.mean(0), of_draws(logits / self.temperature))
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, _ = first_batch(batches)

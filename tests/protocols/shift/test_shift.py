@@ -120,6 +120,25 @@ def test_more_runs_and_members_train_no_network_again():
     assert few < more
 
 
+def test_a_method_that_compares_views_has_augmentations_of_its_own():
+    """On images that were only moved, contrastive training would have next to nothing to learn."""
+    kinds = {name: steps.plain_trial(PLAN, name, 0, 0).training.augment for name in ("erm", "dcu", "dcs")}
+    assert kinds == {"erm": "shift", "dcu": "full", "dcs": "shift"}
+
+
+def test_rows_say_whether_a_bound_acts_and_whether_gaussians_are_singular(study):
+    facts = {"method": "ddu", "data_seed": 0, "split": "train"}
+    assert 0 <= value(study, metric="at_bound", **facts) <= 1
+    assert value(study, metric="rows_a_feature", **facts) == pytest.approx(100 / 100, rel=0.3)  # of a class of digits
+    assert not [row for row in study.rows if row["metric"] == "at_bound" and row["method"] == "erm"]
+    made = reports.training(study.frame)
+    assert list(made.heads) == ["training accuracy ↑", "layers at their bound"]
+    few = [row | {"value": 0.18} if row["metric"] == "rows_a_feature" else row for row in study.rows]
+    assert "0.18 training rows for each feature" in reports.training(type(study.frame)(few)).note
+    many = [row | {"value": 9.0} if row["metric"] == "rows_a_feature" else row for row in study.rows]
+    assert "singular" not in reports.training(type(study.frame)(many)).note
+
+
 def test_a_line_with_two_networks_in_one_run_is_refused(study):
     """As of two studies, one of which chose another strength."""
     other = [row | {"trial": 2} for row in study.rows if row["method"] == "ddu"]

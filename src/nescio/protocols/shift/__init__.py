@@ -110,7 +110,6 @@ CIFAR_RECIPES = (
     "dcu.pretraining=0.2",
     "dcu.weight=0.1",
     "duq.rate=1",
-    "duq.momentum=0.999",
     "duq.penalized=0.03",
     "postnet.latent=4",
     "postnet.rate=0.7",

@@ -430,9 +430,20 @@ def undertrained(frame: Frame) -> list[tuple[Any, ...]]:
 @report("shift/training", needs="networks whose training accuracy is known")
 def training(frame: Frame) -> Made:
     """Training accuracy of every method: what did not learn cannot be compared."""
-    rows = frame.where(metric="train_accuracy", members=1).summarise(MODEL[:3], over=["data_seed"])
-    title, heads = "What the networks learnt", [Head("training accuracy ↑")]
-    return table(rows, title, lines=labels(frame)[:3], heads=heads, form=decimals(3), mark="none")
+    titles = {"train_accuracy": "training accuracy ↑", "at_bound": "layers at their bound"}
+    rows = frame.where(metric=tuple(titles), members=1).summarise([*MODEL[:3], "metric"], over=["data_seed"])
+    singular = frame.where(metric="rows_a_feature", value=lambda rows: rows < 1)
+    notes = ["Layers at their bound: the share that the spectral norm holds back; at 0 it does nothing"]
+    notes = notes if frame.where(metric="at_bound") else []
+    notes += [
+        f"{data_name(data)}: the smallest class has {number(min(own.column('value')), 2)} training rows for each "
+        f"feature, so that the class Gaussians of {listed(own.values('method'))} are singular: their densities say "
+        "little more than how far a row is from the span of a class's rows"
+        for (data,), own in singular.by("dataset")
+    ]
+    heads = [Head(titles[name], where={"metric": name}) for name in titles if name in rows.values("metric")]
+    lines, title = labels(frame)[:3], "What the networks learnt"
+    return table(rows, title, lines=lines, heads=heads, form=decimals(3), mark="none", note=". ".join(notes))
 
 
 # ---- the page

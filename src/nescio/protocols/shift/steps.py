@@ -49,6 +49,7 @@ OUT_ROWS = 10_000  # images of each out-of-distribution set, at most
 APART = 1000  # initial seeds of the members of an ensemble; those of runs stand between them
 FAR = 0.05  # below the training accuracy that plain training reaches: undertrained
 LEARNT = "train_accuracy"
+FACTS = ("at_bound", "rows_a_feature")  # what methods say of their trained networks
 UNDERTRAINED = "undertrained"  # the group of the training accuracy of such a network
 
 
@@ -162,13 +163,15 @@ def strength_of(trial: Trial) -> float | None:
 
 
 def plain_trial(plan: Any, method: str, run: int, init_seed: int, task: Task = "classification") -> Trial:
-    """A method in one run, at its defaults but for what the plan says of it."""
+    """A method in one run, at its defaults but for what the plan says of it. A method that compares views of an image
+    has augmentations of its own."""
+    own: Any = methods[method].augment or plan.training.augment
     trial = Trial(
         method=method,
         recipe=methods[method].recipe_class(),
         data=plan.data,
         backbone=plan.backbone,
-        training=plan.training,
+        training=replace(plan.training, augment=own),
         spectral=methods[method].spectral_default,
         data_seed=run,
         init_seed=init_seed,
@@ -455,6 +458,9 @@ class RowMaker:
             self.add(LEARNT, min(accuracies), len(accuracies), split="train")
         if trials and (strength := strength_of(trials[0])) is not None:
             self.add("strength", strength, len(trials), split="train")
+        for metric in FACTS:
+            if known := [each[metric] for each in facts if metric in each]:
+                self.add(metric, float(np.mean(known)), len(known), split="train")
 
     def detection(self, clean: Outcome, out: Outcome, names: Sequence[str], **columns: Any) -> None:
         """AUROC of images of another set against clean ones."""

@@ -570,12 +570,13 @@ def _elastic_transform(pixels: Tensor, index: Tensor, seed: int, constants: tupl
     before = torch.stack([centre + third, centre + torch.tensor([third, -third], device=device), centre - third])
     after = before + corner * (2 * uniforms(index, 6, seed).view(n, 3, 2) - 1)
     ones = torch.ones(n, 3, 1, device=device)
-    affine = torch.linalg.solve(torch.cat([after, ones], 2).double(), before.double().expand(n, 3, 2)).float()
+    affine = torch.linalg.solve(torch.cat([after, ones], 2).double(), before.double().expand(n, 3, 2))
     down, across = torch.meshgrid(
         torch.arange(h, device=device).float(), torch.arange(w, device=device).float(), indexing="ij"
     )
     places = torch.stack([across, down, torch.ones_like(down)], -1)
-    moved = (places.view(1, h * w, 3) @ affine).view(n, h, w, 2)
+    # in float64: a GPU may take products of float32 with three digits
+    moved = (places.view(1, h * w, 3).double() @ affine).view(n, h, w, 2).float()
     # mirrored as OpenCV does, without repeating the edge; a side of one pixel has nowhere to go
     grid = 2 * moved / torch.tensor([max(w - 1, 1), max(h - 1, 1)], device=device) - 1
     x = F.grid_sample(pixels.permute(0, 3, 1, 2).float(), grid, padding_mode="reflection", align_corners=True)

@@ -573,6 +573,20 @@ def own_scores_of_digits():
     return means | counts | {"plain": mean_of(plain), "five": mean_of(five)}
 
 
+def held_back(name, method):
+    """The bound of a method's spectral norm, and the share of layers that it holds back in each of its networks."""
+    own = rows(name).where(method=method, split="train", members=1)
+    (bound,) = own.where(metric="strength").values("value")
+    return bound, own.where(metric="at_bound").column("value")
+
+
+def bounds_of_digits():
+    """Which of the chosen bounds act."""
+    (loose, none), (bound, due), (same, ddu) = (held_back("shift/digits", name) for name in ("sngp", "due", "ddu"))
+    assert max(none) == 0 and bound == same and min(*due, *ddu) > 0 and len(none) == len(due) == len(ddu) == 3
+    return {"loose": loose, "bound": bound, "due": 100 * max(due), "ddu": 100 * max(ddu)}
+
+
 def views_of_digits():
     """dcu leads by entropy, and plain training does as well with the same augmentations."""
     plain, dcu = (digits("raulc", name, "entropy", level=None, split="test") for name in ("erm", "dcu"))
@@ -608,6 +622,10 @@ DIGITS = {
         "{dcs_ahead} of 3 runs), `sngp` {sngp:.3f} ({sngp_ahead}), `duq` {duq:.3f} ({duq_ahead}), `ddu` {ddu:.3f} "
         "({ddu_ahead}); ensembles of five have {five:.3f} by entropy. On CIFAR-10 `dcs`, `sngp` and `ddu` are "
         "not."
+    ),
+    bounds_of_digits: (
+        "The bound of {loose:.3g} that is chosen for `sngp` holds no layer back: it does nothing. Those of `due` and "
+        "`ddu` ({bound:.3g}) act on up to {due:.0f} % and {ddu:.0f} % of the layers."
     ),
     views_of_digits: (
         "By entropy `dcu` leads with {dcu:.3f}, and it alone has augmentations of its own. With these, plain training "
@@ -657,6 +675,13 @@ def own_scores_of_pixels():
         assert ahead(entropy, own) == 6
         found[name.replace("-", "_")] = mean_of(own)
     return found
+
+
+def bounds_of_pixels():
+    """Of the authors' bounds, that of sngp does nothing, and that of ddu next to nothing."""
+    (sngp, none), (ddu, few) = (held_back("scenes", name) for name in ("sngp", "ddu"))
+    assert max(none) == 0 and len(none) == len(few) == 6
+    return {"sngp": sngp, "ddu": ddu, "some": sum(share > 0 for share in few), "most": 100 * max(few)}
 
 
 full = partial(by_run, "scenes/full")
@@ -732,6 +757,11 @@ SCENES = {
         "Every own score is behind the entropy of the same networks, in every run: mutual information of ensembles "
         "{erm:.3f} and of `mc-dropout` {mc_dropout:.3f}, the Dempster–Shafer score of `sngp` {sngp:.3f}, and far "
         "behind the densities of `mir` ({mir:.3f}) and `ddu` ({ddu:.3f})."
+    ),
+    bounds_of_pixels: (
+        "The spectral norms hardly act: the bound of {sngp:.3g} of `sngp` holds back no layer of any network, that of "
+        "{ddu:.3g} of `ddu` {most:.0f} % of the layers in {some} of six. What these methods say here, they say of "
+        "nearly unregularised features."
     ),
 }
 

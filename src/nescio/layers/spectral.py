@@ -202,8 +202,8 @@ def held_back(module: nn.Module) -> float | None:
     None where no layer is bounded."""
     bounds = _Bounds(module)
     layers = [*bounds.weights, *bounds.scales]
-    held = [not torch.equal(layer[0](layer.original), layer.original) for layer in layers]
-    return sum(held) / len(held) if held else None
+    acting = [not torch.equal(layer[0](layer.original), layer.original) for layer in layers]
+    return sum(acting) / len(acting) if acting else None
 
 
 @torch.no_grad()

@@ -50,7 +50,8 @@ class ManyHeads(Method):
     def forward(self, x: Tensor) -> Output:
         embeddings = self.features(x)
         logits = self.logits(embeddings)
-        return Output(logits, embeddings, of_draws(logits / self.temperature))
+        scores = of_draws(logits / self.temperature)
+        return Output(logits, embeddings, {name: scores[name] for name in self.scores})
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)

@@ -21,7 +21,7 @@ from nescio.predictions import Predictions, stack
 from nescio.predictions.subset import most_note
 from nescio.protocols import shift
 from nescio.protocols.posthoc import AMONG_BEST, FAR, METRICS, MISTAKES, NAME, NEAR, TRANSFORMERS, VERSION, Plan
-from nescio.protocols.shift.steps import EVALUATE, TRAIN, Predictor, RowMaker, average, existing, plain_trial
+from nescio.protocols.shift.steps import EVALUATE, TRAIN, Predictor, RowMaker, average, existing, init_seed, plain_trial
 from nescio.protocols.shift.steps import refuse_impossible as refuse_shift
 from nescio.rows import Row
 from nescio.training import train_step
@@ -79,7 +79,7 @@ def trials_of(plan: Plan, root: str | None) -> list[tuple[Trial, ...]]:
 
     def trial(pair: str, run: int, member: int) -> Trial:
         own = as_shift(plan, pair)
-        plain = plain_trial(own, shift.steps.by_own_names(own).methods[0], run, run * plan.members + member)
+        plain = plain_trial(own, shift.steps.by_own_names(own).methods[0], run, init_seed(run, member))
         return replace(plain, classes=tuple(known) if plan.left_out else None)
 
     runs, members = range(plan.runs), range(plan.members)

@@ -182,19 +182,23 @@ def plain_trial(plan: Any, method: str, run: int, init_seed: int, task: Task = "
 
 def trials_of(plan: Plan, numbers: Mapping[str, int]) -> list[tuple[Trial, ...]]:
     """The members of every line of the tables in every run: single networks first, then ensembles, which are disjoint.
-    More runs and larger ensembles leave the networks that are there as they are.
 
     numbers  which strength each method has; methods that are not there were not trained
     """
 
     def members(method: str, run: int, size: int) -> tuple[Trial, ...]:
-        plain = [plain_trial(plan, method, run, run + member * APART, plan.task) for member in range(size)]
+        plain = [plain_trial(plan, method, run, init_seed(run, member), plan.task) for member in range(size)]
         count = plan.strengths if methods[method].strength else 1  # weight decay is as the plan says
         return tuple(with_strength(trial, numbers[method], count) for trial in plain)
 
     averaged = [name for name in numbers if name in plan.ensembled]
     lines = [(name, 1) for name in numbers] + [(name, size) for size in sorted(plan.members) for name in averaged]
     return [members(name, run, size) for name, size in lines for run in range(plan.runs)]
+
+
+def init_seed(run: int, member: int) -> int:
+    """Of the initial weights of a run's network, or of a member of its ensemble; more runs and members keep theirs."""
+    return run + member * APART
 
 
 # ---- strengths

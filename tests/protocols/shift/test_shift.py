@@ -20,7 +20,7 @@ from nescio.datasets.corruptions import CORRUPTIONS, Corruption
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
-from nescio.networks.models import trained
+from nescio.networks.models import build, trained
 from nescio.predict import load_dump, predict_step
 from nescio.predictions import stack
 from nescio.protocols import base
@@ -29,6 +29,7 @@ from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
 from nescio.report.studies import read_study
 from nescio.report.words import legend
+from nescio.runtime import runtime
 from nescio.training import facts_of, train_step
 from nescio.trials import Training
 from nescio.work.launchers import start
@@ -118,6 +119,16 @@ def test_more_runs_and_members_train_no_network_again():
     few = {trial for trials in lines(replace(PLAN, runs=2, members=())) for trial in trials}
     more = {trial for trials in lines(replace(PLAN, runs=3, members=(2, 4))) for trial in trials}
     assert few < more
+
+
+@pytest.mark.parametrize("name", ["erm", "ddu", "mc-dropout"])
+def test_a_trained_head_keeps_its_digits_in_bf16(name, study, context):
+    """As that of a pretrained network: entropies of three digits would be tied."""
+    (trial,) = next(trials for trials in lines() if trials[0].method == name)
+    module, _ = build(trained(trial), context.store, replace(runtime("cpu"), precision="bf16"))
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = module(torch.rand(20, 1, 8, 8)).logits
+    assert logits.dtype == torch.float32 and (logits != logits.bfloat16()).float().mean() > 0.9
 
 
 def test_a_method_that_compares_views_has_augmentations_of_its_own():

@@ -171,6 +171,16 @@ def test_the_story_holds_every_table_and_figure(study):
     assert line.value == pytest.approx(np.mean(runs)) and line.n == len(runs) == 2
 
 
+def test_bounds_that_do_nothing_are_told(study):
+    """After one epoch no layer stretches twelvefold; half of the way is too little for every one."""
+    cells = reports.every_strength(study.frame).cells()
+    shares = [cells[("ddu", "native", bound), "layers at their bound"].value for bound in ("12", "0.5")]
+    assert shares == [0, 1] and reports.idle_strengths(study.frame, "ddu") == [0]
+    assert "hold no layer of any network back: 1 of ddu" in " ".join(reports._lead(study.frame))
+    without = study.frame.where(metric=lambda name: name != "at_bound")
+    assert "layers at their bound" not in reports.every_strength(without).heads
+
+
 def test_the_lead_names_every_method_by_the_first_measure_that_it_has():
     """erm has no score of its own."""
     plain = [row | {"measure": row["measure"] and "entropy"} for row in made_up("erm", -0.3)]

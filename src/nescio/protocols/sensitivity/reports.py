@@ -75,6 +75,12 @@ def correlations(frame: Frame) -> list[Row]:
     return rows
 
 
+def idle_strengths(frame: Frame, method: str) -> list[int]:
+    """Numbers of the strengths whose bound holds back no layer of any network."""
+    own = frame.where(metric="at_bound", method=method)
+    return [trial for (trial,), part in own.by("trial") if max(part.column("value")) == 0]
+
+
 @report("sensitivity/table")
 def correlation_table(frame: Frame) -> Table:
     """Spearman's correlation of strength and rAULC with its p-value; of strength and accuracy beside it."""
@@ -102,23 +108,26 @@ def correlation_table(frame: Frame) -> Table:
 
 @report("sensitivity/strengths")
 def every_strength(frame: Frame) -> Table:
-    """Accuracy, AUROC and rAULC at every strength, mean ± standard deviation over runs."""
+    """Accuracy, AUROC and rAULC at every strength, mean ± standard deviation over runs, and what a bound does."""
     strength = {(row["method"], row["trial"]): row["value"] for row in frame.where(metric="strength")}
     accuracy = frame.where(metric="accuracy", condition=CLEAN)
     measured = Frame([*_pooled(frame, "auroc"), *_pooled(frame, "raulc")])
-    beside = [row | {"measure": name} for name in measured.values("measure") for row in accuracy]
+    bounded = frame.where(metric="at_bound")
+    beside = [row | {"measure": name} for name in measured.values("measure") for row in [*accuracy, *bounded]]
     means = Frame([*measured, *beside]).summarise(["dataset", "method", "measure", "trial", "metric"], ["data_seed"])
     rows = means.with_column("strength", lambda row: strength[row["method"], row["trial"]])
     runs = plural(len(frame.values("data_seed")), "run").lower()
+    heads = metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"})
+    acting = ". Layers at their bound: the share that the spectral norm holds back; at 0 it does nothing"
     return table(
         rows.sort(lambda row: frame.values("method").index(row["method"]), "measure", "trial"),
         "Every strength",
         lines=("method", "dataset", Column("measure", keep=True), Column("strength", keep=True)),
-        heads=metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"}),
+        heads=[*heads, Head("layers at their bound", where={"metric": "at_bound"})] if bounded else heads,
         form=decimals(3),
         within=("dataset", "method"),
         note=f"Mean ± standard deviation over {runs}, from the weakest strength to the strongest. Bold: the best "
-        "of a method",
+        f"of a method{acting if bounded else ''}",
     )
 
 
@@ -177,6 +186,10 @@ def _lead(frame: Frame) -> list[str]:
         lead.append(f"No correlation that can be told from none: {listed(rest)}.")
     if few := [row["name"] for row in own if "p rAULC" not in row]:
         lead.append(f"Too few networks for a correlation: {listed(few)}.")
+    idle = {name: len(idle_strengths(frame, name)) for name in frame.where(metric="at_bound").values("method")}
+    if any(idle.values()):
+        counts = listed([f"{count} of {name}" for name, count in idle.items() if count])
+        lead.append(f"Strengths that hold no layer of any network back: {counts}; the correlations hold them too.")
     accuracies = [row["value"] for row in frame.where(metric="accuracy", condition=CLEAN)]
     if lost := sum(value < max(accuracies) / 2 for value in accuracies):
         lead.append(

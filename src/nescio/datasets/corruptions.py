@@ -130,8 +130,6 @@ class Corruption(Change):
 
     def apply(self, pixels: Tensor, index: Tensor) -> Tensor:
         """The corrupted images (n, h, w, ch) uint8."""
-        import torch
-
         _check_images(pixels, index)
         if not len(pixels):
             return pixels
@@ -139,6 +137,15 @@ class Corruption(Change):
             return self.apply(pixels.cpu(), index.cpu()).to(pixels.device)
         constants = CONSTANTS[self.name][max(pixels.shape[1:3]) >= LARGE][self.severity - 1]
         seed = seed_for("corruption", self.name, self.severity, self.seed)
+        if self.name in _ANGLES:  # images that move alike lie side by side: they are moved in one piece
+            order = _ANGLES[self.name](index, seed).argsort()
+            moved = self._in_parts(pixels.index_select(0, order), index[order], seed, constants)
+            return moved.index_select(0, order.argsort())  # of bytes four times as fast as a list of places
+        return self._in_parts(pixels, index, seed, constants)
+
+    def _in_parts(self, pixels: Tensor, index: Tensor, seed: int, constants: Any) -> Tensor:
+        import torch
+
         rows = max(1, CHUNK[pixels.device.type] // pixels[0].numel())
 
         def work(part: Tensor, keys: Tensor) -> Tensor:
@@ -344,36 +351,36 @@ def _in_turn(places: Tensor) -> Tensor:
 
 
 def _motion_blur(pixels: Tensor, index: Tensor, seed: int, constants: tuple[int, float]) -> Tensor:
-    angle = (uniforms(index, 1, seed)[:, 0] - 0.5) * (math.pi / 2)
-    return _bytes(_along(pixels.float(), *constants, angle))
+    return _bytes(_along(pixels.float(), *constants, _angle_of_blur(index, seed)))
+
+
+def _angle_of_blur(index: Tensor, seed: int) -> Tensor:
+    return (uniforms(index, 1, seed)[:, 0] - 0.5) * (math.pi / 2)
 
 
 def _along(x: Tensor, radius: int, sigma: float, angle: Tensor) -> Tensor:
-    """Every image blurred along a line at its own angle, by one-sided Gaussian weights; the edges go on.
-
-    In order of their angles, images that move alike at a step lie side by side: they are moved in one piece.
-    """
+    """Every image blurred along a line at its own angle, by one-sided Gaussian weights; the edges go on. Neighbours
+    that move alike at a step are moved in one piece."""
     import torch
 
     h, w = x.shape[1:3]
-    order = angle.argsort()
     steps = np.arange(2 * radius + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
     weights = weights[weights > 1e-5 * weights.sum()]
     weights /= weights.sum()
     steps = steps[: len(weights)]
-    turned = angle[order].double().cpu().numpy()[:, None]
+    turned = angle.double().cpu().numpy()[:, None]
     down = np.rint(steps * np.sin(turned)).astype(np.int64)  # (n, steps)
     across = np.rint(steps * np.cos(turned)).astype(np.int64)
     (top, bottom), (left, right) = (down.min(), down.max()), (across.min(), across.max())
-    padded, total = _with_edges(x[order], -top, bottom, -left, right), torch.zeros_like(x)
+    padded, total = _with_edges(x, -top, bottom, -left, right), torch.zeros_like(x)
     for step, weight in enumerate(weights.tolist()):
         moves = np.stack([down[:, step] - top, across[:, step] - left], 1)
         starts = np.flatnonzero(np.any(np.diff(moves, axis=0, prepend=-1), axis=1)).tolist()
         for start, end in pairwise([*starts, len(x)]):
             line, column = moves[start].tolist()
             total[start:end].add_(padded[start:end, line : line + h, column : column + w], alpha=weight)
-    return total[order.argsort()]
+    return total
 
 
 def _with_edges(x: Tensor, above: int, below: int, left: int, right: int) -> Tensor:
@@ -459,11 +466,14 @@ def _snow(pixels: Tensor, index: Tensor, seed: int, constants: tuple[float, ...]
     flakes = (mean + spread * normals(index, h * w, seed)).t().contiguous().view(h, w, n)
     flakes = _zoomed(flakes, zoom).view(h * w, n).t()
     flakes = torch.where(flakes < threshold, 0, flakes).clamp_(0, 1).mul_(255).contiguous().view(n, h, w, 1)
-    angle = -math.radians(135) + uniforms(index, 1, seed + 1)[:, 0] * (math.pi / 2)
-    flakes = _along(flakes, int(radius), sigma, angle)
+    flakes = _along(flakes, int(radius), sigma, _angle_of_snow(index, seed))
     x = pixels.float()
     pale = torch.maximum(x, _grey(x) * 1.5 + 127.5)
     return _bytes(torch.lerp(pale, x, weight) + (flakes + flakes.rot90(2, (1, 2))))
+
+
+def _angle_of_snow(index: Tensor, seed: int) -> Tensor:
+    return -math.radians(135) + uniforms(index, 1, seed + 1)[:, 0] * (math.pi / 2)
 
 
 def _grey(x: Tensor) -> Tensor:
@@ -649,3 +659,4 @@ _WORK: dict[str, Callable[[Tensor, Tensor, int, Any], Tensor]] = {
     "pixelate": _pixelate,
     "jpeg_compression": _jpeg_compression,
 }
+_ANGLES: dict[str, Callable[[Tensor, int], Tensor]] = {"motion_blur": _angle_of_blur, "snow": _angle_of_snow}

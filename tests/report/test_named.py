@@ -89,17 +89,17 @@ def test_tables_and_figures_are_files_under_their_names(tmp_path: Path) -> None:
         "table1.md",
         "table1.tex",
         "table1.csv",
-        "fig5-1.svg",
-        "fig5-1-points.csv",
-        "fig5-2.svg",
-        "fig5-2-points.csv",
+        "fig5-p.svg",
+        "fig5-p-points.csv",
+        "fig5-q.svg",
+        "fig5-q-points.csv",
     ]
     assert [file.name for file in files] == names
     assert "| b | **0.7000** |" in (tmp_path / "table1.md").read_text()
     with (tmp_path / "table1.csv").open() as file:
         assert [float(line["value"]) for line in csv.DictReader(file)] == [0.5, 0.7]
-    assert (tmp_path / "fig5-1.svg").read_text().startswith("<svg")
-    assert "a,x,0.5" in (tmp_path / "fig5-1-points.csv").read_text()
+    assert (tmp_path / "fig5-p.svg").read_text().startswith("<svg")
+    assert "a,x,0.5" in (tmp_path / "fig5-p-points.csv").read_text()
 
 
 def test_files_of_two_protocols_do_not_overwrite_each_other(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ SHAPES = ("circle", "square", "triangle-up", "diamond", "cross")
 SOLID, DASHED, DOTTED = [1, 0], [5, 3], [1, 3]
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 WIDTH = 620  # pixels of a figure that stands alone
+LETTER = 7  # pixels of a letter of a label, about
 
 CHOSEN = "chosen"  # parameter of a chart that a menu of the page sets
 OTHERS = "others"  # name of what has no colour of its own
@@ -625,7 +626,10 @@ def heat_figure(
     ]
     line, column, n = names
     base = _data(rows).encode(
-        alt.X("column:N", title=None, sort=columns).axis(orient="top", labelAngle=alt.ExprRef("width < 620 ? -50 : 0")),
+        alt.X("column:N", title=None, sort=columns).axis(
+            orient="top",
+            labelAngle=alt.ExprRef(f"width < {sum(LETTER * (len(name) + 2) for name in columns)} ? -50 : 0"),
+        ),
         alt.Y("line:N", title=None, sort=lines, axis=alt.Axis(labelLimit=300)),
         tooltip=_tips(("line:N", line), ("column:N", column), ("value:Q", title, ".4f"), ("n:Q", n)),
     )
@@ -841,11 +845,19 @@ def levels_figure(
     guide: float | None = None,
     form: str = ".3f",
     ticks: Mapping[str, str] | None = None,
+    places: Mapping[str, float] | None = None,
+    axis: str | None = None,
+    kin: Mapping[str, str] | None = None,
 ) -> Any:
-    """One line per name over the levels, in the order in which they are first seen; `guide` is a level line."""
+    """One line per name over the levels, in the order in which they are first seen; `guide` is a level line.
+
+    places  where levels that are numbers stand on an axis of numbers (default: side by side), whose title is `axis`
+    kin     name → the name of another line, whose colour it has, dashed
+    """
     names = list(dict.fromkeys(level for line in lines.values() for level in line))
+    x = _level_axis(names, ticks) if places is None else _number_axis("x", "place", axis)
     layers = [] if guide is None else _guide("y", guide, field="value")
-    layers += _level_lines(lines, names, _level_axis(names, ticks), _value_axis("value", title, form), form)
+    layers += _level_lines(lines, names, x, _value_axis("value", title, form), form, places=places, kin=kin)
     return _finished(layers, f"{title} of {', '.join(lines)} at {', '.join(names)}.", 320)
 
 
@@ -875,19 +887,30 @@ def _level_lines(
     y: Any,
     form: str,
     apart: Sequence[str] = (),
+    places: Mapping[str, float] | None = None,
+    kin: Mapping[str, str] | None = None,
 ) -> list[Any]:
+    places = places or {}
     rows = [
         {"name": name, "level": level, "value": float(line[level]), "step": int(level not in apart)}
+        | ({"place": places[level]} if places else {})
         for name, line in lines.items()
         for level in levels
         if level in line
     ]
     names = list(lines)
+    colours, dashes = (*SERIES[1:], SERIES[0]), _rounds(names)
+    if kin is not None:
+        heads = [name for name in names if kin.get(name, name) not in names or name not in kin]
+        round_of = {name: divmod(at, len(colours)) for at, name in enumerate(heads)}
+        looks = [(*round_of[name if name in round_of else kin[name]], name not in round_of) for name in names]
+        dashes = [DASHED if own else (SOLID, DOTTED)[turn % 2] for turn, _, own in looks]
+        colours = tuple(colours[at] for _, at, _ in looks)
     legend = _legend("stroke", min(170, 52 + 8 * max(map(len, names), default=0)))
-    base = _data(rows).encode(x, y, _colours("name", names, (*SERIES[1:], SERIES[0]), legend))
+    base = _data(rows).encode(x, y, _colours("name", names, colours, legend))
     tips = _tips(("name:N", "of"), ("level:N", "at"), ("value:Q", "value", form))
     drawn = base.transform_filter("datum.step == 1").mark_line(strokeWidth=1.75)
     return [
-        drawn.encode(_dashes("name", names, _rounds(names), legend)),
+        drawn.encode(_dashes("name", names, dashes, legend)),
         base.mark_point(filled=True, size=48, opacity=1).encode(tooltip=tips),
     ]

@@ -100,8 +100,8 @@ def named(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[B
 def write_named(made: Mapping[Report, Sequence[Block]], folder: str | Path) -> list[Path]:
     """Writes tables as NAME.md, .tex and .csv, figures as NAME.svg with their points in NAME-points.csv; which files.
 
-    Of several figures, each has a number: NAME-1.svg, NAME-1-points.csv. Reports of two protocols that share a bare
-    name are written as PROTOCOL-NAME.
+    Of several figures, each has its own name behind it, such as fig1-fog-auroc.svg. Reports of two protocols that share
+    a bare name are written as PROTOCOL-NAME.
     """
     folder, written = Path(folder), []
     folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,8 @@ def _texts(name: str, blocks: Sequence[Block]) -> dict[str, str]:
     tables, figures, texts = tables_of(blocks), figures_of(blocks), dict[str, str]()
     if tables:
         texts = {f"{name}.md": markdown(tables), f"{name}.tex": latex(tables), f"{name}.csv": tables_csv(tables)}
-    for number, figure in enumerate(figures, start=1):
-        own = f"{name}-{number}" if len(figures) > 1 else name
+    for figure in figures:
+        key = figure.key.removeprefix(f"{name}-")
+        own = f"{name}-{key}" if len(figures) > 1 else name
         texts[f"{own}.svg"], texts[f"{own}-points.csv"] = drawn(figure)
     return texts

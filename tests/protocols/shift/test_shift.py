@@ -574,7 +574,7 @@ def test_figure_1_has_every_line_at_every_severity(study):
 def test_curves_of_two_datasets_stand_apart(study):
     fewer = [row for row in study.rows if row["condition"] != "contrast"]
     both = Frame(study.rows + [row | {"dataset": "npz:other.npz", "value": 0.5 * row["value"]} for row in fewer])
-    first, second = reports.figure_1(both)
+    first, second, _ = reports.figure_1(both)
     assert [figure.title.split(", ")[1] for figure in (first.figures[0], second.figures[0])] == ["digits", "other"]
     clean = [[p["accuracy"] for p in panel.figures[0].points if p["severity"] == "clean"] for panel in (first, second)]
     assert clean[1] == pytest.approx([0.5 * accuracy for accuracy in clean[0]]) and len(clean[0]) == 4
@@ -587,7 +587,7 @@ def test_curves_of_two_datasets_stand_apart(study):
 def test_the_story_holds_every_table_and_figure(study):
     story = reports.story(study)
     titles = [table.title for table in tables_of(story)]
-    assert len(titles) == 7 and len(figures_of(story)) == 4 + 1 + 2 * 3
+    assert len(titles) == 7 and len(figures_of(story)) == 2 + 2 * 2 + 1 + 2 * 3
     assert all(figure.chart() for figure in figures_of(story)[:2])
     assert len(reports.out_of_distribution(study.frame).heads) == 1
 
@@ -649,7 +649,7 @@ def words_of(frame, measures):
 
 
 def test_captions_say_by_what_curves_are_ranked(study):
-    assert words_of(study.frame, {}) == {"By the own score, or by entropy where there is none."}
+    assert words_of(study.frame, {}) == {"By the own score, or by entropy where there is none.", "By entropy."}
     assert words_of(study.frame, {"native": None, "entropy": "largest"}) == {"By largest."}
     assert words_of(study.frame.where(method="ddu"), {"entropy": None}) == {"By the own score."}
     several = words_of(study.frame, {"native": "density"})
@@ -663,6 +663,75 @@ def test_every_line_has_a_curve_by_a_measure_that_it_has(study):
     first = {row["method"]: row["measure"] for row in reports.first_measure(own.where(metric="auroc", members=1))}
     assert first == {"erm": "entropy", "ddu": "density", "mc-dropout": "density"}
     assert set(reports.curves(own, "raulc")) == {"erm", "ddu", "mc-dropout", "erm × 2"}
+
+
+def test_means_are_over_the_corruptions_that_every_line_has(study):
+    """A network that answers all images of a corruption right has no rAULC there: without it the others' mean would be
+    over harder images."""
+    frame = study.frame
+    whole = {line: part.mean() for line, part in reports.pooled(frame).where(metric="raulc").by(*reports.LINE)}
+    lost = frame.without(method="ddu", metric="raulc", condition="contrast", level=None, data_seed=0)
+    made = {line: part.mean() for line, part in reports.pooled(lost).where(metric="raulc").by(*reports.LINE)}
+    noise = frame.where(metric="raulc", condition="gaussian_noise", level=None)
+    assert made == {line: pytest.approx(part.mean()) for line, part in noise.by(*reports.LINE)} and made != whole
+    auroc = [reports.pooled(rows).where(metric="auroc").column() for rows in (frame, lost)]
+    assert auroc[0] == auroc[1]  # of which nothing is missing
+    assert "the mean over one corruption (without contrast: not every line has" in reports.table_2(lost).note
+    assert "the mean over two corruptions." in reports.table_2(frame).note
+
+
+def test_curves_are_means_over_what_every_line_has(study):
+    lost = study.frame.without(method="ddu", metric="raulc", condition="contrast", level=5.0)
+    points = reports.curves(Frame([*reports.clean(lost), *reports.shifted(lost)]), "raulc")["erm"]
+    assert points["5"] == pytest.approx(
+        lost.where(
+            method="erm", members=1, metric="raulc", measure="entropy", condition="gaussian_noise", level=5.0
+        ).mean()
+    )
+
+
+def test_lines_judged_by_other_images_are_refused(study):
+    rows = [
+        row | {"n": row["n"] // 2} if row["method"] == "ddu" and row["level"] is None else row for row in study.rows
+    ]
+    with pytest.raises(BadInput, match="digits were judged by different images: gaussian_noise and clean has"):
+        reports.table_2(Frame(rows))
+
+
+def learnt(study):
+    """The study, as if its networks had learnt."""
+    return replace(study, rows=[row | {"group": None} for row in study.rows])
+
+
+def test_the_lead_says_what_cannot_be_told_from_the_best(study):
+    study = learnt(study)
+    assert "(two runs: no test)" in " ".join(reports.story(study).lead)
+    values = {
+        ("erm", 1, "entropy"): (0.9, 0.7, 0.8, 0.6),
+        ("erm", 2, "entropy"): (0.8, 0.8, 0.7, 0.69),
+    }  # the rest: 0.5
+
+    def value(row, run):
+        if row["metric"] != "raulc" or row["level"] is not None:
+            return row["value"]
+        return values.get((row["method"], row["members"], row["measure"]), [0.5] * 4)[run]
+
+    first = [row for row in study.rows if row["data_seed"] == 0]
+    rows = [row | {"data_seed": run, "value": value(row, run)} for run in range(4) for row in first]
+    lead = " ".join(reports.story(replace(study, rows=rows)).lead)
+    assert (
+        "erm ranks right above wrong answers best, by entropy: rAULC 0.750; erm × 2 by entropy cannot be told" in lead
+    )
+
+
+def test_an_ensemble_has_the_colour_of_its_method(study):
+    (figure, *_) = figures_of(reports.figure_1(learnt(study).frame))
+    layers = [layer["encoding"] for layer in figure.chart().to_dict()["layer"]]
+    scales = [next(layer[name]["scale"] for layer in layers if name in layer) for name in ("color", "strokeDash")]
+    colours, dashes = (dict(zip(scale["domain"], scale["range"], strict=True)) for scale in scales)
+    assert colours["erm × 2"] == colours["erm"] != colours["mc-dropout"]
+    assert dashes["erm × 2"] != dashes["erm"] == dashes["mc-dropout"]
+    assert "ddu (undertrained)" in reports.curves(study.frame, "accuracy", reports.undertrained(study.frame))
 
 
 def test_table_2_says_members_and_what_plain_accuracy_is(study):

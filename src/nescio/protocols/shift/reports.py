@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ PICTURED = "Greys of uncertainty are one scale for each line: they can be compar
 ALTITUDES = ("sun", "darkness")  # shifts whose level is an angle
 TESTED = 3  # runs from which on lines are tested against the best
 LEVEL = 0.05  # of the test that tells two lines apart
+NAMED = 3  # lines, in the lead
 
 
 # ---- rows
@@ -53,7 +54,39 @@ def shifted(frame: Frame) -> Frame:
 
 def pooled(frame: Frame) -> Frame:
     """Metrics of clean images and all severities together, the mean over corruptions, of every run."""
-    return shifted(frame).where(level=None).summarise([*MODEL, *RUN, "measure", "metric"])
+    return on_common(shifted(frame).where(level=None)).summarise([*MODEL, *RUN, "measure", "metric"])
+
+
+def on_common(frame: Frame) -> Frame:
+    """Rows of corruptions (and levels) that every line has in every one of its runs: means over others would compare
+    easy corruptions with hard ones. Where all answers are right there is no AUROC, and joined studies may differ."""
+    return Frame(row for rows, common in _by_common(frame) for row in rows if _place(row) in common)
+
+
+def uncommon(frame: Frame) -> list[str]:
+    """Names of the corruptions that are left out of means over all severities, since a line has no row of them."""
+    parts = _by_common(shifted(frame).where(level=None))
+    left_out = {row["condition"] for rows, common in parts for row in rows if _place(row) not in common}
+    return [name.replace("_", " ") for name in shifted(frame).values("condition") if name in left_out]
+
+
+def _by_common(frame: Frame) -> list[tuple[Frame, set[Any]]]:
+    """Rows of one metric of a dataset, and the corruptions and levels that all its lines have in all their runs."""
+    return [
+        (rows, set.intersection(*({_place(row) for row in own} for _, own in rows.by(*LINE, *RUN))))
+        for _, rows in frame.by("dataset", "metric")
+    ]
+
+
+def _place(row: Row) -> tuple[Any, Any]:
+    return row["condition"], row["level"]
+
+
+def common_note(frame: Frame, what: str) -> str:
+    """Over which corruptions means are, in words."""
+    left_out, count = uncommon(frame), len(shifted(frame).values("condition"))
+    words = f"then the mean over {plural(count - len(left_out), what).lower()}"
+    return words + (f" (without {listed(left_out)}: not every line has rows of them)" if left_out else "")
 
 
 def clean(frame: Frame) -> Frame:
@@ -92,6 +125,10 @@ def ranked_by(frame: Frame) -> str:
     return f"By the first measure that a line has: {listed([*(['its own score'] if own else []), *others])}."
 
 
+def has_own(frame: Frame) -> bool:
+    return OWN in frame.values("measure")
+
+
 def values_of(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
     return tuple(row[name] for name in columns)
 
@@ -110,6 +147,7 @@ def compared(frame: Frame, part: Frame, *by: str) -> list[Row]:
     """Mean and standard deviation over runs of every line of a part; `best` where it cannot be told from the best of a
     metric, among methods that are not undertrained."""
     _one_network_a_run(frame)
+    _same_images(frame)
     rows: list[Row] = []
     for (*_, metric), own in part.by("dataset", *by, "metric"):
         trained = without_undertrained(frame, own).by(*LINE)
@@ -127,6 +165,18 @@ def _one_network_a_run(frame: Frame) -> None:
             raise BadInput(
                 f"Two networks of {method} in run {run} on {data_name(data)} have other strengths or initial weights: "
                 "tables would average them. Report their studies one by one."
+            )
+
+
+def _same_images(frame: Frame) -> None:
+    """Refuses joined studies in which lines were judged by other numbers of images or severities of one corruption."""
+    ranked = Frame([*clean(frame), *shifted(frame)]).where(metric=RANKING)
+    for (data, condition, level, _), part in ranked.by("dataset", "condition", "level", "metric"):
+        if len(sizes := part.values("n")) > 1:
+            where = f"{condition} {level:g}" if level else f"{condition} and clean" if level is None else condition
+            raise BadInput(
+                f"Lines of {data_name(data)} were judged by different images: {where} has {sizes[0]:,} answers and "
+                f"{sizes[1]:,}. Report their studies one by one."
             )
 
 
@@ -160,6 +210,7 @@ def table_2(frame: Frame) -> Table:
     ranked = dict.fromkeys(values_of(row, LINE) for row in rows)
     unranked = [(*model, None) for model in accuracy if model not in {line[:-1] for line in ranked}]
     rows += [accuracy[tuple(model)] | {"measure": measure} for *model, measure in [*ranked, *unranked]]
+    own = f"{OWN}: a method's own score, and the mutual information of an ensemble. " if has_own(frame) else ""
     return table(
         marked(frame, rows),
         "Does uncertainty tell right from wrong under corruption?",
@@ -167,18 +218,22 @@ def table_2(frame: Frame) -> Table:
         heads=metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"}),
         form=decimals(3),
         within=("dataset",),
-        note=f"AUROC and rAULC: clean images and all severities of one corruption together, then the mean over "
-        f"{plural(len(shifted(frame).values('condition')), 'corruption').lower()}. {over_runs(frame, rows)}",
+        note="AUROC and rAULC of wrong against right answers: clean images and all severities of one corruption "
+        f"together, {common_note(frame, 'corruption')}. {own}{over_runs(frame, rows)}",
     )
 
 
-def curves(frame: Frame, metric: str) -> dict[str, dict[str, float]]:
-    """Line → severity → mean of a metric over runs and corruptions; clean images come first."""
-    own = on_curves(frame, metric)
+def curves(frame: Frame, metric: str, low: Sequence[Any] = ()) -> dict[str, dict[str, float]]:
+    """Line → severity → mean of a metric over runs and corruptions; clean images come first.
+
+    low  data and methods that are undertrained: their lines are marked
+    """
+    own = on_common(on_curves(frame, metric))
     named = own.with_column("at", lambda row: CLEAN if row["condition"] == CLEAN else f"{row['level']:g}")
     ordered = named.sort(lambda row: row["at"] != CLEAN, "level")
     means = ordered.summarise([*MODEL, "at"], over=["data_seed"])
-    return {name_of(lines.rows[0]): {row["at"]: row["value"] for row in lines} for _, lines in means.by(*MODEL)}
+    lines = [(_marked(part.rows[0], low), part) for _, part in means.by(*MODEL)]
+    return {name_of(first): {row["at"]: row["value"] for row in part} for first, part in lines}
 
 
 def on_curves(frame: Frame, metric: str) -> Frame:
@@ -186,9 +241,16 @@ def on_curves(frame: Frame, metric: str) -> Frame:
     return first_measure(frame.where(metric=metric, level=lambda level: level is not None))
 
 
-def panels(frame: Frame, key: str, title: str, *names: str, words: str = "") -> list[Panel]:
-    """Figures of curves side by side, one for each metric that there is, for every dataset."""
+def panels(
+    frame: Frame, key: str, title: str, *names: str, words: str = "", low: Sequence[Any] = (), axis: str = ""
+) -> list[Panel]:
+    """Figures of curves side by side, one for each metric that there is, for every dataset.
+
+    low   see `curves`
+    axis  what levels are numbers of, where they stand at their numbers; "": side by side
+    """
     several = len(frame.values("dataset")) > 1
+    kin = {name_of(_marked(row, low)): _marked(row, low)["method"] for row in frame if row["members"] not in (None, 1)}
     made = []
     for at, ((data,), part) in enumerate(frame.by("dataset")):
         own, about = (f"{key}-{at}", f"{data_name(data)}, {title}") if several else (key, title)
@@ -199,19 +261,32 @@ def panels(frame: Frame, key: str, title: str, *names: str, words: str = "") -> 
                 f"{ranked_by(on_curves(part, metric)) if metric in RANKING else ''} {words}".strip(),
                 lines,
                 (*AXES, bare(metric)),
+                kin=kin,
+                places=_places(lines) if axis else None,
+                axis=axis,
             )
             for metric in names
-            if (lines := curves(part, metric))
+            if (lines := curves(part, metric, low))
         ]
         made += [Panel(figures)] if figures else []
     return made
 
 
+def _places(lines: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Where levels stand on an axis of numbers; clean images are those of level 0."""
+    return {level: 0.0 if level == CLEAN else float(level) for line in lines.values() for level in line}
+
+
 @report("shift/fig1", needs="rows of corrupted images")
 def figure_1(frame: Frame) -> Made:
     """Accuracy, AUROC, rAULC and ECE against severity, the mean over corruptions (Postels et al. 2022, Figure 1)."""
-    own = Frame([*clean(images(frame)), *shifted(images(frame))])
-    return panels(own, "fig1", "mean over corruptions", "accuracy", "auroc", "raulc", "ece")
+    own, low = Frame([*clean(images(frame)), *shifted(images(frame))]), undertrained(frame)
+    title = "mean over corruptions"
+    right = panels(own, "fig1", title, "accuracy", "ece", low=low)
+    ranked = {"own score": panels(own, "fig1", title, *RANKING, low=low)}
+    if has_own(own) and (others := own.where(measure=(None, ENTROPY))).where(metric=RANKING):
+        ranked |= {ENTROPY: panels(others, f"fig1-{ENTROPY}", title, *RANKING, low=low)}
+    return flat([right, Choice("Ranked by", ranked) if len(ranked) > 1 else ranked["own score"]])
 
 
 @report("shift/corruptions", needs="rows of two corruptions or more")
@@ -220,7 +295,7 @@ def every_corruption(frame: Frame) -> Made:
     own = shifted(images(frame))
     if len(own.values("condition")) < 2:
         return None
-    options = by_shift(images(frame), own, "fig1", "accuracy", "auroc", "raulc")
+    options = by_shift(images(frame), own, "fig1", "accuracy", *RANKING)
     means = first_measure(own.where(level=None, metric="raulc")).summarise([*MODEL, "condition"], over=["data_seed"])
     several = len(means.values("dataset")) > 1
     cells = [
@@ -234,13 +309,19 @@ def every_corruption(frame: Frame) -> Made:
     return flat([heat, Choice("Corruption", options)])
 
 
-def by_shift(frame: Frame, own: Frame, key: str, *names: str) -> dict[str, list[Panel]]:
-    """Figures of curves for every shift of which there are rows in `own`."""
-    options = {}
+def by_shift(frame: Frame, own: Frame, key: str, *names: str, numbers: bool = False) -> dict[str, list[Panel]]:
+    """Figures of curves for every shift of which there are rows in `own`.
+
+    numbers  levels stand at their numbers, not side by side
+    """
+    options, low = {}, undertrained(frame)
     for (name,), part in own.by("condition"):
         word = name.replace("_", " ")
         beside = clean(frame).where(dataset=part.values("dataset"))
-        options[word] = panels(Frame([*beside, *part]), f"{key}-{name}", word, *names, words=about_level(name))
+        axis = ("90° − altitude of the sun" if name in ALTITUDES else f"level of {word}") if numbers else ""
+        words = "" if numbers else about_level(name)
+        shown = Frame([*beside, *part])
+        options[word] = panels(shown, f"{key}-{name}", word, *names, words=words, low=low, axis=axis)
     return options
 
 
@@ -255,9 +336,10 @@ def table_3(frame: Frame) -> Table:
     answers = [row | {"condition": CLEAN} for row in compared(frame, clean(frame).where(metric="miou"))]
     answers += [row | {"condition": None} for row in compared(frame, pooled(frame).where(metric="miou"))]
     lines = dict.fromkeys(values_of(row, LINE) for row in ranked)
+    unranked = dict.fromkeys((*values_of(row, MODEL), None) for row in answers)
     rows = ranked + [
         row | {"measure": measure}
-        for *model, measure in lines
+        for *model, measure in [*lines, *(line for line in unranked if line[:-1] not in {own[:-1] for own in lines})]
         for row in answers
         if values_of(row, MODEL) == tuple(model)
     ]
@@ -275,9 +357,8 @@ def table_3(frame: Frame) -> Table:
         heads=heads,
         form=decimals(3),
         within=("dataset",),
-        note="Pooled mIoU, AUROC and rAULC: all pixels of clean images and of all levels of one shift together, then "
-        f"the mean over {plural(len(shifted(frame).values('condition')), 'shift').lower()}.{exact if bound else ''} "
-        f"{over_runs(frame, rows)}",
+        note="Pooled mIoU, AUROC and rAULC: all pixels of clean images and of all levels of one shift together, "
+        f"{common_note(frame, 'shift')}.{exact if bound else ''} {over_runs(frame, rows)}",
     )
 
 
@@ -291,14 +372,14 @@ def by_kind(frame: Frame) -> tuple[Frame, Frame]:
 def figure_3(frame: Frame) -> Made:
     """mIoU, AUROC and rAULC of pixels against severity, every corruption (Postels et al. 2022, Figure 3)."""
     corrupted, _ = by_kind(frame)
-    return Choice("Corruption", by_shift(pixels(frame), corrupted, "fig3", "miou", "auroc", "raulc"))
+    return Choice("Corruption", by_shift(pixels(frame), corrupted, "fig3", "miou", *RANKING))
 
 
 @report("shift/fig4", needs="rows of segmentation under a continuous shift")
 def figure_4(frame: Frame) -> Made:
     """mIoU, AUROC and rAULC of pixels over the levels of every continuous shift (Postels et al. 2022, Figure 4)."""
     _, continuous = by_kind(frame)
-    figures = by_shift(pixels(frame), continuous, "fig4", "miou", "auroc", "raulc")
+    figures = by_shift(pixels(frame), continuous, "fig4", "miou", *RANKING, numbers=True)
     return [panel for side_by_side in figures.values() for panel in side_by_side]
 
 
@@ -339,7 +420,7 @@ def pictures(study: Study) -> Made:
 def _picture(row: Row) -> tuple[bytes, str, str]:
     """A picture, what it shows, and what to say of it."""
     shows, words = row["shows"], ""
-    if shows == "prediction":
+    if shows == "prediction" and row["value"] is not None:  # None: all of it is void
         words = f"{row['value']:.0%} of the pixels are right"
     elif shows == "uncertainty":
         words = f"{row['measure'].replace('_', ' ')}: brighter is less sure"
@@ -414,7 +495,11 @@ def strengths(frame: Frame) -> Made:
 def marked(frame: Frame, rows: Sequence[Row]) -> list[Row]:
     """The rows, with the names of methods that are undertrained marked."""
     low = undertrained(frame)
-    return [row | {"method": f"{row['method']} (undertrained)"} if values_of(row, DATA) in low else row for row in rows]
+    return [_marked(row, low) for row in rows]
+
+
+def _marked(row: Row, low: Sequence[Any]) -> Row:
+    return row | {"method": f"{row['method']} (undertrained)"} if values_of(row, DATA) in low else row
 
 
 def without_undertrained(frame: Frame, part: Frame) -> Frame:
@@ -473,17 +558,29 @@ def story(study: Study) -> Story:
     return story_of(study, title, _lead(frame), sections)
 
 
+def _alike(best: Row, alike: Sequence[Row]) -> str:
+    """What can be said of the lead of a line, behind its figure."""
+    if best["n"] < TESTED:
+        return f" ({plural(best['n'], 'run').lower()}: no test)"
+    names = [f"{name_of(row)} by {row['measure']}" for row in alike]
+    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED + 1 else []
+    return f"; {listed([*names[: NAMED if more else None], *more])} cannot be told from it" if names else ""
+
+
 def _lead(frame: Frame) -> list[str]:
     """Who leads, how far, and who did not learn."""
     lines = [name_of(part.rows[0]) for _, part in clean(frame).by(*MODEL)]
     conditions = shifted(frame).values("condition")
     runs = plural(len(frame.values("data_seed")), "run").lower()
     lead = [f"{plural(len(lines), 'line')}, {runs}, {plural(len(conditions), 'shift').lower()}."]
-    for (data,), own in without_undertrained(frame, pooled(frame).where(metric="raulc")).by("dataset"):
-        best, *others = own.summarise([*LINE], over=["data_seed"]).sort("value", reverse=True)
+    for (data,), part in frame.by("dataset"):
+        own = Frame(compared(frame, pooled(part).where(metric="raulc")))
+        if not (trained := without_undertrained(frame, own)):
+            continue
+        best, *others = trained.sort("value", reverse=True)
         lead.append(
             f"On {data_name(data)}, {name_of(best)} ranks right above wrong answers best, by {best['measure']}: "
-            f"rAULC {number(best['value'], 3)}."
+            f"rAULC {number(best['value'], 3)}{_alike(best, [row for row in others if row['best']])}."
         )
         if plain := [row for row in others if (name_of(row), row["measure"]) == ("erm", ENTROPY)]:
             lead.append(f"Plain softmax entropy (erm) has {number(plain[0]['value'], 3)}.")

@@ -413,6 +413,8 @@ def test_an_option_that_another_makes_idle_is_refused():
         return options_of(parser.parse_args(words), Study)
 
     assert read("--networks", "a", "--limit", "5") == Study(("a",), limit=5)
+    with pytest.raises(BadInput, match="--networks is empty: name something"):
+        read("--networks", "")  # it would train
     assert read("--runs", "3", "--rate", "0.2") == Study(runs=3, training=Loop(rate=0.2))
     for words, flag in ((["--runs", "3"], "--runs"), (["--rate", "0.1"], "--rate")):
         with pytest.raises(BadInput, match=f"^{flag} has no effect beside --networks: leave one of them out.$"):

@@ -77,6 +77,7 @@ def added(default: Any, *, introduced: Any = dataclasses.MISSING, **metadata: An
 # ---- plain JSON and seeds
 
 
+WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text"}
 PLAIN = (str, int, bool)  # types whose values are as they must be: the common case, which a study meets a million times
 
 
@@ -166,10 +167,7 @@ class Checked:
             try:
                 object.__setattr__(self, name, fit(value, hint))
             except TypeError:
-                wanted = str(getattr(hint, "__name__", hint) if isinstance(hint, type) else hint)
-                raise BadInput(
-                    f"{cls.__name__}.{name} is {value!r}: it must be {wanted.replace('typing.', '')}."
-                ) from None
+                raise BadInput(f"{cls.__name__}.{name} is {value!r}: it must be {in_words(hint)}.") from None
         self.check()
 
     def check(self) -> None:
@@ -182,6 +180,20 @@ class Checked:
             if value is not None and (value < least or (above and value == least)):
                 bound = f"above {least:g}" if above else f"at least {least:g}"
                 raise BadInput(f"{type(self).__name__}.{name} is {value}: it must be {bound}.")
+
+
+def in_words(hint: Any) -> str:
+    """What values of a type are, for people."""
+    origin, parts = _form(hint)
+    if hint is None or hint is type(None):
+        return "none"
+    if origin is typing.Literal:
+        return " or ".join(map(str, parts))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(in_words, parts))
+    if origin is tuple:
+        return f"a list, each {in_words(parts[0])}"
+    return WORDS.get(hint) or str(getattr(hint, "__name__", hint))
 
 
 @cache

@@ -292,16 +292,18 @@ def options_of(
     """The instance that was given on the command line; what was not given keeps the preset's value, or the default."""
     leaves = list(_leaves(cls, chosen=lambda leaf: getattr(args, leaf.dest, None)))
     given = {leaf.path: _read(leaf, getattr(args, leaf.dest)) for leaf in leaves if hasattr(args, leaf.dest)}
-    _refuse_idle([leaf for leaf in leaves if leaf.path in given])
+    _refuse_idle([leaf for leaf in leaves if leaf.path in given], given)
     try:
         return _built(cls, _preset(args, cls, presets, given) if presets else start, given)
     except BadInput as error:
         raise BadInput(_by_flag(str(error), leaves)) from None
 
 
-def _refuse_idle(given: Sequence[_Leaf]) -> None:
-    """Refuses an option that has no effect beside another one."""
+def _refuse_idle(given: Sequence[_Leaf], values: Mapping[tuple[str, ...], Any]) -> None:
+    """Refuses an option that has no effect beside another one, and one that is empty and stands in place of others."""
     for leaf in given:
+        if leaf.spec.instead_of and not values[leaf.path]:
+            raise BadInput(f"{leaf.flag} is empty: name something, or leave it out.")
         if idle := [other.flag for other in given if other.path[0] in leaf.spec.instead_of.split()]:
             raise BadInput(f"{idle[0]} has no effect beside {leaf.flag}: leave one of them out.")
 

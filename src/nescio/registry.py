@@ -19,8 +19,10 @@ PLUGINS = "NESCIO_PLUGINS"  # modules that every process of a command imports, b
 def add_plugin(path: str) -> None:
     """Imports a Python file whose decorators register parts; processes that this one starts import it too."""
     file = Path(os.path.expanduser(path)).resolve()
-    if file.suffix != ".py" or not file.is_file() or not file.stem.isidentifier():
+    if file.suffix != ".py" or not file.is_file():
         raise BadInput(f"--plugin takes a Python file, such as mine.py, not {path}.")
+    if not file.stem.isidentifier():
+        raise BadInput(f"--plugin imports {path} by its name, which Python cannot: rename it, such as my_method.py.")
     names = os.environ.get(PLUGINS, "").split()
     if file.stem not in names:
         known = find_spec(file.stem)

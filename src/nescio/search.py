@@ -183,7 +183,10 @@ def with_values(recipe: R, words: Iterable[str], method: str) -> R:
             given[name] = ast.literal_eval(text)
         except (ValueError, SyntaxError):
             given[name] = text
-    return replace(recipe, **given)  # type: ignore[type-var]
+    try:
+        return replace(recipe, **given)  # type: ignore[type-var]
+    except BadInput as error:  # by the name that was typed
+        raise BadInput(str(error).replace(f"{type(recipe).__name__}.", f"{method}.", 1)) from None
 
 
 def draw(recipe: type[R], trial: int, seed: int = 0) -> R:

@@ -193,7 +193,7 @@ def test_methods_lists_recipes_and_ranges(capsys):
         (["train", "--method", "mimmo"], "Did you mean 'mimo'"),
         (["train", "--method", "mimo", "--recipe", "drop=1"], "no setting 'drop'"),
         (["train", "--method", "mimo", "--recipe", "inputs"], "FIELD=VALUE"),
-        (["train", "--method", "mimo", "--recipe", "inputs=two"], "must be int"),
+        (["train", "--method", "mimo", "--recipe", "inputs=two"], "mimo.inputs is 'two': it must be a whole number"),
         (["train", "--method", "mimo", "--recipe", "inputs=1"], "at least 2"),
         (["train", "--recipe", "rate=1", "rate=2"], "twice"),
         (["train", "--rate", "0"], "above 0"),

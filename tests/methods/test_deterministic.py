@@ -20,6 +20,7 @@ from nescio.layers.entropies import entropy
 from nescio.layers.radial_flows import RadialFlows, masses
 from nescio.methods import Method, Setting, dcu, ddu, registry, sngp
 from nescio.methods._feature_density import FeatureDensity
+from nescio.methods.base import method as registered
 from nescio.methods.dcs import DCS
 from nescio.methods.dcu import DCU
 from nescio.methods.ddu import DDU
@@ -541,3 +542,25 @@ def test_dcu_pretrains_the_features_without_labels():
     method.moved(0.6)
     first, other = gradient([0, 1, 2, 0, 1, 2]), gradient([2, 2, 0, 1, 0, 0])
     assert not torch.allclose(first[0], other[0])
+
+
+@pytest.mark.parametrize("weight", [0.01, 1.0, 100.0])
+def test_strengths_of_mir_do_not_change_how_fast_anything_learns(weight):
+    """The step of the decoder, rate times λ times the gradient of its error, and the network's rate."""
+    own = registry["mir"](replace(registry["mir"].recipe_class(), weight=weight), Setting("mlp", 1, 8, 10))
+    network, branch = own.parameter_groups()
+    assert network["rate"] == 1.0 and branch["rate"] * weight == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"strength": "nothere"}, "is 'nothere': name a field of MIRRecipe"),
+        ({"strength": "width"}, "whose range is log_uniform"),
+        ({"strength": "weight", "stronger": "weaker"}, "is 'weaker': it is 'larger' or 'smaller'"),
+    ],
+)
+def test_a_strength_that_cannot_be_varied_is_refused_where_it_is_named(attributes, reason):
+    with pytest.raises(BadInput, match=reason):
+        registered("broken", registry["mir"].recipe_class)(type("Broken", (MIR,), attributes))
+    assert "broken" not in registry

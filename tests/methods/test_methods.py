@@ -506,3 +506,16 @@ def test_the_orthogonality_penalty_is_not_always_zero():
     assert float(method.disorder()) > 100
     method.student[0].weight.data -= 0.3
     assert float(method.disorder()) < 1e-6
+
+
+@pytest.mark.parametrize("place", ["head", "activations"])
+def test_batch_norm_under_dropout_keeps_the_statistics_of_training(place):
+    """In training mode it would take those of the test batch, and adapt to whatever happened to the images."""
+    recipe = replace(registry["mc-dropout"].recipe_class(), place=place)
+    own = registry["mc-dropout"](recipe, Setting("conv", 1, 8, 10)).eval()
+    modes: dict[type, set[bool]] = {}
+    for part in own.modules():
+        if isinstance(part, (nn.BatchNorm2d, nn.Dropout)):
+            part.register_forward_hook(lambda part, *_: modes.setdefault(type(part), set()).add(part.training))
+    own(torch.randn(16, 1, 8, 8))
+    assert modes == {nn.BatchNorm2d: {False}, nn.Dropout: {True}}

@@ -87,6 +87,17 @@ def test_joined_studies_hold_every_row_once_and_the_plan_they_share() -> None:
     assert joined([one]) is one
 
 
+def test_studies_of_other_budgets_say_so_when_they_are_joined() -> None:
+    plans = [{"data": "digits", "limit": limit, "training": {"epochs": epochs, "rate": 0.1}} for limit, epochs in
+             ((None, 20), (300, 15))]  # fmt: skip
+    both = joined([study_of(plan=plan) for plan in plans])
+    assert [note.partition(". ")[0] for note in both.notes] == [
+        "The studies of digits differ in --limit: None and 300",
+        "The studies of digits differ in --epochs: 20 and 15",
+    ]
+    assert not joined([study_of(plan=plans[0]), study_of(plan=plans[1] | {"data": "mnist"})]).notes
+
+
 def test_studies_that_differ_in_a_number_or_in_its_meaning_are_not_joined() -> None:
     with pytest.raises(BadInput, match=r"Two studies differ in a, npz:PATH/tiny.npz@32, nll: 0\.5 and 0\.7"):
         joined([study_of(row(low=0.1)), study_of(row(value=0.7, low=0.2))])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from nescio.layers.spectral import held_back, spectral_normalize
 from nescio.registry import Registry
 from nescio.search import LogUniform, Recipe, hparam, log_uniform, searched
 
+STRONGER = Literal["larger", "smaller"]
 SPECTRAL = log_uniform(0.5, 12.0)  # targets of the spectral norm that a search may try
 
 
@@ -103,7 +104,7 @@ class Method(nn.Module):
     spectral_default: ClassVar[float | None] = None  # target of its spectral norm by default
     far: ClassVar[bool] = False  # its native score claims to rise far away from the training data
     strength: ClassVar[str | None] = None  # its own regularisation of features: a field of its recipe, or "spectral"
-    stronger: ClassVar[Literal["larger", "smaller"]] = "larger"  # values of it
+    stronger: ClassVar[STRONGER] = "larger"  # values of it
     whole_images: ClassVar[str] = ""  # why it cannot take locations of an image for rows; "": it can
     uncompiled: ClassVar[str] = ""  # why its network cannot be compiled; "": it can
     # True where `update` calls the same kernels in every step, draws nothing on the host and waits for no number: a GPU
@@ -138,7 +139,7 @@ class Method(nn.Module):
     def strengths(cls, count: int) -> tuple[float, ...]:
         """So many values of what regularises it over the search range, the weakest first."""
         search = SPECTRAL if cls.strength == "spectral" else searched(cls.recipe_class)[cls.regularised_by()]
-        assert isinstance(search, LogUniform), f"the strength of {cls.name} is searched log-uniformly"
+        assert isinstance(search, LogUniform)
         return search.grid(count)[:: -1 if cls.stronger == "smaller" else 1]
 
     @classmethod
@@ -245,6 +246,7 @@ def method(name: str, recipe: type[Recipe] = Learning) -> Callable[[M], M]:
     """Registers a class as a method under the name its paper uses, with its recipe beside it."""
 
     def register(cls: M) -> M:
+        _check_strength(name, cls, recipe)
         if not has_tag(recipe):
             tag(f"recipe:{name}")(recipe)
         cls.name, cls.recipe_class = name, recipe
@@ -252,6 +254,17 @@ def method(name: str, recipe: type[Recipe] = Learning) -> Callable[[M], M]:
         return cls
 
     return register
+
+
+def _check_strength(name: str, cls: type[Method], recipe: type[Recipe]) -> None:
+    """Refuses a strength that no study could vary."""
+    if cls.strength not in (None, "spectral") and not isinstance(searched(recipe).get(cls.strength), LogUniform):
+        raise BadInput(
+            f"The strength of the method {name} is {cls.strength!r}: name a field of {recipe.__name__} whose range is "
+            "log_uniform(low, high), or 'spectral'."
+        )
+    if cls.stronger not in get_args(STRONGER):
+        raise BadInput(f"`stronger` of the method {name} is {cls.stronger!r}: it is 'larger' or 'smaller'.")
 
 
 def classifiers() -> list[str]:

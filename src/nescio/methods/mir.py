@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,13 +64,11 @@ class MIR(FeatureDensity):
         self.decoder = decoder(self.features.num_features, setting.channels, setting.shape, recipe.width, grid)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """A squared error is steeper than a cross-entropy: the decoder takes small steps, and all shrink with λ."""
-        steep, (group,) = max(1.0, self.recipe.weight), super().parameter_groups()
+        """A squared error is steeper than a cross-entropy: the decoder takes small steps, the same ones at every λ. The
+        network's rate does not depend on λ, or strengths would be compared by their rates."""
+        (group,) = super().parameter_groups()
         network, decoder = apart(group, self.decoder.parameters())
-        return [
-            network | {"rate": group["rate"] / math.sqrt(steep)},
-            decoder | {"rate": group["rate"] * DECODER_RATE / steep},
-        ]
+        return [network, decoder | {"rate": group["rate"] * DECODER_RATE / self.recipe.weight}]
 
     def reconstructed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features, and the squared error of the images that the decoder makes of them; of maps, it takes the whole."""

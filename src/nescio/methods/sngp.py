@@ -52,7 +52,8 @@ class SNGP(Method):
     of the initial network.
 
     The logits are mean-field logits z/√(1 + (π/8)·Φ Σ Φᵀ). Scores, of these: "dempster_shafer", C/(C + Σ_c exp z_c),
-    and "entropy" of the softmax. The bound of 6 is the authors' for images of CIFAR's size.
+    and "entropy" of the softmax. The bound of 6 is the authors' for images of CIFAR's size,
+    where they bound the convolution itself and not the reshaped kernel, which is looser (`nescio.layers.spectral`).
     """
 
     paper = "Liu et al., Simple and principled uncertainty estimation with deterministic deep learning, NeurIPS 2020"

@@ -50,6 +50,8 @@ def with_fixed(trial: Trial, words: Iterable[str]) -> Trial:
     bounds = [word.removeprefix(SPECTRAL) for word in own if word.startswith(SPECTRAL)]
     if len(bounds) > 1:
         raise BadInput(f"spectral of {trial.method} is given twice.")
+    if bounds and hasattr(trial.recipe, "bound"):  # it would hide the recipe's, and rows would name that one
+        raise BadInput(f"{trial.method} has a bound of its own: write {prefix}bound={bounds[0]}.")
     recipe = with_values(trial.recipe, [word for word in own if not word.startswith(SPECTRAL)], trial.method)
     spectral = spectral_target(bounds[0], f"{prefix}spectral") if bounds else trial.spectral
     return replace(trial, recipe=recipe, spectral=spectral)

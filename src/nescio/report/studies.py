@@ -18,6 +18,7 @@ from nescio.report.words import data_name, grouped, plural
 from nescio.rows import Row, from_parquet, to_parquet
 from nescio.work.launchers import Failure
 
+SEEING = ("corrupted", "degrees", "limit", "seed")  # options of plans that decide which images are seen, and how
 ROWS, PLAN, PICTURES = "rows.parquet", "plan.json", "pictures.json"
 
 
@@ -108,7 +109,7 @@ def joined(studies: Sequence[Study]) -> Study:
         plan=_common([study.plan for study in studies]),
         reasons=_once(reason for study in studies for reason in study.reasons),
         failures=list(dict.fromkeys(failure for study in studies for failure in study.failures)),
-        notes=list(dict.fromkeys(note for study in studies for note in study.notes)),
+        notes=list(dict.fromkeys([note for study in studies for note in study.notes] + _unlike(studies))),
         packages=_common([study.packages for study in studies]),
         parts=[plan for study in studies for plan in study.parts or [study.plan]],
         pictures=[picture for study in studies for picture in study.pictures],
@@ -129,6 +130,23 @@ def _compatible(studies: Iterable[Sequence[Row]]) -> list[Row]:
                     "data, or report them one by one."
                 )
     return list(known.values())
+
+
+def _unlike(studies: Sequence[Study]) -> list[str]:
+    """Sentences on studies of the same data that had other budgets or saw images otherwise: lines of one table then
+    differ in more than their method."""
+    known: dict[tuple[str, str], list[Any]] = {}
+    for plan in [plan for study in studies for plan in study.parts or [study.plan]]:
+        options = {name: plan[name] for name in SEEING if name in plan} | (plan.get("training") or {})
+        for name, value in options.items():
+            if value not in (values := known.setdefault((str(plan.get("data")), name), [])):
+                values.append(value)
+    return [
+        f"The studies of {data_name(data)} differ in --{name.replace('_', '-')}: "
+        f"{' and '.join(map(str, values))}. Their lines differ in more than their methods."
+        for (data, name), values in known.items()
+        if len(values) > 1
+    ]
 
 
 def _once(rows: Iterable[Row]) -> list[Row]:

@@ -6,7 +6,7 @@ Versions of the stages `evaluate` and `study` are those of the protocols.
 
 from __future__ import annotations
 
-TRAIN = 8
+TRAIN = 9
 PREDICT = 6
 COUNT = 7
 PIXELS = 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -86,6 +87,22 @@ def test_all_angles_are_pooled(study, context):
     assert point["accuracy"] == pytest.approx(1 - wrong[0].mean()) and point["strength"] == 12.0
 
 
+def test_studies_of_two_datasets_stand_apart(study):
+    """Strengths of one number differ between them, and so do their networks."""
+    other = [row | {"dataset": "npz:other.npz"} for row in study.rows if row["trial"] == 0]
+    other = [row | {"value": 7.0} if row["metric"] == "strength" else row for row in other]
+    both = replace(study, rows=study.rows + other)
+    cells = {labels[:2]: labels[-1] for labels, _ in reports.every_strength(Frame(other)).lines}
+    whole = reports.every_strength(both.frame)
+    shown = {(labels[0], labels[1], labels[-1]) for labels, _ in whole.lines}
+    assert {"7"} == set(cells.values()) and ("ddu", "npz:other.npz", "7") in shown and ("ddu", "digits", "12") in shown
+    figures = figures_of(reports.story(both))
+    assert len({figure.key for figure in figures}) == len(figures)
+    assert {point["dataset"] for figure in figures for point in figure.points} == {"digits", "npz:other.npz"}
+    assert all(len({point["dataset"] for point in figure.points}) == 1 for figure in figures)
+    assert reports.story(both).title.startswith("digits and other")
+
+
 def test_the_correlation_is_spearmans_with_its_p_value():
     from scipy.stats import spearmanr
 
@@ -94,7 +111,13 @@ def test_the_correlation_is_spearmans_with_its_p_value():
     b = a / 10 + rng.normal(size=40)
     expected = spearmanr(a, b)
     assert reports.correlation(a.tolist(), b.tolist()) == pytest.approx((expected.statistic, expected.pvalue))
-    assert reports.correlation([1, 2, 3], [4, 5, 6]) == (1.0, 0.0)
+    assert reports.correlation([1, 2, 3], [4, 5, 6]) == (1.0, pytest.approx(1 / 3))  # two of six orders are as extreme
+    few, other = [1, 2, 2, 4, 5], [3.0, 1.0, 2.0, 2.0, 9.0]
+    every = [abs(spearmanr(few, order).statistic) for order in permutations(other)]
+    seen = spearmanr(few, other).statistic
+    share = np.mean([rho >= abs(seen) - 1e-12 for rho in every])
+    assert reports.correlation(few, other) == pytest.approx((seen, share))
+    assert reports.correlation(list(range(20)), list(range(20))) == (1.0, 0.0)
 
 
 def made_up(method, effect, bound=False):
@@ -175,7 +198,7 @@ def test_bounds_that_do_nothing_are_told(study):
     """After one epoch no layer stretches twelvefold; half of the way is too little for every one."""
     cells = reports.every_strength(study.frame).cells()
     shares = [cells[("ddu", "native", bound), "layers at their bound"].value for bound in ("12", "0.5")]
-    assert shares == [0, 1] and reports.idle_strengths(study.frame, "ddu") == [0]
+    assert shares == [0, 1] and reports.idle_strengths(study.frame, "ddu", "digits") == [0]
     assert "hold no layer of any network back: 1 of ddu" in " ".join(reports._lead(study.frame))
     without = study.frame.where(metric=lambda name: name != "at_bound")
     assert "layers at their bound" not in reports.every_strength(without).heads

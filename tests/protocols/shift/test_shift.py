@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 import torch
 
-from nescio import measures, metrics, predict
+from nescio import datasets, measures, metrics, predict
 from nescio.cli import main
 from nescio.datasets.corruptions import CORRUPTIONS, Corruption
 from nescio.datasets.images import ImageSet
@@ -168,6 +168,15 @@ def test_a_measure_that_is_not_finite_costs_its_own_rows_alone(number):
     assert [entry["measure"] for entry in rows.reasons] == ["native"] and "finite" in rows.reasons[0]["reason"]
 
 
+def test_reasons_say_of_which_line_and_where():
+    rows = steps.RowMaker(("shift", 3), {"method": "erm", "members": 5})
+    never = metrics.Ranking(np.array([0.1, 0.2]), np.array([False, False]))  # nothing is wrong
+    rows.attempt("auroc", never, 2, measure="entropy", condition="contrast", level=1.0, group=None)
+    (entry,) = rows.reasons
+    named = {"method": "erm", "members": 5, "measure": "entropy", "metric": "auroc", "condition": "contrast"}
+    assert entry == named | {"level": 1.0, "split": "test", "reason": entry["reason"]}
+
+
 def test_other_methods_can_be_averaged_too():
     sizes = {(trials[0].method, len(trials)) for trials in lines(replace(PLAN, ensembled=("ddu", "mc-dropout")))}
     assert sizes == {("erm", 1), ("ddu", 1), ("mc-dropout", 1), ("ddu", 2), ("mc-dropout", 2)}
@@ -182,10 +191,18 @@ def test_strengths_run_from_the_weakest_to_the_strongest(name):
     assert steps.with_strength(trials[0], 0, 1) == trials[0]  # one strength: as it is
 
 
+@pytest.mark.parametrize("name", [name for name in methods if methods[name].strength])
+def test_a_methods_own_strength_is_among_those_that_are_tried(name):
+    plain = steps.plain_trial(PLAN, name, 0, 0)
+    tried = [steps.strength_of(steps.with_strength(plain, number, 3, own=True)) for number in range(3)]
+    assert steps.strength_of(plain) in tried and len(set(tried) - set(methods[name].strengths(3))) <= 1
+    assert tried == sorted(tried, reverse=methods[name].stronger == "smaller")
+
+
 def test_the_chosen_strength_has_the_lowest_validation_nll(study, context):
     losses = []
     for number in range(3):
-        trial = steps.with_strength(steps.plain_trial(PLAN, "ddu", 0, 0), number, 3)
+        trial = steps.with_strength(steps.plain_trial(PLAN, "ddu", 0, 0), number, 3, own=True)
         held = dump(trial, context, split="val")
         p = np.exp(np.asarray(held.logits[:, 0], np.float64))
         losses.append(-np.log((p / p.sum(1, keepdims=True))[np.arange(len(held)), held.labels]).mean())
@@ -193,7 +210,7 @@ def test_the_chosen_strength_has_the_lowest_validation_nll(study, context):
     tested = {row["trial"] for row in study.rows if row["method"] == "ddu" and row["split"] == "test"}
     assert tested == {int(np.argmin(losses))} and len(set(losses)) == 3
     chosen = [labels[-1] for labels, cells in reports.strengths(study.frame).lines if cells[1] is not None]
-    assert chosen == [f"{methods['ddu'].strengths(3)[int(np.argmin(losses))]:g}"]
+    assert chosen == [f"{(12, 3, 0.5)[int(np.argmin(losses))]:g}"]  # its default of 3 in place of 2.45
 
 
 def test_one_strength_is_the_default_and_none_is_tried(context):
@@ -418,6 +435,16 @@ def test_networks_of_ones_own_are_lines_of_their_own(study, context):
     assert len(reports.table_2(both.frame).lines) == 2
 
 
+def test_a_trial_of_the_store_is_shown_a_set_of_test_images_alone(study, context, place):
+    digits = datasets.load("digits").test
+    np.savez(place / "test.npz", x_test=digits.pixels, y_test=digits.labels)
+    key = train_step(lines()[0][0]).key
+    alone = run(replace(PLAN, data=f"npz:{place / 'test.npz'}", out=(), networks=(f"store:{key}",)), context)
+    facts = {"method": "erm", "members": 1, "data_seed": 0, "metric": "accuracy"}
+    for level in ({"condition": "clean"}, {"condition": "contrast", "level": 5.0}):
+        assert value(alone, **facts, **level) == value(study, **facts, **level)
+
+
 def test_networks_of_other_classes_are_refused(context, place, study):
     key = train_step(lines()[0][0]).key
     asked = replace(PLAN, data=f"npz:{place / 'noise.npz'}", networks=(f"store:{key}",))
@@ -609,6 +636,8 @@ def test_the_bound_of_every_layer_can_be_fixed_too():
     off = steps.plain_trial(replace(PLAN, recipes=("due.spectral=none",)), "due", 0, 0)
     assert off == replace(plain["due"], spectral=None)
     assert steps.with_strength(fixed["due"], 2, 3).spectral == 0.5  # the search has the last word
+    with pytest.raises(BadInput, match=r"ddu has a bound of its own: write ddu\.bound=2"):  # rows name that one
+        steps.plain_trial(replace(PLAN, recipes=("ddu.spectral=2",)), "ddu", 0, 0)
 
 
 @pytest.mark.parametrize(

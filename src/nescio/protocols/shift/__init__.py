@@ -52,7 +52,9 @@ class Plan(Checked):
     backbone: str = option("conv", "of every method: conv, mlp, resnet18, any timm name")
     runs: int = option(2, "independent repetitions: the validation images and the initial weights are drawn anew")
     strengths: int = option(
-        1, "values of each method's regularisation strength that are tried in run 0, by validation loss; 1: its default"
+        1,
+        "values of each method's regularisation strength that are tried in run 0, by validation loss, its default (or "
+        "that of --recipes) among them; 1: that alone",
     )
     members: tuple[int, ...] = option(
         (5,), "sizes of ensembles, beside single networks; none: no ensembles", metavar="K", parse=sizes_of
@@ -117,7 +119,7 @@ CIFAR_RECIPES = (
 SMALL = Training(rate=0.1, epochs=20, batch=64, schedule="cosine", warmup=2.0, decay=5e-4, augment="shift")
 STREETS = Training(rate=0.1, epochs=60, batch=8, schedule="cosine", warmup=1.0, decay=5e-4, nesterov=True)
 PRESETS = {
-    "small": Plan(training=SMALL),
+    "small": Plan(recipes=("dcu.weight=0.1",), training=SMALL),  # with its default of 1 dcu is undertrained so soon
     "gpu": Plan(
         data="cifar10",
         recipes=CIFAR_RECIPES,

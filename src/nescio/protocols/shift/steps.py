@@ -7,6 +7,7 @@ wrong answers → rows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -145,12 +146,18 @@ def out_sets(plan: Plan, root: str | None) -> dict[str, ImageSet]:
 # ---- trials
 
 
-def with_strength(trial: Trial, number: int, count: int) -> Trial:
-    """The trial at one of `count` strengths of its method, the weakest first; as it is where there is one."""
+def with_strength(trial: Trial, number: int, count: int, own: bool = False) -> Trial:
+    """The trial at one of `count` strengths of its method, the weakest first; as it is where there is one.
+
+    own  the trial's own strength stands in place of the nearest of them: a search must not miss a method's default
+    """
     if count == 1:
         return trial
     method = methods[trial.method]
-    value = method.strengths(count)[number]
+    values = list(method.strengths(count))
+    if own and (known := strength_of(trial)):
+        values[min(range(count), key=lambda at: abs(math.log(values[at] / known)))] = known
+    value = values[number]
     if method.strength == "spectral":
         return replace(trial, trial=number, spectral=value)
     return replace(trial, trial=number, recipe=replace(trial.recipe, **{method.regularised_by(): value}))
@@ -189,7 +196,7 @@ def trials_of(plan: Plan, numbers: Mapping[str, int]) -> list[tuple[Trial, ...]]
     def members(method: str, run: int, size: int) -> tuple[Trial, ...]:
         plain = [plain_trial(plan, method, run, init_seed(run, member), plan.task) for member in range(size)]
         count = plan.strengths if methods[method].strength else 1  # weight decay is as the plan says
-        return tuple(with_strength(trial, numbers[method], count) for trial in plain)
+        return tuple(with_strength(trial, numbers[method], count, own=True) for trial in plain)
 
     averaged = [name for name in numbers if name in plan.ensembled]
     lines = [(name, 1) for name in numbers] + [(name, size) for size in sorted(plan.members) for name in averaged]
@@ -208,7 +215,7 @@ def chosen(plan: Plan, work: Work) -> dict[str, int]:
     """Method → number of its strength: the one with the lowest NLL of validation images in run 0."""
     tried = [name for name in plan.methods if plan.strengths > 1 and methods[name].strength]
     steps = [
-        strength_step(with_strength(plain_trial(plan, name, 0, 0), number, plan.strengths), work.context.root)
+        strength_step(with_strength(plain_trial(plan, name, 0, 0), number, plan.strengths, own=True), work.context.root)
         for name in tried
         for number in range(plan.strengths)
     ]
@@ -286,7 +293,8 @@ def methods_behind(predictors: Sequence[Predictor]) -> list[str]:
 
 def refuse_other_classes(name: str, trial: Trial, data: str, root: str | None) -> None:
     """Refuses a network whose classes are not those of the data: its answers could not be judged."""
-    own, wanted = ([str(each) for each in datasets.load(spec, root).classes] for spec in (trial.data, data))
+    sets = (datasets.load(trial.data, root), datasets.load(data, root, "test"))  # which may have no training images
+    own, wanted = ([str(name) for name in each.classes] for each in sets)
     own = own if trial.classes is None else [own[label] for label in trial.classes]
     if own != wanted:
         raise BadInput(
@@ -422,11 +430,16 @@ class RowMaker:
         try:
             self.add(metric, wanted_metric(metric)(prepared), n, **columns)
         except Undefined as reason:
-            self.because(str(reason), columns.get("measure"), metric)
+            self.because(str(reason), columns.get("measure"), metric, columns)
 
-    def because(self, reason: str, measure: str | None, metric: str | None = None) -> None:
-        whose = {"method": self.facts["method"], "split": self.split, "measure": measure, "metric": metric}
-        if (entry := whose | {"reason": reason}) not in self.reasons:
+    def because(
+        self, reason: str, measure: str | None, metric: str | None = None, columns: Mapping[str, Any] | None = None
+    ) -> None:
+        """columns  those of the rows that are missing, of which their condition and level are kept"""
+        whose = {"method": self.facts["method"], "members": self.facts.get("members"), "split": self.split}
+        where = {name: value for name, value in (columns or {}).items() if name in ("condition", "level")}
+        entry = whose | {"measure": measure, "metric": metric} | where | {"reason": reason}
+        if entry not in self.reasons:
             self.reasons.append(entry)
 
     def answers(self, outcome: Outcome, **columns: Any) -> None:
@@ -441,16 +454,16 @@ class RowMaker:
             if name in outcome.missing:
                 self.because(outcome.missing[name], name)
                 continue
-            if ranked := self.ranked(outcome.u[name], outcome.wrong, name):
+            if ranked := self.ranked(outcome.u[name], outcome.wrong, name, columns):
                 for metric in RANKING:
                     self.attempt(metric, ranked, ranked.n, measure=name, **columns)
 
-    def ranked(self, u: Array, positive: Array, name: str) -> metrics.Ranking | None:
+    def ranked(self, u: Array, positive: Array, name: str, columns: Mapping[str, Any]) -> metrics.Ranking | None:
         """Rows in order of a measure; None, with its reason, where the measure is not finite."""
         try:
             return metrics.Ranking(u, positive)
         except BadInput as error:
-            self.because(str(error), name)
+            self.because(str(error), name, columns=columns)
             return None
 
     def learnt(self, predictor: Predictor, context: Context) -> None:
@@ -471,7 +484,7 @@ class RowMaker:
         for name in (name for name in names if name in clean.u and name in out.u):
             u = np.concatenate([clean.u[name], out.u[name]])
             stranger = np.repeat([False, True], [len(clean.u[name]), len(out.u[name])])
-            if ranked := self.ranked(u, stranger, name):
+            if ranked := self.ranked(u, stranger, name, columns):
                 self.attempt("auroc", ranked, ranked.n, measure=name, **columns | {"split": "out"})
 
 

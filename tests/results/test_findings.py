@@ -863,8 +863,8 @@ SENSITIVITY = {
         "Of the networks that learnt, only those of `mir` have a better rAULC of their own score with more "
         "regularisation, as in the paper (Spearman's ρ {mir:.2f}, p {p:.3f}; {low:.2f} to {high:.2f} in the five "
         "runs). That p takes networks of one run for independent, and of four tests it would have to be below 0.0125. "
-        "For `duq` ({duq:.2f}) and `ddu` ({ddu:.2f}) nothing can be told from no correlation, and for `sngp` ({sngp:.2f}) it is "
-        "negative."
+        "For `duq` ({duq:.2f}) and `ddu` ({ddu:.2f}) nothing can be told from no correlation, and for `sngp` "
+        "({sngp:.2f}) it is negative."
     ),
     with_collapsed: (
         "{lost} networks at the strong ends did not learn (clean accuracy below one half), {lost_of_mir} of `mir` "

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("PIL")
 
-from PIL import EpsImagePlugin, Image
+from PIL import EpsImagePlugin, Image, JpegImagePlugin
 
-from nescio.datasets.decode import label_map, rgb
+from nescio.datasets.decode import check_head, label_map, rgb
 from nescio.errors import BadInput
 
 GREY = np.linspace(0, 1, 48, dtype=np.float32).reshape(6, 8)
@@ -92,3 +92,18 @@ def test_a_label_map_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
     with pytest.raises(BadInput, match=r"map\.png is too large"):
         label_map(path, (6, 8), (6, 8), np.zeros(256, int))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "PPM", "TIFF", "WEBP", "GIF"])
+def test_a_file_that_is_cut_short_is_seen_without_reading_whole_jpegs(tmp_path, monkeypatch, kind):
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8))
+    whole, path = written(noise, kind), tmp_path / f"image.{kind.lower()}"
+    for length in (len(whole) // 2, len(whole) * 9 // 10):
+        path.write_bytes(whole[:length])
+        with pytest.raises(BadInput, match="cut short"):
+            check_head(str(path), (40, 60))
+    path.write_bytes(whole + b"\0" * 9)  # as some cameras write them
+    check_head(str(path), (40, 60))
+    monkeypatch.setattr(JpegImagePlugin.JpegImageFile, "load", lambda self: pytest.fail("decoded"))
+    path.write_bytes(whole)
+    check_head(str(path), (40, 60))

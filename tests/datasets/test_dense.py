@@ -1,11 +1,15 @@
 """Layouts with label maps: tiny files of each are read, scaled and refused as written; batches move both alike."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from nescio.datasets import Batches, base, decode, load, splits
+from nescio.datasets import images as image_sets
 from nescio.datasets.dense import CITYSCAPES
 from nescio.datasets.images import ImageSet
 from nescio.datasets.shifts import levels
@@ -83,6 +87,8 @@ def test_cityscapes_by_either_kind_of_label(tmp_path, ending):
         write(tmp_path / "leftImg8bit" / split / city / f"{city}_0_leftImg8bit.png", x[row])
         kept = ids[row] if ending == "labelIds" else train_ids[ids[row]]
         write(tmp_path / "gtFine" / split / city / f"{city}_0_gtFine_{ending}.png", kept)
+    for folder, what in (("leftImg8bit", "leftImg8bit"), ("gtFine", "gtFine_labelTrainIds")):  # as a Mac leaves them
+        (tmp_path / folder / "val/ulm" / f"._ulm_0_{what}.png").write_bytes(b"Mac OS X")
     data = load(f"cityscapes:{tmp_path}")
     same(data.train, x[:2], train_ids[ids[:2]])
     same(data.test, x[2:], train_ids[ids[2:]])
@@ -121,9 +127,108 @@ def test_levels_of_a_shift_are_sets_of_their_own(tmp_path):
         levels(f"maps:{tmp_path / 'plain'}")
     with pytest.raises(BadInput, match="maps:PATH has"):
         levels("digits")
-    (tmp_path / "shift/sun/noon/images").mkdir(parents=True)
-    with pytest.raises(BadInput, match="not named by a level"):
+
+
+def test_a_level_is_a_name_of_a_set_with_the_training_images_of_the_clean_one(tmp_path, monkeypatch):
+    written = write_maps(tmp_path / "a#1", (("train", 4), ("val", 2), ("test", 3), ("shift/sun/-5", 3)))
+    data = load(f"maps:{tmp_path / 'a#1'}#sun/-5")
+    same(data.train, *written["train"])
+    same(data.val, *written["val"])
+    same(data.test, *written["shift/sun/-5"])
+    clean = load(f"maps:{tmp_path / 'a#1'}")
+    assert data.revision != clean.revision and data.test.index.tolist() == clean.test.index.tolist()
+    assert levels(f"maps:{tmp_path / 'a#1'}#sun/-5") == []  # it has none of its own
+    monkeypatch.chdir(tmp_path)
+    assert load("maps:a#1#sun/-5@3").train is load("maps:a#1@3").train
+
+
+@pytest.mark.parametrize(
+    ("folder", "sentence"),
+    [
+        ("clean/0/images", "clean cannot be a shift: clean images are those in"),
+        ("clean/7/images", "clean cannot be a shift"),
+        ("sun/noon/images", "sun/noon is not named by a level"),
+        ("sun/nan/images", "sun/nan is not named by a level"),
+        ("sun/-inf/images", "sun/-inf is not named by a level"),
+        ("sun/15.0/images", r"sun/15\.0 and .*sun/15 are the same level"),
+        ("sun/20/labels", "sun/20 has no folder images"),
+        ("rain/images", "rain/images is not named by a level"),
+    ],
+)
+def test_a_folder_that_is_no_level_of_a_shift_is_named(tmp_path, folder, sentence):
+    write_maps(tmp_path, (("train", 4), ("test", 3), ("shift/sun/15", 3)))
+    for hidden in ("shift/.cache/1", "shift/sun/.cache"):
+        (tmp_path / hidden).mkdir(parents=True)
+    (tmp_path / "shift/sun/readme.txt").touch()
+    assert len(levels(f"maps:{tmp_path}")) == 1
+    (tmp_path / "shift" / folder).mkdir(parents=True)
+    with pytest.raises(BadInput, match=sentence):
         levels(f"maps:{tmp_path}")
+
+
+def names(images):
+    return [Path(source).stem for source in images.load().images.sources()]
+
+
+def test_a_sample_is_of_the_same_images_at_every_level(tmp_path):
+    folders = ("shift/sun/15", "shift/sun/-5", "shift/rain/1")
+    written = write_maps(tmp_path, (("train", 4), ("test", 12), *((folder, 12) for folder in folders)))
+    for seed in range(3):
+        clean = ImageSet(f"maps:{tmp_path}", sample=4, sample_seed=seed)
+        drawn, (x, y) = names(clean), written["shift/sun/-5"]
+        for level in levels(f"maps:{tmp_path}"):
+            assert names(base.replace(level.images, sample=4, sample_seed=seed)) == drawn
+        dark, at = base.replace(level.images, sample=4, sample_seed=seed).load(), [int(name) for name in drawn]
+        same(dark.images, x[at], y[at])
+        assert dark.index.tolist() == clean.load().index.tolist()
+
+
+def test_a_sample_goes_by_names_and_what_a_level_lacks_is_named(tmp_path):
+    write_maps(tmp_path, (("train", 4), ("test", 6), ("shift/sun/15", 6), ("shift/sun/-5", 6)))
+    drawn = names(ImageSet(f"maps:{tmp_path}", sample=2))
+    spared = min({f"{row:03d}" for row in range(6)} - set(drawn))
+    for kind in ("images", "labels"):
+        own = tmp_path / "shift/sun/15" / kind
+        (own / f"{spared}.png").rename(own / "more.png")
+        (tmp_path / "shift/sun/-5" / kind / f"{drawn[0]}.png").unlink()
+    other, lacking = (base.replace(level.images, sample=2) for level in levels(f"maps:{tmp_path}"))
+    assert names(other) == drawn
+    with pytest.raises(BadInput, match=rf"sun/-5 lacks {drawn[0]}\.png, which was drawn of the clean images"):
+        lacking.load()
+    every = np.concatenate([load(other.data).train.index, load(other.data).test.index])
+    assert len(set(every.tolist())) == len(every)
+
+
+def listen(monkeypatch):
+    """The names of images as they are decoded, and of files as their checksums are taken."""
+    decoded, taken, frame, digest = [], [], decode.frame, base.hashlib.file_digest
+    monkeypatch.setattr(decode, "frame", lambda path, *rest: decoded.append(path) or frame(path, *rest))
+    monkeypatch.setattr(base.hashlib, "file_digest", lambda file, kind: taken.append(file.name) or digest(file, kind))
+    return decoded, taken
+
+
+def test_levels_share_training_images_and_only_two_of_them_stay_decoded(tmp_path, monkeypatch):
+    write_maps(tmp_path, (("train", 4), ("test", 3), *((f"shift/rain/{level}", 3) for level in range(1, 9))))
+    assert len(load(f"maps:{tmp_path}").train.pixels) == 4
+    decoded, taken = listen(monkeypatch)
+    for _ in range(2):
+        image_sets._loaded.cache_clear()  # more levels than it holds
+        found = [level.images.load() for level in levels(f"maps:{tmp_path}")]
+        for each in found:
+            assert len(each.images.pixels) == len(each.images.label_maps()) == 3 and len(each.dataset.train.pixels) == 4
+        held = [each for each in found if "array" in vars(each.images.backing) or "array" in vars(each.images.maps)]
+        assert held == found[-2:]
+    assert not any("/train/" in path for path in decoded)
+    assert len(taken) == len(set(taken)) == 8 * 3 * 2  # every file once, and those of the clean set before
+
+
+def test_of_a_sample_of_a_level_only_its_own_files_are_decoded(tmp_path, monkeypatch):
+    write_maps(tmp_path, (("train", 4), ("test", 9), ("shift/rain/1", 9)))
+    decoded, _ = listen(monkeypatch)
+    (level,) = levels(f"maps:{tmp_path}")
+    for some in ({"sample": 2}, {"limit": 2}):
+        decoded.clear()
+        assert len(base.replace(level.images, **some).load().images.pixels) == len(decoded) == 2
 
 
 # ---- size, revision, what does not fit
@@ -143,7 +248,7 @@ def test_what_does_not_fit_is_read_over_and_over_and_shows_the_same(tmp_path, mo
     base._load.cache_clear()
     monkeypatch.setattr(decode, "RESIDENT_BYTES", 10)
     streamed = load(f"maps:{tmp_path}")
-    assert isinstance(streamed.train.backing, base.Frames) and streamed.revision == resident.revision
+    assert isinstance(streamed.train.backing, base.Frames)
     same(streamed.train, resident.train.pixels, resident.train.label_maps())
     moments = type("Moments", (), {"mean": resident.mean, "std": resident.std, "void": 255})
     options = {"batch": 2, "augment": "crop-flip", "seed": 3, "shuffle": True}
@@ -166,6 +271,34 @@ def test_the_revision_follows_labels_images_and_size(tmp_path):
     assert len({*revisions, load(f"maps:{tmp_path}@4").revision}) == 4
 
 
+@pytest.mark.parametrize("folder", ["train", "test", "shift/sun/15"])
+def test_other_pixels_in_a_file_of_the_same_length_have_another_revision(tmp_path, folder):
+    write_maps(tmp_path, (("train", 4), ("test", 3), ("shift/sun/15", 3)))
+    picture = tmp_path / folder / "images/001.bmp"
+    picture.with_suffix(".png").unlink()
+    revisions = set()
+    for number in range(2):
+        write(picture, images(1, number)[0])
+        os.utime(picture, ns=(number, number))  # a test is faster than the clock of some disks
+        base._load.cache_clear()
+        revisions.add(load(f"maps:{tmp_path}{'#sun/15' if 'sun' in folder else ''}").revision)
+    assert len(revisions) == 2
+
+
+def test_a_set_that_does_not_fit_keeps_the_revision_that_it_always_had(tmp_path, monkeypatch):
+    """Networks that were trained on it are then found again."""
+    monkeypatch.setattr(decode, "RESIDENT_BYTES", 10)
+    for part, n in (("train", 2), ("test", 1)):
+        for row in range(n):
+            (tmp_path / part / "images").mkdir(parents=True, exist_ok=True)
+            ppm = b"P6 2 1 255 " + bytes([row] * 6)
+            (tmp_path / part / "images" / f"{row}.ppm").write_bytes(ppm)
+            (tmp_path / part / "labels").mkdir(parents=True, exist_ok=True)
+            (tmp_path / part / "labels" / f"{row}.png").write_bytes(b"label map %d" % row)
+    (tmp_path / "classes.txt").write_text("road\nsky\n")
+    assert load(f"maps:{tmp_path}").revision == "cd368e90f70387bf"
+
+
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
@@ -176,7 +309,10 @@ def test_the_revision_follows_labels_images_and_size(tmp_path):
         (lambda at: write(at / "test/images/001.png", images(1, h=5)[0]), "has 5 × 10 pixels, and the first image 6"),
         (lambda place: write(place / "test/labels/001.png", labels(1, 3, w=9)[0]), "has 6 × 9 pixels"),
         (lambda place: (place / "classes.txt").unlink(), "it must name the classes, one per line"),
-        (lambda place: (place / "classes.txt").write_text(""), "names 0 classes"),
+        (lambda place: (place / "classes.txt").write_text("\n"), "names 0 classes"),
+        (lambda place: (place / "classes.txt").write_text("road\n\nsky\ncar\n"), "Line 2 of .* is empty"),
+        (lambda place: (place / "classes.txt").write_text("road\nsky\nroad\n"), "names road twice, on lines 1 and 3"),
+        (lambda at: write(at / "test/images/001.jpg", images(1)[0]), "001.png and 001.jpg would have one label map"),
         (lambda place: (place / "test").rename(place / "elsewhere"), "has no test images"),
     ],
 )  # fmt: skip

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -24,6 +25,7 @@ P = TypeVar("P", str, Path)
 MOST_CLASSES = 1_000_000
 VALIDATION = 0.1  # share of the training set that is held out (UIMNET §2)
 SAMPLE_BYTES = 32 << 20  # of the training images, from which mean and deviation are taken
+KEPT = 4  # decoded files of a passing kind: the images and the label maps of two levels of a shift
 
 
 # ---- where the pixels are
@@ -87,6 +89,9 @@ class Encoded:
         """The path or the encoded bytes of one image."""
         return os.fsdecode(self._sources[row]) if self._are_paths else self._sources[row]
 
+    def __len__(self) -> int:
+        return len(self._sources)
+
     def read(self, rows: Iterable[int]) -> Array:
         return decode.decode_all([self.source(row) for row in rows], self.size, self.crop)
 
@@ -109,8 +114,12 @@ class Frames(Encoded):
     def read(self, rows: Iterable[int]) -> Array:
         return decode.on_threads(self.one, list(rows), (*self.goal, 3 if self.table is None else 1))
 
+    def take(self, rows: Iterable[int]) -> Frames:
+        """Some of the files."""
+        return Frames([self.source(row) for row in rows], self.shape, self.goal, self.table)
+
     def check(self) -> None:
-        """Refuses what cannot be read: every label map, and every image by its head."""
+        """Refuses what cannot be read: every label map, and every image by its head and its end."""
 
         def look(row: int) -> Array:
             if self.table is None:
@@ -119,7 +128,35 @@ class Frames(Encoded):
                 self.one(row)
             return np.empty(0)  # nothing is kept
 
-        decode.on_threads(look, range(len(self._sources)), (0,), "looking at files")
+        decode.on_threads(look, range(len(self)), (0,), "looking at files")
+
+
+_decoded: deque[Passing] = deque()
+
+
+class Passing(Pixels):
+    """Decoded files of which only the last few sets stay in memory. Levels of a shift are looked at one after the
+    other, and all of them together may be many times as large as what fits."""
+
+    def __init__(self, frames: Frames) -> None:
+        super().__init__(partial(frames.read, range(len(frames))), frames)
+        self.frames = frames
+
+    @cached_property
+    def array(self) -> Array:
+        made = super().array
+        _decoded.append(self)
+        while len(_decoded) > KEPT:
+            _decoded.popleft().forget()
+        return made
+
+    def forget(self) -> None:
+        self.__dict__.pop("array", None)
+        self._copies.clear()
+
+    def take(self, rows: Iterable[int]) -> Passing:
+        """Some of the files: the others are then not decoded with them."""
+        return Passing(self.frames.take(rows))
 
 
 class Joined:
@@ -203,6 +240,13 @@ class Images:
             groups=groups,
         )
 
+    def alone(self) -> Images:
+        """The same rows; where images pass through memory, those of other rows do not come along."""
+        if not (isinstance(self.backing, Passing) and isinstance(self.maps, Passing)):
+            return self
+        rows = self.rows.tolist()
+        return replace(self, backing=self.backing.take(rows), maps=self.maps.take(rows), rows=np.arange(len(rows)))
+
     def of(self, classes: Iterable[int]) -> Images:
         """The rows of these classes, renumbered 0, 1, … in the order given, marked as in training."""
         classes = list(classes)
@@ -238,6 +282,7 @@ class Dataset:
     void: int | None = None  # the label of pixels that count nowhere, where images have label maps
     val: Images | None = None  # its own validation set; None: a tenth of the training images is held out
     notes: tuple[str, ...] = ()  # what was left out when it was read
+    clean: str | None = None  # of a level of a shift, the name of the set whose test images it shows under that shift
 
     @property
     def size(self) -> int:
@@ -442,6 +487,22 @@ def content(source: Any, whole: bool) -> Any:
             return file.read()
     except OSError as error:
         raise BadInput(f"{source} cannot be read: {error.strerror}.") from None
+
+
+def checksum(path: str | Path) -> str:
+    """The first digits of a file's sha256; a process takes it once, until the file changes."""
+    try:
+        state = os.stat(regular(os.fspath(path)))
+        return _checksum(os.fspath(path), state.st_size, state.st_mtime_ns)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
+
+
+@cache
+def _checksum(path: str, size: int, changed: int) -> str:
+    """`size` and `changed` are not used, but what is in the file depends on them."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def regular(path: P) -> P:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ RESIDENT_BYTES = 4 << 30  # datasets up to this size are decoded once and stay i
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ORIENTATION = 0x0112  # the EXIF tag
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # of Pillow's, which for others starts other programs
+END_OF_JPEG = b"\xff\xd9"
 CROP = 0.875  # of a large image, the central part that is looked at: 224 of 256
 
 
@@ -160,10 +162,19 @@ def frame(path: str, shape: tuple[int, int], goal: tuple[int, int]) -> NDArray[n
 
 
 def check_head(path: str, shape: tuple[int, int]) -> None:
-    """Refuses a file that is no image of this shape, without decoding it."""
+    """Refuses a file that is no image of this shape, or is cut short; a JPEG that has its end is not decoded."""
     with opened(path) as file:
         if file.getexif().get(ORIENTATION, 1) < 5:  # the others are turned when they are decoded
             _check_shape(path, file, shape)
+        if file.format != "JPEG" or not _has_end(path):
+            file.load()
+
+
+def _has_end(path: str) -> bool:
+    """Whether the last bytes of a file are a JPEG's end of image; some cameras write more behind it."""
+    with open(path, "rb") as file:
+        file.seek(-len(END_OF_JPEG), os.SEEK_END)
+        return file.read() == END_OF_JPEG
 
 
 def label_map(path: str, shape: tuple[int, int], goal: tuple[int, int], table: NDArray[Any]) -> NDArray[np.uint8]:

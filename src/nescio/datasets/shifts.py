@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nescio.datasets.base import Request, load, place_of
+from nescio.datasets.base import Request, checksum, load, place_of
 from nescio.datasets.changes import Change
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
-from nescio.datasets.dense import shift_levels
+from nescio.datasets.dense import level_of, shift_levels
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.identity import SetName, tag
@@ -59,7 +57,7 @@ class PublishedCorruption(Change):
 
         file = Path(self.path, f"{self.name}.npy")
         array = _read(file)
-        if _revision(file) != self.revision:
+        if checksum(file) != self.revision:
             raise BadInput(f"{file} is not the file that this run began with. Start it again: it reads the new one.")
         n = len(array) // len(SEVERITIES)
         rows = index.cpu().numpy() - self.first
@@ -90,7 +88,7 @@ def published_corruptions(
                 f"{place / name}.npy holds {array.dtype} of shape {array.shape}; uint8 of {(len(labels), *shape)} is "
                 f"expected: the test images of {data} at five severities."
             )
-        revision, first = _revision(place / f"{name}.npy"), int(test.index[0])
+        revision, first = checksum(place / f"{name}.npy"), int(test.index[0])
         changes += [PublishedCorruption(str(place), name, severity, revision, first) for severity in severities]
     return changes
 
@@ -99,18 +97,6 @@ def _read(path: Path) -> Any:
     """A .npy file, mapped and not read."""
     with files.naming(path, "read"):
         return map_npy(path)
-
-
-def _revision(path: Path) -> str:
-    state = path.stat()
-    return _checksum(path, state.st_size, state.st_mtime_ns)
-
-
-@cache
-def _checksum(path: Path, size: int, changed: int) -> str:
-    """The first digits of a file's sha256; taken once, until the file changes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 class Level(NamedTuple):
@@ -122,11 +108,14 @@ class Level(NamedTuple):
 
 
 def levels(data: str, root: str | Path | None = None) -> list[Level]:
-    """Every level of every shift of maps:PATH, in order of conditions and levels."""
+    """Every level of every shift of maps:PATH, in order of conditions and levels; a level itself has none."""
     name = SetName.of(data)
     if name.kind != "maps":
         raise BadInput(f"{data} has no folders of shifted images: maps:PATH has.")
-    place = place_of(Request(None if root is None else Path(root), name.path or ""))
+    path, level = level_of(name.path or "")
+    if level:
+        return []
+    place = place_of(Request(None if root is None else Path(root), path))
     return [
         Level(condition, level, ImageSet(name.at(f"{place}#{folder}")))
         for condition, level, folder in shift_levels(place)

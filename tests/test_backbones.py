@@ -67,6 +67,18 @@ def test_the_seed_is_all_that_matters():
     assert all(torch.equal(a, b) for a, b in zip(nets[0].values(), nets[1].values(), strict=True))
 
 
+@pytest.mark.parametrize("name", ["conv", "resnet18", "convnext_atto"])
+@pytest.mark.parametrize("shape", [(45, 60), (64, 96), (71, 90)])
+def test_the_grid_is_that_of_the_map_whatever_the_size(name, shape):
+    """A ResNet rounds up what is left of a side, a stem of patches down."""
+    net = backbones.build(name, 3, shape, dense=True).eval()
+    x, labels = torch.randn(2, 3, *shape), torch.randint(0, 3, (2, *shape))
+    with torch.no_grad():
+        assert net.grid(shape) == net.maps(x).shape[2:]
+        known, reduced = net.with_known(x, labels, 0)
+        assert len(net(known)) == len(reduced)
+
+
 def test_unknown_and_unfit_names_are_sentences():
     with pytest.raises(BadInput, match="Did you mean resnet18"):
         backbones.build("resnett18", 3, 32)

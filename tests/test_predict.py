@@ -16,6 +16,7 @@ from nescio import datasets, metrics, predict
 from nescio.analysis.pixels import DISTINCT
 from nescio.datasets import Batches
 from nescio.datasets.changes import Crop, Rotation
+from nescio.datasets.corruptions import Corruption
 from nescio.datasets.images import ImageSet
 from nescio.datasets.view import View
 from nescio.datasets.views import pixels_of
@@ -28,6 +29,7 @@ from nescio.training import load_method, train_step
 from nescio.trials import Training, Trial
 from nescio.work.steps import Context
 from nescio.work.store import Damaged, Store
+from shapes import write_shapes
 
 torch.set_num_threads(1)
 HERE = runtime("cpu")
@@ -313,6 +315,52 @@ def test_counts_of_pixels_are_those_of_all_pixels_at_once(maps, monkeypatch):
         assert counts.scores[name].n == len(truth)
         assert abs(metrics.auroc(counts.scores[name].ranking()) - metrics.auroc(u, wrong)) <= bound + 1e-5 < 0.05
         assert metrics.raulc(counts.scores[name].ranking()) == pytest.approx(metrics.raulc(u, wrong), abs=1e-4)
+
+
+class Seen(PerPixel):
+    """Keeps the sizes of its batches, and has no room for more than some images."""
+
+    def __init__(self, most=1000):
+        super().__init__()
+        self.sizes, self.most = [], most
+
+    def forward(self, x):
+        if len(x) > self.most:
+            raise torch.OutOfMemoryError
+        self.sizes.append(len(x))
+        return super().forward(x)
+
+
+def test_a_batch_of_pixels_is_as_large_as_the_images_allow(maps, tmp_path):
+    """Not as those that the network was trained with."""
+    large, module = ImageSet(write_shapes(tmp_path / "large.npz", 2, 8, (300, 400))).load(), Seen()
+    counts = count_pixels([module], dense_network(maps), large, None, HERE)
+    assert sum(module.sizes) == 8 and max(module.sizes) * 300 * 400 <= predict.PIXELS["cpu"] / 4
+    assert counts.n == (large.images.label_maps() != VOID).sum()
+
+
+@pytest.mark.parametrize("change", [None, Corruption("contrast", 1)])
+def test_a_batch_of_pixels_without_room_is_halved(maps, monkeypatch, change):
+    monkeypatch.setattr(predict, "usual_batch", lambda *_: 32)
+    network, shown = dense_network(maps), ImageSet(maps, change=change).load()
+    whole = count_pixels([PerPixel()], network, shown, None, HERE)
+    module = Seen(3)
+    parts = count_pixels([module], network, shown, None, HERE)
+    assert module.sizes == [2] * 10 + [1] and np.array_equal(parts.confusion, whole.confusion)
+    monkeypatch.setattr(module, "most", 0)
+    with pytest.raises(torch.OutOfMemoryError):
+        count_pixels([module], network, shown, None, HERE)
+
+
+def test_classes_of_logits_that_are_not_finite_are_not_counted(maps):
+    class Broken(PerPixel):
+        def forward(self, x):
+            output = super().forward(x)
+            output.logits[0, :, :, -1, -1] = torch.nan
+            return output
+
+    with pytest.raises(BadInput, match="gives numbers that are not finite for 1 of"):
+        count_pixels([Broken()], dense_network(maps), ImageSet(maps).load(), None, HERE)
 
 
 def test_counts_of_shards_add_up(maps, monkeypatch):

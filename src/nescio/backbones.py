@@ -70,17 +70,26 @@ class Locations(nn.Module):
     def __init__(self, backbone: nn.Module, channels: int) -> None:
         super().__init__()
         self.backbone, self.channels = backbone, channels
-        was = backbone.training
-        with torch.no_grad():
-            maps = backbone.eval()(torch.zeros(1, channels, TRIED, TRIED))
-        backbone.train(was)
+        maps = self._tried(TRIED)
         if maps.dim() != 4:
             raise ValueError(f"features of shape {tuple(maps.shape)} are no map")
         self.num_features, self.stride = maps.shape[1], TRIED // maps.shape[2]
+        # What is left of a side after whole strides is one location more in some networks, and none in others.
+        sides = [self._tried(TRIED + left).shape[2] for left in range(1, self.stride)]
+        self.more = [0, *(side - maps.shape[2] for side in sides)]
+
+    def _tried(self, side: int) -> Tensor:
+        """The map of an image without content."""
+        was = self.backbone.training
+        with torch.no_grad():
+            maps: Tensor = self.backbone.eval()(torch.zeros(1, self.channels, side, side))
+        self.backbone.train(was)
+        return maps
 
     def grid(self, shape: tuple[int, int]) -> tuple[int, int]:
         """(h′, w′) of the map of images of a shape."""
-        return -(-shape[0] // self.stride), -(-shape[1] // self.stride)
+        height, width = (side // self.stride + self.more[side % self.stride] for side in shape)
+        return height, width
 
     def maps(self, x: Tensor) -> Tensor:
         """(b, d, h′, w′) features of images, with or without the channel of known pixels."""

@@ -560,11 +560,15 @@ def _changed(
         _kept[key] = torch.cat(parts)
 
 
-def usual_batch(network: Network, here: Runtime) -> int:
-    """Images of a batch that fit into memory and keep the device busy."""
-    if network.trial is not None and max(network.view.shape) <= 64:
+def usual_batch(network: Network, here: Runtime, shape: tuple[int, int] | None = None) -> int:
+    """Images of a batch that fit into memory and keep the device busy.
+
+    shape  of the images, where it is not that of the network's view
+    """
+    shape = shape or network.view.shape
+    if network.trial is not None and max(shape) <= 64:
         return BATCH
-    return max(1, PIXELS.get(here.device.type, PIXELS["cuda"]) // math.prod(network.view.shape))
+    return max(1, PIXELS.get(here.device.type, PIXELS["cuda"]) // math.prod(shape))
 
 
 # ---- outputs
@@ -594,8 +598,13 @@ def outputs(
             if batch == 1:
                 raise
             batch //= 2
-        _kept.clear()
-        torch.cuda.empty_cache()
+        _make_room()
+
+
+def _make_room() -> None:
+    """Frees what a device keeps, once the batch that did not fit is forgotten."""
+    _kept.clear()
+    torch.cuda.empty_cache()
 
 
 def _outputs(
@@ -861,17 +870,39 @@ def count_pixels(
     see the images as `network` does. What is counted: see `pixel_answers`.
     """
     maps = pixel_maps(modules, network, shown, store, here, seed)
-    counts = (PixelCounts.of(*each, network.classes, shown.dataset.void) for each in maps)
-    return reduce(add, counts)
+    counts = reduce(add, (PixelCounts.of(*each, network.classes, shown.dataset.void) for each in maps))
+    if wrong := counts.infinite.get("entropy"):  # of the probabilities: classes would be guesses
+        raise BadInput(f"{network.name} gives numbers that are not finite for {wrong} of {counts.n} pixels.")
+    return counts
 
 
 def pixel_maps(
     modules: Sequence[Any], network: Network, shown: LoadedImages, store: Store | None, here: Runtime, seed: int = 0
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
-    """Label maps, classes and scores of every pixel, batch by batch, as `count_pixels` counts them."""
+    """Label maps, classes and scores of every pixel, batch by batch, as `count_pixels` counts them; a batch that does
+    not fit into the device's memory is halved."""
     seed_everything(seed)
     done = 0
-    batch = max(1, usual_batch(network, here) // 4)  # pixel-wise logits take as much room as the features
+    batch = usual_batch(network, here, shown.dataset.shape)  # trained networks take images of any size
+    batch = max(1, batch // 4)  # pixel-wise logits take as much room as the features
+    while True:
+        left = shown.take(np.arange(done, len(shown)))
+        try:
+            for maps in _pixel_maps(modules, network, left, store, here, batch):
+                yield maps
+                done += len(maps[0])
+            return
+        except torch.OutOfMemoryError:
+            if batch == 1:
+                raise
+            batch //= 2
+        _make_room()
+
+
+def _pixel_maps(
+    modules: Sequence[Any], network: Network, shown: LoadedImages, store: Store | None, here: Runtime, batch: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
+    done = 0
     with ExitStack() as modes, torch.inference_mode(), here.autocast():
         for module in modules:
             modes.enter_context(evaluating(module))

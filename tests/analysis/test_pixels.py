@@ -2,18 +2,23 @@
 
 import json
 import os
+import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
 from sklearn.metrics import jaccard_score
 
 from nescio import metrics
-from nescio.analysis.pixels import PixelCounts, count_folders
+from nescio.analysis import pixels
+from nescio.analysis.pixels import PixelCounts
 from nescio.cli import main
+from nescio.datasets.decode import opened
 from nescio.errors import BadInput, Undefined
 
 Image = pytest.importorskip("PIL.Image")
 VOID = 255
+count_folders = partial(pixels.count_folders, opened=opened)
 
 
 def save(folder, name, array):
@@ -99,6 +104,52 @@ def test_void_counts_nowhere(folders):
         counts.rows()
 
 
+def test_scores_at_void_pixels_are_not_looked_at(folders):
+    """As where a network masks what it does not judge."""
+    place = folders[0]
+    before = count_folders(place / "truth", place / "answers", {"half": place / "half"}).rows()
+    for number in range(3):
+        u = np.load(place / "half" / f"{number}.npy")
+        u[np.asarray(Image.open(place / "truth" / f"{number}.png")) == VOID] = (np.inf, -np.inf, np.nan)[number]
+        np.save(place / "half" / f"{number}.npy", u)
+    assert count_folders(place / "truth", place / "answers", {"half": place / "half"}).rows() == before
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_a_score_that_is_not_finite_costs_its_own_rows_alone(tmp_path, kind):
+    rng = np.random.default_rng(0)
+    truth, called = rng.integers(0, 2, (2, 4, 5))
+    bad, good = rng.random((2, 4, 5)).astype(kind)
+    one = PixelCounts.of(truth, called, {"bad": bad, "good": good}, 2)
+    bad = bad.copy()
+    bad[0, :3] = np.inf, -np.inf, np.nan
+    counts = one + PixelCounts.of(truth, called, {"bad": bad, "good": good}, 2) + one
+    (tmp_path / "counts.npz").write_bytes(counts.save())
+    rows, reasons = PixelCounts.load(tmp_path / "counts.npz").rows()
+    assert {row["measure"] for row in rows if "measure" in row} == {"good"}
+    assert {row["metric"] for row in rows} == {"miou", "accuracy", "auroc", "raulc", "aurc"}
+    assert reasons == ["bad: It is not finite at 3 pixels."]
+
+
+def test_blocks_of_pixels_are_counted_as_all_at_once(folders, monkeypatch):
+    place = folders[0]
+    count = partial(count_folders, place / "truth", place / "answers", {"half": place / "half", "png": place / "png"})
+    whole = count()
+    monkeypatch.setattr(pixels, "BLOCK", 25)  # two lines of one image, six of another
+    assert count().rows() == whole.rows() and np.array_equal(count().confusion, whole.confusion)
+
+
+def test_blocks_take_the_room_of_a_block():
+    """A map of 48 million pixels must not take gigabytes."""
+    truth = np.zeros((4000, 3000), np.uint8)
+    u = np.random.default_rng(0).random(truth.shape, np.float32)
+    tracemalloc.start()
+    PixelCounts.of(truth, (u > 0.7).astype(np.uint8), {"u": u}, 2)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 200 * pixels.BLOCK < 50 * truth.size
+
+
 def test_what_is_undefined_has_a_reason():
     truth = np.array([[0, 1, 1]], np.uint8)
     rows, reasons = PixelCounts.of(truth, truth, {"u": np.zeros((1, 3), np.float16)}, 2).rows()
@@ -112,9 +163,11 @@ def test_what_is_undefined_has_a_reason():
         ("answers", "1.png", np.zeros((6, 10, 3), np.uint8), "is no label map: it needs one channel of 8 bits"),
         ("answers", "1.png", np.full((6, 10), VOID, np.uint8), "calls pixels 255, which is void"),
         ("half", "1.npy", np.zeros((6, 10, 2)), "scores are one number per pixel"),
-        ("half", "1.npy", np.full((6, 10), np.nan, np.float16), "1.npy has a value that is not finite"),
+        ("half", "1.npy", np.full((6, 10), np.nan, np.float16), r"half.1\.npy has no finite score at \d+ pixels that"),
         ("half", "1.npy", np.zeros((6, 10), np.float32), "have numbers of different kinds: give all of them one"),
         ("truth", "9.png", np.zeros((6, 10), np.uint8), "predictions have no map 9, which the labels have"),
+        ("answers", "9.png", np.zeros((6, 10), np.uint8), "labels have no map 9, which the predictions have"),
+        ("half", "9.npy", np.zeros((6, 10), np.float16), "labels have no map 9, which the half have"),
         ("half", "1.png", np.zeros((6, 10), np.uint16), "holds both 1.npy and 1.png: keep one map of each image"),
     ],
 )
@@ -160,7 +213,17 @@ def test_folders_that_are_not_there(folders):
     with pytest.raises(BadInput, match=r"holds no maps of pixels: they are .png files"):
         count_folders(place / "half", place / "answers", {})
     (place / "answers" / "2.png").write_bytes(b"no image")
-    with pytest.raises(BadInput, match="cannot be read as an image"):
+    with pytest.raises(BadInput, match=r"2\.png cannot be read: it is damaged, cut short, or no image"):
+        count_folders(place / "truth", place / "answers", {})
+
+
+def test_maps_that_are_large_are_read_and_those_that_fill_the_memory_refused(folders, monkeypatch, recwarn):
+    place = folders[0]
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50)  # Pillow warns above it, and refuses above its double
+    count_folders(place / "truth", place / "answers", {})
+    assert not recwarn
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    with pytest.raises(BadInput, match=r"0\.png is too large: it has more than"):
         count_folders(place / "truth", place / "answers", {})
 
 

@@ -72,4 +72,9 @@ def test_each_reason_is_given_once() -> None:
     alike = [{"measure": m, "metric": None, "split": "test", "reason": f"{m} needs scores."} for m in ("energy", "gap")]
     assert grouped(alike) == [("energy, gap", "It needs scores.")]
     many = [{"measure": f"m{i}", "metric": "auroc", "split": "noise", "reason": "No."} for i in range(9)]
+    where = {"members": 5, "condition": "sun", "level": 75.0}
+    entry = {"method": "erm", "measure": "density", "reason": "x"}
+    assert grouped([entry | where]) == [("5 × erm: density on sun 75", "x")] and grouped([entry]) == [
+        ("erm: density", "x")
+    ]
     assert grouped(many) == [("AUROC of m0, m1, m2, m3, m4, m5 and 3 more on noise", "No.")]

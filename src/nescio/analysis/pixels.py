@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import reduce
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays.checks import check_finite
 from nescio.arrays.npz import npz_bytes, read_npz
+from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput, Undefined
 from nescio.metrics import MOST_SCORES, HalfCounts, ScoreCounts, aurc, auroc, class_ious, mean_iou, raulc
 from nescio.predictions.files import naming, one_array
 from nescio.rows import Row
 
 Array = NDArray[Any]
+Opened = Callable[[str], AbstractContextManager[Any]]  # the image in a file
 LABELS = 256  # of label maps in files: 8 bits a pixel
+BLOCK = 1 << 21  # pixels that are counted at once: those of an image of Cityscapes
 DISTINCT = 1 << 16  # different scores in the counts of one level of a shift, which are kept in a file each
 RANKING = {"auroc": auroc, "raulc": raulc, "aurc": aurc}  # of right and wrong pixels by score
 MAPS, SCORES = (".png",), (".npy", ".npz", ".png")  # endings of files with labels, and with scores
@@ -34,6 +37,7 @@ class PixelCounts:
 
     confusion: Array  # (c, c) pixels of each true class (line) by predicted class (column), void left out
     scores: dict[str, HalfCounts | ScoreCounts]  # right and wrong pixels by key of each score
+    infinite: dict[str, int] = field(default_factory=dict)  # other scores, and at how many pixels they are not finite
 
     @classmethod
     def of(
@@ -45,7 +49,25 @@ class PixelCounts:
         void: int | None = None,
         distinct: int = DISTINCT,
     ) -> PixelCounts:
-        """Counts the pixels of some images. truth, predicted and scores: arrays of one shape."""
+        """Counts the pixels of some images, a block at a time. truth, predicted and scores: arrays of one shape."""
+        rows = max(1, BLOCK // max(1, math.prod(truth.shape[1:])))
+        count = partial(cls._of, classes=classes, void=void, distinct=distinct)
+        parts = (
+            count(truth[part], predicted[part], {name: score[part] for name, score in scores.items()})
+            for part in blocks(len(truth), rows)
+        )
+        return reduce(add, parts)
+
+    @classmethod
+    def _of(
+        cls,
+        truth: Array,
+        predicted: Array,
+        scores: Mapping[str, Array],
+        classes: int,
+        void: int | None,
+        distinct: int,
+    ) -> PixelCounts:
         known = np.ones(truth.shape, bool) if void is None else truth != void
         true, answers = truth[known].astype(np.int64), predicted[known].astype(np.int64)
         if true.max(initial=0) >= classes:
@@ -55,19 +77,28 @@ class PixelCounts:
             )
         confusion = np.bincount(true * classes + answers, minlength=classes**2).reshape(classes, classes)
         wrong = true != answers
-        return cls(confusion, {name: counted(score[known], wrong, distinct) for name, score in scores.items()})
+        kept = {name: score[known] for name, score in scores.items()}
+        infinite = {name: int(np.count_nonzero(~np.isfinite(score))) for name, score in kept.items()}
+        finite = {name: counted(score, wrong, distinct) for name, score in kept.items() if not infinite[name]}
+        return cls(confusion, finite, {name: count for name, count in infinite.items() if count})
 
     def __add__(self, other: PixelCounts) -> PixelCounts:
+        infinite = {
+            name: self.infinite.get(name, 0) + other.infinite.get(name, 0) for name in self.infinite | other.infinite
+        }
         scores = {}
         for name, counts in self.scores.items():
+            if name in infinite:
+                continue
             if type(counts) is not type(more := other.scores[name]):
                 raise BadInput(f"The maps of {name} have numbers of different kinds: give all of them one.")
             scores[name] = counts + more  # type: ignore[operator]
-        return PixelCounts(self.confusion + other.confusion, scores)
+        return PixelCounts(self.confusion + other.confusion, scores, infinite)
 
     def save(self) -> bytes:
         """An .npz file of the counts."""
         arrays = {"confusion": self.confusion}
+        arrays |= {f"{name}/infinite": np.array(count) for name, count in self.infinite.items()}
         for name, counts in self.scores.items():
             if isinstance(counts, HalfCounts):
                 arrays[f"{name}/table"] = counts.table
@@ -80,13 +111,16 @@ class PixelCounts:
     def load(cls, path: Path) -> PixelCounts:
         arrays = read_npz(path)
         scores: dict[str, HalfCounts | ScoreCounts] = {}
+        infinite: dict[str, int] = {}
         for name, part in (entry.rsplit("/", 1) for entry in arrays if "/" in entry):
             if part == "table":
                 scores[name] = HalfCounts(arrays[f"{name}/table"])
             elif part == "keys":
                 digits, most = arrays[f"{name}/kept"].tolist()
                 scores[name] = ScoreCounts(arrays[f"{name}/keys"], arrays[f"{name}/rows"], digits, most)
-        return cls(arrays["confusion"], scores)
+            elif part == "infinite":
+                infinite[name] = int(arrays[f"{name}/infinite"])
+        return cls(arrays["confusion"], scores, infinite)
 
     @property
     def n(self) -> int:
@@ -130,7 +164,7 @@ class PixelCounts:
             {"task": "segmentation", "metric": "miou", "value": self.miou, "n": self.n},
             {"task": "segmentation", "metric": "accuracy", "value": self.accuracy, "n": self.n},
         ]
-        reasons = []
+        reasons = [f"{name}: It is not finite at {count} pixels." for name, count in self.infinite.items()]
         for name, counts in self.scores.items():
             for metric, function in RANKING.items():
                 try:
@@ -160,12 +194,18 @@ def counted(u: Array, wrong: Array, distinct: int) -> HalfCounts | ScoreCounts:
 
 
 def count_folders(
-    labels: str | Path, predictions: str | Path, scores: Mapping[str, str | Path], void: int | None = 255
+    labels: str | Path,
+    predictions: str | Path,
+    scores: Mapping[str, str | Path],
+    void: int | None = 255,
+    *,
+    opened: Opened,
 ) -> PixelCounts:
     """Counts the pixels of label maps, predicted maps and score maps in folders, matched by the stems of their files.
 
     labels, predictions  .png of 8 bits a pixel, each value a class
     scores               name → folder of .npy, .npz (of one array) or .png of 16 bits; higher = less sure
+    opened               `datasets.decode.opened`, which this room cannot import
     """
     if void is not None and not 0 <= void < LABELS:
         raise BadInput(f"No pixel of a label map can be {void}: void is a label from 0 to {LABELS - 1}, or none.")
@@ -174,25 +214,35 @@ def count_folders(
             raise BadInput(f"A score cannot be called {name}, as the {name} themselves are: write NAME=DIR.")
     folders = {"labels": _by_stem(labels, MAPS), "predictions": _by_stem(predictions, MAPS)}
     folders |= {name: _by_stem(folder, SCORES) for name, folder in scores.items()}
-    for name, files in folders.items():
-        if lacking := sorted(folders["labels"].keys() - files.keys()):
-            raise BadInput(f"The {name} have no map {lacking[0]}, which the labels have ({len(lacking)} are lacking).")
-    return reduce(add, _each(folders, list(scores), void))
+    for name in folders:
+        for one, other in (("labels", name), (name, "labels")):
+            if lacking := sorted(folders[one].keys() - folders[other].keys()):
+                raise BadInput(
+                    f"The {other} have no map {lacking[0]}, which the {one} have ({len(lacking)} are lacking)."
+                )
+    return reduce(add, _each(folders, list(scores), void, opened))
 
 
-def _each(folders: Mapping[str, Mapping[str, Path]], scores: Iterable[str], void: int | None) -> Iterator[PixelCounts]:
+def _each(
+    folders: Mapping[str, Mapping[str, Path]], scores: Iterable[str], void: int | None, opened: Opened
+) -> Iterator[PixelCounts]:
     for stem in sorted(folders["labels"]):
-        truth, predicted = (_classes(folders[name][stem]) for name in ("labels", "predictions"))
-        uncertainties = {name: _scores(folders[name][stem]) for name in scores}
+        truth, predicted = (_classes(folders[name][stem], opened) for name in ("labels", "predictions"))
+        uncertainties = {name: _scores(folders[name][stem], opened) for name in scores}
         for name, array in {"predictions": predicted, **uncertainties}.items():
             if array.shape != truth.shape:
                 raise BadInput(
                     f"{folders[name][stem]} has {array.shape} pixels and {folders['labels'][stem]} {truth.shape}: maps "
                     "of one image have one size."
                 )
-        if void is not None and (predicted[truth != void] == void).any():
+        if void is not None and ((predicted == void) & (truth != void)).any():
             raise BadInput(f"{folders['predictions'][stem]} calls pixels {void}, which is void: it is no class.")
-        yield PixelCounts.of(truth, predicted, uncertainties, LABELS, void, MOST_SCORES)
+        counts = PixelCounts.of(truth, predicted, uncertainties, LABELS, void, MOST_SCORES)
+        for name, count in counts.infinite.items():
+            raise BadInput(
+                f"{folders[name][stem]} has no finite score at {count} pixels that are not void: correct it."
+            )
+        yield counts
 
 
 def _by_stem(folder: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:
@@ -210,30 +260,24 @@ def _by_stem(folder: str | Path, endings: tuple[str, ...]) -> dict[str, Path]:
     return files
 
 
-def _classes(path: Path) -> Array:
-    array = _png(path)
+def _classes(path: Path, opened: Opened) -> Array:
+    array = _png(path, opened)
     if array.dtype != np.uint8 or array.ndim != 2:
         raise BadInput(f"{path} is no label map: it needs one channel of 8 bits, and each value is a class.")
     return array
 
 
-def _scores(path: Path) -> Array:
+def _scores(path: Path, opened: Opened) -> Array:
     if path.suffix.lower() == ".png":
-        array = _png(path)
+        array = _png(path, opened)
     else:
         with naming(path, "read"):
             array = one_array(path)
     if array.ndim != 2 or array.dtype.kind not in "fui":
         raise BadInput(f"{path} has shape {array.shape} and kind {array.dtype}: scores are one number per pixel.")
-    check_finite(str(path), array)
     return array
 
 
-def _png(path: Path) -> Array:
-    from PIL import Image
-
-    try:
-        with Image.open(path) as image:
-            return np.asarray(image)
-    except Exception:  # a damaged file can fail in any way inside Pillow
-        raise BadInput(f"{path} cannot be read as an image.") from None
+def _png(path: Path, opened: Opened) -> Array:
+    with opened(str(path)) as image:
+        return np.asarray(image)

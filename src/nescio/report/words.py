@@ -201,12 +201,26 @@ def grouped(reasons: Iterable[Mapping[str, Any]], most: int = 6) -> list[tuple[s
     for reason, entries in groups.items():
         metrics = some((bare(entry["metric"]) for entry in entries if entry.get("metric")), most)
         measures = some((entry["measure"] for entry in entries if entry.get("measure")), most)
-        splits = some((out_name(e["split"]) for e in entries if e.get("split") not in IN_DISTRIBUTION), most)
+        splits = [out_name(entry["split"]) for entry in entries if entry.get("split") not in IN_DISTRIBUTION]
+        where = some([*splits, *(_place(entry) for entry in entries if entry.get("condition"))], most)
         what = " of ".join(part for part in (metrics, measures) if part) or "everything"
-        methods = some((entry["method"] for entry in entries if entry.get("method")), most)
+        methods = some((_line(entry) for entry in entries if entry.get("method")), most)
         what = f"{methods}: {what}" if methods else what
-        result.append((f"{what} on {splits}" if splits else what, reason))
+        result.append((f"{what} on {where}" if where else what, reason))
     return result
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    """A method, or 5 × it of an ensemble; older files do not say how many members there are."""
+    return f"{entry['members']} × {entry['method']}" if (entry.get("members") or 1) > 1 else str(entry["method"])
+
+
+def _place(entry: Mapping[str, Any]) -> str:
+    """rain 2, or all levels of rain together."""
+    name = str(entry["condition"]).replace("_", " ")
+    if entry.get("level") is None:
+        return f"all of {name}"
+    return f"{name} {entry['level']:g}" if entry["level"] else name
 
 
 def some(names: Iterable[Any], most: int) -> str:

@@ -24,11 +24,12 @@ from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.networks.models import build, trained
 from nescio.options import options_of
-from nescio.predict import inputs
+from nescio.predict import inputs, load_counts
 from nescio.protocols import base
 from nescio.protocols.shift import DENSE, PRESETS, Plan, pixels, reports, steps
 from nescio.report.blocks import Gallery, blocks_of, figures_of, tables_of
 from nescio.report.studies import read_study
+from nescio.rows import from_parquet
 from nescio.runtime import runtime
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
@@ -137,7 +138,7 @@ def test_an_average_of_two_differs_from_its_members_and_has_its_mutual_informati
         *(("erm", 1, "entropy"), ("erm", 2, "entropy"), ("erm", 2, "native")),
         *(("mc-dropout", 1, "entropy"), ("mc-dropout", 1, "native")),
     }
-    assert [row["measure"] for row in study.reasons if row["method"] == "erm"] == ["native"]
+    assert [(row["measure"], row["members"]) for row in study.reasons if row["method"] == "erm"] == [("native", 1)]
 
 
 def test_no_pixel_is_dumped_and_a_second_run_does_nothing(study, plan, context, place):
@@ -155,6 +156,67 @@ def test_a_network_of_the_store_gives_the_rows_it_had(study, plan, context):
     again = run(replace(plan, networks=(f"store:{steps.train_step(trial).key}",)), context)
     facts = {"method": "erm", "members": 1, "condition": "contrast", "level": None, "metric": "raulc"}
     assert value(again, **facts) == value(study, **facts, measure="entropy")
+
+
+def test_a_level_of_void_alone_costs_its_own_rows(tmp_path, recwarn):
+    data = write_folders(tmp_path / "set", "shift/rain/1", "shift/rain/2", "shift/sun/15")
+    for path in (tmp_path / "set/shift/rain/2/labels").iterdir():
+        Image.fromarray(np.full((24, 32), VOID, np.uint8)).save(path)
+    plan = replace(PLAN, data=data, methods=("erm",), members=(), corruptions=(), severities=())
+    found = run(plan, Context(Store(tmp_path / "store"), device="cpu"))
+    assert not found.failures and not recwarn
+    rows = {(row["condition"], row["level"]): row["n"] for row in found.rows if row["metric"] == "miou"}
+    one = 2 * 24 * 32  # pixels of a level
+    assert rows == {
+        ("clean", 0): one,
+        ("rain", 1): one,
+        ("sun", 75): one,
+        ("rain", None): 2 * one,
+        ("sun", None): 2 * one,
+    }
+    void = [entry for entry in found.reasons if "void" in entry["reason"]]
+    assert {(entry["condition"], entry["level"]) for entry in void} == {("rain", 2.0)}
+    assert {entry["metric"] for entry in void} == {"miou", "accuracy", "auroc", "raulc"}
+    shares = [row["value"] for row in found.pictures if row["shows"] == "prediction" and row["condition"] == "rain"]
+    assert shares == [None, None] and json.dumps(found.pictures, allow_nan=False)
+    assert reports.story(found)
+
+
+def test_pictures_of_void_alone_in_older_stores_have_no_share(tmp_path, monkeypatch):
+    monkeypatch.setattr(pixels, "_pictures", lambda *_, **__: {pixels.PICTURES: b'[{"value": NaN}]'})
+    plan = replace(PLAN, data=write_folders(tmp_path / "set"), methods=("erm",), members=())
+    assert run(plan, Context(Store(tmp_path / "store"), device="cpu")).pictures == [{"value": None}]
+
+
+def test_a_score_that_is_not_finite_costs_its_own_rows(study, plan, context, monkeypatch, tmp_path):
+    """Of one level: it then has no pooled row either, and every other row stays what it was."""
+
+    def broken(step, store):
+        counts, images = load_counts(step, store), step.recipe["images"]
+        if images.change != Corruption("contrast", 5):
+            return counts
+        scores = {name: own for name, own in counts.scores.items() if name != "entropy"}
+        return replace(counts, scores=scores, infinite={"entropy": 3})
+
+    monkeypatch.setattr(pixels, "load_counts", broken)
+    (trials,) = [each for each in steps.trials_of(plan, {"erm": 0}) if len(each) == 2]
+    step = pixels.evaluation_step(steps.average(trials, None), pixels.levels_of(plan, None), plan.measures, None)
+    files = step.make(None, context)
+    (tmp_path / "rows").write_bytes(files["rows.parquet"])
+    lost = [("contrast", 5.0, "entropy"), ("contrast", None, "entropy")]
+
+    def place(row):
+        return row["condition"], row["level"], row["measure"]
+
+    def numbers(rows):
+        return [(*place(row), row["metric"], row["value"], row["n"]) for row in rows if row["split"] == "test"]
+
+    before = [row for row in study.rows if row["method"] == "erm" and row["members"] == 2]
+    kept = numbers(row for row in before if place(row) not in lost)
+    assert numbers(from_parquet(tmp_path / "rows")) == kept and len(kept) == len(numbers(before)) - 4
+    reasons = json.loads(files["reasons.json"])
+    assert [place(entry) for entry in reasons] == lost
+    assert all(entry["members"] == 2 and "not finite" in entry["reason"] for entry in reasons)
 
 
 # ---- which levels

@@ -141,6 +141,20 @@ def test_a_network_of_ones_own_has_pictures_whatever_its_seed_and_is_asked_for_i
     assert {row["shows"] for row in study.pictures} == {"image", "labels", "prediction", "uncertainty"}
 
 
+def test_a_network_of_ones_own_segments_a_set_of_test_images_alone(folders, tmp_path):
+    context = Context(Store(tmp_path / "store"), device="cpu")
+    plan = replace(DENSE, data=f"maps:{folders}")
+    before = run(plan, context)
+    ((trial,),) = steps.trials_of(steps.by_own_names(plan), {"erm": 0})
+    shutil.copytree(folders, tmp_path / "alone", ignore=shutil.ignore_patterns("train"))
+    alone = run(replace(plan, data=f"maps:{tmp_path / 'alone'}", networks=(f"store:{train_step(trial).key}",)), context)
+
+    def numbers(study):
+        return [(row["condition"], row["level"], row["value"]) for row in study.rows if row["metric"] == "miou"]
+
+    assert len(numbers(alone)) == 4 and numbers(alone) == numbers(before)
+
+
 def test_a_classifier_of_ones_own_is_asked_for_its_own_score(tmp_path):
     context = Context(Store(tmp_path / "store"), device="cpu")
     run(replace(PLAN, methods=("ddu",)), context)

@@ -58,6 +58,7 @@ from nescio.work.store import Part
 
 OWN, MEMBERS = "native", "mutual_information"
 COUNTED = (OWN, "entropy", MEMBERS)  # scores of pixels, beside those of the methods
+ANSWERS = ("miou", "accuracy")  # what is said of pixels without a score
 PICTURES = "pictures.json"
 PICTURED, SHIFTS, SIDE = 2, 3, 128  # images, shifts beside clean, and pixels of a picture's longer side
 BAR = (1, 32)  # pixels of a bar in the colour of a class
@@ -89,7 +90,8 @@ def compare(plan: Plan, work: Work) -> Plan:
     note_ends(plan, work)
     if first := own or [each for each in predictors if each.facts["data_seed"] == 0]:
         for step in work.do("pictures", [pictures_step(first, levels, root)]):
-            work.pictures += json.loads((step.verified(work.store) / PICTURES).read_text("utf-8"))
+            text = (step.verified(work.store) / PICTURES).read_text("utf-8")
+            work.pictures += json.loads(text, parse_constant=lambda _: None)  # older ones hold NaN where all is void
     return plan
 
 
@@ -188,8 +190,10 @@ def _evaluate(
         add_rows(rows, counts, names, own_score(predictor), **columns)
     for shift in dict.fromkeys(condition for condition, _ in levels if condition != CLEAN[0]):
         pooled = reduce(add, [counts for (name, _), counts in levels.items() if name in (CLEAN[0], shift)])
-        add_rows(rows, pooled, names, own_score(predictor), condition=shift, group=groups.get(shift))
-        rows.add("bound", pooled.bound, pooled.n, condition=shift, group=groups.get(shift))
+        columns = {"condition": shift, "level": None, "group": groups.get(shift)}
+        add_rows(rows, pooled, names, own_score(predictor), **columns)
+        if pooled.n:
+            rows.add("bound", pooled.bound, pooled.n, **columns)
     rows.learnt(predictor, context)
     return table(rows.rows, rows.reasons)
 
@@ -203,14 +207,21 @@ def own_score(predictor: Predictor) -> str | None:
 
 def add_rows(rows: RowMaker, counts: PixelCounts, names: Sequence[str], own: str | None, **columns: Any) -> None:
     """mIoU and accuracy, and AUROC and rAULC of right against wrong pixels by every score."""
-    rows.add("miou", counts.miou, counts.n, **columns)
-    rows.add("accuracy", counts.accuracy, counts.n, **columns)
+    if not counts.n:
+        for metric in (*ANSWERS, *RANKING):
+            rows.because("No pixel has a label other than void.", None, metric, columns)
+        return
+    for metric in ANSWERS:
+        rows.add(metric, getattr(counts, metric), counts.n, **columns)
     for name in names:
-        score = counts.scores.get(str(own) if name == OWN else name)
-        if score is None:
+        score = str(own) if name == OWN else name
+        if score in counts.infinite:
+            rows.because("Some pixels have scores that are not finite.", name, None, columns)
+            continue
+        if score not in counts.scores:
             rows.because(f"{rows.facts['method']} has no such score of its pixels.", name)
             continue
-        ranked = score.ranking()
+        ranked = counts.scores[score].ranking()
         for metric in RANKING:
             rows.attempt(metric, ranked, counts.n, measure=name, **columns)
 
@@ -271,12 +282,15 @@ def _answers(predictor: Predictor, levels: Mapping[Level, LoadedImages], context
         batches = [*pixel_maps(modules, built[0][1], shown, context.store, here, seed_for("pictures", level))]
         truth, called = (np.concatenate(parts) for parts in list(zip(*batches, strict=True))[:2])
         u = np.concatenate([scores[score] for _, _, scores in batches])
-        right = [float((a == b)[a != shown.dataset.void].mean()) for a, b in zip(truth, called, strict=True)]
+        known = truth != shown.dataset.void
+        right = [float(own.mean()) if len(own) else None for own in map(np.extract, known, truth == called)]
         maps[level] = called, u, right
-    low, high = np.percentile(np.concatenate([u.ravel() for _, u, _ in maps.values()]), (1, 99))
+    every = np.concatenate([u[np.isfinite(u)] for _, u, _ in maps.values()])
+    low, high = np.percentile(every, (1, 99)) if len(every) else (0.0, 1.0)
     table, made = colours(built[0][1].classes), []
     facts = predictor.facts | {"measure": score}
     for level, (called, u, right) in maps.items():
+        u = np.nan_to_num(u, nan=high, posinf=high, neginf=low)
         grey = (255 / GREYS * ((u - low) / max(high - low, 1e-12)).clip(0, 1)).astype(np.uint8) * GREYS
         answers = _pictured(level, "prediction", _thinned(table[called]))
         made += [facts | row | {"value": value} for row, value in zip(answers, right, strict=True)]

@@ -424,7 +424,7 @@ def _picture(row: Row) -> tuple[bytes, str, str]:
         words = f"{row['value']:.0%} of the pixels are right"
     elif shows == "uncertainty":
         words = f"{row['measure'].replace('_', ' ')}: brighter is less sure"
-    return b64decode(row["png"]), f"{name_of(row)}: {shows}" if words else shows, words
+    return b64decode(row["png"]), f"{name_of(row)}: {shows}" if "method" in row else shows, words
 
 
 def class_colours(study: Study) -> Gallery:

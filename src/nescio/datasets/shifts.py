@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# what the published folders hold beside the fifteen: corruptions to try things on
+FURTHER = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+
+
 @tag("published-corruption-2")
 @dataclass(frozen=True)
 class PublishedCorruption(Change):

@@ -324,12 +324,12 @@ def test_published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
     (tmp_path / "C").mkdir()
     np.save(tmp_path / "C" / "labels.npy", np.tile(labels[n:], 5))
     files = {name: rng.integers(0, 256, (5 * n, 8, 8, 3), np.uint8) // 2 + np.tile(images[n:], (5, 1, 1, 1)) // 2
-             for name in PLAN.corruptions}  # fmt: skip
+             for name in ("contrast", "spatter")}  # fmt: skip
     for name, array in files.items():
         np.save(tmp_path / "C" / f"{name}.npy", array)
     data = f"npz:{tmp_path / 'clean.npz'}"
     plan = replace(PLAN, methods=("erm",), runs=1, strengths=1, members=(), data=data, corrupted=str(tmp_path / "C"))
-    plan = replace(plan, training=replace(plan.training, batch=8), reaches=None)
+    plan = replace(plan, corruptions=tuple(files), training=replace(plan.training, batch=8), reaches=None)
     found = run(plan, context)
     (trial,) = steps.trials_of(plan, {"erm": 0})[0]
     for name, array in files.items():

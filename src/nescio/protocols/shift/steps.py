@@ -23,7 +23,7 @@ from nescio.analysis.selection import best_trials
 from nescio.datasets.changes import Change
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from nescio.datasets.images import ImageSet, absolute
-from nescio.datasets.shifts import PublishedCorruption, published_corruptions
+from nescio.datasets.shifts import FURTHER, PublishedCorruption, published_corruptions
 from nescio.errors import BadInput, Undefined
 from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, trained, with_weights
@@ -123,7 +123,7 @@ def made_here(plan: Plan) -> list[Corruption]:
 
 
 def published(plan: Plan, path: str, root: str | None) -> list[PublishedCorruption]:
-    made_here(plan)  # refuses unknown ones
+    made_here(replace(plan, corruptions=tuple(name for name in plan.corruptions if name not in FURTHER)))  # refuses
     return published_corruptions(path, plan.data, plan.corruptions or CORRUPTIONS, plan.severities or SEVERITIES, root)
 
 

@@ -20,6 +20,7 @@ from nescio import metrics
 from nescio.cli import main
 from nescio.commands import parser_for
 from nescio.datasets.corruptions import CORRUPTIONS, Corruption
+from nescio.datasets.dense import CAMVID, CITYSCAPES
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.networks.models import build, trained
@@ -367,7 +368,8 @@ def test_pictures_show_image_labels_answers_and_uncertainty(study, plan, context
         (row,) = [row for row in shown if all(row.get(name) == wanted for name, wanted in facts.items())]
         return np.asarray(Image.open(io.BytesIO(b64decode(row["png"])))), row
 
-    table, clean = pixels.colours(3), ImageSet(plan.data, limit=2).load()
+    clean = ImageSet(plan.data, limit=2).load()
+    table = pixels.colours(clean.classes)
     labels, _ = picture(condition="clean", image=1, shows="labels")
     assert np.array_equal(labels, table[clean.images.label_maps()[0]]) and (labels[0, 0] == 0).all()  # void
     image, _ = picture(condition="clean", image=2, shows="image")
@@ -433,9 +435,18 @@ def test_classes_stand_below_the_pictures_in_their_colours(study, plan, place):
     classes = ImageSet(plan.data).load().classes
     assert [name for _, name, _ in bars] == [*classes, "void"]
     shown = [np.asarray(Image.open(io.BytesIO(png))) for png, _, _ in bars]
-    expected = pixels.colours(len(classes))[[*range(len(classes)), VOID]]
+    expected = pixels.colours(classes)[[*range(len(classes)), VOID]]
     assert [bar[0, 0].tolist() for bar in shown] == expected.tolist() and all((bar == bar[0, 0]).all() for bar in shown)
     assert all(name in (place / "page" / "index.html").read_text() for name in classes)
     old = [{name: value for name, value in row.items() if name != "classes"} for row in study.pictures]
     (section,) = [part for part in reports.story(replace(study, pictures=old)).sections if part.link == "Pictures"]
     assert len(section.blocks) == 1  # pictures of before: no class is named
+
+
+@pytest.mark.parametrize(
+    "classes", [tuple(CITYSCAPES), CAMVID, ("road", "marking", "sky", "lane"), tuple("abcdefghijk")]
+)
+def test_no_two_classes_have_one_colour_and_none_is_that_of_void(classes):
+    table = pixels.colours(classes)
+    assert len({tuple(colour) for colour in table[: len(classes)]}) == len(classes) and not table[len(classes) :].any()
+    assert table[: len(classes)].any(1).all()

@@ -60,6 +60,34 @@ OWN, MEMBERS = "native", "mutual_information"
 COUNTED = (OWN, "entropy", MEMBERS)  # scores of pixels, beside those of the methods
 ANSWERS = ("miou", "accuracy")  # what is said of pixels without a score
 PICTURES = "pictures.json"
+# readers know them; classes that touch in most images, such as road and sidewalk, are far apart
+CITYSCAPES_COLOURS = {
+    "road": (128, 64, 128),
+    "sidewalk": (244, 35, 232),
+    "pavement": (244, 35, 232),
+    "building": (70, 70, 70),
+    "wall": (102, 102, 156),
+    "fence": (190, 153, 153),
+    "pole": (153, 153, 153),
+    "traffic light": (250, 170, 30),
+    "traffic sign": (220, 220, 0),
+    "sign": (220, 220, 0),
+    "vegetation": (107, 142, 35),
+    "tree": (107, 142, 35),
+    "terrain": (152, 251, 152),
+    "grass": (152, 251, 152),
+    "sky": (70, 130, 180),
+    "person": (220, 20, 60),
+    "pedestrian": (220, 20, 60),
+    "rider": (255, 0, 0),
+    "bicyclist": (255, 0, 0),
+    "car": (0, 0, 142),
+    "truck": (0, 0, 70),
+    "bus": (0, 60, 100),
+    "train": (0, 80, 100),
+    "motorcycle": (0, 0, 230),
+    "bicycle": (119, 11, 32),
+}
 PICTURED, SHIFTS, SIDE = 2, 3, 128  # images, shifts beside clean, and pixels of a picture's longer side
 BAR = (1, 32)  # pixels of a bar in the colour of a class
 GREYS = 8  # a map of uncertainty has one in so many of 256 greys: smaller files
@@ -261,7 +289,7 @@ def _images(level: Level, shown: LoadedImages) -> list[Row]:
     pixels = torch.from_numpy(np.ascontiguousarray(images.backing.read(images.rows)))
     if change is not None:
         pixels = change.apply(pixels, torch.from_numpy(images.index))
-    table = colours(len(shown.classes))
+    table = colours(shown.classes)
     labels = _pictured(level, "labels", _thinned(table[images.label_maps()]))
     named = {"classes": _bars(table, shown)}
     return [*_pictured(level, "image", pixels.numpy()), *(row | named for row in labels)]
@@ -287,7 +315,7 @@ def _answers(predictor: Predictor, levels: Mapping[Level, LoadedImages], context
         maps[level] = called, u, right
     every = np.concatenate([u[np.isfinite(u)] for _, u, _ in maps.values()])
     low, high = np.percentile(every, (1, 99)) if len(every) else (0.0, 1.0)
-    table, made = colours(built[0][1].classes), []
+    table, made = colours(next(iter(levels.values())).classes), []
     facts = predictor.facts | {"measure": score}
     for level, (called, u, right) in maps.items():
         u = np.nan_to_num(u, nan=high, posinf=high, neginf=low)
@@ -313,9 +341,10 @@ def _thinned(maps: Array) -> Array:
     return maps[:, step // 2 :: step, step // 2 :: step]
 
 
-def colours(classes: int) -> Array:
-    """(256, 3) a colour for every class, and black for what is void."""
+def colours(classes: Sequence[str]) -> Array:
+    """(256, 3) a colour for every class, that of Cityscapes where it has the name, and black for what is void."""
     table = np.zeros((256, 3), np.uint8)
-    for label in range(min(classes, len(table) - 1)):
-        table[label] = [round(255 * part) for part in hsv_to_rgb(0.618 * label % 1, 0.65, 0.95 - 0.3 * (label % 2))]
+    for label, name in enumerate(classes[: len(table) - 1]):
+        own = [round(255 * part) for part in hsv_to_rgb(0.618 * label % 1, 0.65, 0.95 - 0.3 * (label % 2))]
+        table[label] = CITYSCAPES_COLOURS.get(name, own)
     return table

@@ -855,7 +855,7 @@ def levels_figure(
     kin     name → the name of another line, whose colour it has, dashed
     """
     names = list(dict.fromkeys(level for line in lines.values() for level in line))
-    x = _level_axis(names, ticks) if places is None else _number_axis("x", "place", axis)
+    x = _level_axis(names, ticks) if places is None else _number_axis("x", "place", axis, "~f")
     layers = [] if guide is None else _guide("y", guide, field="value")
     layers += _level_lines(lines, names, x, _value_axis("value", title, form), form, places=places, kin=kin)
     return _finished(layers, f"{title} of {', '.join(lines)} at {', '.join(names)}.", 320)

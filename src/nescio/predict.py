@@ -56,7 +56,8 @@ from nescio.work.versions import PREDICT as VERSION
 STAGE, SHARD, COUNT = "predict", "shard", "count"
 DUMP, FACTS, PROBES, COUNTS = "dump", "facts.json", "probes.json", "counts.npz"
 PIXELS = {"cuda": 512 * 224 * 224, "cpu": 32 * 224 * 224}  # of a batch of a pretrained network
-BATCH = 512  # images of a trained network, whose images are small
+# images of a trained network, whose images are small: a GPU waits for its kernels to be launched where they are few
+BATCH = {"cuda": 2048, "cpu": 512}
 LEAST_ROWS = 4096  # of a shard, where their number is not given: the start of a worker and a network takes seconds
 PROBE_PIXELS = 128 * 64**2  # of a batch of probes: they go backward through the network, which keeps every layer
 VIEWS = 8  # augmented copies of an image that test-time augmentation averages
@@ -567,7 +568,7 @@ def usual_batch(network: Network, here: Runtime, shape: tuple[int, int] | None =
     """
     shape = shape or network.view.shape
     if network.trial is not None and max(shape) <= 64:
-        return BATCH
+        return BATCH.get(here.device.type, BATCH["cuda"])
     return max(1, PIXELS.get(here.device.type, PIXELS["cuda"]) // math.prod(shape))
 
 

@@ -286,7 +286,7 @@ def test_images_of_another_set_against_clean_ones(study, context, place):
 
 def test_every_corruption_is_computed_once_and_every_network_built_once(study, calls):
     corrupted = [(change.name, change.severity) for change in calls["corrupted"]]
-    blocks = -(-len(ImageSet("digits").load()) // predict.BATCH)
+    blocks = -(-len(ImageSet("digits").load()) // predict.BATCH["cpu"])
     assert len(corrupted) == 2 * 2 * blocks  # two corruptions at two severities, not once for each of ten networks
     networks = [network.name for network in calls["built"]]
     # run 0's ddu is built for its validation images and again for the test images; first members for their ensembles

@@ -136,6 +136,7 @@ def _newest(source: Path, key: str | None) -> Study:
     runs = _runs(source, key)
     if len(runs) > 1 and key is None:
         others = ", ".join(f"{run.key} ({run.recipe.get('protocol')})" for run in runs[1:6])
+        others += f" and {len(runs) - 6} more, which `nescio runs` lists" if len(runs) > 6 else ""
         print(f"This is the newest of {len(runs)} studies; --study names the others: {others}.", file=sys.stderr)
     return _from_store(source, runs[0])
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from nescio.errors import Undefined
 from nescio.metrics import spearman
+from nescio.protocols.shift.reports import about_gaussians
 from nescio.report.blocks import Choice, Figure, Made, SectionParts, Story
 from nescio.report.charts import cloud_figure
 from nescio.report.frame import Frame
@@ -141,8 +142,13 @@ def every_strength(frame: Frame) -> Table:
         heads=[*heads, Head("layers at their bound", where={"metric": "at_bound"})] if bounded else heads,
         form=decimals(3),
         within=("dataset", "method"),
-        note=f"Mean ± standard deviation over {runs}, from the weakest strength to the strongest. Bold: the best "
-        f"of a method{acting if bounded else ''}",
+        note=". ".join(
+            [
+                f"Mean ± standard deviation over {runs}, from the weakest strength to the strongest. Bold: the best "
+                f"of a method{acting if bounded else ''}",
+                *about_gaussians(frame),
+            ]
+        ),
     )
 
 

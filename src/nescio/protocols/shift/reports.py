@@ -32,6 +32,7 @@ ALTITUDES = ("sun", "darkness")  # shifts whose level is an angle
 TESTED = 3  # runs from which on lines are tested against the best
 LEVEL = 0.05  # of the test that tells two lines apart
 NAMED = 3  # lines, in the lead
+FEW = 2  # training rows of a class for each feature
 
 
 # ---- rows
@@ -517,18 +518,26 @@ def training(frame: Frame) -> Made:
     """Training accuracy of every method: what did not learn cannot be compared."""
     titles = {"train_accuracy": "training accuracy ↑", "at_bound": "layers at their bound"}
     rows = frame.where(metric=tuple(titles), members=1).summarise([*MODEL[:3], "metric"], over=["data_seed"])
-    singular = frame.where(metric="rows_a_feature", value=lambda rows: rows < 1)
     notes = ["Layers at their bound: the share that the spectral norm holds back; at 0 it does nothing"]
-    notes = notes if frame.where(metric="at_bound") else []
-    notes += [
-        f"{data_name(data)}: the smallest class has {number(min(own.column('value')), 2)} training rows for each "
-        f"feature, so that the class Gaussians of {listed(own.values('method'))} are singular: their densities say "
-        "little more than how far a row is from the span of a class's rows"
-        for (data,), own in singular.by("dataset")
-    ]
+    notes = [*(notes if frame.where(metric="at_bound") else []), *about_gaussians(frame)]
     heads = [Head(titles[name], where={"metric": name}) for name in titles if name in rows.values("metric")]
     lines, title = labels(frame)[:3], "What the networks learnt"
     return table(rows, title, lines=lines, heads=heads, form=decimals(3), mark="none", note=". ".join(notes))
+
+
+def about_gaussians(frame: Frame) -> list[str]:
+    """Where classes have so few training rows for their features that Gaussians on them are singular, or nearly."""
+    few = frame.where(metric="rows_a_feature", value=lambda rows: rows < FEW)
+    sentences = []
+    for (data,), own in few.by("dataset"):
+        least = min(own.column("value"))
+        singular = "are singular" if least < 1 else "are nearly singular"
+        sentences.append(
+            f"{data_name(data)}: the smallest class has {number(least, 2)} training rows for each feature, so that the "
+            f"class Gaussians of {listed(own.values('method'))} {singular}: their densities say little more than how "
+            "far a row is from the span of a class's rows"
+        )
+    return sentences
 
 
 # ---- the page

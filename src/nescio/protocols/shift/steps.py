@@ -87,7 +87,8 @@ def note_ends(plan: Plan, work: Work) -> None:
             f"training accuracy is {reaches:.3f} here (the median of its networks). --reaches names another."
         )
     work.note(*mark_undertrained(work.rows, reaches))
-    if plan.limit is not None:
+    images = [row["n"] for row in work.rows if row["metric"] == "accuracy" and row["task"] == "classification"]
+    if plan.limit is not None and plan.limit <= max(images, default=plan.limit):  # else they are all of them
         work.note(most_note(plan.limit, plan.seed, "test images"))
 
 

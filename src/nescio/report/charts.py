@@ -901,11 +901,10 @@ def _level_lines(
     names = list(lines)
     colours, dashes = (*SERIES[1:], SERIES[0]), _rounds(names)
     if kin is not None:
-        heads = [name for name in names if kin.get(name, name) not in names or name not in kin]
-        round_of = {name: divmod(at, len(colours)) for at, name in enumerate(heads)}
-        looks = [(*round_of[name if name in round_of else kin[name]], name not in round_of) for name in names]
-        dashes = [DASHED if own else (SOLID, DOTTED)[turn % 2] for turn, _, own in looks]
-        colours = tuple(colours[at] for _, at, _ in looks)
+        first = [name for name in names if kin.get(name) not in names]  # those that have a colour of their own
+        turns = {name: divmod(at, len(colours)) for at, name in enumerate(first)}
+        dashes = [(SOLID, DOTTED)[turns[name][0] % 2] if name in turns else DASHED for name in names]
+        colours = tuple(colours[turns[name if name in turns else kin[name]][1]] for name in names)
     legend = _legend("stroke", min(170, 52 + 8 * max(map(len, names), default=0)))
     base = _data(rows).encode(x, y, _colours("name", names, colours, legend))
     tips = _tips(("name:N", "of"), ("level:N", "at"), ("value:Q", "value", form))

@@ -178,9 +178,10 @@ def lead_of_best(differences: Sequence[Mapping[str, Any]], who: str = "It", leve
 
 
 def data_name(spec: str) -> str:
-    """npz:PATH/tiny.npz@32 → tiny at 32 pixels."""
+    """npz:PATH/tiny.npz@32 → tiny at 32 pixels; maps:PATH/carla#sun/-5 → carla, sun -5."""
     kind, path, size = SetName.of(spec)
-    name = PurePath(path or kind).stem
+    path, _, level = (path or kind).partition("#") if kind == "maps" else (path or kind, "", "")
+    name = PurePath(path).stem + (f", {level.replace('/', ' ')}" if level else "")
     return f"{name} at {size} pixels" if size else name
 
 

@@ -257,3 +257,9 @@ class SetName(NamedTuple):
     def at(self, path: str | PurePath) -> str:
         """The name of a set of the same kind and size at another path."""
         return f"{self.kind}:{path}" + ("" if self.size is None else f"@{self.size}")
+
+
+def level_of(path: str) -> tuple[str, str]:
+    """PATH and CONDITION/LEVEL of PATH#CONDITION/LEVEL; a folder's own name may hold a #."""
+    found = re.fullmatch("(.*)#([^#/]+/[^#/]+)", path, re.DOTALL)
+    return (found[1], found[2]) if found else (path, "")

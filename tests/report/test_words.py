@@ -57,7 +57,7 @@ def test_small_words() -> None:
     assert millions(25_557_032) == "25.6 M" and millions(90_000) == "0.09 M" and millions(None) == "unknown"
     assert listed(["a"]) == "a" and listed(["a", "b", "c"]) == "a, b and c"
     assert data_name("npz:PATH/tiny.npz@32") == "tiny at 32 pixels" and data_name("digits") == "digits"
-    assert data_name("maps:PATH/carla#sun/-5") == "carla, sun -5" and data_name("maps:PATH/carla") == "carla"
+    assert data_name("maps:PATH/carla#sun/-5") == "carla, sun -5" and data_name("maps:PATH/town#1") == "town#1"
     assert data_name("npz:of@home/tiny.npz") == "tiny" and data_name("folder:a:b@c@64") == "a:b@c at 64 pixels"
 
 

@@ -632,7 +632,7 @@ DIGITS = {
     ),
     bounds_of_digits: (
         "The bounds that validation loss chooses for `sngp` ({sngp:g}), `due` ({due:g}) and `ddu` ({ddu:g}) hold no "
-        "layer of any network back: here these methods say what unregularised features say."
+        "layer of any trained network back: here these methods say what unregularised features say."
     ),
     views_of_digits: (
         "By entropy `dcu` has {dcu:.3f}, the highest mean of all lines, and it alone has augmentations of its own. "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,7 +36,7 @@ from nescio.datasets.base import (
 from nescio.datasets.changes import ZENITH
 from nescio.datasets.sources import ENDINGS
 from nescio.errors import BadInput
-from nescio.identity import SetName
+from nescio.identity import SetName, level_of
 
 Pairs = list[tuple[str, str]]  # an image and its label map
 SPLITS = ("train", "val", "test")
@@ -123,12 +122,6 @@ def _classes(file: Path) -> list[str]:
         if (first := 1 + names.index(name)) < line:
             raise BadInput(f"{file} names {name} twice, on lines {first} and {line}: a class has one label.")
     return names
-
-
-def level_of(path: str) -> tuple[str, str]:
-    """PATH and CONDITION/LEVEL of PATH#CONDITION/LEVEL; a folder's own name may hold a #."""
-    found = re.fullmatch("(.*)#([^#/]+/[^#/]+)", path, re.DOTALL)
-    return (found[1], found[2]) if found else (path, "")
 
 
 def shift_levels(place: Path) -> list[tuple[str, float, str]]:

@@ -12,10 +12,10 @@ import numpy as np
 from nescio.datasets.base import Request, checksum, load, place_of
 from nescio.datasets.changes import Change
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
-from nescio.datasets.dense import level_of, shift_levels
+from nescio.datasets.dense import shift_levels
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
-from nescio.identity import SetName, tag
+from nescio.identity import SetName, level_of, tag
 from nescio.predictions import files
 from nescio.predictions.containers import map_npy
 

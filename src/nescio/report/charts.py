@@ -625,10 +625,12 @@ def heat_figure(
         for c in cells
     ]
     line, column, n = names
+    narrow = f"width < {LETTER * len(columns) * (2 + max(map(len, columns)))}"  # the longest name fills its column
     base = _data(rows).encode(
         alt.X("column:N", title=None, sort=columns).axis(
             orient="top",
-            labelAngle=alt.ExprRef(f"width < {sum(LETTER * (len(name) + 2) for name in columns)} ? -50 : 0"),
+            labelAngle=alt.ExprRef(f"{narrow} ? -50 : 0"),
+            labelAlign=alt.ExprRef(f"{narrow} ? 'left' : 'center'"),
         ),
         alt.Y("line:N", title=None, sort=lines, axis=alt.Axis(labelLimit=300)),
         tooltip=_tips(("line:N", line), ("column:N", column), ("value:Q", title, ".4f"), ("n:Q", n)),

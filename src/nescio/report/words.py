@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from nescio.identity import SetName
+from nescio.identity import SetName, level_of
 
 if TYPE_CHECKING:
     from nescio.metrics import Metric
@@ -180,7 +180,7 @@ def lead_of_best(differences: Sequence[Mapping[str, Any]], who: str = "It", leve
 def data_name(spec: str) -> str:
     """npz:PATH/tiny.npz@32 → tiny at 32 pixels; maps:PATH/carla#sun/-5 → carla, sun -5."""
     kind, path, size = SetName.of(spec)
-    path, _, level = (path or kind).partition("#") if kind == "maps" else (path or kind, "", "")
+    path, level = level_of(path or kind) if kind == "maps" else (path or kind, "")
     name = PurePath(path).stem + (f", {level.replace('/', ' ')}" if level else "")
     return f"{name} at {size} pixels" if size else name
 

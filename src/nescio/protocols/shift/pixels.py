@@ -58,7 +58,7 @@ from nescio.work.store import Part
 
 OWN, MEMBERS = "native", "mutual_information"
 COUNTED = (OWN, "entropy", MEMBERS)  # scores of pixels, beside those of the methods
-ANSWERS = ("miou", "accuracy")  # what is said of pixels without a score
+PREDICTED = ("miou", "accuracy")  # metrics of the predicted classes, which need no uncertainty
 PICTURES = "pictures.json"
 # readers know them; classes that touch in most images, such as road and sidewalk, are far apart
 CITYSCAPES_COLOURS = {
@@ -236,10 +236,10 @@ def own_score(predictor: Predictor) -> str | None:
 def add_rows(rows: RowMaker, counts: PixelCounts, names: Sequence[str], own: str | None, **columns: Any) -> None:
     """mIoU and accuracy, and AUROC and rAULC of right against wrong pixels by every score."""
     if not counts.n:
-        for metric in (*ANSWERS, *RANKING):
+        for metric in (*PREDICTED, *RANKING):
             rows.because("No pixel has a label other than void.", None, metric, columns)
         return
-    for metric in ANSWERS:
+    for metric in PREDICTED:
         rows.add(metric, getattr(counts, metric), counts.n, **columns)
     for name in names:
         score = str(own) if name == OWN else name
@@ -346,5 +346,7 @@ def colours(classes: Sequence[str]) -> Array:
     table = np.zeros((256, 3), np.uint8)
     for label, name in enumerate(classes[: len(table) - 1]):
         own = [round(255 * part) for part in hsv_to_rgb(0.618 * label % 1, 0.65, 0.95 - 0.3 * (label % 2))]
-        table[label] = CITYSCAPES_COLOURS.get(name, own)
+        known = CITYSCAPES_COLOURS.get(name, own)
+        taken = (table[:label] == known).all(1).any()  # by another word for it, such as tree and vegetation
+        table[label] = own if taken else known
     return table

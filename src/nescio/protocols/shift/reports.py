@@ -229,7 +229,9 @@ def curves(frame: Frame, metric: str, low: Sequence[Any] = ()) -> dict[str, dict
 
     low  data and methods that are undertrained: their lines are marked
     """
-    own = on_common(on_curves(frame, metric))
+    own = on_curves(frame, metric)
+    if len((changed := shifted(own)).values("condition")) > 1:  # means over them
+        own = Frame([*clean(own), *on_common(changed)])
     named = own.with_column("at", lambda row: CLEAN if row["condition"] == CLEAN else f"{row['level']:g}")
     ordered = named.sort(lambda row: row["at"] != CLEAN, "level")
     means = ordered.summarise([*MODEL, "at"], over=["data_seed"])

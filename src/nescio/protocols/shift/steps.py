@@ -124,7 +124,8 @@ def made_here(plan: Plan) -> list[Corruption]:
 
 
 def published(plan: Plan, path: str, root: str | None) -> list[PublishedCorruption]:
-    made_here(replace(plan, corruptions=tuple(name for name in plan.corruptions if name not in FURTHER)))  # refuses
+    ours = tuple(name for name in plan.corruptions if name not in FURTHER)
+    made_here(replace(plan, corruptions=ours))  # refuses unknown ones
     return published_corruptions(path, plan.data, plan.corruptions or CORRUPTIONS, plan.severities or SEVERITIES, root)
 
 

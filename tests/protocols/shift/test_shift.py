@@ -719,6 +719,13 @@ def test_curves_are_means_over_what_every_line_has(study):
     )
 
 
+def test_a_curve_of_one_corruption_keeps_what_each_line_has(study):
+    """Nothing is averaged over corruptions there: a network that is always right costs its own point alone."""
+    own = study.frame.where(condition=("clean", "contrast")).without(method="ddu", metric="raulc", level=5.0)
+    lines = reports.curves(own, "raulc")
+    assert set(lines["erm"]) == {"clean", "1", "5"} and set(lines["ddu"]) == {"clean", "1"}
+
+
 def test_lines_judged_by_other_images_are_refused(study):
     rows = [
         row | {"n": row["n"] // 2} if row["method"] == "ddu" and row["level"] is None else row for row in study.rows

@@ -172,7 +172,27 @@ def test_work_that_another_process_does_is_waited_for_or_said(context):
         a.run(context)
 
 
+def test_while_another_process_makes_one_parent_the_others_are_made(context):
+    """A process that came back at once would leave them until that one is done."""
+    a, b, c = (step(name) for name in "abc")
+    whole = step("whole", a, b, c)
+    with context.store.work(b.stage, b.recipe, (), b.version) as part:
+        with pytest.raises(Busy):
+            whole.run(context)
+        assert made(context) == ["a", "c"]
+        part.write("text", b"b")
+    whole.run(context)
+    assert text(whole, context) == "abcwhole"
+
+
 # ---- many steps
+
+
+def test_what_needs_the_most_steps_is_begun_first_and_rows_keep_their_order(context):
+    work = working(context)
+    few, many = card(0.25, step("a")), card(0.5, step("b"), step("c"))
+    work.evaluate("evaluate", [few, many])
+    assert made(context) == ["b", "c", "a"] and [row["value"] for row in work.rows] == [0.25, 0.5]
 
 
 def test_a_failing_step_costs_only_its_own(context):

@@ -93,8 +93,14 @@ class Step:
         """Makes what is missing, the parents first. Raises Busy while another process makes it, unless it waits."""
         if self.finished(context.store):
             return self._remove_shards(context.store)
+        elsewhere: Busy | None = None
         for needed in self._steps():
-            needed.run(context, wait=wait)
+            try:
+                needed.run(context, wait=wait)
+            except Busy as error:  # another process makes it, and this one what is left meanwhile
+                elsewhere = error
+        if elsewhere is not None:
+            raise elsewhere
         try:
             with context.store.work(
                 self.stage, self.recipe, self._parent_keys, self.version, wait=wait, title=self.title
@@ -225,8 +231,10 @@ class Work:
             return
         watch = self.watch
         say = (lambda *counts: watch(stage, *counts)) if watch else None
-        tasks = [self._task(step) for step in missing]
-        failures = self.launcher.run(tasks, say)
+        longest_first = sorted(missing, key=lambda step: -len(step._steps()))  # begun last, they would keep all waiting
+        tasks = [self._task(step) for step in longest_first]
+        place = {step.title: number for number, step in enumerate(missing)}
+        failures = sorted(self.launcher.run(tasks, say), key=lambda failure: place[failure.name])
         if failures:
             check_writable(self.store)  # one sentence where nothing can be kept any more, not one for each step
         self.failures += [*failures, *self._lost(missing, {failure.name for failure in failures})]

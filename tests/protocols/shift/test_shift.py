@@ -760,6 +760,22 @@ def test_the_lead_says_what_cannot_be_told_from_the_best(study):
     )
 
 
+def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):
+    """dcu compares views of an image: what leads may be its augmentations."""
+    plan = replace(PLAN, methods=("erm", "dcu"), runs=1, strengths=1, members=(), reaches=0.01)
+    made = run(replace(plan, training=replace(plan.training, epochs=1)), context)
+    assert made.frame.where(metric="own_augmentation").values("method") == ["dcu"]
+    pooled = [row for row in made.rows if row["metric"] == "raulc" and row["level"] is None]
+
+    def lead_of(best):
+        values = {id(row): 0.9 if row["method"] == best and row["measure"] == "entropy" else 0.5 for row in pooled}
+        rows = [row | {"value": values.get(id(row), row["value"])} for row in made.rows]
+        return " ".join(reports.story(replace(made, rows=rows)).lead)
+
+    assert "dcu is trained with augmentations of its own" in lead_of("dcu")
+    assert "augmentations" not in lead_of("erm")
+
+
 def test_an_ensemble_has_the_colour_of_its_method(study):
     (figure, *_) = figures_of(reports.figure_1(learnt(study).frame))
     layers = [layer["encoding"] for layer in figure.chart().to_dict()["layer"]]

@@ -595,6 +595,11 @@ def _lead(frame: Frame) -> list[str]:
         )
         if plain := [row for row in others if (name_of(row), row["measure"]) == ("erm", ENTROPY)]:
             lead.append(f"Plain softmax entropy (erm) has {number(plain[0]['value'], 3)}.")
+        if part.where(metric="own_augmentation", method=best["method"]):
+            lead.append(
+                f"{best['method']} is trained with augmentations of its own, which may be what leads: --augment full "
+                "gives the same to all."
+            )
     if low := undertrained(frame):
         several = len(frame.values("dataset")) > 1
         names = [f"{method} on {data_name(data)}" if several else method for data, method in low]

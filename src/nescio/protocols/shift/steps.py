@@ -51,6 +51,7 @@ APART = 1000  # initial seeds of the members of an ensemble; those of runs stand
 FAR = 0.05  # below the training accuracy that plain training reaches: undertrained
 LEARNT = "train_accuracy"
 FACTS = ("at_bound", "rows_a_feature")  # what methods say of their trained networks
+OWN_VIEWS = "own_augmentation"  # 1 of a method that has augmentations of its own, whatever those of the others are
 UNDERTRAINED = "undertrained"  # the group of the training accuracy of such a network
 
 
@@ -477,6 +478,8 @@ class RowMaker:
             self.add(LEARNT, min(accuracies), len(accuracies), split="train")
         if trials and (strength := strength_of(trials[0])) is not None:
             self.add("strength", strength, len(trials), split="train")
+        if trials and methods[trials[0].method].augment:
+            self.add(OWN_VIEWS, 1.0, len(trials), split="train")
         for metric in FACTS:
             if known := [each[metric] for each in facts if metric in each]:
                 self.add(metric, float(np.mean(known)), len(known), split="train")

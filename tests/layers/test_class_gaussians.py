@@ -52,6 +52,23 @@ def test_singular_covariances_get_the_least_jitter_that_helps():
     assert 0 < float((lower @ lower.mT - flat).abs().max()) < 1e-9
 
 
+def test_features_that_do_not_vary_end(monkeypatch):
+    """Rounding left a variance of −5e-18 of a network whose units were all dead, and no jitter ever helped."""
+    cholesky, calls = torch.linalg.cholesky, []
+
+    def counted(matrix):
+        calls.append(matrix)
+        assert len(calls) < 40, "it goes on for ever"
+        return cholesky(matrix)
+
+    monkeypatch.setattr(torch.linalg, "cholesky", counted)
+    below_zero = -5e-18 * torch.eye(3, dtype=torch.float64)[None]
+    assert torch.isfinite(factor(below_zero)).all() and len(calls) > 1
+    calls.clear()
+    rows, labels = torch.full((60, 4), 0.1), torch.arange(60) % 3
+    assert torch.isfinite(fitted(rows, labels)(rows)).all()
+
+
 def test_dead_features_and_small_classes_give_finite_densities():
     torch.manual_seed(0)
     rows, labels = torch.randn(40, 6), torch.arange(40) % 2

@@ -131,6 +131,16 @@ def test_gmm_of_few_rows_is_the_plain_one(count):
     np.testing.assert_allclose(fitted(dump(test)), -logsumexp(parts, axis=0), rtol=1e-8)
 
 
+@pytest.mark.parametrize("fit", [gmm, mahalanobis])
+def test_embeddings_that_do_not_vary_end(fit):
+    """However their variance is rounded, below zero too."""
+    for value in (0.1, 1e3, -7.7e-5):
+        same = dump(np.full((60, 4), value, np.float32), np.arange(60) % 3)
+        assert np.isfinite(fit(same)(same)).all()
+    whitener = _density._whiteners([-5e-18 * np.eye(3)], 0.0)[0]
+    assert np.isfinite(whitener).all()
+
+
 def needed_jitter(covariances):
     """The rule by the letter: tenfold from 1e-12 of the mean variance, until every pivot stands out of its rounding."""
     d, jitter = len(covariances[0]), 1e-12 * np.mean([np.trace(each) / len(each) for each in covariances])

@@ -74,7 +74,8 @@ def factor(covariances: Tensor) -> Tensor:
     """Cholesky factors of covariances (c, d, d), with the least jitter on all diagonals for which every one has one."""
     if not bool(covariances.isfinite().all()):  # no jitter could help
         raise BadInput("Features are not finite, so that no Gaussian fits them: a smaller learning rate may help.")
-    variance = float(covariances.diagonal(dim1=1, dim2=2).mean()) or 1.0
+    variance = float(covariances.diagonal(dim1=1, dim2=2).mean())
+    variance = variance if variance > 0 else 1.0  # features that do not vary: rounding may leave it below 0
     identity = torch.eye(covariances.shape[1], dtype=covariances.dtype, device=covariances.device)
     jitter = 0.0
     while True:

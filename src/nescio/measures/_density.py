@@ -669,7 +669,7 @@ def _whiteners(covariances: Sequence[Any], jitter: float) -> list[Any]:
         try:
             return _each(partial(_whitener, jitter), covariances)
         except np.linalg.LinAlgError:
-            jitter = max(10 * jitter, FIRST_JITTER * (scale or 1.0))
+            jitter = max(10 * jitter, FIRST_JITTER * (scale if scale > 0 else 1.0))  # rounding may leave it below 0
 
 
 def _whitener(jitter: float, covariance: Any) -> Any:

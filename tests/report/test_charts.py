@@ -113,6 +113,15 @@ def test_axis_labels_may_be_shorter_names() -> None:
     assert '{\\"severity 0\\": \\"s0\\"}' in json.dumps(cases()["levels"]().to_dict())
 
 
+def test_no_two_ticks_of_an_axis_have_one_label() -> None:
+    """d3 rounds 0.12 to 0.1 where it chooses the digits itself."""
+    import vl_convert
+
+    line = {"erm": {"clean": 0.019, "1": 0.032, "5": 0.112}}
+    labels = re.findall(r">([\d.]+)</text>", vl_convert.vegalite_to_svg(on_paper(charts.levels_figure(line, "ECE"))))
+    assert {"0.1", "0.12"} <= set(labels) and len(labels) == len(set(labels))
+
+
 def test_boxes_are_tukeys() -> None:
     values = np.r_[np.arange(10.0), 100.0]
     box = Box.of(values)

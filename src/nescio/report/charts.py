@@ -47,6 +47,7 @@ REACH = 1.5  # of a whisker, in heights of the box (Tukey 1977)
 SMALL, LARGE = 24, 420  # square pixels of the smallest and the largest model
 GOLDEN = 0.618034  # steps of this share spread points evenly, however many there are, and the same every time
 APART = 0.7  # share of a column's width over which its points are laid, so that they do not hide each other
+NUMBER = ".6~g"  # with its digits: left to d3, ticks of 0.1 and 0.12 are both "0.1" (their step is rounded)
 FEW_TICKS = "max(2, floor(width / 90))"  # as many as a narrow screen can label
 
 COST_GUIDES = ("best possible order", "no order")  # in the order of GUIDES
@@ -113,7 +114,14 @@ def _data(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _number_axis(
-    side: str, field: str, title: str | None = None, form: str = "~g", *, log: bool = False, pad: int = 14, **scale: Any
+    side: str,
+    field: str,
+    title: str | None = None,
+    form: str = NUMBER,
+    *,
+    log: bool = False,
+    pad: int = 14,
+    **scale: Any,
 ) -> Any:
     """An axis of numbers that does not begin at zero; `scale` holds further properties of its scale."""
     import altair as alt
@@ -472,7 +480,7 @@ def histogram_figure(curves: Mapping[str, Mapping[str, Any]], chosen: str | None
     dashes = [SOLID, SOLID, *((SOLID, DASHED, DOTTED, [8, 3, 1, 3])[at % 4] for at in range(len(outside)))]
     legend = _legend("stroke", 180, labelExpr=_renamed(shares, kinds))
     x = alt.X("u:Q", title="less sure →", scale=alt.Scale(zero=False, nice=False))
-    x = x.axis(format="~g", grid=False, tickCount=alt.ExprRef(expr=FEW_TICKS))
+    x = x.axis(format=NUMBER, grid=False, tickCount=alt.ExprRef(expr=FEW_TICKS))
     y = alt.Y("share:Q", title="share of its kind", stack=None, axis=alt.Axis(format="~%"))
     base = _data(bins).transform_filter(f"datum.measure == {CHOSEN}").encode(x)
     folded = base.transform_fold(shares, as_=["kind", "share"]).transform_filter("isValid(datum.share)").encode(y)
@@ -523,7 +531,7 @@ def bars_figure(
         {"low": float(low), "high": float(high), "rows": int(rows)}
         for (low, high), rows in zip(pairwise(edges), counts, strict=True)
     ]
-    x = alt.X("low:Q", title=title).axis(format="~g", tickCount=alt.ExprRef(expr=FEW_TICKS))
+    x = alt.X("low:Q", title=title).axis(format=NUMBER, tickCount=alt.ExprRef(expr=FEW_TICKS))
     tips = _tips(("low:Q", "from", ".3f"), ("high:Q", "to", ".3f"), ("rows:Q", "rows"))
     marks = _data(bars).mark_bar(color=COLOUR["accent"], binSpacing=1)
     marks = marks.encode(x.bin("binned"), alt.X2("high:Q"), alt.Y("rows:Q", title="rows"), tooltip=tips)
@@ -680,7 +688,7 @@ def cloud_figure(
     colours = [COLOUR["faint"] if name == OTHERS else SERIES[at % len(SERIES)] for at, name in enumerate(names)]
     shapes = alt.Scale(domain=names, range=[SHAPES[at // len(SERIES) % len(SHAPES)] for at in range(len(names))])
     least = min((float(point[x]) for point in points), default=1.0)  # below 1 the letters of ~s are thousandths
-    axes = _number_axis("x", "x", x, "~s" if log and least >= 1 else "~g", log=log), _number_axis("y", "y", y)
+    axes = _number_axis("x", "x", x, "~s" if log and least >= 1 else NUMBER, log=log), _number_axis("y", "y", y)
     base = _data(_cloud_rows(points, x, y, names, tips)).encode(*axes)
     sized = any(point.get("parameters") for point in points)
     looks: dict[str, Any] = {"opacity": alt.condition(only, alt.value(0.8), alt.value(0.07))}
@@ -879,7 +887,7 @@ def levels_block(
 
 
 def _value_axis(field: str, title: str, form: str) -> Any:
-    return _number_axis("y", field, title, "+.1~%" if form.endswith("%") else "~g", pad=8)
+    return _number_axis("y", field, title, "+.1~%" if form.endswith("%") else NUMBER, pad=8)
 
 
 def _level_lines(

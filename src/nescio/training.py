@@ -62,8 +62,9 @@ def train_step(trial: Trial, root: str | Path | None = None) -> Step:
 def title_of(trial: Trial) -> str:
     """What progress and failures call a trial."""
     bound = f", spectral {trial.spectral:g}" if trial.spectral else ""
+    init = "" if trial.init_seed in (0, trial.data_seed) else f", initial seed {trial.init_seed}"
     end = f", epoch {trial.stop}" if trial.stop else ""
-    return f"{trial.method}, {trial.backbone}{bound}, trial {trial.trial}, data seed {trial.data_seed}{end}"
+    return f"{trial.method}, {trial.backbone}{bound}, trial {trial.trial}, data seed {trial.data_seed}{init}{end}"
 
 
 def _train(part: Part | None, context: Context, trial: Trial) -> Files:

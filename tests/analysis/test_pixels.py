@@ -165,9 +165,9 @@ def test_what_is_undefined_has_a_reason():
         ("half", "1.npy", np.zeros((6, 10, 2)), "scores are one number per pixel"),
         ("half", "1.npy", np.full((6, 10), np.nan, np.float16), r"half.1\.npy has no finite score at \d+ pixels that"),
         ("half", "1.npy", np.zeros((6, 10), np.float32), "have numbers of different kinds: give all of them one"),
-        ("truth", "9.png", np.zeros((6, 10), np.uint8), "predictions have no map 9, which the labels have"),
-        ("answers", "9.png", np.zeros((6, 10), np.uint8), "labels have no map 9, which the predictions have"),
-        ("half", "9.npy", np.zeros((6, 10), np.float16), "labels have no map 9, which the half have"),
+        ("truth", "9.png", np.zeros((6, 10), np.uint8), "no map 9 of predictions, and there is one of labels"),
+        ("answers", "9.png", np.zeros((6, 10), np.uint8), "no map 9 of labels, and there is one of predictions"),
+        ("half", "9.npy", np.zeros((6, 10), np.float16), "no map 9 of labels, and there is one of half"),
         ("half", "1.png", np.zeros((6, 10), np.uint16), "holds both 1.npy and 1.png: keep one map of each image"),
     ],
 )

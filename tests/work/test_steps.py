@@ -154,6 +154,19 @@ def test_a_death_is_noted_at_the_first_step_of_the_chain_that_is_not_finished(co
     assert top.why_missing(context.store) == "The worker was killed again."
 
 
+def test_a_death_is_not_noted_at_what_another_process_makes(context):
+    """A worker goes past such a parent to the others, and may die there; the other's work has not failed."""
+    a, b = step("a"), step("b")
+    above = step("above", a)
+    whole = step("whole", above, b)
+    with context.store.work(a.stage, a.recipe, (), a.version) as part:
+        assert context.store.going_on(a.stage, a.key) and not context.store.going_on(b.stage, b.key)
+        whole.died(context.store, "The worker was killed.")
+        assert [run.key for run in context.store.runs() if run.state == "failed"] == [b.key]
+        part.write("text", b"a")
+    assert not context.store.going_on(a.stage, a.key) and whole.why_missing(context.store) == "The worker was killed."
+
+
 def test_damage_of_finished_work_is_noted_where_it_was_found(context):
     a = step("a")
     a.run(context)
@@ -210,6 +223,18 @@ def test_a_failing_step_costs_only_its_own(context):
         Failure("odd", "The labels are wrong.", True, "BadInput"),
     ]
     assert heard[0] == ("toys", 0, 0, 6, None) and heard[-1][:4] == ("toys", 6, 3, 6)
+
+
+def test_failures_of_one_title_stay_together(context):
+    names = ("one", "other", "two")
+    broken = [replace(step(name, make=partial(fall, reason=name)), title=name.replace("two", "one")) for name in names]
+    work = working(context)
+    work.do("toys", broken)
+    assert [(failure.name, failure.reason) for failure in work.failures] == [
+        ("one", "RuntimeError: one"),
+        ("one", "RuntimeError: two"),
+        ("other", "RuntimeError: other"),
+    ]
 
 
 def test_what_is_missing_is_refused_before_any_work_and_what_is_finished_is_not(context):

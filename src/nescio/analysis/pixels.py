@@ -218,7 +218,7 @@ def count_folders(
         for one, other in (("labels", name), (name, "labels")):
             if lacking := sorted(folders[one].keys() - folders[other].keys()):
                 raise BadInput(
-                    f"The {other} have no map {lacking[0]}, which the {one} have ({len(lacking)} are lacking)."
+                    f"There is no map {lacking[0]} of {other}, and there is one of {one} ({len(lacking)} are lacking)."
                 )
     return reduce(add, _each(folders, list(scores), void, opened))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from nescio.errors import BadInput
@@ -45,8 +45,11 @@ def check_place(folder: Path, flag: str) -> None:
     place = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not place.is_dir():
         raise BadInput(f"{flag} {folder} cannot be written: {place} is a file.")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise BadInput(f"{flag} {folder} cannot be written: {place} may not be written to.")
+    try:
+        with TemporaryDirectory(dir=place):  # permissions alone do not tell: /proc has them
+            pass
+    except OSError:
+        raise BadInput(f"{flag} {folder} cannot be written: {place} may not be written to.") from None
 
 
 def scores_option(what: str) -> Any:

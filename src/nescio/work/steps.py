@@ -144,11 +144,18 @@ class Step:
         store.fail(self.stage, self.recipe, reason, self._parent_keys, self.version, self.title)
 
     def died(self, store: Store, reason: str) -> None:
-        """Notes the death of a worker where it happened: at the first step of the chain that is not finished."""
+        """Notes the death of a worker where it happened: at the first step of the chain that is not finished, and that
+        no other process is making."""
         for parent in self._steps():
-            if not parent.finished(store):
+            if not parent.finished(store) and not parent._going_on(store):
                 return parent.died(store, reason)
         self.fail(store, reason)
+
+    def _going_on(self, store: Store) -> bool:
+        """Whether another process is making this, or what it needs first."""
+        if self.finished(store):
+            return False
+        return store.going_on(self.stage, self.key) or any(parent._going_on(store) for parent in self._steps())
 
     def why_missing(self, store: Store) -> str | None:
         """The reason that the store has for this or for what it needs; None if it has none."""
@@ -233,7 +240,7 @@ class Work:
         say = (lambda *counts: watch(stage, *counts)) if watch else None
         longest_first = sorted(missing, key=lambda step: -len(step._steps()))  # begun last, they would keep all waiting
         tasks = [self._task(step) for step in longest_first]
-        place = {step.title: number for number, step in enumerate(missing)}
+        place = {step.title: number for number, step in reversed(list(enumerate(missing)))}
         failures = sorted(self.launcher.run(tasks, say), key=lambda failure: place[failure.name])
         if failures:
             check_writable(self.store)  # one sentence where nothing can be kept any more, not one for each step

@@ -108,6 +108,13 @@ class Store:
         with sentences(self.root):
             return self.path(stage, key).is_dir()
 
+    def going_on(self, stage: str, key: str) -> bool:
+        """Whether a live process is doing the work."""
+        goal = self.path(stage, key)
+        folder = goal.with_name(f"{goal.name}.part") / WORK
+        number, owner = _last(folder)
+        return bool(number) and not goal.is_dir() and _alive(folder / f"lock.{number}", owner)
+
     @contextmanager
     def work(
         self,

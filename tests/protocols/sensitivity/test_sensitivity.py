@@ -57,6 +57,13 @@ def test_whole_turns_are_refused(degrees):
         replace(PLAN, degrees=degrees)
 
 
+@pytest.mark.parametrize("word", ["ddu.bound=3", "duq.penalty=1"])
+def test_a_strength_cannot_be_fixed(word, context):
+    """It is what is varied, and would be ignored."""
+    with pytest.raises(BadInput, match=f"--recipes {word}: .* is the strength that is varied"):
+        run(replace(PLAN, recipes=(word,)), context)
+
+
 def test_the_plan_is_the_papers():
     paper = PRESETS["paper"]
     assert set(paper.methods) == {"duq", "sngp", "mir", "ddu"} and (paper.data, paper.backbone) == ("mnist", "mlp")

@@ -30,7 +30,7 @@ from nescio.report.frame import Frame
 from nescio.report.studies import read_study
 from nescio.report.words import legend
 from nescio.runtime import runtime
-from nescio.training import facts_of, train_step
+from nescio.training import facts_of, title_of, train_step
 from nescio.trials import Training
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
@@ -774,6 +774,21 @@ def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):
 
     assert "dcu is trained with augmentations of its own" in lead_of("dcu")
     assert "augmentations" not in lead_of("erm")
+    alike = replace(plan, methods=("dcu",), training=replace(plan.training, epochs=1, augment="full"))
+    assert not run(alike, context).frame.where(metric="own_augmentation")
+
+
+def test_networks_of_one_ensemble_have_titles_of_their_own():
+    members = steps.trials_of(replace(PLAN, methods=("erm",), members=(3,)), {"erm": 0})
+    titles = {title_of(trial) for trials in members for trial in trials}
+    assert len(titles) == 6 and "erm, mlp, trial 0, data seed 1, initial seed 2001" in titles
+
+
+@pytest.mark.parametrize("protocol", ["shift", "sensitivity"])
+def test_a_study_without_measures_is_refused_before_any_work(protocol, context):
+    known = base.registry[protocol]
+    with pytest.raises(BadInput, match="--measures names no measure"):
+        known.run(replace(known.presets["small"], measures=()), Work(context, None))
 
 
 def test_an_ensemble_has_the_colour_of_its_method(study):

@@ -46,13 +46,13 @@ PLAN = replace(
     members=(2,),
     corruptions=("contrast", "gaussian_noise"),
     severities=(1, 5),
-    reaches=None,
+    reaches=0.5,  # weights follow from the path of the data, and so would marks
     training=replace(PRESETS["scenes"].training, epochs=3, augment="none"),
 )
 OPTIONS = (
     *("run", "shift", "--task", "segmentation", "--methods", "erm,mc-dropout", "--runs", "1", "--members", "2"),
     *("--corruptions", "contrast,gaussian_noise", "--severities", "1,5", "--epochs", "3", "--augment", "none"),
-    *("--reaches", "none", "--workers", "0", "--device", "cpu"),
+    *("--reaches", "0.5", "--workers", "0", "--device", "cpu"),
 )
 
 

@@ -51,7 +51,7 @@ APART = 1000  # initial seeds of the members of an ensemble; those of runs stand
 FAR = 0.05  # below the training accuracy that plain training reaches: undertrained
 LEARNT = "train_accuracy"
 FACTS = ("at_bound", "rows_a_feature")  # what methods say of their trained networks
-OWN_VIEWS = "own_augmentation"  # 1 of a method that has augmentations of its own, whatever those of the others are
+OWN_VIEWS = "own_augmentation"  # 1 of networks that were trained with other augmentations than the plan's
 UNDERTRAINED = "undertrained"  # the group of the training accuracy of such a network
 
 
@@ -256,6 +256,7 @@ class Predictor:
 
     networks: tuple[Network, ...]
     facts: Row
+    own_views: bool = False  # trained with augmentations of their method's own, which are not the plan's
 
     @property
     def title(self) -> str:
@@ -264,10 +265,14 @@ class Predictor:
         return title if len(self.networks) == 1 else f"{len(self.networks)} × {title}"
 
 
-def average(trials: Sequence[Trial], root: str | None) -> Predictor:
-    """What the networks of these trials say together; one alone is an ensemble of one."""
+def average(trials: Sequence[Trial], root: str | None, augment: str | None = None) -> Predictor:
+    """What the networks of these trials say together; one alone is an ensemble of one.
+
+    augment  the augmentation of the plan, to say which networks have another
+    """
     facts = trials[0].describe() | {"members": len(trials)}
-    return Predictor(tuple(trained(trial, root) for trial in trials), facts)
+    own_views = augment is not None and trials[0].training.augment != augment
+    return Predictor(tuple(trained(trial, root) for trial in trials), facts, own_views)
 
 
 def existing(plan: Plan, work: Work) -> list[Predictor]:
@@ -320,7 +325,8 @@ def train(
     root, trials = work.context.root, trials_of(plan, numbers)
     work.do(TRAIN, [train_step(trial, root) for members in trials for trial in members], before)
     there = [all(work.counts_on(train_step(trial, root)) for trial in members) for members in trials]
-    return [average(members, root) for members, done in zip(trials, there, strict=True) if done]
+    augment = plan.training.augment
+    return [average(members, root, augment) for members, done in zip(trials, there, strict=True) if done]
 
 
 # ---- rows of each
@@ -346,7 +352,9 @@ def evaluation_step(
     ]
     dumps = {level: [steps[images] for steps in made] for level, images in levels.items()}
     outs = {name: [steps[images] for steps in made] for name, images in out.items()}
-    recipe = {"facts": predictor.facts, "measures": list(names), "levels": list(levels), "out": list(out)}
+    recipe: dict[str, Any] = {"facts": predictor.facts, "measures": list(names)}
+    recipe |= {"levels": list(levels), "out": list(out)}
+    recipe |= {"own_views": True} if predictor.own_views else {}
     make = partial(_evaluate, about=about, predictor=predictor, dumps=dumps, outs=outs, names=names)
     return evaluation(*about, predictor.title, recipe, [step for steps in made for step in steps.values()], make)
 
@@ -478,7 +486,7 @@ class RowMaker:
             self.add(LEARNT, min(accuracies), len(accuracies), split="train")
         if trials and (strength := strength_of(trials[0])) is not None:
             self.add("strength", strength, len(trials), split="train")
-        if trials and methods[trials[0].method].augment:
+        if predictor.own_views:
             self.add(OWN_VIEWS, 1.0, len(trials), split="train")
         for metric in FACTS:
             if known := [each[metric] for each in facts if metric in each]:

@@ -62,7 +62,8 @@ def train_step(trial: Trial, root: str | Path | None = None) -> Step:
 def title_of(trial: Trial) -> str:
     """What progress and failures call a trial."""
     bound = f", spectral {trial.spectral:g}" if trial.spectral else ""
-    init = "" if trial.init_seed in (0, trial.data_seed) else f", initial seed {trial.init_seed}"
+    usual = (0, trial.data_seed, trial.trial)  # numbers that say it already
+    init = "" if trial.init_seed in usual else f", initial seed {trial.init_seed}"
     end = f", epoch {trial.stop}" if trial.stop else ""
     return f"{trial.method}, {trial.backbone}{bound}, trial {trial.trial}, data seed {trial.data_seed}{init}{end}"
 

@@ -1006,9 +1006,9 @@ MNIST = {
     ),
     digits_of_mnist: (
         "No method's own score ranks better with more regularisation. For `mir`, the paper's one case, it goes with a "
-        "worse rAULC (Spearman's ρ {mir:.2f}, p {p:.3f}), by the two strongest weights alone: up to {last:.1f} nothing "
-        "can be told (ρ {weak:.2f}). For `duq` ({duq:.2f}) it goes with a worse one too, and for `ddu` ({ddu:.2f}) and "
-        "`sngp` ({sngp:.2f}) nothing can be told from no correlation."
+        "worse rAULC (Spearman's ρ {mir:.2f}, p {p:.3f}), by the two strongest weights alone (a cut made after seeing "
+        "them): up to {last:.1f} nothing can be told (ρ {weak:.2f}). For `duq` ({duq:.2f}) it goes with a worse one "
+        "too, and for `ddu` ({ddu:.2f}) and `sngp` ({sngp:.2f}) nothing can be told from no correlation."
     ),
 }
 

@@ -1,5 +1,7 @@
 """Scores that know the gallery: against brute force, what is proved of them, and what they are for."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -50,6 +52,26 @@ def test_consistency_is_the_mean_jaccard_with_every_view_and_sibling(world):
         assert np.allclose(u, brute_consistency(own, [(own, view) for view in views], k), atol=1e-12)
         u = gallery_consistency(dump, [one], [other], k=k)
         assert np.allclose(u, brute_consistency(own, [(own, views[0]), (sibling, sibling)], k), atol=1e-12)
+
+
+def test_equal_mean_consistencies_tie_in_any_order_of_the_views():
+    """1/3 + 1 and 2/3 + 2/3 are the same sum: ranks are of the exact means."""
+    rng = np.random.default_rng(0)
+    own, k = rng.normal(size=(200, 6)), 7
+    views = [own + 0.3 * rng.normal(size=own.shape) for _ in range(3)]
+    lists = [set(row) for row in brute_lists(own, own, k)[0].tolist()]
+    seen = [[set(row) for row in brute_lists(own, view, k)[0].tolist()] for view in views]
+    exact = [
+        1 - sum(Fraction(len(a & other[row]), len(a | other[row])) for other in seen) / len(seen)
+        for row, a in enumerate(lists)
+    ]
+    dump, *others = dumps(own, *views)
+    scores = gallery_scores(dump, others, k=k, j=6)
+    assert scores["gallery_consistency"].tolist() == [float(u) for u in exact]
+    assert len(np.unique(scores["gallery_consistency"])) == len(set(exact))
+    for order in ((2, 0, 1), (1, 2, 0), (2, 1, 0)):
+        again = gallery_scores(dump, [others[place] for place in order], k=k, j=6)
+        np.testing.assert_array_equal(again["gallery_doubt"], scores["gallery_doubt"])
 
 
 def test_margin_is_the_first_less_the_jth_similarity(world):

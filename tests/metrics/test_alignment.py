@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from math import prod
 
 import numpy as np
 import pytest
@@ -105,6 +106,23 @@ def test_vote_entropy_in_nats():
 def test_votes_for_other_classes_tie_exactly(votes, random):
     moved = random.sample(votes, len(votes))
     assert vote_entropy([votes])[0] == vote_entropy([moved])[0] == vote_entropy([[4 * v for v in votes]])[0]
+
+
+def exact_entropy(votes):
+    """What decides whether two entropies are equal: Π v^v of the votes of one total, a whole number."""
+    return prod(int(v) ** int(v) for v in votes if v)
+
+
+def test_equal_entropies_of_different_votes_tie():
+    same = vote_entropy([[1, 1, 2, 6], [6, 2, 1, 1], [0, 3, 3, 4], [3, 0, 4, 3]])
+    assert len(set(same)) == 1
+    drawn = np.random.default_rng(0).multinomial(20, np.full(6, 1 / 6), 4000)
+    exact = [exact_entropy(votes) for votes in drawn]
+    entropies = vote_entropy(drawn)
+    assert len(set(zip(exact, entropies, strict=True))) == len(set(exact)) == len(set(entropies))
+    u = np.arange(4000) % 7
+    order = {value: rank for rank, value in enumerate(sorted(set(exact), reverse=True))}
+    assert human_alignment(u, drawn) == spearman(u, [order[value] for value in exact])
 
 
 def test_human_alignment():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -111,14 +112,23 @@ def gallery_scores(
     u = {MARGIN: -np.diff(distances(known, known, near[:, [0, j - 1]]))[:, 0]}
     if others:
         spaces = [(own, view) for view in rows[: len(views)]] + [(sibling, sibling) for sibling in rows[len(views) :]]
-        kept = [_jaccard(near[:, :k], search(gallery, queries, (k,))) for gallery, queries in spaces]
-        u[CONSISTENCY] = 1 - np.mean(kept, axis=0)
+        u[CONSISTENCY] = _mean_distance([_shared(near[:, :k], search(*space, (k,))) for space in spaces], k)
         u[DOUBT] = 0.5 + (ranks(u[CONSISTENCY]) + ranks(u[MARGIN])) / (2 * len(dump))
     return GalleryScores(u, near[:, 0])
 
 
-def _jaccard(a: Array, b: Array) -> Array:
-    """(n,) |A ∩ B| / |A ∪ B| of the rows of two (n, k) lists, whose entries differ within a row."""
+def _shared(a: Array, b: Array) -> Array:
+    """(n,) |A ∩ B| of the rows of two (n, k) lists, whose entries differ within a row."""
     both = np.sort(np.concatenate([a, b], axis=1), axis=1)
-    shared = np.count_nonzero(both[:, 1:] == both[:, :-1], axis=1)
-    return np.asarray(shared / (both.shape[1] - shared))
+    return np.asarray(np.count_nonzero(both[:, 1:] == both[:, :-1], axis=1))
+
+
+def _mean_distance(shared: Sequence[Array], k: int) -> Array:
+    """(n,) 1 − mean over v of |A ∩ A_v| / |A ∪ A_v|, all sets of size k, from the sizes (n,) of the intersections.
+
+    The sum is of whole numbers over one denominator: equal means are equal to the last bit, in any order of v.
+    """
+    unit = lcm(*range(k, 2 * k + 1))  # |A ∪ A_v| is one of these
+    distance = np.array([unit - unit // (2 * k - both) * both for both in range(k + 1)], object)
+    total = np.sum([distance[both] for both in shared], axis=0)
+    return np.asarray(total / (unit * len(shared)), np.float64)

@@ -14,6 +14,7 @@ from nescio.metrics._ranking import as_scores
 from nescio.metrics._spec import metric
 
 Array = NDArray[Any]
+ROUNDING = 1e-12  # entropies of votes that are nearer than this are equal; rounding moves them by less than 1e-14
 
 
 @metric("pairs", better="higher")
@@ -47,8 +48,9 @@ def spearman(a: Any, b: Any) -> float:
 def human_alignment(u: Any, annotations: Any) -> float:
     """Spearman's ρ between u and how much the human votes on a row disagree.
 
-    Disagreement is the entropy −Σ_c p_c·log p_c (nats) of p = votes / their sum. Votes that differ only in which
-    class got them tie exactly. Rows without votes are left out. Source: Kirchhof et al. 2023 (URL), §4.6.
+    Disagreement is the entropy −Σ_c p_c·log p_c (nats) of p = votes / their sum. Equal entropies tie, also those of
+    different votes: (1, 1, 2, 6) and (0, 3, 3, 4). Rows without votes are left out. Source: Kirchhof et al. 2023 (URL),
+    §4.6.
     """
     votes, u = _votes(annotations), as_scores(u)
     if len(u) != len(votes):
@@ -77,13 +79,15 @@ def has_votes(annotations: Any) -> Array:
 
 
 def vote_entropy(annotations: Any) -> Array:
-    """(n,) entropy in nats of the normalised votes (n, c) of every row."""
-    votes = np.sort(_votes(annotations), axis=1)  # the same votes for other classes tie to the last bit
+    """(n,) entropy in nats of the normalised votes (n, c) of every row; entropies equal up to rounding are equal."""
+    votes = np.sort(_votes(annotations), axis=1)
     total = votes.sum(1, keepdims=True)
     if not total.all():
         raise BadInput(f"annotations has no votes in row {int(np.flatnonzero(total == 0)[0])}.")
     p = votes / total
-    return np.asarray(-(p * np.log(np.where(p > 0, p, 1))).sum(1))
+    values, place = np.unique(-(p * np.log(np.where(p > 0, p, 1))).sum(1), return_inverse=True)
+    new = np.append(True, np.diff(values) > ROUNDING)  # gaps, not rounded values: no two neighbours are split
+    return np.asarray(values[new][np.cumsum(new) - 1][place])
 
 
 def _votes(annotations: Any) -> Array:

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all test-cluster lint bench clean
+.PHONY: demo test test-all test-gpu test-cluster lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/nescio demo
@@ -17,6 +17,9 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not cluster"
+
+test-gpu: $(VENV)/.dev
+	NESCIO_TEST_GPU=1 $(BIN)/pytest -m gpu
 
 # Launchers on engines that really run, on this machine: Ray comes from PyPI, SLURM from Debian.
 test-cluster: $(VENV)/.dev $(VENV)/.cluster

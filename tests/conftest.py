@@ -17,11 +17,22 @@ settings.register_profile("nescio", deadline=None, derandomize=True, suppress_he
 settings.load_profile("nescio")
 
 
+# The same tests on every machine: a GPU rounds differently, so only `make test-gpu` lets the tests see one.
+GPU = bool(os.environ.get("NESCIO_TEST_GPU"))
+if not GPU:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 SEED = int(os.environ.get("NESCIO_TEST_SEED", "0"))
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not GPU:
+        pytest.skip("needs a GPU: make test-gpu")
+    seed_generators()
+
+
+def seed_generators() -> None:
     """Every test draws the same numbers in every run, alone or among others: torch starts with a seed by chance.
 
     NESCIO_TEST_SEED=1 pytest … asks which tests pass by the luck of their numbers.
@@ -33,7 +44,7 @@ def pytest_runtest_setup() -> None:
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """What a file draws when it is imported is drawn alike too."""
-    pytest_runtest_setup()
+    seed_generators()
 
 
 @pytest.fixture(scope="session")

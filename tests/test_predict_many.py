@@ -142,7 +142,7 @@ def test_memory_does_not_grow_with_the_images(tmp_path):
     assert max(seen[4:]) - seen[4] < 25 and own() - before < 25, "MB"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.gpu
 def test_a_gpu_says_the_same(place, tmp_path):
     from nescio.work.steps import Context
 

@@ -17,7 +17,6 @@ from nescio.runtime import Runtime, runtime
 from nescio.training import fit
 from nescio.trials import Training, Trial
 
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 RECORDED = [name for name, method in methods.items() if vars(method).get("recorded")]
 FEW = Training(rate=0.01, epochs=1, batch=64, precision="float32")
 
@@ -29,7 +28,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    torch.backends.cuda.matmul.allow_tf32 = False  # `runtime` sets it anew; monkeypatch cannot restore this attribute
 
 
 def weights(name: str, *, steps: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor]:
@@ -73,7 +72,7 @@ def test_a_step_that_is_recorded_neither_asks_the_gpu_nor_brings_numbers_to_it(n
     assert not [name for name in ("lift_fresh", "_local_scalar_dense", "nonzero", "masked_select") if seen.counts[name]]
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("name", RECORDED)
 def test_replayed_steps_move_the_weights_as_launched_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +94,7 @@ def test_replayed_steps_move_the_weights_as_launched_ones(name: str, monkeypatch
     assert off < (0.3 if name == "mc-dropout" else 0.02) * way, (off, way)
 
 
-@on_gpu
+@pytest.mark.gpu
 @pytest.mark.usefixtures("exact")
 def test_every_replay_draws_anew() -> None:
     trial = Trial(method="mc-dropout", recipe=methods["mc-dropout"].recipe_class(), data="digits", backbone="conv")

@@ -1,5 +1,6 @@
 """Temperature and vector scaling of dumps."""
 
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -229,6 +230,7 @@ def test_what_is_not_logits_stays():
 
 def test_a_large_dump_is_calibrated_without_a_copy(tmp_path, monkeypatch):
     monkeypatch.setattr(calibrate, "HELD_BYTES", 0)
+    monkeypatch.setenv("NESCIO_THREADS", "2")  # buffers are per thread
     shape = (3000, 5, 500)
     file = np.lib.format.open_memmap(tmp_path / "logits.npy", "w+", np.float16, shape)
     file[:] = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
@@ -416,7 +418,9 @@ def mapped(tmp_path_factory):
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 @pytest.mark.parametrize("work", ["whole_pass", "probabilities", "calibration", "scaled"])
 def test_a_memory_mapped_dump_is_not_kept_in_memory(mapped, work):
-    run = subprocess.run([sys.executable, "-c", GROWTH, mapped, work], capture_output=True, text=True, check=True)
+    two = {**os.environ, "NESCIO_THREADS": "2"}  # buffers are per thread
+    command = [sys.executable, "-c", GROWTH, mapped, work]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=two)
     before, growth = map(int, run.stdout.split())
     assert before < 150 and growth < 80
 

@@ -15,7 +15,7 @@ torch.set_num_threads(1)
 CPU = torch.device("cpu")
 DEVICES = [
     pytest.param("cpu"),
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")),
+    pytest.param("cuda", marks=pytest.mark.gpu),
 ]
 
 
@@ -188,7 +188,7 @@ def test_equal_images_in_a_batch_become_different_ones_within_range(augment, siz
     assert len({image.numpy().tobytes() for image in x.cpu()}) == 1  # switched off, the evidence is gone
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+@pytest.mark.gpu
 @pytest.mark.parametrize("augment", AUGMENTATIONS)
 def test_every_device_shows_the_same(augment):
     data = toy(size=80)

@@ -370,7 +370,7 @@ def test_threads_of_torch_are_as_before(monkeypatch):
     apply("fog")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", CORRUPTIONS)
 @pytest.mark.parametrize("severity", [1, 5])
 def test_a_gpu_shows_what_a_cpu_shows(name, severity):

@@ -376,7 +376,8 @@ def test_the_pass_happens_once_and_its_results_cannot_be_changed(monkeypatch):
         first[0] = 1
 
 
-def test_a_large_half_precision_file_is_read_in_bounded_memory(tmp_path):
+def test_a_large_half_precision_file_is_read_in_bounded_memory(tmp_path, monkeypatch):
+    monkeypatch.setenv("NESCIO_THREADS", "2")  # buffers are per thread
     shape = (2000, 10, 1000)
     file = np.lib.format.open_memmap(tmp_path / "logits.npy", "w+", np.float16, shape)
     file[:] = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)

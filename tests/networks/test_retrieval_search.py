@@ -69,7 +69,7 @@ def test_what_cannot_be_searched_is_said():
         nearest_rows(rows, rows)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_gpu_gives_the_same():
     rng = np.random.default_rng(2)
     gallery = rng.normal(size=(5000, 256)).astype(np.float32)

@@ -80,11 +80,13 @@ class Command:
 
 
 class Warm:
-    def __init__(self, folder: Path, path: Sequence[Path] = ()) -> None:
+    def __init__(self, folder: Path, path: Sequence[Path] = (), **more: str) -> None:
+        """more  variables of the environment"""
         self.folder, self.count = folder, 0
         here = Path(__file__).parent
         path = [str(each) for each in (*path, here, here.parent / "src")]
         env = os.environ | {"PYTHONPATH": os.pathsep.join(path), "NESCIO_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        env |= more
         command = [sys.executable, "-W", "ignore", "-c", SERVER]
         pipe = subprocess.PIPE
         self.process: Any = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env, cwd=folder)

@@ -28,7 +28,7 @@ from nescio.options import command_of, instance_of, option
 from nescio.registry import Registry
 from nescio.report.blocks import Block, Story
 from nescio.report.named import Report, named
-from nescio.report.studies import Study, files, read_study
+from nescio.report.studies import TIMES, Study, files, read_study
 from nescio.report.tables import Table
 from nescio.rows import Row
 from nescio.work.launchers import Failure
@@ -150,6 +150,7 @@ def study_of(protocol: Protocol, plan: Any, work: Work) -> Study:
         failures=work.failures,
         notes=work.notes,
         pictures=work.pictures,
+        times=work.times,
         packages=environment()["packages"],
     )
     if study.rows:
@@ -160,7 +161,7 @@ def study_of(protocol: Protocol, plan: Any, work: Work) -> Study:
 def keep(study: Study, store: Store) -> None:
     """Keeps a study in the store, so that it can be reported again without its networks."""
     content = files(study)
-    digests = [sha256(data).hexdigest() for data in content.values()]
+    digests = [sha256(data).hexdigest() for name, data in content.items() if name != TIMES]
     recipe = {"protocol": study.protocol, "plan": study.plan, "content": digests}
     try:
         with store.work("study", recipe, version=study.version or 0, title=study.protocol) as part:

@@ -19,7 +19,7 @@ from nescio.rows import Row, from_parquet, to_parquet
 from nescio.work.launchers import Failure
 
 SEEING = ("corrupted", "degrees", "limit", "seed")  # options of plans that decide which images are seen, and how
-ROWS, PLAN, PICTURES = "rows.parquet", "plan.json", "pictures.json"
+ROWS, TIMES, PLAN, PICTURES = "rows.parquet", "times.parquet", "plan.json", "pictures.json"
 
 
 @dataclass(kw_only=True)
@@ -36,10 +36,12 @@ class Study:
     packages: dict[str, str] = field(default_factory=dict)  # versions with which the rows were made
     parts: list[dict[str, Any]] = field(default_factory=list)  # the plans of studies that were joined
     pictures: list[Row] = field(default_factory=list)  # small ones: "png" in base64, and columns that say what it shows
+    times: list[Row] = field(default_factory=list)  # measured times, apart from the rows, which are equal in every run
 
     @property
     def frame(self) -> Frame:
-        return Frame(self.rows)
+        """Rows and measured times, for tables and figures."""
+        return Frame([*self.rows, *self.times])
 
     @property
     def data(self) -> str:
@@ -51,12 +53,13 @@ class Study:
 
 
 def files(study: Study) -> dict[str, bytes]:
-    """All a study is read from again: its rows, its plan with versions, failures, reasons and notes, its pictures."""
+    """All a study is read from again: rows, measured times, plan, versions, failures, reasons, notes, pictures."""
     about = {name: getattr(study, name) for name in ("plan", "packages", "notes", "reasons")}
     about["failures"] = [asdict(failure) for failure in study.failures]
     about |= {"parts": study.parts} if study.parts else {}
     pictures = {PICTURES: json.dumps(study.pictures).encode()} if study.pictures else {}
-    return {ROWS: to_parquet(study.rows), PLAN: json_text(about).encode(), **pictures}
+    times = {TIMES: to_parquet(study.times)} if study.times else {}
+    return {ROWS: to_parquet(study.rows), **times, PLAN: json_text(about).encode(), **pictures}
 
 
 def read_study(path: str | Path) -> Study:
@@ -75,6 +78,8 @@ def read_study(path: str | Path) -> Study:
             study.packages, study.parts = dict(about["packages"]), list(about.get("parts", []))
         except (ValueError, KeyError, TypeError):
             raise BadInput(f"{beside} is not a plan that nescio wrote; rename it to report without it.") from None
+    if (path.parent / TIMES).is_file():
+        study.times = from_parquet(path.parent / TIMES)
     if (path.parent / PICTURES).is_file():
         study.pictures = json.loads((path.parent / PICTURES).read_text("utf-8"))
     return study
@@ -113,6 +118,7 @@ def joined(studies: Sequence[Study]) -> Study:
         packages=_common([study.packages for study in studies]),
         parts=[plan for study in studies for plan in study.parts or [study.plan]],
         pictures=[picture for study in studies for picture in study.pictures],
+        times=[row for study in studies for row in study.times],
     )
 
 

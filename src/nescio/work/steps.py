@@ -21,7 +21,7 @@ from nescio.work.launchers import Failure, Launcher, Task
 from nescio.work.store import Busy, Damaged, Part, Run, Store, StoreError, key_of, reason_of
 from nescio.work.team import clear, make_together
 
-ROWS, REASONS = "rows.parquet", "reasons.json"
+ROWS, REASONS, TIMES = "rows.parquet", "reasons.json", "times.parquet"
 SHARD_OF = "of"  # in the recipe of a shard: the key of the step that it is a part of
 Files = Mapping[str, bytes]
 
@@ -173,10 +173,16 @@ class Step:
         folder = self.verified(store)
         return from_parquet(folder / ROWS), json.loads((folder / REASONS).read_text("utf-8"))
 
+    def times(self, store: Store) -> list[Row]:
+        """Rows of measured times of a finished evaluation; most have none."""
+        file = self.folder(store) / TIMES
+        return from_parquet(file) if file.is_file() else []
 
-def table(rows: Sequence[Row], reasons: Sequence[Row] = ()) -> dict[str, bytes]:
-    """The files of an evaluation: its rows, and the reasons for what is not among them."""
-    return {ROWS: to_parquet(rows), REASONS: json.dumps(list(reasons)).encode()}
+
+def table(rows: Sequence[Row], reasons: Sequence[Row] = (), times: Sequence[Row] = ()) -> dict[str, bytes]:
+    """The files of an evaluation: its rows, the reasons for missing ones, and measured times, which vary."""
+    own = {TIMES: to_parquet(times)} if times else {}
+    return {ROWS: to_parquet(rows), REASONS: json.dumps(list(reasons)).encode(), **own}
 
 
 def evaluation(
@@ -210,6 +216,7 @@ class Work:
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     pictures: list[Row] = field(default_factory=list)  # for the page: see report.studies.Study
+    times: list[Row] = field(default_factory=list)  # rows of measured times
 
     @property
     def store(self) -> Store:
@@ -272,6 +279,7 @@ class Work:
                 continue
             try:
                 rows, reasons = step.rows(self.store)
+                self.times += step.times(self.store)
             except StoreError as error:
                 self.failures.append(Failure(step.title, str(error)))
                 continue

@@ -80,7 +80,7 @@ def study(plan, context):
 
 def value(study, **facts):
     """The one number with these facts."""
-    (found,) = [row for row in study.rows if all(row[name] == wanted for name, wanted in facts.items())]
+    (found,) = [row for row in study.frame if all(row[name] == wanted for name, wanted in facts.items())]
     return found["value"]
 
 

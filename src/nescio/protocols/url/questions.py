@@ -130,7 +130,7 @@ def _evaluate(
             if split == "test":
                 rows.against(upstream, own, target)
     rows.costs(network, whole, context)
-    return table(rows.rows, rows.reasons)
+    return table(rows.rows, rows.reasons, rows.times)
 
 
 def _facts(network: Network, whole: Mapping[Name, Step], context: Context) -> Row:
@@ -150,10 +150,14 @@ class _Rows:
     resamples: int
     rows: list[Row] = field(default_factory=list)
     reasons: list[Row] = field(default_factory=list)
+    times: list[Row] = field(default_factory=list)
+
+    def row(self, metric: str, value: float, n: int, **columns: Any) -> Row:
+        row = dict.fromkeys(COLUMNS) | {"protocol": NAME, "version": VERSION, "members": 1} | self.facts
+        return row | {"metric": metric, "value": float(value), "n": n} | columns
 
     def add(self, metric: str, value: float, n: int, **columns: Any) -> None:
-        row = dict.fromkeys(COLUMNS) | {"protocol": NAME, "version": VERSION, "members": 1} | self.facts
-        self.rows.append(row | {"metric": metric, "value": float(value), "n": n} | columns)
+        self.rows.append(self.row(metric, value, n, **columns))
 
     def because(self, reason: str, measure: str | None, metric: str | None, split: str | None) -> None:
         entry = {"method": self.facts["method"], "split": split, "measure": measure, "metric": metric, "reason": reason}
@@ -209,7 +213,7 @@ class _Rows:
 
     def cropped(self, own: Embedded, crop: Embedded, **columns: Any) -> None:
         """How often a crop is less sure than its image, and whether its neighbour is its image (A.6)."""
-        for name in own.u.keys() & crop.u.keys():
+        for name in (name for name in own.u if name in crop.u):
             self.by_measure("crop_agreement", {name: own.u[name]}, crop.u[name], **columns)
         known, right = own.embeddings.any(1) & crop.embeddings.any(1), np.zeros(len(own.labels), bool)
         if known.any():
@@ -246,7 +250,8 @@ class _Rows:
         """Seconds of a training epoch, and milliseconds of an image when it is embedded (C.7)."""
         step = next(iter(whole.values()))
         facts = json.loads((step.folder(context.store) / FACTS).read_text("utf-8"))
-        self.add("inference_ms", 1000 / facts["images_per_second"], facts["rows"])
+        self.times.append(self.row("inference_ms", 1000 / facts["images_per_second"], facts["rows"]))
         if network.trial is not None:
             trained = facts_of(train_step(network.trial, context.root), context.store)
-            self.add("epoch_seconds", trained["seconds"] / network.trial.training.epochs, trained["images"])
+            seconds = trained["seconds"] / network.trial.training.epochs
+            self.times.append(self.row("epoch_seconds", seconds, trained["images"]))

@@ -53,10 +53,50 @@ def test_the_entropy_is_used_where_images_cannot_be_told_from_what_was_learnt(du
     at_home = seen(range(8), 6)
     choose = [transfer(rows, [moved(rows, 1)], reference=reference, resamples=0) for rows in (at_home, dump)]
     assert [each.use for each in choose] == ["entropy", "gallery_doubt"]
-    assert "unlike" in choose[1].why and "unlike" not in choose[0].why
+    assert "differ from" in choose[1].why and "shift" in choose[1].why and "classes" not in choose[0].why
     unlabelled = transfer(at_home.replace(labels=None), reference=reference, resamples=0)
     assert unlabelled.use == "entropy" and not unlabelled.rows  # labels had no part in it
     assert transfer(at_home, resamples=0).use == "gallery_margin"  # without a reference and without views
+
+
+def test_a_small_gallery_keeps_the_scores_that_need_none(dump):
+    """R@1 and image scores need neither k nor j."""
+    few = dump.take(np.arange(30))
+    result = transfer(few, [moved(dump, 1).take(np.arange(30))], resamples=0)
+    frame = Frame(result.rows)
+    assert frame.where(metric="recall_at_1").one("value") == recall_at_1(few.embeddings, few.labels)
+    assert set(result.u) >= {"entropy", "norm", "gallery_consistency"} and "gallery_margin" not in result.u
+    assert result.use == "gallery_consistency" and any("j is 50" in note for note in result.notes)
+    tiny = transfer(few.take(np.arange(15)), resamples=0)
+    assert tiny.use == "entropy" and set(tiny.reasons) >= {"gallery_margin", "gallery_doubt"}
+
+
+def test_a_reference_that_cannot_be_compared_is_said_and_does_not_decide(dump):
+    wide = Predictions(embeddings=np.zeros((240, 5), np.float32))
+    one = seen(range(8), 5, n=1)
+    for reference, number in ((wide, "5 features"), (one, "1 rows are too few")):
+        result = transfer(dump, [moved(dump, 1)], reference=reference, resamples=0)
+        assert result.use == "gallery_doubt" and number in result.why
+
+
+def test_a_reference_that_holds_the_images_themselves_is_said_to_overlap(dump):
+    result = transfer(dump, [moved(dump, 1)], reference=dump, resamples=0)
+    assert result.use == "entropy" and "overlap" in result.why
+
+
+def test_the_sentences_say_what_ranks_higher_than_the_choice_and_what_is_below_chance(dump):
+    result = transfer(dump, [moved(dump, 1)], resamples=0)
+    higher = {row["measure"]: row["value"] for row in result.rows if row["metric"] == "r_auroc"}
+    for row in result.rows:
+        if row["measure"] == "gallery_margin":
+            row["value"] = higher["gallery_doubt"] + 0.01
+        elif row["condition"] == IMAGE:
+            row["value"] = 0.4
+    words = " ".join(transfer_sentences(result))
+    assert "gallery_margin is higher" in words and "worse than chance" in words
+    for row in result.rows:
+        row["value"] = 0.6 if row["measure"] != result.use else 0.7
+    assert len(transfer_sentences(result)) == 2
 
 
 def test_two_samples_of_one_set_cannot_be_told_apart(dump):

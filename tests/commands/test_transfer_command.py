@@ -97,7 +97,7 @@ def test_a_trained_network_knows_its_own_kind_of_images(tmp_path, capsys):
     [
         (("resnet50",), "name them with --data"),
         (("{own}", "--data", "digits"), "drop one"),
-        (("{own}", "--k", "200"), "k is 200"),
+        (("{own}", "--k", "0"), "k is 0"),
         (("{own}", "--bootstrap", "-1"), "resamples is -1"),
         (("{own}", "--bootstrap", str(10**12)), "from 0 to 1,000,000"),
         (("{own}", "--seed", "-1"), "seed is -1"),

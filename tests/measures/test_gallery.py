@@ -148,14 +148,26 @@ def test_contracts(name):
     assert check_measure(name)
 
 
+def test_scores_for_which_the_gallery_is_large_enough_remain(world):
+    own, views, _ = world
+    dump, view = dumps(own, views[0])
+    whole = gallery_scores(dump, [view], k=20, j=50)
+    for k, j, there in ((90, 50, "gallery_margin"), (20, 90, "gallery_consistency")):
+        few = gallery_scores(dump, [view], k=k, j=j)
+        assert set(few.u) == {there} and "gallery_doubt" in few.reasons
+        assert np.array_equal(few[there], whole[there]) and np.array_equal(few.nearest, whole.nearest)
+    none = gallery_scores(dump, [view], k=90, j=90)
+    assert not none.u and np.array_equal(none.nearest, whole.nearest)
+
+
 def test_what_is_missing_is_said(world):
     own, views, _ = world
     dump, view = dumps(own, views[0])
     with pytest.raises(Undefined, match="give those, or sibling"):
         gallery_doubt(dump)
-    with pytest.raises(BadInput, match="90 rows, k is 90"):
+    with pytest.raises(Undefined, match="90 rows, and k is 90"):
         gallery_consistency(dump, [view], k=90)
-    with pytest.raises(BadInput, match="j from 2"):
+    with pytest.raises(BadInput, match="j is 1"):
         gallery_margin(dump, j=1)
     with pytest.raises(BadInput, match="index differs"):
         gallery_consistency(dump, [view.take(np.arange(50))])

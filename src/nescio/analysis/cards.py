@@ -593,7 +593,10 @@ class _Maker:
         try:
             if not (self.views or self.siblings or p.views):
                 raise Undefined("It compares views of an image, or sibling networks: give --views or --siblings.")
-            return measures.gallery_scores(p, self.views, self.siblings).u
+            scores = measures.gallery_scores(p, self.views, self.siblings)
+            for name, lacking in scores.reasons.items():
+                self.because(name, None, self.split, lacking)
+            return scores.u
         except (Undefined, BadInput) as reason:
             for part in measures.registry.parts():
                 if part.kind == "gallery":

@@ -17,7 +17,7 @@ from nescio import measures, metrics
 from nescio.analysis.bootstrap import ResampledModel, SharePart, WantedMetric, check_resampling, interval, resample
 from nescio.analysis.cards import retrieval_part
 from nescio.errors import Undefined
-from nescio.measures.gallery import DOUBT, MARGIN, J, K, Search, search_rows
+from nescio.measures.gallery import CONSISTENCY, DOUBT, MARGIN, J, K, Search, search_rows
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 
@@ -25,7 +25,9 @@ Array = NDArray[Any]
 IMAGE, GALLERY = "image", "gallery"  # what a score sees, in the column `condition`
 ENTROPY = "entropy"
 RECALL = WantedMetric("recall_at_1", metrics.registry["recall_at_1"], {})
-APART = 0.55  # share of neighbours of the same set from which two sets differ, beside two standard errors
+APART = 0.55  # share of neighbours of the same set from which two sets differ, beside two standard errors …
+TOGETHER = 0.4  # … and below which they overlap
+FEWEST = 20  # rows of each set, at least: with fewer, no share is far enough from one half
 MOST = 2000  # rows of each set in the two-sample test
 
 
@@ -45,7 +47,7 @@ class Transfer:
     u: dict[str, Array] = field(default_factory=dict)
     sees: dict[str, str] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
-    use: str = MARGIN
+    use: str = ""
     why: str = ""
     reasons: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -76,6 +78,12 @@ def transfer(
     known = measures.gallery_scores(dump, views, siblings, k=k, j=j, search=search)
     for score, sees, u in (*_image_scores(dump, result.reasons), *((s, GALLERY, u) for s, u in known.u.items())):
         result.u[score], result.sees[score] = u, sees
+    result.reasons |= known.reasons
+    result.notes += list(
+        dict.fromkeys(
+            known.reasons[score] for score in (MARGIN, CONSISTENCY) if len(dump) <= max(k, j) and score in known.reasons
+        )
+    )
     result.use, result.why = choose_score(dump, result.u, reference, search)
     if dump.labels is None:
         result.notes.append("There are no labels: R@1 and R-AUROC are not known, the scores are.")
@@ -92,17 +100,25 @@ def choose_score(
     The entropy is about the network's own classes: it is used where the images cannot be told from `reference`, images
     like those that the network learnt from.
     """
-    gallery = DOUBT if DOUBT in u else MARGIN
+    gallery = next((name for name in (DOUBT, MARGIN, CONSISTENCY) if name in u), None)
+    if gallery is None:
+        remaining = ENTROPY if ENTROPY in u else next(iter(u), "")
+        return remaining, "The gallery is too small for the scores that compare an image with it."
     if ENTROPY not in u:
         return gallery, "There are no logits, and so no entropy."
     if reference is None:
-        return gallery, "The images are taken to be of other classes than the network's: no reference says else."
-    share = told_apart(dump, reference, search)
-    what = f"{share:.0%} of the images and references have a nearest neighbour of their own set"
+        return gallery, "There is no reference: the images are taken to be of other classes than the network's."
+    try:
+        share = told_apart(dump, reference, search)
+    except Undefined as reason:
+        return gallery, f"{reason} The images are taken to be of other classes than the network's."
     rows = 2 * min(len(dump), len(reference), MOST)
+    what = f"{share:.0%} of the images and references have a nearest neighbour of their own set (half would by chance):"
     if share >= APART + rows**-0.5:
-        return gallery, f"{what} (half would by chance): the images are unlike what the network learnt."
-    return ENTROPY, f"{what}, hardly more than the half by chance: the images are like those that the network learnt."
+        return gallery, f"{what} the images differ from the reference, by their classes or by a shift."
+    if share < TOGETHER:
+        return ENTROPY, f"{what} images and reference overlap, so that some images may be in both."
+    return ENTROPY, f"{what} the images do not differ clearly from the reference."
 
 
 def told_apart(one: Predictions, other: Predictions, search: Search = search_rows, seed: int = 0) -> float:
@@ -113,7 +129,16 @@ def told_apart(one: Predictions, other: Predictions, search: Search = search_row
     both = [dump.embeddings for dump in (one, other) if dump.embeddings is not None]
     if len(both) < 2:
         raise Undefined("Two sets are compared by their embeddings, and one of them has none.")
+    if both[0].shape[1:] != both[1].shape[1:]:
+        widths = [array.shape[-1] for array in both]
+        raise Undefined(
+            f"Embeddings of {widths[0]} and {widths[1]} features cannot be compared: they are of two networks."
+        )
     count = min(len(one), len(other), MOST)
+    if count < FEWEST:
+        raise Undefined(
+            f"{count} rows are too few to tell whether two sets differ: at least {FEWEST} of each are needed."
+        )
     drawn = [rows[np.sort(np.random.default_rng(seed).permutation(len(rows))[:count])] for rows in both]
     mixed, own = np.concatenate(drawn), np.repeat([0, 1], count)
     return float(np.mean(own[search(mixed, mixed, (1,))[:, 0]] == own))

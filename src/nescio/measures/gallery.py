@@ -77,14 +77,16 @@ def gallery_doubt(
 
 @dataclass(frozen=True, eq=False)
 class GalleryScores:
-    """u (n,) of every score that knows the gallery, by name, and the row (n,) that each row retrieves."""
+    """u (n,) of every score that knows the gallery, by name, the row (n,) that each row retrieves, and why scores are
+    missing."""
 
     u: Mapping[str, Array]
     nearest: Array
+    reasons: Mapping[str, str]
 
     def __getitem__(self, name: str) -> Array:
         if name not in self.u:
-            raise Undefined(f"{name} compares an image with views of it: give those, or sibling networks.")
+            raise Undefined(self.reasons[name])
         return self.u[name]
 
 
@@ -99,22 +101,33 @@ def gallery_scores(
 ) -> GalleryScores:
     """Every score that knows the gallery, from one search and another for each view or sibling.
 
-    Views that the dump itself holds come first. Without views and siblings there is the margin alone. `search` may be
-    one on another device.
+    Views that the dump itself holds come first. Without views and siblings there is the margin alone; a gallery of at
+    most j rows has no margin, one of at most k rows no consistency. `search` may be one on another device.
     """
     views = [*dump.views, *views]
     others = [*views, *siblings]
     own, *rows = _aligned([dump, *others], "gallery") if others else [_embeddings(dump, "the dump")]
-    if len(dump) <= max(k, j) or k < 1 or j < 2:
-        raise BadInput(f"The gallery has {len(dump)} rows, k is {k} and j is {j}: k from 1, j from 2, both below it.")
-    near = search(own, own, sorted({1, j - 1, j, k}))
-    known = points(own)
-    u = {MARGIN: -np.diff(distances(known, known, near[:, [0, j - 1]]))[:, 0]}
-    if others:
+    n, reasons = len(dump), dict[str, str]()
+    if n < 2 or k < 1 or j < 2:
+        raise BadInput(f"The gallery has {n} rows, k is {k} and j is {j}: it needs 2 rows, k at least 1, j at least 2.")
+    if n <= j:
+        reasons[MARGIN] = f"The gallery has {n} rows, and j is {j}: the margin needs more than j rows."
+    if not others:
+        reasons[CONSISTENCY] = "It compares an image with views of it: give those, or sibling networks."
+    elif n <= k:
+        reasons[CONSISTENCY] = f"The gallery has {n} rows, and k is {k}: the consistency needs more than k rows."
+    if reasons:
+        reasons[DOUBT] = reasons.get(CONSISTENCY, reasons.get(MARGIN, ""))
+    near = search(own, own, sorted({1, *(() if MARGIN in reasons else (j - 1, j)), *(() if n <= k else (k,))}))
+    known, u = points(own), dict[str, Array]()
+    if MARGIN not in reasons:
+        u[MARGIN] = -np.diff(distances(known, known, near[:, [0, j - 1]]))[:, 0]
+    if CONSISTENCY not in reasons:
         spaces = [(own, view) for view in rows[: len(views)]] + [(sibling, sibling) for sibling in rows[len(views) :]]
         u[CONSISTENCY] = _mean_distance([_shared(near[:, :k], search(*space, (k,))) for space in spaces], k)
-        u[DOUBT] = 0.5 + (ranks(u[CONSISTENCY]) + ranks(u[MARGIN])) / (2 * len(dump))
-    return GalleryScores(u, near[:, 0])
+    if not reasons:
+        u[DOUBT] = 0.5 + (ranks(u[CONSISTENCY]) + ranks(u[MARGIN])) / (2 * n)
+    return GalleryScores(u, near[:, 0], reasons)
 
 
 def _shared(a: Array, b: Array) -> Array:

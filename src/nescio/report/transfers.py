@@ -29,9 +29,25 @@ def transfer_sentences(result: Transfer) -> list[str]:
         interval = "" if row["low"] is None else f" ({percent(row['low'])} to {percent(row['high'])})"
         what = f"{percent(row['value'])} of {row['n']:,} images{interval}"
         sentences.append(f"R@1: the nearest neighbour of {what} is of their class.")
+    if not result.use:
+        return [*sentences, result.why]
     value = frame.where(measure=result.use, metric="r_auroc").one("value")
     known = "" if value is None else f" (R-AUROC {number(value, 3)})"
-    return [*sentences, f"Use {result.use}{known}, a score that sees the {result.sees[result.use]}. {result.why}"]
+    sentences.append(f"Use {result.use}{known}, a score that sees the {result.sees[result.use]}. {result.why}")
+    rows = frame.where(metric="r_auroc").rows
+    best = max(rows, key=lambda row: row["value"], default=None)
+    if value is not None and best is not None and best["value"] > value:
+        sentences.append(
+            f"{best['measure']} is higher on these labels ({number(best['value'], 3)}). The choice does not use the "
+            "labels: the best of many scores on the images that judge it would look better than it is."
+        )
+    kinds = {sees: [row["value"] for row in rows if row["condition"] == sees] for sees in TITLES}
+    for sees, values in kinds.items():
+        if values and max(values) < 0.5:
+            low, high = number(min(values), 3), number(max(values), 3)
+            what = TITLES[sees][0].lower() + TITLES[sees][1:]
+            sentences.append(f"All {what} rank worse than chance: R-AUROC {low} to {high}, and 0.5 is chance.")
+    return sentences
 
 
 def transfer_story(result: Transfer) -> Story:

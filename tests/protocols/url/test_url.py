@@ -332,13 +332,52 @@ def test_test_classes_never_choose_between_scores(plan, context, monkeypatch):
     monkeypatch.setattr(steps, "trained", lambda trial, root: type("Named", (), {"trial": trial}))
     monkeypatch.setattr(Work, "evaluate", lambda self, *_: [])
     monkeypatch.setattr(steps, "own_scores", lambda method: ("entropy", "jsd"))
-    monkeypatch.setattr(steps, "judged", lambda rows, facts, scores, split, least: seen.append((split, scores)))
+
+    def undefined(rows, facts, scores, split, least):
+        seen.append((split, scores))
+        return {"recall_at_1": (1.0, scores[0])}
+
+    monkeypatch.setattr(steps, "judged", undefined)
     with start("local", 0) as launcher:
         for text in ("digits#7-9", "digits#5-6#7-9"):
             one = replace(plan, methods=("erm",), trials=1, downstream=(text,))
             steps.search(one, [steps.downstream(text, one, None)], Work(context, launcher), None)
     first, second = ("test", ("entropy",)), ("val", ("entropy", "jsd"))
     assert seen == [first, second, first]  # the last where R-AUROC of validation classes is not defined
+
+
+def test_a_network_below_the_least_recall_is_not_chosen_with_one_trial_either(plan, context, monkeypatch):
+    monkeypatch.setattr(steps, "step_of", lambda network, *_: network.trial)
+    monkeypatch.setattr(steps, "trained", lambda trial, root: type("Named", (), {"trial": trial}))
+    one = replace(plan, methods=("erm",), trials=1, stops=1, downstream=("digits#5-6#7-9",))
+    for recall, known in ((0.09, False), (0.11, True)):
+
+        def evaluate(work, *_, recall=recall):
+            trial = steps.trial_of(one, ("erm", "mlp"), methods["erm"].recipe_class(), 0)
+            about = {"target": "x", "split": "val"}
+            work.rows.append(steps.row_of(trial.describe(), "recall_at_1", **about, value=recall))
+            work.rows.append(steps.row_of(trial.describe(), "r_auroc", **about, measure="entropy", value=0.6))
+            return []
+
+        monkeypatch.setattr(Work, "evaluate", evaluate)
+        with start("local", 0) as launcher:
+            work = Work(context, launcher)
+            chosen = steps.search(one, [steps.downstream("digits#5-6#7-9", one, None)], work, None)
+        assert bool(chosen) == known and bool(work.notes) != known
+
+
+def test_a_network_is_judged_upstream_on_the_classes_that_it_learnt(plan, monkeypatch):
+    trial = steps.trial_of(replace(plan, classes=(5, 6, 7, 8, 9)), ("erm", "mlp"), methods["erm"].recipe_class(), 0)
+    monkeypatch.setattr(steps, "evaluate_step", lambda network, targets, *_: targets)
+    given = replace(plan, networks=("store:3f2a",))
+    targets = steps.step_of(trained(trial), given, [steps.downstream("digits#7-9", given, None)], None)
+    assert set(targets.upstream.load().labels.tolist()) == {0, 1, 2, 3, 4} and targets.upstream.classes == (
+        5,
+        6,
+        7,
+        8,
+        9,
+    )
 
 
 def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path, plan):

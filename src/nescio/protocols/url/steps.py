@@ -189,7 +189,7 @@ def step_of(network: Network, plan: Plan, sets: Sequence[Downstream], root: str 
     targets = Targets(
         upstream=ImageSet(plan.data, "given", sample=plan.limit, sample_seed=plan.seed)
         if network.trial is None
-        else ImageSet(network.trial.data, "test", plan.classes, sample=plan.limit, sample_seed=plan.seed),
+        else ImageSet(network.trial.data, "test", network.trial.classes, sample=plan.limit, sample_seed=plan.seed),
         downstream={
             (each.name, split): each.images(split, plan) for each in sets for split in splits if getattr(each, split)
         },
@@ -222,7 +222,6 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
     results: dict[Trial, Judged | None] = {}
     root = work.context.root
     split = "val" if all(each.val for each in sets) else "test"  # where there is one trial, and nothing is chosen
-    least = plan.least if plan.trials > 1 else 0.0
 
     def losses(number: int, recipes: Mapping[Line, Recipe]) -> dict[Line, float | None]:
         made = {line: trial_of(plan, line, recipe, number) for line, recipe in recipes.items()}
@@ -238,10 +237,9 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
 
     def validated(trial: Trial) -> Judged | None:
         facts, scores = trial.describe(), own_scores(trial.method)
-        best = judged(work.rows, facts, scores, "val", least) if split == "val" else None
-        known = best is not None and AREA in best
-        if not known and plan.trials == 1:  # nothing is chosen, neither a network nor one of its scores
-            best = judged(work.rows, facts, scores[:1], "test", least)
+        best = judged(work.rows, facts, scores, "val", plan.least) if split == "val" else None
+        if plan.trials == 1 and (split == "test" or (best and AREA not in best)):  # nothing is chosen
+            best = judged(work.rows, facts, scores[:1], "test", 0.0)
         return best
 
     recipes = {line: methods[line[0]].recipe_class for line in lines}

@@ -1,4 +1,5 @@
 import os
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,25 @@ def seed_generators() -> None:
     np.random.seed(SEED)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(SEED)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Shuffle the files, and the tests of each file, by the seed in NESCIO_TEST_ORDER: finds tests that need another.
+
+    Every process of `pytest -n` draws the same order.
+    """
+    seed = os.environ.get("NESCIO_TEST_ORDER")
+    if seed:
+        draw = random.Random(seed)
+        files: dict[Path, list[pytest.Item]] = {}
+        for item in items:
+            files.setdefault(item.path, []).append(item)
+        shuffled = list(files.values())
+        draw.shuffle(shuffled)
+        for tests in shuffled:
+            draw.shuffle(tests)
+        items[:] = [item for tests in shuffled for item in tests]
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

@@ -191,7 +191,29 @@ def test_sigterm_ends_the_processes_before_their_worker(tmp_path):
     worker = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
     number = until(lambda: (tmp_path / "log").exists() and (tmp_path / "log").read_text())
     worker.terminate()
-    assert worker.wait(10) == 128 + signal.SIGTERM and not alive(int(number))
+    assert worker.wait(120) == 128 + signal.SIGTERM and not alive(int(number))
+
+
+def test_sigterm_while_the_agent_starts_ends_the_agent_too(tmp_path):
+    """Between the start of the agent and the first look at it there was no handler: the agent stayed."""
+    code = """
+import os, pathlib, signal, subprocess
+from nescio.work import team
+start = subprocess.Popen
+def popen(*words, **how):
+    agent = start(*words, **how)
+    pathlib.Path("agent").write_text(str(agent.pid))
+    os.kill(os.getpid(), signal.SIGTERM)
+    return agent
+subprocess.Popen = popen
+team._run(["sleep", "60"], pathlib.Path("log"))
+"""
+    worker = subprocess.run([sys.executable, "-c", code], cwd=tmp_path)
+    agent = int((tmp_path / "agent").read_text())
+    left = alive(agent)
+    if left:
+        os.kill(agent, signal.SIGKILL)
+    assert worker.returncode == 128 + signal.SIGTERM and not left
 
 
 def wait_for_ever(part, context):
@@ -205,7 +227,7 @@ def test_a_process_whose_agent_was_killed_before_it_began_ends(tmp_path):
     gone.wait()
     environment = os.environ | {"RANK": "0", "PYTHONPATH": os.pathsep.join(sys.path), team.PARENT: str(gone.pid)}
     member = subprocess.Popen([sys.executable, "-m", "nescio.work.team", "member", str(tmp_path)], env=environment)
-    assert member.wait(20) == -signal.SIGKILL
+    assert member.wait(120) == -signal.SIGKILL
 
 
 # ---- for real

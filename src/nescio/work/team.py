@@ -133,13 +133,13 @@ def _run(command: Sequence[str], log: Path) -> int:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(
             numbers[int(place)] if numbers and int(place) < len(numbers) else place for place in places.split(",")
         )
-    with log.open("wb") as file:
-        agent = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
-        )
-    with _exit_at_sigterm():
+    with _sigterm_noted() as terminated:  # before the agent starts: a signal in between would leave it behind
+        with log.open("wb") as file:
+            agent = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
+            )
         try:
-            while not ending.is_set():
+            while not (ending.is_set() or terminated.is_set()):
                 with suppress(subprocess.TimeoutExpired):
                     return agent.wait(LOOK)
         finally:
@@ -149,18 +149,21 @@ def _run(command: Sequence[str], log: Path) -> int:
                     agent.wait(PATIENCE)
                 except subprocess.TimeoutExpired:
                     agent.kill()
+    if terminated.is_set():
+        sys.exit(128 + signal.SIGTERM)
     return agent.wait()
 
 
 @contextmanager
-def _exit_at_sigterm() -> Iterator[None]:
-    """Inside, SIGTERM raises SystemExit unless a handler is set: child processes are then ended before this one."""
+def _sigterm_noted() -> Iterator[threading.Event]:
+    """Inside, SIGTERM sets the event unless a handler is set: child processes are then ended before this one."""
+    terminated = threading.Event()
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
+        yield terminated
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_: terminated.set())
     try:
-        yield
+        yield terminated
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

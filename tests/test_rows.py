@@ -24,7 +24,7 @@ def test_rows_of_the_first_schema_are_read_with_new_columns_empty(tmp_path):
     old = [name for name in COLUMNS if name not in NEW]
     row = dict.fromkeys(old) | {"metric": "nll", "value": 1.5, "group": "trial", "split": "val", "n": 7}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
-    (read,) = from_parquet(tmp_path / "rows.parquet")
+    (read,) = from_parquet(tmp_path / "rows.parquet", verified=True)
     assert read == row | dict.fromkeys(NEW)
 
 
@@ -39,4 +39,23 @@ def test_a_file_of_something_else_and_a_newer_one_are_refused(tmp_path):
         row = {"metric": "nll", "value": 1.0, column: 2} if column else {"x": 1}
         pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
         with pytest.raises(BadInput, match=sentence):
-            from_parquet(tmp_path / "rows.parquet")
+            from_parquet(tmp_path / "rows.parquet", verified=True)
+
+
+def test_every_flipped_bit_is_found_by_the_checksum(tmp_path):
+    content = to_parquet([{"metric": "nll", "value": row / 7, "method": "erm"} for row in range(20)])
+    file = tmp_path / "rows.parquet"
+    for place in range(0, 8 * len(content), 41):
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        file.write_bytes(damaged)
+        with pytest.raises(BadInput):
+            from_parquet(file)
+
+
+@pytest.mark.parametrize("name", ["value", "low", "params", "group", "target"])
+def test_columns_of_another_type_are_named(tmp_path, name):
+    row = {"metric": "nll", "value": 1.0} | {name: [1]}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    with pytest.raises(BadInput, match=name):
+        from_parquet(tmp_path / "rows.parquet", verified=True)

@@ -34,6 +34,7 @@ from nescio.datasets.changes import Crop
 from nescio.datasets.feed import Normal, feed
 from nescio.datasets.images import ImageSet, LoadedImages, numbered
 from nescio.errors import BadInput
+from nescio.files import read_json
 from nescio.identity import Checked, seed_for, tag
 from nescio.layers.entropies import entropy
 from nescio.methods.base import Method, Output
@@ -268,7 +269,7 @@ def _join(part: Part, context: Context, shards: Sequence[Step]) -> Files:
     folders = [shard.mended(context) for shard in shards]
     dump = joined([Predictions.load(folder / DUMP) for folder in folders])
     save(dump, part.folder / DUMP, durable=False)
-    facts = [json.loads((folder / FACTS).read_text("utf-8")) for folder in folders]
+    facts = [read_json(folder / FACTS) for folder in folders]
     seconds = sum(own["rows"] / max(own["images_per_second"], 1e-9) for own in facts)
     whole = {"rows": len(dump), "accuracy": _accuracy(dump), "images_per_second": round(len(dump) / seconds, 1)}
     return _facts_file(facts[0] | whole)
@@ -488,7 +489,7 @@ def _run(step: Step, context: Context) -> None:
 
 
 def _sentence(network: Network, step: Step, store: Store) -> str:
-    facts = json.loads((step.folder(store) / FACTS).read_text("utf-8"))
+    facts = read_json(step.folder(store) / FACTS)
     right = f", top-1 {facts['accuracy']:.4f}" if "accuracy" in facts else ""
     pace = f"{facts['images_per_second']:,.0f} images/s"
     return f"{network.name}: {facts['rows']:,} images of {data_name(facts['data'])}{right}, {pace}."
@@ -763,7 +764,7 @@ def probe_step(
 
 def probe_facts(step: Step, store: Store) -> dict[str, Any]:
     """How the probes of a finished step were taken: {"jacobian": "exact"}, say."""
-    return dict(json.loads((step.folder(store) / PROBES).read_text("utf-8")))
+    return read_json(step.folder(store) / PROBES)
 
 
 def _probe(

@@ -23,6 +23,7 @@ from nescio import datasets
 from nescio.checkpoints import read_weights
 from nescio.datasets import Batches
 from nescio.errors import BadInput
+from nescio.files import read_json
 from nescio.identity import seed_for
 from nescio.layers.spectral import settle
 from nescio.methods import registry as methods
@@ -126,7 +127,7 @@ def train(
 
 def facts_of(step: Step, store: Store) -> dict[str, Any]:
     """What training found out: params, seconds, images, and the accuracy on training rows."""
-    return dict(json.loads((step.folder(store) / FACTS).read_text("utf-8")))
+    return read_json(step.folder(store) / FACTS)
 
 
 def members_facts(trials: Sequence[Trial], context: Context) -> dict[str, Any]:

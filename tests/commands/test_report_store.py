@@ -1,13 +1,15 @@
 """`nescio report STORE`: a study is read byte for byte as it was kept, and the newest is known without a clock."""
 
 import os
+import shutil
+from dataclasses import replace
 
 import pytest
 
 from nescio.cli import main
 from nescio.errors import BadInput
 from nescio.protocols.base import keep, kept, read_kept
-from nescio.report.studies import Study
+from nescio.report.studies import Study, files
 from nescio.work.store import Damaged, Store
 
 ROW = {"protocol": "uimnet", "version": 4, "method": "erm", "split": "test", "metric": "accuracy", "value": 0.5}
@@ -49,3 +51,48 @@ def test_rows_of_no_known_protocol_are_refused(tmp_path):
     keep(Study(protocol="nobody", version=1, rows=[ROW | {"protocol": "nobody"}]), store)
     with pytest.raises(BadInput, match="no protocol named 'nobody'"):
         read_kept(store, kept(store)[0])
+
+
+def test_a_damaged_study_is_named_and_the_next_one_is_shown(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store(tmp_path / "store")
+    for value in (0.25, 0.5):
+        keep(study(value), store)
+    newest = kept(store)[0]
+    (newest.folder / "recipe.json").write_text("[" * 100_000)
+    (newest.folder / "env.json").unlink()
+    os.mkfifo(newest.folder / "env.json")
+    assert main(["report", str(store.root), "--csv"]) == 1
+    said = capsys.readouterr()
+    assert newest.key in said.err and "0.25" in said.out and said.err.count("recipe.json is damaged") == 1
+    assert main(["report", str(store.root), "--csv", "--study", newest.key]) == 1
+    assert not capsys.readouterr().out
+
+
+def test_a_source_is_only_read_and_links_are_not_followed(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    sent, victim = tmp_path / "sent", tmp_path / "victim"
+    keep(study(0.5), Store(tmp_path / "store"))
+    shutil.copytree(kept(Store(tmp_path / "store"))[0].folder, sent)
+    (sent / "report").mkdir()
+    victim.write_text("mine")
+    for folder in (sent / "report", tmp_path / "page"):
+        folder.mkdir(exist_ok=True)
+        (folder / "rows.csv").symlink_to(victim)
+    before = sorted(sent.rglob("*"))
+    assert main(["report", str(sent)]) == 0 and sorted(sent.rglob("*")) == before
+    assert (tmp_path / "nescio-report" / "uimnet" / "index.html").is_file()
+    assert main(["report", str(sent), "--to", "page"]) == 0  # a link in the folder is replaced
+    assert victim.read_text() == "mine" and not (tmp_path / "page" / "rows.csv").is_symlink()
+    shutil.rmtree(tmp_path / "nescio-report")
+    (tmp_path / "nescio-report").symlink_to(sent)
+    capsys.readouterr()
+    assert main(["report", str(sent)]) == 2 and "--to" in capsys.readouterr().err
+    assert sorted(sent.rglob("*")) == before
+
+
+def test_rows_that_lack_what_a_table_needs_end_in_a_sentence(tmp_path, capsys):
+    odd = replace(study(0.5), rows=[ROW | {"method": None, "split": None}], reasons=[{"x": 1}], plan={"data": [1]})
+    for name, content in files(odd).items():
+        (tmp_path / name).write_bytes(content)
+    assert main(["report", str(tmp_path), "--csv"]) in (0, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from nescio.errors import BadInput
 from nescio.report.blocks import Figure, Terms, tables_of
-from nescio.report.studies import Study, files, joined, print_story, read_study, story_of, write_story
+from nescio.report.studies import Study, files, joined, manifest, print_story, read_study, story_of, write_story
 from nescio.report.tables import table
 from nescio.rows import COLUMNS, Row, to_parquet
 from nescio.work.launchers import Failure
@@ -52,10 +53,10 @@ def test_a_study_survives_its_files(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_older_files_holds_pairs_of_name_and_reason(tmp_path: Path) -> None:
-    kept(study_of(), tmp_path)
     about = {"plan": {}, "packages": {}, "failures": [["train b", "No memory."]], "notes": [], "reasons": []}
-    (tmp_path / "plan.json").write_text(json.dumps(about))
-    assert read_study(tmp_path).failures == [Failure("train b", "No memory.")]
+    assert read_study(with_files(tmp_path, {"plan.json": json.dumps(about)})).failures == [
+        Failure("train b", "No memory.")
+    ]
     for name in ("uimnet", "reliability"):  # as they were published
         study = read_study(ROOT / "results" / name)
         assert study.protocol == name and study.plan and study.packages["torch"]
@@ -69,9 +70,44 @@ def test_what_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
         read_study(empty)
     empty.write_bytes(to_parquet([row()]))
     assert read_study(empty).plan == {}
-    (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(BadInput, match="not a plan"):
-        read_study(empty)
+        read_study(with_files(tmp_path, {"plan.json": "{}"}))
+
+
+def with_files(folder: Path, texts: dict[str, str]) -> Path:
+    """A study whose further files are these, and whose manifest agrees with them."""
+    content = {"rows.parquet": to_parquet([row()])} | {name: text.encode() for name, text in texts.items()}
+    for name, data in (content | {"manifest.json": manifest(content)}).items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "plan.json", "pictures.json", "manifest.json"])
+def test_a_file_that_was_changed_or_left_out_is_named(tmp_path: Path, name: str) -> None:
+    kept(study_of(row(), pictures=[{"png": ""}], plan={"data": "digits"}), tmp_path)
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[:-9] + b"x" + content[-8:])
+    with pytest.raises(BadInput, match=name):
+        read_study(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises((BadInput, FileNotFoundError), match=name):
+        read_study(tmp_path)
+
+
+@pytest.mark.parametrize("field", ["plan", "packages", "reasons", "parts", "notes", "failures"])
+@pytest.mark.parametrize("value", [7, [1], ["x"], [[[1], []]], [{"name": []}], {"a": 1}, None])
+def test_odd_plans_are_refused_or_read(tmp_path: Path, field: str, value: object) -> None:
+    about = {"plan": {}, "packages": {}, "failures": [], "notes": [], "reasons": [], "parts": []} | {field: value}
+    with suppress(BadInput):
+        study = read_study(with_files(tmp_path, {"plan.json": json.dumps(about)}))
+        assert all(isinstance(reason, dict) for reason in [*study.reasons, *study.parts])
+        assert {*study.failures} or not study.failures
+
+
+@pytest.mark.parametrize("text", ["", "null", "{}", "[1]", "[" * 100_000, "\ufeff[]"])
+def test_odd_pictures_are_refused_or_read(tmp_path: Path, text: str) -> None:
+    with suppress(BadInput):
+        assert read_study(with_files(tmp_path, {"pictures.json": text})).pictures == []
 
 
 # ---- joining

@@ -27,7 +27,7 @@ from nescio.identity import tag
 from nescio.predictions.entries import dump_named
 from nescio.search import Recipe, hparam, uniform
 from nescio.trials import Training, Trial
-from nescio.work.store import Busy, Lost, Store, StoreError, read_checkpoint
+from nescio.work.store import Busy, Lost, Store, StoreError, _machine, read_checkpoint
 
 
 @tag("recipe:toy of the store")
@@ -178,14 +178,14 @@ def test_payload_names_stay_inside(store, name):
 
 
 def test_a_failure_is_remembered_and_tried_again(store):
-    with pytest.raises(ZeroDivisionError), store.work("train", "r") as part:
+    with pytest.raises(ZeroDivisionError), store.work("train", {"r": 1}) as part:
         part.write("half", b"x")
         part.save_checkpoint({"w": np.arange(3)}, {"epoch": 1})
         _ = 1 / 0
     (run,) = store.runs()
-    assert (run.state, run.reason, run.recipe) == ("failed", "ZeroDivisionError: division by zero", "r")
+    assert (run.state, run.reason, run.recipe) == ("failed", "ZeroDivisionError: division by zero", {"r": 1})
     assert "1 / 0" in (run.folder / "traceback.txt").read_text()
-    with store.work("train", "r", wait=False) as part:
+    with store.work("train", {"r": 1}, wait=False) as part:
         assert "half" not in files(part.folder)
         assert part.load_checkpoint().meta == {"epoch": 1}
         assert store.runs()[0].state == "running"
@@ -906,3 +906,60 @@ def test_work_that_is_going_on_is_left_to_its_owner(store, tmp_path):
             other.receive(store, "train", part.key)
         part.write("its", b"own")
     assert files(other.path("train", part.key)) == ["env.json", "its", "recipe.json"]
+
+
+ODD = [b"", b"null", b"[1]", b"{}", b"[" * 100_000, b"\xff", b'{"pid": 1e999}']
+
+
+@pytest.mark.parametrize("pid", [None, 0, -1, 1, True, "7", 7.5, 10**30, [1]])
+def test_a_lock_without_a_real_process_is_taken_over(store, pid):
+    folder = store.path("train", store.key("train", {})).with_suffix(".part") / ".work"
+    folder.mkdir(parents=True)
+    owner = {**_machine(), "pid": pid, "start": None if pid in (None, 7.5) else 5}
+    (folder / "lock.1").write_text(json.dumps(owner))
+    assert store.runs()[0].state == "stopped"
+    with store.work("train", {}, wait=False) as part:
+        part.write("a", b"x")
+    assert store.runs()[0].state == "finished"
+
+
+@pytest.mark.parametrize("name", ["recipe.json", "failure.json", ".work/lock.1"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "big", *range(len(ODD))])
+def test_odd_files_of_an_entry_do_not_stop_the_others(store, name, kind):
+    with store.work("train", {}) as part:
+        part.write("a", b"x")
+    place = store.path("train", "0" * 16).with_suffix(".part") / name
+    place.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "device":
+        place.symlink_to("/dev/zero")
+    elif kind == "folder":
+        place.mkdir()
+    elif kind == "big":
+        with place.open("wb") as file:
+            file.truncate(1 << 34)
+    else:
+        place.write_bytes(ODD[kind])
+    assert sorted(run.key for run in store.runs()) == sorted(["0" * 16, store.key("train", {})])
+
+
+def test_recipes_of_other_types_are_listed(store):
+    for number, odd in enumerate([{"parents": 7}, {"recipe": [1]}, {"recipe": "r"}, {"version": "x"}, {"title": []}]):
+        place = store.path("train", f"{number:016x}")
+        place.mkdir(parents=True)
+        (place / "recipe.json").write_text(json.dumps({"stage": "train", **odd}))
+    assert all(isinstance(run.recipe, dict) and isinstance(run.parents, tuple) for run in store.runs())
+    assert len(store.runs()) == 5
+
+
+def test_work_is_never_done_through_a_link(store, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "letter").write_text("dear")
+    part = store.path("train", store.key("train", {})).with_suffix(".part")
+    part.parent.mkdir(parents=True)
+    part.symlink_to(mine)
+    with pytest.raises(StoreError, match="symbolic link"), store.work("train", {}):
+        pass
+    assert (mine / "letter").read_text() == "dear"

@@ -13,7 +13,6 @@ from nescio.errors import BadInput
 
 Array = NDArray[Any]
 CACHE_VALUES = 1 << 18  # a field is checked in blocks of about this many numbers, so that a block stays in the cache
-GROWTH_FREE, GROWTH = 1 << 28, 100  # bytes that any file may grow to in memory; beyond them, so many times its own size
 
 
 def kind_of(array: Array) -> str:
@@ -170,12 +169,3 @@ def _all_finite(block: Array) -> bool:
         return not flat.size or bool((flat.view(np.uint16) & 0x7C00).max() < 0x7C00)
     # A sum of squares cannot hide an infinity. It may overflow, and only then every number is looked at.
     return bool(np.isfinite(flat.dot(flat))) or bool(np.isfinite(flat).all())
-
-
-def check_growth(name: str, needed: int, stored: int) -> None:
-    """Refuses content that takes far more bytes in memory than in its file: a bomb, or a damaged size."""
-    if needed > max(GROWTH_FREE, GROWTH * stored):
-        raise BadInput(
-            f"{name} would take {needed / 1e9:.3g} GB of memory, more than {GROWTH} times its file: it is damaged, or "
-            "save it without compression."
-        )

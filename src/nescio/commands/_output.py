@@ -40,6 +40,18 @@ def page_option(what: str, unset: str = "no page", **how: Any) -> Any:
     return option(None, what, metavar="DIR", unset=unset, group="output", before=("report",), **how)
 
 
+def report_folder(to: str | None, base: str, *names: str) -> Path:
+    """The folder of a report: --to, or the default below `base`, which must not lead elsewhere by a symbolic link."""
+    if to:
+        return Path(to)
+    folder = Path(base)
+    for name in names:
+        folder /= name
+        if folder.is_symlink():
+            raise BadInput(f"{folder} is a symbolic link: name the folder to write to with --to.")
+    return folder
+
+
 def check_place(folder: Path, flag: str) -> None:
     """Refuses, before hours of work, a folder that cannot be made or written to."""
     place = next(each for each in (folder, *folder.absolute().parents) if each.exists())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nescio.commands._loggers import logger
 from nescio.commands._output import json_of, say
 from nescio.errors import BadInput
+from nescio.files import read_list, write_file
 from nescio.options import brought, option
 from nescio.work import launchers
 from nescio.work.progress import Stages
@@ -180,7 +181,7 @@ def show(study: Study, folder: Path, others: Mapping[str, str] | None = None) ->
         if lead is None:
             made.unlink(missing_ok=True)  # a page that is being written is not a page
             page = write_story(study, story, folder, others)
-            made.write_text(json.dumps([fingerprint, list(story.lead)]), "utf-8")
+            write_file(made, json.dumps([fingerprint, list(story.lead)]))
     finally:  # also where the page cannot be written
         print_story(study, story, protocol.first_look(study))
     say(f"\nThe page is {page}; tables and rows lie beside it.")
@@ -189,7 +190,7 @@ def show(study: Study, folder: Path, others: Mapping[str, str] | None = None) ->
 def _lead_of(page: Path, made: Path, fingerprint: str) -> list[str] | None:
     """The first sentences of a page that is there as it would be written; None where it is not."""
     try:
-        before, lead = json.loads(made.read_text("utf-8"))
+        before, lead = read_list(made)
     except (OSError, ValueError, TypeError):
         return None
     return list(lead) if page.is_file() and before == fingerprint else None

@@ -80,7 +80,10 @@ def run(options: Options) -> int:
     params = None if options.max_params is None else parameter_count(options.max_params)
     limits = Limits(params, options.max_size, options.family)
     data = absolute(options.data) if options.data else None
-    models = with_facts(dumps_of(options.files, Store(options.store), data), options.facts)
+    damaged: list[str] = []
+    models = with_facts(dumps_of(options.files, Store(options.store), data, damaged), options.facts)
+    for sentence in damaged:
+        print(f"left out: {sentence}", file=sys.stderr)
     models = [model.limited(options.limit, options.seed) for model in models]
     chosen = choose(
         models,
@@ -93,7 +96,7 @@ def run(options: Options) -> int:
         seed=options.seed,
     )
     _show(chosen, options.format, models, options.store)
-    return 0 if chosen.attained else 1
+    return 0 if chosen.attained and not damaged else 1
 
 
 def next_command(chosen: Chosen, models: Sequence[ModelDump], store: str) -> str:

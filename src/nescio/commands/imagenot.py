@@ -22,6 +22,7 @@ import numpy as np
 from nescio.commands._output import say
 from nescio.commands._work import DATA, tell_notes
 from nescio.errors import BadInput
+from nescio.files import write_file
 from nescio.options import REQUIRED, option
 
 if TYPE_CHECKING:
@@ -63,8 +64,7 @@ def run(options: Options) -> int:
     if options.to:
         made.save(options.to)
     if options.draw:
-        Path(options.draw).parent.mkdir(parents=True, exist_ok=True)
-        Path(options.draw).write_text(imagenot.draw(made), "utf-8")
+        write_file(options.draw, imagenot.draw(made))
     if options.json:
         say(made.to_json())
         return 0

@@ -2,13 +2,15 @@
 
 SOURCE is the store of `nescio run`, or a file rows.parquet that a report holds (with plan.json beside it, if it is
 there). A store may hold several studies: the newest is taken, unless --study names another, or several. Studies of one
-protocol, in one store or in several, are joined: one page, whose tables hold the lines of all.
+protocol, in one store or in several, are joined: one page, whose tables hold the lines of all. SOURCE is only read: the
+report is written to --to, or to the folder nescio-report below the current one.
 
 Tables and figures have names that carry their protocol: --only uimnet/table2 writes that one; the bare name is enough
 where one protocol alone has it. A table is NAME.md, NAME.tex and NAME.csv (one line per cell); a figure is NAME.svg,
 and what it shows NAME-points.csv, its columns called as the axes.
 
-Exit code: 0 fine; 1 everything that --only names is empty, and the reason is printed; 2 bad input.
+Exit code: 0 fine; 1 everything that --only names is empty, or a damaged study was left out: the reason is printed;
+2 bad input.
 
 examples:
   nescio report store
@@ -21,12 +23,13 @@ examples:
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nescio.commands._output import formats, json_of, say
+from nescio.commands._output import formats, json_of, report_folder, say
 from nescio.errors import BadInput
 from nescio.options import argument, option
 
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
     from nescio.work.store import Run
 
 
+FOLDER = "nescio-report"  # where nothing says otherwise: a SOURCE is only read
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     source: tuple[str, ...] = argument("stores, or Parquet files of rows", metavar="SOURCE")
@@ -43,7 +49,7 @@ class Options:
         None,
         "write the page, tables and rows there",
         metavar="DIR",
-        unset="SOURCE/report, of a store PROTOCOL below it",
+        unset="nescio-report/PROTOCOL; with --only, nescio-report",
     )
     only: tuple[str, ...] = option(
         (), "tables and figures by name, comma-separated", metavar="NAMES", unset="all of them, as a page"
@@ -60,22 +66,34 @@ def run(options: Options) -> int:
     sources, keys = [Path(source) for source in options.source], options.study or (None,)
     if len(sources) > 1 and options.study:
         raise BadInput("--study chooses within one store: give one SOURCE, or omit it.")
-    if len(sources) * len(keys) > 1 and not options.to and options.format == "table":
-        raise BadInput("Several studies are joined into a new report: say where it shall lie, with --to DIR.")
+    damaged: list[Exception] = []
     if options.only and len(sources) == len(keys) == 1:
-        studies = _studies(sources[0], keys[0])
+        studies = _studies(sources[0], keys[0], damaged)
     else:
-        studies = [joined([_newest(source, key) for source in sources for key in keys])]
-    beside = (sources[0] if sources[0].is_dir() else sources[0].parent) / "report"
-    if options.only:
-        return _only(studies, Path(options.to or beside), options)
-    if not _alone(sources[0]):
-        beside /= studies[0].protocol
-    _whole(studies[0], Path(options.to or beside), options)
-    return 0
+        studies = [joined([_newest(source, key, damaged) for source in sources for key in keys])]
+    for sentence in dict.fromkeys(map(str, damaged)):
+        print(f"left out: {sentence}", file=sys.stderr)
+    with _shown(sources):
+        if options.only:
+            code = _only(studies, report_folder(options.to, ".", FOLDER), options)
+        else:
+            code = _whole(studies[0], report_folder(options.to, ".", FOLDER, studies[0].protocol), options)
+    return max(code, 1 if damaged else 0)
 
 
-def _whole(study: Study, folder: Path, options: Options) -> None:
+@contextmanager
+def _shown(sources: Sequence[Path]) -> Iterator[None]:
+    """Rows and plans that another program wrote can lack anything that a table needs."""
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        names = ", ".join(map(str, sources))
+        raise BadInput(
+            f"{names} cannot be shown: its rows or its plan lack what nescio writes ({type(error).__name__}: {error})."
+        ) from error
+
+
+def _whole(study: Study, folder: Path, options: Options) -> int:
     """A study's page in a folder and the first look on the terminal, or its rows or tables in another form."""
     from nescio.protocols.base import registry
     from nescio.report.blocks import tables_of
@@ -95,6 +113,7 @@ def _whole(study: Study, folder: Path, options: Options) -> None:
         say(rows_csv(study.rows))
     else:
         say((markdown if options.format == "markdown" else latex)(tables_of(story)))
+    return 0
 
 
 def _only(studies: Sequence[Study], folder: Path, options: Options) -> int:
@@ -129,8 +148,8 @@ def _lines(table: Table) -> list[dict[str, Any]]:
     ]
 
 
-def _newest(source: Path, key: str | None) -> Study:
-    """The newest study of a store, or that of a file of rows."""
+def _newest(source: Path, key: str | None, damaged: list[Exception]) -> Study:
+    """The newest study of a store, or that of a file of rows; `damaged` gets the error of each that is left out."""
     if _alone(source):
         return _from_file(source)
     runs = _runs(source, key)
@@ -138,17 +157,36 @@ def _newest(source: Path, key: str | None) -> Study:
         others = ", ".join(f"{run.key} ({run.recipe.get('protocol')})" for run in runs[1:6])
         others += f" and {len(runs) - 6} more, which `nescio runs` lists" if len(runs) > 6 else ""
         print(f"This is the newest of {len(runs)} studies; --study names the others: {others}.", file=sys.stderr)
-    return _from_store(source, runs[0])
+    study = _first_readable(source, runs if key is None else runs[:1], damaged)
+    if study is None:
+        raise damaged[0]
+    return study
 
 
-def _studies(source: Path, key: str | None) -> list[Study]:
+def _studies(source: Path, key: str | None, damaged: list[Exception]) -> list[Study]:
     """The newest study of each protocol in a store, the newest first, or that of a file of rows."""
     if _alone(source):
         return [_from_file(source)]
-    newest: dict[str, Run] = {}
+    runs: dict[str, list[Run]] = {}
     for run in _runs(source, key):
-        newest.setdefault(str(run.recipe.get("protocol")), run)
-    return [_from_store(source, run) for run in newest.values()]
+        runs.setdefault(str(run.recipe.get("protocol")), []).append(run)
+    studies = [study for of in runs.values() if (study := _first_readable(source, of, damaged)) is not None]
+    if not studies:
+        raise damaged[0]
+    return studies
+
+
+def _first_readable(source: Path, runs: Sequence[Run], damaged: list[Exception]) -> Study | None:
+    """The first study that can be read."""
+    from nescio.protocols.base import read_kept
+    from nescio.work.store import Store, StoreError
+
+    for run in runs:
+        try:
+            return read_kept(Store(source), run)
+        except (StoreError, BadInput) as error:
+            damaged.append(error)
+    return None
 
 
 def _from_file(source: Path) -> Study:
@@ -156,13 +194,6 @@ def _from_file(source: Path) -> Study:
     from nescio.report.studies import read_study
 
     return upgraded(read_study(source))
-
-
-def _from_store(source: Path, run: Run) -> Study:
-    from nescio.protocols.base import read_kept
-    from nescio.work.store import Store
-
-    return read_kept(Store(source), run)
 
 
 def _alone(source: Path) -> bool:

@@ -19,11 +19,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
 from shutil import disk_usage
 from typing import Any
 
-from nescio.commands._output import check_place, json_of, page_option, say, size_text
+from nescio.commands._output import check_place, json_of, page_option, report_folder, say, size_text
 from nescio.commands._work import CrewOptions, PlaceOptions, end, working
 from nescio.errors import BadInput
 from nescio.identity import canonical
@@ -80,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     options = options_of(args, RunOptions, start=_start(protocol))
     if options.dry_run:
         return _rehearse(protocol, plan, options)
-    folder = Path(options.to or Path(options.place.store) / "report" / protocol.name)
+    folder = report_folder(options.to, options.place.store, "report", protocol.name)
     if options.to is not None and not options.json:
         check_place(folder, "--to")
     with working(options.place, options.crew, options.log, canonical(plan)) as work:

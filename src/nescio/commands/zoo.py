@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nescio.commands._inputs import limit_option
-from nescio.commands._output import json_of, page_option, say
+from nescio.commands._output import json_of, page_option, report_folder, say
 from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option, shards_option
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option, ranges
@@ -166,7 +166,12 @@ def _run(options: Options, work: Work, grading: Work) -> int:
         read_published(options.published, "top1")  # what cannot be read is found before hours of work
     names = _class_names(options, grading) if options.out else None
     many = predictions(options, work)
-    dumps = [stored_dump(work.store, step.key) for step in many.steps]
+    dumps = []
+    for step in many.steps:
+        try:
+            dumps.append(stored_dump(work.store, step.key))
+        except BadInput as error:  # damaged since it was finished
+            work.failures.append(Failure(step.title, str(error)))
     inside = [dump for dump in dumps if not dump.facts["outside"]]
     if options.published:
         inside, notes = with_accuracies(inside, options.published)
@@ -381,7 +386,7 @@ def _show(options: Options, studies: Sequence[Study]) -> int:
         for failure in (failure for study in studies for failure in study.failures):
             _tell(f"failed: {failure.name}: {failure.reason}")
         return 1 if any(study.failures for study in studies) else 0
-    folder = Path(options.to or Path(options.place.store) / "report" / "zoo")
+    folder = report_folder(options.to, options.place.store, "report", "zoo")
     links = [{"cood/index.html": "New classes →"}, {"../index.html": "← Known classes"}]
     both = len(studies) > 1 and all(study.rows for study in studies)
     ends = [

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput
+from nescio.files import read_json, write_file
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
@@ -60,10 +61,7 @@ class Partition:
 
     def save(self, path: str | Path) -> Path:
         """Writes the partition as JSON, with what it was made from."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.to_json() + "\n", "utf-8")
-        return path
+        return write_file(path, self.to_json() + "\n")
 
     def to_json(self) -> str:
         values = {
@@ -85,12 +83,12 @@ class Partition:
     def load(path: str | Path) -> Partition:
         """Reads what `save` wrote, and checks that its sides are what the rule makes of its tree."""
         try:
-            content = json.loads(Path(path).read_text("utf-8"))
+            content = read_json(path)
         except FileNotFoundError:
             raise BadInput(f"There is no partition {path}: make one with `nescio imagenot`.") from None
         except ValueError:
             raise BadInput(f"{path} is not JSON: a partition is a file that `nescio imagenot` wrote.") from None
-        if not isinstance(content, dict) or content.get("kind") != KIND:
+        if content.get("kind") != KIND:
             raise BadInput(f"{path} is not a partition: it is not a file that `nescio imagenot` wrote.")
         if content.get("rule") != RULE:
             raise BadInput(

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from nescio.arrays.checks import check_growth
 from nescio.datasets import decode
 from nescio.datasets.base import (
     Array,
@@ -33,6 +32,7 @@ from nescio.datasets.base import (
 )
 from nescio.datasets.pickled import read_pickle
 from nescio.errors import BadInput
+from nescio.files import check_growth
 from nescio.predictions import files
 
 ENDINGS = (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")

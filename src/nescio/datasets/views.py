@@ -26,6 +26,7 @@ from nescio.datasets import decode
 from nescio.datasets.images import LoadedImages
 from nescio.datasets.view import View
 from nescio.errors import BadInput
+from nescio.files import read_list
 from nescio.work.progress import track
 from nescio.work.store import WORK, Part, Store, StoreError
 from nescio.work.versions import PIXELS as VERSION
@@ -124,7 +125,7 @@ def readable(images: LoadedImages, store: Store, say: Say | None = None) -> tupl
             found = _fill(part, images, SMALLEST, say)
             part.write(DAMAGED, json.dumps(sorted(row for row, _ in found)).encode())
     key = store.key(DAMAGED, {"rows": images.rows}, parents=(images.revision,), version=VERSION)
-    rows = json.loads((store.path(DAMAGED, key) / DAMAGED).read_text("utf-8"))
+    rows = read_list(store.path(DAMAGED, key) / DAMAGED)
     if not rows:
         return images, ""
     if len(rows) == len(images):

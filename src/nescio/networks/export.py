@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from nescio import __version__
 from nescio.errors import BadInput
+from nescio.files import beside, read_json
 from nescio.measures import LossOrder
 from nescio.measures.loss_ranking import FLOOR, SLOPE
 from nescio.networks.forward import heads
@@ -39,7 +40,6 @@ from nescio.networks.models import (
     with_weights,
 )
 from nescio.predictions.entries import STAGE, ZOO, dump_named
-from nescio.predictions.files import beside
 from nescio.runtime import Runtime
 from nescio.training import WEIGHTS
 from nescio.work.store import Store
@@ -534,7 +534,7 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
     if not file.is_file():
         raise BadInput(f"The threshold is {str(file)!r}: neither a number nor a file of `nescio threshold --json`.")
     try:
-        content = json.loads(file.read_text("utf-8"))
+        content = read_json(file)
         rule = {key: content[key] for key in ("threshold", "temperature", "measure")}
         numbers = [rule["temperature"], 0 if rule["threshold"] is None else rule["threshold"]]
         words = [content.get(key, "") or "" for key in ("model", "weights")]

@@ -25,7 +25,10 @@ def siblings(key: str, store: Store) -> list[str]:
     store.verify("train", whole)
     runs = [run for run in store.runs() if run.stage == "train" and run.state == "finished"]
     wanted = next(_but_seed(run) for run in runs if run.key == whole)
-    kin = sorted((run for run in runs if _but_seed(run) == wanted), key=lambda run: int(run.recipe["init_seed"]))
+    kin = sorted(
+        (run for run in runs if _but_seed(run) == wanted and "init_seed" in run.recipe),
+        key=lambda run: int(run.recipe["init_seed"]),
+    )
     return [f"{STORE}{run.key}" for run in kin]
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.errors import BadInput
-from nescio.predictions.files import beside, flush, naming
+from nescio.files import beside, flush
+from nescio.predictions.files import naming
 from nescio.predictions.tables import escaped
 
 Array = NDArray[Any]

@@ -20,9 +20,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays.checks import check_growth
 from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput
+from nescio.files import check_growth
 from nescio.predictions.names import Flat, Names, shown
 
 Array = NDArray[Any]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections import Counter
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nescio.errors import BadInput, near
+from nescio.files import parse_json, read_small
 from nescio.predictions import Predictions
 from nescio.predictions.files import near_file
 from nescio.predictions.subset import random_part
@@ -76,14 +76,17 @@ class ModelDump:
         return None if value is None else float(value)
 
 
-def stored_dumps(store: Store, data: str | None = None, outside: bool | None = None) -> list[ModelDump]:
+def stored_dumps(
+    store: Store, data: str | None = None, outside: bool | None = None, damaged: list[str] | None = None
+) -> list[ModelDump]:
     """The predictions of a store that were made to compare models, sorted by model; of several on one set, the largest.
 
     data     only of this dataset, by its absolute name
     outside  only of out-of-distribution sets (True), or only of in-distribution ones (False)
+    damaged  gets a sentence on each damaged entry, which is then left out; None: it raises
     """
     chosen: dict[tuple[str, str, bool], tuple[tuple[int, int], ModelDump]] = {}
-    for dump, moment in _compared(store):
+    for dump, moment in _compared(store, damaged):
         side = bool(dump.facts.get("outside", False))
         if (data is not None and dump.data != data) or (outside is not None and side != outside):
             continue
@@ -97,10 +100,10 @@ def stored_dump(store: Store, key: str) -> ModelDump:
     """The finished predictions under one key."""
     folder = store.path(STAGE, key)
     try:
-        content = (folder / FACTS).read_bytes()
+        content = read_small(folder / FACTS)
         if hashlib.sha256(content).hexdigest() != store.recipe(STAGE, key)["files"][FACTS]["sha256"]:
             raise ValueError("the facts are not what was written")
-        facts = dict(json.loads(content))
+        facts = parse_json(content, FACTS)
         return ModelDump(facts.pop("model"), facts.pop("data"), facts, folder / DUMP, key, store)
     except PermissionError as error:
         raise StoreError(reason_of(error)) from None
@@ -116,10 +119,13 @@ def file_dump(path: str | os.PathLike[str], model: str | None = None, data: str 
     return ModelDump(model or place.stem, data, {}, place, _checksum(place))
 
 
-def dumps_of(files: Sequence[str], store: Store, data: str | None = None) -> list[ModelDump]:
+def dumps_of(
+    files: Sequence[str], store: Store, data: str | None = None, damaged: list[str] | None = None
+) -> list[ModelDump]:
     """Files of predictions, FILE or NAME=FILE to name the model; without files, the in-distribution ones of a store.
 
-    data  only of this dataset of the store, by its absolute name
+    data     only of this dataset of the store, by its absolute name
+    damaged  gets a sentence on each damaged entry of the store, which is then left out; None: it raises
     """
     if files and data:
         raise BadInput("--data names a set of a store, and files are given: omit one of them.")
@@ -127,8 +133,10 @@ def dumps_of(files: Sequence[str], store: Store, data: str | None = None) -> lis
         return [dump_named(word, store) for word in files]
     if not store.root.is_dir():
         raise BadInput(f"There is no store at {store.root}: name files of predictions, or run `nescio zoo` first.")
-    dumps = stored_dumps(store, data, outside=False)
+    dumps = stored_dumps(store, data, outside=False, damaged=damaged)
     if not dumps:
+        if damaged:
+            raise BadInput(damaged[0])
         on = f" on {data}" if data else ""
         raise BadInput(f"The store {store.root} holds no predictions{on} to compare: `nescio zoo` makes them.")
     return dumps
@@ -143,13 +151,16 @@ def dump_named(text: str, store: Store) -> ModelDump:
 
 
 def _stored_model(model: str, store: Store) -> ModelDump:
-    dumps = stored_dumps(store, outside=False) if store.root.is_dir() else []
+    damaged: list[str] = []
+    dumps = stored_dumps(store, outside=False, damaged=damaged) if store.root.is_dir() else []
     own = [dump for dump in dumps if dump.model == model]
     if len(own) == 1:
         return own[0]
     if own:
         sets = ", ".join(dump.data for dump in own)
         raise BadInput(f"The store {store.root} holds predictions of {model} on {sets}: name one of {_places(own)}.")
+    if damaged:  # it may be the one
+        raise BadInput(damaged[0])
     names = sorted({dump.model for dump in dumps})
     known = f"there are {', '.join(names)}" if names else "`nescio zoo` makes some"
     raise BadInput(f"The store {store.root} holds no predictions of {model!r}: {known}.{near(model, names)}")
@@ -170,11 +181,20 @@ def check_comparable(dumps: Sequence[ModelDump]) -> None:
         raise BadInput(f"The model {twice[0]} is given twice; give each dump a name of its own.")
 
 
-def _compared(store: Store) -> Iterator[tuple[ModelDump, int]]:
+def _compared(store: Store, damaged: list[str] | None) -> Iterator[tuple[ModelDump, int]]:
     """Predictions whose facts mark them as made to compare models, and when each was finished."""
     for folder in store.folders(STAGE):
-        if re.fullmatch("[0-9a-f]{16}", folder.name) and (folder / FACTS).is_file():
-            dump = stored_dump(store, folder.name)
+        if re.fullmatch("[0-9a-f]{16}", folder.name):
+            try:
+                if not os.path.lexists(folder / FACTS) and FACTS not in store.recipe(STAGE, folder.name)["files"]:
+                    continue
+                dump = stored_dump(store, folder.name)
+            except (BadInput, Damaged, KeyError, TypeError) as error:
+                reason = str(error) if isinstance(error, (BadInput, Damaged)) else f"{folder} is damaged."
+                if damaged is None:
+                    raise BadInput(reason) from None
+                damaged.append(reason)
+                continue
             if dump.facts.get("compared"):
                 yield dump, folder.stat().st_mtime_ns
 

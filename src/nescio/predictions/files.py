@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -21,9 +20,9 @@ from urllib.parse import quote
 import numpy as np
 
 from nescio.errors import BadInput, near
+from nescio.files import beside, flush, flush_folder, read_json
 from nescio.predictions.containers import (
     FORMAT,
-    HEADER_BYTES,
     load_torch,
     map_npy,
     read_npz,
@@ -245,51 +244,6 @@ def _read(path: Path, names: Names) -> Flat:
     raise BadInput(f"the ending {ending or '(none)'} is not known: give {ACCEPTED}.")
 
 
-@contextmanager
-def beside(goal: Path, durable: bool = True) -> Iterator[Path]:
-    """A place beside the goal; what was written there takes the goal's name at the end, or is removed on failure."""
-    goal.parent.mkdir(parents=True, exist_ok=True)
-    part = goal.with_name(f".{goal.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
-    try:
-        yield part
-        _rename(part, goal)
-        if durable:
-            _flush_folder(goal.parent)
-    finally:
-        if part.is_dir():
-            shutil.rmtree(part)
-        else:
-            part.unlink(missing_ok=True)
-
-
-def _rename(part: Path, goal: Path) -> None:
-    if part.is_dir() and goal.exists():  # a folder cannot be renamed onto a full one: the old one steps aside
-        aside = part.with_suffix(".old")
-        goal.rename(aside)
-        try:
-            part.rename(goal)
-        except OSError:
-            aside.rename(goal)
-            raise
-        shutil.rmtree(aside)
-    else:
-        part.replace(goal)
-
-
-def flush(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 # ---- a folder of .npy arrays
 
 
@@ -298,12 +252,10 @@ def _read_folder(folder: Path, names: Names) -> Flat:
     recipe_file = folder / RECIPE
     if not recipe_file.is_file():
         raise BadInput(f"the folder has no {RECIPE}, so it is not a finished dump: give {ACCEPTED}.")
-    if recipe_file.stat().st_size > HEADER_BYTES:
-        raise BadInput(f"{RECIPE} is too large to be that of a dump: save the folder again.")
     try:
-        recipe = json.loads(recipe_file.read_text("utf-8"))
+        recipe = read_json(recipe_file)
         arrays = {key: (str(entry["file"]), entry["bytes"], entry["crc32"]) for key, entry in recipe["arrays"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise BadInput(f"{RECIPE} does not say which arrays there are: save the folder again.") from None
     if recipe.get("version", VERSION) != VERSION:
         raise BadInput(
@@ -363,7 +315,7 @@ def _write_folder(predictions: Predictions, goal: Path, durable: bool) -> None:
             if durable:
                 flush(handle)
         for folder in {file.parent for file in part.rglob("*")} if durable else ():
-            _flush_folder(folder)
+            flush_folder(folder)
 
 
 READERS: dict[str, Callable[[Path, Names], Flat]] = {

@@ -79,12 +79,15 @@ def _of_both_sides(dump: ModelDump) -> bool:
 
 
 def pairs_of_store(
-    store: Store, data: str, out: str, also: Mapping[str, str] | None = None
+    store: Store, data: str, out: str, also: Mapping[str, str] | None = None, damaged: list[str] | None = None
 ) -> tuple[list[PairedDumps], list[str]]:
-    """The store's models with predictions on both sets, by their absolute names, and sentences on those without."""
+    """The store's models with predictions on both sets, by their absolute names, and sentences on those without.
+
+    damaged  gets a sentence on each damaged entry of the store, which is then left out; None: it raises
+    """
 
     def by_model(spec: str, outside: bool) -> dict[str, ModelDump]:
-        return {dump.model: dump for dump in stored_dumps(store, spec, outside)}
+        return {dump.model: dump for dump in stored_dumps(store, spec, outside, damaged)}
 
     inside, outside, also = by_model(data, False), by_model(out, True), also or {}
     fixed = {name: by_model(spec, True) for name, spec in also.items()}

@@ -12,8 +12,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays.checks import check_growth
 from nescio.errors import BadInput
+from nescio.files import check_growth, parse_json
 from nescio.predictions.dump import Predictions
 from nescio.predictions.footer import column_count, table_size
 from nescio.predictions.names import Flat, Names, shown, unknown
@@ -191,7 +191,7 @@ def read_parquet(path: Path, names: Names) -> Flat:
         content = file.read(columns if names.given else None)
     flat = _from_columns(columns, names, lambda at, field: _column(content.column(at), columns[at], field, size))
     facts = (schema.metadata or {}).get(PARQUET_KEY)
-    return flat | (json.loads(facts) if facts else {})
+    return flat | (parse_json(facts, "the facts beside the columns") if facts else {})
 
 
 def _footer(path: Path, size: int) -> bytes:

@@ -15,7 +15,7 @@ Outside packages bring protocols by the entry-point group `nescio.protocols`.
 from __future__ import annotations
 
 import inspect
-import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -23,17 +23,18 @@ from importlib import import_module
 from typing import Any
 
 from nescio.errors import BadInput
+from nescio.files import read_json
 from nescio.identity import has_tag, tag
 from nescio.options import command_of, instance_of, option
 from nescio.registry import Registry
 from nescio.report.blocks import Block, Story
 from nescio.report.named import Report, named
-from nescio.report.studies import TIMES, Study, files, read_study
+from nescio.report.studies import MANIFEST, TIMES, Study, files, read_study
 from nescio.report.tables import Table
 from nescio.rows import Row
 from nescio.work.launchers import Failure
 from nescio.work.steps import Work
-from nescio.work.store import ENV, Store, StoreError, environment
+from nescio.work.store import ENV, Damaged, Store, StoreError, environment
 from nescio.work.store import Run as KeptRun
 
 BUILT_IN = ("uimnet", "selective", "cood", "reliability", "shift", "sensitivity", "url", "posthoc")
@@ -161,12 +162,12 @@ def study_of(protocol: Protocol, plan: Any, work: Work) -> Study:
 def keep(study: Study, store: Store) -> None:
     """Keeps a study in the store, so that it can be reported again without its networks."""
     content = files(study)
-    digests = [sha256(data).hexdigest() for name, data in content.items() if name != TIMES]
+    digests = [sha256(data).hexdigest() for name, data in content.items() if name not in (TIMES, MANIFEST)]
     recipe = {"protocol": study.protocol, "plan": study.plan, "content": digests}
     try:
         with store.work("study", recipe, version=study.version or 0, title=study.protocol) as part:
             if part is not None:
-                part.env["number"] = 1 + max((_number(run) for run in kept(store)), default=0)
+                part.env["number"] = 1 + max((n for run in kept(store) if (n := _number(run)) < math.inf), default=0)
                 for name, data in content.items():
                     part.write(name, data)
     except StoreError as error:  # the tables can still be shown
@@ -179,17 +180,21 @@ def kept(store: Store) -> list[KeptRun]:
     return sorted(runs, key=lambda run: (_number(run), run.folder.stat().st_mtime_ns), reverse=True)
 
 
-def _number(run: KeptRun) -> int:
+def _number(run: KeptRun) -> float:
+    """The number that a study got when it was kept; infinite where it cannot be read."""
     try:
-        return int(json.loads((run.folder / ENV).read_text("utf-8")).get("number", 0))
+        number = read_json(run.folder / ENV).get("number", 0)
     except (OSError, ValueError):
-        return 0
+        return math.inf
+    return number if isinstance(number, int) else math.inf
 
 
 def read_kept(store: Store, run: KeptRun) -> Study:
     """A study of a store, byte for byte as it was kept, in today's columns."""
     store.verify("study", run.key)
-    return upgraded(read_study(run.folder))
+    if _number(run) == math.inf:
+        raise Damaged(f"{run.folder / ENV} is damaged: remove the folder {run.key} and run again.")
+    return upgraded(read_study(run.folder, verified=True))
 
 
 def named_reports(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[Block]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nescio.errors import BadInput, near
+from nescio.files import write_file
 from nescio.registry import Registry
 from nescio.report.blocks import Block, Made, figures_of, flat, tables_of
 from nescio.report.frame import Frame
@@ -104,13 +105,11 @@ def write_named(made: Mapping[Report, Sequence[Block]], folder: str | Path) -> l
     a bare name are written as PROTOCOL-NAME.
     """
     folder, written = Path(folder), []
-    folder.mkdir(parents=True, exist_ok=True)
     shared = Counter(report.bare for report in made)
     for report, blocks in made.items():
         name = report.bare if shared[report.bare] == 1 else f"{report.protocol}-{report.bare}"
         for file, text in _texts(name, blocks).items():
-            (folder / file).write_text(text, encoding="utf-8")
-            written.append(folder / file)
+            written.append(write_file(folder / file, text))
     return written
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nescio.errors import BadInput
+from nescio.files import write_file
 from nescio.report.blocks import (
     Choice,
     Figure,
@@ -59,14 +60,12 @@ def write(
     others  pages that this one links to: address → name
     """
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in (files or {}).items():
-        (folder / name).write_bytes(content)
     texts = {"tables.md": markdown(story), "tables.tex": latex(story), "tables.csv": tables_csv(tables_of(story))}
     texts |= {} if rows is None else {"rows.csv": rows_csv(rows)}
     texts["index.html"] = page(story if drawable() else without_figures(story, UNDRAWN), others)
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    contents: dict[str, str | bytes] = {**(files or {}), **texts}
+    for name, content in contents.items():
+        write_file(folder / name, content)
     return folder / "index.html"
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from nescio.errors import BadInput
+from nescio.files import read_json, read_list, read_small
 from nescio.report.blocks import Section, SectionParts, Story, Terms, sections_of
 from nescio.report.frame import SEEN, Frame
 from nescio.report.pages import write
@@ -20,6 +23,7 @@ from nescio.work.launchers import Failure
 
 SEEING = ("corrupted", "degrees", "limit", "seed")  # options of plans that decide which images are seen, and how
 ROWS, TIMES, PLAN, PICTURES = "rows.parquet", "times.parquet", "plan.json", "pictures.json"
+MANIFEST = "manifest.json"  # name → SHA-256 of the files beside it
 
 
 @dataclass(kw_only=True)
@@ -53,44 +57,88 @@ class Study:
 
 
 def files(study: Study) -> dict[str, bytes]:
-    """All a study is read from again: rows, measured times, plan, versions, failures, reasons, notes, pictures."""
+    """All a study is read from again: rows, measured times, plan, notes, pictures, and the digests of all of them."""
     about = {name: getattr(study, name) for name in ("plan", "packages", "notes", "reasons")}
     about["failures"] = [asdict(failure) for failure in study.failures]
     about |= {"parts": study.parts} if study.parts else {}
     pictures = {PICTURES: json.dumps(study.pictures).encode()} if study.pictures else {}
     times = {TIMES: to_parquet(study.times)} if study.times else {}
-    return {ROWS: to_parquet(study.rows), **times, PLAN: json_text(about).encode(), **pictures}
+    content = {ROWS: to_parquet(study.rows), **times, PLAN: json_text(about).encode(), **pictures}
+    return content | {MANIFEST: manifest(content)}
 
 
-def read_study(path: str | Path) -> Study:
-    """A study from its Parquet file of rows, or the folder that holds it; the files beside it hold the rest."""
+def manifest(content: Mapping[str, bytes]) -> bytes:
+    """The digests of files, as JSON."""
+    return json_text({name: sha256(data).hexdigest() for name, data in content.items()}).encode()
+
+
+def read_study(path: str | Path, *, verified: bool = False) -> Study:
+    """A study from its Parquet file of rows, or the folder that contains it, with the files beside it.
+
+    verified  the store has compared the bytes of all files already
+    """
     path = Path(path)
     path = path / ROWS if path.is_dir() else path
-    rows, beside = from_parquet(path), path.parent / PLAN
+    beside = (
+        [name for name in (PLAN, TIMES, PICTURES) if os.path.lexists(path.parent / name)] if path.name == ROWS else []
+    )
+    if path.name == ROWS and not verified:
+        _check_manifest(path.parent, [ROWS, *beside])
+    rows = from_parquet(path, verified=verified)
     if not rows:
         raise BadInput(f"{path} holds no rows: nothing was measured.")
     study = Study(protocol=str(rows[0]["protocol"]), version=rows[0]["version"], rows=rows)
-    if beside.is_file():
-        try:
-            about = json.loads(beside.read_text("utf-8"))
-            study.plan, study.reasons, study.notes = (dict(about["plan"]), list(about["reasons"]), list(about["notes"]))
-            study.failures = [_failure(entry) for entry in about["failures"]]
-            study.packages, study.parts = dict(about["packages"]), list(about.get("parts", []))
-        except (ValueError, KeyError, TypeError):
-            raise BadInput(f"{beside} is not a plan that nescio wrote; rename it to report without it.") from None
-    if (path.parent / TIMES).is_file():
-        study.times = from_parquet(path.parent / TIMES)
-    if (path.parent / PICTURES).is_file():
-        study.pictures = json.loads((path.parent / PICTURES).read_text("utf-8"))
+    if PLAN in beside:
+        _read_plan(path.parent / PLAN, study)
+    if TIMES in beside:
+        study.times = from_parquet(path.parent / TIMES, verified=verified)
+    if PICTURES in beside:
+        study.pictures = _dicts(read_list(path.parent / PICTURES), path.parent / PICTURES)
     return study
+
+
+def _check_manifest(folder: Path, names: Sequence[str]) -> None:
+    """Raises BadInput where a file differs from its digest; rows alone carry their own checksum."""
+    try:
+        digests = read_json(folder / MANIFEST)
+    except FileNotFoundError:
+        if len(names) == 1:
+            return
+        raise BadInput(
+            f"{folder} has {names[1]} and no {MANIFEST} to check it: copy the whole folder, or rename {names[1]} to "
+            "report without it."
+        ) from None
+    for name in dict.fromkeys([*digests, *names]):
+        if not (folder / name).is_file() or sha256(read_small(folder / name)).hexdigest() != digests.get(name):
+            raise BadInput(f"{folder / name} is not what {MANIFEST} says: it was changed, damaged or left out.")
+
+
+def _read_plan(path: Path, study: Study) -> None:
+    """Fills a study with what its plan.json says."""
+    about = read_json(path)
+    try:
+        study.plan, study.packages = dict(about["plan"]), dict(about["packages"])
+        study.reasons = _dicts(about["reasons"], path)
+        study.parts = _dicts(about.get("parts", []), path)
+        study.notes = [str(note) for note in about["notes"]]
+        study.failures = [_failure(entry) for entry in about["failures"]]
+    except (ValueError, KeyError, TypeError):
+        raise BadInput(f"{path} is not a plan that nescio wrote; rename it to report without it.") from None
+
+
+def _dicts(entries: Iterable[Any], path: Path) -> list[dict[str, Any]]:
+    entries = list(entries)
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise BadInput(f"{path} is not as nescio wrote it; rename it to report without it.")
+    return entries
 
 
 def _failure(entry: Any) -> Failure:
     """Older files hold pairs of name and reason."""
-    if isinstance(entry, dict):
-        return Failure(**entry)
-    name, reason = entry
-    return Failure(str(name), str(reason))
+    name, reason, *more = entry.values() if isinstance(entry, dict) else entry
+    if not all(isinstance(value, (str, bool)) for value in (name, reason, *more)):
+        raise TypeError("a failure is made of texts")
+    return Failure(**entry) if isinstance(entry, dict) else Failure(name, reason)
 
 
 # ---- several studies as one

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
+from nescio.files import read_json
 from nescio.identity import canonical
 from nescio.work.launchers import Failure
 from nescio.work.steps import Step, Work
@@ -109,8 +109,10 @@ def _seen(store: Store) -> Mapping[tuple[Any, ...], Sequence[Cost]]:
     seen = defaultdict(list)
     for run in runs:
         network = next((recipes[key] for key in run.parents if key in recipes), {})
-        with suppress(StoreError, OSError, ValueError, KeyError):  # what is damaged says nothing
-            about = json.loads((run.folder / ENV).read_text("utf-8"))
+        with suppress(
+            StoreError, OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError
+        ):  # what is damaged says nothing
+            about = read_json(run.folder / ENV)
             seconds = about["seconds"] / _epochs(run.recipe)
             size = sum(file["bytes"] for file in store.recipe(run.stage, run.key)["files"].values())
             for kind in _kinds(run.stage, run.recipe, network, about.get("processes", 1)):

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from nescio.errors import BadInput
+from nescio.files import read_json, write_file
 from nescio.options import option
 from nescio.work.launchers import (
     PATIENCE,
@@ -276,7 +277,7 @@ class _Job:
 
     def note(self) -> None:
         about = {"job": self.number, "title": self.task.name, "log": str(self.paths.stderr), "user": self.user}
-        _note(self.task).write_text(json.dumps(about), "utf-8")
+        write_file(_note(self.task), json.dumps(about))
 
     @sentences()
     def answer(self) -> tuple[str, Any] | None:
@@ -318,10 +319,13 @@ def _note(task: Task) -> Path:
 
 
 def _read(note: Path) -> dict[str, Any]:
+    """A job's note; empty where it is none."""
     try:
-        return dict(json.loads(note.read_text("utf-8")))
-    except (FileNotFoundError, ValueError):  # a command was killed while it wrote
+        about = read_json(note)
+    except (FileNotFoundError, ValueError):
         return {}
+    whole = all(isinstance(about.get(name), str) for name in ("job", "title", "log"))
+    return about if whole and isinstance(about.get("user", 0), int) else {}
 
 
 def _user(note: Mapping[str, Any]) -> int:

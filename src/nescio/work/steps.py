@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from nescio.files import read_list
 from nescio.rows import Row, from_parquet, to_parquet
 from nescio.work.launchers import Failure, Launcher, Task
 from nescio.work.store import Busy, Damaged, Part, Run, Store, StoreError, key_of, reason_of
@@ -171,12 +172,12 @@ class Step:
     def rows(self, store: Store) -> tuple[list[Row], list[Row]]:
         """Rows and reasons of a finished evaluation, checked byte for byte."""
         folder = self.verified(store)
-        return from_parquet(folder / ROWS), json.loads((folder / REASONS).read_text("utf-8"))
+        return from_parquet(folder / ROWS, verified=True), read_list(folder / REASONS)
 
     def times(self, store: Store) -> list[Row]:
         """Rows of measured times of a finished evaluation; most have none."""
         file = self.folder(store) / TIMES
-        return from_parquet(file) if file.is_file() else []
+        return from_parquet(file, verified=True) if file.is_file() else []
 
 
 def table(rows: Sequence[Row], reasons: Sequence[Row] = (), times: Sequence[Row] = ()) -> dict[str, bytes]:

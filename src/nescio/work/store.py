@@ -36,8 +36,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from nescio.errors import BadInput
+from nescio.files import open_regular, read_json
 from nescio.identity import canonical, to_json
 
+MOST_PIDS = 1 << 31
 BEAT, SILENCE = 5.0, 60.0  # seconds between heartbeats; after so many without one, an owner elsewhere is dead
 WORK, RECIPE, ENV, FAILURE, CHECKPOINT = ".work", "recipe.json", "env.json", "failure.json", "checkpoint.safetensors"
 REMOVED = ".removed-"  # begins the name of work that is being removed
@@ -164,8 +166,8 @@ class Store:
         path = self.path(stage, key) / RECIPE
         try:
             with sentences(path):
-                return dict(json.loads(path.read_text("utf-8")))
-        except (ValueError, TypeError):
+                return read_json(path)
+        except ValueError:
             raise Damaged(f"{path} is damaged: {_again(path.parent)}") from None
 
     def verify(self, stage: str, key: str) -> None:
@@ -241,10 +243,7 @@ class Store:
         if not re.fullmatch("[0-9a-f]{16}", key):
             return None
         document = _read_json(folder / RECIPE)
-        parents = tuple(map(str, document.get("parents") or ()))
-        recipe, version = document.get("recipe", {}), document.get("version")
-        title = str(document.get("title", ""))
-        run = Run(stage, key, "finished", folder, recipe, version=version, parents=parents, title=title)
+        run = Run(stage, key, "finished", folder, **_facts_of(document))
         if folder.name == key:
             return run
         number, owner = _last(folder / WORK)
@@ -329,7 +328,7 @@ class Part:
         """The last checkpoint, or None if there is none. A damaged one is never used: a warning, and None."""
         path = self.folder / WORK / CHECKPOINT
         with sentences(path):
-            return read_checkpoint(path) if path.exists() else None
+            return read_checkpoint(path) if path.is_file() else None
 
     def _begin(self) -> None:
         with sentences(self.folder):
@@ -340,7 +339,7 @@ class Part:
         """Removes all but the checkpoint and the lock: a previous owner may have left it half-written."""
         for path in self.folder.iterdir():
             if path.name != WORK:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
     def _finish(self) -> None:
         with sentences(self.folder):
@@ -436,6 +435,8 @@ def _acquire(goal: Path, wait: bool) -> _Lock | None:
             time.sleep(pause)
             pause = min(2 * pause, 1.0)
             continue
+        if folder.is_symlink() or folder.parent.is_symlink():
+            raise StoreError(f"{folder.parent} leads elsewhere by a symbolic link: remove the link and run again.")
         folder.mkdir(parents=True, exist_ok=True)
         owner = {**_machine(), "pid": os.getpid(), "start": _start_time(os.getpid()), "token": os.urandom(8).hex()}
         draft = folder / f"draft.{owner['token']}"
@@ -499,13 +500,16 @@ def _alive(lock: Path, owner: dict[str, Any]) -> bool:
     came while this process watched: a beat dated ahead of the clock, which may have been set back, says nothing.
     """
     if {name: owner.get(name) for name in _machine()} == _machine():
-        return _start_time(owner["pid"]) in (owner["start"], 0)
+        pid, start = owner.get("pid"), owner.get("start")
+        if type(pid) is not int or not 0 < pid < MOST_PIDS or type(start) is not int:  # nescio did not write it
+            return False
+        return _start_time(pid) in (start, 0)
     try:
-        with lock.open("rb") as file:  # opening makes a network file system ask its server
+        with open_regular(lock) as file:  # opening makes a network file system ask its server
             beat = os.fstat(file.fileno()).st_mtime
         if _now(lock.parent) - beat >= SILENCE:
             return False
-    except FileNotFoundError:  # released, or the folder took its final name
+    except (FileNotFoundError, BadInput):  # released, the folder took its final name, or no file that nescio made
         return False
     if _beats.get(lock, (None, 0.0))[0] != beat:
         _beats[lock] = beat, time.monotonic()
@@ -628,7 +632,8 @@ def _write(path: Path, content: bytes) -> None:
     """The whole file or the old one: written beside, flushed, renamed."""
     fresh = path.with_name(f"{path.name}.new")
     try:
-        with fresh.open("wb") as file:
+        fresh.unlink(missing_ok=True)  # of a killed process, or a link
+        with fresh.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -654,9 +659,20 @@ def _json(value: Any) -> bytes:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(path.read_text("utf-8")))
-    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
+        return read_json(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
+
+
+def _facts_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What recipe.json says of work, as far as it is of the type that nescio writes."""
+    recipe, parents, version = (document.get(name) for name in ("recipe", "parents", "version"))
+    return {
+        "recipe": recipe if isinstance(recipe, dict) else {},
+        "parents": tuple(map(str, parents)) if isinstance(parents, list) else (),
+        "version": version if type(version) is int else None,
+        "title": str(document.get("title", "")),
+    }
 
 
 def _iso(moment: float) -> str:

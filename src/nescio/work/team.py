@@ -32,6 +32,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from nescio.files import read_list
 from nescio.work.launchers import PARENT, death, end_with_parent, one_thread, search_path
 from nescio.work.store import Part, Stopped, _Lock, ending, reason_of, sentences
 
@@ -96,7 +97,7 @@ def help_at(folder: Path) -> None:
             if ending.is_set() or (folder / OVER).is_file() or not folder.is_dir():
                 return
             time.sleep(LOOK)
-        _run(json.loads(call.read_text("utf-8")), folder / f"{socket.gethostname()}-{os.getpid()}.log")
+        _run(read_list(call), folder / f"{socket.gethostname()}-{os.getpid()}.log")
 
 
 def clear(goal: Path) -> None:

@@ -19,6 +19,7 @@ from nescio.analysis.answers import MC_DROPOUT, in_distribution, judged, uncerta
 from nescio.analysis.grading import Array, Division, Grades, divide, grade, same_answers, shared_classes, window_of
 from nescio.arrays.npz import npz_bytes, read_npz
 from nescio.errors import BadInput, Undefined
+from nescio.files import read_json
 from nescio.identity import Checked, tag, to_json
 from nescio.measures import summary
 from nescio.options import at_least, option
@@ -154,7 +155,7 @@ def cood(plan: Plan, work: Work) -> None:
       nescio run cood --store store --data imagenet:val --out folder:imagenet21k --hierarchy wordnet.is_a.txt
       nescio run cood --store store --data imagenet:val --out folder:imagenet21k --also imagenet-o=folder:imagenet-o
     """
-    pairs, notes = paired_dumps(plan, work.store)
+    pairs, notes = paired_dumps(plan, work)
     if plan.limit is not None:
         notes.append(most_note(plan.limit, plan.seed))
         pairs = [pair.limited(plan.limit, plan.seed) for pair in pairs]
@@ -181,7 +182,7 @@ def grade_models(plan: Plan, pairs: Sequence[PairedDumps], names: ClassNames | N
     steps = work.evaluate("grading the out-classes", [_step(plan, pair, refused) for pair in pairs])
     folders = [step.folder(work.store) for step in steps]
     for folder in folders:
-        work.note(*json.loads((folder / ABOUT).read_text("utf-8"))["notes"])
+        work.note(*read_json(folder / ABOUT)["notes"])
     chosen = [read_npz(folder / CLASSES) for folder in folders]
     work.rows += overlap(chosen, plan) + alike(chosen, plan, names)
 

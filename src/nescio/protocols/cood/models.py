@@ -13,8 +13,8 @@ from nescio.datasets.images import ImageSet, absolute
 from nescio.errors import BadInput
 from nescio.predictions.entries import ModelDump
 from nescio.predictions.pairs import PairedDumps, named_values, pair_named, pairs_of_store
+from nescio.work.launchers import Failure
 from nescio.work.steps import Work
-from nescio.work.store import Store
 
 if TYPE_CHECKING:
     from nescio.protocols.cood import Plan
@@ -23,8 +23,8 @@ LISTED = 50  # classes that are left out, by name
 ClassNames = tuple[Sequence[str], Sequence[str]]  # of the in-classes and of the out-classes, class 0 first
 
 
-def paired_dumps(plan: Plan, store: Store) -> tuple[list[PairedDumps], list[str]]:
-    """The models that a plan names, and sentences on those that are left out."""
+def paired_dumps(plan: Plan, work: Work) -> tuple[list[PairedDumps], list[str]]:
+    """The models that a plan names, and sentences on those that are left out; damaged entries are failures."""
     if plan.pair:
         if plan.data or plan.out or plan.also:
             raise BadInput("--pair names files; omit --data, --out and --also, which name sets of a store.")
@@ -34,7 +34,10 @@ def paired_dumps(plan: Plan, store: Store) -> tuple[list[PairedDumps], list[str]
             "Name models by their files with --pair NAME=IN,OUT, or models of a store with --data and --out."
         )
     also = {name: absolute(data) for name, data in named_values(plan.also, "--also").items()}
-    return pairs_of_store(store, absolute(plan.data), absolute(plan.out), also)
+    damaged: list[str] = []
+    pairs, notes = pairs_of_store(work.store, absolute(plan.data), absolute(plan.out), also, damaged)
+    work.failures += [Failure("reading the store", reason) for reason in dict.fromkeys(damaged)]
+    return pairs, notes
 
 
 # ---- names of classes

@@ -25,6 +25,7 @@ from nescio.predictions.subset import most_note
 from nescio.protocols.base import protocol
 from nescio.protocols.pretrained import USUAL, ModelRows, recipe_of
 from nescio.rows import Row
+from nescio.work.launchers import Failure
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part
 
@@ -117,7 +118,9 @@ def selective(plan: Plan, work: Work) -> None:
     from nescio.networks.published import with_facts
 
     data = absolute(plan.data) if plan.data else None
-    models = with_facts(dumps_of(plan.files, work.store, data), plan.facts)
+    damaged: list[str] = []
+    models = with_facts(dumps_of(plan.files, work.store, data, damaged), plan.facts)
+    work.failures += [Failure("reading the store", reason) for reason in damaged]
     if plan.limit is not None:
         work.note(most_note(plan.limit, plan.seed))
     judge(plan, [model.limited(plan.limit, plan.seed) for model in models], work)

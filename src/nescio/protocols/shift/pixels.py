@@ -27,6 +27,7 @@ from nescio.datasets.images import ImageSet, LoadedImages
 from nescio.datasets.scene_changes import shifts
 from nescio.datasets.shifts import levels as folder_levels
 from nescio.errors import BadInput
+from nescio.files import read_list
 from nescio.identity import SetName, seed_for
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
@@ -118,8 +119,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     note_ends(plan, work)
     if first := own or [each for each in predictors if each.facts["data_seed"] == 0]:
         for step in work.do("pictures", [pictures_step(first, levels, root)]):
-            text = (step.verified(work.store) / PICTURES).read_text("utf-8")
-            work.pictures += json.loads(text, parse_constant=lambda _: None)  # older ones hold NaN where all is void
+            work.pictures += read_list(step.verified(work.store) / PICTURES)
     return plan
 
 

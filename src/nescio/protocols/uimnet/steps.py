@@ -17,6 +17,7 @@ from nescio.analysis.ensembles import MEMBERS_GMM, together
 from nescio.analysis.selection import best_trials
 from nescio.datasets.binary import binary_spec, parts_of
 from nescio.datasets.images import ImageSet
+from nescio.files import read_json
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.networks.models import trained
@@ -253,7 +254,7 @@ def _oracle(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step
 
 def _calibrated(step: Step, store: Store) -> dict[str, Any]:
     """The `calibration` of a trial: its temperature, and the reason where there is none."""
-    return dict(json.loads((step.verified(store) / CALIBRATION).read_text("utf-8")))
+    return read_json(step.verified(store) / CALIBRATION)
 
 
 def _uncalibrated(reasons: Mapping[Trial, str | None]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,6 +17,7 @@ from nescio.arrays.nearest import nearest, points
 from nescio.datasets.changes import Crop
 from nescio.datasets.images import ImageSet, draw
 from nescio.errors import BadInput, Undefined
+from nescio.files import read_json
 from nescio.identity import seed_for
 from nescio.networks.models import Network
 from nescio.predict import FACTS, Keeping, load_dump, predict_step
@@ -136,7 +136,7 @@ def _evaluate(
 def _facts(network: Network, whole: Mapping[Name, Step], context: Context) -> Row:
     """The columns that name the network."""
     step = next(iter(whole.values()))
-    params = json.loads((step.folder(context.store) / FACTS).read_text("utf-8"))["params"]
+    params = read_json(step.folder(context.store) / FACTS)["params"]
     if network.trial is None:
         return {"method": "pretrained", "backbone": network.name, "trial": 0, "data_seed": 0, "params": params}
     return network.trial.describe() | {"params": params}
@@ -249,7 +249,7 @@ class _Rows:
     def costs(self, network: Network, whole: Mapping[Name, Step], context: Context) -> None:
         """Seconds of a training epoch, and milliseconds of an image when it is embedded (C.7)."""
         step = next(iter(whole.values()))
-        facts = json.loads((step.folder(context.store) / FACTS).read_text("utf-8"))
+        facts = read_json(step.folder(context.store) / FACTS)
         self.times.append(self.row("inference_ms", 1000 / facts["images_per_second"], facts["rows"]))
         if network.trial is not None:
             trained = facts_of(train_step(network.trial, context.root), context.store)

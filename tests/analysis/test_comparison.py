@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from nescio import BadInput, Predictions, Undefined, metrics
 from nescio.analysis import bootstrap as boot
+from nescio.analysis.bootstrap import ResampledProbs, WantedMetric
 from nescio.analysis.cards import scorecard
 from nescio.analysis.comparison import add_intervals, bootstrap, compare, interval, two_sided
 from nescio.cli import main
+from nescio.measures import summary
+from nescio.metrics import Metric
 from nescio.report.scorecards import verdict
 
 RANKING = [each for each in boot.applicable() if each.ranks]
@@ -335,7 +338,8 @@ def test_undefined_on_most_resamples_means_no_interval():
 
     rare = np.array([np.nan] * 6 + [0.5] * 4)
     made = Comparison(("a", "b"), 9, 10, 0.95, 0)
-    _judge(made, boot.wanted_metric("gamma"), "largest", {"a": (0.5, rare), "b": (0.4, rare)})
+    numbers = {name: boot.Estimate(value, rare) for name, value in (("a", 0.5), ("b", 0.4))}
+    _judge(made, boot.wanted_metric("gamma"), "largest", numbers)
     assert [row["low"] for row in made.rows] == [None, None]
     assert made.differences[0]["p"] is None and all(row["best"] for row in made.rows)
     assert any("no interval" in reason["reason"] for reason in made.reasons)
@@ -357,8 +361,11 @@ def test_a_metric_of_all_class_probabilities_is_resampled_or_refused_with_a_reas
     for number in range(50):
         rows = np.repeat(np.arange(400), boot.draw(400, 0, number))
         again.append(metrics.classwise_ece(probs[rows], a.labels[rows]))
-    low, high = np.quantile(again, [0.025, 0.975])
-    assert (result.rows[1]["low"], result.rows[1]["high"]) == (pytest.approx(low), pytest.approx(high))
+    value = result.rows[1]["value"]
+    noise = np.quantile(again, [0.025, 0.975]) - np.mean(again)
+    bias = (1 + np.sqrt(2)) * (np.mean(again) - value)  # the labels are not those of the probabilities
+    assert result.rows[1]["low"] == pytest.approx(max(0, value + noise[0] - bias - boot.UNSEEN / 400))
+    assert result.rows[1]["high"] == pytest.approx(value + noise[1] + boot.UNSEEN / 400)
     monkeypatch.setattr("nescio.analysis.cards.MOST_PROBS", 400 * 4 * 50 - 1)
     result = compare({"a": a}, metrics=["accuracy", "classwise_ece"], resamples=50)
     assert [row["metric"] for row in result.rows] == ["accuracy"]
@@ -635,3 +642,62 @@ def test_every_model_needs_rows_outside(sure_and_unsure, tmp_path, monkeypatch, 
     assert main([*words, "svhn=sure_svhn.npz,svhn=unsure_svhn.npz", "--metrics", "scod_augrc"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {(row["method"], row["split"]) for row in rows} == {("sure", "svhn"), ("unsure", "svhn")}
+
+
+# ---- metrics that are higher on few rows than in the population
+
+
+def three_classes(rng, n, sharpness):
+    """Predictions whose logits are `sharpness` times those that the labels are drawn from."""
+    logits = 2 * rng.normal(size=(n, 3))
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = (probs.cumsum(1) < rng.random((n, 1))).sum(1)
+    return Predictions(logits=sharpness * logits, labels=labels)
+
+
+@pytest.mark.parametrize("metric", ["ece", "mcb"])
+@pytest.mark.parametrize("sharpness", [1, 3])
+def test_intervals_of_calibration_hold_the_value_of_the_population(metric, sharpness):
+    """At least 0.9 of the draws: 24 of 30, of which fewer come once in 40 trials even at 0.9."""
+    function = {"ece": metrics.ece, "mcb": metrics.mcb}[metric]
+    many = three_classes(np.random.default_rng(99), 300_000, sharpness)
+    true = 0.0 if sharpness == 1 else function(summary(many).answers())
+    held = []
+    for seed in range(30):
+        rows = three_classes(np.random.default_rng(seed), 150, sharpness)
+        of = bootstrap(rows, metrics=[metric], resamples=100, seed=seed)[None, metric]
+        held.append(of.low <= true <= of.high)
+    assert sum(held) >= 24
+
+
+def test_intervals_of_differences_in_ece_hold_that_of_the_population():
+    many = three_classes(np.random.default_rng(99), 300_000, 3)
+    true, held = metrics.ece(summary(many).answers()), []
+    for seed in range(30):
+        right = three_classes(np.random.default_rng(seed), 400, 1)
+        sure = right.replace(logits=3 * right.logits)
+        result = compare({"right": right, "sure": sure}, metrics=["ece"], resamples=100, seed=seed)
+        (difference,) = result.differences
+        sign = 1 if difference["model"] == "sure" else -1
+        held.append(difference["low"] <= sign * true <= difference["high"])
+    assert sum(held) >= 24
+
+
+def test_equal_predictions_differ_by_exactly_nothing():
+    rows = three_classes(np.random.default_rng(0), 200, 1)
+    (difference,) = compare({"one": rows, "two": rows}, metrics=["ece"], resamples=50).differences
+    assert (difference["difference"], difference["low"], difference["high"], difference["p"]) == (0, 0, 0, 1)
+
+
+def test_labels_drawn_from_the_probabilities_are_of_every_class_as_often_as_it_is_probable():
+    probs = np.tile([[0.2, 0.5, 0.3]], (20_000, 1))
+    shares = []
+
+    def share(probs, labels):
+        shares.append(np.bincount(labels, minlength=3) / len(labels))
+        return 0.0
+
+    metric = Metric("share", share, ("answers",), "lower", False, bias="calibrated")
+    part = ResampledProbs(probs, np.zeros(20_000, int), [WantedMetric("share", metric, {})])
+    part.calibrated(np.random.default_rng(0))
+    np.testing.assert_allclose(shares[-1], probs[0], atol=0.015)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, lru_cache
 from inspect import Parameter, signature
@@ -19,6 +20,8 @@ from nescio.work.progress import track
 
 Array = NDArray[Any]
 MOST_RESAMPLES = 1_000_000  # their values are kept
+CALIBRATED = 100  # draws of labels from the probabilities, which say what a metric is where these are right
+UNSEEN = 2  # rows: a kind with so many in n rows on average is in none of them once in seven samples
 NUMBA_WORK = 90_000_000  # rows × resamples × rankings: above this numba saves more than its second of compiling
 
 
@@ -153,6 +156,19 @@ class ResampledAnswers:
                 values[place] = _number(self.metrics[place], again)
         return values.tolist()
 
+    def calibrated(self, stream: np.random.Generator) -> list[float]:
+        """The same where every confidence is right; NaN for metrics that do not measure calibration."""
+        values = np.full(len(self.metrics), np.nan)
+        right = stream.random(self.n) < self.answers.confidence
+        for place, (order, _, starts) in self._binned.items():
+            gaps: Array = (right - self.answers.confidence)[order]
+            values[place] = np.abs(np.add.reduceat(gaps, starts)).sum() / self.n
+        again = replace(self.answers, right=right)
+        for place in self._other:
+            if self.metrics[place].metric.bias == "calibrated":
+                values[place] = _number(self.metrics[place], again)
+        return values.tolist()
+
 
 class ResampledRanking:
     """AUROC, AURC and the like: rows are sorted once; counts in that order are the resample's own tie groups."""
@@ -196,6 +212,21 @@ class ArraysPart:
         rows = np.repeat(np.arange(len(counts)), counts)
         again = [array[rows] for array in self.arrays]
         return [_number(metric, *again) for metric in self.metrics]
+
+
+class ResampledProbs(ArraysPart):
+    """Metrics of the probabilities (n, c) of all classes and the labels (n,)."""
+
+    def __init__(self, probs: Array, labels: Array, metrics: Sequence[WantedMetric]) -> None:
+        super().__init__((probs, labels), metrics)
+        self.n = len(labels)
+
+    def calibrated(self, stream: np.random.Generator) -> list[float]:
+        """The same for labels drawn from the probabilities; NaN for metrics that do not measure calibration."""
+        probs = self.arrays[0]
+        sums = np.cumsum(probs, axis=1, dtype=np.float64)
+        labels = (sums <= (stream.random(self.n) * sums[:, -1])[:, None]).sum(1)
+        return [_number(m, probs, labels) if m.metric.bias == "calibrated" else np.nan for m in self.metrics]
 
 
 class ResampledMixture:
@@ -451,6 +482,74 @@ def resample(
     with one_blas_thread():
         share(work, workers)
     return samples
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A metric on the rows and on resamples of them.
+
+    bias    how much higher than the population's the value may be because the rows are few; 0 of an unbiased metric
+    unseen  how much rows may change it of whose kind none was drawn
+    """
+
+    value: float
+    values: Array
+    bias: float = 0.0
+    unseen: float = 0.0
+
+    def limits(self, level: float) -> tuple[float, float]:
+        """An interval for the population's value: percentiles, less the bias where there is one."""
+        if not self.unseen:
+            return interval(self.values, level)
+        noise = _interval_of_noise(self.values, level)
+        low, high = self.value + noise[0] - self.bias - self.unseen, self.value + noise[1] + self.unseen
+        return max(0.0, min(low, self.value)), max(high, self.value)
+
+    def less(self, other: Estimate) -> tuple[Array, Array]:
+        """The difference from another model's on the same resamples, as low and as high as the biases let it be."""
+        paired = self.values - other.values
+        paired = paired[~np.isnan(paired)]
+        if not (self.unseen and len(paired) and np.ptp(paired) > 0):
+            return paired, paired
+        noise = self.value - other.value + paired - paired.mean()
+        return noise - self.bias - self.unseen, noise + other.bias + self.unseen
+
+
+def estimates(part: ResampledModel, sample: Array, level: float, seed: int) -> list[Estimate | Undefined]:
+    """Every metric of a part, from its resamples (resamples, metrics).
+
+    On few rows a metric such as ECE is higher than in the population: noise of a bin's gap g adds to |g|. Resampling
+    adds noise once more. The bias is at most 1 + √2 times the mean of the resamples less the value. This is exact for
+    g = 0: E|s·Z| against E|√2·s·Z| − E|s·Z|. If labels drawn from the probabilities give such a value as well, all of
+    it may be bias.
+    """
+    points = part.point()
+    if not isinstance(part, ResampledAnswers | ResampledProbs):
+        return [p if isinstance(p, Undefined) else Estimate(p, v) for p, v in zip(points, sample.T, strict=True)]
+    drawn = _if_calibrated(part, seed) if any(metric.metric.bias == "calibrated" for metric in part.metrics) else None
+    made: list[Estimate | Undefined] = []
+    for place, (metric, value) in enumerate(zip(part.metrics, points, strict=True)):
+        values = sample[:, place]
+        if isinstance(value, Undefined) or metric.metric.bias == "none" or np.isnan(values).all():
+            made.append(value if isinstance(value, Undefined) else Estimate(value, values))
+            continue
+        bias = (1 + math.sqrt(2)) * max(0.0, float(np.nanmean(values)) - value)
+        if drawn is not None and metric.metric.bias == "calibrated":
+            chance = float(np.nanquantile(drawn[:, place], (1 + level) / 2))
+            bias = max(bias, value) if value <= chance else bias
+        made.append(Estimate(value, values, bias, UNSEEN / part.n))
+    return made
+
+
+def _if_calibrated(part: ResampledAnswers | ResampledProbs, seed: int) -> Array:
+    stream = np.random.default_rng([seed, CALIBRATED])
+    return np.array([part.calibrated(stream) for _ in range(CALIBRATED)])
+
+
+def _interval_of_noise(values: Array, level: float) -> tuple[float, float]:
+    low, high = interval(values, level)
+    mean = float(np.nanmean(values))
+    return low - mean, high - mean
 
 
 def interval(values: Array, level: float = 0.95) -> tuple[float, float]:

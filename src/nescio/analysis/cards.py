@@ -18,6 +18,7 @@ from nescio.analysis.bootstrap import (
     ResampledAnswers,
     ResampledMixture,
     ResampledModel,
+    ResampledProbs,
     ResampledRanking,
     SharePart,
     WantedMetric,
@@ -662,7 +663,7 @@ def probs_part(dump: Predictions, rows: Any, wanted: Sequence[WantedMetric], res
         raise Undefined("It needs all class probabilities of every resample, which are too many here.")
     assert dump.labels is not None
     rows = slice(None) if rows is None else rows
-    return ArraysPart((mean_probs(dump)[rows], dump.labels[rows]), wanted)
+    return ResampledProbs(mean_probs(dump)[rows], dump.labels[rows], wanted)
 
 
 def retrieval_part(u: Array, retrieved: Array) -> ResampledModel:

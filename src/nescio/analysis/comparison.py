@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from nescio import measures as _measures
 from nescio.analysis.bootstrap import (
     ArraysPart,
+    Estimate,
     ResampledAnswers,
     ResampledMixture,
     ResampledModel,
@@ -21,6 +22,7 @@ from nescio.analysis.bootstrap import (
     WantedMetric,
     applicable,
     check_resampling,
+    estimates,
     interval,
     of_one_model,
     resample,
@@ -106,8 +108,8 @@ def compare(
     step-down test at 1 − level over the m − 1 comparisons with the best. Efron & Tibshirani, An Introduction to the
     Bootstrap, 1993, §13.3; Davison & Hinkley, Bootstrap Methods, 1997, §4.2; Holm 1979.
 
-    Intervals are percentiles of the resamples. Those of ECE, MCB and DSC lie a little high, since copied rows make any
-    model look less calibrated.
+    Intervals are percentiles of the resamples. ECE, MCB, DSC and their kin are higher on few rows than in the
+    population: their intervals, of the population's value, reach as far down as that bias may (see `estimates`).
 
     `models`: by name, or a sequence whose models are called "0", "1" and so on.
     `metrics`: names such as auroc, sac@0.95, accuracy@5; every one that applies unless given. Rows of classes that were
@@ -166,21 +168,17 @@ def _compare_parts(
             cell = metric, _of(metric, measure)
             result.reasons += [_reason(name, *cell, f"Model {name!r}: {why}", split) for name in names]
 
-    points = [part.point() for part in parts]
     samples = resample(parts, n, result.resamples, result.seed)
+    found = [estimates(*each, result.level, result.seed) for each in zip(parts, samples, strict=True)]
     for metric in wanted:
-        numbers: dict[str, tuple[float, Array]] = {}
-        for part, owner, point, sample in zip(parts, owners, points, samples, strict=True):
-            labels = [own.label for own in part.metrics]
-            if metric.label not in labels:
-                continue
-            place = labels.index(metric.label)
-            value = point[place]
-            if isinstance(value, Undefined):
-                why = f"Model {owner!r}: {value}"
+        numbers: dict[str, Estimate] = {}
+        for part, owner, known in zip(parts, owners, found, strict=True):
+            estimate = next((e for m, e in zip(part.metrics, known, strict=True) if m.label == metric.label), None)
+            if isinstance(estimate, Undefined):
+                why = f"Model {owner!r}: {estimate}"
                 result.reasons.append(_reason(owner, metric, _of(metric, measure), why, split))
-            else:
-                numbers[owner] = value, sample[:, place]
+            elif estimate is not None:
+                numbers[owner] = estimate
         _judge(result, metric, _of(metric, measure), numbers, split, int(np.sum(n)))
 
 
@@ -292,7 +290,7 @@ def bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[tuple[str | None, str], Interval]:
-    """Percentile intervals of one model's metrics by (measure, metric); the measure is None for metrics of answers.
+    """Intervals of one model's metrics by (measure, metric); the measure is None for metrics of answers.
 
     The resamples are those of `compare`. A metric that is undefined on the rows, or a measure that the dump cannot
     give, is left out.
@@ -350,17 +348,17 @@ def _intervals(
     """The interval of every metric of each part that is defined on the rows themselves."""
     return [
         {
-            metric.label: _interval(values, level)
-            for metric, point, values in zip(part.metrics, part.point(), sample.T, strict=True)
-            if not isinstance(point, Undefined)
+            metric.label: _interval(estimate, level)
+            for metric, estimate in zip(part.metrics, estimates(part, sample, level, seed), strict=True)
+            if isinstance(estimate, Estimate)
         }
         for part, sample in zip(parts, resample(parts, n, resamples, seed), strict=True)
     ]
 
 
-def _interval(values: Array, level: float) -> Interval:
-    undefined = int(np.isnan(values).sum())
-    low, high = (None, None) if undefined > len(values) / 2 else interval(values, level)
+def _interval(estimate: Estimate, level: float) -> Interval:
+    undefined = int(np.isnan(estimate.values).sum())
+    low, high = (None, None) if undefined > len(estimate.values) / 2 else estimate.limits(level)
     return Interval(low, high, undefined)
 
 
@@ -427,7 +425,7 @@ def _judge(
     result: Comparison,
     metric: WantedMetric,
     measure: str | None,
-    numbers: Mapping[str, tuple[float, Array]],
+    numbers: Mapping[str, Estimate],
     split: str | None = None,
     n: int | None = None,
 ) -> None:
@@ -436,7 +434,7 @@ def _judge(
         return
     sign = {"higher": 1.0, "lower": -1.0, "neither": 0.0}[metric.metric.better]
     # the first named of equal models is the best
-    best = max(numbers, key=lambda name: sign * numbers[name][0])
+    best = max(numbers, key=lambda name: sign * numbers[name].value)
     group = set(numbers)
     if sign and len(numbers) > 1:
         cell = {"measure": measure, "metric": metric.label, "split": split}
@@ -444,8 +442,8 @@ def _judge(
         group = {best} | {difference["model"] for difference in holm(differences, 1 - result.level)}
         result.differences += differences
         _warn_if_blunt(result, metric, measure, len(differences), split)
-    for name, (value, sample) in numbers.items():
-        of = _interval(sample, result.level)
+    for name, estimate in numbers.items():
+        value, of = estimate.value, _interval(estimate, result.level)
         if of.undefined:
             why = f"Model {name!r}: {_left_out(of, result.resamples)}"
             result.reasons.append(_reason(name, metric, measure, why, split))
@@ -454,7 +452,7 @@ def _judge(
         row.update(low=of.low, high=of.high)
         if "mixture" in metric.metric.kinds:
             row.update(condition=OOD_SHARE, level=result.ood_share)
-        row["rank"] = 1 + sum(sign * other > sign * value for other, _ in numbers.values()) if sign else None
+        row["rank"] = 1 + sum(sign * other.value > sign * value for other in numbers.values()) if sign else None
         row["best"] = name in group if sign else None
         result.rows.append(row)
 
@@ -464,21 +462,18 @@ def _difference(
     cell: Mapping[str, str | None],
     name: str,
     best: str,
-    numbers: Mapping[str, tuple[float, Array]],
+    numbers: Mapping[str, Estimate],
 ) -> dict[str, Any]:
-    value, sample = numbers[name]
-    top, top_sample = numbers[best]
-    paired = sample - top_sample
-    paired = paired[~np.isnan(paired)]
+    lows, highs = numbers[name].less(numbers[best])
     low = high = p = None
-    if len(paired) >= result.resamples / 2:
-        low, high = interval(paired, result.level)
-        p = two_sided(paired)
+    if len(lows) >= result.resamples / 2:
+        low, high = interval(lows, result.level)[0], interval(highs, result.level)[1]
+        p = two_sided(lows, highs)
     return {
         "model": name,
         "best": best,
         **cell,
-        "difference": value - top,
+        "difference": numbers[name].value - numbers[best].value,
         "low": low,
         "high": high,
         "p": p,
@@ -486,10 +481,14 @@ def _difference(
     }
 
 
-def two_sided(differences: Array) -> float:
-    """Chance that resampled differences lie on the other side of 0, doubled; one is added for the sample itself."""
-    below, above = int((differences <= ROUNDING).sum()), int((differences >= -ROUNDING).sum())
-    return min(1.0, 2 * (1 + min(below, above)) / (len(differences) + 1))
+def two_sided(lows: Array, highs: Array | None = None) -> float:
+    """Chance that resampled differences lie on the other side of 0, doubled; one is added for the sample itself.
+
+    `highs`: the same as high as a bias lets them be; `lows` are then as low.
+    """
+    highs = lows if highs is None else highs
+    below, above = int((lows <= ROUNDING).sum()), int((highs >= -ROUNDING).sum())
+    return min(1.0, 2 * (1 + min(below, above)) / (len(lows) + 1))
 
 
 def holm(pairs: list[dict[str, Any]], error: float) -> list[dict[str, Any]]:

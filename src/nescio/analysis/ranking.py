@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.analysis.bootstrap import WantedMetric, check_resampling, draw, interval
+from nescio.analysis.bootstrap import Estimate, WantedMetric, check_resampling, draw, interval
 from nescio.analysis.candidates import Candidate, JudgedRows, different_layers, equal_members, judged_rows
 from nescio.analysis.comparison import Comparison, _judge
 from nescio.analysis.downstream import LOSSES, DownstreamLosses, downstream_losses, joined
@@ -452,7 +452,7 @@ def _add_means(comparison: Comparison, quantities: Mapping[str, Mapping[str, Arr
     for name, own in quantities.items():
         quantity = QUANTITIES[kind(name)]
         metric = Metric(quantity.word, _mean, ("other",), quantity.better, False)  # type: ignore[arg-type]
-        means = {who: (float(row.mean()), next(columns)) for who, row in own.items()}
+        means = {who: Estimate(float(row.mean()), next(columns)) for who, row in own.items()}
         _judge(comparison, WantedMetric(name, metric, {}), None, means)
 
 

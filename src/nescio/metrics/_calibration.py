@@ -17,7 +17,7 @@ from nescio.metrics._spec import metric
 Array = NDArray[Any]
 
 
-@metric("answers", better="lower", prepared=True)
+@metric("answers", better="lower", prepared=True, bias="calibrated")
 def ece(probs: Any, labels: Any = None, bins: int = 15, scheme: Literal["width", "mass"] = "width") -> float:
     """Mean gap between confidence and accuracy over bins of confidence, each bin weighted by its rows.
 
@@ -66,7 +66,7 @@ def classwise_ece_of_blocks(parts: Iterable[tuple[Array, Array]], bins: int = 15
     return float(np.abs(gaps).sum() / (n * len(gaps)))
 
 
-@metric("answers", better="lower", classwise=True, of_blocks=classwise_ece_of_blocks)
+@metric("answers", better="lower", classwise=True, of_blocks=classwise_ece_of_blocks, bias="calibrated")
 def classwise_ece(probs: Any, labels: Any, bins: int = 15) -> float:
     """Mean over all classes of the ECE of that class's own probability.
 

@@ -132,7 +132,7 @@ def corp_band(
 # ---- metrics
 
 
-@metric("answers", better="lower", prepared=True)
+@metric("answers", better="lower", prepared=True, bias="calibrated")
 def mcb(probs: Any, labels: Any = None) -> float:
     """Miscalibration without bins: how much lower the Brier score of the confidence could be at the same order.
 
@@ -142,7 +142,7 @@ def mcb(probs: Any, labels: Any = None) -> float:
     return corp_curve(probs, labels).mcb
 
 
-@metric("answers", better="higher", prepared=True)
+@metric("answers", better="higher", prepared=True, bias="positive")
 def dsc(probs: Any, labels: Any = None) -> float:
     """Discrimination: how far the calibrated confidence lowers the Brier score of being right below its base rate.
 
@@ -160,7 +160,7 @@ def unc(probs: Any, labels: Any = None) -> float:
     return corp_curve(probs, labels).unc
 
 
-@metric("answers", better="lower", classwise=True)
+@metric("answers", better="lower", classwise=True, bias="calibrated")
 def classwise_mcb(probs: Any, labels: Any) -> float:
     """Mean over all classes of the miscalibration (MCB) of that class's own probability.
 
@@ -185,7 +185,7 @@ def top_k(parts: Iterable[tuple[Array, Array]], k: int) -> Answers:
     return top_answers(np.concatenate(right), np.concatenate(confidence))
 
 
-@metric("answers", better="lower", at={"k": (5,)}, of_top=ece)
+@metric("answers", better="lower", at={"k": (5,)}, of_top=ece, bias="calibrated")
 def top_k_ece(probs: Any, labels: Any, k: int = 5) -> float:
     """ECE of the k most probable classes together: how often the label is among them against their summed probability.
 
@@ -194,7 +194,7 @@ def top_k_ece(probs: Any, labels: Any, k: int = 5) -> float:
     return ece(top_k(row_blocks(*checked(probs, labels)), k))
 
 
-@metric("answers", better="lower", at={"k": (5,)}, of_top=mcb)
+@metric("answers", better="lower", at={"k": (5,)}, of_top=mcb, bias="calibrated")
 def top_k_mcb(probs: Any, labels: Any, k: int = 5) -> float:
     """Miscalibration (MCB) of the k most probable classes together, as in `top_k_ece`."""
     return mcb(top_k(row_blocks(*checked(probs, labels)), k))

@@ -22,6 +22,11 @@ Kind = Literal[
     "curve",  # not a scalar: f(u, wrong) -> arrays
     "other",
 ]
+Bias = Literal[
+    "none",
+    "positive",  # higher on few rows than in the population
+    "calibrated",  # the same, and 0 in the population where the predicted probabilities are right
+]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -38,6 +43,7 @@ class Metric:
     classwise: bool = False  # of every class's own probability: left out of large dumps
     of_blocks: Callable[..., float] | None = None  # the same of (probs, labels) that come in row blocks
     of_top: Callable[[Any], float] | None = None  # the same of the Answers of the k most probable classes together
+    bias: Bias = "none"
 
     @property
     def sentence(self) -> str:
@@ -56,12 +62,13 @@ def metric(
     classwise: bool = False,
     of_blocks: Callable[..., float] | None = None,
     of_top: Callable[[Any], float] | None = None,
+    bias: Bias = "none",
 ) -> Callable[[F], F]:
     """Registers a pure function of arrays as a metric and returns it unchanged."""
 
     def register(function: F) -> F:
         label = name or function.__name__
-        part = Metric(label, function, kinds, better, prepared, at or {}, classwise, of_blocks, of_top)
+        part = Metric(label, function, kinds, better, prepared, at or {}, classwise, of_blocks, of_top, bias)
         registry.add(label, part)
         return function
 

@@ -67,6 +67,12 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     seed_generators()
 
 
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator of this test alone: with one for a file, its numbers depend on the tests before it."""
+    return np.random.default_rng(SEED)
+
+
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Commands that start at once, for every file that runs some with torch."""

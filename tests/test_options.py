@@ -25,6 +25,8 @@ from nescio.options import (
     option,
     options_of,
     ranges,
+    split_list,
+    split_name,
 )
 from nescio.protocols.base import BUILT_IN
 from nescio.protocols.base import registry as protocols
@@ -419,3 +421,58 @@ def test_an_option_that_another_makes_idle_is_refused():
     for words, flag in ((["--runs", "3"], "--runs"), (["--rate", "0.1"], "--rate")):
         with pytest.raises(BadInput, match=f"^{flag} has no effect beside --networks: leave one of them out.$"):
             read("--networks", "a", *words)
+
+
+# ---- lists that name files
+
+
+def test_a_comma_inside_of_a_path_that_exists_separates_nothing(tmp_path, monkeypatch):
+    folder = tmp_path / "a,b=c@d#e,f"
+    folder.mkdir()
+    (folder / "x,y.npz").touch()
+    (tmp_path / "a").mkdir()
+    one, two, missing = folder / "x,y.npz", folder / "z", folder / "new.csv"
+    for items in (
+        ["erm", "mc-dropout"],
+        [f"{one}", f"{missing}"],
+        [f"{missing}", f"{one}", "digits"],
+        [f"far={one}", f"near={two}"],
+        [f"folder:{two}@32#0-9", f"npz:{one}@64", "mnist"],
+    ):
+        assert split_list(",".join(items)) == items
+    monkeypatch.chdir(folder)
+    assert split_list("x,y.npz,x,z.npz,y") == ["x,y.npz", "x", "z.npz", "y"]
+    monkeypatch.chdir(tmp_path)
+    assert split_list("a/x,a/y,out,scores.csv") == ["a/x", "a/y", "out", "scores.csv"]
+    assert split_list("") == [""] and split_list("a,,b") == ["a", "", "b"]
+    assert split_list(",".join(["a"] * 3000)) == ["a"] * 3000
+
+
+def test_an_equals_sign_inside_of_a_path_that_exists_ends_no_name(tmp_path):
+    folder = tmp_path / "lr=0.1"
+    folder.mkdir()
+    file = folder / "seed=1.npz"
+    file.touch()
+    assert split_name(f"{file}") == ("", f"{file}")
+    assert split_name(f"{folder}/new.npz") == ("", f"{folder}/new.npz")
+    assert split_name(f"{file}:{file}") == ("", f"{file}:{file}")
+    assert split_name(f"folder:{folder}/new") == ("", f"folder:{folder}/new")
+    assert split_name(f"erm={file}") == ("erm", f"{file}")
+    assert split_name("near:cifar100=a.npz") == ("near:cifar100", "a.npz")
+    assert split_name("timm/resnet50=a/b.npz") == ("timm/resnet50", "a/b.npz")
+    assert split_name("=a.npz") == ("", "=a.npz") and split_name("a=") == ("", "a=")
+
+
+def test_pairs_are_split_before_names_and_not_in_their_paths(tmp_path):
+    folder = tmp_path / "a,b=c,d"
+    folder.mkdir()
+    words = [f"far={folder}/x.npz,near={folder}/y.npz", "--named", "a=1,2,b=3"]
+    parser = argparse.ArgumentParser()
+    add_options(parser, Holder)
+    given = options_of(parser.parse_args(["--named", words[0], *words[1:]]), Holder).named
+    assert given == (f"far={folder}/x.npz", f"near={folder}/y.npz", "a=1,2", "b=3")
+
+
+@dataclass(frozen=True)
+class Holder:
+    named: tuple[str, ...] = option((), "files by name", style="repeats")

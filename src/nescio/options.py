@@ -18,6 +18,7 @@ the default is True), Literal (choices), T | None (the word none is None), tuple
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import types
@@ -32,9 +33,10 @@ from nescio.identity import INTRODUCED
 REQUIRED = MISSING  # the default of an option that must be given
 PRESET = "preset"
 MOST_NUMBERS = 1_000_000  # in a list such as 0-5,7
+LONGEST_NAME = 255  # letters in the name of a file
 # --x a,b | --x a,b or --x a b | --x n=a,m=b or --x n=a --x m=b | --x a --x b, each taken whole
 Style = Literal["commas", "words", "repeats", "whole"]
-PAIR = re.compile(r",(?=(?:[^,=:/]+:)?[^,=:/]+=)")  # the comma before the next [GROUP:]NAME=; values may hold commas
+NAMED = re.compile(r"(?:[^,=:/]+:)?[^,=:/]+=")  # [GROUP:]NAME=, where the next value begins; values may hold commas
 T = TypeVar("T")
 _SPEC = "option"  # name in a field's metadata
 _OMIT = "omit"
@@ -347,7 +349,7 @@ def _read(leaf: _Leaf, given: Any) -> Any:
     if isinstance(given, list) and (leaf.spec.positional or leaf.spec.style in ("repeats", "whole")):
         item = typing.get_args(_without_none(leaf.hint))[0]
         split = leaf.spec.style == "repeats" and not leaf.spec.positional
-        texts = [pair for text in given for pair in PAIR.split(text)] if split else given
+        texts = [pair for text in given for pair in _split_pairs(text)] if split else given
         return tuple(_parsed(leaf, text, item) for text in texts)
     if isinstance(given, list):
         values = [_parsed(leaf, text, leaf.hint) for text in given]
@@ -375,7 +377,7 @@ def _value(text: str, hint: Any, choices: Sequence[str]) -> Any:
     hint = _without_none(hint)
     if _is_tuple(hint):
         item = typing.get_args(hint)[0]
-        return tuple(_value(word, item, choices) for word in text.split(",")) if text else ()
+        return tuple(_value(word, item, choices) for word in split_list(text)) if text else ()
     if typing.get_origin(hint) is Literal:
         return {str(value): value for value in typing.get_args(hint)}[_chosen(text, choices)]
     if hint in (int, float):
@@ -428,6 +430,53 @@ def _kind(hint: Any) -> str:
 def _alternatives(choices: Sequence[str]) -> str:
     *others, last = choices
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def split_list(text: str) -> list[str]:
+    """The items of a list separated by commas. A comma inside of a path that exists separates nothing.
+
+    The path may be after NAME= or NAME:, before @ or #, and only its folder needs to exist.
+    """
+    words, items = text.split(","), []
+    while words:
+        starts = [0, *(found.end() for found in re.finditer("[=:]", words[0]))]
+        count = max(_words_of_path(words, start) for start in starts)
+        items.append(",".join(words[:count]))
+        del words[:count]
+    return items
+
+
+def _words_of_path(words: Sequence[str], start: int) -> int:
+    """The number of words that make up the path from a position in the first one; 1 without such a path."""
+    most = 1
+    for count in range(2, len(words) + 1):
+        path = ",".join(words[:count])[start:]
+        folder, name = os.path.split(path)
+        if len(name) > LONGEST_NAME or (folder and not os.path.isdir(folder)):
+            break
+        if os.sep in words[count - 1] or any(map(os.path.exists, (path, re.sub("([@#][^@#,]*)+$", "", path)))):
+            most = count
+    return most
+
+
+def _split_pairs(text: str) -> list[str]:
+    """The items of a list NAME=VALUE,NAME=VALUE whose values may contain commas."""
+    pairs: list[str] = []
+    for item in split_list(text):
+        if pairs and not NAMED.match(item):
+            pairs[-1] += f",{item}"
+        else:
+            pairs.append(item)
+    return pairs
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """(name, value) of NAME=VALUE; the name is empty if there is none, or if = is in a path that exists."""
+    name, equals, value = text.partition("=")
+    until = text.find(os.sep, len(name))
+    head = text if until < 0 else text[:until]  # up to the end of the folder or file that may contain the =
+    in_path = any(map(os.path.exists, (head, head.partition(":")[2])))
+    return (name, value) if equals and name and value and not in_path else ("", text)
 
 
 def ranges(text: str, what: str = "class numbers") -> tuple[int, ...]:

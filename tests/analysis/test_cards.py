@@ -14,8 +14,6 @@ from nescio.report import short_story
 from nescio.report.blocks import Terms
 from nescio.rows import COLUMNS
 
-RNG = np.random.default_rng(0)
-
 
 def model(n=400, c=6, seed=0, scale=3.0, **more):
     rng = np.random.default_rng(seed)
@@ -68,8 +66,8 @@ def test_calibrated_rows_stand_beside_raw_ones_on_the_same_rows(full):
             assert raw[row["measure"], row["metric"], row["split"]] == row["n"]
 
 
-def test_what_cannot_be_said_has_a_reason():
-    card = scorecard(Predictions(logits=RNG.normal(size=(5, 3))))
+def test_what_cannot_be_said_has_a_reason(rng):
+    card = scorecard(Predictions(logits=rng.normal(size=(5, 3))))
     assert {r["metric"] for r in card.reasons} >= {"answers", "recall_at_1", "detection", "calibrated"}
     assert all(r["reason"].endswith(".") and set(r) == {"measure", "metric", "split", "reason"} for r in card.reasons)
     with pytest.raises(Undefined, match="no labels"):

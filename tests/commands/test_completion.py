@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -41,7 +42,8 @@ def offered(script):
 
     def ask(*words):
         code = (
-            f'source "{script}"; complete -p nescio >&2; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _nescio; '
+            f"source {shlex.quote(str(script))}; complete -p nescio >&2; "
+            'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _nescio; '
             'printf "%s\\n" "${COMPREPLY[@]}"'
         )
         done = subprocess.run([bash, "-c", code, "bash", "nescio", *words], capture_output=True, text=True, check=True)
@@ -105,12 +107,12 @@ class Terminal:
         if self.pid == 0:
             os.chdir(folder)
             os.execvpe(words[0], words, os.environ | {"TERM": "dumb", "COLUMNS": "200", "PS1": "> "})
-        self.see(f"{setup}; source {script}; echo REA''DY\r", "READY")
+        self.see(f"{setup}; source {shlex.quote(str(script))}; echo REA''DY\r", "READY")
 
     def see(self, typed, wanted):
-        """Types; what the screen shows until that is there, or until ten seconds have passed."""
+        """Types; what the screen shows until that is there, or until two minutes have passed."""
         os.write(self.screen, typed.encode())
-        shown, end = "", time.monotonic() + 10
+        shown, end = "", time.monotonic() + 120
         while wanted not in shown and time.monotonic() < end:
             if select.select([self.screen], [], [], 0.1)[0]:
                 shown += os.read(self.screen, 65536).decode("utf-8", "replace")

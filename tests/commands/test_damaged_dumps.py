@@ -66,8 +66,8 @@ def damaged(source, goal, how):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_damaged_dump_is_a_sentence(dumps, tmp_path, capsys, command, name, how):
     file = damaged(dumps / name, tmp_path / f"bad{(dumps / name).suffix}", how)
-    words = COMMANDS[command].format(file=file, whole=dumps / "whole.npz", store=tmp_path / "store").split()
-    assert main(words) == 2
+    places = {"file": file, "whole": dumps / "whole.npz", "store": tmp_path / "store"}
+    assert main([word.format(**places) for word in COMMANDS[command].split()]) == 2
     said = capsys.readouterr()
     complaint = [line for line in said.err.splitlines() if str(file) in line]
     assert len(complaint) == 1 and complaint[0].endswith((".", "again.")), said.err

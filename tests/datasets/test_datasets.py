@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import pickle
+import shlex
 import struct
 import subprocess
 import sys
@@ -525,7 +526,7 @@ def test_a_malicious_pickle_is_refused_and_nothing_runs(tmp_path, run, protocol)
     write_cifar10(tmp_path)
     mark = tmp_path / "ran"
     payload = {
-        "system": Payload((os.system, (f"touch {mark}",))),
+        "system": Payload((os.system, (f"touch {shlex.quote(str(mark))}",))),
         "eval": Payload((eval, (f"open({str(mark)!r}, 'w').close()",))),
         "getattr": Payload((exec, (f"import pathlib; getattr(pathlib.Path({str(mark)!r}), 'touch')()",))),
     }[run]

@@ -1,5 +1,6 @@
 """Classifiers of the URL study: heads, het-xl, losspred, losspred-order. Alive, dead when switched off, right."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -262,8 +263,8 @@ def test_the_order_gives_the_features_no_gradient():
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory):
-    """A store with a trained classifier, its trial, and a trial that starts from it."""
+def trained(tmp_path_factory):
+    """A store with a trained classifier, its key, its trial, and a trial that starts from it."""
     store = Store(tmp_path_factory.mktemp("store"))
     first = replace(trial_of("erm", backbone="mlp"), training=PLAN)
     key = train(first, store, HERE)
@@ -271,6 +272,14 @@ def started(tmp_path_factory):
     budget = Training(optimizer="adamw", rate=1e-3, epochs=20, batch=64, augment="shift", schedule="cosine")
     second = replace(first, method="losspred-order", recipe=recipe, training=budget, start=f"store:{key}")
     return store, key, first, second
+
+
+@pytest.fixture
+def started(trained, tmp_path):
+    """A copy for each test, which may add to it."""
+    store, *others = trained
+    shutil.copytree(store.root, tmp_path / "store")
+    return Store(tmp_path / "store"), *others
 
 
 def counted(shown, forward):
@@ -301,6 +310,7 @@ def test_what_it_starts_from_stays_and_the_order_is_learnt(started):
 
 def test_features_are_computed_once_for_all_trials(started, monkeypatch):
     store, _, _, second = started
+    train(replace(second, training=replace(second.training, epochs=2)), store, HERE)
     shown = []
     monkeypatch.setattr(MLP, "forward", counted(shown, MLP.forward))
     again = replace(second, training=replace(second.training, epochs=3, rate=2e-3))

@@ -8,8 +8,6 @@ import pytest
 from nescio import BadInput
 from nescio.metrics import Mixture, augrc, aurc, auroc, cost_curve, naurc, raulc, scod_augrc, scod_aurc, scod_cost
 
-RNG = np.random.default_rng(0)
-
 
 def case(n=40, m=30, seed=0):
     rng = np.random.default_rng(seed)
@@ -55,9 +53,9 @@ def test_augrc_is_a_weighted_auroc_of_failures():
     assert scod_augrc(u, wrong, u_out, 0.3) == pytest.approx(expected, rel=1e-3)
 
 
-def test_counts_of_a_resample_are_repeated_rows():
+def test_counts_of_a_resample_are_repeated_rows(rng):
     u, wrong, u_out = case()
-    counts = np.concatenate([RNG.multinomial(40, np.ones(40) / 40), RNG.multinomial(30, np.ones(30) / 30)])
+    counts = np.concatenate([rng.multinomial(40, np.ones(40) / 40), rng.multinomial(30, np.ones(30) / 30)])
     own, others = np.repeat(np.arange(40), counts[:40]), np.repeat(np.arange(30), counts[40:])
     resampled = Mixture(u, wrong, u_out, 0.4).ranking(counts)
     assert aurc(resampled) == pytest.approx(scod_aurc(u[own], wrong[own], u_out[others], 0.4), abs=1e-12)
@@ -87,8 +85,8 @@ def test_naurc_is_what_raulc_leaves():
     assert naurc(np.zeros(40), wrong) == pytest.approx(1, abs=1e-12)
 
 
-def test_many_rows_and_odd_shares_do_not_overflow():
-    u, wrong, u_out = RNG.normal(size=50_000), RNG.random(50_000) < 0.1, RNG.normal(size=49_999)
+def test_many_rows_and_odd_shares_do_not_overflow(rng):
+    u, wrong, u_out = rng.normal(size=50_000), rng.random(50_000) < 0.1, rng.normal(size=49_999)
     exact = scod_augrc(u, wrong, u_out, 0.3)
     assert scod_augrc(u, wrong, u_out, 0.3000001) == pytest.approx(exact, rel=1e-5)
     with pytest.raises(BadInput, match="fewer digits"):

@@ -121,7 +121,7 @@ def test_files_of_one_field_that_cannot_be_used(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["list", "large", "fixed"])
-def test_a_column_of_lists_is_a_matrix(tmp_path, kind):
+def test_a_column_of_lists_is_a_matrix(tmp_path, kind, rng):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -133,7 +133,7 @@ def test_a_column_of_lists_is_a_matrix(tmp_path, kind):
     p = Predictions.load(tmp_path / "a.parquet")
     np.testing.assert_array_equal(p.logits[:, 0], LOGITS)
     np.testing.assert_allclose(p.embeddings, LOGITS)
-    draws = RNG.normal(size=(6, 2, 3))
+    draws = rng.normal(size=(6, 2, 3))
     pq.write_table(pa.table({"logits": draws.tolist(), "label": LABELS}), tmp_path / "b.parquet")
     np.testing.assert_array_equal(Predictions.load(tmp_path / "b.parquet").logits, draws)
 

@@ -197,7 +197,7 @@ def browse(path: Path, *flags: str, folder: Path) -> tuple[str, str]:
     command += ["--disable-component-update", "--disable-extensions", f"--user-data-dir={folder / 'profile'}"]
     command += ["--host-resolver-rules=MAP * ~NOTFOUND"]  # the browser's own errands are none of ours
     command += ["--virtual-time-budget=10000", "--enable-logging=stderr", "--window-size=1280,2000"]
-    done = subprocess.run([*command, *flags, f"file://{path}"], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([*command, *flags, path.absolute().as_uri()], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout, done.stderr
 

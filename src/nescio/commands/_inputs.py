@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nescio.errors import BadInput
-from nescio.options import option
+from nescio.options import option, split_list, split_name
 from nescio.predictions import Predictions, same_rows, shared_rows
 from nescio.predictions.entries import ZOO, dump_named
 from nescio.predictions.names import is_field
@@ -57,7 +57,7 @@ class InputOptions:
 
     def read(self, word: str, seed: int = 0, *, outside: bool = False) -> Predictions:
         """The predictions of FILE or NAME=FILE, or the part of them that --limit leaves."""
-        place = named(word)[1]
+        place = split_name(word)[1]
         if place.startswith(ZOO) and not Path(place).exists():
             dump = dump_named(place, Store(self.store)).load(outside=outside)
         elif arrays := _arrays(place):
@@ -68,13 +68,13 @@ class InputOptions:
 
     def shards(self, word: str, *, outside: bool = False) -> ShardFolder | None:
         """The folder of shards that a word names, if it is too large to be read at once."""
-        folder = ShardFolder(Path(named(word)[1]), self._names() or None, outside)
+        folder = ShardFolder(Path(split_name(word)[1]), self._names() or None, outside)
         return folder if folder.files and folder.bytes > AT_ONCE else None
 
     def origin(self, word: str) -> dict[str, Any]:
         """Of which model the predictions are, as far as the word tells: its name, digests of its weights and of the
         predictions, and how it looked at the images; None what is not known."""
-        name, place = named(word)
+        name, place = split_name(word)
         if _arrays(place):
             return {"model": name or None, "weights": None, "predictions": None}
         dump = dump_named(place, Store(self.store))
@@ -83,9 +83,9 @@ class InputOptions:
 
     def check_one_model(self, word: str, others: Mapping[str, str | None]) -> None:
         """Refuses rows of another model of the store beside those of a word: flag → the word that it was given."""
-        model = named(word)[1]
+        model = split_name(word)[1]
         for flag, other in others.items():
-            place = named(other or model)[1]
+            place = split_name(other or model)[1]
             if model != place and all(each.startswith(ZOO) and not Path(each).exists() for each in (model, place)):
                 raise BadInput(f"{flag} is {place}, and FILE is {model}: give rows of the same model.")
 
@@ -97,15 +97,9 @@ class InputOptions:
         return {field: name for field, _, name in pairs}
 
 
-def named(word: str) -> tuple[str, str]:
-    """(name, file) of FILE or NAME=FILE; the name of a file without one is empty."""
-    name, equals, place = word.partition("=")
-    return (name, place) if equals and name and place and not Path(word).exists() else ("", word)
-
-
 def _arrays(place: str) -> dict[str, str]:
     """Field → file of logits:a.npy,labels:b.npy; nothing where the word is a file."""
-    parts = [part.partition(":") for part in place.split(",")]
+    parts = [part.partition(":") for part in split_list(place)]
     if Path(place).exists() or not all(colon and is_field(field) for field, colon, _ in parts):
         return {}
     return {field: path for field, _, path in parts}
@@ -122,7 +116,7 @@ def outside_files(words: Sequence[str], flag: str = "--ood") -> dict[str, str]:
     """Name → file of --ood NAME=FILE."""
     places: dict[str, str] = {}
     for word in words:
-        name, place = named(word)
+        name, place = split_name(word)
         if not name:
             raise BadInput(f"{flag} takes NAME=FILE, not {word!r}.")
         if name in places:
@@ -175,7 +169,7 @@ def check_apart(
 
 def model_names(words: Sequence[str]) -> list[str]:
     """The given names; else those of the files without their endings where that tells them apart, else as given."""
-    pairs = [named(word) for word in words]
+    pairs = [split_name(word) for word in words]
     stems = [name or (place if place.startswith(ZOO) else Path(place).stem) for name, place in pairs]
     names = stems if len(set(stems)) == len(stems) else [name or place for name, place in pairs]
     if twice := next((name for name in names if names.count(name) > 1), None):

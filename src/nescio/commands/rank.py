@@ -44,7 +44,7 @@ from nescio.commands._output import folders_and_files, formats, json_of, print_f
 from nescio.commands._work import PlaceOptions
 from nescio.errors import BadInput
 from nescio.measures.siblings import kind
-from nescio.options import argument, nested, option
+from nescio.options import argument, nested, option, split_list, split_name
 from nescio.predictions.subset import part_note, random_part
 from nescio.work.store import Store
 
@@ -151,11 +151,9 @@ class NamedMembers:
 
 def named_members(text: str) -> NamedMembers:
     """NAME=MEMBER,MEMBER,… or one MEMBER, which is then its own name."""
-    name, equals, rest = text.partition("=")
-    if not equals or Path(text).exists():
-        name, rest = "", text
-    members = tuple(rest.split(","))
-    if not all(members) or (equals and not name and rest != text):
+    name, rest = split_name(text)
+    members = tuple(split_list(rest))
+    if not all(members) or ("=" in (text[0], text[-1]) and not Path(text).exists()):
         raise BadInput(f"{text!r} is not a candidate: write NAME=MEMBER,MEMBER,….")
     if not name and len(members) > 1:
         raise BadInput(f"{text!r} has several members and no name: write NAME={text}.")
@@ -215,12 +213,12 @@ def _training_rows(texts: Sequence[str], wanted: Sequence[NamedMembers]) -> dict
     rows: dict[str | None, str] = {}
     names = [candidate.name for candidate in wanted]
     for text in texts:
-        name, equals, rest = text.partition("=")
+        name, rest = split_name(text)
         if text == REFERENCES:
             rows |= dict.fromkeys([None, *names], REFERENCES)
-        elif equals and name in names and rest:
+        elif name in names:
             rows[name] = rest
-        elif not equals:
+        elif not name:
             rows[None] = text
         else:
             raise BadInput(
@@ -245,7 +243,7 @@ def _read(wanted: NamedMembers, train: str | None, options: Options) -> Candidat
     if train == REFERENCES:
         labelled = refs  # where they are a part of the rows, heads learn from them anyway
     elif train is not None:
-        files = train.split(",")
+        files = split_list(train)
         if len(files) != len(pairs):
             raise BadInput(f"--train {wanted.name}={train}: {len(files)} files for {len(pairs)} members.")
         labelled = read(files)

@@ -25,12 +25,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nescio.commands._inputs import InputOptions, limit_option, named
+from nescio.commands._inputs import InputOptions, limit_option
 from nescio.commands._output import folders_and_files, formats, json_of, print_findings, say, say_written, scores_option
 from nescio.commands._work import PlaceOptions
 from nescio.errors import BadInput
 from nescio.measures.gallery import J, K
-from nescio.options import argument, nested, option, ranges
+from nescio.options import argument, nested, option, ranges, split_name
 from nescio.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -73,13 +73,13 @@ class Options:
 def run(options: Options) -> int:
     from nescio.analysis.transfer import transfer
 
-    read = _files if Path(named(options.model)[1]).exists() else _networks
+    read = _files if Path(split_name(options.model)[1]).exists() else _networks
     dump, views, siblings, others = read(options)
     result = transfer(
         dump,
         views,
         siblings,
-        name=named(options.model)[0] or options.model,
+        name=split_name(options.model)[0] or options.model,
         k=options.k,
         j=options.j,
         resamples=options.bootstrap,

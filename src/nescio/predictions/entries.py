@@ -13,6 +13,7 @@ from typing import Any
 
 from nescio.errors import BadInput, near
 from nescio.files import parse_json, read_small
+from nescio.options import split_name
 from nescio.predictions import Predictions
 from nescio.predictions.files import near_file
 from nescio.predictions.subset import random_part
@@ -146,8 +147,8 @@ def dump_named(text: str, store: Store) -> ModelDump:
     """FILE, NAME=FILE, or zoo:NAME for the in-distribution predictions of a model in the store."""
     if text.startswith(ZOO) and not Path(text).exists():
         return _stored_model(text.removeprefix(ZOO), store)
-    name, equals, path = text.partition("=")
-    return file_dump(path, name) if equals and not Path(text).exists() else file_dump(text)
+    name, path = split_name(text)
+    return file_dump(path, name or None)
 
 
 def _stored_model(model: str, store: Store) -> ModelDump:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nescio.errors import BadInput
+from nescio.options import split_list
 from nescio.predictions.entries import ModelDump, file_dump, stored_dumps
 from nescio.work.store import Store
 
@@ -48,7 +49,7 @@ def named_values(texts: Sequence[str], option: str) -> dict[str, str]:
 def pair_named(text: str) -> PairedDumps:
     """NAME=IN,OUT[,SET=FILE]."""
     ((name, rest),) = named_values([text], "--pair").items()
-    inside, *others = rest.split(",")
+    inside, *others = split_list(rest)
     if not (inside and others and others[0]):
         raise BadInput(
             f"--pair {text}: write NAME=IN,OUT, the files about in-distribution and out-of-distribution images."

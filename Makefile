@@ -44,7 +44,7 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/pip
 	touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/pip
-	$(BIN)/pip install -q -e '.[dev,train,search]'
+	$(BIN)/pip install -q -e '.[dev,train]'
 	touch $@
 
 $(VENV)/.cluster: pyproject.toml | $(VENV)/bin/pip

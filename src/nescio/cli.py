@@ -9,21 +9,12 @@ import os
 import sys
 
 from nescio import TYPE_CHECKING
-from nescio.errors import BadInput, Undefined, near
+from nescio.errors import BadInput, Undefined, install, near
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Sequence
     from typing import NoReturn
-
-EXTRAS = {  # of pyproject.toml: what is imported → what to install
-    **dict.fromkeys(("torch", "torchvision", "timm", "gpytorch", "PIL", "huggingface_hub"), "train"),
-    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
-    "ray": "ray",
-    "submitit": "slurm",
-    "optuna": "search",
-    "numba": "fast",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,8 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         package = (error.name or "").partition(".")[0]
         if package in ("", "nescio"):
             raise
-        needed = f"'nescio[{EXTRAS[package]}]'" if package in EXTRAS else package
-        print(f"{name} needs {package}: pip install {needed}", file=sys.stderr)
+        print(f"{name} needs {package}: {install(package)}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `nescio … | head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

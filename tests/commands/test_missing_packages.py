@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nescio.cli import EXTRAS
+from nescio.errors import EXTRAS, install
 from paths import ROOT
 
 BLOCKER = """
@@ -64,7 +64,7 @@ def store(tmp_path_factory):
 def test_a_command_that_needs_torch_says_what_to_install(store, tmp_path, words):
     done = without(TORCH, *(word.format(store=store) for word in words), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    sentence = rf"nescio {words[0]} needs (torch|timm|torchvision): pip install 'nescio\[train\]'\n"
+    sentence = rf"nescio {words[0]} needs (torch|timm|torchvision): pip install 'nescio\[train\]' \(in a clone: .*'\.\[train\]'\)\n"
     assert re.fullmatch(sentence, done.stderr)
 
 
@@ -93,6 +93,19 @@ def test_other_packages_are_named_as_they_are_installed(tmp_path):
     assert done.returncode == 2 and "Traceback" not in done.stderr
     done = without(("rich",), "metrics")
     assert done.stderr == "nescio metrics needs rich: pip install rich\n"
+
+
+def test_the_extra_train_runs_every_benchmark():
+    """What the search of `nescio run url` imports is in it."""
+    assert ("optuna", "train") in declared() and EXTRAS["optuna"] == "train"
+    assert install("optuna").count("[train]") == 2 and install("rich") == "pip install rich"
+
+
+def test_export_looks_for_its_packages_before_any_work(tmp_path):
+    done = without(("onnxscript", "timm"), "export", "resnet18", "--threshold", "0.5", cwd=tmp_path)
+    assert done.returncode == 2 and "onnxscript" in done.stderr and "[export]" in done.stderr
+    done = without(("onnxscript", "timm"), "export", "resnet18", "--threshold", "0.5", "--to", "x.pt2", cwd=tmp_path)
+    assert "timm" in done.stderr and "onnxscript" not in done.stderr
 
 
 def test_an_error_of_our_own_imports_is_not_hidden():

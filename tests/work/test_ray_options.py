@@ -42,7 +42,10 @@ def test_its_options_are_those_of_every_command_that_names_it(capsys):
 def test_without_ray_one_sentence_says_what_to_install(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)  # importing it fails
     assert main([*RUN, "--launcher", "ray", "--store", str(tmp_path / "store")]) == 2
-    assert capsys.readouterr().err == "nescio run needs ray: pip install 'nescio[ray]'\n"
+    assert (
+        capsys.readouterr().err
+        == "nescio run needs ray: pip install 'nescio[ray]' (in a clone: pip install '.[ray]')\n"
+    )
     assert not (tmp_path / "store").exists()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from nescio.errors import BadInput, near
+from nescio.errors import BadInput, install, near
 
 SCALARS = ("loss", "rate", "nll", "seconds", "images/s")
 
@@ -21,7 +21,7 @@ def logger(log: str | None, about: dict[str, Any]) -> AbstractContextManager[Any
     try:
         return LOGGERS[kind](place, about)
     except ImportError:
-        raise BadInput(f"--log {kind} needs the package {kind}: pip install {kind}.") from None
+        raise BadInput(f"--log {kind} needs {kind}: {install(kind)}.") from None
 
 
 class _TensorBoard:

@@ -72,8 +72,9 @@ class Options:
 def run(options: Options) -> int:
     goal = _goal(options.model, options.to, options.format)
     from nescio.measures import LossOrder
-    from nescio.networks.export import export, exportable, rule_of
+    from nescio.networks.export import check_packages, export, exportable, rule_of
 
+    check_packages(goal)
     learned = LossOrder.load(options.loss_order) if options.loss_order else None
     measure = options.measure or ("loss_order" if learned else None)
     rule, promise = rule_of(options.threshold, options.temperature, measure)

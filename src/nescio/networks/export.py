@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio import __version__
-from nescio.errors import BadInput
+from nescio.errors import BadInput, install
 from nescio.files import beside, read_json
 from nescio.measures import LossOrder
 from nescio.measures.loss_ranking import FLOOR, SLOPE
@@ -283,12 +283,15 @@ def _check_answers(module: Abstaining, images: Tensor, classes: int) -> None:
         )
 
 
-def _write_onnx(module: Abstaining, images: Tensor, file: Path, about: str) -> None:
+def check_packages(file: Path) -> None:
+    """Raises BadInput where the packages that write such a file are not installed."""
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
-    if missing:
-        raise BadInput(
-            f"An ONNX file needs the package {' and '.join(missing)}: pip install 'nescio[export]', or write .pt2."
-        )
+    if file.suffix == ".onnx" and missing:
+        raise BadInput(f"An ONNX file needs {' and '.join(missing)}: {install(missing[0])}; or write .pt2.")
+
+
+def _write_onnx(module: Abstaining, images: Tensor, file: Path, about: str) -> None:
+    check_packages(file)
     if sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values()) > MOST_BYTES:
         raise BadInput("The weights are larger than the two gigabytes that one ONNX file holds: write .pt2.")
     for layer in module.modules():
@@ -341,7 +344,7 @@ def load(path: str | Path) -> tuple[Callable[[Any], dict[str, Any]], dict[str, A
 
         return run, json.loads(extra[META])
     if find_spec("onnxruntime") is None:
-        raise BadInput("Reading an ONNX file needs the package onnxruntime: pip install 'nescio[export]'.")
+        raise BadInput(f"Reading an ONNX file needs onnxruntime: {install('onnxruntime')}.")
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])

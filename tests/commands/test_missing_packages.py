@@ -64,7 +64,7 @@ def store(tmp_path_factory):
 def test_a_command_that_needs_torch_says_what_to_install(store, tmp_path, words):
     done = without(TORCH, *(word.format(store=store) for word in words), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    sentence = rf"nescio {words[0]} needs (torch|timm|torchvision): pip install 'nescio\[train\]' \(in a clone: .*'\.\[train\]'\)\n"
+    sentence = rf"nescio {words[0]} needs (torch|timm|torchvision): pip install 'nescio\[train\]' \(.*'\.\[train\]'\)\n"
     assert re.fullmatch(sentence, done.stderr)
 
 
@@ -104,8 +104,6 @@ def test_the_extra_train_runs_every_benchmark():
 def test_export_looks_for_its_packages_before_any_work(tmp_path):
     done = without(("onnxscript", "timm"), "export", "resnet18", "--threshold", "0.5", cwd=tmp_path)
     assert done.returncode == 2 and "onnxscript" in done.stderr and "[export]" in done.stderr
-    done = without(("onnxscript", "timm"), "export", "resnet18", "--threshold", "0.5", "--to", "x.pt2", cwd=tmp_path)
-    assert "timm" in done.stderr and "onnxscript" not in done.stderr
 
 
 def test_an_error_of_our_own_imports_is_not_hidden():

@@ -4,3 +4,9 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
+
+
+def page_of(store: Path, name: str) -> Path:
+    """The folder of the only page of this name in a store."""
+    (folder,) = (store / "report").glob(f"{name}-*")
+    return folder

@@ -16,7 +16,7 @@ SOURCE = ROOT / "src" / "nescio"
 TIERS = [
     "errors",
     "files",
-    "registry identity",
+    "registry identity provenance",
     "rows options search",
     "work",
     "arrays",

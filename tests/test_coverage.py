@@ -268,7 +268,7 @@ def test_nothing_is_missing():
         (r"^\| Table 3:.*\n", "", "UIMNET: Table 3: does not stand there once."),
         (r"^\| Oracle:.*\n", "", "UIMNET: Oracle: does not stand there once."),
         (r"nescio imagenot --data", "nescio imagenet --data", "is not a command"),
-        (r"--members 1,5", "--member-count 1,5", "unknown options"),
+        (r"--ensemble-size 1,5", "--member-count 1,5", "unknown options"),
         (r"nescio imagenot --data digits", "nescio imagenot", "does not parse"),
         (r"::test_the_oracle_is_told_what_is_outside", "::test_the_oracle", "has no test_the_oracle."),
         (r"tests/analysis/test_selection.py", "tests/test_select.py", "there is no tests/test_select.py."),

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 fine, 1 when work failed, 2 for bad input."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    typed = list(sys.argv[1:] if argv is None else argv)
+    words = list(typed)
     plugins = _plugins(words)
     command = next((word for word in words if not word.startswith("-")), None)
     name = "nescio"
@@ -27,12 +28,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         from nescio.commands import COMMANDS
+        from nescio.provenance import command as running
         from nescio.registry import add_plugin
+        from nescio.work.progress import begin
 
+        begin()
         name += f" {command}" if command in COMMANDS else ""
         for plugin in plugins:
             add_plugin(plugin)
-        code = _run(command, words)
+        with running(typed):
+            code = _run(command, words)
         sys.stdout.flush()  # here, where a pipe that nobody reads any more is no failure
         return code
     except (BadInput, Undefined) as error:

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, reduce
 from itertools import pairwise
-from operator import add
+from operator import add, itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -341,7 +341,7 @@ def predict_all(
     shards: int | None = None,
     forget: bool = False,
     say: Callable[[str], None] | None = None,
-    watch: Callable[[int, int, int], None] | None = None,
+    watch: Callable[[int, int, int, int], None] | None = None,
 ) -> ManyPredictions:
     """Every network on its images; one that fails does not stop the others.
 
@@ -374,8 +374,8 @@ def predict_all(
             known += sentence is None
             if sentence and say:
                 say(sentence)
-        if watch and (done or not before):  # what was finished before took no time, and would promise it of the others
-            watch(before + done - known, len(made.failures) + failed, total - known)
+        if watch and (done or not before):
+            watch(before + done, len(made.failures) + failed, total, known)
 
     for group in groups.values() if forget else [[pair for pairs_alike in groups.values() for pair in pairs_alike]]:
         parts = [(pair, task) for pair in group for task in pair.shard_tasks()]
@@ -623,10 +623,11 @@ def _outputs(
 ) -> Predictions:
     host, limit = Host(len(shown), make), LARGEST if keeping.dtype == "float16" else math.inf
     finite = torch.zeros((), dtype=torch.int64, device=here.device)
-    done, total = 0, math.ceil(len(shown) / batch)
+    done = 0
     # one autocast around all batches: it then casts the weights once
     with evaluating(module), torch.inference_mode(), here.autocast():
-        for x, count in track(inputs(network, shown, store, here, batch), network.name, total):
+        batches = inputs(network, shown, store, here, batch)
+        for x, count in track(batches, network.name, len(shown), images=itemgetter(1)):
             seed_everything(seed_for(seed, first + done))  # draws do not depend on what was shown before
             tensors = {name: tensor[:count] for name, tensor in _tensors(module(x), keeping).items()}
             if "logits" in tensors:
@@ -908,7 +909,8 @@ def _pixel_maps(
     with ExitStack() as modes, torch.inference_mode(), here.autocast():
         for module in modules:
             modes.enter_context(evaluating(module))
-        for x, count in track(inputs(network, shown, store, here, batch), network.name, math.ceil(len(shown) / batch)):
+        batches = inputs(network, shown, store, here, batch)
+        for x, count in track(batches, network.name, len(shown), images=itemgetter(1)):
             truth = shown.images.label_maps(slice(done, done + count))
             called, scores = pixel_answers([module(x) for module in modules], truth.shape[1:])
             arrays = {name: score[:count].float().cpu().numpy() for name, score in scores.items()}

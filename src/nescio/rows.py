@@ -108,4 +108,11 @@ def from_parquet(path: str | Path, *, verified: bool = False) -> list[Row]:
     return [empty | row for row in rows]
 
 
+def without_empty(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """The rows without the columns that are empty in all of them."""
+    rows = list(rows)
+    filled = {name for row in rows for name, value in row.items() if value is not None}
+    return [{name: value for name, value in row.items() if name in filled} for row in rows]
+
+
 _ARROW = {name: {"bool": "bool_"}.get(kind, kind) for name, kind in TYPES.items()}

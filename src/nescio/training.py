@@ -31,6 +31,7 @@ from nescio.methods.base import Method, Setting, accuracy_of
 from nescio.recording import Recording
 from nescio.runtime import Runtime, evaluating, leave, random_state, restore_random_state, runtime, seed_everything
 from nescio.trials import Training, Trial
+from nescio.work.progress import EpochProgress
 from nescio.work.steps import Context, Files, Step
 from nescio.work.store import Part, Stopped, Store, ending
 from nescio.work.versions import TRAIN as VERSION
@@ -41,7 +42,8 @@ JUDGED = 5000  # training rows, at most, on which the training accuracy is measu
 JUDGED_MAPS = 64  # … and training images with label maps, whose every location is a row
 CACHED = 256  # images of a batch whose features are computed to be kept
 ENDING = 2  # due: save a checkpoint and end
-LOOK = 50  # optimiser steps between two looks at the loss: looking waits for the device
+LOOK = 50  # optimiser steps between two looks at the loss: looking waits for the device …
+LOOK_SECONDS = 5.0  # … or seconds, where steps are slow and somebody watches
 Watch = Callable[[dict[str, Any]], None]
 
 
@@ -73,7 +75,8 @@ def _train(part: Part | None, context: Context, trial: Trial) -> Files:
     """Several processes train together; the first has the part."""
     here = runtime(context.device).at(trial.training.precision)
     dataset = datasets.load(trial.data, context.root)
-    method, facts = fit(trial, dataset, here, part, context.checkpoint_seconds, None, context.store)
+    with EpochProgress(title_of(trial), silent=here.rank > 0) as watch:
+        method, facts = fit(trial, dataset, here, part, context.checkpoint_seconds, watch, context.store)
     leave()
     return {WEIGHTS: weights_of(method), FACTS: json.dumps(facts).encode()}
 
@@ -279,10 +282,11 @@ def _fit(
     buffers = [buffer for buffer in method.buffers() if buffer.is_floating_point()]
     method.train()
     started = saved = time.monotonic()
-    seen, since, losses = 0, 0, torch.zeros((), device=runtime.device)
+    looked, seen, since, losses = started, 0, 0, torch.zeros((), device=runtime.device)
 
     def look() -> None:
-        nonlocal since
+        nonlocal since, looked
+        looked = time.monotonic()
         mean = _look(losses, since, epoch)
         losses.zero_()
         since = 0
@@ -299,7 +303,8 @@ def _fit(
             losses += loss.detach()
             seen += plan.batch // plan.accumulate
             batch, since = batch + 1, since + 1
-            if since == LOOK * plan.accumulate:
+            slow = watch is not None and time.monotonic() - looked > LOOK_SECONDS
+            if since == LOOK * plan.accumulate or slow:
                 look()
             if step.whole and (due := runtime.largest(_due(part, saved, checkpoint_seconds))):
                 runtime.mean(buffers)

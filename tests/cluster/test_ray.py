@@ -377,7 +377,7 @@ def test_members_predictions_and_the_zoo_are_the_same_on_the_cluster(cluster, tm
             command = [sys.executable, "-m", "nescio", *words.split(), "--store", str(store), "--device", "cpu", *how]
             return subprocess.run([*command, *more], check=True, capture_output=True).stdout
 
-        run("train --method erm --data digits --backbone mlp --epochs 1 --members 2")
+        run("train --method erm --data digits --backbone mlp --epochs 1 --ensemble-size 2")
         first, second = sorted(path.name for path in (store / "train").iterdir())
         run(f"predict {first} --shards 2", "--to", str(tmp_path / name / "dump"))
         rows = run(f"zoo store:{first} store:{second} --data digits --shards 2 --json")

@@ -8,8 +8,10 @@ import pytest
 
 from nescio.cli import main
 from nescio.errors import BadInput
-from nescio.protocols.base import keep, kept, read_kept
+from nescio.protocols.base import keep, kept, page_name, read_kept
+from nescio.provenance import command
 from nescio.report.studies import Study, files
+from nescio.rows import from_parquet
 from nescio.work.store import Damaged, Store
 
 ROW = {"protocol": "uimnet", "version": 4, "method": "erm", "split": "test", "metric": "accuracy", "value": 0.5}
@@ -96,3 +98,41 @@ def test_rows_that_lack_what_a_table_needs_end_in_a_sentence(tmp_path, capsys):
     for name, content in files(odd).items():
         (tmp_path / name).write_bytes(content)
     assert main(["report", str(tmp_path), "--csv"]) in (0, 2)
+
+
+def test_every_study_of_a_store_has_a_page_of_its_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store(tmp_path)
+    studies = [study(value) for value in (0.1, 0.2)]
+    for each in studies:
+        keep(each, store)
+    folders = [tmp_path / "nescio-report" / page_name(each) for each in studies]
+    assert len({each.key for each in studies}) == len(set(folders)) == 2
+    assert main(["report", str(tmp_path)]) == 0
+    values = [from_parquet(folder / "rows.parquet")[0]["value"] for folder in folders]
+    assert values == [0.1, 0.2]
+    out = capsys.readouterr().out
+    assert all(each.key in out for each in studies)
+
+
+def test_one_damaged_study_does_not_hide_the_others(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store(tmp_path)
+    studies = [study(value) for value in (0.1, 0.2)]
+    for each in studies:
+        keep(each, store)
+    (store.path("study", studies[1].key) / "rows.parquet").unlink()
+    assert main(["report", str(tmp_path)]) == 1
+    assert studies[1].key in capsys.readouterr().err and (tmp_path / "nescio-report" / page_name(studies[0])).is_dir()
+
+
+def test_a_study_keeps_the_command_that_made_it_first(tmp_path):
+    store = Store(tmp_path)
+    with command(["run", "uimnet", "--plugin", "my method.py"]):
+        keep(study(0.5), store)
+    again = study(0.5)
+    with command(["run", "uimnet"]):
+        keep(again, store)
+    assert [each.command for each in again.made] == ["nescio run uimnet --plugin 'my method.py'"]
+    (run,) = kept(store)
+    assert read_kept(store, run).made == again.made

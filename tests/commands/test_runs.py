@@ -1,6 +1,9 @@
 """What a store holds, as a list."""
 
 import json
+import shlex
+
+import numpy as np
 
 from nescio.cli import main
 from nescio.work.store import Store
@@ -56,3 +59,19 @@ def test_evaluations_of_pretrained_models_show_the_model(tmp_path, capsys):
     assert main(["runs", "--store", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "vit · digits" in out and "vgg · digits" in out
+
+
+def test_a_study_has_its_date_data_methods_and_command(tmp_path, capsys):
+    words = ["run", "selective", "--store", str(tmp_path / "store"), str(tmp_path / "a.npz")]
+    labels = np.arange(40) % 4
+    np.savez(tmp_path / "a.npz", logits=np.eye(4)[labels] + np.eye(4)[labels[::-1]], labels=labels)
+    assert main(words) == 0
+    capsys.readouterr()
+    assert main(["runs", "--store", str(tmp_path / "store"), "--json"]) == 0
+    (study,) = [run for run in json.loads(capsys.readouterr().out) if run["stage"] == "study"]
+    assert study["command"] == shlex.join(["nescio", *words])
+    assert study["date"] and study["protocol"] == "selective"
+    page = tmp_path / "store" / "report" / f"selective-{study['key'][:8]}" / "index.html"
+    assert study["date"] in page.read_text() and "SHA-256" in page.read_text()
+    assert main(["runs", "--store", str(tmp_path / "store")]) == 0
+    assert study["date"].split()[0] in capsys.readouterr().out

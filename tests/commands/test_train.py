@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import shlex
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -42,7 +43,8 @@ def test_train_says_the_key_and_the_place(store, capsys):
     key = key_in(store)
     assert main([*TRAIN, "--method", "rnd", "--classes", "0-5", "--recipe", "width=32", "--store", store]) == 0
     said = capsys.readouterr()
-    assert said.out == f"{key} was finished before, in {Store(store).path('train', key)}\n" and said.err == ""
+    assert said.out.startswith(f"{key} was finished before") and str(Store(store).path("train", key)) in said.out
+    assert said.err == ""
 
 
 def test_options_reach_the_trial(tmp_path):
@@ -313,3 +315,17 @@ def test_wandb_files_hold_the_loss(tmp_path, monkeypatch):
         losses = [float(each) for each in re.findall(rb"loss\x82\x01.([0-9.]+)", file.read_bytes())]
         time.sleep(0.1)
     assert losses[0] > losses[-1] > 0 and len(set(losses)) == 2  # two epochs
+
+
+def test_a_training_ends_with_its_accuracy_and_the_next_command(store, tmp_path, capsys, monkeypatch):
+    """Each command names the one that follows."""
+    monkeypatch.chdir(tmp_path)
+    words = [*TRAIN, "--method", "rnd", "--classes", "0-5", "--recipe", "width=32", "--store", store]
+    for command in ("train", "predict"):
+        assert main(words) == 0
+        said = capsys.readouterr().out
+        assert command == "predict" or re.search(r"training accuracy 0\.\d{4}", said)
+        words = shlex.split(said.partition("Next: nescio ")[2])
+    assert words == ["evaluate", "test.npz"] and main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["files"][0]["rows"]
+    assert len(rows) > 1 and all(any(row[name] is not None for row in rows) for name in rows[0])

@@ -16,6 +16,7 @@ from nescio.predictions import Predictions
 from nescio.predictions.entries import stored_dumps
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
+from paths import page_of
 from zoo_help import N, answers, folder, images_at
 
 pytest.importorskip("torch")
@@ -161,7 +162,7 @@ def test_grading_that_fails_has_no_page_and_no_link_to_one(place, tmp_path, caps
     told = capsys.readouterr()
     assert "No out-class has 10 images" in told.err and told.err.count("failed: ") == 1
     assert "nothing to show" not in told.out
-    report = tmp_path / "s" / "report" / "zoo"
+    report = page_of(tmp_path / "s", "zoo")
     assert not (report / "cood").exists() and "cood/index.html" not in (report / "index.html").read_text()
 
 
@@ -174,7 +175,7 @@ def test_classes_above_or_below_are_left_out_by_names_of_ones_own(place, tmp_pat
     words += ["--hierarchy", tmp_path / "tree.txt", "--in-names", tmp_path / "in.txt"]
     assert run(*words) == 0
     assert "1 of 8 out-classes are in-classes, or above or below" in " ".join(capsys.readouterr().out.split())
-    known, new = (tmp_path / "s" / "report" / "zoo" / name / "index.html" for name in ("", "cood"))
+    known, new = (page_of(tmp_path / "s", "zoo") / name / "index.html" for name in ("", "cood"))
     assert 'href="cood/index.html"' in known.read_text() and 'href="../index.html"' in new.read_text()
     assert main(["report", str(tmp_path / "s"), "--only", "cood/models,fig6", "--to", str(tmp_path / "f")]) == 0
 
@@ -187,7 +188,7 @@ def test_files_that_are_no_images_are_counted(place, tmp_path, capsys):
     assert run(*words) == 0
     said = capsys.readouterr()
     assert "set: 3 files skipped: .heic, .txt." in said.err
-    assert "3 files skipped: .heic, .txt." in (tmp_path / "s" / "report" / "zoo" / "index.html").read_text()
+    assert "3 files skipped: .heic, .txt." in (page_of(tmp_path / "s", "zoo") / "index.html").read_text()
 
 
 def test_a_part_of_the_images_is_drawn_and_stamped(place, tmp_path, capsys):
@@ -198,7 +199,7 @@ def test_a_part_of_the_images_is_drawn_and_stamped(place, tmp_path, capsys):
         assert run(*words, "--store", store, "--seed", seed) == 0
         said = capsys.readouterr()
         stamp = f"A random part: 7 of {N} images of val (seed {seed})."
-        assert stamp in said.err and stamp in (store / "report" / "zoo" / "index.html").read_text()
+        assert stamp in said.err and stamp in (page_of(store, "zoo") / "index.html").read_text()
         assert run(*words, "--store", store, "--seed", seed, "--json") == 0
         assert {(row["limit"], row["seed"]) for row in json.loads(capsys.readouterr().out)} == {(7, seed)}
         drawn[seed] = stored_dumps(Store(store))[0].load().index.tolist()
@@ -327,7 +328,8 @@ def test_the_time_left_is_counted_from_before_the_first_model(place, tmp_path):
     work = Work(Context(Store(tmp_path), device="cpu"), None, lambda *event: told.append(event))
     options = Options(models=("test_resnet", "test_vit"), weights=str(place / "w"), data=f"npz:{place / 'val.npz'}")
     predictions(options, work)
-    assert [(done, total) for _, done, _, total, _ in told] == [(0, 2), (1, 2), (2, 2)]
+    assert [(done, total) for _, done, _, total, _, _ in told] == [(0, 2), (1, 2), (2, 2)]
     told.clear()
     predictions(replace(options, models=("test_resnet", "test_vit", "test_efficientnet")), work)
-    assert [(done, total) for _, done, _, total, _ in told][-2:] == [(0, 1), (1, 1)], "finished models took no time"
+    counts = [(done, total, before) for _, done, _, total, _, before in told]
+    assert counts[-2:] == [(2, 3, 2), (3, 3, 2)], "finished models took no time"

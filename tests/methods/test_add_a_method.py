@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from paths import ROOT
+from paths import ROOT, page_of
 
 pytest.importorskip("torch")
 from warm import Warm
@@ -97,7 +97,7 @@ def test_it_goes_through_the_whole_protocol(nescio, tmp_path):
     )
     code, command = nescio.run(*words.split(), "--no-oracle", "--workers", "0", "--store", tmp_path / "store")
     assert code == 0, command.err
-    text = (tmp_path / "store" / "report" / "uimnet" / "tables.md").read_text()
+    text = (page_of(tmp_path / "store", "uimnet") / "tables.md").read_text()
     assert "| logit-norm | 1 | calibrated |" in text and "| logit-norm | 2 |" in text
     assert "Two methods learnt six classes" in command.out.replace("\n", " ")
 

@@ -497,7 +497,7 @@ TRAIN = ["train", "--backbone", "mlp", "--epochs", "1", "--device", "cpu"]
 def store(tmp_path_factory):
     """A store with an ensemble of three."""
     root = str(tmp_path_factory.mktemp("store"))
-    assert main([*TRAIN, "--method", "simclr", "--members", "3", "--workers", "0", "--store", root]) == 0
+    assert main([*TRAIN, "--method", "simclr", "--ensemble-size", "3", "--workers", "0", "--store", root]) == 0
     return root
 
 
@@ -511,7 +511,7 @@ def test_an_ensemble_is_one_command(store, capsys):
     assert sorted(each["init_seed"] for each in plain) == [0, 1, 2]
     assert len({json.dumps({**each, "init_seed": 0}, sort_keys=True) for each in plain}) == 1
     assert {each["training"]["augment"] for each in plain} == {"full"}  # nobody said so: the method's own
-    assert main([*TRAIN, "--method", "simclr", "--members", "3", "--workers", "0", "--store", store]) == 0
+    assert main([*TRAIN, "--method", "simclr", "--ensemble-size", "3", "--workers", "0", "--store", store]) == 0
     said = capsys.readouterr()
     assert said.out.count("was finished before") == 3 and "failed" not in said.err
     assert main([*TRAIN, "--method", "simclr", "--init-seed", "2", "--store", store]) == 0  # a member is a plain trial
@@ -528,7 +528,7 @@ def test_a_member_that_fails_costs_itself_alone_and_is_tried_again(tmp_path, mon
             raise RuntimeError("no luck")
         return act(trial, *rest)
 
-    words = [*TRAIN, "--members", "3", "--workers", "0", "--store", str(tmp_path)]
+    words = [*TRAIN, "--ensemble-size", "3", "--workers", "0", "--store", str(tmp_path)]
     monkeypatch.setattr(nescio.training, "fit", fit_or_fall)
     assert main(words) == 1
     said = capsys.readouterr()
@@ -542,7 +542,7 @@ def test_a_member_that_fails_costs_itself_alone_and_is_tried_again(tmp_path, mon
 
 @pytest.mark.slow
 def test_members_on_workers_are_those_of_one_process(store, tmp_path):
-    words = [*TRAIN, "--method", "simclr", "--members", "2", "--workers", "2", "--store", str(tmp_path)]
+    words = [*TRAIN, "--method", "simclr", "--ensemble-size", "2", "--workers", "2", "--store", str(tmp_path)]
     assert main(words) == 0
     for run in Store(tmp_path).runs():
         ours, theirs = (Store(root).path("train", run.key) / WEIGHTS for root in (tmp_path, store))
@@ -584,11 +584,11 @@ def test_uimnet_is_about_classifiers(tmp_path, capsys):
     ("words", "sentence"),
     [
         (["--method", "simclr", "--augment", "none"], "2 views of an image"),
-        (["--method", "moco", "--augment", "none", "--members", "2"], "2 views of an image"),
-        (["--members", "0"], "--members is a number from 1 on"),
-        (["--members", "2", "--log", "tensorboard:x"], "--log is for one network"),
-        (["--members", "2", "--workers", "-1"], "--workers is a number"),
-        (["--members", "2", "--batch", "5000"], "fewer than one batch of 5000"),
+        (["--method", "moco", "--augment", "none", "--ensemble-size", "2"], "2 views of an image"),
+        (["--ensemble-size", "0"], "--ensemble-size is a number from 1 on"),
+        (["--ensemble-size", "2", "--log", "tensorboard:x"], "--log is for one network"),
+        (["--ensemble-size", "2", "--workers", "-1"], "--workers is a number"),
+        (["--ensemble-size", "2", "--batch", "5000"], "fewer than one batch of 5000"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, capsys, words, sentence):
@@ -600,5 +600,5 @@ def test_bad_input_is_one_sentence(tmp_path, capsys, words, sentence):
 
 def test_members_do_not_mix_with_torchrun(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main([*TRAIN, "--members", "2", "--store", str(tmp_path)]) == 2
+    assert main([*TRAIN, "--ensemble-size", "2", "--store", str(tmp_path)]) == 2
     assert "without torchrun" in capsys.readouterr().err

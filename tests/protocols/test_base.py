@@ -41,8 +41,7 @@ def protocol():
 
 def test_a_page_ends_with_the_command_of_every_plan_that_was_joined(protocol):
     joined = Study(protocol="coins", version=1, rows=[], plan={}, parts=[asdict(Plan(throws=7)), asdict(Plan()), {}])
-    assert protocol.story(joined).footer == [
-        "By hand.",
+    assert protocol.story(joined).made == [
         "Made by `nescio run coins --throws 7`",
         "Made by `nescio run coins`",
     ]

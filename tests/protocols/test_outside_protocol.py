@@ -11,7 +11,7 @@ import time
 import pytest
 
 from nescio.rows import from_parquet
-from paths import ROOT
+from paths import ROOT, page_of
 
 SOURCE = '''
 """How does the mean of drawn numbers settle? A protocol that needs no network."""
@@ -152,7 +152,7 @@ def test_it_is_killed_resumed_and_reported(site, tmp_path):
     again = run(site, "run", "settling", *options, "--store", store)
     assert again.returncode == 0, again.stderr
     assert all(path.stat().st_mtime_ns == moment for path, moment in before.items()), "nothing was drawn twice"
-    pages = [place / "report" / "settling" for place in (plain, store)]
+    pages = [page_of(place, "settling") for place in (plain, store)]
     one, other = (from_parquet(page / "rows.parquet") for page in pages)
     assert one == other and len(one) == 4
     page = (pages[0] / "index.html").read_text()

@@ -15,7 +15,7 @@ import time
 import pytest
 
 from disks import disk_of, remount
-from paths import TESTS
+from paths import TESTS, page_of
 
 pytest.importorskip("torch")
 from nescio.work.store import Store
@@ -43,7 +43,7 @@ def finished(warm, tmp_path_factory):
 
 
 def report(store):
-    return {name: (store / "report" / "uimnet" / name).read_bytes() for name in KEPT}
+    return {name: (page_of(store, "uimnet") / name).read_bytes() for name in KEPT}
 
 
 def all_is_well(store):
@@ -235,9 +235,7 @@ def test_a_worker_without_memory_and_a_loss_that_is_no_number_cost_their_trials_
 
 
 def table_lines(store):
-    return [
-        line for line in (store / "report" / "uimnet" / "tables.md").read_text().splitlines() if line.startswith("|")
-    ]
+    return [line for line in (page_of(store, "uimnet") / "tables.md").read_text().splitlines() if line.startswith("|")]
 
 
 # ---- damage

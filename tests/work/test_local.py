@@ -14,6 +14,7 @@ import pytest
 
 import nescio.work.launchers
 from nescio.errors import BadInput
+from nescio.work import progress
 from nescio.work.launchers import BLAS, Queue, Task
 from nescio.work.local import LocalWorkers
 from nescio.work.store import Busy, Store, StoreError
@@ -245,3 +246,18 @@ def test_workers_end_with_their_sweep_however_it_ends(tmp_path):
         process.wait(timeout=30)
         until(lambda workers=workers: not any(map(alive, workers)))
         (tmp_path / "pid").unlink()
+
+
+def count_slowly(times):
+    for _ in progress.track([1] * times, "counting", times, images=int):
+        time.sleep(0.1)
+
+
+def test_the_progress_of_a_worker_is_shown_by_its_parent(light, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    assert not sweep([Task("pause", shorten_pause, ()), Task("count", count_slowly, (3,))], 1)
+    assert "counting: 2 of 3 images" in capsys.readouterr().err
+
+
+def shorten_pause():
+    progress.PAUSE = 0.0

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from nescio.work import progress
-from nescio.work.progress import EpochBar, Stages, track
+from nescio.work.progress import EpochProgress, Stages, track
 
 
 class Clock:
@@ -50,7 +50,6 @@ def test_lines_tell_pace_and_time_left(clock, capsys):
         "train: 1 of 4, 1 failed, 0:01:07 left",
         "train: 2 of 4, 1 failed, 3,000 images/s, 0:01:00 left",
         "train: 4 of 4, 1 failed, 2,000 images/s",
-        "train: 0 of 1",
     ]
     assert [(trial["step"], trial["trial"], trial["nll"]) for trial in heard] == [(1, "erm", 0.5)]
 
@@ -76,12 +75,12 @@ def test_a_bar_on_a_terminal_tells_the_same(clock, monkeypatch):
 def test_a_training_shows_epoch_loss_pace_and_time_left(monkeypatch):
     terminal = watched(monkeypatch)
     seen = {"epoch": 1.5, "epochs": 3, "loss": 0.25, "images/s": 1200.0, "left": 61.0}
-    with EpochBar("erm on digits") as bar:
+    with EpochProgress("erm on digits") as bar:
         bar(seen)
     drawn = terminal.getvalue()
     assert "erm on digits" in drawn and "epoch 1.5 of 3, loss 0.250, 1,200 images/s, 0:01:01 left" in drawn
     before = terminal.getvalue()
-    with EpochBar("finished before", silent=True) as bar:
+    with EpochProgress("finished before", silent=True) as bar:
         bar(seen)
     assert terminal.getvalue() == before
 
@@ -96,7 +95,35 @@ def test_a_loop_is_silent_while_it_is_short_and_then_counts(clock, monkeypatch):
     assert "reading" in drawn and "3 of 4, 0:00:06 left" in drawn
 
 
-def test_a_loop_where_nobody_watches_says_nothing(clock, capsys):
-    for _ in track(iter(range(4)), "reading"):
-        clock.now += 100
+def test_a_loop_without_a_terminal_writes_a_line_every_ten_seconds(clock, capsys):
+    progress.begin()
+    for _ in track([10] * 100, "vgg16", 1000, images=int):
+        clock.now += 0.5
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 4 and said[0] == "vgg16: 200 of 1,000 images, 20 images/s, 0:00:40 left"
+    progress.begin()
+    for _ in track(range(4), "short"):
+        clock.now += 1
     assert capsys.readouterr() == ("", "")
+
+
+def test_many_short_loops_are_seen_too(clock, capsys):
+    """A step that predicts 75 sets in five seconds each."""
+    progress.begin()
+    for _ in range(8):
+        for _ in track([64] * 5, "erm", 320, images=int):
+            clock.now += 1
+    assert 3 <= len(capsys.readouterr().err.splitlines()) <= 4
+
+
+def test_what_an_earlier_run_finished_took_no_time(clock, capsys):
+    stages = Stages(1)
+    stages("train", 2, 0, 4, None, 2)
+    clock.now += 60
+    stages("train", 3, 0, 4, {"images": 600, "seconds": 60.0}, 2)
+    assert str(stages) == "3 of 4, 2 finished before, 10 images/s, 0:01:00 left"
+    for known in range(3):  # a prediction whose key is known late
+        stages("predicting", known, 0, 3, None, known)
+    clock.now += 30
+    stages("predicting", 3, 0, 3, None, 2)
+    assert capsys.readouterr().err.splitlines()[-1] == "predicting: 3 of 3, 2 finished before"

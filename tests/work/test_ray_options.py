@@ -28,7 +28,7 @@ def test_what_ray_cannot_give_is_refused_before_it_starts(options, sentence):
 
 
 def test_its_options_are_those_of_every_command_that_names_it(capsys):
-    for command in (RUN, ("zoo", "resnet18", "--data", "digits"), ("train", "--members", "2")):
+    for command in (RUN, ("zoo", "resnet18", "--data", "digits"), ("train", "--ensemble-size", "2")):
         with pytest.raises(SystemExit):
             main([*command, "--launcher", "ray", "--help"])
         text = capsys.readouterr().out

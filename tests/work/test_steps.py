@@ -222,7 +222,7 @@ def test_a_failing_step_costs_only_its_own(context):
         Failure("above", reason, kind="RuntimeError"),
         Failure("odd", "The labels are wrong.", True, "BadInput"),
     ]
-    assert heard[0] == ("toys", 0, 0, 6, None) and heard[-1][:4] == ("toys", 6, 3, 6)
+    assert heard[0] == ("toys", 0, 0, 6, None, 0) and heard[-1][:4] == ("toys", 6, 3, 6)
 
 
 def test_failures_of_one_title_stay_together(context):

@@ -13,6 +13,7 @@ from typing import Any
 
 from nescio.errors import BadInput
 from nescio.options import argument, option
+from nescio.rows import without_empty
 
 FORMATS = {
     "json": "strict JSON, alone on stdout",
@@ -98,14 +99,23 @@ def say(text: str) -> None:
 
 
 def json_of(value: Any) -> str:
+    """JSON for stdout; rows of results are without the columns that are empty in all of them."""
     from nescio.report.text import json_text
 
-    text = json_text(value)
+    text = json_text(_filled(getattr(value, "rows", value)))
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:  # what the terminal lacks, as \u2192, is the same JSON
         text = json.dumps(json.loads(text), indent=2)
     return text
+
+
+def _filled(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _filled(content) for name, content in value.items()}
+    if isinstance(value, (list, tuple)) and all(isinstance(row, dict) and "metric" in row for row in value):
+        return without_empty(value)
+    return [_filled(content) for content in value] if isinstance(value, (list, tuple)) else value
 
 
 def print_findings(sentences: Sequence[str], tables: Sequence[Any], notes: Sequence[str] = ()) -> None:

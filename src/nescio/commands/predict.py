@@ -16,6 +16,7 @@ examples:
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -77,4 +78,6 @@ def run(options: Options) -> int:
     stamp = [part_note(len(dump), len(whole), "images", options.seed)] if len(dump) < len(whole) else []
     dump.replace(notes=(*dump.notes, *stamp)).save(options.to)
     say(" ".join([f"{options.to} holds the predictions of {key} for {len(dump)} images ({options.split}).", *stamp]))
+    if dump.logits is not None:
+        say(f"Next: {shlex.join(['nescio', 'evaluate', options.to])}")
     return 0

@@ -1,9 +1,9 @@
 """The tables and the page of a study again, from its rows alone: nothing is trained, and torch is not needed.
 
 SOURCE is the store of `nescio run`, or a file rows.parquet that a report holds (with plan.json beside it, if it is
-there). A store may hold several studies: the newest is taken, unless --study names another, or several. Studies of one
-protocol, in one store or in several, are joined: one page, whose tables hold the lines of all. SOURCE is only read: the
-report is written to --to, or to the folder nescio-report below the current one.
+there). Every study of a store gets its page; --study names one, or several. Studies of one protocol, in one store or in
+several, can be joined: one page, whose tables hold the lines of all. Other forms, such as --json, are of the newest.
+SOURCE is only read: the report is written to --to, or to the folder nescio-report below the current one.
 
 Tables and figures have names that carry their protocol: --only uimnet/table2 writes that one; the bare name is enough
 where one protocol alone has it. A table is NAME.md, NAME.tex and NAME.csv (one line per cell); a figure is NAME.svg,
@@ -49,23 +49,27 @@ class Options:
         None,
         "write the page, tables and rows there",
         metavar="DIR",
-        unset="nescio-report/PROTOCOL; with --only, nescio-report",
+        unset="nescio-report/PROTOCOL-KEY; with --only, nescio-report",
     )
     only: tuple[str, ...] = option(
         (), "tables and figures by name, comma-separated", metavar="NAMES", unset="all of them, as a page"
     )
     study: tuple[str, ...] = option(
-        (), "which of the store, by key", metavar="KEYS", unset="the newest; with --only, of every protocol"
+        (), "which of the store, by key", metavar="KEYS", unset="all; with --only, the newest of every protocol"
     )
     format: str = formats()
 
 
 def run(options: Options) -> int:
+    from nescio.protocols.base import page_name
     from nescio.report.studies import joined
 
     sources, keys = [Path(source) for source in options.source], options.study or (None,)
     if len(sources) > 1 and options.study:
         raise BadInput("--study chooses within one store: give one SOURCE, or omit it.")
+    whole = not (options.study or options.only) and options.format == "table"
+    if whole and len(sources) == 1 and not _alone(sources[0]):
+        return _every(sources[0], options)
     damaged: list[Exception] = []
     if options.only and len(sources) == len(keys) == 1:
         studies = _studies(sources[0], keys[0], damaged)
@@ -77,7 +81,7 @@ def run(options: Options) -> int:
         if options.only:
             code = _only(studies, report_folder(options.to, ".", FOLDER), options)
         else:
-            code = _whole(studies[0], report_folder(options.to, ".", FOLDER, studies[0].protocol), options)
+            code = _whole(studies[0], report_folder(options.to, ".", FOLDER, page_name(studies[0])), options)
     return max(code, 1 if damaged else 0)
 
 
@@ -91,6 +95,27 @@ def _shown(sources: Sequence[Path]) -> Iterator[None]:
         raise BadInput(
             f"{names} cannot be shown: its rows or its plan lack what nescio writes ({type(error).__name__}: {error})."
         ) from error
+
+
+def _every(source: Path, options: Options) -> int:
+    """The page of every study of a store, the newest first; 1 if one of them cannot be read."""
+    from nescio.protocols.base import page_name
+
+    runs, damaged = _runs(source, None), list[Exception]()
+    for run in runs:
+        study = _first_readable(source, [run], damaged)
+        if study is None:
+            print(f"left out: {damaged[-1]}", file=sys.stderr)
+            continue
+        if len(runs) > 1:
+            made = "".join(f", made on {each.date} with `{each.command}`" for each in study.made)
+            say(f"# {study.protocol} {run.key}{made}\n")
+        folder = report_folder(None, options.to or ".", *(() if options.to else (FOLDER,)), page_name(study))
+        with _shown([source]):
+            _whole(study, Path(options.to) if options.to and len(runs) == 1 else folder, options)
+    if len(damaged) == len(runs):
+        raise damaged[0]
+    return 1 if damaged else 0
 
 
 def _whole(study: Study, folder: Path, options: Options) -> int:

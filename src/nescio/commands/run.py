@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from pathlib import Path
 from shutil import disk_usage
 from typing import Any
 
@@ -46,7 +47,9 @@ class RunOptions:
         metavar="KIND:PLACE",
         group="output",
     )
-    to: str | None = page_option("page, tables and rows there", unset="STORE/report/PROTOCOL")
+    to: str | None = page_option(
+        "page, tables and rows there", unset="STORE/report/PROTOCOL-KEY, by the key of the study"
+    )
     json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
     dry_run: bool = option(
         False,
@@ -79,11 +82,11 @@ def run(args: argparse.Namespace) -> int:
     options = options_of(args, RunOptions, start=_start(protocol))
     if options.dry_run:
         return _rehearse(protocol, plan, options)
-    folder = report_folder(options.to, options.place.store, "report", protocol.name)
     if options.to is not None and not options.json:
-        check_place(folder, "--to")
+        check_place(Path(options.to), "--to")
     with working(options.place, options.crew, options.log, canonical(plan)) as work:
         study = base.run(protocol, plan, work)
+    folder = report_folder(options.to, options.place.store, "report", base.page_name(study))
     return end(study, None if options.json else folder)
 
 

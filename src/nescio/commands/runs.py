@@ -1,5 +1,7 @@
 """What is in a store: finished, running, queued (SLURM), stopped half-way, and failed or damaged with the reason.
 
+Finished studies are listed with date, data, methods and the command that made them; `nescio report` shows them.
+
 Finished work is damaged where a file is missing or has another size than when it was written. A changed byte shows
 with --check, which reads every file; whatever uses finished work checks it as well.
 
@@ -51,6 +53,7 @@ def run(options: Options) -> int:
         plain = [
             {name: getattr(run, name) for name in FACTS}
             | {name: run.recipe[name] for name in TRIAL if name in run.recipe}
+            | (_study(run) if _is_study(run) else {})
             for run in runs
         ]
         say(json_of(plain))
@@ -59,6 +62,8 @@ def run(options: Options) -> int:
     counts = [f"{states.count(state)} {state}" for state in STATES if state in states]
     if runs:
         say(grid([_row(run) for run in runs], options.format))
+    if options.format != "csv" and (studies := [{"study": run.key} | _study(run) for run in runs if _is_study(run)]):
+        say("\n" + grid(studies, options.format))
     if options.format == "table":
         say(f"{store.root}: {', '.join(counts) if counts else 'nothing failed' if options.failed else 'empty'}.")
     return 0
@@ -80,6 +85,27 @@ def _checked(run: Run, store: Store, whole: bool) -> Run:
         return replace(run, state="damaged", reason=reason)
     reason = f"{', '.join(wrong)} went missing or changed: remove the folder {run.key} and run again."
     return replace(run, state="damaged", reason=reason) if wrong else run
+
+
+def _is_study(run: Run) -> bool:
+    return (run.stage, run.state) == ("study", "finished")
+
+
+def _study(run: Run) -> dict[str, str]:
+    """Date, data, methods and command of a finished study."""
+    from nescio.protocols.base import made_by
+
+    plan = run.recipe.get("plan") or {}
+    made = made_by(run.folder)
+    names = {"protocol": run.recipe.get("protocol")} | {
+        name: plan.get(name) for name in ("data", "methods", "networks")
+    }
+    texts = {
+        name: value if isinstance(value, str) else ", ".join(map(str, value or ())) for name, value in names.items()
+    }
+    texts["methods"] = texts["methods"] or texts.pop("networks")
+    known = {name: texts[name] for name in ("protocol", "data", "methods")}
+    return {"date": made[0].date if made else ""} | known | {"command": made[0].command if made else ""}
 
 
 def _size(path: Path) -> int | None:

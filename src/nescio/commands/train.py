@@ -2,8 +2,8 @@
 
 A finished one is reported at once. A killed one goes on from its last checkpoint when the same command is given again.
 --processes N trains it with N processes, on as many GPUs, and --launcher elsewhere (or: torchrun -m nescio train …).
---members M trains M networks that differ in their seed alone, on --workers processes; one that fails does not stop the
-others.
+--ensemble-size K trains K networks that differ in their initial seed alone, on --workers processes; one that fails does
+not stop the others.
 
 examples:
   nescio train --method erm --data digits --backbone conv --epochs 20
@@ -11,15 +11,16 @@ examples:
   nescio train --method due --data digits --classes 0-5 --spectral 5 --log tensorboard:logs
   nescio train --method ddu --task segmentation --data scenes --backbone conv --epochs 20
   nescio train --method losspred-order --data digits --backbone conv --start store:KEY --optimizer adamw --rate 1e-3
-  nescio train --method simclr --data cifar10 --backbone resnet18 --batch 512 --schedule cosine --members 10
+  nescio train --method simclr --data cifar10 --backbone resnet18 --batch 512 --schedule cosine --ensemble-size 10
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nescio.commands._loggers import logger
 from nescio.commands._output import say
@@ -27,6 +28,10 @@ from nescio.commands._work import CrewOptions, PlaceOptions, tell_notes, working
 from nescio.errors import BadInput
 from nescio.options import nested, option, ranges
 from nescio.trials import BUDGET, Training, Trial, spectral_target
+
+if TYPE_CHECKING:
+    from nescio.work.steps import Step
+    from nescio.work.store import Store
 
 TRAINING = Training()
 OWN = "own"
@@ -57,7 +62,7 @@ class Options:
     )
     data_seed: int = option(0, "of the train/validation split", metavar="S")
     init_seed: int = option(0, "of the initial weights", metavar="S")
-    members: int = option(1, "networks, of init seeds S to S + M − 1", metavar="M")
+    members: int = option(1, "number of networks, of initial seeds S to S + K − 1", name="ensemble-size", metavar="K")
     batch: int | None = option(
         None,
         "rows of a step",
@@ -82,7 +87,7 @@ class Options:
 def run(options: Options) -> int:
     from nescio.runtime import leave, runtime
     from nescio.training import Diverged, train, train_step
-    from nescio.work.progress import EpochBar
+    from nescio.work.progress import EpochProgress
     from nescio.work.store import Busy, StoreError
 
     trial = trial_of(options)
@@ -91,11 +96,11 @@ def run(options: Options) -> int:
         return _launched(trial, options)
     context = options.place.context()
     here, step = runtime(context.device), train_step(trial, context.root)
-    folder, known = step.folder(context.store), step.finished(context.store)
+    known = step.finished(context.store)
     about = {**trial.describe(), "key": step.key}
     silent = known or here.rank > 0
     try:
-        with logger(None if silent else options.log, about) as log, EpochBar(step.title, silent=silent) as bar:
+        with logger(None if silent else options.log, about) as log, EpochProgress(step.title, silent=silent) as bar:
 
             def watch(seen: dict[str, Any]) -> None:
                 bar(seen)
@@ -110,8 +115,30 @@ def run(options: Options) -> int:
     finally:
         leave()
     if here.rank == 0:
-        say(f"{step.key} {'was finished before' if known else 'is finished'}, in {folder}")
+        say(_sentence(step, context.store, known))
+        say(_next(step, options))
     return 0
+
+
+def _sentence(step: Step, store: Store, known: bool) -> str:
+    """What came of a training."""
+    from nescio.training import facts_of
+
+    facts = facts_of(step, store)
+    accuracy = f", training accuracy {facts['train_accuracy']:.4f}" if "train_accuracy" in facts else ""
+    return f"{step.key} {'was finished before' if known else 'is finished'}{accuracy}, in {step.folder(store)}"
+
+
+def _next(step: Step, options: Options) -> str:
+    """The command that follows a training; pixels have no file of predictions."""
+    if options.task == "segmentation":
+        words = ["run", "shift", "--task", options.task, "--data", options.data, "--networks", f"store:{step.key}"]
+    else:
+        words = ["predict", step.key, "--to", "test.npz"]
+    place, usual = options.place, PlaceOptions()
+    named = [(name, getattr(place, name)) for name in ("store", "root") if getattr(place, name) != getattr(usual, name)]
+    words += [word for name, value in named for word in (f"--{name}", str(value))]
+    return f"Next: {shlex.join(['nescio', *words])}"
 
 
 def _launched(trial: Trial, options: Options) -> int:
@@ -119,11 +146,15 @@ def _launched(trial: Trial, options: Options) -> int:
     from nescio.training import train_step
 
     if options.members < 1:
-        raise BadInput(f"--members is a number from 1 on, not {options.members}.")
+        raise BadInput(f"--ensemble-size is a number from 1 on, not {options.members}.")
     if options.log:
-        raise BadInput("--log is for one network, trained by this process: omit it with --members and --processes.")
+        raise BadInput(
+            "--log is for one network, trained by this process: omit it with --ensemble-size and --processes."
+        )
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise BadInput("--members and launchers start processes of their own: start the command without torchrun.")
+        raise BadInput(
+            "--ensemble-size and launchers start processes of their own: start the command without torchrun."
+        )
     seeds = range(trial.init_seed, trial.init_seed + options.members)
     members = [train_step(replace(trial, init_seed=seed), options.place.root) for seed in seeds]
     members = [replace(step, title=f"init seed {seed}") for step, seed in zip(members, seeds, strict=True)]
@@ -132,7 +163,9 @@ def _launched(trial: Trial, options: Options) -> int:
     with working(options.place, options.crew) as work:
         finished = work.do("train", members)
     for step in finished:
-        say(f"{step.key} {'was finished before' if step.key in known else 'is finished'}, in {step.folder(store)}")
+        say(_sentence(step, store, step.key in known))
+    if finished:
+        say(_next(finished[0], options))
     for failure in work.failures:
         print(f"nescio train: {failure.name}: {failure.reason}", file=sys.stderr)
     return 1 if work.failures else 0

@@ -40,7 +40,7 @@ from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option, ranges
 from nescio.predictions.pairs import named_values, pairs_of
-from nescio.protocols.base import registry, study_of
+from nescio.protocols.base import page_name, registry, study_of
 from nescio.protocols.cood import Plan as GradingPlan
 from nescio.protocols.selective import Plan as SelectivePlan
 from nescio.work.launchers import Failure
@@ -125,7 +125,7 @@ class Options:
     grading: GradingPlan = nested(GradingPlan(), omit=UNUSED)
     place: PlaceOptions = nested(PlaceOptions())
     crew: CrewOptions = nested(CrewOptions(workers=0), omit=("processes", "nodes"))
-    to: str | None = page_option("page, tables and rows there", unset="STORE/report/zoo")
+    to: str | None = page_option("page, tables and rows there", unset="STORE/report/zoo-KEY, by the key of the study")
     json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
 
     @property
@@ -184,7 +184,7 @@ def _run(options: Options, work: Work, grading: Work) -> int:
     failures = [] if studies else work.failures
     for failure in failures:
         _tell(f"failed: {failure.name}: {failure.reason}")
-    return max(_show(options, studies), 1 if failures else 0)
+    return max(_show(options, studies, work), 1 if failures else 0)
 
 
 def _tell(line: str) -> None:
@@ -226,9 +226,9 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     for images in dict.fromkeys(images for _, images in pairs):
         _note_what_is_left_out(images, work)
 
-    def watch(done: int, failed: int, total: int) -> None:
+    def watch(done: int, failed: int, total: int, known: int) -> None:
         if work.watch:
-            work.watch("predicting", done, failed, total, None)
+            work.watch("predicting", done, failed, total, None, known)
 
     return predict_all(
         pairs,
@@ -378,7 +378,7 @@ def _studies(
     return studies
 
 
-def _show(options: Options, studies: Sequence[Study]) -> int:
+def _show(options: Options, studies: Sequence[Study], work: Work) -> int:
     """Prints the rows, or writes one page per study, each with a link to the other; 1 if something failed."""
     if options.json:
         stamp = {} if options.limit is None else {"limit": options.limit, "seed": options.seed}
@@ -386,7 +386,9 @@ def _show(options: Options, studies: Sequence[Study]) -> int:
         for failure in (failure for study in studies for failure in study.failures):
             _tell(f"failed: {failure.name}: {failure.reason}")
         return 1 if any(study.failures for study in studies) else 0
-    folder = report_folder(options.to, options.place.store, "report", "zoo")
+    if not studies:
+        return 0
+    folder = report_folder(options.to, options.place.store, "report", page_name(studies[0], "zoo"))
     links = [{"cood/index.html": "New classes →"}, {"../index.html": "← Known classes"}]
     both = len(studies) > 1 and all(study.rows for study in studies)
     ends = [

@@ -20,12 +20,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.identity import has_tag, tag
 from nescio.options import command_of, instance_of, option
+from nescio.provenance import Provenance, provenance
 from nescio.registry import Registry
 from nescio.report.blocks import Block, Story
 from nescio.report.named import Report, named
@@ -57,10 +59,12 @@ class Protocol:
     workers: int | None = None  # processes unless --workers says; None: one per core, one on a GPU
 
     def story(self, study: Study) -> Story:
-        """What the page of a study tells, and the commands that run its plans again."""
+        """What the page of a study tells, and the commands that made it, or that would run its plans again."""
         story: Story = self._module.story(study)
+        if study.made:
+            return replace(story, made=[text for each in study.made for text in each.sentences()])
         commands = [self.command(plan) for plan in study.parts or [study.plan] if plan]
-        return replace(story, footer=[*story.footer, *(f"Made by `{words}`" for words in commands if words)])
+        return replace(story, made=[f"Made by `{words}`" for words in commands if words])
 
     def first_look(self, study: Study) -> Sequence[Table]:
         """The tables for the terminal."""
@@ -160,16 +164,22 @@ def study_of(protocol: Protocol, plan: Any, work: Work) -> Study:
 
 
 def keep(study: Study, store: Store) -> None:
-    """Keeps a study in the store, so that it can be reported again without its networks."""
-    content = files(study)
+    """Keeps a study in the store, so that it can be reported again without its networks, and gives it its key.
+
+    The command that made it first is in env.json, since the key follows from rows and plan alone.
+    """
+    content = files(replace(study, made=[]))
     digests = [sha256(data).hexdigest() for name, data in content.items() if name not in (TIMES, MANIFEST)]
     recipe = {"protocol": study.protocol, "plan": study.plan, "content": digests}
     try:
         with store.work("study", recipe, version=study.version or 0, title=study.protocol) as part:
             if part is not None:
                 part.env["number"] = 1 + max((n for run in kept(store) if (n := _number(run)) < math.inf), default=0)
+                part.env["made"] = asdict(provenance())
                 for name, data in content.items():
                     part.write(name, data)
+        study.key = store.key("study", recipe, version=study.version or 0)
+        study.made = made_by(store.path("study", study.key))
     except StoreError as error:  # the tables can still be shown
         study.failures.append(Failure("keeping the study", str(error)))
 
@@ -189,12 +199,29 @@ def _number(run: KeptRun) -> float:
     return number if isinstance(number, int) else math.inf
 
 
+def made_by(folder: Path) -> list[Provenance]:
+    """The command that made a kept study, if that is known."""
+    try:
+        return [Provenance.read(read_json(folder / ENV)["made"])]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
 def read_kept(store: Store, run: KeptRun) -> Study:
     """A study of a store, byte for byte as it was kept, in today's columns."""
     store.verify("study", run.key)
     if _number(run) == math.inf:
         raise Damaged(f"{run.folder / ENV} is damaged: remove the folder {run.key} and run again.")
-    return upgraded(read_study(run.folder, verified=True))
+    study = upgraded(read_study(run.folder, verified=True))
+    return replace(study, key=run.key, made=made_by(run.folder))
+
+
+def page_name(study: Study, name: str = "") -> str:
+    """The name of the folder of a study's page: no two studies of a store share one.
+
+    name  of the page (default: the protocol's)
+    """
+    return "-".join(filter(None, (name or study.protocol, study.key[:8])))
 
 
 def named_reports(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[Block]]:

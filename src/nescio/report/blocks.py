@@ -102,6 +102,7 @@ class Story:
     lead: Sequence[str]
     sections: Sequence[Section]
     footer: Sequence[str] = ()
+    made: Sequence[str] = ()  # how it was made (default: by the command that writes the page, now)
 
     def __post_init__(self) -> None:
         keys: set[str] = set()

@@ -6,6 +6,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from nescio.errors import BadInput
 from nescio.files import write_file
+from nescio.provenance import provenance
 from nescio.report.blocks import (
     Choice,
     Figure,
@@ -60,6 +62,7 @@ def write(
     others  pages that this one links to: address → name
     """
     folder = Path(folder)
+    story = story if story.made else replace(story, made=provenance().sentences())
     texts = {"tables.md": markdown(story), "tables.tex": latex(story), "tables.csv": tables_csv(tables_of(story))}
     texts |= {} if rows is None else {"rows.csv": rows_csv(rows)}
     texts["index.html"] = page(story if drawable() else without_figures(story, UNDRAWN), others)

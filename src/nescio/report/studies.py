@@ -12,6 +12,7 @@ from typing import Any
 
 from nescio.errors import BadInput
 from nescio.files import read_json, read_list, read_small
+from nescio.provenance import Provenance
 from nescio.report.blocks import Section, SectionParts, Story, Terms, sections_of
 from nescio.report.frame import SEEN, Frame
 from nescio.report.pages import write
@@ -24,6 +25,7 @@ from nescio.work.launchers import Failure
 SEEING = ("corrupted", "degrees", "limit", "seed")  # options of plans that decide which images are seen, and how
 ROWS, TIMES, PLAN, PICTURES = "rows.parquet", "times.parquet", "plan.json", "pictures.json"
 MANIFEST = "manifest.json"  # name → SHA-256 of the files beside it
+MADE = "made.json"
 
 
 @dataclass(kw_only=True)
@@ -41,6 +43,8 @@ class Study:
     parts: list[dict[str, Any]] = field(default_factory=list)  # the plans of studies that were joined
     pictures: list[Row] = field(default_factory=list)  # small ones: "png" in base64, and columns that say what it shows
     times: list[Row] = field(default_factory=list)  # measured times, apart from the rows, which are equal in every run
+    made: list[Provenance] = field(default_factory=list)  # the commands that made it; empty if none did, or not known
+    key: str = ""  # of the store that keeps it
 
     @property
     def frame(self) -> Frame:
@@ -63,7 +67,8 @@ def files(study: Study) -> dict[str, bytes]:
     about |= {"parts": study.parts} if study.parts else {}
     pictures = {PICTURES: json.dumps(study.pictures).encode()} if study.pictures else {}
     times = {TIMES: to_parquet(study.times)} if study.times else {}
-    content = {ROWS: to_parquet(study.rows), **times, PLAN: json_text(about).encode(), **pictures}
+    made = {MADE: json_text({"made": [asdict(each) for each in study.made]}).encode()} if study.made else {}
+    content = {ROWS: to_parquet(study.rows), **times, PLAN: json_text(about).encode(), **pictures, **made}
     return content | {MANIFEST: manifest(content)}
 
 
@@ -80,7 +85,9 @@ def read_study(path: str | Path, *, verified: bool = False) -> Study:
     path = Path(path)
     path = path / ROWS if path.is_dir() else path
     beside = (
-        [name for name in (PLAN, TIMES, PICTURES) if os.path.lexists(path.parent / name)] if path.name == ROWS else []
+        [name for name in (PLAN, TIMES, PICTURES, MADE) if os.path.lexists(path.parent / name)]
+        if path.name == ROWS
+        else []
     )
     if path.name == ROWS and not verified:
         _check_manifest(path.parent, [ROWS, *beside])
@@ -94,7 +101,17 @@ def read_study(path: str | Path, *, verified: bool = False) -> Study:
         study.times = from_parquet(path.parent / TIMES, verified=verified)
     if PICTURES in beside:
         study.pictures = _dicts(read_list(path.parent / PICTURES), path.parent / PICTURES)
+    if MADE in beside:
+        study.made = _read_made(path.parent / MADE)
     return study
+
+
+def _read_made(path: Path) -> list[Provenance]:
+    """The commands that made a study, apart from its plan: the same study is made by many."""
+    try:
+        return [Provenance.read(entry) for entry in read_json(path)["made"]]
+    except (KeyError, TypeError):
+        raise BadInput(f"{path} is not as nescio wrote it; rename it to report without it.") from None
 
 
 def _check_manifest(folder: Path, names: Sequence[str]) -> None:
@@ -167,6 +184,7 @@ def joined(studies: Sequence[Study]) -> Study:
         parts=[plan for study in studies for plan in study.parts or [study.plan]],
         pictures=[picture for study in studies for picture in study.pictures],
         times=[row for study in studies for row in study.times],
+        made=[each for study in studies for each in study.made],
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nescio.predictions.tables import escaped
 from nescio.report.blocks import Block, Prose, Section, Story, Terms, within
 from nescio.report.tables import NOTHING, Cell, Table
-from nescio.rows import COLUMNS
+from nescio.rows import COLUMNS, without_empty
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -149,8 +149,10 @@ def _tex_cell(cell: Cell | None) -> str:
 
 
 def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as CSV with the known columns first, numbers in full precision, nothing for None."""
+    """Rows as CSV without empty columns: the known ones first, numbers in full precision, nothing for None."""
+    rows = without_empty(rows)
     columns = [*COLUMNS, *dict.fromkeys(key for row in rows for key in row if key not in COLUMNS)]
+    columns = [name for name in columns if any(name in row for row in rows)] or list(COLUMNS)
     return _csv([columns, *([row.get(column) for column in columns] for row in rows)])
 
 

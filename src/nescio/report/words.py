@@ -150,6 +150,15 @@ def plural(n: int, word: str) -> str:
     return f"{count(n).capitalize()} {word}{'' if n == 1 else 's'}"
 
 
+def methods_and_ensembles(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Four methods and an ensemble: of what rows are, one for each."""
+    rows = list(rows)
+    ensembles = sum((row.get("members") or 1) > 1 for row in rows)
+    many = "an ensemble" if ensembles == 1 else plural(ensembles, "ensemble").lower()
+    single = [plural(len(rows) - ensembles, "method")] if len(rows) > ensembles else []
+    return " and ".join([*single, *([many if single else many.capitalize()] if ensembles else [])])
+
+
 def millions(params: float | None) -> str:
     """25.6 M."""
     return f"{number(params / 1e6, 1 if params >= 1e6 else 2)} M" if params else "unknown"

@@ -29,9 +29,11 @@ from nescio.work.launchers import (
     one_thread,
     threads,
 )
+from nescio.work.progress import relay_to, show
 from nescio.work.team import PATIENCE, PLACES
 
 log = logging.getLogger(__name__)
+PROGRESS = "progress"  # what a worker sends of a task that goes on
 
 
 @launcher("local")
@@ -123,8 +125,11 @@ class _Worker:
         assert self.task is not None
         task = self.task
         try:
-            if self.pipe.poll():
+            while self.pipe.poll():
                 state, result = self.pipe.recv()
+                if state == PROGRESS:
+                    show(*result)
+                    continue
                 self.task = None
                 return task, state, result
         except (EOFError, OSError):
@@ -165,6 +170,7 @@ def _serve(pipe: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(os.getppid())
     one_thread()
+    relay_to(lambda *said: pipe.send((PROGRESS, said)))
     with suppress(EOFError, OSError):
         while True:
             os.environ[PLACES], packed = pipe.recv()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +23,8 @@ from nescio.work.store import Busy, Damaged, Part, Run, Store, StoreError, key_o
 from nescio.work.team import clear, make_together
 
 ROWS, REASONS, TIMES = "rows.parquet", "reasons.json", "times.parquet"
+TRAIN = "train"  # the stage of networks …
+PACE = ("images", "seconds", "images/s")  # … and what their summary says of the time that they took
 SHARD_OF = "of"  # in the recipe of a shard: the key of the step that it is a part of
 Files = Mapping[str, bytes]
 
@@ -169,6 +171,12 @@ class Step:
         """The steps that are made before this one."""
         return [*(parent for parent in self.parents if isinstance(parent, Step)), *self.shards]
 
+    def _ancestors(self) -> Iterator[Step]:
+        """All that is made before this one."""
+        for step in self._steps():
+            yield step
+            yield from step._ancestors()
+
     def rows(self, store: Store) -> tuple[list[Row], list[Row]]:
         """Rows and reasons of a finished evaluation, checked byte for byte."""
         folder = self.verified(store)
@@ -202,7 +210,8 @@ def evaluation(
 # ---- running
 
 
-Watch = Callable[[str, int, int, int, Any], None]  # stage, done, failed, all; the summary of the step done just now
+# stage, done, failed, all; the summary of the step done just now; how many an earlier run finished
+Watch = Callable[[str, int, int, int, Any, int], None]
 
 
 @dataclass
@@ -236,16 +245,23 @@ class Work:
             check_writable(self.store)
             self._launch(f"{stage}, rows in shards", [shard for step in missing for shard in step.shards])
             whole = [step for step in missing if all(shard.finished(self.store) for shard in step.shards)]
-            self._launch(stage, whole)
+            self._launch(stage, whole, len(steps) - len(missing))
         return [step for step in steps if step.finished(self.store)]
 
-    def _launch(self, stage: str, steps: Sequence[Step]) -> None:
-        """Gives the steps that are not finished to the launcher."""
+    def _launch(self, stage: str, steps: Sequence[Step], before: int = 0) -> None:
+        """Gives the steps that are not finished to the launcher.
+
+        before  further steps of the stage, which are finished
+        """
         missing = [step for step in steps if not step.finished(self.store)]
         if not missing:
             return
-        watch = self.watch
-        say = (lambda *counts: watch(stage, *counts)) if watch else None
+        before += len(steps) - len(missing)
+
+        def say(done: int, failed: int, total: int, summary: Any) -> None:
+            if self.watch:
+                self.watch(stage, before + done, failed, before + total, summary, before)
+
         longest_first = sorted(missing, key=lambda step: -len(step._steps()))  # begun last, they would keep all waiting
         tasks = [self._task(step) for step in longest_first]
         place = {step.title: number for number, step in reversed(list(enumerate(missing)))}
@@ -298,10 +314,13 @@ class Work:
         self.notes += [text for text in dict.fromkeys(sentences) if text not in self.notes]
 
 
-def _run(step: Step, context: Context) -> dict[str, Any] | None:
-    """What a worker does with one step."""
+def _run(step: Step, context: Context) -> dict[str, Any]:
+    """What a worker does with one step; the pace of a training that was finished before is not of this run."""
+    needed = (each for each in (step, *step._ancestors()) if each.stage == TRAIN)
+    trains = any(not each.finished(context.store) for each in needed)
     step.run(context)
-    return step.summary(step, context) if step.summary else None
+    summary = step.summary(step, context) if step.summary else {}
+    return summary if trains else {name: fact for name, fact in summary.items() if name not in PACE}
 
 
 def _died(reason: str, step: Step, context: Context) -> None:

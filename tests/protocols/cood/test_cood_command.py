@@ -18,6 +18,7 @@ from nescio import Predictions, metrics
 from nescio.cli import main
 from nescio.rows import from_parquet
 from nescio.work.store import Store
+from paths import page_of
 
 
 def run(*words: Any) -> int:
@@ -52,7 +53,7 @@ def test_files_become_tables_and_a_page(files: Path, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "Two models met 24 classes that were not in training, in groups of 4" in shown
     assert "Which models notice classes that were not in training?" in shown and "The page is" in shown
-    report = files / "store" / "report" / "cood"
+    report = page_of(files / "store", "cood")
     assert {"index.html", "rows.parquet", "rows.csv", "tables.md", "tables.tex", "plan.json"} <= {*os.listdir(report)}
     rows = from_parquet(report / "rows.parquet")
     assert {row["backbone"] for row in rows} == {"a", "b", None} and "mc-dropout" in (report / "index.html").read_text()
@@ -85,7 +86,7 @@ def test_a_hierarchy_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -
         (files / "is_a.txt").write_text(lines)
         assert run(*pairs(files), *FEW, *tree, "--store", files / order) == 0
         assert "2 of 24 out-classes are in-classes, or above or below" in " ".join(capsys.readouterr().out.split())
-        rows = from_parquet(files / order / "report" / "cood" / "rows.parquet")
+        rows = from_parquet(page_of(files / order, "cood") / "rows.parquet")
         assert {row["value"] for row in rows if row["metric"] == "out_classes"} == {22}
 
 
@@ -98,7 +99,7 @@ def test_what_failed_is_said_and_counts(files: Path, capsys: pytest.CaptureFixtu
     np.savez(files / "b-out.npz", logits=np.zeros((30, 4)))
     assert run(*pairs(files), *FEW, "--store", files / "store") == 1  # a's page is written all the same
     told = capsys.readouterr()
-    assert "graded by their labels" in told.err and (files / "store" / "report" / "cood" / "index.html").is_file()
+    assert "graded by their labels" in told.err and len([*(files / "store" / "report").glob("cood-*/index.html")]) == 2
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,8 @@ def test_a_report_is_found_in_the_newest_study_that_has_it(files: Path, capsys: 
     error = capsys.readouterr().err
     assert "no report named 'fig99'" in error and "overlap" in error and "pareto" in error
     assert main(["report", str(store.root), "--to", str(files / "page")]) == 0
-    assert "which models notice" in (files / "page" / "index.html").read_text().lower()
+    assert "which models notice" in (*(files / "page").glob("cood-*/index.html"),)[0].read_text().lower()
+    assert len([*(files / "page").glob("*/index.html")]) == 2, "each study has its page"
     selective = next(each for each in found if each.recipe["protocol"] == "selective")
     assert main(["report", str(store.root), "--study", selective.key, "--only", "overlap", *to]) == 2
     assert "`nescio run cood` makes a study of it" in capsys.readouterr().err
@@ -233,7 +235,7 @@ def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert run(*words, "--also", "hard=digits") == 0
     shown = capsys.readouterr().out
     assert "that know digits met 24 classes" in " ".join(shown.split()) and "hard" in shown
-    rows = from_parquet(store.root / "report" / "cood" / "rows.parquet")
+    rows = from_parquet(page_of(store.root, "cood") / "rows.parquet")
     assert {row["dataset"] for row in rows if row["backbone"]} == {"digits"}
     assert {row["params"] for row in rows if row["backbone"]} == {5}
 

@@ -41,6 +41,7 @@ from nescio.trials import Training
 from nescio.work.local import LocalWorkers
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
+from paths import page_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PLAN = Plan(
@@ -363,7 +364,7 @@ def test_two_workers_make_the_rows_of_one(study, tmp_path, capsys):
     """The same command in worker processes, from nothing to the page; then once more, in which nothing is left."""
     words = [*words_of(study, context_in(tmp_path)), "--workers", "2"]
     assert main(words) == 0
-    found = read_study(tmp_path / "store" / "report" / "reliability")
+    found = read_study(page_of(tmp_path / "store", "reliability"))
     assert len(found.rows) == len(study.rows)
     assert all(a["value"] == pytest.approx(b["value"], abs=1e-3) for a, b in zip(found.rows, study.rows, strict=True))
     capsys.readouterr()

@@ -18,6 +18,7 @@ from nescio.predictions.entries import file_dump
 from nescio.protocols import selective
 from nescio.rows import from_parquet
 from nescio.work.store import Store
+from paths import page_of
 
 NAMES = ("vgg11.tv_in1k", "vgg13.tv_in1k", "deit_tiny_patch16_224.fb_in1k", "deit_tiny_distilled_patch16_224.fb_in1k")
 
@@ -39,8 +40,8 @@ def test_files_become_tables_and_a_page(files: list[str], tmp_path: Path, capsys
     assert run(*files, "--facts", tmp_path / "facts.csv", "--store", store) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Four pretrained models answered 900 images." in out and "Which models know when they are wrong?" in out
-    assert {"index.html", "rows.parquet", "tables.md"} <= {*os.listdir(store / "report" / "selective")}
-    rows = from_parquet(store / "report" / "selective" / "rows.parquet")
+    assert {"index.html", "rows.parquet", "tables.md"} <= {*os.listdir(page_of(store, "selective"))}
+    rows = from_parquet(page_of(store, "selective") / "rows.parquet")
     sizes = {row["backbone"]: row["params"] for row in rows}
     assert sizes == dict(zip(NAMES, (132_900_000, 133_000_000, None, None), strict=True))
     for name in ("table1", "agreement", "regimes", "pareto", "temperature", "fig5", "fig9", "fig13"):
@@ -86,7 +87,7 @@ def test_bad_input_ends_with_2_and_names_it(
         assert run(*words, "--store", tmp_path / "store") == 2, sentence
         assert sentence in capsys.readouterr().err
     assert run(*files, tmp_path / "bare.npz", "--store", tmp_path / "store") == 1  # the others have their page
-    assert (tmp_path / "store" / "report" / "selective" / "index.html").is_file()
+    assert (page_of(tmp_path / "store", "selective") / "index.html").is_file()
 
 
 def test_a_study_without_rows_is_not_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

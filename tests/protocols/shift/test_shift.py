@@ -40,14 +40,26 @@ from zoo_help import checkpoint, pack
 
 pytest_plugins = ("zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("one_thread")
+NAMES = {1: "erm", 2: "deep-ensemble"}  # by the number of networks
 OPTIONS = (
-    *("run", "shift", "--methods", "erm,ddu,mc-dropout", "--backbone", "mlp", "--runs", "2", "--strengths", "3"),
-    *("--members", "2", "--corruptions", "gaussian_noise,contrast", "--severities", "1,5", "--epochs", "2"),
+    *(
+        "run",
+        "shift",
+        "--methods",
+        "erm,ddu,mc-dropout,deep-ensemble",
+        "--backbone",
+        "mlp",
+        "--runs",
+        "2",
+        "--strengths",
+        "3",
+    ),
+    *("--ensemble-size", "2", "--corruptions", "gaussian_noise,contrast", "--severities", "1,5", "--epochs", "2"),
     *("--workers", "0", "--device", "cpu"),
 )
 PLAN = replace(
     PRESETS["small"],
-    methods=("erm", "ddu", "mc-dropout"),
+    methods=("erm", "ddu", "mc-dropout", "deep-ensemble"),
     backbone="mlp",
     strengths=3,
     members=(2,),
@@ -178,7 +190,8 @@ def test_reasons_say_of_which_line_and_where():
 
 
 def test_other_methods_can_be_averaged_too():
-    sizes = {(trials[0].method, len(trials)) for trials in lines(replace(PLAN, ensembled=("ddu", "mc-dropout")))}
+    plan = replace(PLAN, methods=PLAN.methods[:3], ensembled=("ddu", "mc-dropout"))
+    sizes = {(trials[0].method, len(trials)) for trials in lines(plan)}
     assert sizes == {("erm", 1), ("ddu", 1), ("mc-dropout", 1), ("ddu", 2), ("mc-dropout", 2)}
 
 
@@ -236,7 +249,7 @@ def by_hand(member_dumps):
 @pytest.mark.parametrize("size", [1, 2])
 def test_pooling_is_clean_and_all_severities_of_a_corruption_together(study, context, size):
     (trials,) = [each for each in lines() if (each[0].method, each[0].data_seed, len(each)) == ("erm", 1, size)]
-    facts = {"method": "erm", "members": size, "data_seed": 1, "split": "test"}
+    facts = {"method": NAMES[size], "members": size, "data_seed": 1, "split": "test"}
     pooled = []
     for name in PLAN.corruptions:
         u, wrong = [], []
@@ -252,7 +265,9 @@ def test_pooling_is_clean_and_all_severities_of_a_corruption_together(study, con
         found = value(study, **facts, condition=name, level=None, metric="raulc", measure="entropy")
         assert found == pytest.approx(expected, abs=1e-6)
         pooled.append(found)
-    mean = reports.pooled(study.frame).where(method="erm", members=size, data_seed=1, metric="raulc", measure="entropy")
+    mean = reports.pooled(study.frame).where(
+        method=NAMES[size], members=size, data_seed=1, metric="raulc", measure="entropy"
+    )
     assert mean.one() == pytest.approx(fmean(pooled)) and pooled[0] != pooled[1]
 
 
@@ -520,7 +535,17 @@ def test_the_command_shows_the_table_and_writes_the_page(study, place, capsys, m
 def test_a_killed_run_goes_on_and_ends_alike(study, tmp_path):
     warm = Warm(tmp_path)
     try:
-        small = [*OPTIONS, "--methods", "erm", "--severities", "5", "--strengths", "1", "--store", tmp_path / "store"]
+        small = [
+            *OPTIONS,
+            "--methods",
+            "erm,deep-ensemble",
+            "--severities",
+            "5",
+            "--strengths",
+            "1",
+            "--store",
+            tmp_path / "store",
+        ]
         for kill in ("rename 3", "rename 9", "replaced 30"):
             assert warm.run(*small, kill=kill)[0] == -signal.SIGKILL
         code, command = warm.run(*small, "--json")
@@ -592,7 +617,7 @@ def test_what_a_paired_t_test_cannot_tell_from_the_best_is_marked():
 def test_figure_1_has_every_line_at_every_severity(study):
     own = Frame([*reports.clean(study.frame), *reports.shifted(study.frame)])
     curves = reports.curves(own, "accuracy")
-    assert set(curves) == {"erm", "ddu", "mc-dropout", "erm × 2"}
+    assert set(curves) == {"erm", "ddu", "mc-dropout", "deep-ensemble × 2"}
     assert all(list(line) == ["clean", "1", "5"] for line in curves.values())
     rows = own.where(method="ddu", metric="accuracy", level=5.0)
     assert curves["ddu"]["5"] == pytest.approx(rows.mean()) and len(rows) == 2 * 2
@@ -691,7 +716,7 @@ def test_every_line_has_a_curve_by_a_measure_that_it_has(study):
     own = Frame([*reports.clean(Frame(rows)), *reports.shifted(Frame(rows))])
     first = {row["method"]: row["measure"] for row in reports.first_measure(own.where(metric="auroc", members=1))}
     assert first == {"erm": "entropy", "ddu": "density", "mc-dropout": "density"}
-    assert set(reports.curves(own, "raulc")) == {"erm", "ddu", "mc-dropout", "erm × 2"}
+    assert set(reports.curves(own, "raulc")) == {"erm", "ddu", "mc-dropout", "deep-ensemble × 2"}
 
 
 def test_means_are_over_the_corruptions_that_every_line_has(study):
@@ -744,7 +769,7 @@ def test_the_lead_says_what_cannot_be_told_from_the_best(study):
     assert "(two runs: no test)" in " ".join(reports.story(study).lead)
     values = {
         ("erm", 1, "entropy"): (0.9, 0.7, 0.8, 0.6),
-        ("erm", 2, "entropy"): (0.8, 0.8, 0.7, 0.69),
+        ("deep-ensemble", 2, "entropy"): (0.8, 0.8, 0.7, 0.69),
     }  # the rest: 0.5
 
     def value(row, run):
@@ -756,7 +781,8 @@ def test_the_lead_says_what_cannot_be_told_from_the_best(study):
     rows = [row | {"data_seed": run, "value": value(row, run)} for run in range(4) for row in first]
     lead = " ".join(reports.story(replace(study, rows=rows)).lead)
     assert (
-        "erm ranks right above wrong answers best, by entropy: rAULC 0.750; erm × 2 by entropy cannot be told" in lead
+        "erm ranks right above wrong answers best, by entropy: rAULC 0.750; deep-ensemble × 2 by entropy cannot be told"
+        in lead
     )
 
 
@@ -779,7 +805,7 @@ def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):
 
 
 def test_networks_of_one_ensemble_have_titles_of_their_own():
-    members = steps.trials_of(replace(PLAN, methods=("erm",), members=(3,)), {"erm": 0})
+    members = steps.trials_of(replace(PLAN, methods=("erm", "deep-ensemble"), members=(3,)), {"erm": 0})
     titles = {title_of(trial) for trials in members for trial in trials}
     assert len(titles) == 6 and "erm, mlp, trial 0, data seed 1, initial seed 2001" in titles
 
@@ -796,8 +822,8 @@ def test_an_ensemble_has_the_colour_of_its_method(study):
     layers = [layer["encoding"] for layer in figure.chart().to_dict()["layer"]]
     scales = [next(layer[name]["scale"] for layer in layers if name in layer) for name in ("color", "strokeDash")]
     colours, dashes = (dict(zip(scale["domain"], scale["range"], strict=True)) for scale in scales)
-    assert colours["erm × 2"] == colours["erm"] != colours["mc-dropout"]
-    assert dashes["erm × 2"] != dashes["erm"] == dashes["mc-dropout"]
+    assert colours["deep-ensemble × 2"] == colours["erm"] != colours["mc-dropout"]
+    assert dashes["deep-ensemble × 2"] != dashes["erm"] == dashes["mc-dropout"]
     assert "ddu (undertrained)" in reports.curves(study.frame, "accuracy", reports.undertrained(study.frame))
 
 
@@ -817,7 +843,7 @@ def test_numbers_of_corruptions_are_written_as_words_are(study):
 
 def test_notes_say_what_is_bold_only_where_something_is(study):
     """On digits all networks of the study are undertrained."""
-    assert len(reports.undertrained(study.frame)) == 3
+    assert len(reports.undertrained(study.frame)) == 4
     made = [reports.table_2(study.frame), *reports.answers(study.frame), reports.out_of_distribution(study.frame)]
     assert not any(cell.best for each in made for cell in each.cells().values())
     assert all("over 2 runs" in each.note and "Bold" not in each.note for each in made)

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 HERE = runtime("cpu")
 PLAN = replace(
     PRESETS["scenes"],
-    methods=("erm", "mc-dropout"),
+    methods=("erm", "mc-dropout", "deep-ensemble"),
     runs=1,
     members=(2,),
     corruptions=("contrast", "gaussian_noise"),
@@ -50,7 +50,18 @@ PLAN = replace(
     training=replace(PRESETS["scenes"].training, epochs=3, augment="none"),
 )
 OPTIONS = (
-    *("run", "shift", "--task", "segmentation", "--methods", "erm,mc-dropout", "--runs", "1", "--members", "2"),
+    *(
+        "run",
+        "shift",
+        "--task",
+        "segmentation",
+        "--methods",
+        "erm,mc-dropout,deep-ensemble",
+        "--runs",
+        "1",
+        "--ensemble-size",
+        "2",
+    ),
     *("--corruptions", "contrast,gaussian_noise", "--severities", "1,5", "--epochs", "3", "--augment", "none"),
     *("--reaches", "0.5", "--workers", "0", "--device", "cpu"),
 )
@@ -109,7 +120,7 @@ def by_hand(plan, context, members, change=None):
 
 @pytest.mark.parametrize("members", [1, 2])
 def test_pooled_rows_are_those_of_all_pixels_of_clean_images_and_all_levels(study, plan, context, members):
-    facts = {"method": "erm", "members": members, "task": "segmentation"}
+    facts = {"method": ("erm", "deep-ensemble")[members - 1], "members": members, "task": "segmentation"}
     for name in plan.corruptions:
         levels = [by_hand(plan, context, members, change) for change in (None, *(Corruption(name, s) for s in (1, 5)))]
         for level, (truth, called, _, _) in zip((("clean", 0), (name, 1), (name, 5)), levels, strict=True):
@@ -130,13 +141,13 @@ def test_pooled_rows_are_those_of_all_pixels_of_clean_images_and_all_levels(stud
 
 def test_an_average_of_two_differs_from_its_members_and_has_its_mutual_information(study):
     one, two = (
-        value(study, method="erm", members=n, condition="contrast", level=None, metric="auroc", measure="entropy")
-        for n in (1, 2)
+        value(study, method=name, condition="contrast", level=None, metric="auroc", measure="entropy")
+        for name in ("erm", "deep-ensemble")
     )
     assert one != two
     measures = {(row["method"], row["members"], row["measure"]) for row in study.rows if row["measure"]}
     assert measures == {
-        *(("erm", 1, "entropy"), ("erm", 2, "entropy"), ("erm", 2, "native")),
+        *(("erm", 1, "entropy"), ("deep-ensemble", 2, "entropy"), ("deep-ensemble", 2, "native")),
         *(("mc-dropout", 1, "entropy"), ("mc-dropout", 1, "native")),
     }
     assert [(row["measure"], row["members"]) for row in study.reasons if row["method"] == "erm"] == [("native", 1)]
@@ -212,7 +223,7 @@ def test_a_score_that_is_not_finite_costs_its_own_rows(study, plan, context, mon
     def numbers(rows):
         return [(*place(row), row["metric"], row["value"], row["n"]) for row in rows if row["split"] == "test"]
 
-    before = [row for row in study.rows if row["method"] == "erm" and row["members"] == 2]
+    before = [row for row in study.rows if row["method"] == "deep-ensemble"]
     kept = numbers(row for row in before if place(row) not in lost)
     assert numbers(from_parquet(tmp_path / "rows")) == kept and len(kept) == len(numbers(before)) - 4
     reasons = json.loads(files["reasons.json"])
@@ -302,8 +313,8 @@ def test_the_task_alone_starts_from_the_preset_of_the_scenes():
     assert plan_of("--task", "classification") == plan_of() == PRESETS["small"]
     assert plan_of("--preset", "gpu", "--task", "segmentation") == replace(PRESETS["gpu"], task="segmentation")
     scenes, gpu = PRESETS["scenes"], PRESETS["scenes-gpu"]
-    assert (scenes.data, scenes.methods, scenes.backbone) == ("scenes@64", DENSE, "conv")
-    assert (gpu.data, gpu.methods, gpu.backbone, gpu.members) == ("scenes", DENSE, "resnet18", (5,))
+    assert (scenes.data, scenes.methods, scenes.backbone) == ("scenes@64", (*DENSE, "deep-ensemble"), "conv")
+    assert (gpu.data, gpu.methods, gpu.backbone, gpu.members) == ("scenes", (*DENSE, "deep-ensemble"), "resnet18", (5,))
 
 
 # ---- reports and pictures
@@ -324,13 +335,13 @@ def test_the_story_holds_table_3_the_curves_and_the_pictures(study, place):
 
 def test_table_3_holds_clean_and_pooled_miou_and_the_mean_over_shifts(study):
     cells = reports.table_3(study.frame).cells()
-    facts = {"method": "erm", "members": 2, "level": None}
+    facts = {"method": "deep-ensemble", "members": 2, "level": None}
     mean = np.mean([value(study, **facts, condition=name, metric="miou") for name in PLAN.corruptions])
-    assert cells[("erm", "2", "native"), "pooled mIoU ↑"].value == pytest.approx(mean)
-    clean = value(study, method="erm", members=2, condition="clean", metric="miou")
-    assert cells[("erm", "2", "entropy"), "clean mIoU ↑"].value == clean != mean
+    assert cells[("deep-ensemble", "2", "native"), "pooled mIoU ↑"].value == pytest.approx(mean)
+    clean = value(study, method="deep-ensemble", members=2, condition="clean", metric="miou")
+    assert cells[("deep-ensemble", "2", "entropy"), "clean mIoU ↑"].value == clean != mean
     ranked = [value(study, **facts, condition=n, metric="raulc", measure="native") for n in PLAN.corruptions]
-    assert cells[("erm", "2", "native"), "rAULC ↑"].value == pytest.approx(np.mean(ranked))
+    assert cells[("deep-ensemble", "2", "native"), "rAULC ↑"].value == pytest.approx(np.mean(ranked))
     assert not reports.table_2(study.frame) and not reports.figure_1(study.frame)  # those are of whole images
 
 
@@ -376,7 +387,7 @@ def test_pictures_show_image_labels_answers_and_uncertainty(study, plan, context
     assert np.array_equal(image, clean.images.backing.read(clean.images.rows)[1])
     dull, _ = picture(condition="contrast", image=2, shows="image")
     assert dull.std() < image.std()
-    facts = {"condition": "clean", "method": "erm", "members": 2}
+    facts = {"condition": "clean", "method": "deep-ensemble", "members": 2}
     answers, row = picture(**facts, image=1, shows="prediction")
     right = (answers == labels).all(-1)[clean.images.label_maps()[0] != VOID].mean()
     assert row["value"] == pytest.approx(right) and row["value"] > 0.5
@@ -398,7 +409,11 @@ def test_tables_of_levels_mark_what_is_undertrained(study):
             row["group"] = "undertrained"
     for made in reports.every_level(type(study.frame)(rows)):
         bold = {labels[0] for labels, cells in made.lines for cell in cells if cell.best}
-        assert {labels[0] for labels, _ in made.lines} == {"erm", "mc-dropout (undertrained)"} and bold == {"erm"}
+        assert {labels[0] for labels, _ in made.lines} == {
+            "erm",
+            "mc-dropout (undertrained)",
+            "deep-ensemble",
+        } and bold <= {"erm", "deep-ensemble"}
         assert made.corner == ("method", "members") and "no test. Bold" in made.note
 
 

@@ -145,7 +145,7 @@ def test_options_reach_the_plan():
     words = "--data cifar10 --methods erm,mimo --backbones mlp,conv --spectral none,3 --trials 4 --search optuna"
     words += " --seeds 1 --in 0-2,5 --out 7 --no-oracle --epochs 9 --batch 32 --rate 0.2 --every 4"
     words += " --schedule cosine --augment none"
-    plan = planned(*words.split(), "--measures", "entropy,largest", "--members", "1,3")
+    plan = planned(*words.split(), "--measures", "entropy,largest", "--ensemble-size", "1,3")
     assert (plan.data, plan.methods, plan.backbones, plan.spectral) == (
         "cifar10",
         ("erm", "mimo"),
@@ -188,7 +188,7 @@ def test_the_command_of_a_finished_plan_gives_it_again(study):
         ("--in a", "'a' is not a list of class numbers"),
         ("--trials 0", "--trials is 0: it must be at least 1."),
         ("--measures entrophy", "There is no measure named 'entrophy'. Did you mean 'entropy'?"),
-        ("--members 0", "An ensemble has at least one member."),
+        ("--ensemble-size 0", "An ensemble has at least one member."),
         ("--workers -1", "--workers is a number of processes"),
         ("--momentum -1", "--momentum is -1.0: it must be at least 0."),
         ("--clip 0", "--clip is 0.0: it must be above 0."),

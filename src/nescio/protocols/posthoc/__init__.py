@@ -10,6 +10,7 @@ from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.options import nested, option
 from nescio.protocols.base import networks_option, protocol
+from nescio.protocols.deep_ensembles import DEEP_ENSEMBLE
 from nescio.protocols.shift import CIFAR, SMALL
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -31,8 +32,12 @@ class Plan(Checked):
     """Which networks are trained or taken, and what they are shown."""
 
     data: str = option("digits", "what networks are trained and tested on: digits, cifar10, folder:PATH, npz:PATH …")
-    trained: tuple[str, ...] = option(("erm/conv", "mc-dropout/conv"), "networks to train", metavar="METHOD/BACKBONE")
-    members: int = option(5, "networks of the first kind that are averaged as an ensemble; 1: no ensemble")
+    trained: tuple[str, ...] = option(
+        ("erm/conv", "mc-dropout/conv"),
+        "networks to train; deep-ensemble/BACKBONE: an ensemble",
+        metavar="METHOD/BACKBONE",
+    )
+    members: int = option(5, "number of networks of deep-ensemble", name="ensemble-size", metavar="K")
     near: tuple[str, ...] = option((), "out-of-distribution sets that are like the data", metavar="DATA")
     far: tuple[str, ...] = option((), "out-of-distribution sets that are unlike it", metavar="DATA")
     left_out: int = option(0, "classes of the data, its last ones, that no network learns: one more near set")
@@ -49,7 +54,8 @@ class Plan(Checked):
     training: Training = nested(Training())
 
     def check(self) -> None:
-        self.need(1, "members", "runs", "fitted", "limit", "transformer_epochs")
+        self.need(2, "members")
+        self.need(1, "runs", "fitted", "limit", "transformer_epochs")
         self.need(0, "left_out", "transformer_decay", "seed")
         self.need(0, "transformer_rate", above=True)
         if wrong := [pair for pair in self.trained if not all(pair.partition("/"))]:
@@ -60,7 +66,7 @@ PRESETS = {
     "small": Plan(left_out=2, training=SMALL),
     "gpu": Plan(
         data="cifar10",
-        trained=("erm/resnet18", "mc-dropout/resnet18", "erm/repvgg_a0", f"erm/{VIT}"),
+        trained=("erm/resnet18", "mc-dropout/resnet18", "erm/repvgg_a0", f"erm/{VIT}", f"{DEEP_ENSEMBLE}/resnet18"),
         transformer_epochs=60,
         training=CIFAR,  # of `shift`, which trains the same networks: one store has them once
     ),

@@ -20,6 +20,7 @@ from nescio.predict import Keeping, load_dump, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.predictions.subset import most_note
 from nescio.protocols import shift
+from nescio.protocols.deep_ensembles import DEEP_ENSEMBLE
 from nescio.protocols.posthoc import AMONG_BEST, FAR, METRICS, MISTAKES, NAME, NEAR, TRANSFORMERS, VERSION, Plan
 from nescio.protocols.shift.steps import EVALUATE, TRAIN, Predictor, RowMaker, average, existing, init_seed, plain_trial
 from nescio.protocols.shift.steps import refuse_impossible as refuse_shift
@@ -44,7 +45,7 @@ def compare(plan: Plan, work: Work) -> Plan:
         refuse_impossible(plan, root)
         lines = trials_of(plan, root)
         work.do(TRAIN, [train_step(trial, root) for members in lines for trial in members])
-        done = [all(train_step(trial, root).finished(work.store) for trial in members) for members in lines]
+        done = [all(work.counts_on(train_step(trial, root)) for trial in members) for members in lines]
         predictors = [average(members, root) for members, there in zip(lines, done, strict=True) if there]
     work.evaluate(EVALUATE, [evaluation_step(plan, predictor, root) for predictor in predictors])
     work.note(most_note(plan.limit, plan.seed, "images of the test set and of each other set"))
@@ -74,17 +75,16 @@ def refuse_impossible(plan: Plan, root: str | None) -> None:
 
 
 def trials_of(plan: Plan, root: str | None) -> list[tuple[Trial, ...]]:
-    """The members of every line of the tables in every run: single networks first, then the ensemble of the first."""
+    """The members of every line of the tables in every run; one alone is a single network."""
     known = range(len(datasets.load(plan.data, root).classes) - plan.left_out)
 
-    def trial(pair: str, run: int, member: int) -> Trial:
-        own = as_shift(plan, pair)
-        plain = plain_trial(own, shift.steps.by_own_names(own).methods[0], run, init_seed(run, member))
-        return replace(plain, classes=tuple(known) if plan.left_out else None)
+    def members(pair: str, run: int) -> tuple[Trial, ...]:
+        own = shift.steps.by_own_names(as_shift(plan, pair))
+        seeds = [init_seed(run, at) for at in range(plan.members if DEEP_ENSEMBLE in own.methods else 1)]
+        plain = [plain_trial(own, own.trained[0], run, seed) for seed in seeds]
+        return tuple(replace(trial, classes=tuple(known) if plan.left_out else None) for trial in plain)
 
-    runs, members = range(plan.runs), range(plan.members)
-    single = [(trial(pair, run, 0),) for pair in plan.trained for run in runs]
-    return single + [tuple(trial(plan.trained[0], run, at) for at in members) for run in runs if plan.members > 1]
+    return [members(pair, run) for pair in plan.trained for run in range(plan.runs)]
 
 
 # ---- images

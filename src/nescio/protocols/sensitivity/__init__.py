@@ -25,7 +25,9 @@ class Plan(Checked):
 
     data: str = option("digits", "dataset: digits, mnist, fashion-mnist, npz:PATH …")
     methods: tuple[str, ...] = option(
-        ("duq", "sngp", "mir", "ddu"), "comma-separated; all: every one that classifies", parse=methods_of
+        ("duq", "sngp", "mir", "ddu"),
+        "comma-separated; all: every one that classifies; deep-ensemble",
+        parse=methods_of,
     )
     recipes: tuple[str, ...] = fixed_option()
     backbone: str = option("mlp", "of every method; mlp: three layers of 100 units, as in the paper")
@@ -34,6 +36,7 @@ class Plan(Checked):
         "values of each method's regularisation, in equal ratios over its search range; of weight decay if it has none",
     )
     runs: int = option(5, "networks of each strength: validation images and initial weights are drawn anew")
+    members: int = option(5, "number of networks of deep-ensemble", name="ensemble-size", metavar="K", introduced=5)
     degrees: tuple[float, ...] = option(tuple(range(20, 181, 20)), "by which images are turned, beside none")
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty: measures, or scores of the methods")
     training: Training = nested(Training())
@@ -41,7 +44,7 @@ class Plan(Checked):
     def check(self) -> None:
         self.need(1, "runs")
         check_fixed(self.recipes)
-        self.need(2, "strengths")
+        self.need(2, "strengths", "members")
         if not self.degrees or any(degrees % 360 == 0 for degrees in self.degrees):
             raise BadInput(
                 "--degrees are those by which images are turned, at least one; 0 is always there, as 360 is."

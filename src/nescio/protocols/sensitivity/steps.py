@@ -10,6 +10,7 @@ from nescio.errors import BadInput
 from nescio.methods import registry as methods
 from nescio.methods.base import Method
 from nescio.protocols.checks import refuse_measures
+from nescio.protocols.deep_ensembles import DEEP_ENSEMBLE, MEMBER, own_names, trained_methods
 from nescio.protocols.sensitivity import NAME, VERSION, Plan
 from nescio.protocols.shift.steps import (
     CLEAN,
@@ -17,6 +18,7 @@ from nescio.protocols.shift.steps import (
     Level,
     average,
     evaluation_step,
+    init_seed,
     plain_trial,
     refuse_impossible,
     with_strength,
@@ -29,18 +31,19 @@ from nescio.work.steps import Work
 def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and data by their own names."""
     root = work.context.root
-    plan = replace(plan, data=absolute(plan.data), methods=tuple(methods[name].name for name in plan.methods))
-    if fixed := [name for name in plan.methods if not _can_vary(methods[name])]:
+    plan = replace(plan, data=absolute(plan.data), methods=own_names(plan.methods))
+    trained = trained_methods(plan.methods)
+    if fixed := [name for name in trained if not _can_vary(methods[name])]:
         raise BadInput(f"{fixed[0]} has no regularisation strength that could be varied, and no weight decay either.")
     for word in plan.recipes:
         name, _, field = word.partition("=")[0].partition(".")
-        if name in methods and (method := methods[name]).name in plan.methods and field == method.regularised_by():
+        if name in methods and (method := methods[name]).name in trained and field == method.regularised_by():
             raise BadInput(f"--recipes {word}: {field} of {name} is the strength that is varied. Omit it.")
-    refuse_measures(plan.measures, plan.methods, kept=("logits",))
+    refuse_measures(plan.measures, trained, kept=("logits",))
     refuse_impossible(NAME, plan, root)
     levels, trials = levels_of(plan), trials_of(plan)
     about = NAME, VERSION
-    steps = [evaluation_step(about, average([trial], root), levels, {}, plan.measures, root) for trial in trials]
+    steps = [evaluation_step(about, average(members, root), levels, {}, plan.measures, root) for members in trials]
     work.evaluate(f"train, {EVALUATE}", steps)
     return plan
 
@@ -56,10 +59,18 @@ def levels_of(plan: Plan) -> dict[Level, ImageSet]:
     return {CLEAN: clean} | {(each.condition, each.level): replace(clean, change=each) for each in changes}
 
 
-def trials_of(plan: Plan) -> list[Trial]:
-    """Every strength of every method in every run; `trial` counts strengths from the weakest on."""
+def trials_of(plan: Plan) -> list[tuple[Trial, ...]]:
+    """Every strength of every method in every run, one network or the members of a deep ensemble; `trial` counts
+    strengths from the weakest on."""
+
+    def members(name: str, run: int, number: int) -> tuple[Trial, ...]:
+        deep = name == DEEP_ENSEMBLE
+        seeds = [init_seed(run, member) for member in range(plan.members if deep else 1)]
+        plain = [plain_trial(plan, MEMBER if deep else name, run, seed) for seed in seeds]
+        return tuple(with_strength(trial, number, plan.strengths) for trial in plain)
+
     return [
-        with_strength(plain_trial(plan, name, run, run), number, plan.strengths)
+        members(name, run, number)
         for run in range(plan.runs)
         for name in plan.methods
         for number in range(plan.strengths)

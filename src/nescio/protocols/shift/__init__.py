@@ -10,6 +10,7 @@ from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.options import nested, option
 from nescio.protocols.base import networks_option, protocol
+from nescio.protocols.deep_ensembles import DEEP_ENSEMBLE, trained_methods
 from nescio.protocols.recipes import check_fixed, fixed_option
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -29,11 +30,11 @@ def methods_of(text: str) -> tuple[str, ...]:
 
 
 def sizes_of(text: str) -> tuple[int, ...]:
-    """The numbers of an option --members; `none` are none."""
+    """The numbers of an option --ensemble-size; `none` are none."""
     try:
         return () if text in ("", "none") else tuple(int(size) for size in text.split(","))
     except ValueError:
-        raise BadInput(f"--members takes sizes of ensembles such as 3,5, or none, not {text!r}.") from None
+        raise BadInput(f"--ensemble-size takes sizes of ensembles such as 3,5, or none, not {text!r}.") from None
 
 
 @tag("plan:shift")
@@ -47,7 +48,9 @@ class Plan(Checked):
     data: str = option(
         "digits", "digits, cifar10, folder:PATH, npz:PATH …; segmentation: scenes, cityscapes, camvid, maps:PATH"
     )
-    methods: tuple[str, ...] = option(PAPER, "comma-separated, or all", parse=methods_of)
+    methods: tuple[str, ...] = option(
+        PAPER, "comma-separated, or all; deep-ensemble: networks of erm with other initial seeds", parse=methods_of
+    )
     recipes: tuple[str, ...] = fixed_option()
     backbone: str = option("conv", "of every method: conv, mlp, resnet18, any timm name")
     runs: int = option(2, "independent repetitions: the validation images and the initial weights are drawn anew")
@@ -57,9 +60,9 @@ class Plan(Checked):
         "that of --recipes) among them; 1: that alone",
     )
     members: tuple[int, ...] = option(
-        (5,), "sizes of ensembles, beside single networks; none: no ensembles", metavar="K", parse=sizes_of
+        (5,), "number of networks of deep-ensemble", name="ensemble-size", metavar="K", parse=sizes_of
     )
-    ensembled: tuple[str, ...] = option(("erm",), "methods whose networks are averaged; erm: deep ensembles")
+    ensembled: tuple[str, ...] = option((), "further methods whose networks are averaged as ensembles")
     corruptions: tuple[str, ...] = option(
         (),
         "comma-separated",
@@ -94,11 +97,16 @@ class Plan(Checked):
         check_fixed(self.recipes)
         if min(self.members, default=2) < 2:
             raise BadInput("An ensemble has at least two members; single networks are always there.")
-        strange = [name for name in self.ensembled if name not in (*self.methods, *Plan.ensembled)]
+        strange = [name for name in self.ensembled if name not in self.methods]
         if self.members and strange:
             raise BadInput(f"--ensembled names {strange[0]}, which is not among --methods: {', '.join(self.methods)}.")
         if self.reaches is not None and not 0 < self.reaches <= 1:
             raise BadInput(f"--reaches is an accuracy between 0 and 1, not {self.reaches:g}.")
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The methods whose networks are trained."""
+        return trained_methods(self.methods)
 
 
 # Training accuracies that `erm` comes close to with the presets' budgets: 0.997, 0.98, 0.906 and 0.982 were seen
@@ -123,6 +131,7 @@ PRESETS = {
     "small": Plan(recipes=("dcu.weight=0.1",), training=SMALL),  # with its default of 1 dcu is undertrained so soon
     "gpu": Plan(
         data="cifar10",
+        methods=(*PAPER, DEEP_ENSEMBLE),
         recipes=CIFAR_RECIPES,
         backbone="resnet18",
         runs=3,
@@ -133,6 +142,7 @@ PRESETS = {
     # Its rate over its batch is that of CIFAR, so that duq takes the steps that were looked for there
     "paper": Plan(
         data="cifar10",
+        methods=(*PAPER, DEEP_ENSEMBLE),
         recipes=("mc-dropout.passes=50", "duq.rate=1", "duq.momentum=0.999"),
         backbone="resnet50",
         runs=5,
@@ -144,12 +154,17 @@ PRESETS = {
     "scenes": Plan(  # erm was seen to reach a clean mIoU of 0.398
         task="segmentation",
         data="scenes@64",
-        methods=DENSE,
+        methods=(*DENSE, DEEP_ENSEMBLE),
         members=(3,),
         training=replace(STREETS, epochs=12),
     ),
     "scenes-gpu": Plan(
-        task="segmentation", data="scenes", methods=DENSE, backbone="resnet18", runs=3, training=STREETS
+        task="segmentation",
+        data="scenes",
+        methods=(*DENSE, DEEP_ENSEMBLE),
+        backbone="resnet18",
+        runs=3,
+        training=STREETS,
     ),
 }
 

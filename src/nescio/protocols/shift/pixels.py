@@ -108,12 +108,12 @@ def compare(plan: Plan, work: Work) -> Plan:
     for member in (member for each in own for member in each.networks):
         if member.trial is None or member.trial.task != "segmentation":
             raise BadInput(f"{member.name} names one class an image: give networks that were trained to segment.")
-    refuse(plan, methods_behind(own) if own else plan.methods, root)
+    refuse(plan, methods_behind(own) if own else plan.trained, root)
     levels = levels_of(plan, root)
     for images in levels.values():  # a folder that lacks a label map is named before any training
         images.load_revision(root)
     read = partial(refuse_unreadable, list(levels.values()), root)
-    predictors = own or train(plan, dict.fromkeys(plan.methods, 0), work, before=read)
+    predictors = own or train(plan, dict.fromkeys(plan.trained, 0), work, before=read)
     steps = [evaluation_step(each, levels, plan.measures, root) for each in predictors]
     work.evaluate(EVALUATE, steps, before=read if own else None)
     note_ends(plan, work)
@@ -139,7 +139,7 @@ def refuse(plan: Plan, names: Sequence[str], root: str | None) -> None:
         raise BadInput(f"Pixels are not counted by {strange[0]}. They are by: {', '.join(dict.fromkeys(known))}.")
     if not plan.networks:
         dataset = datasets.load(plan.data, root)
-        for name in plan.methods:
+        for name in plan.trained:
             build_method(plain_trial(plan, name, 0, 0, plan.task), dataset, rows=1)
         train = datasets.splits(dataset, None, 0).train
         check_batch(plan.training, len(train))

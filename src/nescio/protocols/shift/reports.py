@@ -9,6 +9,7 @@ from typing import Any
 
 from nescio.analysis.repeated import paired_runs
 from nescio.errors import BadInput
+from nescio.protocols.deep_ensembles import DEEP_ENSEMBLE, MEMBER
 from nescio.protocols.shift import CORRUPTION
 from nescio.report.blocks import Choice, Gallery, Made, Panel, SectionParts, Story, flat
 from nescio.report.charts import heat_block, levels_block
@@ -16,7 +17,7 @@ from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import Column, Head, Table, decimals, metrics, table
-from nescio.report.words import bare, better, data_name, listed, number, plural
+from nescio.report.words import bare, better, data_name, listed, methods_and_ensembles, number, plural
 from nescio.rows import Row
 
 CLEAN = "clean"  # condition of test images as they are
@@ -253,7 +254,8 @@ def panels(
     axis  what levels are numbers of, where they stand at their numbers; "": side by side
     """
     several = len(frame.values("dataset")) > 1
-    kin = {name_of(_marked(row, low)): _marked(row, low)["method"] for row in frame if row["members"] not in (None, 1)}
+    averages = [_marked(row, low) for row in frame if row["members"] not in (None, 1)]
+    kin = {name_of(row): row["method"].replace(DEEP_ENSEMBLE, MEMBER) for row in averages}
     made = []
     for at, ((data,), part) in enumerate(frame.by("dataset")):
         own, about = (f"{key}-{at}", f"{data_name(data)}, {title}") if several else (key, title)
@@ -580,10 +582,10 @@ def _alike(best: Row, alike: Sequence[Row]) -> str:
 
 def _lead(frame: Frame) -> list[str]:
     """Who leads, how far, and who did not learn."""
-    lines = [name_of(part.rows[0]) for _, part in clean(frame).by(*MODEL)]
+    lines = [row for _, (row, *_) in clean(frame).by(*MODEL)]
     conditions = shifted(frame).values("condition")
     runs = plural(len(frame.values("data_seed")), "run").lower()
-    lead = [f"{plural(len(lines), 'line')}, {runs}, {plural(len(conditions), 'shift').lower()}."]
+    lead = [f"{methods_and_ensembles(lines)}, {runs}, {plural(len(conditions), 'shift').lower()}."]
     for (data,), part in frame.by("dataset"):
         own = Frame(compared(frame, pooled(part).where(metric="raulc")))
         if not (trained := without_undertrained(frame, own)):

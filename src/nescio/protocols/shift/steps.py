@@ -31,6 +31,7 @@ from nescio.predict import Keeping, load_dump, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.predictions.subset import most_note
 from nescio.protocols.checks import refuse_measures, refuse_training, refuse_without_labels
+from nescio.protocols.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, name_of_average, own_names, trained_methods
 from nescio.protocols.recipes import refuse_fixed, with_fixed
 from nescio.protocols.shift import NAME, REACHED, VERSION, Plan
 from nescio.rows import COLUMNS, Row
@@ -47,7 +48,6 @@ KEEPING = Keeping(fields=("logits", "scores"), dtype="float16")
 ANSWERS, RANKING = ("accuracy", "ece", "nll"), ("auroc", "raulc")
 TRAIN, CHOOSE, EVALUATE = "train", "choose strengths", "predict and evaluate"  # stages
 OUT_ROWS = 10_000  # images of each out-of-distribution set, at most
-APART = 1000  # initial seeds of the members of an ensemble; those of runs stand between them
 FAR = 0.05  # below the training accuracy that plain training reaches: undertrained
 LEARNT = "train_accuracy"
 FACTS = ("at_bound", "rows_a_feature")  # what methods say of their trained networks
@@ -60,7 +60,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     root = work.context.root
     plan = by_own_names(plan)
     own = existing(plan, work) if plan.networks else []
-    refuse_measures(plan.measures, methods_behind(own) if own else plan.methods, kept=("logits",))
+    refuse_measures(plan.measures, methods_behind(own) if own else plan.trained, kept=("logits",))
     levels, out = levels_of(plan, root), out_sets(plan, root)
     if not own:
         refuse_impossible(NAME, plan, root)
@@ -94,7 +94,7 @@ def note_ends(plan: Plan, work: Work) -> None:
 
 
 def by_own_names(plan: Plan) -> Plan:
-    return replace(plan, data=absolute(plan.data), methods=tuple(methods[name].name for name in plan.methods))
+    return replace(plan, data=absolute(plan.data), methods=own_names(plan.methods))
 
 
 # ---- the plan, checked before any work
@@ -102,14 +102,14 @@ def by_own_names(plan: Plan) -> Plan:
 
 def refuse_impossible(protocol: str, plan: Any, root: str | None) -> None:
     """Refuses, before any work, what no trial could do."""
-    refuse_without_labels(plan.methods, protocol)
+    refuse_without_labels(trained_methods(plan.methods), protocol)
     refuse_fixed(plan.recipes)
     dataset = datasets.load(plan.data, root)
     if dataset.train.maps is not None:
         raise BadInput(f"{plan.data} has a label for every pixel: nescio run shift --task segmentation takes it.")
     if len(dataset.classes) < 2:
         raise BadInput(f"{plan.data} has one class, {dataset.classes[0]}: a classifier needs at least two.")
-    for name in plan.methods:
+    for name in trained_methods(plan.methods):
         check_compiled(plan.training, name)
     refuse_training(dataset, [plan.backbone], plan.training, len(datasets.splits(dataset, None, 0).train))
 
@@ -201,7 +201,8 @@ def trials_of(plan: Plan, numbers: Mapping[str, int]) -> list[tuple[Trial, ...]]
         count = plan.strengths if methods[method].strength else 1  # weight decay is as the plan says
         return tuple(with_strength(trial, numbers[method], count, own=True) for trial in plain)
 
-    averaged = [name for name in numbers if name in plan.ensembled]
+    further = (*plan.ensembled, *([MEMBER] if DEEP_ENSEMBLE in plan.methods else []))
+    averaged = [name for name in numbers if name in further]
     lines = [(name, 1) for name in numbers] + [(name, size) for size in sorted(plan.members) for name in averaged]
     return [members(name, run, size) for name, size in lines for run in range(plan.runs)]
 
@@ -216,19 +217,19 @@ def init_seed(run: int, member: int) -> int:
 
 def chosen(plan: Plan, work: Work) -> dict[str, int]:
     """Method → number of its strength: the one with the lowest NLL of validation images in run 0."""
-    tried = [name for name in plan.methods if plan.strengths > 1 and methods[name].strength]
+    tried = [name for name in plan.trained if plan.strengths > 1 and methods[name].strength]
     steps = [
         strength_step(with_strength(plain_trial(plan, name, 0, 0), number, plan.strengths, own=True), work.context.root)
         for name in tried
         for number in range(plan.strengths)
     ]
     work.evaluate(CHOOSE, steps)
-    numbers = {name: 0 for name in plan.methods if name not in tried}
+    numbers = {name: 0 for name in plan.trained if name not in tried}
     if rows := [row for row in work.rows if row["split"] == "val" and row["metric"] == "nll"]:
         best = best_trials(rows, 1, by=("method",), trials=range(plan.strengths))
         work.note(*best.notes)
         numbers |= {name: number for (name,), (number,) in best.items()}
-    return {name: numbers[name] for name in plan.methods if name in numbers}
+    return {name: numbers[name] for name in plan.trained if name in numbers}
 
 
 def strength_step(trial: Trial, root: str | None) -> Step:
@@ -271,6 +272,7 @@ def average(trials: Sequence[Trial], root: str | None, augment: str | None = Non
     augment  the augmentation of the plan, to say which networks have another
     """
     facts = trials[0].describe() | {"members": len(trials)}
+    facts["method"] = name_of_average(trials[0].method, len(trials))
     own_views = augment is not None and trials[0].training.augment != augment
     return Predictor(tuple(trained(trial, root) for trial in trials), facts, own_views)
 
@@ -318,10 +320,6 @@ def train(
 
     before  see `Work.do`
     """
-    if plan.members and not {*plan.ensembled} & {*plan.methods}:
-        work.note(
-            f"There are no ensembles: {', '.join(plan.ensembled)} is not among the methods. --ensembled names them."
-        )
     root, trials = work.context.root, trials_of(plan, numbers)
     work.do(TRAIN, [train_step(trial, root) for members in trials for trial in members], before)
     there = [all(work.counts_on(train_step(trial, root)) for trial in members) for members in trials]

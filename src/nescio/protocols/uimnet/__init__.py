@@ -9,6 +9,7 @@ from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.options import nested, option, ranges
 from nescio.protocols.base import protocol
+from nescio.protocols.deep_ensembles import DEEP_ENSEMBLE, trained_methods
 from nescio.rows import Row
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -37,7 +38,12 @@ class Plan(Checked):
     """What to compare, on what, with which budget."""
 
     data: str = option("digits", "dataset: digits, cifar10, folder:PATH, npz:PATH …")
-    methods: tuple[str, ...] = option((), "comma-separated, or all", parse=_method_names, unset="all classifiers")
+    methods: tuple[str, ...] = option(
+        (),
+        "comma-separated, or all; deep-ensemble: networks of erm with other initial seeds",
+        parse=_method_names,
+        unset="all classifiers",
+    )
     backbones: tuple[str, ...] = option(("conv",), "comma-separated, small to large")
     spectral: tuple[float | None, ...] = option((None, 5.0), "targets of the spectral norm")
     measures: tuple[str, ...] = option(
@@ -46,7 +52,12 @@ class Plan(Checked):
     exact_jacobian: bool = option(
         False, "the whole Jacobian, one backward pass per class; else estimated above 16 classes", introduced=False
     )
-    members: tuple[int, ...] = option((1, 5), "sizes of ensembles", metavar="K")
+    members: tuple[int, ...] = option(
+        (1, 5),
+        "sizes of ensembles of a method's best trials, 1 a single network; deep-ensemble has the largest",
+        name="ensemble-size",
+        metavar="K",
+    )
     trials: int = option(3, "hyper-parameters tried for each method; the first are its defaults")
     seeds: int = option(2, "data seeds: divisions into training and validation images")
     search: Literal["random", "optuna"] = option("random", "how further trials are drawn")
@@ -73,6 +84,8 @@ class Plan(Checked):
         self.need(1, "trials", "seeds")
         if min(self.members, default=0) < 1:
             raise BadInput("An ensemble has at least one member.")
+        if DEEP_ENSEMBLE in self.methods and max(self.members) < 2:
+            raise BadInput("A deep ensemble has at least two networks: say --ensemble-size 1,5.")
         for target in self.spectral:
             if target is not None and target <= 0:
                 raise BadInput(f"A target of the spectral norm must be above 0, not {target:g}.")
@@ -82,6 +95,11 @@ class Plan(Checked):
             raise BadInput("--out goes with --in: name the in-distribution classes as well.")
         if self.inside is not None and len(self.inside) < 2:
             raise BadInput("At least two classes must be in-distribution: with one there is nothing to classify.")
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The methods whose networks are trained."""
+        return trained_methods(self.methods)
 
 
 # the methods of the paper (UIMNET §3)

@@ -24,6 +24,7 @@ from nescio.networks.models import trained
 from nescio.predict import load_dump, predict_step, probe_facts, probe_step
 from nescio.protocols.checks import refuse_measures, refuse_training, refuse_without_labels
 from nescio.protocols.classes import divided
+from nescio.protocols.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, name_of_average, own_names
 from nescio.protocols.uimnet import NAME, TRIAL, VERSION, Plan
 from nescio.rows import COLUMNS, Row
 from nescio.search import Recipe, draw, guided
@@ -52,9 +53,12 @@ def compare(plan: Plan, work: Work) -> Plan:
     taken = set(work.take(steps.values()))
     fitted = {trial: _calibrated(step, work.store) for trial, step in steps.items() if step in taken}
     work.take(oracles)
-    ensembles = select(plan, {trial: own["temperature"] for trial, own in fitted.items()}, work)
+    temperatures = {trial: own["temperature"] for trial, own in fitted.items()}
+    ensembles = select(plan, temperatures, work)
     selected = dict.fromkeys(trial for ensemble in ensembles for trial in ensemble.trials)
     work.note(*_uncalibrated({trial: fitted[trial].get("reason") for trial in selected}))
+    if DEEP_ENSEMBLE in plan.methods:
+        ensembles += deep_ensembles(plan, ensembles, work, before)
     lines = [line_step(ensemble, calibrated, plan, root) for ensemble in ensembles for calibrated in (False, True)]
     evaluated = work.evaluate(SCORE, lines, before)
     if "jacobian" in plan.measures:
@@ -67,10 +71,10 @@ def compare(plan: Plan, work: Work) -> Plan:
 
 def _named(plan: Plan) -> Plan:
     """The plan with every method and measure by its own name, each once; unknown names are refused here."""
-    names = tuple(dict.fromkeys(methods[name].name for name in plan.methods or classifiers()))
-    refuse_without_labels(names, NAME)
-    refuse_measures(plan.measures, names)
-    return replace(plan, methods=names, measures=tuple(dict.fromkeys(plan.measures)))
+    plan = replace(plan, methods=own_names(plan.methods or classifiers()))
+    refuse_without_labels(plan.trained, NAME)
+    refuse_measures(plan.measures, plan.trained)
+    return replace(plan, measures=tuple(dict.fromkeys(plan.measures)))
 
 
 def refuse_impossible(plan: Plan, root: str | None) -> None:
@@ -133,7 +137,7 @@ def _searched(plan: Plan) -> dict[Line, type[Recipe]]:
         (name, backbone, spectral): methods[name].recipe_class
         for backbone in plan.backbones
         for spectral in plan.spectral
-        for name in plan.methods
+        for name in plan.trained
     }
 
 
@@ -277,6 +281,12 @@ class Ensemble:
     def first(self) -> Trial:
         return self.trials[0]
 
+    @property
+    def method(self) -> str:
+        """What a line is called; networks of other trials are an average of that name too."""
+        alike = len({trial.trial for trial in self.trials}) == 1
+        return name_of_average(self.first.method, len(self.trials)) if alike else self.first.method
+
     def scales(self, calibrated: bool) -> list[float]:
         """By what each member's logits are divided before the members are averaged."""
         return [1.0 if t is None or not calibrated else t for t in self.temperatures]
@@ -302,6 +312,23 @@ def select(plan: Plan, temperatures: Mapping[Trial, float | None], work: Work) -
     return list(ensembles)
 
 
+def deep_ensembles(plan: Plan, ensembles: Sequence[Ensemble], work: Work, before: Callable[[], None]) -> list[Ensemble]:
+    """The best networks of plain training, each averaged with others that differ in the initial seed alone."""
+    best = {each.first: each.temperatures[0] for each in ensembles if each.first.method == MEMBER}
+    others = {
+        trial: [replace(trial, init_seed=trial.init_seed + member * APART) for member in range(1, max(plan.members))]
+        for trial in best
+    }
+    steps = {each: trial_step(each, plan.outside, work.context.root) for more in others.values() for each in more}
+    done = {*work.do(TRAIN, steps.values(), before)}
+    fitted = {each: _calibrated(step, work.store)["temperature"] for each, step in steps.items() if step in done}
+    return [
+        Ensemble((trial, *more), (best[trial], *(fitted[each] for each in more)))
+        for trial, more in others.items()
+        if all(each in fitted for each in more)
+    ]
+
+
 # ---- measures × metrics of every line of the tables (§4–6)
 
 
@@ -313,7 +340,8 @@ def line_step(ensemble: Ensemble, calibrated: bool, plan: Plan, root: str | None
     probes = {split: probe_step(trials, scales, images, root, exact=exact) for split, images in shown.items()}
     dumps = [dump_steps(trial, plan.outside, root) for trial in trials]
     title = title_of(ensemble.first)
-    title = title if len(trials) == 1 else f"{len(trials)} × {title} and others"
+    if len(trials) > 1:
+        title = f"{len(trials)} × {title}{'' if ensemble.method == DEEP_ENSEMBLE else ' and others'}"
     recipe = {"step": "line", "calibrated": calibrated, "measures": plan.measures, "metrics": sorted(metrics.registry)}
     make = partial(_line, ensemble=ensemble, calibrated=calibrated, names=plan.measures, dumps=dumps, probes=probes)
     parents = [*probes.values(), *(step for steps in dumps for step in steps.values())]
@@ -341,7 +369,8 @@ def _line(
     whole = together(members, ensemble.scales(calibrated), probed, with_gmm="gmm" in names)
     wanted = {MEMBERS_GMM if name == "gmm" and len(members) > 1 else name: name for name in names}
     there = [name for name in wanted if name in measures.registry or name in measures.scores_of(whole["test"])]
-    facts, sides = _facts(ensemble.trials, context) | {"calibrated": calibrated}, {"out": whole["out"]}
+    facts = _facts(ensemble.trials, context) | {"method": ensemble.method, "calibrated": calibrated}
+    sides = {"out": whole["out"]}
     card = scorecard(whole["test"], val=whole["val"], ood=sides, calibration=None, only=there, facts=facts)
     rows = [row | {"measure": wanted.get(row["measure"], row["measure"])} for row in card.rows]
     absent = [
@@ -349,4 +378,4 @@ def _line(
         for name in wanted
         if name not in there
     ]
-    return table(rows, [{"method": ensemble.first.method, **reason} for reason in (*card.reasons, *absent)])
+    return table(rows, [{"method": ensemble.method, **reason} for reason in (*card.reasons, *absent)])

@@ -37,7 +37,11 @@ class Plan(Checked):
         metavar="DATA",
     )
     human: tuple[str, ...] = option((), "sets with several human votes on every image", metavar="DATA")
-    methods: tuple[str, ...] = option(("erm", "mc-dropout", "sngp", "simclr"), "of pretraining, comma-separated")
+    methods: tuple[str, ...] = option(
+        ("erm", "mc-dropout", "sngp", "simclr"),
+        "of pretraining, comma-separated; deep-ensemble: networks of erm with other initial seeds",
+    )
+    members: int = option(5, "number of networks of deep-ensemble", name="ensemble-size", metavar="K", introduced=5)
     backbones: tuple[str, ...] = option(("conv",), "of every method, comma-separated")
     pixels: tuple[int, ...] = option(
         (), "of the images that each backbone learns from, in their order", unset="as the data has them", introduced=()
@@ -53,7 +57,7 @@ class Plan(Checked):
         (), "checkpoint that each backbone starts from, file:PATH, in their order", unset="none: from scratch"
     )
     networks: tuple[str, ...] = networks_option(
-        "methods backbones pixels batches recipes start trials extension stops seeds shots many training"
+        "methods members backbones pixels batches recipes start trials extension stops seeds shots many training"
     )
     measures: tuple[str, ...] = option(MEASURES, "of uncertainty, beside every score that a method has of its own")
     trials: int = option(3, "hyper-parameters that Optuna tries for each method; the first are its defaults")
@@ -80,6 +84,7 @@ class Plan(Checked):
 
     def check(self) -> None:
         self.need(1, "trials", "stops", "seeds", "limit", *(("bootstrap",) if self.bootstrap else ()))
+        self.need(2, "members")
         self.need(0, "extension", "bootstrap", "seed")
         for name in ("least", "validation"):
             if not 0 <= getattr(self, name) < 1:

@@ -21,7 +21,7 @@ from nescio.files import read_json
 from nescio.identity import seed_for
 from nescio.networks.models import Network
 from nescio.predict import FACTS, Keeping, load_dump, predict_step
-from nescio.predictions import Predictions
+from nescio.predictions import Predictions, stack
 from nescio.protocols.url import NAME, VERSION, Plan
 from nescio.rows import COLUMNS, Row
 from nescio.training import facts_of, title_of, train_step
@@ -62,16 +62,22 @@ def evaluate_step(
     plan: Plan,
     root: str | None,
     facts: Mapping[str, Any] | None = None,
+    others: Sequence[Network] = (),
 ) -> Step:
     """Embeds every set, and crops of those on which a crop is compared with its image, and takes every metric.
 
-    names  of the measures of uncertainty, the method's own scores first
-    facts  further columns of its rows
+    names   of the measures of uncertainty, the method's own scores first
+    facts   further columns of its rows
+    others  networks that are averaged with the first
     """
     sets = dict(targets.sets())
-    whole = {name: predict_step(network, images, root=root, keeping=KEEPING) for name, images in sets.items()}
+
+    def steps_of(images: ImageSet) -> tuple[Step, ...]:
+        return tuple(predict_step(each, images, root=root, keeping=KEEPING) for each in (network, *others))
+
+    whole = {name: steps_of(images) for name, images in sets.items()}
     crops = {
-        name: predict_step(network, replace(images, change=CROP), root=root, keeping=KEEPING)
+        name: steps_of(replace(images, change=CROP))
         for name, images in sets.items()
         if name[1] != "val" and name[2] is None
     }
@@ -79,7 +85,9 @@ def evaluate_step(
     recipe = {**named, "sets": list(sets), "crops": list(crops)}
     title = title_of(network.trial) if network.trial else network.name
     make = partial(_evaluate, network=network, sets=sets, whole=whole, crops=crops, named=named)
-    return evaluation(NAME, VERSION, title, recipe, [*whole.values(), *crops.values()], make)
+    title = f"{1 + len(others)} × {title}" if others else title
+    parents = [step for steps in (*whole.values(), *crops.values()) for step in steps]
+    return evaluation(NAME, VERSION, title, recipe, parents, make)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,14 +111,14 @@ def _evaluate(
     context: Context,
     network: Network,
     sets: Mapping[Name, ImageSet],
-    whole: Mapping[Name, Step],
-    crops: Mapping[Name, Step],
+    whole: Mapping[Name, Sequence[Step]],
+    crops: Mapping[Name, Sequence[Step]],
     named: Mapping[str, Any],
 ) -> Files:
     rows = _Rows(_facts(network, whole, context) | named["facts"], named["bootstrap"])
 
-    def embedded(images: ImageSet, step: Step) -> Embedded:
-        dump = load_dump(step, context.store)
+    def embedded(images: ImageSet, steps: Sequence[Step]) -> Embedded:
+        dump = averaged([load_dump(step, context.store) for step in steps])
         loaded = images.load(context.root, context.store).images
         votes = None if loaded.annotations is None or len(loaded) != len(dump) else loaded.annotations
         return Embedded(dump, np.asarray(dump.labels), votes, rows.uncertainties(dump, named["measures"]))
@@ -133,10 +141,32 @@ def _evaluate(
     return table(rows.rows, rows.reasons, rows.times)
 
 
-def _facts(network: Network, whole: Mapping[Name, Step], context: Context) -> Row:
+def averaged(dumps: Sequence[Predictions]) -> Predictions:
+    """The predictions of an average of networks; of one, its own.
+
+    Members' embeddings lie in spaces of their own: side by side, each of length one, their cosine is the mean of the
+    members' cosines. They have the mean of the members' lengths.
+    """
+    if len(dumps) == 1:
+        return dumps[0]
+    whole, parts = stack(list(dumps)), []
+    for dump in dumps:
+        if dump.embeddings is None:
+            raise BadInput("This network gives no embeddings: it has no last layer whose input could be taken.")
+        parts.append(np.asarray(dump.embeddings, np.float64))
+    lengths = [np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
+    ones = [
+        np.divide(part, length, where=length > 0, out=part * 0) for part, length in zip(parts, lengths, strict=True)
+    ]
+    embeddings = np.concatenate(ones, axis=1) * np.mean(lengths, axis=0) / len(dumps) ** 0.5
+    native = measures.mutual_information(whole)
+    return whole.replace(embeddings=embeddings.astype(np.float32), scores={"native": native})
+
+
+def _facts(network: Network, whole: Mapping[Name, Sequence[Step]], context: Context) -> Row:
     """The columns that name the network."""
-    step = next(iter(whole.values()))
-    params = read_json(step.folder(context.store) / FACTS)["params"]
+    steps = next(iter(whole.values()))
+    params = sum(read_json(step.folder(context.store) / FACTS)["params"] for step in steps)
     if network.trial is None:
         return {"method": "pretrained", "backbone": network.name, "trial": 0, "data_seed": 0, "params": params}
     return network.trial.describe() | {"params": params}
@@ -246,9 +276,9 @@ class _Rows:
             for level, value in zip(QUANTILES, np.quantile(lengths, QUANTILES), strict=True):
                 self.add("length", value, count, target=target, split=(UPSTREAM, OUT)[side], level=level)
 
-    def costs(self, network: Network, whole: Mapping[Name, Step], context: Context) -> None:
-        """Seconds of a training epoch, and milliseconds of an image when it is embedded (C.7)."""
-        step = next(iter(whole.values()))
+    def costs(self, network: Network, whole: Mapping[Name, Sequence[Step]], context: Context) -> None:
+        """Seconds of a training epoch, and milliseconds of an image when it is embedded (C.7), of the first network."""
+        step = next(iter(whole.values()))[0]
         facts = read_json(step.folder(context.store) / FACTS)
         self.times.append(self.row("inference_ms", 1000 / facts["images_per_second"], facts["rows"]))
         if network.trial is not None:

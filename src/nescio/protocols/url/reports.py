@@ -16,7 +16,7 @@ from nescio.report.frame import Frame
 from nescio.report.named import report
 from nescio.report.studies import Study, story_of
 from nescio.report.tables import Column, Head, Table, decimals, table
-from nescio.report.words import count, data_name, lead_of_best, listed, millions, number, plural
+from nescio.report.words import count, data_name, lead_of_best, listed, methods_and_ensembles, millions, number, plural
 from nescio.rows import Row
 
 TRIED, CHOSEN = "tried", "chosen"  # metrics of rows that are no results
@@ -469,7 +469,7 @@ def _lead(frame: Frame) -> list[str]:
     first, *others = rows
     targets = [data_name(name) for name in frame.where(split="test").values("target") if name]
     lead = [
-        f"{plural(len(rows), 'line')} on {listed(targets)}: {name_of(first, frame)} by {first['measure']} knows best "
+        f"{methods_and_ensembles(rows)} on {listed(targets)}: {name_of(first, frame)} by {first['measure']} knows best "
         f"when an embedding is wrong, R-AUROC {number(first['value'], 3)}."
     ]
     if others:

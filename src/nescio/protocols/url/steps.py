@@ -22,6 +22,7 @@ from nescio.networks.models import Network, network, trained, with_weights
 from nescio.options import ranges
 from nescio.predictions.subset import most_note
 from nescio.protocols.checks import refuse_measures, refuse_training
+from nescio.protocols.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, own_names, trained_methods
 from nescio.protocols.recipes import refuse_fixed, with_fixed
 from nescio.protocols.url import NAME, VERSION, Plan
 from nescio.protocols.url.questions import ONE_VALUE, Targets, evaluate_step
@@ -61,11 +62,11 @@ class Downstream:
 def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and data by their own names."""
     root = work.context.root
-    plan = replace(plan, data=absolute(plan.data), methods=tuple(methods[name].name for name in plan.methods))
+    plan = replace(plan, data=absolute(plan.data), methods=own_names(plan.methods))
     sets = [downstream(text, plan, root) for text in plan.downstream]
     if plan.limit is not None:
         work.note(most_note(plan.limit, plan.seed, "images of each set"))
-    refuse_measures(plan.measures, () if plan.networks else plan.methods)
+    refuse_measures(plan.measures, () if plan.networks else trained_methods(plan.methods))
     if plan.networks:
         given = [with_weights(network(name, work.store, root)) for name in plan.networks]
         work.evaluate(TRAIN, [step_of(each, plan, sets, root) for each in given])
@@ -84,6 +85,9 @@ def compare(plan: Plan, work: Work) -> Plan:
     ends = early_stopped([trial for own in seeds.values() for trial in own], plan, sets, work, before)
     work.evaluate(TRAIN, [step_of(trained(trial, root), plan, sets, root) for trial in ends.values()], before)
     best = [trial for trial, criteria in chosen.items() if CRITERIA[0] in criteria]
+    if DEEP_ENSEMBLE in plan.methods:
+        for trial in (trial for trial in best if trial.method == MEMBER):
+            deep_ensembles([trial, *(ends[each] for each in seeds[trial])], plan, sets, work, before)
     few = [
         step
         for trial in best
@@ -135,7 +139,7 @@ def refuse_impossible(plan: Plan, sets: Sequence[Downstream], root: str | None) 
     for backbone in plan.backbones:
         dataset = datasets.load(data_of(plan, backbone), root)
         rows = len(datasets.splits(dataset, plan.classes, 0).train)
-        for method in plan.methods:
+        for method in trained_methods(plan.methods):
             refuse_training(dataset, [backbone], budget(plan, method, backbone), rows)
 
 
@@ -183,8 +187,14 @@ def own_scores(method: str | None) -> tuple[str, ...]:
     return ("entropy",) if methods[method].classifies else ("norm",)
 
 
-def step_of(network: Network, plan: Plan, sets: Sequence[Downstream], root: str | None) -> Step:
-    """Everything that is measured of one pretrained network."""
+def step_of(
+    network: Network,
+    plan: Plan,
+    sets: Sequence[Downstream],
+    root: str | None,
+    others: Sequence[Network] = (),
+) -> Step:
+    """Everything that is measured of one pretrained network, or of an average of it and others."""
     splits = [split for split in ("val", "test") if any(getattr(each, split) for each in sets)]
     targets = Targets(
         upstream=ImageSet(plan.data, "given", sample=plan.limit, sample_seed=plan.seed)
@@ -196,7 +206,8 @@ def step_of(network: Network, plan: Plan, sets: Sequence[Downstream], root: str 
         human={name: human(absolute(name), plan, root) for name in plan.human},
     )
     names = own_scores(network.trial.method if network.trial else None)
-    return evaluate_step(network, targets, (*names, *plan.measures), plan, root)
+    facts = {"method": DEEP_ENSEMBLE, "members": 1 + len(others)} if others else {}
+    return evaluate_step(network, targets, (*names, *plan.measures), plan, root, facts, others)
 
 
 def human(data: str, plan: Plan, root: str | None) -> ImageSet:
@@ -218,10 +229,10 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
 
     Everything is seeded and results do not change, so a second run suggests the same trials and finds them finished.
     """
-    lines = [(method, backbone) for backbone in plan.backbones for method in plan.methods]
+    lines = [(method, backbone) for backbone in plan.backbones for method in trained_methods(plan.methods)]
     results: dict[Trial, Judged | None] = {}
     root = work.context.root
-    split = "val" if all(each.val for each in sets) else "test"  # where there is one trial, and nothing is chosen
+    split = _judging(sets)
 
     def losses(number: int, recipes: Mapping[Line, Recipe]) -> dict[Line, float | None]:
         made = {line: trial_of(plan, line, recipe, number) for line, recipe in recipes.items()}
@@ -256,6 +267,24 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
         for criterion, trial in choose(work, split, {trial: trial.describe() for trial in own}, own).items():
             chosen.setdefault(trial, []).append(criterion)
     return chosen
+
+
+def _judging(sets: Sequence[Downstream]) -> str:
+    """The classes that choose; those that test where there is one trial, and nothing is chosen."""
+    return "val" if all(each.val for each in sets) else "test"
+
+
+def deep_ensembles(firsts: Sequence[Trial], plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> None:
+    """Averages of each chosen network of plain training with others that differ in the initial seed alone."""
+    root, split = work.context.root, _judging(sets)
+    steps = []
+    for first in firsts:
+        further = [replace(first, init_seed=first.init_seed + number * APART) for number in range(1, plan.members)]
+        others = [trained(trial, root) for trial in further]
+        steps.append(step_of(trained(first, root), plan, sets, root, others))
+    work.evaluate(TRAIN, steps, before)
+    facts = firsts[0].describe() | {"method": DEEP_ENSEMBLE, "members": plan.members}
+    choose(work, split, {"deep": facts}, {"deep": judged(work.rows, facts, own_scores(MEMBER), split, 0.0)})
 
 
 def searched_words(recipe: Recipe) -> str:

@@ -1,0 +1,87 @@
+"""Provenance of what nescio writes: the command as it was typed, the date, the version and the input files."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+OUTPUTS = ("--to", "--output", "--report", "--store", "--root")  # options whose values are no input files
+MOST_BYTES = 1 << 30  # of a file whose checksum is taken
+_words: list[str] = []  # of the command that runs in this process
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """One command that made a page or a study."""
+
+    date: str = ""
+    version: str = ""
+    command: str = ""
+    files: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, plain: dict[str, Any]) -> Provenance:
+        """Reads what JSON contains of one."""
+        texts = {name: str(plain[name]) for name in ("date", "version", "command")}
+        return cls(**texts, files=tuple(map(str, plain["files"])))
+
+    def sentences(self) -> list[str]:
+        """Sentences for the end of a page."""
+        how = f" with `{self.command}`" if self.command else ""
+        made = f"Made on {self.date} by nescio {self.version}{how}"
+        return [made, f"Input files: {'; '.join(self.files)}."] if self.files else [made]
+
+
+@contextmanager
+def command(words: Sequence[str]) -> Iterator[None]:
+    """Keeps the words of a command line while it runs, those of --plugin among them."""
+    before = list(_words)
+    _words[:] = ["nescio", *words]
+    try:
+        yield
+    finally:
+        _words[:] = before
+
+
+def provenance() -> Provenance:
+    """The provenance of what is written now."""
+    from nescio import __version__
+
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return Provenance(date, __version__, shlex.join(_words), tuple(map(_described, _input_files(_words[1:]))))
+
+
+def _input_files(words: Sequence[str]) -> list[Path]:
+    """Files that the words of a command name: FILE, NAME=FILE, SOURCE:FILE, MODEL@FILE, several after commas."""
+    inputs = [word for flag, word in zip(["", *words], words, strict=False) if flag not in OUTPUTS]
+    texts = [
+        text for word in inputs if word.partition("=")[0] not in OUTPUTS for text in (word, *re.split("[,=@]", word))
+    ]
+    paths = [Path(text) for text in (each for text in texts for each in (text, text.partition(":")[2])) if text]
+    return list(dict.fromkeys(path for path in paths if path.suffix and _is_file(path)))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a word that is no path: too long, or with a null character
+        return False
+
+
+def _described(path: Path) -> str:
+    """A file with its size and the first digits of its checksum."""
+    try:
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            return f"{path} ({size:,} bytes)"
+        with path.open("rb") as file:
+            return f"{path} ({size:,} bytes, SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()[:16]})"
+    except OSError:  # it was removed meanwhile
+        return str(path)

@@ -21,7 +21,9 @@ from nescio.training import train_step
 from nescio.work.launchers import start
 from nescio.work.steps import Work
 
-PLAN = replace(PRESETS["small"], members=2, left_out=4, training=replace(PRESETS["small"].training, epochs=2))
+SMALL = PRESETS["small"]
+PLAN = replace(SMALL, trained=(*SMALL.trained, "deep-ensemble/conv"), members=2, left_out=4)
+PLAN = replace(PLAN, training=replace(SMALL.training, epochs=2))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def dumps_of(context, line):
 
 def test_networks_of_the_gpu_preset_are_those_of_shift():
     plan = replace(PRESETS["gpu"], data="digits", runs=2)
-    theirs = shift_trials(replace(shift.PRESETS["gpu"], data="digits", runs=2, methods=("erm",)), {"erm": 0})
+    theirs = shift_trials(replace(shift.PRESETS["gpu"], data="digits", runs=2, methods=("erm", "deep-ensemble")), {"erm": 0})
     ours = [members for members in steps.trials_of(plan, None) if members[0].method == "erm"]
     ours = [members for members in ours if members[0].backbone == "resnet18"]
     assert [[train_step(t).key for t in each] for each in ours] == [
@@ -110,7 +112,7 @@ def test_the_best_score_is_among_the_best(study):
 def test_the_page_holds_every_table_and_figure(study):
     story = base.story_of(study)
     titles = [made.title for made in tables_of(story)]
-    assert titles[0] == "Which score is best?" and "Every score of erm conv × 2" in titles
+    assert titles[0] == "Which score is best?" and "Every score of deep-ensemble conv × 2" in titles
     assert {figure.key for figure in figures_of(story)} == {"scores-mistakes", "scores-near"}
     assert reports.networks(study.frame).cells()[("mc-dropout conv",), "training accuracy"].value > 0.5
 

@@ -73,7 +73,7 @@ def test_the_plan_is_the_papers():
 
 
 def test_every_strength_meets_every_run():
-    trials = steps.trials_of(PLAN)
+    trials = [trial for (trial,) in steps.trials_of(PLAN)]
     assert len(trials) == len(set(trials)) == 2 * 2 * 2
     assert {(trial.data_seed, trial.init_seed) for trial in trials} == {(0, 0), (1, 1)}
     bounds = {trial.trial: strength_of(trial) for trial in trials if trial.method == "ddu"}
@@ -81,7 +81,7 @@ def test_every_strength_meets_every_run():
 
 
 def test_all_angles_are_pooled(study, context):
-    (trial,) = [each for each in steps.trials_of(PLAN) if (each.method, each.trial, each.data_seed) == ("ddu", 0, 1)]
+    (trial,) = [each for (each,) in steps.trials_of(PLAN) if (each.method, each.trial, each.data_seed) == ("ddu", 0, 1)]
     u, wrong = [], []
     for change in (None, Rotation(60.0), Rotation(180.0)):
         images = ImageSet("digits", change=change)
@@ -159,7 +159,7 @@ def test_a_method_without_a_strength_of_its_own_varies_weight_decay(context):
     found = run(replace(PLAN, methods=("erm",)), context)
     decays = {(row["trial"], row["value"]) for row in found.frame.where(metric="strength")}
     assert decays == set(enumerate(methods["erm"].strengths(PLAN.strengths)))
-    assert {trial.recipe.decay for trial in steps.trials_of(replace(PLAN, methods=("erm",)))} == {
+    assert {trial.recipe.decay for (trial,) in steps.trials_of(replace(PLAN, methods=("erm",)))} == {
         value for _, value in decays
     }
     assert sorted(decays)[0][1] == pytest.approx(0.1) and sorted(decays)[-1][1] == pytest.approx(10)

@@ -182,12 +182,6 @@ def test_sizes_of_ensembles():
         sizes_of("few")
 
 
-def test_ensembles_of_no_method_are_a_note(tmp_path):
-    plan = replace(PLAN, methods=("ddu",), members=(3,))
-    _, rehearsal = rehearse(plan, Context(Store(tmp_path / "store"), device="cpu"))
-    assert any("There are no ensembles: erm is not among the methods" in note for note in rehearsal.notes)
-
-
 def test_all_methods_are_those_that_can_segment(tmp_path, folders):
     from nescio.methods import classifiers
 

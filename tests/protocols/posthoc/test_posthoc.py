@@ -44,7 +44,8 @@ def dumps_of(context, line):
 
 def test_networks_of_the_gpu_preset_are_those_of_shift():
     plan = replace(PRESETS["gpu"], data="digits", runs=2)
-    theirs = shift_trials(replace(shift.PRESETS["gpu"], data="digits", runs=2, methods=("erm", "deep-ensemble")), {"erm": 0})
+    theirs = replace(shift.PRESETS["gpu"], data="digits", runs=2, methods=("erm", "deep-ensemble"))
+    theirs = shift_trials(theirs, {"erm": 0})
     ours = [members for members in steps.trials_of(plan, None) if members[0].method == "erm"]
     ours = [members for members in ours if members[0].backbone == "resnet18"]
     assert [[train_step(t).key for t in each] for each in ours] == [

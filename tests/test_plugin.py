@@ -79,7 +79,7 @@ def test_a_method_is_trained_by_workers(folder, warm):
 @pytest.mark.parametrize(
     ("file", "sentence"),
     [
-        ("nowhere.py", "--plugin takes a Python file"),
+        ("nowhere.py", "--plugin nowhere.py: there is no such file"),
         ("preds.npz", "--plugin takes a Python file"),
         ("other/json.py", "There is a module named json already"),
         ("broken_part.py", "cannot be imported (ZeroDivisionError"),

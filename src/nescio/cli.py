@@ -80,7 +80,9 @@ def _run(command: str | None, words: Sequence[str]) -> int:
     from nescio.commands import COMMANDS, parser_for
 
     if command is not None and command not in COMMANDS:
-        raise BadInput(f"There is no command {command!r}.{near(command, COMMANDS)} See `nescio --help`.")
+        wanted = next((word for word in words if word in COMMANDS), "") if command == "help" else ""
+        hint = f" {wanted}" if wanted else ""
+        raise BadInput(f"There is no command {command!r}.{near(command, COMMANDS)} See `nescio{hint} --help`.")
     parser = parser_for(command, words)
     args, unknown = parser.parse_known_args(words)
     if unknown:
@@ -93,8 +95,12 @@ def _run(command: str | None, words: Sequence[str]) -> int:
 
 def _refuse(parser: ArgumentParser, word: str) -> NoReturn:
     """Says which word means nothing, and what may have been meant."""
+    from nescio.options import names_part
+
     if not word.startswith("-"):
-        raise BadInput(f"{word!r} is one word too many. See `{parser.prog} --help`.")
+        flag = next((action.option_strings[0] for action in parser._actions if names_part(action, word)), "")
+        cure = f": write {flag} {word}" if flag else ""
+        raise BadInput(f"{word!r} is one word too many{cure}. See `{parser.prog} --help`.")
     option = word.partition("=")[0]
     hint = near(option, [text for action in parser._actions for text in action.option_strings])
     raise BadInput(f"There is no option {option}.{hint} See `{parser.prog} --help`.")

@@ -23,12 +23,22 @@ class Undefined(ValueError):
     """The question has no answer on this input: one sentence says why."""
 
 
+SIMILAR = 0.75  # of difflib's ratio: a slip of the finger, not another word
+
+
 def near(text: str, known: Iterable[str]) -> str:
     """A question that names the nearest of the known words, or nothing; it begins with a space."""
+    close = nearest_word(text, known)
+    return f" Did you mean {close!r}?" if close else ""
+
+
+def nearest_word(text: str, known: Iterable[str]) -> str | None:
+    """The known word that a text is a misspelling of, whatever its case."""
     import difflib
 
-    close = difflib.get_close_matches(text[:100], list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    words = {word.lower(): word for word in known}
+    close = difflib.get_close_matches(text[:100].lower(), list(words), n=1, cutoff=SIMILAR)
+    return words[close[0]] if close else None
 
 
 def install(package: str) -> str:

@@ -29,6 +29,7 @@ from typing import Any, Literal, TypeVar
 
 from nescio.errors import BadInput, near
 from nescio.identity import INTRODUCED
+from nescio.registry import canonical_part, is_part
 
 REQUIRED = MISSING  # the default of an option that must be given
 PRESET = "preset"
@@ -63,6 +64,7 @@ class Spec:
     before: tuple[str, ...] = ()
     positional: bool = False
     selects: bool = False
+    part: str = ""
     instead_of: str = ""
 
 
@@ -82,6 +84,7 @@ def option(default: Any, help: str = "", *, introduced: Any = MISSING, **how: An
     switches    value → help: every value is a flag of its own, such as --json and --csv for a field `format`
     before      names that the option had before: they work, and --help does not list them
     selects     given without --preset, it starts from the first preset that has its value
+    part        kind of the registered parts that it names: other spellings and aliases become their names
     instead_of  names of fields, separated by spaces, that have no effect beside it: giving both is refused
     introduced  see nescio.identity.added
     """
@@ -91,9 +94,9 @@ def option(default: Any, help: str = "", *, introduced: Any = MISSING, **how: An
     return field(default=default, metadata=metadata)
 
 
-def argument(help: str, *, default: Any = REQUIRED, metavar: str | None = None, unset: str | None = None) -> Any:
+def argument(help: str, *, default: Any = REQUIRED, **how: Any) -> Any:
     """A field that is a positional argument; a tuple takes one or more, or any number where it has a default."""
-    return field(default=default, metadata={_SPEC: Spec(help, metavar=metavar, unset=unset, positional=True)})
+    return field(default=default, metadata={_SPEC: Spec(help, positional=True, **how)})
 
 
 def nested(default: Any, *, omit: Sequence[str] = ()) -> Any:
@@ -244,7 +247,9 @@ def _add(group: Any, leaf: _Leaf, presets: Mapping[str, Any]) -> None:
         how |= {"metavar": _metavar(leaf), "required": leaf.default is REQUIRED and not presets}
         if _is_tuple(leaf.hint) and leaf.spec.parse is None:
             how |= {"nargs": "*", "action": "extend"} if leaf.spec.style == "words" else {"action": "append"}
-        _offer(group.add_argument(leaf.flag, dest=leaf.dest, **how), _choices(leaf))
+        action = group.add_argument(leaf.flag, dest=leaf.dest, **how)
+        action.part = leaf.spec.part
+        _offer(action, _choices(leaf))
         for name in leaf.spec.before:
             group.add_argument(f"--{name}", dest=leaf.dest, **how | {"help": argparse.SUPPRESS})
 
@@ -252,6 +257,12 @@ def _add(group: Any, leaf: _Leaf, presets: Mapping[str, Any]) -> None:
 def _offer(action: argparse.Action, words: Sequence[str]) -> None:
     """Notes the words that an option takes; argparse's own `choices` would refuse others in its own sentence."""
     action.offers = words  # type: ignore[attr-defined]
+
+
+def names_part(action: argparse.Action, word: str) -> bool:
+    """Whether an option takes parts of a kind, and the word is the name of one."""
+    kind = getattr(action, "part", "")
+    return bool(kind and action.option_strings) and is_part(kind, word)
 
 
 def offers(action: argparse.Action) -> Sequence[str]:
@@ -362,12 +373,21 @@ def _parsed(leaf: _Leaf, text: str, hint: Any) -> Any:
     try:
         if leaf.spec.parse and not _means_none(text, hint, choices):
             return leaf.spec.parse(text)
-        return _value(text, hint, choices)
+        return _canonical(leaf.spec.part, _value(text, hint, choices))
     except BadInput:
         raise
     except ValueError:
         wanted = _alternatives(choices) if choices else _kind(hint)
         raise BadInput(f"{leaf.flag} is {wanted}, not {text!r}.{near(text, choices)}") from None
+
+
+def _canonical(kind: str, value: Any) -> Any:
+    """Names of registered parts of a kind as they are registered; anything else as it is."""
+    if not kind or value is None:
+        return value
+    return (
+        tuple(canonical_part(kind, name) for name in value) if isinstance(value, tuple) else canonical_part(kind, value)
+    )
 
 
 def _value(text: str, hint: Any, choices: Sequence[str]) -> Any:

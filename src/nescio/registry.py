@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,9 @@ PLUGINS = "NESCIO_PLUGINS"  # modules that every process of a command imports, b
 def add_plugin(path: str) -> None:
     """Imports a Python file whose decorators register parts; processes that this one starts import it too."""
     file = Path(os.path.expanduser(path)).resolve()
+    if not file.exists():
+        others = os.listdir(file.parent) if file.parent.is_dir() else []
+        raise BadInput(f"--plugin {path}: there is no such file.{near(file.name, others)}")
     if file.suffix != ".py" or not file.is_file():
         raise BadInput(f"--plugin takes a Python file, such as mine.py, not {path}.")
     if not file.stem.isidentifier():
@@ -40,16 +44,51 @@ def add_plugin(path: str) -> None:
         raise BadInput(f"{path} cannot be imported ({type(error).__name__}: {error}).") from error
 
 
+def folded(name: str) -> str:
+    """A name without case, spaces, hyphens, underscores and @: how spellings of one name are compared."""
+    return re.sub(r"[\s_@-]+", "", name).casefold()
+
+
+def canonical(name: str, known: Iterable[str], aliases: Mapping[str, str]) -> str:
+    """The known name for a spelling or an alias of it, by `folded` names; any other text as it is."""
+    spelled = [each for each in known if folded(each) == folded(name)]
+    return spelled[0] if len(spelled) == 1 else aliases.get(folded(name), name)
+
+
+def by_alias(aliases: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Folded alias → name, of name → aliases."""
+    return {folded(alias): name for name, found in aliases.items() for alias in found}
+
+
+def canonical_part(kind: str, name: str) -> str:
+    """The name under which a part of this kind is registered, for any spelling or alias of it."""
+    registered: str = import_module(f"nescio.{kind}s").registry.canonical(name)
+    return registered
+
+
+def is_part(kind: str, name: str) -> bool:
+    """Whether a text names a registered part of this kind, by any spelling or alias."""
+    return canonical_part(kind, name) in import_module(f"nescio.{kind}s").registry
+
+
 class Registry(Generic[T]):
     """Parts of one kind by name. A clash raises; an unknown name lists what there is.
 
     Outside packages add parts by the entry-point group `nescio.<kind>s`; importing the entry point must
     register the part (its decorator does), so that a plug-in and a built-in part take the same road.
+
+    aliases  name → other names of the same thing in the field; case, hyphens and underscores never matter
+    others   names in the field of things that are not here → what to use, "" where there is nothing: no similar name is
+             suggested for them
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(
+        self, kind: str, aliases: Mapping[str, tuple[str, ...]] | None = None, others: Mapping[str, str] | None = None
+    ) -> None:
         self.kind = kind
         self.group = f"nescio.{kind}s"
+        self.aliases = by_alias(aliases or {})
+        self.others = {folded(name): sentence for name, sentence in (others or {}).items()}
         self._parts: dict[str, T] = {}
         self._plugged = False
 
@@ -82,10 +121,19 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> T:
         if name not in self._parts:
             self.plug_in()
-        if name in self._parts:
-            return self._parts[name]
+        if (registered := self.canonical(name)) in self._parts:
+            return self._parts[registered]
         known = ", ".join(sorted(self._parts))
-        raise BadInput(f"There is no {self.kind} named {name!r}.{near(name, self._parts)} There are: {known}.")
+        other = self.others.get(folded(registered))
+        hint = near(name, self._parts) if other is None else f" {other}" if other else ""
+        raise BadInput(
+            f"There is no {self.kind} named {name!r}.{hint} There are: {known}. For a {self.kind} of your own add "
+            "--plugin FILE.py."
+        )
+
+    def canonical(self, name: str) -> str:
+        """The registered name for a spelling or an alias of it; any other text as it is."""
+        return name if name in self else canonical(name, self._parts, self.aliases)
 
     def __iter__(self) -> Iterator[str]:
         self.plug_in()

@@ -48,7 +48,7 @@ def under_dropout(dump: Predictions) -> Predictions:
 
 def judged(dump: Predictions, measure: str) -> tuple[Predictions, str]:
     """The dump whose answers an uncertainty ranks, and the measure of it that is that uncertainty."""
-    return (under_dropout(dump), "entropy") if measure == MC_DROPOUT else (dump, measure)
+    return (under_dropout(dump), "entropy") if measure == MC_DROPOUT else (dump, measures.canonical(measure, dump))
 
 
 def uncertainty(dump: Predictions, measure: str) -> NDArray[Any]:

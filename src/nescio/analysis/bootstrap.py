@@ -56,7 +56,10 @@ class WantedMetric:
 
 def wanted_metric(label: str) -> WantedMetric:
     """The metric behind a table's name for it."""
+    label = registry.canonical(label)
     name, at, text = label.partition("@")
+    name = registry.canonical(name)
+    label = f"{name}{at}{text}"
     metric = registry[name]
     if not at:
         return WantedMetric(label, metric, {})

@@ -119,6 +119,7 @@ def compare(
     """
     check_resampling(resamples, level, seed)
     models = _named(models)
+    measure = _measures.canonical(measure, next(iter(models.values())))
     outside = {name: _outside(name, dumps, models) for name, dumps in (ood or {}).items()}
     every = _wanted(metrics, bool(outside))
     wanted = [metric for metric in every if of_one_model(metric.metric)]

@@ -233,6 +233,11 @@ class Guard:
     fitted: int = 0
     at_edge: bool = False
 
+    def attains(self, risk: float, delta: float) -> bool:
+        """Whether the same rows and methods would give a threshold for another promise."""
+        u, wrong = self.rows
+        return any(METHODS[one.method](u, wrong, risk, delta / len(self.tried)).attainable for one in self.tried)
+
     def with_more_rows(self, factor: int, seed: int = 0) -> float:
         """About which share of the rows could be answered under the same promise, had it so many times the rows."""
         promise = self.guarantee
@@ -284,6 +289,7 @@ def guard(
     if val is not None and same_rows(predictions, val):
         raise BadInput("The validation rows are the rows that earn the guarantee: fit the temperature on other rows.")
     known = predictions if predictions.taught is None else _known(predictions)
+    measure = measures.canonical(measure, predictions)
     rest, fitted, at_edge = np.arange(len(known)), 0, False
     if temperature == "fit":
         if val is None:
@@ -308,6 +314,7 @@ def judged_rows(predictions: Predictions, measure: str, temperature: float = 1.0
 
     `mc-dropout` judges the answers of the mean under dropout by its entropy, as protocol `selective` does.
     """
+    measure = measures.canonical(measure, predictions)
     of_logits = measure in measures.registry and "logits" in measures.registry[measure].needs
     if temperature != 1 and not of_logits:
         raise BadInput(f"A temperature does not change the measure {measure}: leave it out.")

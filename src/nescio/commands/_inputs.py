@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nescio.errors import BadInput
 from nescio.options import option, split_list, split_name
 from nescio.predictions import Predictions, same_rows, shared_rows
 from nescio.predictions.entries import ZOO, dump_named
+from nescio.predictions.files import one_array
 from nescio.predictions.names import is_field
 from nescio.predictions.shards import ShardFolder
 from nescio.predictions.subset import random_part
@@ -53,6 +57,8 @@ class InputOptions:
             raise BadInput("--logits, --probs and --labels stand for a FILE, and one is given: omit one of them.")
         if not words and not given:
             raise BadInput("A FILE of predictions is required, or --logits and --labels. See --help.")
+        if words and all(Path(word).suffix.lower() == ".npy" and Path(word).is_file() for word in words):
+            raise BadInput(f"{words[0]}: a .npy file holds one array without a name: {_for_arrays(words)}.")
         return [*words] or [",".join(given)]
 
     def read(self, word: str, seed: int = 0, *, outside: bool = False) -> Predictions:
@@ -95,6 +101,22 @@ class InputOptions:
             if not (equals and field and name):
                 raise BadInput(f"--map takes FIELD=NAME, not {field + equals + name!r}.")
         return {field: name for field, _, name in pairs}
+
+
+def _for_arrays(words: Sequence[str]) -> str:
+    """The options that read .npy files, by what they hold."""
+    options = {"--labels": "LABELS.npy"}
+    for word in words:
+        array = np.asarray(one_array(Path(word)))
+        if array.ndim == 1 and array.dtype.kind in "iuUSb":
+            options["--labels"] = word
+        elif array.ndim >= 2 and array.dtype.kind == "f":
+            sums = array.sum(-1, dtype=np.float64)
+            shares = array.size and array.min() >= 0 and np.allclose(sums, 1, atol=1e-2)
+            options["--probs" if shares else "--logits"] = word
+    if len(options) == 1:
+        options["--logits"] = words[0]
+    return "write " + " ".join(f"{flag} {shlex.quote(word)}" for flag, word in sorted(options.items(), reverse=True))
 
 
 def _arrays(place: str) -> dict[str, str]:

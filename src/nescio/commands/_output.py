@@ -136,8 +136,9 @@ def list_parts(registry: Any, facts: Callable[[str], dict[str, str]], name: str 
     from nescio.report.text import grid
 
     if name:
-        function = registry[name].function
-        say(f"{name}{inspect.signature(function)}\n\n{inspect.getdoc(function)}")
+        part = registry[name]
+        function = part.function
+        say(f"{part.name}{inspect.signature(function)}\n\n{inspect.getdoc(function)}")
         return 0
     rows = [facts(name) for name in registry]
     say(json_of(rows) if format == "json" else grid(rows, format))

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 class Options:
     files: tuple[str, ...] = argument("predictions of each model, or those of --store", default=(), metavar="FILE")
     store: str = option("store", "folder where `nescio zoo` keeps its work", group="models")
-    data: str | None = option(None, "images of the store", metavar="SPEC", unset="its only set", group="models")
+    data: str | None = option(
+        None, "images of the store", metavar="SPEC", unset="its only set", group="models", part="dataset"
+    )
     facts: str | None = option(
         None,
         "parameters and input sizes of models, for files: a table with the columns model, param_count (millions) and "
@@ -58,7 +60,9 @@ class Options:
         (), "architecture families, comma-separated: vit,xcit distilled", metavar="NAMES", group="limits"
     )
     measure: str = option(
-        "largest", "which uncertainty withholds answers: largest, entropy, mc-dropout … (see `nescio measures`)"
+        "largest",
+        "which uncertainty withholds answers: largest, entropy, mc-dropout … (see `nescio measures`)",
+        part="measure",
     )
     among: int = option(20, "how many models, the best first, the bootstrap compares", metavar="M")
     bootstrap: int | None = option(None, "resamples of the rows", unset="1000, or more where --among models need them")

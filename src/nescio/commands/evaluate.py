@@ -3,11 +3,11 @@
 FILE is a .npz, .safetensors, .parquet, .csv or .pt file, or a folder, of a single-label classifier. It holds `labels`
 (n,) and `logits` (n, classes) or (n, draws, classes), or `probs` instead of logits; `embeddings` (n, d), `annotations`,
 `scores/NAME`, `groups/NAME`, `variants/view_0` (embeddings of a crop) where there are any. A CSV has the columns label,
-logit_0 … or prob_0 …, and u_NAME. Answers alone will do: `correct`, or `labels` and `predicted`, with `confidence`.
-Other names: --map. Arrays in files of their own stand for a FILE wherever one is taken: logits:a.npy,labels:b.npy. So
-does a folder of such files, which are shards of one dump: each holds some rows and their `index`, and none is missing.
-Above 256 MB they are read one by one, in the memory of one of them; what needs all rows at once is left out then, with
-the reason.
+logit_0 … or prob_0 …, and u_NAME; or a column for every class under its name, with or without prob_. Answers alone will
+do: `correct`, or `labels` and `predicted`, with `confidence`. Other names: --map. Arrays in files of their own stand
+for a FILE wherever one is taken: logits:a.npy,labels:b.npy. So does a folder of such files, which are shards of one
+dump: each holds some rows and their `index`, and none is missing. Above 256 MB they are read one by one, in the memory
+of one of them; what needs all rows at once is left out then, with the reason.
 
 Segmentation: --labels, --predictions and --scores name folders of maps, matched by the names of their files without
 endings; mIoU, accuracy and the ranking of right and wrong pixels are over all pixels, whatever their number.
@@ -126,6 +126,11 @@ def run(options: Options) -> int:
         models = {file: options.inputs.read(file, options.seed) for file in files}
         cards = _cards(options, models)
         compared, incomparable = _comparison(options, models)
+    if empty := next((card for card in cards if not card.rows), None):
+        raise BadInput(
+            f"{empty.name} holds nothing to evaluate: {'; '.join([*empty.notes][:3]) or 'it has no predictions.'} Name "
+            "its outputs with --map logits=NAME or --map probs=NAME, and the true classes with labels=NAME."
+        )
     story = partial(report.card_story, cards, compared, incomparable=incomparable)
     short = story if options.all else partial(report.short_story, cards, compared, incomparable)
     parts = ("rows", "reasons", "notes")

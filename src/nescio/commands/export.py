@@ -43,6 +43,7 @@ class Options:
         None,
         "largest (one minus the largest probability), entropy, or loss_order",
         unset="of the threshold's file, or largest; loss_order with --loss-order",
+        part="measure",
     )
     loss_order: str | None = option(
         None, "a learned score of the network's embeddings, as `LossOrder.save` wrote it", metavar="FILE", unset="none"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    data: str = option(REQUIRED, "digits, cifar10, folder:PATH, npz:PATH …")
+    data: str = option(REQUIRED, "digits, cifar10, folder:PATH, npz:PATH …", part="dataset")
     root: str | None = option(None, "folder of datasets", metavar="DIR", unset=DATA)
     features: str = option(
         "pixels",

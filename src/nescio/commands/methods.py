@@ -18,13 +18,13 @@ def run(options: Options) -> int:
     from nescio.methods import registry
     from nescio.report import grid
 
-    names = [options.name] if options.name else sorted(registry)
+    names = [registry[options.name].name] if options.name else sorted(registry)
     methods = [_facts(name, registry[name]) for name in names]
     if options.format == "json":
         say(json_of(methods[0] if options.name else methods))
     elif options.name:
         if options.format == "table":
-            say(f"{options.name} ({methods[0]['kind']}): {methods[0]['paper']}\n\n{methods[0]['meaning']}\n")
+            say(f"{names[0]} ({methods[0]['kind']}): {methods[0]['paper']}\n\n{methods[0]['meaning']}\n")
         say(grid(methods[0]["recipe"], options.format))
     else:
         rows = [

@@ -28,6 +28,7 @@ examples:
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -109,7 +110,8 @@ def run(options: Options) -> int:
         say("\n".join([*_sentences(guarded, untaught, judged), *predictions.notes]))
     else:
         more = _more_rows(guarded)
-        print(f"nescio threshold: {_why_not(guarded)}{f' {more}' if more else ''}", file=sys.stderr)
+        said = " ".join(filter(None, (_why_not(guarded), more, _attainable(guarded))))
+        print(f"nescio threshold: {said}", file=sys.stderr)
     return 0 if promise.attainable else 1
 
 
@@ -212,6 +214,22 @@ def _why_not(guarded: Guard) -> str:
         best = upper_limit(0, promise.n, promise.level)
         why = f"if every answer were right the limit would be {best:.4g}, and {needed:,} right answers are the fewest"
     return f"Not attainable: a risk of {promise.risk:g} cannot be promised {terms}; {why}."
+
+
+def _attainable(guarded: Guard) -> str:
+    """The nearest risk, and a delta, with which the same command finds a threshold on these rows."""
+    promise = guarded.guarantee
+    assert promise.risk is not None and promise.least is not None
+    found = []
+    least = max(promise.least, promise.risk)
+    unit = 10 ** (math.floor(math.log10(least)) - 1)  # two digits
+    first = math.ceil(least / unit) * unit
+    risks = [round(first * factor, 6) for factor in (1, 1.1, 1.25, 1.5, 2, 3, 5) if promise.risk < first * factor < 1]
+    if risk := next((risk for risk in risks if guarded.attains(risk, promise.delta)), None):
+        found.append(f"--risk {risk:g}")
+    if delta := next((d for d in (0.1, 0.2) if d > promise.delta and guarded.attains(promise.risk, d)), None):
+        found.append(f"--delta {delta:g}")
+    return f"On these rows the same command finds a threshold with {' or '.join(found)}." if found else ""
 
 
 def _percent(share: float) -> str:

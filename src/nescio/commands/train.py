@@ -39,7 +39,7 @@ OWN = "own"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    method: str = option("erm", "see `nescio methods`")
+    method: str = option("erm", "see `nescio methods`", part="method")
     recipe: tuple[str, ...] = option(
         (), "hyper-parameters of the method; see `nescio methods NAME`", style="words", metavar="FIELD=VALUE,…"
     )
@@ -47,7 +47,7 @@ class Options:
     task: Literal["classification", "segmentation"] = option(
         "classification", "one class for each image, or for each of its pixels: of data with label maps"
     )
-    data: str = option("digits", "digits, cifar10, folder:PATH, npz:PATH …")
+    data: str = option("digits", "digits, cifar10, folder:PATH, npz:PATH …", part="dataset")
     classes: tuple[int, ...] | None = option(
         None, "in-distribution classes, as 0-5,7", parse=ranges, metavar="LIST", unset="all"
     )

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Options:
     model: str = argument("a network, or a file of its predictions", metavar="MODEL")
-    data: str | None = option(None, "images for a network: folder:PATH, cub200, npz:PATH …", metavar="SET")
+    data: str | None = option(
+        None, "images for a network: folder:PATH, cub200, npz:PATH …", part="dataset", metavar="SET"
+    )
     classes: tuple[int, ...] = option((), "of --data, only these", parse=ranges, metavar="LIST", unset="all")
     crops: int = option(4, "random crops of every image that a network looks at; 0: none", metavar="V")
     views: tuple[str, ...] = option((), "for a file: predictions on changed images, such as crops", metavar="FILE,…")

@@ -25,9 +25,9 @@ from nescio.options import argument, option
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    methods: tuple[str, ...] = argument("which methods", default=(), metavar="METHOD", unset="all")
+    methods: tuple[str, ...] = argument("which methods", default=(), metavar="METHOD", unset="all", part="method")
     task: Literal["classification", "segmentation"] = option("classification", "of data with label maps: segmentation")
-    data: str = option("digits", "dataset of the task")
+    data: str = option("digits", "dataset of the task", part="dataset")
     root: str | None = option(None, "folder of datasets", unset=DATA)
     backbone: str = option("conv", "mlp, conv, resnet18 or any timm name")
     epochs: int | None = option(None, "of the task", unset="6; 12 for methods that do not classify")

@@ -73,9 +73,15 @@ class Options:
         group="models",
     )
     data: str = option(
-        REQUIRED, "labelled images of the models' classes: imagenet:PATH, npz:PATH …", metavar="SET", group="images"
+        REQUIRED,
+        "labelled images of the models' classes: imagenet:PATH, npz:PATH …",
+        metavar="SET",
+        group="images",
+        part="dataset",
     )
-    out: str | None = option(None, "labelled images of other classes, all of them", metavar="SET", group="images")
+    out: str | None = option(
+        None, "labelled images of other classes, all of them", metavar="SET", group="images", part="dataset"
+    )
     also: tuple[str, ...] = option(
         (),
         "a fixed set of other classes beside --out, such as imagenet-o=folder:PATH",

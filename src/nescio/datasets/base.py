@@ -328,7 +328,31 @@ class Source:
     size: int | None  # usual size of its images in pixels where another one can be chosen
 
 
-registry: Registry[Source] = Registry("dataset")
+class _Sources(Registry[Source]):
+    """Readers by name; what stands behind the name of a set, `NAME:PATH@SIZE`, is left as it is."""
+
+    def canonical(self, name: str) -> str:
+        kind = SetName.of(name).kind
+        if kind not in self and Path(os.path.expanduser(name)).exists():
+            return name  # a folder of that name is not taken for the set of which it is an alias
+        return super().canonical(kind) + name[len(kind) :]
+
+
+registry: Registry[Source] = _Sources(
+    "dataset",
+    aliases={
+        "cars196": ("stanford_cars",),
+        "cub200": ("cub", "cub_200_2011"),
+        "fashion-mnist": ("fmnist",),
+        "imagenet": ("imagenet-1k", "imagenet1k", "ilsvrc2012", "in1k"),
+        "sop": ("stanford_online_products",),
+        "tiny-imagenet": ("tiny_imagenet_200",),
+    },
+    others=dict.fromkeys(
+        ("svhn", "kmnist", "emnist", "qmnist", "lsun", "places365", "textures", "dtd", "inaturalist", "cifar10c"), ""
+    )
+    | dict.fromkeys(("cifar10.1", "cifar100c", "imagenet-o", "imagenet-c", "imagenet-r", "imagenet-v2", "stl"), ""),
+)
 
 
 def source(
@@ -362,7 +386,8 @@ def _load(spec: str, root: str | None, named: str | None, here: str, wanted: Wan
     name, path, size = SetName.of(spec)
     if any("\ud800" <= letter <= "\udfff" for letter in spec):
         raise BadInput(f"{spec!r} has bytes that are no UTF-8, and keys and pages name the data: rename the folder.")
-    found = registry[name]
+    found = _source(spec, name)
+    name = found.name
     if found.path and not path:
         raise BadInput(f"{spec!r} names no path: write {name}:PATH.")
     if path is not None and found.path is False:
@@ -371,6 +396,18 @@ def _load(spec: str, root: str | None, named: str | None, here: str, wanted: Wan
         what = "cannot be resized" if found.size is None else "have from 1 to 9999 pixels a side"
         raise BadInput(f"{spec!r}: the images of {name} {what}.")
     return found.read(Request(Path(root) if root else None, path or "", int(size or found.size or 0), wanted))
+
+
+def _source(spec: str, name: str) -> Source:
+    """The reader of a set; of a file or a folder that is there, it names the way to say so."""
+    place = Path(os.path.expanduser(spec))
+    if not spec or name in registry or not place.exists():
+        return registry[name]
+    if place.suffix == ".npz":
+        raise BadInput(f"{spec!r} is a file: write npz:{spec}.")
+    if place.is_dir():
+        raise BadInput(f"{spec!r} is a folder: write folder:{spec}, or images:{spec} for images without labels.")
+    raise BadInput(f"{spec!r} is a file, and images are read from folder:PATH or npz:FILE.")
 
 
 def places(root: str | Path | None) -> list[Path]:

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio.datasets.changes import Change, bits, looked_up, normals, quantiles, uniforms, unsigned
-from nescio.errors import BadInput
+from nescio.errors import BadInput, near
 from nescio.identity import seed_for, tag
+from nescio.registry import by_alias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,6 +102,18 @@ CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
     "jpeg_compression": ((80, 65, 58, 50, 40), (25, 18, 15, 10, 7)),
 }
 CORRUPTIONS = tuple(CONSTANTS)
+ALIASES = by_alias(
+    {
+        "defocus_blur": ("defocus",),
+        "glass_blur": ("glass", "frosted_glass_blur"),
+        "motion_blur": ("motion",),
+        "zoom_blur": ("zoom",),
+        "impulse_noise": ("salt_and_pepper",),
+        "elastic_transform": ("elastic",),
+        "pixelate": ("pixelation", "pixelated"),
+        "jpeg_compression": ("jpeg", "jpg"),
+    }
+)
 SEVERITIES = (1, 2, 3, 4, 5)
 ON_CPU = ("jpeg_compression",)  # wherever the images are
 
@@ -116,7 +129,8 @@ class Corruption(Change):
 
     def check(self) -> None:
         if self.name not in CONSTANTS:
-            raise BadInput(f"There is no corruption named {self.name!r}. There are: {', '.join(CONSTANTS)}.")
+            hint = near(self.name, CONSTANTS)
+            raise BadInput(f"There is no corruption named {self.name!r}.{hint} There are: {', '.join(CONSTANTS)}.")
         if self.severity not in SEVERITIES:
             raise BadInput(f"A corruption has a severity from 1 to 5, not {self.severity}.")
 

@@ -260,8 +260,9 @@ def numbered(
     if number is None:
         raise BadInput(
             f"{images.name} has {len(images.classes)} classes and the model {classes}: {_known(classes, names)}, and "
-            f"here are {_some(images.classes)}. Give it a set of its own classes, or say how they are numbered "
-            "(`nescio zoo --classes FILE`)."
+            f"here are {_some(images.classes)}.{_strangers(images.classes, classes, names)} Give it a set of its own "
+            "classes, or say how they are numbered (`nescio zoo --classes FILE`); `nescio transfer` judges a "
+            "network on classes that it never learnt."
         )
     kept = images.take(np.flatnonzero(number[images.labels] >= 0))
     if not len(kept):
@@ -294,6 +295,18 @@ def _numbers(
         if all(len(own) == 1 for own in numbers):  # a name of two classes says nothing
             return np.array([own[0] for own in numbers])
     return np.arange(classes) if len(names) == classes else None
+
+
+def _strangers(names: Sequence[str], classes: int, known: Sequence[str] | None) -> str:
+    """The classes of a set that the model lacks, where it has others of them; a sentence that begins with a space."""
+    if known is not None:
+        lacking = [name for name in names if name not in known]
+    elif classes == imagenet.CLASSES:
+        ids = set(imagenet.wordnet_ids())
+        lacking = [name for name in names if name not in ids and imagenet.plain(name) not in imagenet.by_name()]
+    else:
+        lacking = []
+    return f" The model has no class {_some(lacking)}." if 0 < len(lacking) < len(names) else ""
 
 
 def _known(classes: int, names: Sequence[str] | None) -> str:

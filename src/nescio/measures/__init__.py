@@ -18,7 +18,7 @@ from nescio.measures._softmax import (
     summary,
     top_k_answers,
 )
-from nescio.measures._spec import SCORE, Measure, measure, named, registry, scores_of, uncertainty
+from nescio.measures._spec import SCORE, Measure, canonical, measure, named, registry, scores_of, uncertainty
 from nescio.measures.classifier import LastLayer, recover_last_layer
 from nescio.measures.feature_scores import (
     fdbd,
@@ -64,6 +64,7 @@ __all__ = [
     "ash",
     "brier_aleatoric",
     "brier_epistemic",
+    "canonical",
     "choose_components",
     "decomposition",
     "dempster_shafer",

@@ -21,6 +21,7 @@ Kind = Literal[
     "gallery",  # f(predictions, views, siblings) -> u; the other rows are the gallery
     "tuned",  # f(labelled rows that the network was not trained on, **options) -> (f(predictions) -> u)
 ]
+ENSEMBLES = "An ensemble is no measure: `nescio.stack` joins the predictions of its networks into one."
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 FIELDS = [part.name for part in fields(Predictions)]
@@ -65,7 +66,32 @@ class Measure:
         return self.function(rows, **({} if self.shown is None else self.shown(len(rows))))
 
 
-registry: Registry[Measure] = Registry("measure")
+registry: Registry[Measure] = Registry(
+    "measure",
+    aliases={
+        "largest": ("msp", "mcp", "max_prob", "max_softmax", "max_softmax_probability", "softmax_response"),
+        "max_logit": ("mls", "max_logit_score"),
+        "energy": ("ebo", "energy_score"),
+        "gap": ("margin", "softmax_margin", "confidence_margin"),
+        "entropy": ("predictive_entropy", "softmax_entropy", "pe"),
+        "mutual_information": ("mi", "bald"),
+        "mahalanobis": ("maha", "mahalanobis_distance"),
+        "mds_plus": ("mds+", "mahalanobis++"),
+        "rmds": ("rmd", "relative_mahalanobis"),
+        "rmds_plus": ("rmds+", "rmd++", "relative_mahalanobis++"),
+        "kl_matching": ("klm",),
+        "knn": ("deep_knn",),
+        "gen": ("generalized_entropy",),
+        "dempster_shafer": ("ds", "vacuity"),
+    },
+    others={
+        "ddu": "DDU is a method (--method ddu); its density on training rows is the measure 'gmm'.",
+        "deep_ensemble": ENSEMBLES,
+        "deep_ensembles": ENSEMBLES,
+        **dict.fromkeys(("odin", "openmax", "rankfeat", "gram", "godin", "vra", "ash_b", "ash_p", "she_react"), ""),
+        **dict.fromkeys(("expected_energy", "variance", "predictive_variance", "jsd", "logit_norm"), ""),
+    },
+)
 
 
 def measure(
@@ -143,6 +169,11 @@ def named(name: str, dump: Predictions) -> Measure:
         there = ", ".join(f"{SCORE}{name}" for name in dump.scores) or "none"
         raise BadInput(f"There is no score named {score!r} in this dump. There are: {there}.")
     return registry[name]  # which refuses it
+
+
+def canonical(name: str, dump: Predictions) -> str:
+    """The name of a measure or of a score of the dump, for any spelling or alias of it."""
+    return name if name in dump.scores or name.startswith(SCORE) else registry.canonical(name)
 
 
 def uncertainty(name: str, dump: Predictions) -> NDArray[Any]:

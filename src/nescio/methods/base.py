@@ -238,7 +238,24 @@ class Evidence:
     alive: bool
 
 
-registry: Registry[type[Method]] = Registry("method")
+ENSEMBLES = (
+    "A deep ensemble is made of networks of another method: in `nescio run` it is a line of --methods deep-ensemble, "
+    "with --ensemble-size networks."
+)
+registry: Registry[type[Method]] = Registry(
+    "method",
+    aliases={
+        "erm": ("baseline", "cross_entropy", "softmax", "deterministic", "vanilla"),
+        "mc-dropout": ("dropout", "mcd"),
+        "deep-ensemble": ("deep-ensembles", "ensemble", "ensembles"),  # of protocols; it is no method that is trained
+        "losspred": ("loss_prediction", "learning_loss"),
+        "sngp": ("spectral_normalized_gaussian_process",),
+    },
+    others={
+        "deep-ensemble": ENSEMBLES,
+        **dict.fromkeys(("swag", "laplace", "edl", "bnn", "batchensemble", "packed-ensembles", "cutmix", "ddpm"), ""),
+    },
+)
 M = TypeVar("M", bound=type[Method])
 
 

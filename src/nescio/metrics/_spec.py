@@ -50,7 +50,27 @@ class Metric:
         return (self.function.__doc__ or "").strip().split("\n")[0]
 
 
-registry: Registry[Metric] = Registry("metric")
+registry: Registry[Metric] = Registry(
+    "metric",
+    aliases={
+        "accuracy": ("acc", "top1", "top_1"),
+        "auroc": ("auc", "roc_auc"),
+        "aupr": ("auprc", "pr_auc", "average_precision", "ap"),
+        "fpr_at_tpr": ("fpr95", "fpr_95", "fpr_at_95", "fpr@95tpr", "fpr@tpr95", "fpr_at_tpr95"),
+        "ece": ("expected_calibration_error",),
+        "classwise_ece": ("cece",),
+        "brier": ("brier_score",),
+        "nll": ("log_loss", "cross_entropy", "negative_log_likelihood"),
+        "recall_at_1": ("r@1", "recall@1"),
+        "kendall": ("kendall_tau", "kendalltau"),
+        "spearman": ("spearmanr", "spearman_rho"),
+        "e_aurc": ("excess_aurc",),
+        "miou": ("mean_iou",),
+    },
+    others=dict.fromkeys(
+        ("auarc", "ausc", "aupr_in", "aupr_out", "ace", "sce", "tace", "mce", "ada_ece", "rms_calibration_error"), ""
+    ),
+)
 
 
 def metric(

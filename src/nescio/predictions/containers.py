@@ -273,7 +273,11 @@ def read_torch(path: Path, names: Names) -> Flat:
     """A dict of tensors, nested ones as scores, variants and groups."""
     content = load_torch(path)
     if not isinstance(content, Mapping):
-        raise BadInput("it holds no dict of named tensors: save one, or give every field its own file.")
+        what = f"a {type(content).__name__} of {len(content)}" if isinstance(content, (tuple, list)) else "one tensor"
+        raise BadInput(
+            f"it holds {what} and no names: write it with torch.save({{'logits': …, 'labels': …}}, {path.name!r}), or "
+            "every tensor into a file of its own, for --logits and --labels."
+        )
     flat = {}
     for key, value in content.items():
         field = names.field(str(key))

@@ -54,7 +54,7 @@ def load(
     """
     if isinstance(source, Predictions):
         return source.replace(taught=False) if outside and source.taught is None else source
-    mapped = Names(names)
+    mapped = Names(names, outside)
     if isinstance(source, Mapping):
         fields = {str(key): mapped.field(str(key)) for key in source}
         mapped.check(fields)
@@ -152,7 +152,7 @@ def _build(source: Mapping[str, Any], outside: bool, names: Names) -> Prediction
         elif is_field(key):
             values[key] = value
         else:
-            raise BadInput(unknown("field", key, MEANT, FIELDS))
+            raise BadInput(unknown("field", key, MEANT, FIELDS, source))
     if outside and values.get("taught") is None:
         values["taught"] = False
     notes = values.pop("notes", ())
@@ -240,7 +240,10 @@ def _read(path: Path, names: Names) -> Flat:
     if ending in (".pkl", ".pickle", ".bin", ".ckpt"):
         raise BadInput(f"{ending} files need pickle, which is never loaded: save the arrays as .npz or .safetensors.")
     if ending == ".npy":
-        raise BadInput("a .npy file holds one array without a name: give every field its own file, or save .npz.")
+        raise BadInput(
+            "a .npy file holds one array without a name: write --logits or --probs for it and --labels for the labels, "
+            "each with its .npy file (in Python, Predictions.from_files)."
+        )
     raise BadInput(f"the ending {ending or '(none)'} is not known: give {ACCEPTED}.")
 
 

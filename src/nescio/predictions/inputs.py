@@ -71,7 +71,9 @@ def shares(name: str, value: Any) -> Array:
     bad = ~((array >= 0) & (array <= 1))
     if bad.any():
         row = int(np.argmax(bad))
-        raise BadInput(f"{name} holds {array[row]} in row {row}: it must lie between 0 and 1.")
+        percent = bool(((array >= 0) & (array <= 100)).all()) and float(np.median(array)) > 1
+        cure = "; divide percentages by 100" if percent else ""
+        raise BadInput(f"{name} holds {array[row]} in row {row}: it must lie between 0 and 1{cure}.")
     return array
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nescio.errors import BadInput
+from nescio.errors import BadInput, near, nearest_word
 
 Flat = dict[str, Any]  # key -> array: a field, or `scores/NAME`, `variants/NAME`, `groups/NAME`
 MAPPINGS = ("scores", "variants", "groups")
@@ -34,17 +33,32 @@ MEANT = {
 }
 
 
+MEANT |= dict.fromkeys(("image_id", "filename", "file", "path", "uid"), "index")
+TRUTH = ("labels", "correct", "annotations", "taught")  # what images of other classes need not have
+
+
 def is_field(key: str) -> bool:
     field, slash, _ = key.partition("/")
     return key in ARRAYS or (field in MAPPINGS and bool(slash))
 
 
-def unknown(what: str, name: str, meant: Mapping[str, str], known: list[str]) -> str:
-    """The sentence about a name that means nothing here."""
-    close = difflib.get_close_matches(name[:100].lower(), known, n=1)
-    guess = meant.get(name.lower()) or (close[0] if close else "")
+def unknown(what: str, name: str, meant: Mapping[str, str], known: list[str], others: Iterable[str] = ()) -> str:
+    """The sentence about a name that means nothing here; it ends with the map that reads it and the `others`."""
+    guess = meant.get(name.lower()) or nearest_word(name, known)
     hint = f" (did you mean {guess!r}?)" if guess else ""
-    return f"'{shown(name)}' is not a known {what}{hint}: the {what}s are {', '.join(known)}."
+    found = proposed_map([*others, name])
+    cure = f"; say --map {found} (in Python, names=…)" if found else ""
+    return f"'{shown(name)}' is not a known {what}{hint}: the {what}s are {', '.join(known)}{cure}."
+
+
+def proposed_map(names: Iterable[str]) -> str:
+    """FIELD=NAME,… of the names in a file whose fields can be guessed; "" where none can."""
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(re.sub(r"_?\d{1,9}$", "", name) or name for name in names):
+        field = name if is_field(name) else MEANT.get(name.lower()) or nearest_word(name, ARRAYS) or ""
+        if is_field(field) and "/" not in field and not re.search(r"[=,\s]", name) and name.isprintable():
+            found.setdefault(field, name)
+    return ",".join(f"{field}={name}" for field, name in found.items() if len(name) <= 60)
 
 
 def shown(name: str) -> str:
@@ -57,7 +71,8 @@ class Names:
     """Which field each name of a file is. Without a map a name is its own field; with one, names that are neither in
     the map nor fields are passed over, and noted."""
 
-    def __init__(self, given: Mapping[str, str] | None) -> None:
+    def __init__(self, given: Mapping[str, str] | None, outside: bool = False) -> None:
+        """outside: the file is of out-of-distribution rows, which need no labels"""
         for field in given or {}:
             if not is_field(field):
                 raise BadInput(unknown("field", str(field), MEANT, FIELDS))
@@ -65,6 +80,7 @@ class Names:
         self.field_of = {name: field for field, name in self.given.items()}
         if len(self.field_of) < len(self.given):
             raise BadInput("the map gives one name of the file to two fields: give every field its own.")
+        self.optional = TRUTH if outside else ()
         self.found: set[str] = set()
         self.passed_over: list[str] = []
 
@@ -88,10 +104,15 @@ class Names:
 
     def check(self, there: Iterable[str]) -> None:
         """Refuses a map that names what the file does not hold."""
-        missing = next((name for name in self.field_of if name not in self.found), None)
+        wanted = (name for name, field in self.field_of.items() if field not in self.optional)
+        missing = next((name for name in wanted if name not in self.found), None)
         if missing is not None:
-            fields = ", ".join(map(shown, list(there)[:20])) or "nothing"
-            raise BadInput(f"there is no {missing!r} to read {self.field_of[missing]} from: the file holds {fields}.")
+            names = list(there)
+            fields = ", ".join(map(shown, names[:20])) or "nothing"
+            close = near(missing, names) if missing not in names else ""
+            raise BadInput(
+                f"there is no {missing!r} to read {self.field_of[missing]} from: the file holds {fields}.{close}"
+            )
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,12 @@ MEANT_COLUMN = {
     **dict.fromkeys(("group", "domain"), "group_NAME"),
     **dict.fromkeys(("embedding", "features"), "emb_0 …"),
 }
+CLASS_PREFIXES = {  # of columns that are named by classes → what they hold, None where their numbers tell
+    **dict.fromkeys(("prob_", "probs_", "proba_", "p_"), "probs"),
+    **dict.fromkeys(("logit_", "logits_"), "logits"),
+    **dict.fromkeys(("score_", "scores_", ""), None),
+}
+ROUNDED = 2e-2  # by which a row of rounded probabilities may be off one
 TEXT_FIELDS = ("index", "labels", "predicted", "taught", "correct")  # beside groups: a table may hold text there
 TRUTH = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 MOST_COLUMNS = 50_000  # a table of more takes longer to open than to read
@@ -96,7 +102,12 @@ def _from_columns(columns: list[str], names: Names, read: Callable[[int, str], A
     flat: Flat = {}
     wide: dict[tuple[str, str], dict[int, int]] = {}
     _check_names(columns)
+    by_class = _by_class(columns, names, read)
+    if by_class is not None:
+        flat |= by_class.fields
     for position, column in enumerate(columns):
+        if by_class is not None and position in by_class.positions:
+            continue
         field, numbered = _field(column, names), _numbered(column, names)
         if field is not None:
             names.field(column)
@@ -112,7 +123,7 @@ def _from_columns(columns: list[str], names: Names, read: Callable[[int, str], A
         elif names.given:
             names.passed_over.append(column)
         else:
-            raise BadInput(unknown("column", column, MEANT_COLUMN, COLUMNS))
+            raise BadInput(unknown("column", column, MEANT_COLUMN, COLUMNS, columns))
     names.check(columns)
     if ("logit", "logits") in wide and ("logprob", "logits") in wide:
         raise BadInput("there are logit_ and logprob_ columns: give one of them.")
@@ -126,6 +137,91 @@ def _from_columns(columns: list[str], names: Names, read: Callable[[int, str], A
     if ("logprob", "logits") in wide:
         flat["normalized"] = True
     return flat
+
+
+class _ByClass(NamedTuple):
+    """Columns that are named by classes, as fields."""
+
+    positions: list[int]
+    fields: Flat
+
+
+def _by_class(columns: list[str], names: Names, read: Callable[[int, str], Array]) -> _ByClass | None:
+    """Columns named by the classes that labels names, alone or behind a prefix such as prob_; None if there are none.
+
+    Without a prefix that tells, rows that sum to one are probabilities, others logits.
+    """
+    fields = {_field(column, names): position for position, column in enumerate(columns)}
+    free = {column: at for at, column in enumerate(columns) if not _is_read(column, names)}
+    if "labels" not in fields or not free or {"logits", "probs"} & set(fields):
+        return None
+    labels = {str(int(label) if isinstance(label, float) else label) for label in _distinct(read, fields["labels"])}
+    for prefix, field in CLASS_PREFIXES.items():
+        known = {column.removeprefix(prefix): at for column, at in free.items() if column.startswith(prefix)}
+        if len(known) < 2 or not labels <= set(known) or (len(labels) == 1 and not prefix):
+            continue
+        if not prefix and len(known) > len(labels):
+            known = _classes_among(known, labels, read)
+        return _class_fields(known, columns, field, read)
+    return None
+
+
+def _distinct(read: Callable[[int, str], Array], at: int) -> list[Any]:
+    """The different values of a column of labels."""
+    return list(np.unique(read(at, "labels")).tolist())
+
+
+def _classes_among(known: dict[str, int], labels: set[str], read: Callable[[int, str], Array]) -> dict[str, int]:
+    """The columns of classes among more than labels names: others, or those of classes without a row."""
+    values = {name: read(at, "labels") for name, at in known.items()}
+    numeric = {name: at for name, at in known.items() if values[name].dtype.kind in "fiub"}
+    named = {name: at for name, at in known.items() if name in labels}
+    for columns in (numeric, named):
+        if columns == named == numeric or _rows_sum_to_one([values[name] for name in columns]):
+            return columns
+    more, first = next((name for name in numeric if name not in labels), ""), shown(next(iter(named)))
+    raise BadInput(
+        f"labels names {len(labels)} of the {len(numeric)} columns of numbers, and {shown(more)} may be a class "
+        f"without a row or none: call the columns of classes prob_NAME or logit_NAME, such as logit_{first}."
+    )
+
+
+def _rows_sum_to_one(values: list[Array]) -> bool:
+    if any(array.dtype.kind not in "fiub" for array in values):
+        return False
+    table = np.stack(values, axis=1).astype(np.float64)
+    return bool((table >= 0).all() and (np.abs(table.sum(1) - 1) <= ROUNDED).all())
+
+
+def _class_fields(
+    known: dict[str, int], columns: list[str], field: str | None, read: Callable[[int, str], Array]
+) -> _ByClass:
+    """The columns of classes as logits or probabilities, with the names of the classes in the columns' order."""
+    order = list(known)
+    if all(name.isdecimal() for name in order):
+        order.sort(key=int)
+        if list(map(int, order)) != list(range(len(order))):
+            raise BadInput(
+                f"columns {', '.join(order[:5])} are numbers of classes: they must count from 0 without a gap."
+            )
+    values = [read(known[name], "labels") for name in order]
+    if text := next((name for name, array in zip(order, values, strict=True) if array.dtype.kind not in "fiub"), None):
+        raise BadInput(f"column {shown(columns[known[text]])} is named by a class and holds text, not numbers.")
+    table = np.stack(values, axis=1).astype(np.float64)
+    if field is None and table.min() >= 0 and not _rows_sum_to_one(values):
+        if np.allclose(table.sum(1), 100, rtol=0.02):
+            field = "probs"  # which are refused as percentages
+        elif table.max() <= 1:
+            first = shown(order[0])
+            raise BadInput(
+                f"the columns named by classes ({first} …) lie between 0 and 1 and do not sum to one: call them "
+                f"prob_{first} …, or logit_{first} … if they are unnormalised scores."
+            )
+    field = field or ("probs" if _rows_sum_to_one(values) else "logits")
+    fields: Flat = {field: table}
+    if not all(name.isdecimal() for name in order):
+        fields["class_names"] = np.array(order, str)
+    return _ByClass(list(known.values()), fields)
 
 
 def _check_count(columns: int) -> None:
@@ -169,6 +265,7 @@ def _to_columns(predictions: Predictions, ending: str) -> dict[str, Array]:
 
 
 def read_parquet(path: Path, names: Names) -> Flat:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     size = path.stat().st_size
@@ -186,7 +283,10 @@ def read_parquet(path: Path, names: Names) -> Flat:
     texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
     # Texts stay what they are in the file, a list of different ones and numbers: written out they may be endless.
     with pq.ParquetFile(path, page_checksum_verification=True, read_dictionary=texts) as file:
-        columns = [column for column in schema.names if not names.given or _is_read(column, names)]
+        numeric = {
+            field.name for field in schema if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        }
+        columns = [column for column in schema.names if not names.given or _is_read(column, names) or column in numeric]
         names.passed_over += [column for column in schema.names if column not in columns]
         content = file.read(columns if names.given else None)
     flat = _from_columns(columns, names, lambda at, field: _column(content.column(at), columns[at], field, size))

@@ -16,8 +16,8 @@ def own_names(names: Sequence[str]) -> tuple[str, ...]:
     """Methods by their own names, each once."""
     from nescio.methods import registry
 
-    deep = (DEEP_ENSEMBLE, f"{DEEP_ENSEMBLE}s")
-    return tuple(dict.fromkeys(DEEP_ENSEMBLE if name.lower() in deep else registry[name].name for name in names))
+    known = [registry.canonical(name) for name in names]
+    return tuple(dict.fromkeys(name if name == DEEP_ENSEMBLE else registry[name].name for name in known))
 
 
 def trained_methods(names: Sequence[str]) -> tuple[str, ...]:

@@ -56,8 +56,12 @@ class Plan(Checked):
         unset="models of --store",
         group="models",
     )
-    data: str | None = option(None, "in-distribution set of the store's models", metavar="IN", group="models")
-    out: str | None = option(None, "out-of-distribution set of these models", metavar="OUT", group="models")
+    data: str | None = option(
+        None, "in-distribution set of the store's models", metavar="IN", group="models", part="dataset"
+    )
+    out: str | None = option(
+        None, "out-of-distribution set of these models", metavar="OUT", group="models", part="dataset"
+    )
     also: tuple[str, ...] = option(
         (),
         "a fixed out-of-distribution set, such as imagenet-o=folder:PATH",
@@ -77,7 +81,7 @@ class Plan(Checked):
         group="grading",
     )
     measures: tuple[str, ...] = option(
-        ("largest", "entropy", MC_DROPOUT), "of uncertainty, comma-separated", group="grading"
+        ("largest", "entropy", MC_DROPOUT), "of uncertainty, comma-separated", group="grading", part="measure"
     )
     limit: int | None = option(
         None, "a random part of so many rows of every file", metavar="N", unset="all", group="grading", introduced=None

@@ -31,7 +31,9 @@ AMONG_BEST = "among_best"  # 1 where a score cannot be told from the best of its
 class Plan(Checked):
     """Which networks are trained or taken, and what they are shown."""
 
-    data: str = option("digits", "what networks are trained and tested on: digits, cifar10, folder:PATH, npz:PATH …")
+    data: str = option(
+        "digits", "what networks are trained and tested on: digits, cifar10, folder:PATH, npz:PATH …", part="dataset"
+    )
     trained: tuple[str, ...] = option(
         ("erm/conv", "mc-dropout/conv"),
         "networks to train; deep-ensemble/BACKBONE: an ensemble",

@@ -31,14 +31,14 @@ def _counts(text: str) -> tuple[tuple[str, int], ...]:
 class Plan(Scored):
     """What to compare, on what, with which budget."""
 
-    data: tuple[str, ...] = option(("digits",), "pre-training data", metavar="SETS")
+    data: tuple[str, ...] = option(("digits",), "pre-training data", part="dataset", metavar="SETS")
     targets: tuple[str, ...] = option(
         (),
         "downstream data; tiny-imagenet=cifar10: of this pre-training set alone",
         metavar="SETS",
         unset="the pre-training data itself",
     )
-    methods: tuple[str, ...] = option(("simclr", "byol", "moco"), "methods that learn without labels")
+    methods: tuple[str, ...] = option(("simclr", "byol", "moco"), "methods that learn without labels", part="method")
     backbones: tuple[str, ...] = option(("conv",), "small to large")
     members: int = option(10, "networks of each candidate, which differ in their seed", metavar="M")
     members_of: tuple[tuple[str, int], ...] = option(

@@ -51,7 +51,9 @@ class Plan(Checked):
     """Which models are judged, and how."""
 
     files: tuple[str, ...] = argument("predictions of each model, or those of --store", default=(), metavar="FILE")
-    data: str | None = option(None, "images of the store", metavar="SPEC", unset="its only set", group="models")
+    data: str | None = option(
+        None, "images of the store", metavar="SPEC", unset="its only set", group="models", part="dataset"
+    )
     facts: str | None = option(
         None,
         "parameters and input sizes of models, for files: a table with the columns model, param_count (millions) and "
@@ -59,7 +61,7 @@ class Plan(Checked):
         metavar="CSV",
         group="models",
     )
-    measures: tuple[str, ...] = option(MEASURES, "of uncertainty, comma-separated")
+    measures: tuple[str, ...] = option(MEASURES, "of uncertainty, comma-separated", part="measure")
     fit_rows: int = option(5000, "most rows that fit a temperature; never more than a tenth")
     limit: int | None = option(
         None, "a random part of so many rows of every model", metavar="N", unset="all", introduced=None

@@ -10,8 +10,9 @@ from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.options import nested, option
 from nescio.protocols.base import protocol
+from nescio.protocols.names import measure_names, method_names
 from nescio.protocols.recipes import check_fixed, fixed_option
-from nescio.protocols.shift import MEASURES, methods_of
+from nescio.protocols.shift import MEASURES
 from nescio.trials import Training
 from nescio.work.steps import Work
 
@@ -23,11 +24,11 @@ NAME, VERSION = "sensitivity", 1
 class Plan(Checked):
     """Which strengths of which methods are trained, and how far images are turned."""
 
-    data: str = option("digits", "dataset: digits, mnist, fashion-mnist, npz:PATH …")
+    data: str = option("digits", "dataset: digits, mnist, fashion-mnist, npz:PATH …", part="dataset")
     methods: tuple[str, ...] = option(
         ("duq", "sngp", "mir", "ddu"),
         "comma-separated; all: every one that classifies; deep-ensemble",
-        parse=methods_of,
+        parse=method_names,
     )
     recipes: tuple[str, ...] = fixed_option()
     backbone: str = option("mlp", "of every method; mlp: three layers of 100 units, as in the paper")
@@ -38,7 +39,9 @@ class Plan(Checked):
     runs: int = option(5, "networks of each strength: validation images and initial weights are drawn anew")
     members: int = option(5, "number of networks of deep-ensemble", name="ensemble-size", metavar="K", introduced=5)
     degrees: tuple[float, ...] = option(tuple(range(20, 181, 20)), "by which images are turned, beside none")
-    measures: tuple[str, ...] = option(MEASURES, "of uncertainty: measures, or scores of the methods")
+    measures: tuple[str, ...] = option(
+        MEASURES, "of uncertainty: measures, or scores of the methods", parse=measure_names
+    )
     training: Training = nested(Training())
 
     def check(self) -> None:

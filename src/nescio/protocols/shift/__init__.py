@@ -11,6 +11,7 @@ from nescio.identity import Checked, tag
 from nescio.options import nested, option
 from nescio.protocols.base import networks_option, protocol
 from nescio.protocols.deep_ensembles import DEEP_ENSEMBLE, trained_methods
+from nescio.protocols.names import corruption_names, measure_names, method_names
 from nescio.protocols.recipes import check_fixed, fixed_option
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -20,13 +21,6 @@ PAPER = ("erm", "mc-dropout", "sngp", "ddu", "mir", "duq", "dcu", "postnet")  # 
 DENSE = ("erm", "mc-dropout", "sngp", "ddu", "mir")  # … and of its Table 3
 MEASURES = ("native", "entropy")
 CORRUPTION = "corruption"  # the group of rows of pixels under a corruption: data has shifts of the same names
-
-
-def methods_of(text: str) -> tuple[str, ...]:
-    """The names of an option --methods; `all` are all that classify."""
-    from nescio.methods import classifiers
-
-    return tuple(classifiers()) if text == "all" else tuple(text.split(","))
 
 
 def sizes_of(text: str) -> tuple[int, ...]:
@@ -46,10 +40,12 @@ class Plan(Checked):
         "classification", "what a network names: the class of an image, or of every pixel", selects=True
     )
     data: str = option(
-        "digits", "digits, cifar10, folder:PATH, npz:PATH …; segmentation: scenes, cityscapes, camvid, maps:PATH"
+        "digits",
+        "digits, cifar10, folder:PATH, npz:PATH …; segmentation: scenes, cityscapes, camvid, maps:PATH",
+        part="dataset",
     )
     methods: tuple[str, ...] = option(
-        PAPER, "comma-separated, or all; deep-ensemble: networks of erm with other initial seeds", parse=methods_of
+        PAPER, "comma-separated, or all; deep-ensemble: networks of erm with other initial seeds", parse=method_names
     )
     recipes: tuple[str, ...] = fixed_option()
     backbone: str = option("conv", "of every method: conv, mlp, resnet18, any timm name")
@@ -62,10 +58,11 @@ class Plan(Checked):
     members: tuple[int, ...] = option(
         (5,), "number of networks of deep-ensemble", name="ensemble-size", metavar="K", parse=sizes_of
     )
-    ensembled: tuple[str, ...] = option((), "further methods whose networks are averaged as ensembles")
+    ensembled: tuple[str, ...] = option((), "further methods whose networks are averaged as ensembles", part="method")
     corruptions: tuple[str, ...] = option(
         (),
         "comma-separated",
+        parse=corruption_names,
         unset="all fifteen; scenes: darkness, fog, rain; maps:PATH with folders of shifted images: those",
     )
     severities: tuple[int, ...] = option(
@@ -77,11 +74,15 @@ class Plan(Checked):
         metavar="PATH",
         introduced=None,
     )
-    out: tuple[str, ...] = option((), "sets of other classes, to be told from the clean test images", metavar="DATA")
+    out: tuple[str, ...] = option(
+        (), "sets of other classes, to be told from the clean test images", metavar="DATA", part="dataset"
+    )
     networks: tuple[str, ...] = networks_option(
         "methods recipes backbone runs strengths members ensembled reaches training"
     )
-    measures: tuple[str, ...] = option(MEASURES, "of uncertainty: measures, or scores of the methods")
+    measures: tuple[str, ...] = option(
+        MEASURES, "of uncertainty: measures, or scores of the methods", parse=measure_names
+    )
     limit: int | None = option(None, "a random part of so many test images", metavar="N", unset="all")
     seed: int = option(0, "draws the test images of --limit", introduced=0)
     reaches: float | None = option(

@@ -10,25 +10,25 @@ from nescio.identity import Checked, tag
 from nescio.options import nested, option, ranges
 from nescio.protocols.base import protocol
 from nescio.protocols.deep_ensembles import DEEP_ENSEMBLE, trained_methods
+from nescio.protocols.names import ALL, measure_names, method_names
 from nescio.rows import Row
 from nescio.trials import Training
 from nescio.work.steps import Work
 
 NAME, VERSION = "uimnet", 4
 TRIAL = "trial"  # condition of rows about one trial, which selection and the NLL-versus-AUC plot need
-ALL = "all"
 MEASURES = ("largest", "gap", "entropy", "jacobian", "gmm", "tta", "native")  # those of the paper
 
 
 def _method_names(text: str) -> tuple[str, ...]:
-    return () if text == ALL else tuple(text.split(","))
+    return () if text == ALL else method_names(text)
 
 
 def _measure_names(text: str) -> tuple[str, ...]:
     from nescio.measures import registry
 
     if text != ALL:
-        return tuple(text.split(","))
+        return measure_names(text)
     return tuple(part.name for part in registry.parts() if part.kind in ("plain", "fitted") and not part.alias)
 
 
@@ -37,7 +37,7 @@ def _measure_names(text: str) -> tuple[str, ...]:
 class Plan(Checked):
     """What to compare, on what, with which budget."""
 
-    data: str = option("digits", "dataset: digits, cifar10, folder:PATH, npz:PATH …")
+    data: str = option("digits", "dataset: digits, cifar10, folder:PATH, npz:PATH …", part="dataset")
     methods: tuple[str, ...] = option(
         (),
         "comma-separated, or all; deep-ensemble: networks of erm with other initial seeds",

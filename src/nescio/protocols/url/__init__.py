@@ -11,6 +11,7 @@ from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.options import nested, option, ranges
 from nescio.protocols.base import networks_option, protocol
+from nescio.protocols.names import measure_names
 from nescio.protocols.recipes import check_fixed, fixed_option
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -27,7 +28,7 @@ MEASURES = ("entropy", "largest", "norm")
 class Plan(Checked):
     """What is pretrained, where it is evaluated, and how its hyper-parameters are chosen."""
 
-    data: str = option("digits", "what the networks learn from: digits, cifar10, imagenet, npz:PATH …")
+    data: str = option("digits", "what the networks learn from: digits, cifar10, imagenet, npz:PATH …", part="dataset")
     classes: tuple[int, ...] | None = option(
         (0, 1, 2, 3, 4), "of it that they learn, as 0-4,7", metavar="CLASSES", parse=ranges, unset="all"
     )
@@ -40,6 +41,7 @@ class Plan(Checked):
     methods: tuple[str, ...] = option(
         ("erm", "mc-dropout", "sngp", "simclr"),
         "of pretraining, comma-separated; deep-ensemble: networks of erm with other initial seeds",
+        part="method",
     )
     members: int = option(5, "number of networks of deep-ensemble", name="ensemble-size", metavar="K", introduced=5)
     backbones: tuple[str, ...] = option(("conv",), "of every method, comma-separated")
@@ -59,7 +61,9 @@ class Plan(Checked):
     networks: tuple[str, ...] = networks_option(
         "methods members backbones pixels batches recipes start trials extension stops seeds shots many training"
     )
-    measures: tuple[str, ...] = option(MEASURES, "of uncertainty, beside every score that a method has of its own")
+    measures: tuple[str, ...] = option(
+        MEASURES, "of uncertainty, beside every score that a method has of its own", parse=measure_names
+    )
     trials: int = option(3, "hyper-parameters that Optuna tries for each method; the first are its defaults")
     extension: int = option(2, "further trials beyond a range whose bound has the best value")
     stops: int = option(

@@ -969,8 +969,8 @@ SENSITIVITY = {
     by_auroc: (
         "By AUROC, of the same networks that learnt, the own scores of `ddu` ({ddu:.2f}, p {ddu_p:.4f}) and `duq` "
         "({duq:.2f}, p {duq_p:.3f}) rise beyond that limit, and that of `mir` ({mir:.2f}, p {mir_p:.2f}) does not "
-        "reach it: that `mir` alone rises holds for rAULC only. With all networks `ddu` has {rho:.2f} (p {p:.2f}). Class "
-        "Gaussians of `ddu` and `mir` rest on {few:.2f} training images per feature and are nearly singular."
+        "reach it: that `mir` alone rises holds for rAULC only. With all networks `ddu` has {rho:.2f} (p {p:.2f}). "
+        "Class Gaussians of `ddu` and `mir` rest on {few:.2f} training images per feature and are nearly singular."
     ),
     hump_of_ddu: (
         "Half of the bounds do nothing: those down to {last:.2f} hold back no layer of any network of `ddu`, five of "

@@ -1,5 +1,8 @@
 """A small set of images with label maps: two rectangles on a ground, and a corner that is void."""
 
+import struct
+import zlib
+
 import numpy as np
 from PIL import Image
 
@@ -36,3 +39,13 @@ def write_folders(place, *shifts):
                 Image.fromarray(array).save(place / folder / kind / f"{number}.png")
     (place / "classes.txt").write_text("road\nsky\n")
     return f"maps:{place}"
+
+
+def grey_png(labels, bits):
+    """A grey PNG of so many bits per pixel, which Pillow reads and does not write."""
+    lines = np.unpackbits(labels.astype(np.uint8)[..., None], axis=2)[..., -bits:].reshape(len(labels), -1)
+    data = b"".join(b"\0" + np.packbits(line).tobytes() for line in lines)
+    head = struct.pack(">IIBBBBB", *labels.shape[::-1], bits, 0, 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(data)), (b"IEND", b""))
+    parts = (struct.pack(">I", len(d)) + name + d + struct.pack(">I", zlib.crc32(name + d)) for name, d in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)

@@ -13,12 +13,13 @@ from nescio import metrics
 from nescio.analysis import pixels
 from nescio.analysis.pixels import PixelCounts
 from nescio.cli import main
-from nescio.datasets.decode import opened
+from nescio.datasets.decode import opened_map
 from nescio.errors import BadInput, Undefined
+from shapes import grey_png
 
 Image = pytest.importorskip("PIL.Image")
 VOID = 255
-count_folders = partial(pixels.count_folders, opened=opened)
+count_folders = partial(pixels.count_folders, opened=opened_map)
 
 
 def save(folder, name, array):
@@ -176,6 +177,16 @@ def test_maps_that_do_not_fit_are_one_sentence(folders, folder, name, array, wor
     save(place / folder, name, array)
     with pytest.raises(BadInput, match=words):
         count_folders(place / "truth", place / "answers", {"half": place / "half"})
+
+
+@pytest.mark.parametrize("folder", ["truth", "answers", "png"])
+@pytest.mark.parametrize("kind", [1, 2, 4, "JPEG"])
+def test_maps_whose_values_would_not_be_those_written_are_refused(folders, folder, kind):
+    """Of two equal maps, one written with 4 bits, the accuracy was 0.5."""
+    labels, file = np.zeros((6, 10), np.uint8), folders[0] / folder / "1.png"
+    Image.fromarray(labels).save(file, "JPEG") if kind == "JPEG" else file.write_bytes(grey_png(labels, kind))
+    with pytest.raises(BadInput, match=r"1\.png (has \d bits per pixel|is a JPEG file)"):
+        count_folders(folders[0] / "truth", folders[0] / "answers", {"u": folders[0] / "png"})
 
 
 @pytest.mark.parametrize("kind", ["answers/1.png", "half/1.npy", "single/1.npz", "png/1.png"])

@@ -720,7 +720,16 @@ def test_labels_outside_the_classes_are_refused(tmp_path):
     [
         ({"x": np.zeros(3)}, "it holds x; x_train, y_train, x_test, y_test were expected"),
         ({"x_train": np.zeros((4, 8, 8))}, "float64 training images; they must be uint8"),
-        ({"x_test": np.zeros((4, 3, 8, 8), np.uint8)}, r"test images of \(3, 8, 8\)"),
+        ({"x_test": np.zeros((4, 3, 8, 8), np.uint8)}, r"save x\.transpose\(0, 2, 3, 1\)"),
+        ({"x_train": np.zeros((4, 1, 8, 8), np.uint8)}, r"save x\.transpose\(0, 2, 3, 1\)"),
+        ({"x_train": np.zeros((4, 8, 8, 4), np.uint8)}, r"1 or 3 channels: keep .* x\[\.\.\., :3\]"),
+        ({name: np.zeros((4, 0, 8, 3), np.uint8) for name in ("x_train", "x_test")}, "images of 0 pixels"),
+        ({"classes": np.array(list("abca"))}, "the name 'a' twice"),
+        ({"classes": np.array([b"a", b"b", b"c", b"d"])}, r"of \|S1: save one text for each class"),
+        ({"classes": np.arange(4)}, "save one text for each class"),
+        ({"annotations_test": np.full((4, 4), -1)}, "annotations has a negative number of votes in row 0"),
+        ({"annotations_train": np.full((4, 4), np.nan)}, "annotations"),
+        ({"annotations_test": np.ones((4, 3))}, "votes for 3 classes, and there are 4"),
         ({"x_test": np.zeros((4, 3, 8, 8, 1), np.uint8)}, r"must be \(n, height, width\) or \(n, height, width, ch"),
         ({"x_train": np.zeros((4, 64), np.uint8)}, r"have shape \(4, 64\)"),
         ({"x_test": np.zeros((4, 9, 9), np.uint8)}, "test images of"),
@@ -754,6 +763,7 @@ def test_a_pack_that_is_not_whole_is_refused(tmp_path):
         ({"offsets": held["offsets"] + 9}, "stay inside blob"),
         ({"split": np.array(["val"] * 12)}, "has no training images"),
         ({"blob": np.zeros_like(held["blob"])}, "cannot be read"),
+        ({"classes": np.array(list("aabc"))}, "the name 'a' twice"),
     ):
         np.savez(tmp_path / "bad.npz", **{**held, **change})
         base._load.cache_clear()

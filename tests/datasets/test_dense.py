@@ -14,6 +14,7 @@ from nescio.datasets.dense import CITYSCAPES
 from nescio.datasets.images import ImageSet
 from nescio.datasets.shifts import levels
 from nescio.errors import BadInput
+from shapes import grey_png
 
 CPU = torch.device("cpu")
 H, W = 6, 10
@@ -306,6 +307,9 @@ def test_a_set_that_does_not_fit_keeps_the_revision_that_it_always_had(tmp_path,
         (lambda place: write(place / "test/labels/001.png", labels(1, 9)[0]), "they must be among 0–2, 255"),
         (lambda place: write(place / "test/labels/001.png", images(1)[0]), "is no label map: it must have one number"),
         (lambda place: (place / "test/labels/001.png").write_bytes(b"PNG"), "001.png cannot be read"),
+        (lambda place: (place / "test/labels/001.png").write_bytes(grey_png(labels(1, 3)[0], 2)), "has 2 bits per"),
+        (lambda place: (place / "test/labels/001.png").write_bytes(grey_png(labels(1, 3)[0], 4)), "has 4 bits per"),
+        (lambda place: Image.fromarray(labels(1, 3)[0]).save(place / "test/labels/001.png", "JPEG"), "is a JPEG"),
         (lambda at: write(at / "test/images/001.png", images(1, h=5)[0]), "has 5 × 10 pixels, and the first image 6"),
         (lambda place: write(place / "test/labels/001.png", labels(1, 3, w=9)[0]), "has 6 × 9 pixels"),
         (lambda place: (place / "classes.txt").unlink(), "it must name the classes, one per line"),

@@ -205,7 +205,7 @@ def count_folders(
 
     labels, predictions  .png of 8 bits a pixel, each value a class
     scores               name → folder of .npy, .npz (of one array) or .png of 16 bits; higher = less sure
-    opened               `datasets.decode.opened`, which this room cannot import
+    opened               `datasets.decode.opened_map`, which this room cannot import
     """
     if void is not None and not 0 <= void < LABELS:
         raise BadInput(f"No pixel of a label map can be {void}: void is a label from 0 to {LABELS - 1}, or none.")

@@ -163,7 +163,7 @@ def _tell(options: Options, story: Callable[[], Any], short: Callable[[], Any], 
 def _pixels(options: Options) -> int:
     """Segmentation, from folders of maps."""
     from nescio.analysis.pixels import count_folders
-    from nescio.datasets.decode import opened
+    from nescio.datasets.decode import opened_map
     from nescio.report.pixels import pixel_story
 
     if options.predictions is None or options.inputs.labels is None or options.files:
@@ -173,7 +173,7 @@ def _pixels(options: Options) -> int:
     folders = {name or Path(place).name: place for name, place in map(split_name, options.scores)}
     if len(folders) < len(options.scores):
         raise BadInput("Two folders of --scores have one name: write NAME=DIR.")
-    counts = count_folders(options.inputs.labels, options.predictions, folders, options.void, opened=opened)
+    counts = count_folders(options.inputs.labels, options.predictions, folders, options.void, opened=opened_map)
     rows, reasons = counts.rows()
     story = partial(pixel_story, counts, rows, reasons, options.predictions)
     return _tell(options, story, story, rows, {"rows": rows, "reasons": reasons})

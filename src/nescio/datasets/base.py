@@ -467,7 +467,7 @@ def resident(name: str, train: Part, test: Part, classes: Iterable[str] | None =
                 f"The {word} images of {name} have shape {pixels.shape}; "
                 "it must be (n, height, width) or (n, height, width, channels)."
             )
-        parts.append((pixels if pixels.ndim == 4 else pixels[..., None], labels))
+        parts.append((_with_channels(f"the {word} images of {name}", pixels), labels))
     (train_pixels, _), (test_pixels, _) = parts
     if train_pixels.shape[1:] != test_pixels.shape[1:]:
         raise BadInput(
@@ -483,6 +483,18 @@ def resident(name: str, train: Part, test: Part, classes: Iterable[str] | None =
     backings = [Pixels(partial(np.asarray, pixels)) for pixels, _ in parts]
     height, width, channels = train_pixels.shape[1:]
     return _dataset(name, backings, parts, classes, channels, (height, width), digest)
+
+
+def _with_channels(what: str, pixels: Array) -> Array:
+    """(n, h, w, ch) of (n, h, w), or of the same with 1 or 3 channels last."""
+    if pixels.ndim == 4 and pixels.shape[3] not in (1, 3):
+        cure = "keep 1 or 3 of its channels, as x[..., :3]"
+        if pixels.shape[1] in (1, 3):
+            cure = "its channels come first, so save x.transpose(0, 2, 3, 1)"
+        raise BadInput(f"{what} have shape {pixels.shape}, and the last axis must be 1 or 3 channels: {cure}.")
+    if 0 in pixels.shape[1:]:
+        raise BadInput(f"{what} have shape {pixels.shape}: images of 0 pixels show nothing.")
+    return pixels if pixels.ndim == 4 else pixels[..., None]
 
 
 def encoded(

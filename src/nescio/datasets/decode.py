@@ -25,6 +25,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ORIENTATION = 0x0112  # the EXIF tag
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # of Pillow's, which for others starts other programs
 END_OF_JPEG = b"\xff\xd9"
+DEPTH_OF_PNG = 24  # the byte of a PNG that says how many bits a value has: behind signature, length, type and size
 CROP = 0.875  # of a large image, the central part that is looked at: 224 of 256
 
 
@@ -177,14 +178,37 @@ def _has_end(path: str) -> bool:
         return file.read() == END_OF_JPEG
 
 
+@contextmanager
+def opened_map(path: str) -> Iterator[Any]:
+    """The Pillow image of a PNG that has a number for every pixel, as it was written.
+
+    Pillow stretches grey values of 2 and 4 bits to 0 to 255, and programs that shrink PNGs rely on it: whether 3 is
+    class 3 or class 51 is not in the file.
+    """
+    with opened(path) as file:
+        if file.format != "PNG":
+            raise BadInput(f"{path} is a {file.format} file called .png: maps of pixels must be PNG files.")
+        with open(path, "rb") as head:
+            head.seek(DEPTH_OF_PNG)
+            bits = head.read(1)[0]
+        if bits < 8 and file.mode != "P":
+            raise BadInput(
+                f"{path} has {bits} bits per pixel, which programs read as 0 to {2**bits - 1} or stretch to 0 to 255: "
+                "save it with 8 bits per pixel, as Image.fromarray(labels.astype(np.uint8)) does."
+            )
+        yield file
+
+
 def label_map(path: str, shape: tuple[int, int], goal: tuple[int, int], table: NDArray[Any]) -> NDArray[np.uint8]:
     """A label map of this shape, scaled to another one by the nearest pixel: (h, w, 1). `table` (256,) gives the class
     of every value in the file, −1 where it has none."""
     from PIL import Image
 
-    with opened(path) as file:
+    with opened_map(path) as file:
         if file.mode not in ("L", "P"):
-            raise BadInput(f"{path} is no label map: it must have one number per pixel, as a grey or palette PNG.")
+            raise BadInput(
+                f"{path} is no label map: it must have one number of 8 bits per pixel, as a grey or palette PNG."
+            )
         _check_shape(path, file, shape)
         found = table[np.asarray(file.resize(goal[::-1], Image.Resampling.NEAREST))]
     if found.min() < 0:

@@ -33,6 +33,7 @@ from nescio.errors import BadInput
 from nescio.identity import seed_for
 from nescio.options import ranges
 from nescio.predictions import files
+from nescio.predictions.inputs import votes as check_votes
 
 SIZE = 224
 
@@ -116,7 +117,7 @@ def cifar10h(request: Request) -> Dataset:
     place = find("cifar10h", request.root, folders, ["cifar10h-counts.npy"], published) / "cifar10h-counts.npy"
     dataset = cifar10(request)
     with files.naming(place, "read"):
-        votes = files.one_array(place)
+        votes = check_votes(files.one_array(place))
     if votes.shape != (len(dataset.test), len(dataset.classes)):
         raise BadInput(
             f"{place} holds votes of shape {votes.shape}: it must be {len(dataset.test)} images × 10 classes."

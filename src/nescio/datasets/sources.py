@@ -34,6 +34,7 @@ from nescio.datasets.pickled import read_pickle
 from nescio.errors import BadInput
 from nescio.files import check_growth
 from nescio.predictions import files
+from nescio.predictions.inputs import votes as check_votes
 
 ENDINGS = (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
@@ -386,7 +387,7 @@ def npz(request: Request) -> Dataset:
         arrays = files.named_arrays(place)
         _check_arrays(arrays)
         names = arrays.get("classes", arrays.get("wnids"))
-        classes = _named_by_labels(arrays) if names is None else [str(name) for name in names]
+        classes = _named_by_labels(arrays) if names is None else _class_names(names)
         if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
             if request.size:
                 raise BadInput("it holds images as arrays, which cannot be resized: leave the size out.")
@@ -401,6 +402,20 @@ def npz(request: Request) -> Dataset:
             f"it holds {', '.join(arrays) or 'nothing'}; x_train, y_train, x_test, y_test were expected, "
             "or blob, offsets, y, split."
         )
+
+
+def _class_names(names: Array) -> list[str]:
+    """The names of the classes, one text for each."""
+    if names.dtype.kind != "U" or names.ndim != 1:
+        raise BadInput(
+            f"the names of its classes have shape {names.shape} of {names.dtype}: save one text for each class, as "
+            "classes=np.array(['cat', 'dog'])."
+        )
+    words: list[str] = names.tolist()
+    if len(set(words)) < len(words):
+        twice = next(word for word in words if words.count(word) > 1)
+        raise BadInput(f"its classes contain the name {twice!r} twice: give every class a name of its own.")
+    return words
 
 
 def _named_by_labels(arrays: Mapping[str, Array]) -> list[str] | None:
@@ -426,6 +441,8 @@ def _with_extras(dataset: Dataset, arrays: Mapping[str, Array]) -> Dataset:
     for word in ("train", "test"):
         images: Images = getattr(dataset, word)
         votes = arrays.get(f"annotations_{word}")
+        if votes is not None:
+            check_votes(votes)
         groups = {
             name.removeprefix("groups/").removesuffix(f"_{word}"): values
             for name, values in arrays.items()
@@ -434,6 +451,10 @@ def _with_extras(dataset: Dataset, arrays: Mapping[str, Array]) -> Dataset:
         for name, values in (({} if votes is None else {"annotations": votes}) | groups).items():
             if len(values) != len(images):
                 raise BadInput(f"{name}_{word} has {len(values)} rows, and there are {len(images)} {word} images.")
+        if votes is not None and votes.shape[1] != len(dataset.classes):
+            raise BadInput(
+                f"annotations_{word} has votes for {votes.shape[1]} classes, and there are {len(dataset.classes)}."
+            )
         parts[word] = replace(images, annotations=votes, groups=groups)
     void = int(arrays["void"]) if "void" in arrays else None
     return replace(dataset, **parts, void=void)

@@ -19,15 +19,30 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
 def read_weights(file: Path) -> State:
-    """The tensors of a checkpoint by name. Nothing but tensors is ever read from it."""
+    """The tensors of a checkpoint by name. No code in it is ever run."""
+    return plain(_content(file), file)
+
+
+def read_entries(file: Path) -> dict[str, Any]:
+    """What a checkpoint holds beside its tensors: entries of its outermost dictionary, or safetensors' metadata."""
+    content = _content(file, tensors=False)
+    return {str(name): value for name, value in content.items()} if isinstance(content, Mapping) else {}
+
+
+def _content(file: Path, tensors: bool = True) -> Any:
+    """All that is in a file; of safetensors the tensors, or the metadata."""
     try:
-        if file.suffix == ".safetensors":
+        if file.suffix == ".safetensors" and tensors:
             from safetensors.torch import load_file
 
-            content: Any = load_file(file)
-        else:
-            with torch.serialization.safe_globals([argparse.Namespace]):  # training scripts leave their options behind
-                content = torch.load(file, map_location="cpu", weights_only=True)
+            return load_file(file)
+        if file.suffix == ".safetensors":
+            from safetensors import safe_open
+
+            with safe_open(file, "pt") as opened:
+                return opened.metadata() or {}
+        with torch.serialization.safe_globals([argparse.Namespace]):  # training scripts leave their options behind
+            return torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise BadInput(f"{file} cannot be read: {error.strerror or error}.") from None
     except pickle.UnpicklingError:
@@ -39,7 +54,6 @@ def read_weights(file: Path) -> State:
         ) from None
     except Exception as error:  # damaged files fail in as many ways as there are bytes
         raise BadInput(f"{file} is not a whole checkpoint ({type(error).__name__}): fetch it again.") from None
-    return plain(content, file)
 
 
 def _pickled(file: Path) -> bool:

@@ -99,9 +99,10 @@ def argument(help: str, *, default: Any = REQUIRED, **how: Any) -> Any:
     return field(default=default, metadata={_SPEC: Spec(help, positional=True, **how)})
 
 
-def nested(default: Any, *, omit: Sequence[str] = ()) -> Any:
+def nested(default: Any, *, omit: Sequence[str] = (), introduced: Any = MISSING) -> Any:
     """A field that holds a dataclass whose fields are options, but for those to omit."""
-    return field(default=default, metadata={_OMIT: tuple(omit)})
+    later = {} if introduced is MISSING else {INTRODUCED: introduced}
+    return field(default=default, metadata={_OMIT: tuple(omit), **later})
 
 
 def brought(by: str, classes: Callable[[str], Any]) -> Any:

@@ -32,14 +32,14 @@ from nescio.datasets import Batches, views
 from nescio.datasets.base import Encoded, Joined, Pixels
 from nescio.datasets.changes import Crop
 from nescio.datasets.feed import Normal, feed
-from nescio.datasets.images import ImageSet, LoadedImages, numbered
+from nescio.datasets.images import ImageSet, LoadedImages, names_of_labels, numbered
 from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.identity import Checked, seed_for, tag
 from nescio.layers.entropies import entropy
 from nescio.methods.base import Method, Output
 from nescio.networks.forward import Classifier
-from nescio.networks.models import Network, build, parameters, with_weights
+from nescio.networks.models import Network, answer_names, build, parameters, with_weights
 from nescio.predictions import Predictions
 from nescio.predictions.files import save
 from nescio.predictions.shards import joined
@@ -251,6 +251,8 @@ def _predict(
         "embedding_size": module.width if isinstance(module, Classifier) else None,
         "dropout": dropout,
         "weights": network.file.name if network.file else None,
+        "weights_path": str(network.file.absolute()) if network.file else None,
+        "class_names": None if images.split == "outside" else _class_names(network, shown),
         "view": str(network.view),
         "mean": network.mean,
         "std": network.std,
@@ -305,6 +307,14 @@ def _numbered(shown: LoadedImages, network: Network, keeping: Keeping) -> Loaded
         if trial is None:
             raise
         return replace(shown, images=replace(shown.images, taught=np.zeros(len(shown), bool), annotations=None))
+
+
+def _class_names(network: Network, shown: LoadedImages) -> list[str] | None:
+    """What a set calls the classes of a network from elsewhere that has no names of its own; None where it does not
+    have all of them."""
+    if network.trial is not None or not shown.labelled or answer_names(network) is not None:
+        return None
+    return names_of_labels(shown, network.classes, network.class_names, network.class_map)
 
 
 def _accuracy(dump: Predictions) -> float | None:
@@ -448,7 +458,8 @@ class _Pair:
 
     def _folder(self, stage: str, *rows: int) -> Path:
         """A folder of its own: that of its step is known once its weights are."""
-        about = [self.number, self.network.name, self.images, self.keeping, str(self.weights), self.batch, *rows]
+        seen = [self.network.view, self.network.mean, self.network.std]
+        about = [self.number, self.network.name, *seen, self.images, self.keeping, str(self.weights), self.batch, *rows]
         return self.context.store.path(stage, key_of(stage, about))
 
     def step(self) -> Step:

@@ -457,7 +457,7 @@ def test_from_the_promise_to_the_file(trained, capsys, tmp_path, ending):
     code, out, err = say(
         capsys, "export", f"store:{key[:6]}", "--threshold", promise, "--to", file, "--store", folder / "store"
     )
-    assert code == 0 and err == "" and "Its answers are the network's." in out and "entropy >" in out
+    assert code == 0 and err == "" and "Checked: the file gives" in out and "entropy >" in out
     run, about = load(file)
     held = json.loads(promise.read_text())
     assert about["promise"]["bound"] == held["bound"] and about["names"] == list("012345")

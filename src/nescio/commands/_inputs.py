@@ -85,7 +85,7 @@ class InputOptions:
             return {"model": name or None, "weights": None, "predictions": None}
         dump = dump_named(place, Store(self.store))
         model = dump.model if dump.store is not None else name or None
-        return {"model": model, "weights": dump.weights, "predictions": dump.key, **dump.looked}
+        return {"model": model, "weights": dump.weights, "predictions": dump.key, **dump.looked, **dump.known}
 
     def check_one_model(self, word: str, others: Mapping[str, str | None]) -> None:
         """Refuses rows of another model of the store beside those of a word: flag → the word that it was given."""

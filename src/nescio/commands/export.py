@@ -30,7 +30,8 @@ from typing import Literal
 from nescio.commands._output import json_of, say
 from nescio.commands._work import DATA, padding_option
 from nescio.errors import BadInput
-from nescio.options import REQUIRED, argument, option
+from nescio.networks.preprocessing import Preprocessing
+from nescio.options import REQUIRED, argument, nested, option
 from nescio.work.store import Store
 
 
@@ -65,6 +66,7 @@ class Options:
         unset="those that the network or the store knows",
     )
     image_padding: bool = padding_option()
+    preprocessing: Preprocessing = nested(Preprocessing())
     store: str = option("store", "folder of finished work, for store:KEY and zoo:NAME")
     root: str | None = option(None, "folder of datasets, for store:KEY", unset=DATA)
     json: bool = option(False, "the file's metadata as strict JSON, alone on stdout")
@@ -73,13 +75,13 @@ class Options:
 def run(options: Options) -> int:
     goal = _goal(options.model, options.to, options.format)
     from nescio.measures import LossOrder
-    from nescio.networks.export import check_packages, export, exportable, rule_of
+    from nescio.networks.export import check_packages, export, exportable, fields_of, rule_of
 
     check_packages(goal)
     learned = LossOrder.load(options.loss_order) if options.loss_order else None
     measure = options.measure or ("loss_order" if learned else None)
     rule, promise = rule_of(options.threshold, options.temperature, measure)
-    weights = Path(options.weights) if options.weights else None
+    weights = Path(options.weights) if options.weights else promise.weights_of(options.model)
     network = exportable(
         options.model,
         Store(options.store),
@@ -88,8 +90,11 @@ def run(options: Options) -> int:
         image_padding=options.image_padding,
         classes=Path(options.classes) if options.classes else None,
         order=learned,
+        look=options.preprocessing,
     )
     promise.check(network)
+    if len(promise.names) == network.classes and "names" not in network.about:
+        network = replace(network, about={**network.about, "names": list(promise.names)})
     if promise.terms:
         network = replace(network, about={**network.about, "promise": promise.terms})
     made = export(network, rule, goal)
@@ -100,12 +105,14 @@ def run(options: Options) -> int:
     if names := made.metadata.get("names"):
         say(f"Its {len(names):,} classes are named, from {names[0]} to {names[-1]}.")
     say(f"It takes {made.metadata['input'].removeprefix('images: ')}.")
+    say(f"Images are resized and cropped before that: {fields_of(made.metadata)['view']} (docs/export.md does it).")
     if promise.terms and promise.model is None:
         say(
             f"The promise of {options.threshold} does not name its model: see to it that it was made on predictions of "
             f"{options.model} (`nescio threshold {options.model}=FILE` names it)."
         )
-    say("Its answers are the network's." if made.checked else "It is not checked: onnxruntime is not installed here.")
+    checked = "Checked: the file gives the network's predictions."
+    say(checked if made.checked else "It is not checked: onnxruntime is not installed here.")
     return 0
 
 

@@ -12,6 +12,7 @@ examples:
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +24,8 @@ from nescio.commands._output import say
 from nescio.commands._work import DATA, tell_notes
 from nescio.errors import BadInput
 from nescio.files import write_file
-from nescio.options import REQUIRED, option
+from nescio.networks.preprocessing import Preprocessing
+from nescio.options import REQUIRED, nested, option
 
 if TYPE_CHECKING:
     from nescio.datasets import Dataset
@@ -43,6 +45,7 @@ class Options:
     )
     weights: str | None = option(None, "weights of the timm model: nothing is downloaded", metavar="FILE")
     store: str | None = option(None, "where the training lies", metavar="DIR")
+    preprocessing: Preprocessing = nested(Preprocessing())
     device: str = option("auto", "auto, cpu or cuda")
     to: str | None = option(None, "write the partition there, as JSON", metavar="FILE")
     draw: str | None = option(None, "draw the tree there, as SVG", metavar="FILE")
@@ -55,6 +58,9 @@ def run(options: Options) -> int:
 
     if options.weights and options.store:
         raise BadInput("Both --weights and --store are given: features come from a timm model or from a training.")
+    if options.preprocessing.given and not options.weights:
+        flag = options.preprocessing.given[0].replace("_", "-")
+        raise BadInput(f"--{flag} is of a timm model with --weights, and none is named: omit it.")
     if options.draw and Path(options.draw).suffix != ".svg":
         raise BadInput(f"--draw writes SVG: {options.draw} must end in .svg.")
     dataset = datasets.load(options.data, options.root)
@@ -97,7 +103,7 @@ def _means(options: Options, dataset: Dataset) -> tuple[Any, str]:
 def _embeddings(options: Options) -> Predictions:
     """What a network sees in the training images. A pretrained one leaves nothing behind."""
     from nescio.datasets.images import ImageSet
-    from nescio.networks.models import STORE, network, with_weights
+    from nescio.networks.models import STORE, network, preprocessed, preprocessing_sentences, with_weights
     from nescio.predict import embed
     from nescio.work.steps import Context
     from nescio.work.store import Store
@@ -107,6 +113,9 @@ def _embeddings(options: Options) -> Predictions:
         name = f"{STORE}{options.features}" if options.store else options.features
         wanted = network(name, context.store, options.root)
         wanted = with_weights(wanted, Path(options.weights) if options.weights else None)
+        (wanted,) = preprocessed([wanted], options.preprocessing, options.data)
+        for sentence in preprocessing_sentences([wanted]):
+            print(sentence, file=sys.stderr, flush=True)
         (dump,) = embed([wanted], ImageSet(options.data, "learnt"), context)
         return dump.replace(embeddings=np.array(dump.embeddings))  # the folder goes
 

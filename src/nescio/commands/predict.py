@@ -47,7 +47,7 @@ class Options:
 
 def run(options: Options) -> int:
     from nescio.datasets.images import ImageSet
-    from nescio.networks.models import stored
+    from nescio.networks.models import preprocessing_sentences, stored
     from nescio.predict import load_dump, predict_step, probe_step, row_ranges
 
     context = options.place.context()
@@ -62,6 +62,7 @@ def run(options: Options) -> int:
     if options.limit is not None and options.limit < 1:
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
     images = replace(images, sample=options.limit, sample_seed=options.seed)
+    print(*preprocessing_sentences([network]), file=sys.stderr, flush=True)
     with working(options.place, options.crew) as work:
         ranges = row_ranges(network, images, context, shards=options.shards, workers=work.launcher.workers)
         steps = [predict_step(network, images, root=root, compile=options.compile, ranges=ranges)]

@@ -32,6 +32,7 @@ examples:
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -44,6 +45,7 @@ from nescio.commands._output import folders_and_files, formats, json_of, print_f
 from nescio.commands._work import PlaceOptions
 from nescio.errors import BadInput
 from nescio.measures.siblings import kind
+from nescio.networks.preprocessing import Preprocessing
 from nescio.options import argument, nested, option, split_list, split_name
 from nescio.predictions.subset import part_note, random_part
 from nescio.work.store import Store
@@ -96,6 +98,7 @@ class Options:
         None, "resamples of the rows", unset="1000, or more where many candidates need them", group=COMPARISON
     )
     level: float = option(0.95, "of the intervals", group=COMPARISON)
+    preprocessing: Preprocessing = nested(Preprocessing())
     place: PlaceOptions = nested(PlaceOptions(), omit=("checkpoint_seconds",))
     weights: str | None = option(
         None,
@@ -194,6 +197,9 @@ def candidates_of(options: Options) -> list[Candidate]:
         if twin := next((other for other in wanted[:number] if set(other.members) == set(one.members)), None):
             raise BadInput(f"{twin.name} and {one.name} are the same members: they cannot be told apart.")
     networks = [candidate for candidate in wanted if candidate.networks]
+    if options.preprocessing.given and not any("@" in word for one in networks for word in one.members):
+        flag = options.preprocessing.given[0].replace("_", "-")
+        raise BadInput(f"--{flag} is of a checkpoint of your own, and none is named: write NAME@FILE.")
     train = _training_rows(options.train, wanted)
     if networks and not options.images:
         raise BadInput(f"{networks[0].members[0]} is a network and must be shown images: name them with --images.")
@@ -343,13 +349,17 @@ def _check_apart(tests: ImageSet, refs: ImageSet, options: Options) -> None:
 
 def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]) -> Candidate:
     """A candidate of networks, which look at the images."""
-    from nescio.networks.models import network, with_weights
+    from nescio.networks.models import network, preprocessed, preprocessing_sentences, with_weights
     from nescio.networks.siblings import with_siblings
     from nescio.predict import embed
 
     context, place = options.place.context(), Path(options.weights) if options.weights else None
     names = with_siblings(wanted.members, context.store)
     networks = [with_weights(network(name, context.store, context.root), place) for name in names]
+    look = options.preprocessing if any(one.own for one in networks) else Preprocessing()  # others may have some
+    networks = preprocessed(networks, look, options.images)
+    for sentence in preprocessing_sentences(networks):
+        print(sentence, file=sys.stderr, flush=True)
     dumps = {role: in_one_order(embed(networks, images, context), names) for role, images in sets.items()}
     dumps["tests"] = [dump.replace(notes=_stamp(sets["tests"], options)) for dump in dumps["tests"]]
     known = tuple(one.trial.backbone if one.trial else _architecture(one.name) for one in networks)

@@ -20,6 +20,7 @@ examples:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from nescio.commands._output import folders_and_files, formats, json_of, print_f
 from nescio.commands._work import PlaceOptions
 from nescio.errors import BadInput
 from nescio.measures.gallery import J, K
+from nescio.networks.preprocessing import Preprocessing
 from nescio.options import argument, nested, option, ranges, split_name
 from nescio.predictions import Predictions
 
@@ -67,6 +69,7 @@ class Options:
         unset="$NESCIO_WEIGHTS, then the hubs' caches, then the network",
         group="place",
     )
+    preprocessing: Preprocessing = nested(Preprocessing())
     place: PlaceOptions = nested(PlaceOptions(), omit=("checkpoint_seconds",))
     to: tuple[str, ...] = scores_option("image")
     format: str = formats()
@@ -97,6 +100,9 @@ Dumps = tuple[Predictions, Sequence[Predictions], Sequence[Predictions], dict[st
 
 def _files(options: Options) -> Dumps:
     """MODEL, views and siblings from files."""
+    if options.preprocessing.given:
+        flag = options.preprocessing.given[0].replace("_", "-")
+        raise BadInput(f"{options.model} is a file of predictions, and --{flag} is of a network: omit it.")
     if options.data is not None:
         raise BadInput(f"{options.model} is a file, and --data is what a network looks at: drop one of them.")
     inputs = InputOptions(limit=options.limit)
@@ -109,7 +115,7 @@ def _files(options: Options) -> Dumps:
 
 def _networks(options: Options) -> Dumps:
     """The same by networks, which look at the images."""
-    from nescio.networks.models import network, with_weights
+    from nescio.networks.models import network, preprocessed, preprocessing_sentences, with_weights
     from nescio.networks.retrieval import device_search
     from nescio.predict import Keeping, embed, embed_crops, predict
     from nescio.runtime import runtime
@@ -121,9 +127,11 @@ def _networks(options: Options) -> Dumps:
     if options.views:
         raise BadInput("--views are files beside a file of predictions; a network looks at --crops crops itself.")
     context, place = options.place.context(), Path(options.weights) if options.weights else None
-    own, *siblings = (
-        with_weights(network(name, context.store, context.root), place) for name in (options.model, *options.siblings)
-    )
+    names = (options.model, *options.siblings)
+    found = [with_weights(network(name, context.store, context.root), place) for name in names]
+    own, *siblings = preprocessed(found, options.preprocessing, options.data)
+    for sentence in preprocessing_sentences([own, *siblings]):
+        print(sentence, file=sys.stderr, flush=True)
     images = _images(options, own)
     device = runtime(options.place.device).device
     others: dict[str, Any] = {} if device.type == "cpu" else {"search": device_search(device)}

@@ -2,8 +2,9 @@
 
 MODEL is a timm name (resnet50, vit_base_patch16_224.augreg_in21k_ft_in1k), torchvision:NAME, store:KEY for a network
 of `nescio train`, or a glob such as 'resnet*'; NAME@FILE is a model with a checkpoint of your own. Every model sees
-images as its weights were tested: its own size, crop, interpolation, mean and deviation. Images are decoded once for
-all models that see them alike.
+images as its weights were tested: its own size, crop, interpolation, mean and deviation; a checkpoint of your own as it
+states, at @SIZE of --data, or as --input-size, --mean, --std, --interpolation and --crop say. Images are decoded once
+for all models that see them alike.
 
 Weights come from --weights (a checkpoint, or a folder of files named by models), from the caches of the Hugging Face
 hub and of torch on this machine, else from the network. Everything finished lies in the store: run the same command
@@ -29,7 +30,7 @@ examples:
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,6 +39,7 @@ from nescio.commands._inputs import limit_option
 from nescio.commands._output import json_of, page_option, report_folder, say
 from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option, shards_option
 from nescio.errors import BadInput
+from nescio.networks.preprocessing import Preprocessing
 from nescio.options import REQUIRED, argument, nested, option, ranges
 from nescio.predictions.pairs import named_values, pairs_of
 from nescio.protocols.base import page_name, registry, study_of
@@ -119,6 +121,7 @@ class Options:
     shards: int | None = shards_option(group="predicting")
     precision: Literal["auto", "float32", "bf16"] = option("auto", "auto: bf16 on a GPU", group="predicting")
     image_padding: bool = padding_option(group="predicting")
+    preprocessing: Preprocessing = nested(Preprocessing())
     published: str | None = option(
         None,
         "a table with columns model and top1 (timm's results-imagenet.csv): a warning where ours is another",
@@ -165,6 +168,7 @@ def run(options: Options) -> int:
 
 
 def _run(options: Options, work: Work, grading: Work) -> int:
+    from nescio.networks.models import AT, sentences_alike
     from nescio.networks.published import read_published, with_accuracies
     from nescio.predictions.entries import stored_dump
 
@@ -179,6 +183,9 @@ def _run(options: Options, work: Work, grading: Work) -> int:
         except BadInput as error:  # damaged since it was finished
             work.failures.append(Failure(step.title, str(error)))
     inside = [dump for dump in dumps if not dump.facts["outside"]]
+    published = [dump for dump in inside if AT not in dump.model]  # of others it was said before
+    for sentence in sentences_alike([_seen(dump.model, dump.facts) for dump in published]):
+        _tell(sentence)
     if options.published:
         inside, notes = with_accuracies(inside, options.published)
         work.note(*notes)
@@ -193,6 +200,11 @@ def _run(options: Options, work: Work, grading: Work) -> int:
     return max(_show(options, studies, work), 1 if failures else 0)
 
 
+def _seen(model: str, facts: Mapping[str, Any]) -> tuple[str, str, Sequence[float], Sequence[float], str]:
+    """How a model saw images, as its predictions say."""
+    return model, str(facts.get("view", "?")), facts.get("mean", ()), facts.get("std", ()), ""
+
+
 def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -203,7 +215,7 @@ def _tell(line: str) -> None:
 def predictions(options: Options, work: Work) -> ManyPredictions:
     """What the models say about all sets; what to know of sets and models that are left out goes to the notes."""
     from nescio.datasets.images import ImageSet, absolute
-    from nescio.networks.models import weights_folder
+    from nescio.networks.models import preprocessing_sentences, weights_folder
     from nescio.predict import Keeping, predict_all
     from nescio.runtime import runtime
 
@@ -222,6 +234,8 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     others = [options.out, *named_values(options.also, "--also").values()] if options.out else []
     outside = [ImageSet(absolute(data), split="outside", **common) for data in others if data]  # type: ignore[arg-type]
     networks = _fitting(networks, inside, options, work)
+    for sentence in preprocessing_sentences([network for network in networks if network.own]):
+        _tell(sentence)
     if options.class_file is not None:
         _note_unnamed(inside, networks[0], options.class_file, work)
     pairs: list[tuple[Network, ImageSet]] = []
@@ -251,7 +265,7 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
 
 
 def _networks(options: Options, context: Context, place: Path | None) -> list[Network]:
-    from nescio.networks.models import pick, with_classes, with_weights
+    from nescio.networks.models import pick, preprocessed, with_classes, with_weights
 
     networks = pick(
         options.models,
@@ -269,7 +283,7 @@ def _networks(options: Options, context: Context, place: Path | None) -> list[Ne
     networks = [replace(network, image_padding=options.image_padding) for network in networks]
     if options.class_file is not None:
         networks = [with_classes(network, options.class_file) for network in networks]
-    return networks
+    return preprocessed(networks, options.preprocessing, options.data)
 
 
 def _note_unnamed(images: ImageSet, network: Network, file: Path, work: Work) -> None:

@@ -276,6 +276,16 @@ def numbered(
     return replace(kept, images=replace(kept.images, labels=number[kept.labels], annotations=votes))
 
 
+def names_of_labels(
+    images: LoadedImages, classes: int, names: Sequence[str] | None = None, class_map: Sequence[tuple[str, int]] = ()
+) -> list[str] | None:
+    """The set's names of a network's labels 0, 1, …, as `numbered` numbers them; None where one has no name, or two."""
+    number = _numbers(images.classes, classes, names, dict(class_map))
+    if number is None or sorted(number[number >= 0].tolist()) != list(range(classes)):
+        return None
+    return [images.classes[place] for place in np.argsort(number)[-classes:].tolist()]
+
+
 def _numbers(
     names: Sequence[str], classes: int, known: Sequence[str] | None, class_map: Mapping[str, int]
 ) -> Array | None:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio import __version__
+from nescio.datasets.view import View
 from nescio.errors import BadInput, install
 from nescio.files import beside, read_json
 from nescio.measures import LossOrder
@@ -36,10 +37,12 @@ from nescio.networks.models import (
     build,
     build_classifier,
     network,
+    preprocessed,
     with_classes,
     with_weights,
 )
-from nescio.predictions.entries import STAGE, ZOO, dump_named
+from nescio.networks.preprocessing import Preprocessing
+from nescio.predictions.entries import STAGE, ZOO, ModelDump, dump_named
 from nescio.runtime import Runtime
 from nescio.training import WEIGHTS
 from nescio.work.store import Store
@@ -431,15 +434,20 @@ def exportable(
     image_padding: bool = False,
     classes: Path | None = None,
     order: LossOrder | None = None,
+    look: Preprocessing | None = None,
 ) -> ExportableNetwork:
     """A timm name, torchvision:NAME, store:KEY or zoo:NAME, with its weights, on the CPU.
 
-    zoo:NAME is the model with the weights that the predictions in the store were made with, and the names of classes
-    that `nescio zoo` was given; `classes` is a file of other names; `order` is a score on its embeddings.
+    zoo:NAME is the model with the weights and the preprocessing that the predictions in the store were made with, and
+    the names of classes that `nescio zoo` knew; `classes` is a file of other names; `order` is a score on its
+    embeddings; `look` is of a checkpoint of one's own.
     """
     stored = dump_named(name, store) if name.startswith(ZOO) else None
-    wanted = with_weights(network(stored.model if stored else name, store, root), weights)
     looked = stored.looked if stored else {}
+    wanted = with_weights(network(stored.model if stored else name, store, root), weights or _known_file(stored))
+    (wanted,) = preprocessed([wanted], look or Preprocessing())
+    if stored and wanted.trial is None:
+        wanted = replace(wanted, **fields_of(looked))
     if image_padding and looked.get("padding") == "map":
         raise BadInput(f"The predictions of {name} were made without --image-padding: omit it.")
     wanted = replace(wanted, image_padding=image_padding or looked.get("padding") == "image")
@@ -456,7 +464,7 @@ def exportable(
     names = _mapped_names(wanted)
     if classes is not None and names is None:
         raise BadInput(f"{classes} does not name all {wanted.classes} classes of {wanted.name}, each once.")
-    names = names or answer_names(wanted)
+    names = names or answer_names(wanted) or (stored.facts.get("class_names") if stored else None)
     if wanted.trial is not None and wanted.trial.task == "segmentation":
         raise BadInput(f"{wanted.name} segments images: only classifiers are exported.")
     if wanted.trial is not None:
@@ -476,7 +484,23 @@ def exportable(
 def _looks(wanted: Network) -> dict[str, Any]:
     """How it looks at images, as plain values: what a promise was made for."""
     view = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(wanted.view).items()}
-    return {"view": view, **{key: value for key, value in wanted.identity.items() if key == "padding"}}
+    colours = {} if wanted.trial is not None else {"mean": list(wanted.mean), "std": list(wanted.std)}
+    return {"view": view, **colours, **{key: value for key, value in wanted.identity.items() if key == "padding"}}
+
+
+def fields_of(looked: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a network that predictions say how they looked at images."""
+    fields: dict[str, Any] = {key: tuple(looked[key]) for key in ("mean", "std") if key in looked}
+    if "view" in looked:
+        plain = {key: tuple(value) if isinstance(value, list) else value for key, value in looked["view"].items()}
+        fields["view"] = View(**plain)
+    return fields
+
+
+def _known_file(stored: ModelDump | None) -> Path | None:
+    """The file of weights that predictions were made with, where it still is; their digest is checked later."""
+    file = Path(str(stored.facts.get("weights_path", ""))) if stored and "@" not in stored.model else None
+    return file if file is not None and file.is_file() else None
 
 
 def _mapped_names(wanted: Network) -> Sequence[str] | None:
@@ -494,7 +518,13 @@ class Promise:
     weights: str | None = None  # their digest
     classes: int | None = None
     terms: Mapping[str, Any] = field(default_factory=dict)  # risk, delta, bound, coverage …
-    looked: Mapping[str, Any] = field(default_factory=dict)  # the view, and the padding, of its predictions
+    looked: Mapping[str, Any] = field(default_factory=dict)  # the view, mean, std and padding of its predictions
+    names: tuple[str, ...] = ()  # of the classes, where `nescio zoo` knew them
+    file: Path | None = None  # of the weights, where `nescio zoo` found them
+
+    def weights_of(self, model: str) -> Path | None:
+        """The file of weights that the promise names, if it is of this model and still there."""
+        return self.file if model == self.model and "@" not in model and self.file and self.file.is_file() else None
 
     def check(self, classifier: ExportableNetwork) -> None:
         """Raises BadInput for a network that the promise was not made for."""
@@ -550,7 +580,12 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
     for key, other in (("temperature", temperature), ("measure", measure)):
         if other is not None and other != rule[key]:
             raise BadInput(f"{file} has the {key} {rule[key]}, and {other} is given: its promise holds for its own.")
+    names, place = content.get("names"), content.get("weights_path")
+    names = tuple(names) if isinstance(names, list) and all(isinstance(name, str) for name in names) else ()
+    weights = Path(place) if isinstance(place, str) else None
     kept = ("model", "weights", "predictions", "risk", "delta", "bound", "coverage", "method", "n")
     terms = {key: content[key] for key in kept if content.get(key) is not None}
-    looked = {key: content[key] for key in ("view", "padding") if key in content}
-    return Rule(**rule), Promise(content.get("model"), content.get("weights"), content.get("classes"), terms, looked)
+    looked = {key: content[key] for key in ("view", "mean", "std", "padding") if key in content}
+    return Rule(**rule), Promise(
+        content.get("model"), content.get("weights"), content.get("classes"), terms, looked, names, weights
+    )

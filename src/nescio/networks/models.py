@@ -7,7 +7,7 @@ import fnmatch
 import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -17,14 +17,16 @@ import torch
 from torch import nn
 
 from nescio import datasets
-from nescio.checkpoints import read_weights
+from nescio.checkpoints import read_entries, read_weights
 from nescio.datasets import imagenet
 from nescio.datasets.base import Pixels
 from nescio.datasets.view import View
 from nescio.errors import BadInput, near
+from nescio.identity import SetName
 from nescio.methods import registry as methods
 from nescio.networks import weights
 from nescio.networks.forward import Classifier, Segmenter, exact_heads, heads
+from nescio.networks.preprocessing import Preprocessing, channels, stated, stated_classes
 from nescio.runtime import Runtime
 from nescio.training import load_method, train_step
 from nescio.trials import Trial, from_plain
@@ -55,6 +57,8 @@ class Network:
     checksum: str = ""  # … and their checksum
     class_map: tuple[tuple[str, int], ...] = ()  # what a set calls a class, and the network's label of it
     image_padding: bool = False  # of EfficientNet-Lite: see weights.pad_for_the_image
+    own: bool = False  # its weights are a checkpoint that a person named, and no published ones
+    said: tuple[str, ...] = ()  # who said how it sees images, of settings that are not those of published weights
 
     @property
     def arch(self) -> str:
@@ -235,6 +239,13 @@ def _build_timm(wanted: Network, file: Path, drop: float | None) -> tuple[nn.Mod
     import timm
 
     options: dict[str, Any] = {"num_classes": wanted.classes} | ({} if drop is None else {"drop_rate": drop})
+    published = _timm(wanted.arch)
+    if (
+        published is not None
+        and published.view.size != wanted.view.size
+        and timm.get_pretrained_cfg(wanted.arch).fixed_input_size
+    ):
+        options["img_size"] = wanted.view.size  # transformers have positions for one size
     module = timm.create_model(wanted.arch, **options)
     state = read_weights(file)
     if wanted.arch.startswith(LITE) and weights.is_lite_port(state):
@@ -242,7 +253,6 @@ def _build_timm(wanted: Network, file: Path, drop: float | None) -> tuple[nn.Mod
         if odd := weights.differences(module.state_dict(), state):
             size = "it is an EfficientNet-Lite of another size, or with other classes"
             raise BadInput(f"{file} does not fit {wanted.name}: {size} ({odd}).")
-        wanted = replace(wanted, mean=weights.LITE_MEAN, std=weights.LITE_STD)
     if wanted.arch.startswith(LITE) and wanted.image_padding:
         weights.pad_for_the_image(module, wanted.view.size)
     odd = weights.differences(module.state_dict(), state)
@@ -291,7 +301,8 @@ def _build_torchvision(wanted: Network, file: Path) -> nn.Module:
     import torchvision
 
     arch = wanted.arch.partition(".")[0]
-    module = torchvision.models.get_model(arch, weights=None, num_classes=wanted.classes, **OPTIONS.get(arch, {}))
+    options = OPTIONS.get(arch, {}) | ({"image_size": wanted.view.size} if arch.startswith("vit_") else {})
+    module = torchvision.models.get_model(arch, weights=None, num_classes=wanted.classes, **options)
     weights.load(module, weights.dense_names(read_weights(file)), file, wanted.name)
     for head in ("aux1", "aux2", "AuxLogits"):  # they only help to train
         if hasattr(module, head):
@@ -351,20 +362,78 @@ def weights_folder(weights_path: Path | None = None) -> Path | None:
 def with_weights(wanted: Network, place: Path | None = None) -> Network:
     """The network with its weights found: a named file, one of its name in a named folder, or published ones.
 
-    A named file may be of a network that was fine-tuned: it then has as many classes as the file's last layer.
+    A named file may be of a network that was fine-tuned: it then has as many classes as the file's last layer, and the
+    names of classes and the preprocessing that the file states.
     """
-    if wanted.trial is not None:
+    if wanted.trial is not None or wanted.file is not None:
         return wanted
-    own = wanted.file if AT in wanted.name else None
-    file = own or _weights_of(wanted, weights_folder(place))
+    file = _weights_of(wanted, weights_folder(place))
+    if wanted.arch.startswith(LITE) and weights.is_lite_port(read_weights(file)):
+        wanted = replace(wanted, mean=weights.LITE_MEAN, std=weights.LITE_STD)
     if place is not None and place.is_file():
-        wanted = replace(wanted, classes=_head_rows(wanted, file) or wanted.classes)
+        wanted = _of_checkpoint(wanted, file)
     return replace(wanted, file=file, checksum=weights.checksum(file))
 
 
-def _head_rows(wanted: Network, file: Path) -> int | None:
+def _of_checkpoint(wanted: Network, file: Path) -> Network:
+    """The network with what a checkpoint of one's own says of itself."""
+    state, entries = read_weights(file), read_entries(file)
+    classes, names, look = _head_rows(wanted, state) or wanted.classes, stated_classes(entries), stated(entries, file)
+    names = names if names is not None and len(names) == classes else None
+    return _seen(replace(wanted, classes=classes, class_names=names, own=True), look, "the checkpoint")
+
+
+def _seen(wanted: Network, look: Preprocessing, who: str) -> Network:
+    """The network with these settings of its preprocessing, and who gave them."""
+    if not look.given:
+        return wanted
+    mean, std = channels(look.mean or wanted.mean), channels(look.std or wanted.std)
+    said = (*wanted.said, f"{', '.join(look.given)} from {who}")
+    return replace(wanted, view=look.view(wanted.view, mean), mean=mean, std=std, said=said)
+
+
+def preprocessed(networks: Sequence[Network], look: Preprocessing, data: str | None = None) -> list[Network]:
+    """The networks, those with checkpoints of one's own under the settings of `look`.
+
+    data  a set whose @SIZE they see, where `look` names no size
+    """
+    if look.given and not any(network.own for network in networks):
+        raise BadInput(
+            f"{look.given[0]} is of a checkpoint of your own, and none is named: write NAME@FILE. Published networks "
+            "and networks of a store see images as they were tested and trained."
+        )
+    size = SetName.of(data).size if data else None
+    if size and look.input_size is None:
+        networks = [_seen(one, Preprocessing(input_size=int(size)), str(data)) if one.own else one for one in networks]
+    return [_seen(network, look, "options") if network.own else network for network in networks]
+
+
+def preprocessing_sentences(networks: Sequence[Network]) -> list[str]:
+    """How the networks see images, a line for all that see them alike."""
+    rest = {
+        one.name: f" ({'; '.join([*one.said, 'else' if one.said else ''])} as published for {one.arch})"
+        for one in networks
+    }
+    facts = [(one.name, str(one.view), one.mean, one.std, rest[one.name] if one.own else "") for one in networks]
+    return sentences_alike(facts)
+
+
+def sentences_alike(seen: Iterable[tuple[str, str, Sequence[float], Sequence[float], str]]) -> list[str]:
+    """A line for all networks that see images alike: (name, view, mean, std, remark) of each."""
+    alike: dict[str, list[str]] = {}
+    for name, view, mean, std, remark in seen:
+        numbers = (" ".join(f"{value:.4g}" for value in values) for values in (mean, std))
+        names = alike.setdefault("{}, mean {}, std {}{}".format(view, *numbers, remark), [])
+        names += [name] if name not in names else []
+    return [f"{_few_names(names)}: images at {how}." for how, names in alike.items()]
+
+
+def _few_names(names: Sequence[str], most: int = 3) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _head_rows(wanted: Network, state: Mapping[str, Any]) -> int | None:
     """How many classes the last layer of a checkpoint has; None where it has none of that name."""
-    state = read_weights(file)
     if weights.is_lite_port(state):
         return len(state["_fc.weight"])
     name = _torchvision_head(wanted) if wanted.name.startswith(TORCHVISION) else _timm_head(wanted)

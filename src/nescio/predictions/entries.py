@@ -62,12 +62,18 @@ class ModelDump:
 
     @property
     def looked(self) -> dict[str, Any]:
-        """How the model looked at the images: its view, and its padding where there are two; nothing of own files."""
+        """How the model saw the images: view, mean, std, and padding where there are two; nothing of own files."""
         recipe = {} if self.store is None else self.store.recipe(STAGE, self.key)["recipe"]
         view = dict(recipe.get("images", {}).get("view") or {})
         view.pop("kind", None)
-        padding = {"padding": recipe["padding"]} if "padding" in recipe else {}
-        return ({"view": view} if view else {}) | padding
+        rest = {key: self.facts.get(key, recipe[key]) for key in ("mean", "std", "padding") if key in recipe}
+        return ({"view": view} if view else {}) | rest
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """Where the model's weights were found, and what its classes are called, as far as a store knows."""
+        found = {"weights_path": self.facts.get("weights_path"), "names": self.facts.get("class_names")}
+        return {name: fact for name, fact in found.items() if fact is not None}
 
     def number(self, fact: str) -> float | None:
         """A fact as a number; of the shape of an image (channels, height, width) its side."""

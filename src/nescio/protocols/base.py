@@ -139,6 +139,12 @@ def networks_option(instead_of: str) -> Any:
     return option((), words, metavar="NAME", instead_of=instead_of)
 
 
+def check_preprocessing(plan: Any) -> None:
+    """Refuses a preprocessing of networks that a plan does not name."""
+    if plan.preprocessing.given and not plan.networks:
+        raise BadInput(f"Preprocessing.{plan.preprocessing.given[0]} is of no effect without networks that exist.")
+
+
 def run(protocol: Protocol, plan: Any, work: Work) -> Study:
     """Does what is missing in the store, keeps the study there and returns it."""
     return study_of(protocol, protocol.run(plan, work) or plan, work)

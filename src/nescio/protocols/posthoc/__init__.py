@@ -8,8 +8,9 @@ from typing import Any
 
 from nescio.errors import BadInput
 from nescio.identity import Checked, tag
+from nescio.networks.preprocessing import Preprocessing
 from nescio.options import nested, option
-from nescio.protocols.base import networks_option, protocol
+from nescio.protocols.base import check_preprocessing, networks_option, protocol
 from nescio.protocols.deep_ensembles import DEEP_ENSEMBLE
 from nescio.protocols.shift import CIFAR, SMALL
 from nescio.trials import Training
@@ -54,8 +55,10 @@ class Plan(Checked):
     transformer_decay: float = option(0.05, "weight decay of transformers", group="transformers")
     transformer_epochs: int = option(20, "epochs of transformers", group="transformers")
     training: Training = nested(Training())
+    preprocessing: Preprocessing = nested(Preprocessing(), introduced=Preprocessing())
 
     def check(self) -> None:
+        check_preprocessing(self)
         self.need(2, "members")
         self.need(1, "runs", "fitted", "limit", "transformer_epochs")
         self.need(0, "left_out", "transformer_decay", "seed")

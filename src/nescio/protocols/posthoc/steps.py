@@ -40,7 +40,9 @@ def compare(plan: Plan, work: Work) -> Plan:
     root = work.context.root
     plan = replace(plan, data=absolute(plan.data))
     if plan.networks:
-        predictors = existing(shift.Plan(data=plan.data, networks=plan.networks), work)
+        predictors = existing(
+            shift.Plan(data=plan.data, networks=plan.networks, preprocessing=plan.preprocessing), work
+        )
     else:
         refuse_impossible(plan, root)
         lines = trials_of(plan, root)

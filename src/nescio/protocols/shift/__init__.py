@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from nescio.errors import BadInput
 from nescio.identity import Checked, tag
+from nescio.networks.preprocessing import Preprocessing
 from nescio.options import nested, option
-from nescio.protocols.base import networks_option, protocol
+from nescio.protocols.base import check_preprocessing, networks_option, protocol
 from nescio.protocols.deep_ensembles import DEEP_ENSEMBLE, trained_methods
 from nescio.protocols.names import corruption_names, measure_names, method_names
 from nescio.protocols.recipes import check_fixed, fixed_option
@@ -91,8 +92,10 @@ class Plan(Checked):
         unset="what was seen on digits, cifar10, scenes and scenes@64; on other data, what erm reaches in the study",
     )
     training: Training = nested(Training())
+    preprocessing: Preprocessing = nested(Preprocessing(), introduced=Preprocessing())
 
     def check(self) -> None:
+        check_preprocessing(self)
         self.need(1, "runs", "strengths", "limit")
         self.need(0, "seed")
         check_fixed(self.recipes)

@@ -26,7 +26,7 @@ from nescio.datasets.images import ImageSet, absolute
 from nescio.datasets.shifts import FURTHER, PublishedCorruption, published_corruptions
 from nescio.errors import BadInput, Undefined
 from nescio.methods import registry as methods
-from nescio.networks.models import Network, network, trained, with_weights
+from nescio.networks.models import Network, network, preprocessed, preprocessing_sentences, trained, with_weights
 from nescio.predict import Keeping, load_dump, predict_step
 from nescio.predictions import Predictions, stack
 from nescio.predictions.subset import most_note
@@ -281,6 +281,8 @@ def existing(plan: Plan, work: Work) -> list[Predictor]:
     """Networks that exist already."""
     root = work.context.root
     found = [with_weights(network(name, work.store, root)) for name in plan.networks]
+    found = preprocessed(found, plan.preprocessing, plan.data)
+    work.note(*preprocessing_sentences(found))
     for name, each in zip(plan.networks, found, strict=True):
         if each.trial and each.trial.data != plan.data:
             refuse_other_classes(name, each.trial, plan.data, root)

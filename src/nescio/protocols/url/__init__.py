@@ -9,8 +9,9 @@ from typing import Any
 
 from nescio.errors import BadInput
 from nescio.identity import Checked, tag
+from nescio.networks.preprocessing import Preprocessing
 from nescio.options import nested, option, ranges
-from nescio.protocols.base import networks_option, protocol
+from nescio.protocols.base import check_preprocessing, networks_option, protocol
 from nescio.protocols.names import measure_names
 from nescio.protocols.recipes import check_fixed, fixed_option
 from nescio.trials import Training
@@ -85,8 +86,10 @@ class Plan(Checked):
     seed: int = option(0, "of --limit", introduced=0)
     search_seed: int = option(0, "of Optuna")
     training: Training = nested(Training())
+    preprocessing: Preprocessing = nested(Preprocessing(), introduced=Preprocessing())
 
     def check(self) -> None:
+        check_preprocessing(self)
         self.need(1, "trials", "stops", "seeds", "limit", *(("bootstrap",) if self.bootstrap else ()))
         self.need(2, "members")
         self.need(0, "extension", "bootstrap", "seed")

@@ -18,7 +18,7 @@ from nescio.datasets.images import ImageSet, absolute
 from nescio.datasets.retrieval import disjoint, in_size, load_whole, part_spec, shots_spec
 from nescio.errors import BadInput
 from nescio.methods import registry as methods
-from nescio.networks.models import Network, network, trained, with_weights
+from nescio.networks.models import Network, network, preprocessed, preprocessing_sentences, trained, with_weights
 from nescio.options import ranges
 from nescio.predictions.subset import most_note
 from nescio.protocols.checks import refuse_measures, refuse_training
@@ -69,6 +69,8 @@ def compare(plan: Plan, work: Work) -> Plan:
     refuse_measures(plan.measures, () if plan.networks else trained_methods(plan.methods))
     if plan.networks:
         given = [with_weights(network(name, work.store, root)) for name in plan.networks]
+        given = preprocessed(given, plan.preprocessing, plan.data)
+        work.note(*preprocessing_sentences(given))
         work.evaluate(TRAIN, [step_of(each, plan, sets, root) for each in given])
         for each in given:
             facts = each.trial.describe() if each.trial else {"method": PRETRAINED, "backbone": each.name, "trial": 0}

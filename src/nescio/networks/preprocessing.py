@@ -1,0 +1,149 @@
+"""How images become inputs of a checkpoint of one's own: what options ask for, and what the file says."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from nescio.datasets.view import View
+from nescio.errors import BadInput
+from nescio.identity import Checked, tag
+from nescio.options import option
+
+Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]
+UNSET = "as the checkpoint says, else as the published weights of the name"
+# entries of a checkpoint that hold settings, and what a setting may be called in them: timm's words first
+ENTRIES = ("preprocessing", "pretrained_cfg", "args", "hyper_parameters")
+NAMES = {
+    "input_size": ("input_size", "img_size", "image_size"),
+    "mean": ("mean",),
+    "std": ("std",),
+    "interpolation": ("interpolation",),
+    "crop": ("crop_pct", "crop"),
+}
+CLASS_NAMES = ("class_names", "classes", "label_names")
+
+
+@tag("preprocessing")
+@dataclass(frozen=True)
+class Preprocessing(Checked):
+    """Settings that replace those of a model's published weights; None: as they are."""
+
+    input_size: int | None = option(
+        None,
+        "height and width of the images that checkpoints of your own (NAME@FILE) take",
+        metavar="PIXELS",
+        unset="@SIZE of --data, else as the checkpoint says, else as the published weights of the name",
+    )
+    mean: tuple[float, ...] | None = option(
+        None, "mean that is subtracted from pixels between 0 and 1, per channel", metavar="R,G,B", unset=UNSET
+    )
+    std: tuple[float, ...] | None = option(
+        None, "standard deviation that they are divided by, per channel", metavar="R,G,B", unset=UNSET
+    )
+    interpolation: Interpolation | None = option(None, "interpolation of the resized image", unset=UNSET)
+    crop: float | None = option(
+        None, "share of the resized image's side that the central crop keeps", metavar="SHARE", unset=UNSET
+    )
+
+    def check(self) -> None:
+        self.need(1, "input_size")
+        self.need(0, "crop", above=True)
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if values is None:
+                continue
+            if len(values) not in (1, 3) or not all(math.isfinite(value) for value in values):
+                raise BadInput(f"Preprocessing.{name} is {values}: it must be one number, or one for each of R, G, B.")
+            if name == "std" and min(values) <= 0:
+                raise BadInput(f"Preprocessing.std is {values}: it must be above 0.")
+        if self.crop is not None and self.crop > 1:
+            raise BadInput(f"Preprocessing.crop is {self.crop:g}: it must be at most 1.")
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The settings that are not None."""
+        return tuple(entry.name for entry in fields(self) if getattr(self, entry.name) is not None)
+
+    def over(self, other: Preprocessing) -> Preprocessing:
+        """These settings, and those of another one that they leave open."""
+        return replace(other, **{name: getattr(self, name) for name in self.given})
+
+    def view(self, published: View, mean: tuple[float, ...]) -> View:
+        """The view of published weights with these settings."""
+        size = self.input_size or published.size
+        share = self.crop or published.size / published.resize
+        fill = published.fill
+        if published.mode == "border":
+            red, green, blue = (round(255 * value) for value in mean)
+            fill = (red, green, blue)
+        interpolation = self.interpolation or published.interpolation
+        return replace(published, size=size, resize=math.floor(size / share), interpolation=interpolation, fill=fill)
+
+
+def channels(values: tuple[float, ...]) -> tuple[float, ...]:
+    """One value for each of three channels."""
+    return values * 3 if len(values) == 1 else values
+
+
+# ---- what a checkpoint says
+
+
+def stated(content: Mapping[str, Any], file: object) -> Preprocessing:
+    """The settings that a checkpoint's entries state, the first entry that states one."""
+    found: dict[str, Any] = {}
+    for entry in ENTRIES:
+        settings = _settings(content.get(entry))
+        for name, words in NAMES.items():
+            value = next((settings[word] for word in words if settings.get(word) not in (None, "", ())), None)
+            if value is not None:
+                found.setdefault(name, (entry, value))
+    try:
+        return Preprocessing(**{name: _plain(name, value) for name, (_, value) in found.items()})
+    except (BadInput, TypeError, ValueError) as error:
+        where = ", ".join(f"{entry}: {value!r}" for entry, value in found.values())
+        raise BadInput(f"{file} states a preprocessing that cannot be ({where[:200]}): {error}") from None
+
+
+def stated_classes(content: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The names of the classes that a checkpoint holds, class 0 first."""
+    for entry in CLASS_NAMES:
+        names = _settings(content.get(entry)) or content.get(entry)
+        if isinstance(names, str):
+            names = _json(names)
+        if isinstance(names, (list, tuple)) and names and all(isinstance(name, str) for name in names):
+            return tuple(names) if len(set(names)) == len(names) else None
+    numbers = _settings(content.get("class_to_idx"))
+    places = {number: name for name, number in numbers.items() if isinstance(number, int)}
+    whole = places and sorted(places) == list(range(len(numbers)))
+    return tuple(str(places[number]) for number in range(len(places))) if whole else None
+
+
+def _settings(entry: Any) -> Mapping[str, Any]:
+    """An entry by name: a dictionary, an argparse.Namespace, or JSON of one."""
+    entry = _json(entry) if isinstance(entry, str) else entry
+    entry = entry if isinstance(entry, Mapping) else getattr(entry, "__dict__", {})
+    return {str(name): value for name, value in entry.items()}
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A stated value as the field has it; timm writes sizes as (channels, height, width)."""
+    if name == "input_size":
+        sides = [int(side) for side in (value if isinstance(value, (list, tuple)) else [value])][-2:]
+        if len(set(sides)) > 1:
+            raise BadInput("images must be squares.")
+        return sides[-1]
+    if name == "interpolation":
+        return str(value).rpartition(".")[2].lower()
+    if name == "crop":
+        return float(value)
+    return tuple(float(each) for each in (value if isinstance(value, (list, tuple)) else [value]))

@@ -1,0 +1,194 @@
+"""Checkpoints of one's own are shown images as their files and the options say, and their names and weights travel."""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nescio.cli import main
+from nescio.datasets.images import ImageSet
+from nescio.datasets.views import pixels_of
+from nescio.errors import BadInput
+from nescio.networks.export import export, exportable, load, rule_of
+from nescio.networks.models import build_classifier, network, preprocessed, preprocessing_sentences
+from nescio.networks.preprocessing import Preprocessing, stated, stated_classes
+from nescio.predict import Keeping, predict_all
+from nescio.predictions.entries import stored_dump
+from nescio.protocols import posthoc, shift, url
+from nescio.work.steps import Context
+from nescio.work.store import Store
+from zoo_help import checkpoint, encoded, folder, picture
+
+torch = pytest.importorskip("torch")
+timm = pytest.importorskip("timm")
+pytest_plugins = ("zoo_fixtures",)
+pytestmark = pytest.mark.usefixtures("offline")
+SMALL, STORE = "test_resnet", Store("no-store")
+CLASSES = ("lily", "rose", "tulip")
+
+
+def mine(path, **entries):
+    """A checkpoint of three classes, with entries beside its tensors."""
+    torch.manual_seed(0)
+    torch.save({"state_dict": timm.create_model(SMALL, num_classes=3).state_dict(), **entries}, path)
+    return f"{SMALL}@{path}"
+
+
+# ---- what a file states
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ({}, {}),
+        ({"args": argparse.Namespace(img_size=64, mean=None, interpolation="", lr=0.1)}, {"input_size": 64}),
+        ({"args": {"input_size": (3, 160, 160), "crop_pct": 1}}, {"input_size": 160, "crop": 1.0}),
+        ({"preprocessing": {"mean": 0.5, "std": [0.2] * 3, "crop": 0.9}}, {"mean": 0.5, "std": 0.2, "crop": 0.9}),
+        ({"pretrained_cfg": {"input_size": [3, 96, 96]}, "args": {"img_size": 64}}, {"input_size": 96}),
+        ({"pretrained_cfg": json.dumps({"interpolation": "bicubic"})}, {"interpolation": "bicubic"}),
+        ({"hyper_parameters": {"interpolation": "InterpolationMode.NEAREST"}}, {"interpolation": "nearest"}),
+        ({"args": "no JSON", "preprocessing": 3, "epoch": 7}, {}),
+    ],
+)  # fmt: skip
+def test_what_a_checkpoint_states(content, found):
+    found |= {name: (found[name],) * times for name, times in (("mean", 1), ("std", 3)) if name in found}
+    assert stated(content, "a.pth") == Preprocessing(**found)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"input_size": (3, 64, 96)}, {"mean": "grey"}, {"std": [0.0, 1, 1]}, {"interpolation": "random"}, {"crop_pct": 2}],
+)
+def test_a_statement_that_cannot_be_is_refused_by_the_name_of_the_file(entry):
+    with pytest.raises(BadInput, match=r"a\.pth states"):
+        stated({"args": entry}, "a.pth")
+
+
+def test_names_of_classes():
+    names = ("a", "b")
+    for content in ({"classes": ["a", "b"]}, {"class_names": '["a", "b"]'}, {"class_to_idx": {"b": 1, "a": 0}}):
+        assert stated_classes(content) == names
+    for content in ({"classes": 2}, {"classes": ["a", "a"]}, {"classes": [1, 2]}, {"class_to_idx": {"b": 1}}, {}):
+        assert stated_classes(content) is None
+
+
+# ---- networks
+
+
+def test_options_then_size_of_the_data_then_the_file_then_published(tmp_path):
+    name = mine(tmp_path / "a.pth", args={"img_size": 64, "mean": [0.1] * 3}, classes=list(CLASSES))
+    published, own = network(SMALL, STORE), network(name, STORE)
+    assert (own.view.size, own.mean, own.std, own.class_names) == (64, (0.1,) * 3, published.std, CLASSES)
+    assert own.view.resize == int(64 * published.view.resize / published.view.size)
+    (sized,) = preprocessed([own], Preprocessing(), "folder:photos@32")
+    assert (sized.view.size, sized.mean) == (32, (0.1,) * 3)
+    look = Preprocessing(input_size=48, mean=(0.2,), std=(0.3,), interpolation="nearest", crop=0.5)
+    told, other = preprocessed([own, published], look, "folder:photos@32")
+    assert (told.view.size, told.view.resize, told.view.interpolation) == (48, 96, "nearest")
+    assert (told.mean, told.std) == ((0.2,) * 3, (0.3,) * 3) and other == published
+    assert told.identity != own.identity
+    line, _ = preprocessing_sentences([told, other])
+    assert "48 × 48 of 96" in line and "0.2 0.2 0.2" in line and "from options" in line
+    with pytest.raises(BadInput, match="input_size"):
+        preprocessed([published], look)
+    assert preprocessed([published], Preprocessing(), "folder:photos@32") == [published]
+
+
+def test_metadata_of_safetensors(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    file = checkpoint(tmp_path / "a.safetensors", SMALL, num_classes=3)
+    about = {"pretrained_cfg": json.dumps({"input_size": [3, 80, 80]}), "label_names": json.dumps(CLASSES)}
+    save_file(load_file(file), file, metadata=about)
+    own = network(f"{SMALL}@{file}", STORE)
+    assert own.view.size == 80 and own.class_names == CLASSES
+
+
+def test_a_transformer_is_built_for_its_size(tmp_path):
+    """Its positions are of one size: a checkpoint of another one did not fit."""
+    net = timm.create_model("test_vit", num_classes=3, img_size=96)
+    torch.save({"state_dict": net.state_dict(), "args": {"img_size": 96}}, tmp_path / "a.pth")
+    own = network(f"test_vit@{tmp_path / 'a.pth'}", STORE)
+    built, _ = build_classifier(own)
+    x = torch.rand(1, 3, 96, 96)
+    with torch.inference_mode():
+        torch.testing.assert_close(built.eval()(x), net.eval()(x))
+
+
+@pytest.mark.parametrize("plan", [shift.Plan, url.Plan, posthoc.Plan])
+def test_plans_take_a_preprocessing_of_networks_alone(plan):
+    look = Preprocessing(input_size=64)
+    assert plan(networks=("resnet18@a.pth",), preprocessing=look).preprocessing == look
+    with pytest.raises(BadInput, match="input_size"):
+        plan(preprocessing=look)
+
+
+# ---- from the images to the exported file
+
+
+@pytest.fixture
+def predicted(tmp_path):
+    """A store with predictions under a preprocessing of their own, by a checkpoint without names of classes."""
+    data = folder(tmp_path / "set", CLASSES, each=4)
+    mine(tmp_path / "a.pth")
+    look = Preprocessing(input_size=48, mean=(0.5,), std=(0.25,), crop=0.75)
+    (own,) = preprocessed([network(f"{SMALL}@{tmp_path / 'a.pth'}", STORE)], look)
+    store = Store(tmp_path / "store")
+    keeping = Keeping(("logits",), "float32", compared=True, precision="float32", passes=0)
+    many = predict_all([(own, ImageSet(f"folder:{data}", "given"))], Context(store, device="cpu"), keeping)
+    assert not many.failures
+    return store, own, stored_dump(store, many.steps[0].key)
+
+
+def test_weights_names_and_preprocessing_travel_to_the_exported_file(predicted, tmp_path, capsys):
+    store, own, _ = predicted
+    assert main(["threshold", f"zoo:{own.name}", "--risk", "0.99", "--store", str(store.root), "--json"]) == 0
+    promise = json.loads(capsys.readouterr().out)
+    assert (promise["names"], promise["weights_path"]) == (list(CLASSES), str(tmp_path / "a.pth"))
+    assert promise["mean"] == [0.5] * 3 and promise["view"]["size"] == 48
+    (tmp_path / "p.json").write_text(json.dumps(promise))
+    found = exportable(f"zoo:{own.name}", store)
+    rule_of(str(tmp_path / "p.json"))[1].check(found)
+    assert (found.mean, found.shape, found.about["names"]) == ((0.5,) * 3, (48, 48), list(CLASSES))
+    with pytest.raises(BadInput, match="another mean"):
+        rule_of(str(tmp_path / "p.json"))[1].check(replace(found, about={**found.about, "mean": [0.1] * 3}))
+    with (tmp_path / "a.pth").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(BadInput):
+        exportable(f"zoo:{own.name}", store)
+
+
+def test_predictions_know_the_file_of_a_published_name(predicted, tmp_path):
+    """Weights that `zoo --weights` used are found again; `export` looked in the hubs alone."""
+    store, _, _ = predicted
+    checkpoint(tmp_path / "w" / f"{SMALL}.pth", SMALL)
+    images = ImageSet(f"folder:{folder(tmp_path / 'numbers', ('3', '7'), each=1)}", "given")
+    named = replace(network(SMALL, STORE), class_map=(("3", 3), ("7", 7)))
+    keeping = Keeping(("logits",), "float32", compared=True, precision="float32", passes=0)
+    many = predict_all([(named, images)], Context(store, device="cpu"), keeping, weights=tmp_path / "w")
+    assert not many.failures
+    assert exportable(f"zoo:{SMALL}", store).digest == stored_dump(store, many.steps[0].key).weights
+
+
+def test_the_script_of_the_documentation_predicts_an_image_file(predicted, tmp_path):
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    store, own, _ = predicted
+    rule, _ = rule_of("0.1")
+    made = export(exportable(f"zoo:{own.name}", store), rule, tmp_path / "a.onnx")
+    text = (Path(__file__).parents[2] / "docs" / "export.md").read_text("utf-8")
+    (script,) = re.findall(r"```python\n(import json, sys.*?)```", text, re.DOTALL)
+    assert len(script.splitlines()) <= 13
+    (tmp_path / "image.jpg").write_bytes(encoded(picture(np.random.default_rng(3), (90, 120))))
+    files = [str(made.path), str(tmp_path / "image.jpg")]
+    said = subprocess.run([sys.executable, "-c", script, *files], capture_output=True, text=True, check=True).stdout
+    pixels = pixels_of(files[1], own.view).transpose(2, 0, 1)[None]
+    outputs = load(made.path)[0](pixels)
+    probability, name = float(outputs["probability"][0]), CLASSES[int(outputs["class"][0])]
+    assert said.startswith(f"{name}: probability {probability:.3f}") and "abstains" in said

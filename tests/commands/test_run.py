@@ -213,7 +213,7 @@ def test_a_dry_run_counts_the_workers_of_its_launcher(tmp_path, capsys):
 
 def test_a_dry_run_says_what_is_missing_and_does_nothing(tmp_path, capsys):
     code, out, err = run(capsys, "counting", "--dry-run", "--store", tmp_path / "store")
-    assert code == 0 and err == "" and "3 steps are missing" in out and "3 unknown" in out
+    assert code == 0 and err == "" and "3 steps are missing" in out and "3 figures" in out
     assert not (tmp_path / "store").exists()
     assert run(capsys, "counting", "--store", tmp_path / "store")[0] == 0
     before = sorted(tmp_path.rglob("*"))

@@ -333,3 +333,10 @@ def test_the_time_left_is_counted_from_before_the_first_model(place, tmp_path):
     predictions(replace(options, models=("test_resnet", "test_vit", "test_efficientnet")), work)
     counts = [(done, total, before) for _, done, _, total, _, before in told]
     assert counts[-2:] == [(2, 3, 2), (3, 3, 2)], "finished models took no time"
+
+
+def test_a_dry_run_needs_neither_images_nor_weights(tmp_path, capsys):
+    words = ["zoo", "resnet18", "--data", f"folder:{tmp_path / 'nowhere'}", "--limit", "700", "--dry-run"]
+    assert main([*words, "--store", str(tmp_path / "store"), "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "700" in said and "resnet18" in said and not (tmp_path / "store").exists()

@@ -12,9 +12,12 @@ from nescio.datasets.images import ImageSet
 from nescio.methods import registry as methods
 from nescio.networks.models import trained
 from nescio.predict import Keeping, predict_step
+from nescio.protocols import base, costs, uimnet, url
 from nescio.protocols.costs import CORE, H200, PACES, arithmetic, by_figures, training_seconds
 from nescio.training import train_step
 from nescio.trials import Training, Trial
+from nescio.work.launchers import start
+from nescio.work.rehearsal import Rehearsal
 from nescio.work.steps import Context
 from nescio.work.store import Store
 from paths import ROOT
@@ -53,7 +56,8 @@ def test_training_takes_as_long_as_was_seen():
     assert training_seconds(H200, seen, 47_678, "due") == pytest.approx(1 / 0.45)
 
 
-def test_a_trial_takes_images_times_arithmetic_and_the_room_of_its_weights(context):
+def test_a_trial_takes_images_times_arithmetic_and_the_room_of_its_weights(context, monkeypatch):
+    monkeypatch.setattr(costs, "SHORT", 0.0)  # no epoch is measured
     cost = by_figures(train_step(TRIAL), context)
     images = 5 * len(datasets.splits(datasets.load("digits")).train)
     network = arithmetic("mlp", 1, (8, 8))
@@ -69,6 +73,41 @@ def test_a_prediction_takes_the_room_of_what_it_keeps(context, keeping, size):
     rows = len(ImageSet("digits").load())
     cost = by_figures(step, context)
     assert cost.bytes == rows * size
-    assert cost.seconds == pytest.approx(rows * arithmetic("mlp", 1, (8, 8)).operations / CORE.predicting)
+    seconds = rows * arithmetic("mlp", 1, (8, 8)).operations / CORE.predicting
+    assert cost.seconds == pytest.approx(costs.PREDICTION + seconds)
     step.run(context)
     assert cost.bytes <= sum(path.stat().st_size for path in step.folder(context.store).rglob("*.npy"))
+
+
+def test_short_epochs_are_measured_and_count_for_all_epochs(context, monkeypatch):
+    monkeypatch.setattr(costs, "_epochs", {})
+    monkeypatch.setattr(costs, "_train_once", lambda trial, context: (0.5, 2.0))
+    assert by_figures(train_step(TRIAL), context).seconds == pytest.approx(0.5 + 5 * 2.0)
+
+
+def test_an_epoch_that_is_measured_leaves_nothing(context):
+    before, epoch = costs._train_once(TRIAL, context)
+    assert before > 0 and epoch > 0 and not list(context.store.root.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    ("module", "changes", "stages"),
+    [
+        (uimnet, {"methods": ("erm", "deep-ensemble"), "members": (1, 3), "spectral": (None,)}, {"line": 12}),
+        (url, {"methods": ("erm",), "trials": 1, "seeds": 2, "shots": (1,)}, {}),
+    ],
+    ids=["uimnet", "url"],
+)
+def test_a_rehearsal_holds_what_results_choose_and_every_step_has_a_cost(module, changes, stages, context, monkeypatch):
+    """uimnet: single networks, averages of three trials and deep ensembles, raw and calibrated, of two data seeds."""
+    monkeypatch.setattr(costs, "_train_once", lambda trial, context: (0.5, 2.0))
+    known = base.registry[module.NAME]
+    rehearsal = Rehearsal(context, start("local", 0))
+    known.run(replace(known.presets["small"], **changes, backbones=("mlp",)), rehearsal)
+    steps = rehearsal.steps.values()
+    assert all(by_figures(step, context).seconds > 0 for step in steps)
+    for name, count in stages.items():
+        assert sum(isinstance(step.recipe, dict) and step.recipe.get("step") == name for step in steps) == count
+    if module is url:  # two seeds without shots and with one, the upper reference of two seeds, and the chosen networks
+        assert sum(step.stage == "train" for step in steps) >= 2 + 2 + 2
+    assert not context.store.root.exists() or not list(context.store.root.rglob("*"))

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from shutil import disk_usage
+from time import process_time
 from typing import Any
 
 from nescio.commands._output import check_place, json_of, page_option, report_folder, say, size_text
@@ -95,9 +96,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _rehearse(protocol: base.Protocol, plan: Any, options: RunOptions) -> int:
     """Says what a run would do and take."""
-    from nescio.protocols.costs import by_figures, machine_of
-    from nescio.work.launchers import start
+    from nescio.protocols.costs import by_figures, machine_of, waking
+    from nescio.work.launchers import one_thread, start
 
+    started = process_time()  # of this process, and so of a worker
+    one_thread()
     context = options.place.context()
     workers = max(1, options.crew.launch(options.crew.count(options.place.device)).workers)
     if context.store.root.is_file():
@@ -120,14 +123,14 @@ def _rehearse(protocol: base.Protocol, plan: Any, options: RunOptions) -> int:
     seconds, size = sum(stage.seconds for stage in stages), sum(stage.bytes for stage in stages)
     root = context.store.root.absolute()
     free = disk_usage(next(place for place in (root, *root.parents) if place.is_dir())).free
-    time = f"{_duration(seconds / workers)} with {plural(workers, 'worker').lower()}"
+    time = f"{duration(seconds / workers + 2 * started + waking())} with {plural(workers, 'worker').lower()}"
     say(f"{missing:,} steps are missing: about {time}, {size_text(size)} of {size_text(free)} that are free.")
     if any(stage.by_figures for stage in stages):
         where = f"docs/performance.md ({machine_of(context.device).name})"
-        say(f"Figures are those of {where}, arithmetic alone: small networks take several times as long.")
+        say(f"Figures: short epochs are measured on this machine, other work is that of {where}.")
     if unknown := sum(stage.unknown for stage in stages):
         say(f"The cost of {unknown:,} of them is not known, and is not in the sum.")
-    say("Where results choose what is done next, that comes on top. Nothing was done.")
+    say("Steps that results choose are stand-ins for those to come. Nothing was done.")
     return 0
 
 
@@ -139,12 +142,12 @@ def _line(stage: StageCost) -> dict[str, str]:
         "stage": stage.stage,
         "finished": f"{stage.finished:,}",
         "missing": f"{stage.missing:,}",
-        "worker time": _duration(stage.seconds) if known else "",
+        "worker time": duration(stage.seconds) if known else "",
         "disk": size_text(stage.bytes) if known else "",
         "by": by,
     }
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Hours where there are many: 0:02:07, 1,234 hours."""
     return f"{seconds / 3600:,.0f} hours" if seconds >= 100 * 3600 else str(timedelta(seconds=max(1, round(seconds))))

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nescio.commands._inputs import limit_option
-from nescio.commands._output import json_of, page_option, report_folder, say
+from nescio.commands._output import json_of, page_option, report_folder, say, size_text
 from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option, shards_option
 from nescio.errors import BadInput
 from nescio.networks.preprocessing import Preprocessing
@@ -137,6 +137,10 @@ class Options:
     to: str | None = page_option("page, tables and rows there", unset="STORE/report/zoo-KEY, by the key of the study")
     json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
 
+    dry_run: bool = option(
+        False, "only say what the predictions take in time and disk; the images need not be there", group="output"
+    )
+
     @property
     def class_file(self) -> Path | None:
         """The file of class names that --classes is, if it is one."""
@@ -161,10 +165,65 @@ def run(options: Options) -> int:
     """Predicts, then compares the models on --data, and grades them on --out."""
     if options.also and not options.out:
         raise BadInput("--also names further sets beside --out; name that one first.")
+    if options.dry_run:
+        return _rehearse(options)
     crew = options.crew.launch(options.crew.count(options.place.device))
     with crew as launcher, Stages(launcher.workers) as stages:
         works = [Work(options.place.context(), launcher, stages) for _ in range(2)]
         return _run(options, *works)
+
+
+def _rehearse(options: Options) -> int:
+    """Says what predictions would take; neither weights nor images are read."""
+    from nescio.commands.run import duration
+    from nescio.protocols.costs import PREDICTION, arithmetic, machine_of, predicting_seconds
+    from nescio.report import grid
+    from nescio.report.words import plural
+
+    workers = max(1, options.crew.launch(options.crew.count(options.place.device)).workers)
+    networks = _networks(options, options.place.context(), None)
+    images, machine = _image_count(options), machine_of(options.place.device)
+    lines, whole, unknown = [], 0.0, 0
+    for network in networks:
+        shape = network.view.shape
+        try:
+            own = arithmetic(network.trial.backbone if network.trial else network.arch, network.view.channels, shape)
+            seconds = PREDICTION + predicting_seconds(machine, own, images)
+        except BadInput:  # of no network of timm
+            seconds, unknown = None, unknown + 1
+        whole += seconds or 0.0
+        cost = "unknown" if seconds is None else duration(seconds)
+        lines.append(
+            {"model": network.name, "pixels": " × ".join(map(str, shape)), "images": f"{images:,}", "time": cost}
+        )
+    say(grid(lines))
+    size = size_text(images * sum(2 * network.classes for network in networks))
+    say(
+        f"{len(networks):,} models: about {duration(whole / workers)} with {plural(workers, 'worker').lower()}, {size}."
+    )
+    say(f"Figures are those of docs/performance.md ({machine.name}); what is finished takes no time. Nothing was done.")
+    if unknown:
+        say(f"The cost of {unknown:,} models is not known, and is not in the sum.")
+    return 0
+
+
+def _image_count(options: Options) -> int:
+    """Images of all sets; of one that is not there --limit, or a thousand."""
+    from nescio.datasets.images import ImageSet, absolute
+    from nescio.predictions.pairs import named_values
+
+    count = 0
+    others = [options.out, *named_values(options.also, "--also").values()] if options.out else []
+    for data in (options.data, *others):
+        try:
+            only, split = (options.only, "given") if data == options.data else (None, "outside")
+            images = ImageSet(absolute(str(data)), split=split, only=only, sample=options.limit)  # type: ignore[arg-type]
+            count += len(images.load(options.place.root))
+        except BadInput:
+            some = options.limit or 1000
+            say(f"{data} is not there: counted as {some:,} images, the number of --limit.")
+            count += some
+    return count
 
 
 def _run(options: Options, work: Work, grading: Work) -> int:

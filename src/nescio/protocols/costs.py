@@ -1,12 +1,17 @@
-"""What training and predicting take by the figures of docs/performance.md, where a store has seen none of it yet.
+"""What steps take where a store has seen none of their kind yet.
 
-A network's arithmetic is counted (multiply and add are two), and divided by what nescio was seen to do in a second.
+A training whose epochs are short is measured: one epoch on this machine, which nothing keeps. Else a network's
+arithmetic is counted (multiply and add are two), and divided by what nescio was seen to do in a second
+(docs/performance.md). Other steps have constants that were measured on one core.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import time
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -16,10 +21,17 @@ from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.predict import Keeping
 from nescio.runtime import runtime
+from nescio.training import fit
 from nescio.trials import Trial
 from nescio.work.rehearsal import Cost
 from nescio.work.steps import Context, Step
 
+SHORT = 3.0  # seconds of an epoch by figures up to which it is measured
+PREDICTION, EVALUATION = 0.06, 0.08  # seconds of a step of one core, whatever its size
+DUMPED, SCORED = 0.006, 2e-5  # … and of each file that an evaluation reads, and of each row and measure
+RESAMPLED = 1e-7  # seconds of each row, measure and resample
+VIEWS = 8  # augmented copies of an image that probes predict
+EXACT = 16  # classes up to which probes take the whole Jacobian
 BACKWARD = 3  # a training step is a forward pass and a backward one, which is twice as long
 PACES = {  # share of plain training's pace, by method
     "soft-labels": 0.9,
@@ -93,10 +105,14 @@ def machine_of(device: str) -> Machine:
 
 
 def by_figures(step: Step, context: Context) -> Cost | None:
-    """What training a network, or its prediction, takes; None for other steps, and for networks that are not timm's."""
+    """What a step takes; None where that is not known: of networks that are not timm's, and of unknown stages."""
     if isinstance(step.recipe, Trial):
         return _training(step.recipe, context)
     recipe = step.recipe if isinstance(step.recipe, dict) else {}
+    if step.stage == "evaluate":
+        return _evaluating(step, context)
+    if "probes" in recipe:
+        return _probing(step, context)
     images, keeping = recipe.get("images"), recipe.get("keeping")
     if not isinstance(images, ImageSet) or not isinstance(keeping, Keeping):
         return None
@@ -114,14 +130,88 @@ def by_figures(step: Step, context: Context) -> Cost | None:
         return None
     kept = classes * ("logits" in keeping.fields) + network.width * ("embeddings" in keeping.fields)
     size = len(loaded) * kept * (2 if keeping.dtype == "float16" else 4)
-    return Cost(predicting_seconds(machine_of(context.device), network, len(loaded)), size)
+    return Cost(PREDICTION + predicting_seconds(machine_of(context.device), network, len(loaded)), size)
 
 
 def _training(trial: Trial, context: Context) -> Cost:
     dataset = datasets.load(trial.data, context.root)
     network = _network(trial, dataset)
-    images = len(datasets.splits(dataset, trial.classes, trial.data_seed).train) * trial.training.epochs
-    return Cost(training_seconds(machine_of(context.device), network, images, trial.method), 4 * network.params)
+    images = len(datasets.splits(dataset, trial.classes, trial.data_seed).train)
+    epoch = training_seconds(machine_of(context.device), network, images, trial.method)
+    before = 0.0
+    if epoch < SHORT and trial.start is None and trial.stop is None:
+        before, epoch = _epoch(trial, context)
+    return Cost(before + epoch * trial.training.epochs, 4 * network.params)
+
+
+_epochs: dict[Any, tuple[float, float]] = {}
+
+
+def _epoch(trial: Trial, context: Context) -> tuple[float, float]:
+    """Seconds beside the epochs of a training, and of an epoch: one is trained, and forgotten."""
+    kind = (*(getattr(trial, name) for name in ("method", "backbone", "spectral", "data", "task")), context.device)
+    kind = (*kind, len(trial.classes or ()), trial.training.batch)
+    if not _epochs:
+        _epochs[()] = _train_once(trial, context)  # torch takes seconds to wake up
+    if kind not in _epochs:
+        _epochs[kind] = _train_once(trial, context)
+    return _epochs[kind]
+
+
+def _train_once(trial: Trial, context: Context) -> tuple[float, float]:
+    short = replace(trial, kept=(), training=replace(trial.training, epochs=1))
+    here = runtime(context.device).at(trial.training.precision)
+    started = time.monotonic()
+    try:
+        _, facts = fit(short, datasets.load(trial.data, context.root), here, None, math.inf, None, context.store)
+    except (BadInput, RuntimeError):  # the training itself will say why
+        return 0.0, 0.0
+    return time.monotonic() - started - facts["seconds"], float(facts["seconds"])
+
+
+def waking() -> float:
+    """Seconds that the first training of a process takes more than others, once it was measured."""
+    first, *others = _epochs.values() or [(0.0, 0.0)]
+    return max(0.0, sum(first) - sum(others[0])) if others else 0.0
+
+
+def _evaluating(step: Step, context: Context) -> Cost:
+    """Of reading predictions, and of every row, measure and resample."""
+    recipe = step.recipe
+    read = [parent for parent in step.parents if isinstance(parent, Step) and "images" in _recipe(parent)]
+    rows = sum(_count(parent.recipe["images"], context) for parent in read)
+    names = max(1, len(recipe.get("measures") or ()))
+    scored = rows * names * (SCORED + RESAMPLED * (recipe.get("bootstrap") or 0))
+    return Cost(EVALUATION + DUMPED * len(read) + scored, 20_000)
+
+
+def _probing(step: Step, context: Context) -> Cost | None:
+    """A backward pass for each class, and a few views of every image, of each member."""
+    trials = [parent.recipe for parent in step.parents if isinstance(parent, Step) and isinstance(parent.recipe, Trial)]
+    if not trials:
+        return None
+    dataset = datasets.load(trials[0].data, context.root)
+    classes = min(len(trials[0].classes or dataset.classes), EXACT)
+    learnt = len(datasets.splits(dataset, trials[0].classes, trials[0].data_seed).train)
+    one = (_training(trials[0], context).seconds / trials[0].training.epochs) / max(1, learnt)
+    images = _count(step.recipe["images"], context)
+    return Cost(PREDICTION + images * len(trials) * one * (classes + VIEWS / BACKWARD), 4 * images * classes)
+
+
+def _recipe(step: Step) -> dict[str, Any]:
+    return step.recipe if isinstance(step.recipe, dict) else {}
+
+
+@lru_cache(maxsize=4096)
+def _rows_of(images: ImageSet, root: str | None) -> int:
+    return len(images.load(root))
+
+
+def _count(images: Any, context: Context) -> int:
+    """Images of a set, or of several; a change moves none."""
+    if isinstance(images, (list, tuple)):
+        return sum(_count(each, context) for each in images)
+    return _rows_of(replace(images, change=None, view=None), context.root) if isinstance(images, ImageSet) else 0
 
 
 def _network(trial: Trial, dataset: datasets.Dataset) -> Arithmetic:

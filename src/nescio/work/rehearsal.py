@@ -22,6 +22,8 @@ class Rehearsal(Work):
 
     steps: dict[str, Step] = field(default_factory=dict)  # by key, parents among them
 
+    rehearsed = True
+
     def do(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
         steps = list({step.key: step for step in steps}.values())
         finished = [step for step in steps if step.finished(self.store)]

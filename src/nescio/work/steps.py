@@ -232,6 +232,8 @@ class Work:
     def store(self) -> Store:
         return self.context.store
 
+    rehearsed = False  # nothing is done: steps that results choose are those of stand-ins
+
     def do(self, stage: str, steps: Iterable[Step], before: Callable[[], None] | None = None) -> list[Step]:
         """Runs the steps that are not finished, each once, and returns those that are finished then.
 

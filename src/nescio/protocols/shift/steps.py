@@ -224,7 +224,7 @@ def chosen(plan: Plan, work: Work) -> dict[str, int]:
         for number in range(plan.strengths)
     ]
     work.evaluate(CHOOSE, steps)
-    numbers = {name: 0 for name in plan.trained if name not in tried}
+    numbers = {name: 0 for name in plan.trained if work.rehearsed or name not in tried}
     if rows := [row for row in work.rows if row["split"] == "val" and row["metric"] == "nll"]:
         best = best_trials(rows, 1, by=("method",), trials=range(plan.strengths))
         work.note(*best.notes)

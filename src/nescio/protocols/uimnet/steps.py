@@ -55,8 +55,10 @@ def compare(plan: Plan, work: Work) -> Plan:
     work.take(oracles)
     temperatures = {trial: own["temperature"] for trial, own in fitted.items()}
     ensembles = select(plan, temperatures, work)
+    if work.rehearsed and len(taken) < len(steps):
+        ensembles = stand_ins(plan, steps)
     selected = dict.fromkeys(trial for ensemble in ensembles for trial in ensemble.trials)
-    work.note(*_uncalibrated({trial: fitted[trial].get("reason") for trial in selected}))
+    work.note(*_uncalibrated({trial: fitted[trial].get("reason") for trial in selected if trial in fitted}))
     if DEEP_ENSEMBLE in plan.methods:
         ensembles += deep_ensembles(plan, ensembles, work, before)
     lines = [line_step(ensemble, calibrated, plan, root) for ensemble in ensembles for calibrated in (False, True)]
@@ -312,6 +314,19 @@ def select(plan: Plan, temperatures: Mapping[Trial, float | None], work: Work) -
     return list(ensembles)
 
 
+def stand_ins(plan: Plan, steps: Mapping[Trial, Step]) -> list[Ensemble]:
+    """As many ensembles as will be selected, of the first trials."""
+    by_number = {(*_line_of(trial), trial.trial, trial.data_seed): trial for trial in steps}
+    lines = list(dict.fromkeys(map(_line_of, steps)))
+    chosen = [
+        tuple(by_number[*line, number, seed] for number in range(k))
+        for k in sorted({min(k, plan.trials) for k in plan.members})
+        for line in lines
+        for seed in range(plan.seeds)
+    ]
+    return [Ensemble(trials, (None,) * len(trials)) for trials in chosen]
+
+
 def deep_ensembles(plan: Plan, ensembles: Sequence[Ensemble], work: Work, before: Callable[[], None]) -> list[Ensemble]:
     """The best networks of plain training, each averaged with others that differ in the initial seed alone."""
     best = {each.first: each.temperatures[0] for each in ensembles if each.first.method == MEMBER}
@@ -322,6 +337,8 @@ def deep_ensembles(plan: Plan, ensembles: Sequence[Ensemble], work: Work, before
     steps = {each: trial_step(each, plan.outside, work.context.root) for more in others.values() for each in more}
     done = {*work.do(TRAIN, steps.values(), before)}
     fitted = {each: _calibrated(step, work.store)["temperature"] for each, step in steps.items() if step in done}
+    if work.rehearsed:
+        fitted = dict.fromkeys(steps) | fitted
     return [
         Ensemble((trial, *more), (best[trial], *(fitted[each] for each in more)))
         for trial, more in others.items()

@@ -37,7 +37,7 @@ from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.identity import Checked, seed_for, tag
 from nescio.layers.entropies import entropy
-from nescio.methods.base import Method, Output
+from nescio.methods.base import Method, Output, check_output
 from nescio.networks.forward import Classifier
 from nescio.networks.models import Network, answer_names, build, parameters, with_weights
 from nescio.predictions import Predictions
@@ -640,7 +640,10 @@ def _outputs(
         batches = inputs(network, shown, store, here, batch)
         for x, count in track(batches, network.name, len(shown), images=itemgetter(1)):
             seed_everything(seed_for(seed, first + done))  # draws do not depend on what was shown before
-            tensors = {name: tensor[:count] for name, tensor in _tensors(module(x), keeping).items()}
+            output = module(x)
+            if isinstance(module, Method):
+                check_output(module, output, len(x))
+            tensors = {name: tensor[:count] for name, tensor in _tensors(output, keeping).items()}
             if "logits" in tensors:
                 finite += torch.isfinite(tensors["logits"]).flatten(1).all(1).sum()
             scores = {name: tensor for name, tensor in tensors.items() if name.startswith(SCORES)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -69,6 +70,16 @@ def canonical_part(kind: str, name: str) -> str:
 def is_part(kind: str, name: str) -> bool:
     """Whether a text names a registered part of this kind, by any spelling or alias."""
     return canonical_part(kind, name) in import_module(f"nescio.{kind}s").registry
+
+
+def file_of(part: object) -> str:
+    """The file in which a class or a function is written, as people name it from where they are."""
+    try:
+        file = Path(inspect.getsourcefile(inspect.unwrap(part)) or "")  # type: ignore[arg-type]
+    except TypeError:  # of what is no Python code
+        return "an unknown file"
+    here = Path.cwd()
+    return str(file.relative_to(here) if file.is_relative_to(here) else file)
 
 
 class Registry(Generic[T]):

@@ -152,7 +152,7 @@ def test_tensors_of_any_kind_are_read_and_objects_are_not(tmp_path):
     with pytest.raises(BadInput, match=r"a\.pt: it holds other things than tensors, which need pickle"):
         Predictions.load(path)
     torch.save(torch.tensor(LOGITS), path)
-    with pytest.raises(BadInput, match=r"a\.pt: it holds no dict of named tensors"):
+    with pytest.raises(BadInput, match=r"a\.pt: it holds one tensor and no names"):
         Predictions.load(path)
 
 

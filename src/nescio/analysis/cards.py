@@ -458,7 +458,7 @@ class _Maker:
                 self.because(part.name, None, self.split, "It is trained for some seconds: give --train as well.")
             elif part.kind in ("fitted", "tuned"):
                 if (fit := self.fit(part, known)) is not None:
-                    yield part.name, fit
+                    yield part.name, partial(part.checked, fit)
             elif raw and part.kind == "ensemble":
                 self.because(part.name, None, self.split, "It compares several networks: one dump holds one of them.")
         for name in measures.scores_of(known) if raw else ():

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nescio.datasets import decode
 from nescio.errors import BadInput
 from nescio.identity import SetName, seed_for
-from nescio.registry import Registry
+from nescio.registry import Registry, file_of
 
 Array = NDArray[Any]
 P = TypeVar("P", str, Path)
@@ -395,7 +395,13 @@ def _load(spec: str, root: str | None, named: str | None, here: str, wanted: Wan
     if size is not None and (found.size is None or len(size) > 4 or int(size) < 1):
         what = "cannot be resized" if found.size is None else "have from 1 to 9999 pixels a side"
         raise BadInput(f"{spec!r}: the images of {name} {what}.")
-    return found.read(Request(Path(root) if root else None, path or "", int(size or found.size or 0), wanted))
+    made = found.read(Request(Path(root) if root else None, path or "", int(size or found.size or 0), wanted))
+    if not isinstance(made, Dataset):
+        raise BadInput(
+            f"The dataset {name} ({file_of(found.read)}): its function returns {type(made).__name__}, not a Dataset: "
+            "end it with return resident(…)."
+        )
+    return made
 
 
 def _source(spec: str, name: str) -> Source:

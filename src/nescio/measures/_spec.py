@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions
-from nescio.registry import Registry
+from nescio.registry import Registry, file_of
 
 Kind = Literal[
     "plain",  # f(predictions) -> u (n,)
@@ -59,7 +59,22 @@ class Measure:
     def of(self, dump: Predictions) -> NDArray[Any]:
         """u (n,) of a plain measure; Undefined where the dump lacks what it needs."""
         self.check(dump)
-        return np.asarray(self.function(dump))
+        return self.checked(self.function, dump)
+
+    def checked(self, of: Callable[[Predictions], Any], dump: Predictions) -> NDArray[Any]:
+        """u (n,) by this measure, or by what it fitted; BadInput where it is not one number per row."""
+        u = np.asarray(of(dump))
+        if u.shape != (len(dump),) or u.dtype.kind not in "fiub":
+            what = (
+                f"shape {u.shape} of {u.dtype}"
+                if u.dtype.kind in "fiub"
+                else type(u.item() if u.ndim == 0 else u).__name__
+            )
+            raise BadInput(
+                f"The measure {self.name} ({file_of(self.function)}) returns {what} for {len(dump)} rows: it must give "
+                "one number per row."
+            )
+        return u
 
     def fit(self, rows: Predictions) -> Any:
         """A fitted or tuned measure of these rows, as a scorecard shows it."""
@@ -123,6 +138,9 @@ def measure(
             raise BadInput(f"A measure cannot need {field_name!r}. There are: {', '.join(FIELDS)}.")
 
     def register(function: F) -> F:
+        if kind not in get_args(Kind):
+            place = f"The measure {name or function.__name__} ({file_of(function)})"
+            raise BadInput(f"{place} is of the kind {kind!r}: the kinds are {', '.join(get_args(Kind))}.")
         label, own = name or function.__name__, dict(example or {})
         part = Measure(label, function, kind, needs, own, stand_in, alias, several, heavy, trained, shown)
         registry.add(label, part)

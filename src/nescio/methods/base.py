@@ -15,7 +15,7 @@ from nescio.backbones import Locations
 from nescio.errors import BadInput
 from nescio.identity import has_tag, tag
 from nescio.layers.spectral import held_back, spectral_normalize
-from nescio.registry import Registry
+from nescio.registry import Registry, file_of
 from nescio.search import LogUniform, Recipe, hparam, log_uniform, searched
 
 STRONGER = Literal["larger", "smaller"]
@@ -318,11 +318,48 @@ def noise_like(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def check_output(method: Method, output: Any, rows: int | None = None) -> None:
+    """Refuses an output of other shapes or names than a method promises; the sentence names the method and its file.
+
+    rows  images, where each of them is one row
+    """
+    if fault := _fault(method, output, rows):
+        raise BadInput(f"The method {method.name} ({file_of(type(method))}): forward returns {fault}.")
+
+
+def _fault(method: Method, output: Any, rows: int | None) -> str:
+    """What is wrong with an output, and what to write; "" where nothing is."""
+    if not isinstance(output, Output):
+        return f"{type(output).__name__}, not an Output: write Output(logits=…, embeddings=…)"
+    logits, embeddings = output.logits, output.embeddings
+    if logits is None and method.classifies:
+        return "no logits: give them, or set classifies = False for features alone"
+    if logits is not None and logits.ndim != 3:
+        cure = ": add the axis of draws, logits[:, None]" if logits.ndim == 2 else ""
+        return f"logits of shape {tuple(logits.shape)}, and (rows, draws, classes) is needed{cure}"
+    first = logits if logits is not None else embeddings
+    if first is None:
+        return "neither logits nor embeddings: give one of them"
+    if rows is not None and len(first) != rows:
+        return f"{len(first)} rows for {rows} images: give one per image"
+    if embeddings is not None and len(embeddings) != len(first):
+        return f"embeddings of {len(embeddings)} rows and logits of {len(first)}: give one row each per image"
+    if method.scores and tuple(output.scores) != method.scores:
+        found = ", ".join(output.scores) or "none"
+        return f"the scores {found}, and the class names {', '.join(method.scores)} in scores: write the same names"
+    for name, score in output.scores.items():
+        if score.shape != (len(first),):
+            cure = f", such as {name}.squeeze(1)" if score.shape == (len(first), 1) else ""
+            return f"the score {name} of shape {tuple(score.shape)}, and ({len(first)},) is needed, one per row{cure}"
+    return ""
+
+
 def accuracy_of(method: Method, batches: Batches) -> float:
     right = total = 0
     for x, y, _ in batches:
-        logits = method(x).logits
-        assert logits is not None
+        output = method(x)
+        check_output(method, output, len(y))
+        logits = output.logits
         right += int((method.probs(logits).argmax(1) == y).sum())
         total += len(y)
     return right / total

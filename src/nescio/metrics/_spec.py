@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
-from nescio.registry import Registry
+from nescio.errors import BadInput
+from nescio.registry import Registry, file_of
 
 Kind = Literal[
     "answers",  # f(probs, labels)
@@ -27,6 +28,7 @@ Bias = Literal[
     "positive",  # higher on few rows than in the population
     "calibrated",  # the same, and 0 in the population where the predicted probabilities are right
 ]
+Better = Literal["higher", "lower", "neither"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -37,7 +39,7 @@ class Metric:
     name: str
     function: Callable[..., Any]
     kinds: tuple[Kind, ...]
-    better: Literal["higher", "lower", "neither"]
+    better: Better
     prepared: bool  # takes a prepared Ranking or Answers in place of its two arrays
     at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # parameter -> values shown on a scorecard
     classwise: bool = False  # of every class's own probability: left out of large dumps
@@ -75,7 +77,7 @@ registry: Registry[Metric] = Registry(
 
 def metric(
     *kinds: Kind,
-    better: Literal["higher", "lower", "neither"],
+    better: Better,
     prepared: bool = False,
     at: Mapping[str, tuple[float, ...]] | None = None,
     name: str | None = None,
@@ -88,6 +90,11 @@ def metric(
 
     def register(function: F) -> F:
         label = name or function.__name__
+        place = f"The metric {label} ({file_of(function)})"
+        if better not in get_args(Better):
+            raise BadInput(f"{place} has better={better!r}: it is {', '.join(map(repr, get_args(Better)))}.")
+        if strange := next((kind for kind in kinds if kind not in get_args(Kind)), None):
+            raise BadInput(f"{place} is of the kind {strange!r}: the kinds are {', '.join(get_args(Kind))}.")
         part = Metric(label, function, kinds, better, prepared, at or {}, classwise, of_blocks, of_top, bias)
         registry.add(label, part)
         return function

@@ -19,7 +19,16 @@ from nescio.datasets import Batches, Dataset, Images
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.layers.spectral import bound_holds, operator_norms, stretches
-from nescio.methods.base import Evidence, Method, accuracy_of, first_batch, gradient_of, noise_like, registry
+from nescio.methods.base import (
+    Evidence,
+    Method,
+    accuracy_of,
+    check_output,
+    first_batch,
+    gradient_of,
+    noise_like,
+    registry,
+)
 from nescio.metrics import auroc
 from nescio.networks.forward import Segmenter
 from nescio.networks.models import trained
@@ -120,8 +129,9 @@ def _training_images(trial: Trial, dataset: Dataset) -> Images:
 
 
 def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Iterator[tuple[str, Evidence]]:
-    yield "learns", (_answers_well if method.classifies else _groups_well)(method, trial, dataset, here)
     x, _ = first_batch(_shown(trial, dataset, here), trial.training.batch if method.setting.dense else ROWS)
+    check_output(method, method(x), None if method.setting.dense else len(x))
+    yield "learns", (_answers_well if method.classifies else _groups_well)(method, trial, dataset, here)
     noise = noise_like(x)
     beside_images, beside_noise = _answers(method, torch.cat([x, x.flip(0)])), _answers(method, torch.cat([x, noise]))
     apart = max(float((a - b)[: len(a) // 2].abs().max()) for a, b in zip(beside_images, beside_noise, strict=True))

@@ -7,8 +7,9 @@ import shlex
 import numpy as np
 import pytest
 
+from nescio.analysis.cards import scorecard
 from nescio.cli import main
-from nescio.errors import BadInput
+from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions
 from nescio.predictions.names import proposed_map
 
@@ -192,3 +193,19 @@ def test_what_is_not_attainable_names_what_is(capsys):
     cure = option_of(capsys.readouterr().err.rpartition("threshold with")[2].partition(" or ")[0], "--risk")
     assert float(cure[1]) > 0.01
     accepted(capsys, "threshold", "a.npz", *cure)
+
+
+def test_predictions_take_named_fields():
+    with pytest.raises(BadInput, match="logits=…, labels=…"):
+        Predictions(LOGITS, LABELS)
+
+
+def test_a_value_of_a_scorecard_has_the_names_of_the_field():
+    card = scorecard(Predictions(logits=LOGITS, labels=LABELS))
+    assert card.value("Acc") == card.value("accuracy")
+    assert card.value("AUROC", "MSP") == card.value("auroc", "largest")
+    assert card.value("FPR95", "msp") == card.value("fpr_at_tpr@0.95", "largest")
+    with pytest.raises(BadInput, match="Did you mean 'accuracy'"):
+        card.value("acuracy")
+    with pytest.raises(Undefined, match="There are: accuracy"):
+        card.value("auroc")

@@ -24,6 +24,7 @@ from nescio.analysis.bootstrap import (
     WantedMetric,
     of_mixture,
     shown_metrics,
+    wanted_metric,
 )
 from nescio.analysis.notebook import Presented
 from nescio.arrays.parallel import one_thread
@@ -86,7 +87,14 @@ class Scorecard(Presented):
     def value(
         self, metric: str, measure: str | None = None, split: str | None = None, calibrated: bool = False
     ) -> float:
-        """The one number in that cell; `Undefined` with the reason when it is absent."""
+        """The one number in that cell, by any name of metric and measure; `Undefined` with the reason if absent."""
+        if metric not in {row["metric"] for row in self.rows}:
+            metric = wanted_metric(metric).label
+        if measure is not None and measure not in {row["measure"] for row in self.rows}:
+            measure = measures.registry.canonical(measure)
+        labels = {str(row["metric"]): None for row in self.rows if (row["measure"], row["group"]) == (measure, None)}
+        if metric not in labels and len(at := [label for label in labels if label.startswith(f"{metric}@")]) == 1:
+            metric = at[0]
         for row in self.rows:
             if (row["metric"], row["measure"], row["calibrated"], row["group"]) == (
                 metric,
@@ -98,7 +106,8 @@ class Scorecard(Presented):
         for row in self.reasons:
             if row["metric"] in (metric, None) and row["measure"] in (measure, None):
                 raise Undefined(row["reason"])
-        raise Undefined(f"There is no {metric} of {measure or 'the answers'} on this scorecard.")
+        there = f"{near(metric, labels)} There are: {', '.join(labels)}." if labels else ""
+        raise Undefined(f"There is no {metric} of {measure or 'the predictions'} on this scorecard.{there}")
 
     def __repr__(self) -> str:
         shown = [row for row in self.rows if row["group"] is None and row["metric"] in REPR]

@@ -70,7 +70,7 @@ class Predictions:
 
     def __init__(
         self,
-        *,
+        *unnamed: Any,
         index: Any = None,
         labels: Any = None,
         taught: Any = None,
@@ -89,6 +89,8 @@ class Predictions:
         notes: Any = (),
         normalized: bool = False,
     ) -> None:
+        if unnamed:
+            raise BadInput("The fields of Predictions have names: write Predictions(logits=…, labels=…).")
         whole = isinstance(taught, (bool, np.bool_))
         flags = None if taught is None or whole else inputs.booleans("taught", taught)
         # Labels come first: those of another task explain why its outputs are no probabilities.

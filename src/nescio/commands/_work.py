@@ -160,6 +160,8 @@ def end(study: Study, folder: Path | None, others: Mapping[str, str] | None = No
             raise
         except OSError as error:
             failed.append(f"writing the report: {reason_of(error, folder)}")
+    if not study.rows and not failed:
+        failed.append("; ".join(study.notes) or "The study has no result: no network and no rows fit its plan.")
     for line, times in Counter(failed).items():
         print(f"failed{f' {times} times' if times > 1 else ''}: {line}", file=sys.stderr)
     if study.failures and not study.rows and all(failure.refused for failure in study.failures):

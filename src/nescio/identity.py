@@ -23,7 +23,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -74,6 +74,43 @@ def added(default: Any, *, introduced: Any = dataclasses.MISSING, **metadata: An
     return field(default=default, metadata={INTRODUCED: was, **metadata})
 
 
+# ---- names of content
+
+
+class ContentName(str):
+    """A text that names content by a path. Keys and seeds see `content`, a digest, and so do not depend on the path."""
+
+    content: str
+
+    def __new__(cls, name: str, content: str) -> ContentName:
+        made = super().__new__(cls, name)
+        made.content = content
+        return made
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        return str(self), self.content
+
+
+def renamed(name: str, change: Callable[[str], str]) -> str:
+    """A name that contains another one, or is contained in it: the same change of its text and of its content."""
+    made = change(str(name))
+    return ContentName(made, change(name.content)) if isinstance(name, ContentName) else made
+
+
+def content_names(value: Any) -> dict[str, ContentName]:
+    """The names of content in a recipe, by the content that its canonical form has in their place."""
+    if isinstance(value, ContentName):
+        return {value.content: value}
+    inner: Iterable[Any] = ()
+    if isinstance(value, (tuple, list)):
+        inner = value
+    elif isinstance(value, Mapping):
+        inner = value.values()
+    elif is_dataclass(value) and not isinstance(value, type):
+        inner = (getattr(value, each.name) for each in fields(value))
+    return {content: name for item in inner for content, name in content_names(item).items()}
+
+
 # ---- plain JSON and seeds
 
 
@@ -83,7 +120,11 @@ PLAIN = (str, int, bool)  # types whose values are as they must be: the common c
 
 def canonical(value: Any) -> Any:
     """The value as plain JSON; a dataclass becomes {"kind": its tag, its fields}."""
-    if value is None or type(value) in PLAIN or isinstance(value, (bool, str)):
+    if value is None or type(value) in PLAIN:
+        return value
+    if isinstance(value, ContentName):
+        return value.content
+    if isinstance(value, (bool, str)):
         return value
     if isinstance(value, Integral):
         return int(value)

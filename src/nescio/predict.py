@@ -32,7 +32,7 @@ from nescio.datasets import Batches, views
 from nescio.datasets.base import Encoded, Joined, Pixels
 from nescio.datasets.changes import Crop
 from nescio.datasets.feed import Normal, feed
-from nescio.datasets.images import ImageSet, LoadedImages, names_of_labels, numbered
+from nescio.datasets.images import ImageSet, LoadedImages, names_of_labels, numbered, same_images
 from nescio.errors import BadInput
 from nescio.files import read_json
 from nescio.identity import Checked, seed_for, tag
@@ -104,7 +104,7 @@ def predict_step(
         raise BadInput(
             f"{network.name} gives an answer for every pixel: count them with count_step, a dump has no room."
         )
-    images = as_seen(images, network, root)
+    images = as_seen(images.named(root), network, root)
     recipe = {"images": images, "keeping": keeping, **network.identity}
     title = f"{network.name} on {images.data}" if network.trial is None else train_step(network.trial, root).title
     parents = (network.parent(root), images.load_revision(root))
@@ -147,7 +147,7 @@ def row_ranges(
         raise BadInput(f"--shards is a number of ranges from 1 on, not {shards}.")
     if (shards or workers) <= 1:
         return []
-    rows = len(_numbered(images.load(context.root, context.store), network, keeping))
+    rows = len(_numbered(images.load(context.root, context.store), network, keeping, context.root))
     batch = batch or usual_batch(network, runtime(context.device))
     return even_ranges(rows, shards or min(workers, rows // LEAST_ROWS), batch)
 
@@ -205,8 +205,11 @@ def as_seen(images: ImageSet, network: Network, root: str | Path | None = None) 
         own = dataset.train.backing if len(dataset.train) else dataset.test.backing
         encoded = own.encoded if isinstance(own, Pixels) else own
         crop = encoded.crop if isinstance(encoded, Encoded) else network.view.crop
-        same = network.view.shape == dataset.shape or images.data == network.trial.data
-        if same and crop == network.view.crop and dataset.channels == network.view.channels:
+        if (
+            network.view.shape == dataset.shape
+            and crop == network.view.crop
+            and dataset.channels == network.view.channels
+        ):
             return images
     return replace(images, view=network.view)
 
@@ -223,14 +226,15 @@ def _predict(
 ) -> Files:
     trial = network.trial
     here = runtime(context.device).at(keeping.precision or (trial.training.precision if trial else "auto"))
-    shown = _numbered(images.load(context.root, context.store), network, keeping)
+    shown = _numbered(images.load(context.root, context.store), network, keeping, context.root)
     if rows is not None:
         shown = shown.take(np.arange(rows.start, rows.stop))
     module, network = _last_built(network, context.store.root.absolute(), here, context.root, keeping.drop)
     if compile:
         (module.features if isinstance(module, Method) else module).compile()
     dropout = isinstance(module, Classifier) and module.repeat(keeping.passes)
-    seed = seed_for("predict", network.name if trial is None else network.arch, images)
+    own = network.identity["model"] if trial is None else network.arch
+    seed = seed_for("predict", own, images)
     started = time.monotonic()
     make = _scratch(part.folder / WORK) if keeping.dtype == "float16" else _float32
     with here.threads(_threads(network)):
@@ -288,7 +292,7 @@ def _threads(network: Network) -> int | None:
     return None if network.trial is None else network.trial.training.threads
 
 
-def _numbered(shown: LoadedImages, network: Network, keeping: Keeping) -> LoadedImages:
+def _numbered(shown: LoadedImages, network: Network, keeping: Keeping, root: str | None) -> LoadedImages:
     """The images with labels in the numbering of the network's answers.
 
     Where only features are kept, or the set has other classes (a downstream set), labels stay the set's own; votes
@@ -297,7 +301,7 @@ def _numbered(shown: LoadedImages, network: Network, keeping: Keeping) -> Loaded
     trial, images = network.trial, shown.set
     if images.split in ("outside", "out") or not shown.labelled:
         return replace(shown, images=replace(shown.images, annotations=None)) if "logits" in keeping.fields else shown
-    if trial is not None and (images.data, images.classes) == (trial.data, trial.classes):
+    if trial is not None and images.classes == trial.classes and same_images(trial.data, images.data, root):
         return shown
     if "logits" not in keeping.fields:
         return replace(shown, images=replace(shown.images, taught=None))
@@ -469,7 +473,8 @@ class _Pair:
 
     def forget_pixels(self) -> None:
         """Removes the decoded images, which networks of the same view share."""
-        shown = _numbered(self.images.load(self.context.root, self.context.store), self.network, self.keeping)
+        context = self.context
+        shown = _numbered(self.images.load(context.root, context.store), self.network, self.keeping, context.root)
         for rows in self.ranges or [slice(0, len(shown))]:
             part = shown.take(np.arange(rows.start, rows.stop))
             views.forget(part, self.network.view, self.context.store)
@@ -770,6 +775,7 @@ def probe_step(
     """
     if (images.data, images.view, images.change) != (trials[0].data, None, None):
         raise BadInput(f"Probes are taken of images of {trials[0].data} as they are: leave out view and change.")
+    images = images.named(root)
     rounded = [float(f"{temperature:.6g}") for temperature in temperatures]
     recipe = {"images": images, "temperatures": rounded, "probes": ["jacobian", "tta", "native"], "exact": exact}
     steps = tuple(train_step(trial, root) for trial in trials)
@@ -856,6 +862,7 @@ def count_step(network: Network | Sequence[Network], images: ImageSet, *, root: 
             f"The change {images.change.condition} moves what is seen, and label maps would stay where they were: "
             "choose a change that leaves every pixel in its place, such as a corruption."
         )
+    images = images.named(root)
     make = partial(_count, members=members, images=images)
     title = f"{members[0].name}{f' and {len(members) - 1} more' if members[1:] else ''} on {images.data}"
     identity = members[0].identity if len(members) == 1 else {"members": [member.identity for member in members]}

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from nescio import datasets
 from nescio.checkpoints import read_weights
 from nescio.datasets import Batches
+from nescio.datasets.images import content_name, named
 from nescio.errors import BadInput
 from nescio.files import read_json
-from nescio.identity import seed_for
+from nescio.identity import ContentName, seed_for
 from nescio.layers.spectral import settle
 from nescio.methods import registry as methods
 from nescio.methods.base import Method, Setting, accuracy_of
@@ -53,6 +54,7 @@ class Diverged(RuntimeError):
 
 def train_step(trial: Trial, root: str | Path | None = None) -> Step:
     """The step that trains a trial; its key is a function of the trial, the data's revision and what it starts from."""
+    trial = named_trial(trial, root)
     if trial.stop is not None:
         whole = train_step(replace(trial, stop=None), root)
         return Step(title_of(trial), STAGE, trial, partial(_stopped, trial=trial, whole=whole), (whole,), VERSION, pace)
@@ -60,6 +62,14 @@ def train_step(trial: Trial, root: str | Path | None = None) -> Step:
     start = () if trial.start is None else (start_key(trial.start),)
     make, parents = partial(_train, trial=trial), (revision, *start)
     return Step(title_of(trial), STAGE, trial, make, parents, VERSION, pace, together=True)
+
+
+def named_trial(trial: Trial, root: str | Path | None = None) -> Trial:
+    """The trial whose key and seeds know its data, and the file that it starts from, by their content."""
+    start = trial.start
+    if start is not None and start.startswith(FROM_FILE) and not isinstance(start, ContentName):
+        start = ContentName(start, f"{FROM_FILE}{start_key(start)}")
+    return replace(trial, data=named(trial.data, root), start=start)
 
 
 def title_of(trial: Trial) -> str:
@@ -107,6 +117,7 @@ def train(
 
     Under torchrun the first process owns the store; the others only compute.
     """
+    trial = named_trial(trial, root)
     step, here = train_step(trial, root), here.at(trial.training.precision)
     dataset = datasets.load(trial.data, root)
     if here.rank > 0:
@@ -166,6 +177,8 @@ UNBOUNDED, POWER = ".parametrizations.weight.original", ".parametrizations.weigh
 
 def start_key(start: str) -> str:
     """What the key of a fine-tuned trial follows from: the first trial's key, or the checkpoint's checksum."""
+    if isinstance(start, ContentName):
+        return start.content.removeprefix(FROM_FILE)
     if start.startswith(FROM_STORE):
         return start.removeprefix(FROM_STORE)
     path = Path(os.path.expanduser(start.removeprefix(FROM_FILE)))
@@ -264,7 +277,7 @@ def _fit(
     watch: Watch | None,
     store: Store | None,
 ) -> tuple[Method, dict[str, Any]]:
-    plan, seed = trial.training, _seed(trial)
+    plan, seed = trial.training, _seed(trial, dataset)
     method, stream = _begin(trial, dataset, runtime, seed, store)
     if method.cached:
         assert store is not None, "only what starts from other weights is frozen"
@@ -354,15 +367,16 @@ def _finished(method: Any, average: _Average | None, stream: _Stream, seed: int)
 
 def start_of(trial: Trial, dataset: datasets.Dataset, runtime: Runtime, store: Store | None = None) -> Method:
     """A trial's method as it is before the first step."""
-    method, _ = _begin(trial, dataset, runtime, _seed(trial), store)
+    method, _ = _begin(trial, dataset, runtime, _seed(trial, dataset), store)
     return method.eval()  # type: ignore[no-any-return]
 
 
-def _seed(trial: Trial) -> int:
+def _seed(trial: Trial, dataset: datasets.Dataset) -> int:
     """Of everything random in training. What only changes speed and memory shows the same images in the same order."""
     usual = Training()
     speed = {name: getattr(usual, name) for name in ("accumulate", "precision", "compile", "threads")}
-    return seed_for("train", replace(trial, training=replace(trial.training, **speed), kept=(), stop=None))
+    data = trial.data if isinstance(trial.data, ContentName) else content_name(trial.data, dataset)
+    return seed_for("train", replace(trial, data=data, training=replace(trial.training, **speed), kept=(), stop=None))
 
 
 def _begin(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 from nescio.errors import BadInput
-from nescio.identity import Checked, added, tag, values_of
+from nescio.identity import Checked, ContentName, added, tag, values_of
 from nescio.options import option
 from nescio.search import Recipe
 
@@ -113,9 +114,14 @@ def from_json(text: str, recipe_of: Callable[[str], type[Recipe]]) -> Trial:
     return from_plain(json.loads(text), recipe_of)
 
 
-def from_plain(plain: Any, recipe_of: Callable[[str], type[Recipe]]) -> Trial:
-    """The trial whose `canonical` form this is."""
+def from_plain(
+    plain: Any, recipe_of: Callable[[str], type[Recipe]], names: Mapping[str, str] = MappingProxyType({})
+) -> Trial:
+    """The trial whose `canonical` form this is; `names` are those of its content."""
     values = values_of(Trial, plain)
+    for field in ("data", "start"):
+        if (content := values[field]) in names:
+            values[field] = ContentName(names[content], content)
     recipe = recipe_of(values["method"])
     values["recipe"] = recipe(**values_of(recipe, values["recipe"]))
     values["training"] = Training(**values_of(Training, values["training"]))

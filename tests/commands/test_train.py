@@ -134,7 +134,7 @@ def test_predict_does_not_train_another_network_under_the_same_name(tmp_path, mo
     (run,) = Store("store").runs()
     write(1)
     assert main(["predict", run.key, "--to", "other.npz"]) == 2
-    assert f"npz:set.npz has changed since {run.key} was trained: bring" in capsys.readouterr().err
+    assert f"set.npz has changed since {run.key} was trained: bring" in capsys.readouterr().err
     assert [one.key for one in Store("store").runs()] == [run.key] and not Path("other.npz").exists()
     write(0)
     assert main(["predict", run.key, "--to", "own.npz"]) == 0

@@ -74,7 +74,7 @@ class Options:
 
 def run(options: Options) -> int:
     from nescio.analysis.choosing import Requirement, choose
-    from nescio.datasets.images import absolute
+    from nescio.datasets.images import named_if_there
     from nescio.networks.limits import Limits, parameter_count
     from nescio.networks.published import with_facts
     from nescio.predictions.entries import dumps_of
@@ -83,7 +83,7 @@ def run(options: Options) -> int:
     requirement = Requirement(options.accuracy, options.coverage)
     params = None if options.max_params is None else parameter_count(options.max_params)
     limits = Limits(params, options.max_size, options.family)
-    data = absolute(options.data) if options.data else None
+    data = named_if_there(options.data, None, "test") if options.data else None
     damaged: list[str] = []
     models = with_facts(dumps_of(options.files, Store(options.store), data, damaged), options.facts)
     for sentence in damaged:

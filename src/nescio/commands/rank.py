@@ -349,13 +349,15 @@ def _check_apart(tests: ImageSet, refs: ImageSet, options: Options) -> None:
 
 def _predicted(wanted: NamedMembers, options: Options, sets: dict[str, ImageSet]) -> Candidate:
     """A candidate of networks, which look at the images."""
+    from nescio.datasets.images import set_name
     from nescio.networks.models import network, preprocessed, preprocessing_sentences, with_weights
     from nescio.networks.siblings import with_siblings
     from nescio.predict import embed
 
     context, place = options.place.context(), Path(options.weights) if options.weights else None
     names = with_siblings(wanted.members, context.store)
-    networks = [with_weights(network(name, context.store, context.root), place) for name in names]
+    shown = [set_name(data) for data in (options.images, options.references) if data]
+    networks = [with_weights(network(name, context.store, context.root, shown), place) for name in names]
     look = options.preprocessing if any(one.own for one in networks) else Preprocessing()  # others may have some
     networks = preprocessed(networks, look, options.images)
     for sentence in preprocessing_sentences(networks):

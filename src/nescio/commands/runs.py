@@ -52,7 +52,7 @@ def run(options: Options) -> int:
     if options.format == "json":
         plain = [
             {name: getattr(run, name) for name in FACTS}
-            | {name: run.recipe[name] for name in TRIAL if name in run.recipe}
+            | {name: _shown(run, run.recipe[name]) for name in TRIAL if name in run.recipe}
             | (_study(run) if _is_study(run) else {})
             for run in runs
         ]
@@ -116,7 +116,7 @@ def _row(run: Run) -> dict[str, str]:
     recipe = run.recipe
     what = [str(recipe["model"])] if run.stage == "evaluate" and recipe.get("model") else []
     what += [
-        f"{name} {recipe[name]:g}" if name == "spectral" else _word(name, recipe[name])
+        f"{name} {recipe[name]:g}" if name == "spectral" else _word(name, _shown(run, recipe[name]))
         for name in TRIAL
         if recipe.get(name)
     ]
@@ -137,7 +137,12 @@ def _predicted(run: Run) -> list[str]:
     if not isinstance(images, dict):
         return [str(run.recipe["model"])] if "model" in run.recipe else []
     model = run.recipe.get("model") or next((f"store:{key}" for key in run.parents), "")
-    return [str(model), *(str(images[name]) for name in ("data", "split") if images.get(name))]
+    return [str(model), *(_shown(run, images[name]) for name in ("data", "split") if images.get(name))]
+
+
+def _shown(run: Run, value: Any) -> Any:
+    """A value of a recipe, content by the name that it has today."""
+    return run.names.get(value, value) if isinstance(value, str) else value
 
 
 def _word(name: str, value: Any) -> str:

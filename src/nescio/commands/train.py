@@ -174,12 +174,13 @@ def _launched(trial: Trial, options: Options) -> int:
 def trial_of(options: Options) -> Trial:
     """The trial that the options describe."""
     from nescio import datasets
+    from nescio.datasets.images import named
     from nescio.methods import registry
     from nescio.search import draw, with_values
     from nescio.training import check_batch, check_views, usual_batch
 
-    method = registry[options.method]
-    dataset = datasets.load(options.data, options.place.root)
+    method, data = registry[options.method], named(options.data, options.place.root)
+    dataset = datasets.load(data, options.place.root)
     tell_notes(dataset)
     rows = len(datasets.splits(dataset, options.classes, options.data_seed).train)
     if options.trial < 0:
@@ -196,7 +197,7 @@ def trial_of(options: Options) -> Trial:
     return Trial(
         method=options.method,
         recipe=with_values(draw(method.recipe_class, options.trial), options.recipe, options.method),
-        data=options.data,
+        data=data,
         classes=options.classes,
         backbone=options.backbone,
         spectral=spectral,

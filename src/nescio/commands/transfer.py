@@ -115,6 +115,7 @@ def _files(options: Options) -> Dumps:
 
 def _networks(options: Options) -> Dumps:
     """The same by networks, which look at the images."""
+    from nescio.datasets.images import set_name
     from nescio.networks.models import network, preprocessed, preprocessing_sentences, with_weights
     from nescio.networks.retrieval import device_search
     from nescio.predict import Keeping, embed, embed_crops, predict
@@ -127,8 +128,8 @@ def _networks(options: Options) -> Dumps:
     if options.views:
         raise BadInput("--views are files beside a file of predictions; a network looks at --crops crops itself.")
     context, place = options.place.context(), Path(options.weights) if options.weights else None
-    names = (options.model, *options.siblings)
-    found = [with_weights(network(name, context.store, context.root), place) for name in names]
+    names, shown = (options.model, *options.siblings), (set_name(options.data),)
+    found = [with_weights(network(name, context.store, context.root, shown), place) for name in names]
     own, *siblings = preprocessed(found, options.preprocessing, options.data)
     for sentence in preprocessing_sentences([own, *siblings]):
         print(sentence, file=sys.stderr, flush=True)
@@ -143,12 +144,16 @@ def _networks(options: Options) -> Dumps:
 
 def _images(options: Options, own: Any) -> Any:
     """The images of --data; of the set and classes that the network learnt, the test images."""
-    from nescio.datasets.images import ImageSet, set_name
+    from nescio.datasets.images import ImageSet, same_images, set_name
 
     data = set_name(str(options.data))
     images = ImageSet(data, sample=options.limit, sample_seed=options.seed)
-    if own.trial is not None and own.trial.data == data and not options.classes:
-        return replace(images, classes=own.trial.classes)
+    trial, chosen = own.trial, set(options.classes)
+    if trial is not None and same_images(trial.data, data, options.place.root):
+        if not chosen:
+            return replace(images, classes=trial.classes)
+        if trial.classes is None or chosen & set(trial.classes):  # the training images of these classes are known
+            return replace(images, only=options.classes)
     return replace(images, split="outside", only=options.classes or None)
 
 

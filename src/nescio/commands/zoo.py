@@ -324,12 +324,14 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
 
 
 def _networks(options: Options, context: Context, place: Path | None) -> list[Network]:
+    from nescio.datasets.images import absolute
     from nescio.networks.models import pick, preprocessed, with_classes, with_weights
 
     networks = pick(
         options.models,
         context.store,
         root=context.root,
+        data=tuple(absolute(data) for data in (options.data,) if data),
         family=options.family,
         everything=options.all,
         folder=place if place is not None and place.is_dir() else None,
@@ -435,12 +437,14 @@ def _studies(
     grading: Work,
 ) -> list[Study]:
     """Selective prediction on --data, then detection of --out."""
-    from nescio.datasets.images import absolute
+    from nescio.datasets.images import ImageSet, absolute
+    from nescio.identity import canonical
     from nescio.protocols import cood, selective
     from nescio.protocols.cood.models import check_names
 
     def outside(data: str) -> dict[str, ModelDump]:
-        return {dump.model: dump for dump in dumps if dump.facts["outside"] and dump.data == absolute(data)}
+        shown = ImageSet(absolute(data), split="outside").named(work.context.root).data
+        return {d.model: d for d in dumps if d.facts["outside"] and canonical(d.data) == canonical(shown)}
 
     plan = SelectivePlan(data=options.data)
     pairs = []

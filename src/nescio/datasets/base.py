@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nescio.datasets import decode
 from nescio.errors import BadInput
-from nescio.identity import SetName, seed_for
+from nescio.identity import SetName, seed_for, to_json
 from nescio.registry import Registry, file_of
 
 Array = NDArray[Any]
@@ -284,6 +284,17 @@ class Dataset:
     notes: tuple[str, ...] = ()  # what was left out when it was read
     clean: str | None = None  # of a level of a shift, the name of the set whose test images it shows under that shift
 
+    @cached_property
+    def content(self) -> str:
+        """A digest of all that a person's own set holds: the revision, names of classes, void, votes and groups."""
+        digest = hashlib.sha256(to_json([self.revision, self.classes, self.void, self.labelled]).encode())
+        for part in (self.train, self.test):
+            votes = part.annotations
+            digest.update(b"" if votes is None else f"{votes.shape} {votes.tolist()}".encode())
+            for name, values in sorted(part.groups.items()):
+                digest.update(f"{name} {values.tolist()}".encode())
+        return digest.hexdigest()[:16]
+
     @property
     def size(self) -> int:
         """Pixels of the longer side."""
@@ -326,6 +337,7 @@ class Source:
     read: Callable[[Request], Dataset]
     path: bool | None  # whether a path must follow the name; None: it may
     size: int | None  # usual size of its images in pixels where another one can be chosen
+    words: int = 0  # of a set that is made from another one, named by its path: words after it, each behind a #
 
 
 class _Sources(Registry[Source]):
@@ -356,12 +368,12 @@ registry: Registry[Source] = _Sources(
 
 
 def source(
-    name: str, *, path: bool | None = False, size: int | None = None
+    name: str, *, path: bool | None = False, size: int | None = None, words: int = 0
 ) -> Callable[[Callable[[Request], Dataset]], Callable[[Request], Dataset]]:
     """Registers a function as the reader of one dataset."""
 
     def add(read: Callable[[Request], Dataset]) -> Callable[[Request], Dataset]:
-        registry.add(name, Source(name, read, path, size))
+        registry.add(name, Source(name, read, path, size, words))
         return read
 
     return add
@@ -510,16 +522,18 @@ def encoded(
 
     Those that fit are decoded once into memory, when they are needed; the others are read over and over. The revision
     is taken over the encoded bytes, so that it is known without decoding and the same under every decoder; of files
-    that do not fit it is taken over their names and lengths.
+    that do not fit it is taken over their names and lengths, without the name of the folder that holds them all.
     """
     parts = [train, test]
     _check_labels(name, parts, (size, size))
     fits = sum(len(sources) for sources, _ in parts) * size * size * 3 <= decode.RESIDENT_BYTES
     digest = hashlib.sha256(f"{size} {crop}".encode())
+    files = [] if fits else [entry for sources, _ in parts for entry in sources if isinstance(entry, str)]
+    above = os.path.commonpath([os.path.dirname(end(files)) for end in (min, max)]) if files else ""
     for sources, labels in parts:
         digest.update(f"{len(sources)} {labels.tolist()}".encode())
         for entry in sources:
-            found = content(entry, fits)
+            found = content(entry, fits, above)
             digest.update(len(found).to_bytes(8, "little"))
             digest.update(found)
     backings: list[Any] = [Encoded(sources, size, crop) for sources, _ in parts]
@@ -530,14 +544,18 @@ def encoded(
     return _dataset(name, backings, parts, classes, 3, (size, size), digest)
 
 
-def content(source: Any, whole: bool) -> Any:
-    """What a checksum is taken over: the bytes of an image, or of a file only its class folder, name and length."""
+def content(source: Any, whole: bool, above: str = "") -> Any:
+    """What a checksum is taken over: the bytes of an image, or of a file only its class folder, name and length.
+
+    above  the folder of all images, whose name is no class
+    """
     if not isinstance(source, str):
         return source
     try:
         size = os.stat(regular(source)).st_size
         if not whole:
-            return f"{'/'.join(Path(source).parts[-2:])} {size}".encode(errors="surrogateescape")
+            parts = Path(source).parts[-1:] if os.path.dirname(source) == above else Path(source).parts[-2:]
+            return f"{'/'.join(parts)} {size}".encode(errors="surrogateescape")
         with open(source, "rb") as file:
             return file.read()
     except OSError as error:

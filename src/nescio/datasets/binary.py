@@ -8,12 +8,18 @@ import numpy as np
 
 from nescio.datasets.base import Dataset, Images, Request, load, source
 from nescio.errors import BadInput
-from nescio.identity import seed_for
+from nescio.identity import renamed, seed_for
 
 
 def binary_spec(data: str, inside: tuple[int, ...], outside: tuple[int, ...]) -> str:
     """The name under which `load` gives these classes as in (0) and out (1)."""
-    return f"binary:{data}#{','.join(map(str, inside))}#{','.join(map(str, outside))}"
+    words = f"{','.join(map(str, inside))}#{','.join(map(str, outside))}"
+    return renamed(data, lambda name: f"binary:{name}#{words}")
+
+
+def data_of(spec: str) -> str:
+    """The data in a name that `binary_spec` made."""
+    return renamed(spec, lambda name: parts_of(name)[0])
 
 
 def parts_of(spec: str) -> list[str]:
@@ -21,7 +27,7 @@ def parts_of(spec: str) -> list[str]:
     return spec.removeprefix("binary:").rsplit("#", 2)
 
 
-@source("binary", path=True)
+@source("binary", path=True, words=2)
 def binary(request: Request) -> Dataset:
     """binary:DATA#0,1,2#7,8: classes 0 to 2 of DATA as class 0, classes 7 and 8 as class 1."""
     try:

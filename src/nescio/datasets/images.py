@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -21,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.datasets import imagenet
-from nescio.datasets.base import Dataset, Images, Joined, load, registry, splits
+from nescio.datasets.base import Dataset, Images, Joined, Wanted, load, registry, splits
 from nescio.datasets.changes import Change
 from nescio.datasets.view import View
 from nescio.errors import BadInput
-from nescio.identity import Checked, SetName, seed_for, tag
+from nescio.identity import Checked, ContentName, SetName, level_of, renamed, seed_for, tag
 from nescio.work.store import Store
 
 Array = NDArray[Any]
@@ -77,6 +78,13 @@ class ImageSet(Checked):
                 raise BadInput("Which images can be read is kept in a store: name one.")
             loaded, _ = readable(loaded, store)
         return replace(loaded, set=self)
+
+    def named(self, root: str | Path | None = None) -> ImageSet:
+        """The same set by its absolute name, with a digest of its content for keys and seeds."""
+        if registry[SetName.of(self.data).kind].words:
+            return replace(self, data=named(self.data, root))
+        dataset = replace(self, readable=False).load(root).dataset
+        return replace(self, data=content_name(absolute(str(self.data)), dataset))
 
     def load_revision(self, root: str | Path | None = None) -> str:
         """The checksum of the data that the set is taken from."""
@@ -240,8 +248,65 @@ def absolute(data: str) -> str:
     name = SetName.of(data)
     if name.path is None:
         return data
-    place = Path(os.path.expanduser(name.path))
-    return name.at(place.resolve()) if place.exists() else data
+    path, level = level_of(name.path) if name.kind == "maps" else (name.path, "")
+    place = Path(os.path.expanduser(path))
+    return name.at(f"{place.resolve()}{f'#{level}' if level else ''}") if place.exists() else data
+
+
+def content_name(data: str, dataset: Dataset) -> str:
+    """The name of a loaded set for keys: a path is replaced by a digest of what lies there."""
+    kind, path, size = SetName.of(data)
+    if path is None:
+        return data
+    if registry[kind].path is None:  # a published set in a folder of one's own: its revision is in keys as well
+        return ContentName(data, kind + (f"@{size}" if size else ""))
+    return ContentName(data, f"{kind}:content-{dataset.content}")
+
+
+def named(data: str, root: str | Path | None = None, wanted: Wanted | None = None) -> str:
+    """A dataset's absolute name that keys and seeds know by its content; one without a path stays as it is.
+
+    wanted  see `load`; None: the first that the set has of training and test images, test images, and all images
+    """
+    kind, path, _ = SetName.of(data)
+    if isinstance(data, ContentName) or path is None or kind not in registry:
+        return data
+    if words := registry[kind].words:
+        inner, *rest = path.rsplit("#", words)
+        return renamed(named(inner, root, wanted), lambda name: "#".join([f"{kind}:{name}", *rest]))
+    data = absolute(data)
+    return content_name(data, _first_loaded(data, root) if wanted is None else load(data, root, wanted))
+
+
+def named_if_there(data: str, root: str | Path | None = None, wanted: Wanted | None = None) -> str:
+    """The same; the absolute name alone of a set that is not on this machine, of which a store may hold predictions."""
+    try:
+        return named(data, root, wanted)
+    except BadInput:
+        return absolute(data)
+
+
+def _first_loaded(data: str, root: str | Path | None) -> Dataset:
+    try:
+        return load(data, root)
+    except BadInput as error:
+        for wanted in ("test", "all"):
+            with suppress(BadInput):
+                return load(data, root, wanted)  # type: ignore[arg-type]
+        raise error
+
+
+def same_images(one: str, other: str, root: str | Path | None = None) -> bool:
+    """Whether two names are of the same images and labels: by their revisions, wherever they lie, whatever the size."""
+    if one == other:
+        return True
+    size, there = SetName.of(one).size, SetName.of(other)
+    if there.path is not None and there.size != size and registry[there.kind].size is not None:
+        other = there._replace(size=size).at(there.path)
+    try:
+        return load(one, root).revision == load(other, root).revision
+    except BadInput:  # without training images, say
+        return False
 
 
 # ---- labels in the numbering of a network

@@ -27,10 +27,10 @@ from nescio.datasets.base import (
     source,
     stratified,
 )
-from nescio.datasets.images import draw
+from nescio.datasets.images import draw, named
 from nescio.datasets.sources import cifar10
 from nescio.errors import BadInput
-from nescio.identity import seed_for
+from nescio.identity import SetName, renamed, seed_for
 from nescio.options import ranges
 from nescio.predictions import files
 from nescio.predictions.inputs import votes as check_votes
@@ -157,12 +157,13 @@ for _name, _place in VOTED.items():
 
 def part_spec(data: str, classes: Sequence[int]) -> str:
     """The name under which `load` gives the images of these classes as test images."""
-    return f"part:{data}#{_written(classes)}"
+    return renamed(data, lambda name: f"part:{name}#{_written(classes)}")
 
 
 def shots_spec(data: str, classes: Sequence[int], shots: int | None, seed: int) -> str:
     """The name under which `load` gives so many training images of each of these classes; None: all there are."""
-    return f"shots:{data}#{_written(classes)}#{'all' if shots is None else shots}#{seed}"
+    words = f"{_written(classes)}#{'all' if shots is None else shots}#{seed}"
+    return renamed(data, lambda name: f"shots:{name}#{words}")
 
 
 def _written(classes: Sequence[int]) -> str:
@@ -188,7 +189,9 @@ def in_size(spec: str, size: int, root: str | Path | None) -> str:
     """The name of a set with images of so many pixels, where they are files that can be resized."""
     dataset = load_whole(spec, root)
     files_of = getattr(dataset.test.backing, "encoded", dataset.test.backing)
-    return f"{spec}@{size}" if isinstance(files_of, Encoded) and dataset.size != size and "@" not in spec else spec
+    if not isinstance(files_of, Encoded) or dataset.size == size or SetName.of(spec).size:
+        return spec
+    return named(f"{spec}@{size}", root)
 
 
 def disjoint(dataset: Dataset) -> bool:
@@ -196,7 +199,7 @@ def disjoint(dataset: Dataset) -> bool:
     return not set(dataset.train.labels.tolist()) & set(dataset.test.labels.tolist())
 
 
-@source("part", path=True)
+@source("part", path=True, words=1)
 def part(request: Request) -> Dataset:
     """part:DATA#7-9: images of classes 7 to 9 of DATA as a set of test images: of a set that is divided by classes
     all of them, of others its test images."""
@@ -204,7 +207,7 @@ def part(request: Request) -> Dataset:
     return _cut(whole, _pools(whole, classes)[1], None, request)
 
 
-@source("shots", path=True)
+@source("shots", path=True, words=3)
 def shots(request: Request) -> Dataset:
     """shots:DATA#7-9#5#0: five training images (or all) of each of the classes 7 to 9, drawn by seed 0, and test images
     of the same classes: those of DATA, or half of its images where it is divided by classes."""

@@ -15,7 +15,7 @@ from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
 from nescio.datasets.dense import shift_levels
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
-from nescio.identity import SetName, level_of, tag
+from nescio.identity import ContentName, SetName, level_of, tag
 from nescio.predictions import files
 from nescio.predictions.containers import map_npy
 
@@ -93,7 +93,9 @@ def published_corruptions(
                 f"expected: the test images of {data} at five severities."
             )
         revision, first = checksum(place / f"{name}.npy"), int(test.index[0])
-        changes += [PublishedCorruption(str(place), name, severity, revision, first) for severity in severities]
+        # the file's checksum is in keys, the folder is not
+        folder = ContentName(str(place), "published")
+        changes += [PublishedCorruption(folder, name, severity, revision, first) for severity in severities]
     return changes
 
 

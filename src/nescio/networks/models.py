@@ -8,8 +8,10 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +22,16 @@ from nescio import datasets
 from nescio.checkpoints import read_entries, read_weights
 from nescio.datasets import imagenet
 from nescio.datasets.base import Pixels
+from nescio.datasets.images import named
 from nescio.datasets.view import View
 from nescio.errors import BadInput, near
-from nescio.identity import SetName
+from nescio.identity import ContentName, SetName, canonical
 from nescio.methods import registry as methods
 from nescio.networks import weights
 from nescio.networks.forward import Classifier, Segmenter, exact_heads, heads
 from nescio.networks.preprocessing import Preprocessing, channels, stated, stated_classes
 from nescio.runtime import Runtime
-from nescio.training import load_method, train_step
+from nescio.training import load_method, named_trial, train_step
 from nescio.trials import Trial, from_plain
 from nescio.work.steps import Step
 from nescio.work.store import Store
@@ -80,7 +83,7 @@ class Network:
             return own
         if self.arch.startswith(LITE):
             own |= {"padding": "image" if self.image_padding else "map"}
-        return {"model": self.name, "mean": self.mean, "std": self.std, **own}
+        return {"model": self.name.partition(AT)[0], "mean": self.mean, "std": self.std, **own}
 
 
 # ---- names
@@ -94,11 +97,12 @@ def pick(
     family: str | None = None,
     everything: bool = False,
     folder: Path | None = None,
+    data: Sequence[str] = (),
 ) -> list[Network]:
     """The models that names, globs, a family or `everything` name, each once, in order.
 
     Globs, families and `everything` mean pretrained classifiers; where a `folder` of weights is given, those whose
-    weights lie in it.
+    weights lie in it. `data`: see `network`.
     """
     names = [name for pattern in patterns for name in _matching(pattern, folder)]
     if everything:
@@ -113,7 +117,7 @@ def pick(
         raise BadInput(
             "There is no model to predict with: name some, such as resnet50 or 'vit_*', or give --family or --all."
         )
-    return [network(name, store, root) for name in dict.fromkeys(names)]
+    return [network(name, store, root, data) for name in dict.fromkeys(names)]
 
 
 def _of_family(family: str, folder: Path | None) -> list[str]:
@@ -180,13 +184,16 @@ def _meant(name: str) -> str:
     return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
-def network(name: str, store: Store, root: str | Path | None = None) -> Network:
-    """The network of a name: timm's or torchvision:NAME, with @FILE for weights of one's own, or store:KEY."""
+def network(name: str, store: Store, root: str | Path | None = None, data: Sequence[str] = ()) -> Network:
+    """The network of a name: timm's or torchvision:NAME, with @FILE for weights of one's own, or store:KEY.
+
+    data  names of sets that may be those of a network of the store, should they have moved
+    """
     bare, at, file = name.partition(AT)
     if at and not name.startswith(STORE):
         return replace(with_weights(network(bare, store, root), Path(os.path.expanduser(file))), name=name)
     if name.startswith(STORE):
-        return stored(store.find("train", name.removeprefix(STORE)), store, root)
+        return stored(store.find("train", name.removeprefix(STORE)), store, root, data)
     found = _torchvision_model(name) if name.startswith(TORCHVISION) else _timm(name)
     if found is None:
         raise BadInput(
@@ -316,6 +323,7 @@ def _build_torchvision(wanted: Network, file: Path) -> nn.Module:
 
 def trained(trial: Trial, root: str | Path | None = None) -> Network:
     """The network that a trial trains, whether it is trained already or not."""
+    trial = named_trial(trial, root)
     data = datasets.load(trial.data, root)
     height, width = data.shape
     odd = height if height != width else None
@@ -333,10 +341,13 @@ def _crop(data: datasets.Dataset) -> float:
     return 1.0 if encoded is None else float(encoded.crop)
 
 
-def stored(key: str, store: Store, root: str | Path | None = None) -> Network:
-    """A trained network of the store; what is another network today would be trained anew under its name."""
+def stored(key: str, store: Store, root: str | Path | None = None, data: Sequence[str] = ()) -> Network:
+    """A trained network of the store; what is another network today would be trained anew under its name.
+
+    data  names of sets that may be the network's own, should it have moved
+    """
     trial = trial_of(key, store)
-    network = trained(trial, root)
+    network = trained(replace(trial, data=_found(trial.data, data, key, store, root)), root)
     if network.name != f"{STORE}{key}":
         same = store.recipe("train", key)["version"] == TRAIN
         why = f"{trial.data} has changed since {key} was trained" if same else f"{key} is of another version of nescio"
@@ -344,10 +355,31 @@ def stored(key: str, store: Store, root: str | Path | None = None) -> Network:
     return network
 
 
+def _found(data: str, others: Sequence[str], key: str, store: Store, root: str | Path | None) -> str:
+    """The name under which a network's data is found today: its own, one of `others`, or one that the store has."""
+    if not isinstance(data, ContentName):
+        return data
+    today = None
+    elsewhere = (run.names[data.content] for run in store.runs() if data.content in run.names)
+    for name in chain([str(data)], others, elsewhere):
+        with suppress(BadInput):
+            found = named(name, root)
+            if canonical(found) == data.content:
+                return found
+            today = today or (found if name == data else None)
+    if today is not None:
+        return today  # it is there and has changed
+    raise BadInput(
+        f"The data of {key} is not at {data} any more, nor at another path that is known: put it back there, or run "
+        "`nescio train` with its new path, which finds this network finished."
+    )
+
+
 def trial_of(key: str, store: Store) -> Trial:
     """The trial of a trained network."""
     store.verify("train", key)
-    return from_plain(store.recipe("train", key)["recipe"], lambda name: methods[name].recipe_class)
+    recipe = store.recipe("train", key)["recipe"]
+    return from_plain(recipe, lambda name: methods[name].recipe_class, store.names("train", key))
 
 
 # ---- weights

@@ -13,6 +13,7 @@ from typing import Any
 
 from nescio.errors import BadInput, near
 from nescio.files import parse_json, read_small
+from nescio.identity import ContentName, canonical
 from nescio.options import split_name
 from nescio.predictions import Predictions
 from nescio.predictions.files import near_file
@@ -88,16 +89,23 @@ def stored_dumps(
 ) -> list[ModelDump]:
     """The predictions of a store that were made to compare models, sorted by model; of several on one set, the largest.
 
-    data     only of this dataset, by its absolute name
+    data     only of this dataset, by its absolute name, or by its content where predictions on it have another name
     outside  only of out-of-distribution sets (True), or only of in-distribution ones (False)
     damaged  gets a sentence on each damaged entry, which is then left out; None: it raises
     """
     chosen: dict[tuple[str, str, bool], tuple[tuple[int, int], ModelDump]] = {}
-    for dump, moment in _compared(store, damaged):
-        side = bool(dump.facts.get("outside", False))
-        if (data is not None and dump.data != data) or (outside is not None and side != outside):
+    dumps = [
+        (dump, moment, side)
+        for dump, moment in _compared(store, damaged)
+        if (side := bool(dump.facts.get("outside", False))) == outside or outside is None
+    ]
+    wanted = {canonical(data)} | {canonical(dump.data) for dump, *_ in dumps if dump.data == data}
+    for dump, moment, side in dumps:
+        if data is not None and canonical(dump.data) not in wanted:
             continue
-        name, rank = (dump.model, dump.data, side), (int(dump.facts.get("rows", 0)), moment)
+        if data is not None:
+            dump = replace(dump, data=ContentName(data, canonical(dump.data)))
+        name, rank = (dump.model, canonical(dump.data), side), (int(dump.facts.get("rows", 0)), moment)
         if name not in chosen or rank > chosen[name][0]:
             chosen[name] = rank, dump
     return [chosen[name][1] for name in sorted(chosen)]
@@ -111,7 +119,11 @@ def stored_dump(store: Store, key: str) -> ModelDump:
         if hashlib.sha256(content).hexdigest() != store.recipe(STAGE, key)["files"][FACTS]["sha256"]:
             raise ValueError("the facts are not what was written")
         facts = parse_json(content, FACTS)
-        return ModelDump(facts.pop("model"), facts.pop("data"), facts, folder / DUMP, key, store)
+        data = str(facts.pop("data"))
+        for digest, name in store.names(STAGE, key).items():
+            if store.recipe(STAGE, key)["recipe"]["images"]["data"] == digest:
+                data = ContentName(name, digest)
+        return ModelDump(facts.pop("model"), data, facts, folder / DUMP, key, store)
     except PermissionError as error:
         raise StoreError(reason_of(error)) from None
     except (OSError, ValueError, TypeError, KeyError, Damaged):
@@ -181,7 +193,7 @@ def check_comparable(dumps: Sequence[ModelDump]) -> None:
     """Raises BadInput unless there are models, all of one image set, each with a name of its own."""
     if not dumps:
         raise BadInput("There is no model to compare: predict with some first, or name files of predictions.")
-    if len(sets := sorted({dump.data for dump in dumps})) > 1:
+    if len(sets := sorted({canonical(dump.data): dump.data for dump in dumps}.values())) > 1:
         raise BadInput(f"Models are compared on one set of images, and these are of {', '.join(sets)}: name one.")
     twice = [name for name, times in Counter(dump.model for dump in dumps).items() if times > 1]
     if twice:

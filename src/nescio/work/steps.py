@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nescio.files import read_list
+from nescio.identity import ContentName, content_names
 from nescio.rows import Row, from_parquet, to_parquet
 from nescio.work.launchers import Failure, Launcher, Task
 from nescio.work.store import Busy, Damaged, Part, Run, Store, StoreError, key_of, reason_of
@@ -68,6 +69,20 @@ class Step:
     def key(self) -> str:
         return key_of(self.stage, self.recipe, self._parent_keys, self.version)
 
+    @cached_property
+    def names(self) -> dict[str, ContentName]:
+        """The names of the content that this step and those before it are made from, by that content."""
+        found = content_names(self.recipe)
+        for parent in self._steps():
+            found = parent.names | found
+        return found
+
+    def keep_names(self, store: Store) -> None:
+        """Remembers where the content of finished work is today."""
+        if names := content_names(self.recipe):
+            with suppress(StoreError):  # damaged: whoever uses it says so
+                store.keep_names(self.stage, self.key, names)
+
     @property
     def _parent_keys(self) -> tuple[str, ...]:
         return tuple(parent if isinstance(parent, str) else parent.key for parent in self.parents)
@@ -95,6 +110,7 @@ class Step:
     def run(self, context: Context, *, wait: bool = False) -> None:
         """Makes what is missing, the parents first. Raises Busy while another process makes it, unless it waits."""
         if self.finished(context.store):
+            self.keep_names(context.store)
             return self._remove_shards(context.store)
         elsewhere: Busy | None = None
         for needed in self._steps():
@@ -178,20 +194,30 @@ class Step:
             yield from step._ancestors()
 
     def rows(self, store: Store) -> tuple[list[Row], list[Row]]:
-        """Rows and reasons of a finished evaluation, checked byte for byte."""
+        """Rows and reasons of a finished evaluation, checked byte for byte, with the names that content has today."""
         folder = self.verified(store)
-        return from_parquet(folder / ROWS, verified=True), read_list(folder / REASONS)
+        return self._named(from_parquet(folder / ROWS, verified=True)), self._named(read_list(folder / REASONS))
 
     def times(self, store: Store) -> list[Row]:
         """Rows of measured times of a finished evaluation; most have none."""
         file = self.folder(store) / TIMES
-        return from_parquet(file, verified=True) if file.is_file() else []
+        return self._named(from_parquet(file, verified=True)) if file.is_file() else []
+
+    def _named(self, rows: list[Row]) -> list[Row]:
+        if not self.names:
+            return rows
+        return [{key: self.names.get(cell, cell) for key, cell in row.items()} for row in rows]
 
 
 def table(rows: Sequence[Row], reasons: Sequence[Row] = (), times: Sequence[Row] = ()) -> dict[str, bytes]:
     """The files of an evaluation: its rows, the reasons for missing ones, and measured times, which vary."""
-    own = {TIMES: to_parquet(times)} if times else {}
-    return {ROWS: to_parquet(rows), REASONS: json.dumps(list(reasons)).encode(), **own}
+    own = {TIMES: to_parquet(_by_content(times))} if times else {}
+    return {ROWS: to_parquet(_by_content(rows)), REASONS: json.dumps(_by_content(reasons)).encode(), **own}
+
+
+def _by_content(rows: Sequence[Row]) -> list[Row]:
+    """Rows with content in place of its names, so that they are equal wherever it is."""
+    return [{key: cell.content if isinstance(cell, ContentName) else cell for key, cell in row.items()} for row in rows]
 
 
 def evaluation(
@@ -241,6 +267,9 @@ class Work:
         """
         steps = list({step.key: step for step in steps}.values())
         missing = [step for step in steps if not step.finished(self.store)]
+        for step in steps:
+            if step not in missing:
+                step.keep_names(self.store)
         if missing:
             if before is not None:
                 before()

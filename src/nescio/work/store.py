@@ -37,7 +37,7 @@ import numpy as np
 
 from nescio.errors import BadInput
 from nescio.files import open_regular, read_json
-from nescio.identity import canonical, to_json
+from nescio.identity import canonical, content_names, to_json
 
 MOST_PIDS = 1 << 31
 BEAT, SILENCE = 5.0, 60.0  # seconds between heartbeats; after so many without one, an owner elsewhere is dead
@@ -89,6 +89,7 @@ class Run:
     version: int | None = None  # of the stage when the work was begun; None if it cannot be read
     parents: tuple[str, ...] = ()  # keys and checksums that it follows from
     title: str = ""  # what progress called it
+    names: Mapping[str, str] = field(default_factory=dict, hash=False)  # content in the recipe → its name and path
 
 
 class Store:
@@ -140,7 +141,10 @@ class Store:
         if lock is None:
             yield None
             return
-        part = Part(goal, lock.folder.parent, lock, {**document, "title": title} if title else document)
+        about: dict[str, Any] = {"title": title} if title else {}
+        if names := content_names(recipe):
+            about["names"] = names
+        part = Part(goal, lock.folder.parent, lock, {**document, **about})
         try:
             part._begin()
             yield part
@@ -169,6 +173,18 @@ class Store:
                 return read_json(path)
         except ValueError:
             raise Damaged(f"{path} is damaged: {_again(path.parent)}") from None
+
+    def names(self, stage: str, key: str) -> dict[str, str]:
+        """Of content that the recipe of finished work has by its digest, the name and path where it was last."""
+        return _names(self.recipe(stage, key))
+
+    def keep_names(self, stage: str, key: str, names: Mapping[str, str]) -> None:
+        """Remembers where the content of finished work is today; a store that is read-only keeps the old names."""
+        path = self.path(stage, key) / RECIPE
+        document = self.recipe(stage, key)
+        if names and _names(document) != names:
+            with suppress(OSError):
+                _write(path, _json({**document, "names": names}))
 
     def verify(self, stage: str, key: str) -> None:
         """Raises StoreError if finished work is not byte for byte what was written.
@@ -672,7 +688,13 @@ def _facts_of(document: Mapping[str, Any]) -> dict[str, Any]:
         "parents": tuple(map(str, parents)) if isinstance(parents, list) else (),
         "version": version if type(version) is int else None,
         "title": str(document.get("title", "")),
+        "names": _names(document),
     }
+
+
+def _names(document: Mapping[str, Any]) -> dict[str, str]:
+    names = document.get("names")
+    return {str(content): str(name) for content, name in names.items()} if isinstance(names, dict) else {}
 
 
 def _iso(moment: float) -> str:

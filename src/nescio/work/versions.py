@@ -6,9 +6,9 @@ Versions of the stages `evaluate` and `study` are those of the protocols.
 
 from __future__ import annotations
 
-TRAIN = 9
-PREDICT = 6
-COUNT = 7
+TRAIN = 10
+PREDICT = 7
+COUNT = 8
 PIXELS = 3
 
 STAGES = {

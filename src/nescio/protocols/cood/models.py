@@ -9,7 +9,7 @@ import numpy as np
 
 from nescio.analysis.answers import in_distribution
 from nescio.datasets import hierarchy, imagenet
-from nescio.datasets.images import ImageSet, absolute
+from nescio.datasets.images import ImageSet, named_if_there
 from nescio.errors import BadInput
 from nescio.predictions.entries import ModelDump
 from nescio.predictions.pairs import PairedDumps, named_values, pair_named, pairs_of_store
@@ -33,9 +33,11 @@ def paired_dumps(plan: Plan, work: Work) -> tuple[list[PairedDumps], list[str]]:
         raise BadInput(
             "Name models by their files with --pair NAME=IN,OUT, or models of a store with --data and --out."
         )
-    also = {name: absolute(data) for name, data in named_values(plan.also, "--also").items()}
+    root = work.context.root
+    also = {name: named_if_there(data, root, "all") for name, data in named_values(plan.also, "--also").items()}
+    inside, outside = named_if_there(plan.data, root, "test"), named_if_there(plan.out, root, "all")
     damaged: list[str] = []
-    pairs, notes = pairs_of_store(work.store, absolute(plan.data), absolute(plan.out), also, damaged)
+    pairs, notes = pairs_of_store(work.store, inside, outside, also, damaged)
     work.failures += [Failure("reading the store", reason) for reason in dict.fromkeys(damaged)]
     return pairs, notes
 

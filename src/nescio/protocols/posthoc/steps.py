@@ -12,7 +12,7 @@ from nescio import datasets, measures
 from nescio.analysis.cards import Scorecard, scorecard
 from nescio.analysis.delong import best_of
 from nescio.analysis.score_choice import question_rows
-from nescio.datasets.images import ImageSet, absolute
+from nescio.datasets.images import ImageSet, absolute, named, same_images
 from nescio.errors import BadInput
 from nescio.networks.families import architecture
 from nescio.networks.models import Network
@@ -38,7 +38,7 @@ TEST = "test"
 def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its data by its own name."""
     root = work.context.root
-    plan = replace(plan, data=absolute(plan.data))
+    plan = replace(plan, data=named(plan.data, work.context.root, "test" if plan.networks else None))
     if plan.networks:
         predictors = existing(
             shift.Plan(data=plan.data, networks=plan.networks, preprocessing=plan.preprocessing), work
@@ -95,7 +95,7 @@ def trials_of(plan: Plan, root: str | None) -> list[tuple[Trial, ...]]:
 def own_images(plan: Plan, network: Network, root: str | None) -> dict[str, ImageSet]:
     """Training, validation and test images; of a network from elsewhere no image is known to be held out."""
     trial = network.trial
-    if trial is not None and trial.data == plan.data:
+    if trial is not None and same_images(trial.data, plan.data, root):
         train, val = (ImageSet(plan.data, split, trial.classes, seed=trial.data_seed) for split in ("train", "val"))
         test = ImageSet(plan.data, classes=trial.classes, sample=plan.limit, sample_seed=plan.seed)
         return {"train": replace(train, limit=plan.fitted), "val": val, TEST: test}
@@ -107,12 +107,13 @@ def own_images(plan: Plan, network: Network, root: str | None) -> dict[str, Imag
     return {"train": ImageSet(plan.data, "learnt", limit=plan.fitted), **sets}
 
 
-def other_images(plan: Plan, network: Network) -> dict[str, ImageSet]:
+def other_images(plan: Plan, network: Network, root: str | None) -> dict[str, ImageSet]:
     """near:SET or far:SET → out-of-distribution images."""
-    named = [(NEAR, name) for name in plan.near] + [(FAR, name) for name in plan.far]
-    sets = {f"{group}:{name}": ImageSet(absolute(name), "outside") for group, name in named}
-    if network.trial is not None and network.trial.classes is not None and network.trial.data == plan.data:
-        sets[f"{NEAR}:left out"] = ImageSet(plan.data, "out", classes=network.trial.classes)
+    pairs = [(NEAR, name) for name in plan.near] + [(FAR, name) for name in plan.far]
+    sets = {f"{group}:{name}": ImageSet(absolute(name), "outside") for group, name in pairs}
+    trial = network.trial
+    if trial is not None and trial.classes is not None and same_images(trial.data, plan.data, root):
+        sets[f"{NEAR}:left out"] = ImageSet(plan.data, "out", classes=trial.classes)
     return {name: replace(images, sample=plan.limit, sample_seed=plan.seed) for name, images in sets.items()}
 
 
@@ -121,7 +122,7 @@ def other_images(plan: Plan, network: Network) -> dict[str, ImageSet]:
 
 def evaluation_step(plan: Plan, predictor: Predictor, root: str | None) -> Step:
     """Predicts every set by every member, and takes every score of every set."""
-    others = other_images(plan, predictor.networks[0])
+    others = other_images(plan, predictor.networks[0], root)
     sets = own_images(plan, predictor.networks[0], root) | others
     dumps = [
         {name: predict_step(each, images, root=root, keeping=KEEPING) for name, images in sets.items()}

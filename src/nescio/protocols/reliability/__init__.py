@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from nescio.analysis.agreement import NEIGHBOURS, SCORING, Scored, some
 from nescio.errors import BadInput
+from nescio.identity import renamed
 from nescio.options import at_least, nested, option
 from nescio.protocols.base import protocol
 from nescio.rows import Row
@@ -70,7 +71,10 @@ class Plan(Scored):
     @property
     def sources(self) -> dict[str, list[str]]:
         """Pre-training data → its downstream data."""
-        pairs = [target.rpartition("=")[::2] for target in dict.fromkeys(self.targets)]
+        pairs = [
+            (target.rpartition("=")[0], renamed(target, lambda name: name.rpartition("=")[2]))
+            for target in dict.fromkeys(self.targets)
+        ]
         shared = [target for source, target in pairs if not source]
         own = {data: [target for source, target in pairs if source == data] for data in self.data}
         return {data: own[data] or shared or [data] for data in self.data}

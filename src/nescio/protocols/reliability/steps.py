@@ -13,8 +13,9 @@ from nescio.analysis import agreement
 from nescio.analysis.candidates import equal_members
 from nescio.analysis.downstream import DownstreamLosses, downstream_losses
 from nescio.analysis.ranking import chosen_components
-from nescio.datasets.images import ImageSet
+from nescio.datasets.images import ImageSet, named
 from nescio.errors import BadInput
+from nescio.identity import renamed
 from nescio.methods import registry as methods
 from nescio.networks.models import trained
 from nescio.predict import EMBEDDINGS, load_dump, predict_step
@@ -34,6 +35,7 @@ POINTS, TRUTH = "points.npz", "truth.npz"  # beside the rows of an evaluation: a
 
 def compare(plan: Plan, work: Work) -> None:
     """Does what is missing in the store, and takes the rows of all."""
+    plan = by_content(plan, work.context.root)
     check_possible(plan, work)
     alive, embedded = embed(plan, work)
     networks = [network for question in _questions(alive, plan) for network in question.networks]
@@ -58,6 +60,18 @@ def compare(plan: Plan, work: Work) -> None:
         if step in scored:
             rivals.setdefault(question.rivals, []).append(question)
     work.evaluate("rankings", [rank_step(group, plan, embedded) for group in rivals.values() if len(group) > 1])
+
+
+def by_content(plan: Plan, root: str | None) -> Plan:
+    """The plan with data and targets by their absolute names and contents."""
+
+    def target(text: str) -> str:
+        source, equals, name = text.rpartition("=")
+        before = f"{named(source, root)}{equals}" if equals else ""
+        return renamed(named(name, root), lambda name: f"{before}{name}")
+
+    data = tuple(named(name, root) for name in plan.data)
+    return replace(plan, data=data, targets=tuple(map(target, plan.targets)))
 
 
 def _questions(candidates: Iterable[Siblings], plan: Plan) -> list[Question]:

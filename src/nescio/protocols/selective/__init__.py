@@ -116,10 +116,10 @@ def selective(plan: Plan, work: Work) -> None:
       nescio run selective --store store --data imagenet:PATH
       nescio run selective *.npz --measures largest,entropy --to page
     """
-    from nescio.datasets.images import absolute
+    from nescio.datasets.images import named_if_there
     from nescio.networks.published import with_facts
 
-    data = absolute(plan.data) if plan.data else None
+    data = named_if_there(plan.data, work.context.root, "test") if plan.data else None
     damaged: list[str] = []
     models = with_facts(dumps_of(plan.files, work.store, data, damaged), plan.facts)
     work.failures += [Failure("reading the store", reason) for reason in damaged]

@@ -23,7 +23,7 @@ from nescio.analysis.pixels import PixelCounts
 from nescio.datasets import Batches
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from nescio.datasets.decode import thumbnail
-from nescio.datasets.images import ImageSet, LoadedImages
+from nescio.datasets.images import ImageSet, LoadedImages, Split
 from nescio.datasets.scene_changes import shifts
 from nescio.datasets.shifts import levels as folder_levels
 from nescio.errors import BadInput
@@ -47,6 +47,7 @@ from nescio.protocols.shift.steps import (
     methods_behind,
     note_ends,
     plain_trial,
+    split_of,
     train,
     with_clean,
 )
@@ -97,7 +98,7 @@ GREYS = 8  # a map of uncertainty has one in so many of 256 greys: smaller files
 def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and data by their own names."""
     root = work.context.root
-    plan = by_own_names(plan)
+    plan = by_own_names(plan, root)
     if {*plan.methods} == {*classifiers()}:  # --methods all
         able = tuple(name for name in plan.methods if not methods[name].whole_images)
         work.note(
@@ -109,7 +110,7 @@ def compare(plan: Plan, work: Work) -> Plan:
         if member.trial is None or member.trial.task != "segmentation":
             raise BadInput(f"{member.name} names one class an image: give networks that were trained to segment.")
     refuse(plan, methods_behind(own) if own else plan.trained, root)
-    levels = levels_of(plan, root)
+    levels = levels_of(plan, root, split_of(plan, own, root))
     for images in levels.values():  # a folder that lacks a label map is named before any training
         images.load_revision(root)
     read = partial(refuse_unreadable, list(levels.values()), root)
@@ -155,15 +156,16 @@ def refuse_unreadable(sets: Sequence[ImageSet], root: str | None) -> None:
         part.check_files()
 
 
-def levels_of(plan: Plan, root: str | None) -> dict[Level, ImageSet]:
+def levels_of(plan: Plan, root: str | None, split: Split = "test") -> dict[Level, ImageSet]:
     """The clean test images, and every level of every shift."""
-    levels = with_clean(plan, ())
+    levels = with_clean(plan, (), split)
     own = continuous(plan, levels[CLEAN], root)
     for name in plan.corruptions or own or CORRUPTIONS:
         if name not in (known := dict.fromkeys([*own, *CORRUPTIONS])):
             raise BadInput(f"{plan.data} has no shift named {name!r}. There are: {', '.join(known)}.")
         if name not in own:
-            levels |= with_clean(plan, [Corruption(name, severity) for severity in plan.severities or SEVERITIES])
+            severities = plan.severities or SEVERITIES
+            levels |= with_clean(plan, [Corruption(name, severity) for severity in severities], split)
             continue
         sets = list(own[name].items())
         if beyond := [number for number in plan.severities if not 1 <= number <= len(sets)]:
@@ -262,7 +264,8 @@ def pictures_step(predictors: Sequence[Predictor], levels: Mapping[Level, ImageS
     predictor its answers and its uncertainty."""
     last = {condition: (condition, level) for condition, level in levels}  # the last level of each
     shown = {last[name]: replace(levels[last[name]], limit=PICTURED) for name in [*last][: 1 + SHIFTS]}
-    recipe = {"step": "pictures", "facts": [each.facts for each in predictors], "images": list(shown.values())}
+    images = [images.named(root) for images in shown.values()]
+    recipe = {"step": "pictures", "facts": [each.facts for each in predictors], "images": images}
     parents = [member.parent(root) for each in predictors for member in each.networks]
     parents += [images.load_revision(root) for images in shown.values()]
     make = partial(_pictures, predictors=predictors, levels=shown)

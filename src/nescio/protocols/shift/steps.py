@@ -22,7 +22,7 @@ from nescio.analysis.bootstrap import wanted_metric
 from nescio.analysis.selection import best_trials
 from nescio.datasets.changes import Change
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, Corruption
-from nescio.datasets.images import ImageSet, absolute
+from nescio.datasets.images import ImageSet, Split, named, same_images
 from nescio.datasets.shifts import FURTHER, PublishedCorruption, published_corruptions
 from nescio.errors import BadInput, Undefined
 from nescio.methods import registry as methods
@@ -58,10 +58,10 @@ UNDERTRAINED = "undertrained"  # the group of the training accuracy of such a ne
 def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and data by their own names."""
     root = work.context.root
-    plan = by_own_names(plan)
+    plan = by_own_names(plan, root)
     own = existing(plan, work) if plan.networks else []
     refuse_measures(plan.measures, methods_behind(own) if own else plan.trained, kept=("logits",))
-    levels, out = levels_of(plan, root), out_sets(plan, root)
+    levels, out = levels_of(plan, root, split_of(plan, own, root)), out_sets(plan, root)
     if not own:
         refuse_impossible(NAME, plan, root)
     predictors = own or train(plan, chosen(plan, work), work)
@@ -93,8 +93,9 @@ def note_ends(plan: Plan, work: Work) -> None:
         work.note(most_note(plan.limit, plan.seed, "test images"))
 
 
-def by_own_names(plan: Plan) -> Plan:
-    return replace(plan, data=absolute(plan.data), methods=own_names(plan.methods))
+def by_own_names(plan: Plan, root: str | None = None) -> Plan:
+    data = named(plan.data, root, "test" if plan.networks else None)
+    return replace(plan, data=data, methods=own_names(plan.methods))
 
 
 # ---- the plan, checked before any work
@@ -114,9 +115,18 @@ def refuse_impossible(protocol: str, plan: Any, root: str | None) -> None:
     refuse_training(dataset, [plan.backbone], plan.training, len(datasets.splits(dataset, None, 0).train))
 
 
-def levels_of(plan: Plan, root: str | None) -> dict[Level, ImageSet]:
+def levels_of(plan: Plan, root: str | None, split: Split = "test") -> dict[Level, ImageSet]:
     """The clean test images, and every corruption at every severity."""
-    return with_clean(plan, made_here(plan) if plan.corrupted is None else published(plan, plan.corrupted, root))
+    changes = made_here(plan) if plan.corrupted is None else published(plan, plan.corrupted, root)
+    return with_clean(plan, changes, split)
+
+
+def split_of(plan: Plan, predictors: Sequence[Predictor], root: str | None) -> Split:
+    """Which images are judged: the test images, if a network learnt from this data; for networks that were trained
+    elsewhere, all images of a set that is not divided."""
+    trials = [each.trial for predictor in predictors for each in predictor.networks]
+    learnt = any(trial is not None and same_images(trial.data, plan.data, root) for trial in trials)
+    return "test" if learnt or not plan.networks else "given"
 
 
 def made_here(plan: Plan) -> list[Corruption]:
@@ -130,19 +140,20 @@ def published(plan: Plan, path: str, root: str | None) -> list[PublishedCorrupti
     return published_corruptions(path, plan.data, plan.corruptions or CORRUPTIONS, plan.severities or SEVERITIES, root)
 
 
-def with_clean(plan: Plan, changes: Iterable[Change]) -> dict[Level, ImageSet]:
+def with_clean(plan: Plan, changes: Iterable[Change], split: Split = "test") -> dict[Level, ImageSet]:
     """The clean test images, and the same under each change."""
-    clean = ImageSet(plan.data, "given" if plan.networks else "test", sample=plan.limit, sample_seed=plan.seed)
+    clean = ImageSet(plan.data, split, sample=plan.limit, sample_seed=plan.seed)
     return {CLEAN: clean} | {(each.condition, each.level): replace(clean, change=each) for each in changes}
 
 
 def out_sets(plan: Plan, root: str | None) -> dict[str, ImageSet]:
     """Sets of other classes, each of which is there."""
-    sets = {name: ImageSet(absolute(name), "outside", limit=OUT_ROWS) for name in plan.out}
+    names = [named(name, root, "all") for name in plan.out]
+    sets = {name: ImageSet(name, "outside", limit=OUT_ROWS) for name in names}
     for name, images in sets.items():
-        if images.data == plan.data:
-            raise BadInput(f"--out names {name}, the set whose own images they are to be told from: name another.")
         images.load_revision(root)
+        if same_images(name, plan.data, root):
+            raise BadInput(f"--out names {name}, the set whose own images they are to be told from: name another.")
     return sets
 
 
@@ -280,11 +291,11 @@ def average(trials: Sequence[Trial], root: str | None, augment: str | None = Non
 def existing(plan: Plan, work: Work) -> list[Predictor]:
     """Networks that exist already."""
     root = work.context.root
-    found = [with_weights(network(name, work.store, root)) for name in plan.networks]
+    found = [with_weights(network(name, work.store, root, (plan.data,))) for name in plan.networks]
     found = preprocessed(found, plan.preprocessing, plan.data)
     work.note(*preprocessing_sentences(found))
     for name, each in zip(plan.networks, found, strict=True):
-        if each.trial and each.trial.data != plan.data:
+        if each.trial and not same_images(each.trial.data, plan.data, root):
             refuse_other_classes(name, each.trial, plan.data, root)
     named = {"dataset": plan.data, "members": 1}
     facts = [

@@ -15,8 +15,8 @@ from nescio.analysis import calibrate
 from nescio.analysis.cards import scorecard
 from nescio.analysis.ensembles import MEMBERS_GMM, together
 from nescio.analysis.selection import best_trials
-from nescio.datasets.binary import binary_spec, parts_of
-from nescio.datasets.images import ImageSet
+from nescio.datasets.binary import binary_spec, data_of
+from nescio.datasets.images import ImageSet, named
 from nescio.files import read_json
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
@@ -40,7 +40,8 @@ CALIBRATION = "calibration.json"
 
 def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and classes named."""
-    plan = _divided(_named(plan), work)
+    plan = replace(_named(plan), data=named(plan.data, work.context.root))
+    plan = _divided(plan, work)
     root, before = work.context.root, partial(refuse_impossible, plan, work.context.root)
     work.note(*(f"{plan.data}: {note}" for note in datasets.load(plan.data, root).notes))
     oracles = [oracle_step(trial, root) for trial in oracle_trials(plan)] if plan.oracle else []
@@ -249,7 +250,7 @@ def _oracle(part: Part, context: Context, trial: Trial, dumps: Mapping[str, Step
         "in_as_in": (metrics.in_as_in(u[~out], cut), "test", int((~out).sum())),
         "out_as_out": (metrics.out_as_out(u[out], cut), "out", int(out.sum())),
     }
-    facts = {**_facts([trial], context), "method": "oracle", "dataset": parts_of(trial.data)[0]}
+    facts = {**_facts([trial], context), "method": "oracle", "dataset": data_of(trial.data)}
     base = dict.fromkeys(COLUMNS) | facts | {"calibrated": False, "measure": "oracle"}
     columns = ("value", "split", "n")
     return table([base | {"metric": metric} | dict(zip(columns, own, strict=True)) for metric, own in numbers.items()])

@@ -14,9 +14,10 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from nescio import datasets, measures
-from nescio.datasets.images import ImageSet, absolute
+from nescio.datasets.images import ImageSet, named, same_images
 from nescio.datasets.retrieval import disjoint, in_size, load_whole, part_spec, shots_spec
 from nescio.errors import BadInput
+from nescio.identity import renamed
 from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, preprocessed, preprocessing_sentences, trained, with_weights
 from nescio.options import ranges
@@ -62,13 +63,15 @@ class Downstream:
 def compare(plan: Plan, work: Work) -> Plan:
     """Does what is missing in the store; returns the plan with its methods and data by their own names."""
     root = work.context.root
-    plan = replace(plan, data=absolute(plan.data), methods=own_names(plan.methods))
+    data = named(plan.data, root, "test" if plan.networks else None)
+    plan = replace(plan, data=data, methods=own_names(plan.methods))
     sets = [downstream(text, plan, root) for text in plan.downstream]
     if plan.limit is not None:
         work.note(most_note(plan.limit, plan.seed, "images of each set"))
     refuse_measures(plan.measures, () if plan.networks else trained_methods(plan.methods))
     if plan.networks:
-        given = [with_weights(network(name, work.store, root)) for name in plan.networks]
+        known = (plan.data, *(each.data for each in sets))
+        given = [with_weights(network(name, work.store, root, known)) for name in plan.networks]
         given = preprocessed(given, plan.preprocessing, plan.data)
         work.note(*preprocessing_sentences(given))
         work.evaluate(TRAIN, [step_of(each, plan, sets, root) for each in given])
@@ -108,7 +111,7 @@ def compare(plan: Plan, work: Work) -> Plan:
 def downstream(text: str, plan: Plan, root: str | None) -> Downstream:
     """A downstream set as it is written: DATA, DATA#TEST or DATA#VALIDATION#TEST."""
     data, *words = text.split("#")
-    data, given = absolute(data), [ranges(word.replace("+", ",")) for word in words]
+    data, given = named(data, root), [ranges(word.replace("+", ",")) for word in words]
     if len(given) > 2:
         raise BadInput(f"{text!r}: write DATA, DATA#TEST-CLASSES or DATA#VALIDATION-CLASSES#TEST-CLASSES.")
     if given:
@@ -119,7 +122,8 @@ def downstream(text: str, plan: Plan, root: str | None) -> Downstream:
         raise BadInput(f"{text} has no validation classes to choose hyper-parameters by: name some, or say --trials 1.")
     if overlap := set(val) & set(test):
         raise BadInput(f"Class {min(overlap)} of {text} is both a validation and a test class.")
-    return Downstream(text, data, val, test)
+    name = renamed(data, lambda name: "#".join([name, *words]))
+    return Downstream(name, data, val, test)
 
 
 def divided(data: str, plan: Plan, root: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -128,7 +132,7 @@ def divided(data: str, plan: Plan, root: str | None) -> tuple[tuple[int, ...], t
     train, test = (sorted(set(part.labels.tolist())) for part in (dataset.train, dataset.test))
     if train and disjoint(dataset):
         return tuple(train[len(train) // 2 :]), tuple(test)
-    learnt = plan.classes if data == plan.data and not plan.networks else ()
+    learnt = () if plan.networks or not same_images(data, plan.data, root) else plan.classes
     if learnt is None:
         raise BadInput(f"All classes of {data} are learnt: name some with --classes, the others are then downstream.")
     others = [label for label in test if label not in learnt]
@@ -139,7 +143,7 @@ def divided(data: str, plan: Plan, root: str | None) -> tuple[tuple[int, ...], t
 def refuse_impossible(plan: Plan, sets: Sequence[Downstream], root: str | None) -> None:
     refuse_fixed(plan.recipes)
     for backbone in plan.backbones:
-        dataset = datasets.load(data_of(plan, backbone), root)
+        dataset = datasets.load(data_of(plan, backbone, root), root)
         rows = len(datasets.splits(dataset, plan.classes, 0).train)
         for method in trained_methods(plan.methods):
             refuse_training(dataset, [backbone], budget(plan, method, backbone), rows)
@@ -148,9 +152,9 @@ def refuse_impossible(plan: Plan, sets: Sequence[Downstream], root: str | None) 
 # ---- trials
 
 
-def data_of(plan: Plan, backbone: str) -> str:
+def data_of(plan: Plan, backbone: str, root: str | None) -> str:
     """The upstream set, in the size of a backbone's images."""
-    return f"{plan.data}@{plan.pixels[plan.backbones.index(backbone)]}" if plan.pixels else plan.data
+    return named(f"{plan.data}@{plan.pixels[plan.backbones.index(backbone)]}", root) if plan.pixels else plan.data
 
 
 def budget(plan: Plan, method: str, backbone: str) -> Training:
@@ -162,12 +166,12 @@ def budget(plan: Plan, method: str, backbone: str) -> Training:
     return plan.training
 
 
-def trial_of(plan: Plan, line: Line, recipe: Recipe, number: int, seed: int = 0) -> Trial:
+def trial_of(plan: Plan, line: Line, recipe: Recipe, number: int, seed: int = 0, root: str | None = None) -> Trial:
     method, backbone = line
     trial = Trial(
         method=method,
         recipe=recipe,
-        data=data_of(plan, backbone),
+        data=data_of(plan, backbone, root),
         backbone=backbone,
         training=budget(plan, method, backbone),
         classes=plan.classes,
@@ -205,7 +209,7 @@ def step_of(
         downstream={
             (each.name, split): each.images(split, plan) for each in sets for split in splits if getattr(each, split)
         },
-        human={name: human(absolute(name), plan, root) for name in plan.human},
+        human={name: human(name, plan, root) for name in (named(name, root) for name in plan.human)},
     )
     names = own_scores(network.trial.method if network.trial else None)
     facts = {"method": DEEP_ENSEMBLE, "members": 1 + len(others)} if others else {}
@@ -237,7 +241,7 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
     split = _judging(sets)
 
     def losses(number: int, recipes: Mapping[Line, Recipe]) -> dict[Line, float | None]:
-        made = {line: trial_of(plan, line, recipe, number) for line, recipe in recipes.items()}
+        made = {line: trial_of(plan, line, recipe, number, root=root) for line, recipe in recipes.items()}
         if split == "val":
             made = {line: replace(trial, kept=kept_epochs(plan)) for line, trial in made.items()}
         for trial in made.values():
@@ -413,7 +417,7 @@ def many_steps(plan: Plan, sets: Sequence[Downstream], root: str | None) -> list
         for each in sets
         for backbone in plan.backbones
         for seed in range(plan.seeds)
-        for first in [trial_of(plan, ("erm", backbone), recipe, 0, seed)]
+        for first in [trial_of(plan, ("erm", backbone), recipe, 0, seed, root)]
     ]
 
 

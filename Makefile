@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all test-gpu test-cluster lint bench clean
+.PHONY: demo test test-all test-surroundings test-gpu test-cluster lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/nescio demo
@@ -17,6 +17,10 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m "not cluster"
+
+# The suite five times: odd paths, one core, a loaded machine, older CPUs, another user (ONLY=paths for one of them).
+test-surroundings: $(VENV)/.dev
+	$(BIN)/python tests/surroundings.py $(ONLY)
 
 test-gpu: $(VENV)/.dev
 	NESCIO_TEST_GPU=1 $(BIN)/pytest -m gpu

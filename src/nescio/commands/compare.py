@@ -13,7 +13,7 @@ examples:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nescio.commands._inputs import InputOptions, check_apart, model_names, ood_share_option, outside_of_models
 from nescio.commands._output import formats, json_of, page_option, say
@@ -37,6 +37,7 @@ class Options:
     level: float = option(0.95, "of the intervals")
     seed: int = option(0, "of the bootstrap, and of --limit")
     inputs: InputOptions = nested(InputOptions(), omit=("logits", "probs", "labels"))
+    all: bool = option(False, "every metric with its interval, and all differences", group="output")
     to: str | None = page_option("write index.html and rows.csv there")
     format: str = formats()
 
@@ -67,8 +68,7 @@ def run(options: Options) -> int:
         parts = ("rows", "differences", "reasons", "notes")
         say(json_of({part: getattr(comparison, part) for part in parts} | {"verdict": report.verdict(comparison)}))
     elif options.format == "table":
-        report.terminal(replace(story, lead=[]))
-        say("\n".join(report.verdict(comparison)))
+        report.terminal(story if options.all else report.short_comparison(comparison))
         if options.to:
             say(f"\nThe page is {written}.")
     elif options.format == "csv":

@@ -11,7 +11,7 @@ from nescio.analysis.choosing import front
 from nescio.networks import families, regimes
 from nescio.predictions.entries import OWN, ModelDump
 from nescio.report.blocks import Block, Figure, Fold, SectionParts, Story, figures_of, fold_tables
-from nescio.report.charts import OTHERS, cloud_figure
+from nescio.report.charts import NAMED_POINTS, OTHERS, cloud_figure
 from nescio.report.frame import Frame
 from nescio.report.named import find
 from nescio.report.studies import Study, story_of
@@ -33,6 +33,7 @@ COUNTERPART = (
     "deit_tiny_distilled_patch16_224.fb_in1k and deit_tiny_patch16_224.fb_in1k"
 )
 Values = Mapping[str, float]  # model → a number, of those that have it
+Intervals = Mapping[str, tuple[float, float]]  # model → the ends of its interval
 
 
 # ---- rows of one model
@@ -82,10 +83,15 @@ class Models:
 
     sizes: dict[str, int | None]  # model → parameters
     columns: dict[tuple[Any, ...], dict[str, float]]
+    intervals: dict[tuple[Any, ...], dict[str, tuple[float, float]]] = field(default_factory=dict)
 
     def get(self, metric: str, measure: str | None = None, calibrated: bool = False, **place: Any) -> Values:
         """Model → a number; `place` names the target, condition and level of its rows, if they have any."""
         return self.columns.get((metric, measure, calibrated, *map(place.get, PLACE)), {})
+
+    def interval(self, metric: str, measure: str | None = None, calibrated: bool = False) -> Intervals:
+        """Model → the 95 % interval of the same number, of those that have one."""
+        return self.intervals.get((metric, measure, calibrated, *[None] * len(PLACE)), {})
 
     @property
     def params(self) -> Values:
@@ -100,6 +106,8 @@ def models_of(frame: Frame) -> Models:
         models.sizes.setdefault(row["backbone"], row["params"])
         column = (row["metric"], row["measure"], bool(row["calibrated"]), *map(row.get, PLACE))
         models.columns.setdefault(column, {})[row["backbone"]] = row["value"]
+        if row.get("low") is not None and row.get("high") is not None:
+            models.intervals.setdefault(column, {})[row["backbone"]] = row["low"], row["high"]
     return models
 
 
@@ -162,10 +170,25 @@ def models_table(
 
 @dataclass(frozen=True)
 class Axis:
-    """A number of models, and what it is called."""
+    """A number of models, and what it is called.
+
+    around  intervals of the numbers, where there are some
+    least   what the axis spans at least, so that it does not magnify noise; where intervals are wider, twice the widest
+    """
 
     label: str
     values: Values
+    around: Intervals = field(default_factory=dict)
+    least: float = 0.0
+
+    @property
+    def span(self) -> float:
+        return max([self.least, *(2 * (high - low) for low, high in self.around.values())])
+
+    def ends(self, name: str) -> Row:
+        """The ends of a model's interval, as columns of a point."""
+        low, high = self.around.get(name, (None, None))
+        return {f"{self.label}, from": low, f"{self.label}, to": high} if self.around else {}
 
 
 @dataclass(frozen=True)
@@ -182,7 +205,7 @@ class Cloud:
     x: str
     y: str
     words: str
-    needs: str = ""
+    needs: str = "two models or more"
     most: int | None = 12
     better: str = ""
     guides: tuple[tuple[str, float], ...] = ()
@@ -194,7 +217,7 @@ class Cloud:
         colours: Mapping[str, str] | None = None,
         links: Sequence[tuple[str, str]] = (),
     ) -> Figure | None:
-        """The figure of those models that have both numbers, if there are any.
+        """The figure of those models that have both numbers, if there are two of them or more.
 
         colours  model → the name of its colour, of those that are shown (default: all, by family)
         links    pairs of models with a line between them
@@ -204,12 +227,12 @@ class Cloud:
         colours = family_colours(placed, self.most) if colours is None else colours
         points: dict[str, Row] = {
             name: {"name": colours[name], "model": name, "family": families.label(families.family(name))}
-            | {x.label: x.values[name], y.label: y.values[name]}
+            | {x.label: x.values[name], y.label: y.values[name], **x.ends(name), **y.ends(name)}
             | {PARAMS: models.sizes[name], "distilled": regimes.distilled(name)}
             for name in placed
             if name in colours
         }
-        if not points:
+        if len(placed) < 2 or not points:
             return None
         every = [(x.values[name], y.values[name]) for name in placed]
         best = front(every, self.better == "lower") if self.better else []
@@ -219,8 +242,10 @@ class Cloud:
             "A larger mark: more parameters.": any(point[PARAMS] for point in shown),
             "A dot in the mark: a distilled model.": any(point["distilled"] for point in shown),
             "The dashed line joins the models that no other one beats in both.": len(best) > 1,
+            "Lines through the marks: 95 % intervals.": bool(x.around or y.around) and len(shown) <= NAMED_POINTS,
         }
         look: Row = {"log": self.x == PARAMS, "front": best, "links": lines, "guides": self.guides}
+        look |= {"spans": (0.0 if self.x == PARAMS else x.span, y.span)}
         tips = {"model": "model", "family": "family"}
         chart = partial(cloud_figure, shown, x.label, y.label, tips=tips, **look)
         made = [{key: value for key, value in point.items() if key != "name"} for point in shown]

@@ -6,7 +6,16 @@ Nothing here imports Altair, Jinja2, pandas or torch before a page or a figure i
 from nescio.report.blocks import Block, Choice, Figure, Fold, Gallery, Made, Panel, Prose, Section, Story, Terms
 from nescio.report.frame import Frame
 from nescio.report.pages import page, write
-from nescio.report.scorecards import card_story, card_tables, headline, overview, rows_of, short_story, verdict
+from nescio.report.scorecards import (
+    card_story,
+    card_tables,
+    headline,
+    overview,
+    rows_of,
+    short_comparison,
+    short_story,
+    verdict,
+)
 from nescio.report.tables import COUNT, Cell, Column, Form, Head, Table, decimals, metrics, percents, table
 from nescio.report.text import grid, json_text, latex, markdown, rows_csv, tables_csv, terminal
 
@@ -43,6 +52,7 @@ __all__ = [
     "percents",
     "rows_csv",
     "rows_of",
+    "short_comparison",
     "short_story",
     "table",
     "tables_csv",

@@ -659,6 +659,9 @@ def heat_figure(
 # ---- many models in one picture
 
 
+NAMED_POINTS = 15  # that have their names and intervals in a cloud; more would hide each other
+
+
 def cloud_figure(
     points: Sequence[Row],
     x: str,
@@ -669,15 +672,18 @@ def cloud_figure(
     front: Sequence[tuple[float, float]] = (),
     links: Sequence[tuple[Row, Row]] = (),
     guides: Sequence[tuple[str, float]] = (),
+    spans: tuple[float, float] = (0.0, 0.0),
 ) -> Any:
     """Two numbers of many things, coloured and shaped by `name` (OTHERS is grey); a click on a name shows it alone.
 
     points  each holds `name`, the numbers under the names x and y, and what `tips` name; perhaps `parameters`, the size
-            of its mark, and `distilled`, a dot in it
+            of its mark, and `distilled`, a dot in it; "NUMBER, from" and "NUMBER, to" are the ends of an interval. Up
+            to NAMED_POINTS of them show their intervals, and their `model` as a name
     tips    what else a tooltip shows: key of the points → title
     front   a dashed line through these points
     links   pairs of points with a line between them
     guides  ("x", value) is an upright line, ("y", value) a level one
+    spans   what the two axes span at least
     """
     import altair as alt
 
@@ -688,7 +694,11 @@ def cloud_figure(
     colours = [COLOUR["faint"] if name == OTHERS else SERIES[at % len(SERIES)] for at, name in enumerate(names)]
     shapes = alt.Scale(domain=names, range=[SHAPES[at // len(SERIES) % len(SHAPES)] for at in range(len(names))])
     least = min((float(point[x]) for point in points), default=1.0)  # below 1 the letters of ~s are thousandths
-    axes = _number_axis("x", "x", x, "~s" if log and least >= 1 else NUMBER, log=log), _number_axis("y", "y", y)
+    form = "~s" if log and least >= 1 else NUMBER
+    axes = (
+        _number_axis("x", "x", x, form, log=log, **_domain(points, x, spans[0])),
+        _number_axis("y", "y", y, **_domain(points, y, spans[1])),
+    )
     base = _data(_cloud_rows(points, x, y, names, tips)).encode(*axes)
     sized = any(point.get("parameters") for point in points)
     looks: dict[str, Any] = {"opacity": alt.condition(only, alt.value(0.8), alt.value(0.07))}
@@ -701,14 +711,52 @@ def cloud_figure(
     )
     layers = [layer for side, at in guides for layer in _guide(side, at, color=COLOUR["soft"])]
     layers += [_links(links, x, y, axes)] if links else []
+    few = len(points) <= NAMED_POINTS
+    layers += [_bars(points, x, y, axes, side) for side in (x, y) if few and _ends(points, side)]
     layers.append(marks.encode(tooltip=_tips(*shown)).add_params(only))
     if any(point.get("distilled") for point in points):
         dots = base.transform_filter("datum.dot == 1").mark_point(filled=True, size=10, color=COLOUR["ink"])
         layers.append(dots.encode(opacity=alt.condition(only, alt.value(1), alt.value(0))))
+    if few and all("model" in point for point in points):
+        words = [{"x": float(p[x]), "y": float(p[y]), "model": str(p["model"])} for p in points]
+        text = _data(words).mark_text(dy=-13, fontSize=11, limit=220, color=COLOUR["ink"])
+        layers.append(text.encode(*axes, alt.Text("model:N")))
     if len(front) > 1:
         line = _data([{"x": float(a), "y": float(b)} for a, b in front])
         layers.append(line.mark_line(strokeDash=DASHED, strokeWidth=1.25, color=COLOUR["ink"]).encode(*axes))
     return _finished(layers, f"{len(points)} points of {', '.join(names)}: {y} against {x}.", 420 if sized else 340)
+
+
+def _ends(points: Sequence[Row], number: str) -> list[float]:
+    """Both ends of the intervals of a number."""
+    ends = [point.get(f"{number}, {end}") for point in points for end in ("from", "to")]
+    return [float(end) for end in ends if end is not None]
+
+
+def _domain(points: Sequence[Row], number: str, span: float) -> dict[str, Any]:
+    """The domain of an axis whose values would span less; nothing where they span enough."""
+    shown = len(points) <= NAMED_POINTS
+    values = [float(point[number]) for point in points] + (_ends(points, number) if shown else [])
+    low, high = min(values), max(values)
+    if high - low >= span:
+        return {}
+    room = (span - (high - low)) / 2
+    return {"domain": [low - room, high + room]}
+
+
+def _bars(points: Sequence[Row], x: str, y: str, axes: Sequence[Any], side: str) -> Any:
+    """Intervals of a number as lines through the marks."""
+    import altair as alt
+
+    rows: list[Row] = []
+    for point in points:
+        ends = _ends([point], side)
+        if len(ends) == 2:
+            across = side == x
+            row = {"x": float(point[x]), "y": float(point[y])}
+            rows.append(row | ({"x": ends[0], "x2": ends[1]} if across else {"y": ends[0], "y2": ends[1]}))
+    rules = _data(rows).mark_rule(strokeWidth=1.25, color=COLOUR["soft"])
+    return rules.encode(*axes, alt.X2("x2:Q") if side == x else alt.Y2("y2:Q"))
 
 
 def _cloud_rows(points: Sequence[Row], x: str, y: str, names: Sequence[str], tips: Mapping[str, str]) -> list[Row]:

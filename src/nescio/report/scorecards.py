@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from nescio.report.frame import Frame
 from nescio.report.score_choices import TITLE as SCORE_CHOICE
 from nescio.report.score_choices import choice_of_score, scores_table
 from nescio.report.tables import TIED, Cell, Column, Head, Table, decimals, explained_once, fitting, table
+from nescio.report.text import first_columns
 from nescio.report.words import (
     DEFAULT_MEASURE,
     IN_DISTRIBUTION,
@@ -74,7 +76,11 @@ VERDICTS = (  # metric, what it means, how its values are written
 )
 MISSED = ("answers", "calibrated", "detection", "in_as_in")  # gaps that have their reason on the first screen
 SUMMARY = "The models side by side"
-MORE = "Every measure, metric and reason: --all. Reliability diagram, risk–coverage curve, histogram: --to DIR."
+FILES = ("--val", "--ood", "--train")  # options with files that close gaps
+MORE = "Charts with --to DIR."
+FIRST = ("accuracy", "auroc", "ece", "nll", "brier", "aurc", "sac@0.95")  # of a comparison on the terminal
+MOST_COMPARED, MOST_NAMED = 10, 4  # models in its table, and in one of its sentences
+ALL_COMPARED = "All metrics, intervals and differences with --all; charts with --to DIR."
 COMPARISON = "Which differences are real"
 PAGE_POINTS, LEAST_POINTS = 40_000, 50  # of all risk–coverage curves together, so that the file stays small; of one
 CAPTIONS = {
@@ -303,13 +309,18 @@ def model_name(row: Row) -> str:
     return next((str(row[key]) for key in ("model", "name", "file", "method") if row.get(key) is not None), "–")
 
 
+def _resampled(comparison: Any) -> str:
+    """Behind which verdicts are how many resamples."""
+    drawn = getattr(comparison, "resamples", None)
+    return f"{drawn:,} paired resamples of {comparison.n:,} shared rows. " if drawn else ""
+
+
 def comparison_tables(comparison: Any) -> list[Table]:
     """Every model's rank and value with its interval, marked where it cannot be told from the best; the differences."""
     rows = Frame(dict(row) | {"topic": topic(row), "name": model_name(row)} for row in comparison.rows)
     if not rows:
         return []
-    drawn = getattr(comparison, "resamples", None)
-    how = f"{drawn:,} paired resamples of {comparison.n:,} shared rows. " if drawn else ""
+    how = _resampled(comparison)
     level = f"{100 * comparison.level:g} % interval" if getattr(comparison, "level", None) else "interval"
     note = f"{how}#rank value [{level}]; {TIED} after the rank: cannot be told from the best"
     lines = [Column("topic", "metric")]
@@ -453,32 +464,34 @@ def overview(cards: Sequence[Any], comparison: Any = None, incomparable: str = "
     return [f"No winner is named: {incomparable or 'the models were not compared (`nescio compare` does).'}"]
 
 
-def verdict(comparison: Any) -> list[str]:
-    """What a comparison says of accuracy and of knowing when wrong, and last of all metrics together."""
+def verdict(comparison: Any, most: int | None = None) -> list[str]:
+    """What a comparison says of all metrics together, of accuracy and of knowing when wrong; `most` names in each."""
     frame = Frame(comparison.rows).where(best=(True, False))
     if len({model_name(row) for row in frame}) < 2:
         return []
     sentences = []
     for metric, words, form in VERDICTS:
         if rows := frame.where(metric=metric, split=IN_DISTRIBUTION):
-            sentences.append(f"{words}: {_standing(rows, form)}.")
+            sentences.append(f"{words}: {_standing(rows, form, most)}.")
     for (split,), rows in frame.where(metric="auroc").without(split=IN_DISTRIBUTION).by("split"):
-        sentences.append(f"Telling {out_name(split)} from in-distribution rows (AUROC): {_standing(rows, number)}.")
-    return [*sentences, _over_all(frame)]
+        sentences.append(
+            f"Telling {out_name(split)} from in-distribution rows (AUROC): {_standing(rows, number, most)}."
+        )
+    return [_over_all(frame, most), *sentences]
 
 
-def _standing(rows: Frame, form: Callable[[float], str]) -> str:
+def _standing(rows: Frame, form: Callable[[float], str], most: int | None = None) -> str:
     """The best models by one metric, told apart from the others as far as that is possible."""
     ranked = sorted(rows, key=lambda row: row["rank"])
     best = [f"{model_name(row)} ({form(row['value'])})" for row in ranked if row["best"]]
     others = [model_name(row) for row in ranked if not row["best"]]
-    behind = f"; {listed(others)} {'is' if len(others) == 1 else 'are'} behind" if others else ""
+    behind = f"; {_few(others, most)} {'is' if len(others) == 1 else 'are'} behind" if others else ""
     if len(best) == 1:
         return f"{best[0]} is best{behind}, beyond chance"
-    return f"{listed(best)} cannot be told apart{behind}"
+    return f"{_few(best, most)} cannot be told apart{behind}"
 
 
-def _over_all(frame: Frame) -> str:
+def _over_all(frame: Frame, most: int | None = None) -> str:
     """The verdict over all metrics: which models are never behind, and which one is ahead alone."""
     models = list(dict.fromkeys(map(model_name, frame)))
     winners = [
@@ -489,13 +502,20 @@ def _over_all(frame: Frame) -> str:
     among = {name: sum(name in best for best in winners) for name in models}
     leaders = [name for name in models if among[name] == len(winners)]
     if len(leaders) == len(models):
-        return f"Verdict: by {count} {listed(models)} cannot be told apart."
+        return f"Verdict: by {count} {_few(models, most)} cannot be told apart."
     if len(leaders) > 1:
-        return f"Verdict: by {count} {listed(leaders)} are never behind, and cannot be told apart by all of them."
+        return f"Verdict: by {count} {_few(leaders, most)} are never behind, and cannot be told apart by all of them."
     top = max(models, key=lambda name: among[name])
     if leaders:
         return f"Verdict: by {count} {top} is never behind, and ahead of all others in {winners.count([top])}."
     return f"Verdict: by {count} no model is always among the best; {top} is in {among[top]}."
+
+
+def _few(names: Sequence[str], most: int | None) -> str:
+    """The first names and how many more there are; None: all."""
+    if most is None or len(names) <= most + 1:
+        return listed(names)
+    return listed([*names[:most], f"{len(names) - most} more"])
 
 
 # ---- figures
@@ -586,6 +606,7 @@ def card_story(cards: Sequence[Any], comparison: Any = None, title: str = "", in
         ]
         models.append(Section(name if several else "", name if several else "", blocks, model=several))
     lead = _lead(cards, comparison, incomparable)
+    lead = [*(note for note in warnings_of([*cards, comparison]) if note not in lead), *lead]
     title = title or _story_title(cards, comparison)
     return Story(title, lead, explained([*sections, *(compared + models if several else models + compared)]))
 
@@ -618,18 +639,34 @@ def _score_choice(card: Any, several: bool) -> list[Block]:
 
 
 def short_story(cards: Sequence[Any], comparison: Any = None, incomparable: str = "") -> Story:
-    """The few things that matter first, on one screen: how good, how calibrated, which measure, what is missing."""
-    lead = _lead(cards, comparison, incomparable)
+    """The few things that matter first, on one screen: what spoils numbers, how good, how calibrated, which measure."""
     table = summary(cards) if len(cards) > 1 else essentials(cards[0])
-    notes = list(dict.fromkeys(note for card in cards for note in card.notes if note not in lead))
-    blocks: list[Block] = [
-        replace(table, legend=()),
-        *_short_choices(cards),
-        Prose(notes),
-        Terms(_missing(cards), "What could not be said"),
-        Prose([MORE]),
-    ]
-    return Story(_story_title(cards, comparison), lead, [Section("", "", flat(blocks))])
+    blocks: list[Block] = [replace(table, legend=()), *_short_choices(cards), Terms(_unanswered(cards))]
+    lead = _lead(cards, comparison, incomparable)
+    lead = [*(note for note in warnings_of(cards) if note not in lead), *lead]
+    return Story(_story_title(cards, comparison), lead, [Section("", "", flat([*blocks, Prose(_more(cards))]))])
+
+
+def short_comparison(comparison: Any) -> Story:
+    """The verdict of a comparison and the metrics that most people look for first: on one screen."""
+    known = [row for metric in FIRST for row in comparison.rows if row["metric"] == metric and row["best"] is not None]
+    rows = [row | {"topic": topic(row), "model": model_name(row), "low": None, "high": None} for row in known]
+    ranks: dict[str, list[int]] = {}
+    for row in rows:
+        ranks.setdefault(row["model"], []).append(row["rank"])
+    first = sorted(ranks, key=lambda name: fmean(ranks[name]))[:MOST_COMPARED]
+    frame = Frame(row for name in first for row in rows if row["model"] == name)
+    heads = [Head(title, where={"topic": title}) for title in dict.fromkeys(row["topic"] for row in rows)]
+    note = f"{_resampled(comparison)}#rank value; {TIED} after the rank: not significantly different from the best"
+    made = first_columns(replace(table(frame, "", lines=[Column("model")], heads=heads, note=note), legend=()))
+    left = [f"{len(ranks) - len(first)} more models are in the page and with --all."] if len(ranks) > len(first) else []
+    lead = [*warnings_of([comparison]), *verdict(comparison, MOST_NAMED)]
+    return Story(_story_title([], comparison), lead, [Section("", "", [made, Prose([*left, ALL_COMPARED])])])
+
+
+def warnings_of(sources: Iterable[Any]) -> list[str]:
+    """The notes of scorecards or of a comparison, each once: what spoils numbers stands before them."""
+    return list(dict.fromkeys(note for source in sources for note in getattr(source, "notes", ())))
 
 
 def _short_choices(cards: Sequence[Any]) -> list[Block]:
@@ -643,16 +680,24 @@ def _short_choices(cards: Sequence[Any]) -> list[Block]:
     ]
 
 
-def _missing(cards: Sequence[Any]) -> list[tuple[str, str]]:
-    """Why there is no calibration, no detection and the like; of other gaps, what they are. Second names are none."""
+def _main_gaps(cards: Sequence[Any]) -> list[Row]:
+    """The reasons why there is no calibration, no detection and the like. Second names are none."""
     from nescio.measures import registry
 
     second = [part.name for part in registry.parts() if part.alias]
     reasons = [reason for card in cards for reason in card.reasons if reason["measure"] not in second]
-    main = [reason for reason in reasons if reason["metric"] in MISSED or _optional(reason["measure"])]
-    others = [what for what, _ in grouped([reason for reason in reasons if reason not in main], most=3)]
-    more = [("no value for", f"{'; '.join(others[:4])}{' …' if len(others) > 4 else ''}")] if others else []
-    return [*grouped(main, most=3), *more]
+    return [reason for reason in reasons if reason["metric"] in MISSED or _optional(reason["measure"])]
+
+
+def _unanswered(cards: Sequence[Any]) -> list[tuple[str, str]]:
+    """The main gaps that no further file would close."""
+    return grouped([gap for gap in _main_gaps(cards) if not any(flag in gap["reason"] for flag in FILES)], most=3)
+
+
+def _more(cards: Sequence[Any]) -> list[str]:
+    """Which files and options would add something."""
+    flags = [flag for flag in FILES if any(flag in gap["reason"] for gap in _main_gaps(cards))]
+    return [f"More with {', '.join(flags)}; see --all. {MORE}" if flags else f"More: see --all. {MORE}"]
 
 
 def _kind(measure: str | None) -> str | None:
@@ -707,7 +752,7 @@ def _compared(comparison: Any) -> Section:
 
 def _gaps(source: Any) -> list[Block]:
     missing = grouped(getattr(source, "reasons", ()))
-    return [Prose(list(getattr(source, "notes", ()))), Terms(missing, "What could not be said")]
+    return [Terms(missing, "What could not be said")]
 
 
 def rows_of(cards: Sequence[Any], comparison: Any = None) -> list[Row]:

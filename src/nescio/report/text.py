@@ -261,6 +261,11 @@ def _pieces(table: Table, width: int) -> list[Table]:
     return [table.only(*group) for group in groups]
 
 
+def first_columns(table: Table, width: int | None = None) -> Table:
+    """The table with the columns that fit the terminal, its first ones."""
+    return next(iter(_pieces(table, width or screen().width)))
+
+
 def _widths(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> list[int]:
     return [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
 

@@ -39,7 +39,7 @@ def test_files_become_tables_and_a_page(files: list[str], tmp_path: Path, capsys
     store = tmp_path / "store"
     assert run(*files, "--facts", tmp_path / "facts.csv", "--store", store) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "Four pretrained models answered 900 images." in out and "Which models know when they are wrong?" in out
+    assert "Four pretrained models answered 1,000 images." in out and "Which models know when they are wrong?" in out
     assert {"index.html", "rows.parquet", "tables.md"} <= {*os.listdir(page_of(store, "selective"))}
     rows = from_parquet(page_of(store, "selective") / "rows.parquet")
     sizes = {row["backbone"]: row["params"] for row in rows}
@@ -66,7 +66,7 @@ def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         keep(store, name, "digits", answers(seed, 1000), False)
         keep(store, name, "letters", answers(seed, 600), False)
     assert run("--store", store.root, "--data", "digits") == 0
-    assert "Two pretrained models answered 900 images of digits." in " ".join(capsys.readouterr().out.split())
+    assert "Two pretrained models answered 1,000 images of digits." in " ".join(capsys.readouterr().out.split())
     assert run("--store", store.root) == 2
     assert "these are of digits, letters: name one" in capsys.readouterr().err
 

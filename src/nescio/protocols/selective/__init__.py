@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import NormalDist
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from nescio import metrics
+from nescio.analysis import delong
 from nescio.analysis.answers import MC_DROPOUT, answerable, under_dropout
 from nescio.analysis.bootstrap import wanted_metric
 from nescio.analysis.calibrate import Temperature, temperature_or_reason
@@ -30,13 +34,14 @@ from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part
 
 Array = NDArray[Any]
-NAME, VERSION = "selective", 4
+NAME, VERSION = "selective", 5
 COVERAGE = "coverage"  # the condition of a point of a risk–coverage curve; its level is the share
 DIFFERENCE, ADJUSTED = "difference", "adjusted_p"  # of a model (backbone) to the best (group) by a metric (condition)
 AMONG = 10  # models, the best by a metric, that are tested against the first of them
 OF_SOFTMAX = ("largest", "entropy")
 MEASURES = (*OF_SOFTMAX, MC_DROPOUT)
-ANSWERS = ("accuracy", "accuracy@5", "nll", "brier", "ece")
+RIGHT = ("accuracy", "accuracy@5")  # which a temperature does not change: of all rows, as everywhere else
+ANSWERS = ("nll", "brier", "ece")
 FACTS = ("input_size", "embedding_size", "published_accuracy")
 SETTINGS = ("measures", "fit_rows", "seed", "accuracies", "risks", "over", "curve")  # that decide numbers
 SHARE = 10  # one row in ten fits the temperature …
@@ -149,6 +154,14 @@ def _make(part: Part, context: Context, plan: Plan, model: ModelDump) -> Files:
     return table(*rows_of(plan, model))
 
 
+def share_interval(share: float, rows: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of rows."""
+    z = NormalDist().inv_cdf(0.975)
+    middle = (share + z * z / (2 * rows)) / (1 + z * z / rows)
+    reach = z / (1 + z * z / rows) * math.sqrt(share * (1 - share) / rows + (z / (2 * rows)) ** 2)
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
 # ---- the best of them
 
 
@@ -183,9 +196,9 @@ def _make_best(part: Part, context: Context, plan: Plan, metric: str, models: Se
 def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelDump]) -> list[Row]:
     """How far every other model is from the best on the same images, and Holm's p-value: a paired bootstrap."""
     dumps = {model.model: answerable(model.load()) for model in models}
-    compared = compare(
-        {name: dump.take(division(dump, plan)[1]) for name, dump in dumps.items()}, measure=USUAL, metrics=[metric]
-    )
+    if metric not in RIGHT:
+        dumps = {name: dump.take(division(dump, plan)[1]) for name, dump in dumps.items()}
+    compared = compare(dumps, measure=USUAL, metrics=[metric])
     rows: list[Row] = []
     for away in compared.differences:
         own = next(model for model in models if model.model == away["model"])
@@ -240,19 +253,25 @@ class JudgedModel(ModelRows):
         whose = {} if shared else {"method": self.dump.model}
         self.reasons.append(whose | {"measure": measure, "metric": metric, "split": "test", "reason": reason})
 
-    def try_row(self, metric: str, prepared: Any, measure: str | None = None) -> None:
-        """A row, or the reason why there is none."""
+    def try_row(
+        self, metric: str, prepared: Any, measure: str | None = None, around: tuple[float, float] | None = None
+    ) -> None:
+        """A row, or the reason why there is none; `around`: its 95 % interval, which that of a share has anyway."""
         try:
             value = wanted_metric(metric)(prepared)
         except Undefined as reason:
             self.because(measure, metric, str(reason))
         else:
-            self.row(metric, value, prepared.n, measure=measure, calibrated=self.calibrated)
+            ends = share_interval(value, prepared.n) if metric in RIGHT else around
+            low, high = ends or (None, None)
+            self.row(metric, value, prepared.n, measure=measure, calibrated=self.calibrated, low=low, high=high)
 
     def answers(self, dump: Predictions, test: Array) -> None:
         """The answers of these rows, and how each measure of the softmax ranks them."""
         whole = summary(dump)
         answers = whole.answers(test)
+        for metric in RIGHT:
+            self.try_row(metric, whole.answers(np.arange(len(dump))))
         for metric in ANSWERS:
             self.try_row(metric, answers)
         for name in OF_SOFTMAX:
@@ -269,13 +288,15 @@ class JudgedModel(ModelRows):
             self.because(MC_DROPOUT, None, str(reason), shared=True)
             return
         answers = whole.answers(test)
-        self.try_row("accuracy", answers, MC_DROPOUT)
+        self.try_row("accuracy", whole.answers(np.arange(len(dump))), MC_DROPOUT)
         self.ranking(MC_DROPOUT, whole.u["entropy"][test], answers.wrong)
 
     def ranking(self, measure: str, u: Array, wrong: Array) -> None:
         ranked = metrics.Ranking(u, wrong)
+        both = bool(wrong.any() and not wrong.all())
+        around = delong.interval([delong.placements(u[~wrong], {"": u[wrong]}, {"": 1.0})]) if both else None
         for metric in self.plan.ranking:
-            self.try_row(metric, ranked, measure)
+            self.try_row(metric, ranked, measure, around if metric == "auroc" else None)
         about: Row = {"measure": measure, "calibrated": self.calibrated}
         self.row("aurc_over", metrics.aurc_over(ranked, coverages=self.plan.over), ranked.n, **about)
         for share in self.plan.curve:

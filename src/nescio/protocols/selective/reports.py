@@ -72,9 +72,13 @@ def scores(frame: Frame, most: int | None = None) -> Table:
     """One line per model, the one that knows best when it is wrong first; `most`: only so many."""
     models = models_of(frame)
     strict, common, auroc = strictest(models), middle(models), models.get("auroc", USUAL)
-    fit = images_of(frame, "temperature")
+    fit, judged = images_of(frame, "temperature"), images_of(frame, "auroc")
+    rest = "" if judged in ("0", images_of(frame, "accuracy")) else f", of all; the other numbers are of {judged}"
     columns = {
-        "right ↑": (models.get("accuracy"), f"{images_of(frame, 'accuracy')} images each. Right: answers that are"),
+        "right ↑": (
+            models.get("accuracy"),
+            f"{images_of(frame, 'accuracy')} images each. Right: answers that are{rest}",
+        ),
         "notices ↑": (auroc, NOTICES),
         "ECE ↓": (models.get("ece"), "ECE: how far what it claims is from what it keeps"),
         "ECE, T ↓": (models.get("ece", calibrated=True), f"T: after a temperature, fitted on {fit} others"),
@@ -225,6 +229,7 @@ BOTH = "Right: it knows better when it is wrong. Up: it claims what it keeps. Cl
 KEPT = "Up: it may answer more before its kept answers are wrong too often."
 LIMITED = "Of two models above each other, the upper one is better at the same size."
 HEATED = "Above the level line the model got better, right of the upright one the temperature is above 1."
+LEAST_SHARE = 0.02  # an axis of shares spans two points at least
 ONE = (("x", 1.0), ("y", 0.0))
 CLOUDS = (
     Cloud("fig1", "Ranking and calibration of every model", "auroc", "ece", BOTH, ERRORS),
@@ -244,17 +249,19 @@ def axes_of(models: Models) -> dict[str, Axis]:
     strict, changes = strictest(models), improvements(models).where(kind=TEMPERATURE)
     axes = {
         PARAMS: Axis(PARAMS, models.params),
-        "accuracy": Axis("accuracy", models.get("accuracy")),
-        "coverage": Axis(f"coverage at {100 * strict:g} % accuracy", keeps(models, strict)),
-        "temperature": Axis("temperature", models.get("temperature", calibrated=True)),
+        "accuracy": Axis("accuracy", models.get("accuracy"), models.interval("accuracy"), LEAST_SHARE),
+        "coverage": Axis(f"coverage at {100 * strict:g} % accuracy", keeps(models, strict), least=0.1),
+        "temperature": Axis("temperature", models.get("temperature", calibrated=True), least=0.2),
     }
     for prefix, calibrated in (("", False), ("scaled ", True)):
         aurocs, eces = models.get("auroc", USUAL, calibrated), models.get("ece", calibrated=calibrated)
-        axes[f"{prefix}auroc"] = Axis("AUROC × 100", {name: 100 * value for name, value in aurocs.items()})
-        axes[f"{prefix}ece"] = Axis("−log(ECE)", {name: -math.log(value) for name, value in eces.items() if value})
+        around = models.interval("auroc", USUAL, calibrated)
+        axes[f"{prefix}auroc"] = Axis("AUROC of wrong against right predictions", aurocs, around, LEAST_SHARE)
+        minus = {name: -math.log10(value) for name, value in eces.items() if value}
+        axes[f"{prefix}ece"] = Axis("calibration: −log₁₀ ECE (0.1 is 1, 0.01 is 2)", minus, least=math.log10(2))
     for metric, word in METRICS.items():
         gained = {name: 100 * value for name, value in _gained(changes, metric).items()}
-        axes[f"{metric} gain"] = Axis(f"{word} improvement, %", gained)
+        axes[f"{metric} gain"] = Axis(f"{word} improvement, %", gained, least=2.0)
     return axes
 
 
@@ -434,6 +441,9 @@ def lead(study: Study) -> list[str]:
     sentences += [" ".join(filter(None, (sentence, tested[metric]))) for metric, sentence in named.items()]
     if most and not kept[most]:
         sentences.append(f"No model gives any answers of which {share} are right.")
+    if alone and not (study.plan or {}).get("files"):
+        (name,) = models.sizes
+        sentences.append(f"Its scorecard: `nescio evaluate zoo:{name} --to DIR`.")
     if named and not alone:
         sentences.append(TESTED if all(tested.values()) else UNTESTED)
     return sentences

@@ -88,7 +88,7 @@ class Scorecard(Presented):
         self, metric: str, measure: str | None = None, split: str | None = None, calibrated: bool = False
     ) -> float:
         """The one number in that cell, by any name of metric and measure; `Undefined` with the reason if absent."""
-        if metric not in {row["metric"] for row in self.rows}:
+        if metric not in {row["metric"] for row in (*self.rows, *self.reasons)}:
             metric = wanted_metric(metric).label
         if measure is not None and measure not in {row["measure"] for row in self.rows}:
             measure = measures.registry.canonical(measure)

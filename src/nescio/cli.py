@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 
 from nescio import TYPE_CHECKING
-from nescio.errors import BadInput, Undefined, install, near
+from nescio.errors import BadInput, Undefined, install, near, printable, visible
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -24,6 +25,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     plugins = _plugins(words)
     command = next((word for word in words if not word.startswith("-")), None)
     name = "nescio"
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # it was closed before the start
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115
+    for size in ("COLUMNS", "LINES"):
+        if not os.environ.get(size, "1").strip("0").isdecimal():  # a terminal without columns shows nothing
+            del os.environ[size]
     if getattr(sys.stdout, "errors", "") in ("strict", "surrogateescape"):  # a terminal that lacks a character shows ?
         sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
@@ -36,12 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         name += f" {command}" if command in COMMANDS else ""
         for plugin in plugins:
             add_plugin(plugin)
-        with running(typed):
+        with running(typed), redirect_stdout(printable(sys.stdout)), redirect_stderr(printable(sys.stderr)):
             code = _run(command, words)
         sys.stdout.flush()  # here, where a pipe that nobody reads any more is no failure
         return code
     except (BadInput, Undefined) as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(visible(f"{name}: {error}"), file=sys.stderr)
         return 2
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
@@ -54,12 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         where = "" if error.filename is None else f": {error.filename}"
-        print(f"{name}: {error.strerror or error}{where}.", file=sys.stderr)
+        print(visible(f"{name}: {error.strerror or error}{where}."), file=sys.stderr)
         return 2
     except RuntimeError as error:
         if type(error).__module__.partition(".")[0] != "nescio":
             raise
-        print(f"{name}: {error}", file=sys.stderr)  # of the store or of a training: a sentence for people
+        print(visible(f"{name}: {error}"), file=sys.stderr)  # of the store or of a training: a sentence for people
         return 1
     except KeyboardInterrupt:
         print(f"{name}: stopped.", file=sys.stderr)
@@ -83,6 +90,8 @@ def _run(command: str | None, words: Sequence[str]) -> int:
         wanted = next((word for word in words if word in COMMANDS), "") if command == "help" else ""
         hint = f" {wanted}" if wanted else ""
         raise BadInput(f"There is no command {command!r}.{near(command, COMMANDS)} See `nescio{hint} --help`.")
+    if empty := next((word for word in words if word.startswith("-") and word.endswith("=--")), None):
+        raise BadInput(f"{empty.removesuffix('=--')} has the value --, which names nothing: give another one.")
     parser = parser_for(command, words)
     args, unknown = parser.parse_known_args(words)
     if unknown:

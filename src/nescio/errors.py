@@ -1,8 +1,15 @@
-"""The two ways in which nescio says no, and what it thinks was meant."""
+"""The two ways in which nescio says no, what it thinks was meant, and texts that a terminal does not obey."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from typing import Any
+
+# Characters that move a cursor, ring, or turn the direction of writing; of a terminal's codes, colours are kept.
+OBEYED = re.compile(
+    "\x1b\\[[\\d;]*m|[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]|\r(?!\n)"
+)
 
 EXTRAS = {  # of pyproject.toml: what is imported → what to install
     **dict.fromkeys(("torch", "torchvision", "timm", "gpytorch", "PIL", "huggingface_hub", "optuna"), "train"),
@@ -47,3 +54,23 @@ def install(package: str) -> str:
     return (
         f"pip install 'nescio[{extra}]' (in a clone: pip install '.[{extra}]')" if extra else f"pip install {package}"
     )
+
+
+def visible(text: str, colours: bool = False) -> str:
+    """The text with every character that a terminal would obey written as its code, such as \\x1b."""
+    return OBEYED.sub(
+        lambda found: found[0] if colours and len(found[0]) > 1 else found[0].encode("unicode_escape").decode(), text
+    )
+
+
+class printable:
+    """A stream to which texts are written `visible`; a terminal keeps its colours."""
+
+    def __init__(self, stream: Any) -> None:
+        self.unfiltered = getattr(stream, "unfiltered", stream)
+
+    def write(self, text: str) -> int:
+        return int(self.unfiltered.write(visible(text, self.unfiltered.isatty())))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unfiltered, name)

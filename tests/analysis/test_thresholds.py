@@ -628,3 +628,9 @@ def test_it_needs_no_torch(files):
     words = ["threshold", str(files / "preds.npz"), "--risk", "0.05", "--method", "both"]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
     assert done.stderr.strip() == "set()"
+
+
+@pytest.mark.parametrize("risk", [1e-308, 1e-200, 1e-17])
+def test_risks_that_no_number_of_rows_can_promise(risk):
+    with pytest.raises(BadInput, match="rows"):
+        rows_needed(risk, 0.05)

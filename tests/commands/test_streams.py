@@ -2,12 +2,15 @@
 
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from nescio.cli import main
 from nescio.predictions import Predictions
 
 
@@ -89,3 +92,28 @@ def test_public_names_are_there_and_load_nothing_before_they_are_used():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["scorecard", "Predictions", "True", "False"]
+
+
+def test_a_closed_stdout_and_a_terminal_without_columns(place):
+    words = shlex.join([sys.executable, "-m", "nescio", "evaluate", "test.npz"])
+    closed = subprocess.run(f"{words} >&-", shell=True, cwd=place, capture_output=True, check=False)
+    assert (closed.returncode, closed.stderr) == (0, b"")
+    for columns in ("0", "-3", "\u00b2", "x"):
+        environment = os.environ | {"COLUMNS": columns}
+        done = subprocess.run(words, shell=True, cwd=place, capture_output=True, check=False, env=environment)
+        assert done.returncode == 0 and len(done.stdout) > 500, columns
+
+
+@pytest.mark.parametrize("mark", ["\x1b[2J", "\x07", "\u202e", "\u200f", "\r"])
+def test_what_a_terminal_would_obey_is_written_as_its_code(place, mark, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    shutil.copy("test.npz", f"a{mark}b.npz")
+    assert main(["evaluate", f"a{mark}b.npz"]) == 0 and main(["evaluate", f"no{mark}.npz"]) == 2
+    said = capsys.readouterr()
+    assert mark not in said.out and mark not in said.err
+    assert mark.encode("unicode_escape").decode() in said.err
+
+
+def test_a_value_of_two_hyphens_is_named(capsys):
+    assert main(["evaluate", "test.npz", "--device=--"]) == 2
+    assert "--device" in capsys.readouterr().err

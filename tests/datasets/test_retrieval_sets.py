@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from nescio import datasets
-from nescio.datasets import retrieval
+from nescio.datasets import load, retrieval
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 
@@ -164,3 +164,27 @@ def test_a_part_keeps_the_votes(tmp_path):
     np.savez(tmp_path / "v.npz", x_train=x, y_train=y, x_test=x, y_test=y, annotations_test=np.arange(18).reshape(6, 3))
     found = ImageSet(f"part:npz:{tmp_path / 'v.npz'}#0-2", "outside").load()
     assert found.images.annotations.tolist() == np.arange(18).reshape(6, 3).tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content"),
+    [
+        ("cub200", "image_class_labels.txt", "1 x"),
+        ("cub200", "images.txt", "1"),
+        ("cub200", "classes.txt", "1 a b"),
+        ("cars196", "cars_annos.mat", ""),
+        ("cars196", "cars_annos.mat", "MATLAB 5.0 MAT-file"),
+        ("sop", "Ebay_train.txt", "head\n1 x 3 a.jpg"),
+        ("benthic", "annotations.json", "[" * 100_000),
+        ("benthic", "annotations.json", '[{"annotations": [{"image_path": 7, "class_label": "a"}]}]'),
+    ],
+)
+def test_damaged_lists_are_refused_in_a_sentence(tmp_path, name, file, content):
+    place = tmp_path / "set"
+    for folder in ("images", "car_ims"):
+        (place / folder).mkdir(parents=True, exist_ok=True)
+    texts = {"images.txt": "1 a.jpg", "image_class_labels.txt": "1 1", "classes.txt": "1 a", "Ebay_test.txt": "head"}
+    for each, text in (texts | {file: content}).items():
+        (place / each).write_text(text)
+    with pytest.raises(BadInput):
+        load(f"{name}:{place}")

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -274,3 +275,29 @@ def test_random_damage_of_images_and_tensors():
 def test_random_damage_for_long(reader):
     """Minutes of damage, other every time; a failure names its seed."""
     fuzz(30, int.from_bytes(os.urandom(3), "little"), reader)
+
+
+@pytest.mark.parametrize("start", [b"", b"label,prob_0\n", b"label,prob_0\n0,0.5"])
+def test_a_csv_without_line_ends_is_refused_at_once(tmp_path, start):
+    file = tmp_path / "sparse.csv"
+    with file.open("wb") as handle:
+        handle.write(start)
+        handle.truncate(1 << 35)
+    with pytest.raises(BadInput, match="UTF-8"):
+        Predictions.load(file)
+    with file.open("wb") as handle:
+        handle.write(start + b"1" * (17 << 20))
+    with pytest.raises(BadInput, match="16,777,216"):
+        Predictions.load(file)
+
+
+def test_more_classes_than_can_be_judged_are_refused():
+    with pytest.raises(BadInput, match="100,001"):
+        Predictions(logits=np.zeros((1, 100_001), np.float16))
+
+
+def test_small_votes_of_float16_give_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        votes = np.array([[65504, 0]], np.float16)
+        assert Predictions(logits=np.zeros((1, 2)), annotations=votes).annotations is not None

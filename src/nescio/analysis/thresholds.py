@@ -31,6 +31,7 @@ from nescio.predictions import Predictions, same_rows
 Array = NDArray[Any]
 STARTS, GRID = 5, 100  # of Learn-then-Test: where the sequence may begin anew, and how many thresholds it goes through
 FIT_SHARE, FIT_MOST = 10, 5000  # a fitted temperature takes a tenth of the rows, and no more than this
+LEAST_RISK = 1e-12  # below it float64 cannot tell limits of neighbouring numbers of rows apart
 REPEATS = 20  # resamples behind an estimate of what more rows would buy
 
 
@@ -83,6 +84,8 @@ def upper_limit(errors: Any, rows: Any, delta: float) -> Any:
 
 def rows_needed(risk: float, delta: float) -> int:
     """The fewest accepted rows that can promise this risk, all of them right."""
+    if risk < LEAST_RISK:
+        raise BadInput(f"risk is {risk}, which no number of rows can promise; give at least {LEAST_RISK}.")
     m = max(1, math.floor(math.log(delta) / math.log1p(-risk)))
     while upper_limit(0, m, delta) > risk:
         m += 1

@@ -15,13 +15,19 @@ def logger(log: str | None, about: dict[str, Any]) -> AbstractContextManager[Any
     """KIND:PLACE as a context that gives a function of progress; None inside it without a log."""
     if log is None:
         return nullcontext()
+    check_log(log)
     kind, _, place = log.partition(":")
-    if kind not in LOGGERS or not place:
-        raise BadInput(f"--log takes tensorboard:DIR or wandb:PROJECT, not {log!r}.{near(kind, LOGGERS)}")
     try:
         return LOGGERS[kind](place, about)
     except ImportError:
         raise BadInput(f"--log {kind} needs {kind}: {install(kind)}.") from None
+
+
+def check_log(log: str | None) -> None:
+    """Raises BadInput unless --log names a kind and a place."""
+    kind, _, place = (log or "").partition(":")
+    if log is not None and (kind not in LOGGERS or not place):
+        raise BadInput(f"--log takes tensorboard:DIR or wandb:PROJECT, not {log!r}.{near(kind, LOGGERS)}")
 
 
 class _TensorBoard:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from nescio.datasets import Dataset
     from nescio.report.studies import Study
 
+MOST_PROCESSES = 10_000
 DATA = "$NESCIO_DATA, else ~/.cache/nescio/data"
 
 
@@ -39,6 +42,11 @@ def padding_option(**how: Any) -> Any:
     return option(False, words, **how)
 
 
+def check_device(device: str) -> None:
+    if not re.fullmatch(r"auto|(cpu|cuda|mps|xpu)(:\d{1,3})?", device, re.ASCII):
+        raise BadInput(f"--device is {device!r}: give cpu, cuda, cuda:1 or auto.")
+
+
 @dataclass(frozen=True)
 class PlaceOptions:
     """Where the work is kept, where the data lies, on what it runs."""
@@ -47,6 +55,11 @@ class PlaceOptions:
     root: str | None = option(None, "folder of datasets", unset=DATA)
     device: str = option("auto", "cpu, cuda, or auto: the GPU if there is one")
     checkpoint_seconds: float = option(60.0, "least seconds between two checkpoints", metavar="S")
+
+    def __post_init__(self) -> None:
+        check_device(self.device)
+        if not 0 <= self.checkpoint_seconds < math.inf:
+            raise BadInput(f"--checkpoint-seconds is {self.checkpoint_seconds}: give a number of at least 0.")
 
     def context(self) -> Context:
         return Context(Store(self.store), self.root, self.device, self.checkpoint_seconds)
@@ -81,8 +94,8 @@ class CrewOptions:
 
     def __post_init__(self) -> None:
         for name, value in (("--processes", self.processes), ("--nodes", self.nodes)):
-            if value < 1:
-                raise BadInput(f"{name} is a number from 1 on, not {value}.")
+            if not 1 <= value <= MOST_PROCESSES:
+                raise BadInput(f"{name} must be at least 1 and at most {MOST_PROCESSES:,}, got {value}.")
 
     def count(self, device: str) -> int:
         """How many processes work."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nescio.commands._output import say
-from nescio.commands._work import DATA, tell_notes
+from nescio.commands._work import DATA, check_device, tell_notes
 from nescio.errors import BadInput
 from nescio.files import write_file
 from nescio.networks.preprocessing import Preprocessing
@@ -63,6 +63,7 @@ def run(options: Options) -> int:
         raise BadInput(f"--{flag} is of a timm model with --weights, and none is named: omit it.")
     if options.draw and Path(options.draw).suffix != ".svg":
         raise BadInput(f"--draw writes SVG: {options.draw} must end in .svg.")
+    check_device(options.device)
     dataset = datasets.load(options.data, options.root)
     tell_notes(dataset)
     means, features = _means(options, dataset)

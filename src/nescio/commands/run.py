@@ -24,6 +24,7 @@ from shutil import disk_usage
 from time import process_time
 from typing import Any
 
+from nescio.commands._loggers import check_log
 from nescio.commands._output import check_place, json_of, page_option, report_folder, say, size_text
 from nescio.commands._work import CrewOptions, PlaceOptions, end, working
 from nescio.errors import BadInput
@@ -81,10 +82,11 @@ def run(args: argparse.Namespace) -> int:
     protocol = base.registry[args._protocol]
     plan = options_of(args, protocol.plan, protocol.presets)
     options = options_of(args, RunOptions, start=_start(protocol))
-    if options.dry_run:
-        return _rehearse(protocol, plan, options)
+    check_log(options.log)
     if options.to is not None and not options.json:
         check_place(Path(options.to), "--to")
+    if options.dry_run:
+        return _rehearse(protocol, plan, options)
     with working(options.place, options.crew, options.log, canonical(plan)) as work:
         study = base.run(protocol, plan, work)
     folder = report_folder(options.to, options.place.store, "report", base.page_name(study))

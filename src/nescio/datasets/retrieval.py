@@ -6,7 +6,6 @@ the sets of Schmarje et al. 2022 have several human votes on every image (§4.6)
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -30,6 +29,7 @@ from nescio.datasets.base import (
 from nescio.datasets.images import draw, named
 from nescio.datasets.sources import cifar10
 from nescio.errors import BadInput
+from nescio.files import read_list
 from nescio.identity import SetName, renamed, seed_for
 from nescio.options import ranges
 from nescio.predictions import files
@@ -67,9 +67,14 @@ def cub200(request: Request) -> Dataset:
     wanted = ("images.txt", "image_class_labels.txt", "classes.txt", "images")
     published = "https://www.vision.caltech.edu/datasets/cub_200_2011"
     folder = _folder(request, "cub200", ("CUB_200_2011", "cub200/CUB_200_2011"), wanted, published)
-    names = [name for _, name in _lines(folder / "classes.txt")]
-    label = {image: int(number) - 1 for image, number in _lines(folder / "image_class_labels.txt")}
-    rows = [(str(folder / "images" / path), label.get(image, -1)) for image, path in _lines(folder / "images.txt")]
+    try:
+        names = [name for _, name in _lines(folder / "classes.txt")]
+        label = {image: int(number) - 1 for image, number in _lines(folder / "image_class_labels.txt")}
+        rows = [(str(folder / "images" / path), label.get(image, -1)) for image, path in _lines(folder / "images.txt")]
+    except ValueError:
+        raise BadInput(
+            f"{folder} has a text file with a line that is not a number and a name: fetch it again."
+        ) from None
     labels = np.array([number for _, number in rows])
     return _by_class("cub200", [path for path, _ in rows], labels, len(names) // 2, names, request.size)
 
@@ -82,12 +87,16 @@ def cars196(request: Request) -> Dataset:
     from scipy.io import loadmat
 
     with files.naming(folder / "cars_annos.mat", "read"):
-        content = loadmat(folder / "cars_annos.mat", squeeze_me=True)
-        if not {"annotations", "class_names"} <= content.keys():
-            raise BadInput("it does not hold `annotations` and `class_names`: fetch it again.")
-    notes, names = np.atleast_1d(content["annotations"]), [str(name) for name in content["class_names"]]
-    paths = [str(folder / str(path)) for path in notes["relative_im_path"]]
-    labels = notes["class"].astype(np.int64) - 1
+        try:
+            content = loadmat(folder / "cars_annos.mat", squeeze_me=True)
+            notes = np.atleast_1d(content["annotations"])
+            names = [str(name) for name in np.atleast_1d(content["class_names"])]
+            paths = [str(folder / str(path)) for path in notes["relative_im_path"]]
+            labels = notes["class"].astype(np.int64) - 1
+        except OSError:
+            raise
+        except Exception:  # a damaged file can fail in any way inside SciPy
+            raise BadInput("it does not hold whole `annotations` and `class_names`: fetch it again.") from None
     return _by_class("cars196", paths, labels, len(names) // 2, names, request.size)
 
 
@@ -99,7 +108,10 @@ def sop(request: Request) -> Dataset:
     folder = _folder(request, "sop", ("Stanford_Online_Products", "sop/Stanford_Online_Products"), wanted, published)
     parts, most = [], 0
     for file in wanted:
-        rows = [(str(folder / path), int(label) - 1) for _, label, _, path in _lines(folder / file)[1:]]
+        try:
+            rows = [(str(folder / path), int(label) - 1) for _, label, _, path in _lines(folder / file)[1:]]
+        except ValueError:
+            raise BadInput(f"{folder / file} has a line without four words: fetch it again.") from None
         labels = np.array([label for _, label in rows], np.int64)
         most = max(most, int(labels.max(initial=-1)) + 1)
         parts.append(([path for path, _ in rows], labels))
@@ -134,8 +146,10 @@ def _voted(request: Request, name: str, folder: str) -> Dataset:
     place = _folder(request, name, (folder, f"dcic/{folder}"), ("annotations.json",), published)
     with files.naming(place / "annotations.json", "read"):
         try:
-            entries = json.loads((place / "annotations.json").read_text("utf-8"))
+            entries = read_list(place / "annotations.json")
             votes = [(vote["image_path"], vote["class_label"]) for entry in entries for vote in entry["annotations"]]
+            if not all(isinstance(path, str) for path, _ in votes):
+                raise TypeError("a path is a text")
         except (ValueError, KeyError, TypeError):
             raise BadInput("it does not list `annotations` with `image_path` and `class_label`.") from None
     paths, image = np.unique([path for path, _ in votes], return_inverse=True)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from nescio import __version__
 from nescio.datasets.view import View
 from nescio.errors import BadInput, install
-from nescio.files import beside, read_json
+from nescio.files import beside, parse_json, read_json
 from nescio.measures import LossOrder
 from nescio.measures.loss_ranking import FLOOR, SLOPE
 from nescio.networks.forward import heads
@@ -336,26 +336,38 @@ def load(path: str | Path) -> tuple[Callable[[Any], dict[str, Any]], dict[str, A
     file = Path(path)
     if not file.is_file():
         raise BadInput(f"There is no file {file}.")
-    if file.suffix == ".pt2":
-        extra = {META: ""}
-        module = torch.export.load(file, extra_files=extra).module()
-
-        def run(images: Any) -> dict[str, Any]:
-            with torch.no_grad():
-                outputs = module(torch.as_tensor(images))
-            return {name: output.numpy() for name, output in zip(OUTPUTS, outputs, strict=True)}
-
-        return run, json.loads(extra[META])
-    if find_spec("onnxruntime") is None:
+    if file.suffix != ".pt2" and find_spec("onnxruntime") is None:
         raise BadInput(f"Reading an ONNX file needs onnxruntime: {install('onnxruntime')}.")
+    try:
+        run, about = (_load_pt2 if file.suffix == ".pt2" else _load_onnx)(file)
+        return run, parse_json(about, META)
+    except MemoryError:
+        raise
+    except Exception:  # a foreign or damaged file can fail in any way inside the libraries
+        raise BadInput(f"{file} is not a whole file of `nescio export`: export it again.") from None
+
+
+def _load_pt2(file: Path) -> tuple[Callable[[Any], dict[str, Any]], str]:
+    extra = {META: ""}
+    module = torch.export.load(file, extra_files=extra).module()
+
+    def run(images: Any) -> dict[str, Any]:
+        with torch.no_grad():
+            outputs = module(torch.as_tensor(images))
+        return {name: output.numpy() for name, output in zip(OUTPUTS, outputs, strict=True)}
+
+    return run, extra[META]
+
+
+def _load_onnx(file: Path) -> tuple[Callable[[Any], dict[str, Any]], str]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
 
-    def ask(images: Any) -> dict[str, Any]:
+    def run(images: Any) -> dict[str, Any]:
         return dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"images": np.asarray(images)}), strict=True))
 
-    return ask, json.loads(session.get_modelmeta().custom_metadata_map[META])
+    return run, session.get_modelmeta().custom_metadata_map[META]
 
 
 def _check_file(file: Path, module: Abstaining, images: Tensor) -> bool:
@@ -571,8 +583,13 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
         rule = {key: content[key] for key in ("threshold", "temperature", "measure")}
         numbers = [rule["temperature"], 0 if rule["threshold"] is None else rule["threshold"]]
         words = [content.get(key, "") or "" for key in ("model", "weights")]
-        if not (all(isinstance(x, (int, float)) for x in numbers) and all(isinstance(word, str) for word in words)):
+        if not (all(type(x) in (int, float) for x in numbers) and all(isinstance(word, str) for word in words)):
             raise TypeError("not the types that are written")
+        shares = [content[key] for key in ("risk", "delta", "bound", "coverage") if content.get(key) is not None]
+        if not all(type(x) in (int, float) and 0 <= x <= 1 for x in shares):
+            raise ValueError("a share lies between 0 and 1")
+        if content.get("method", "") not in ("", "ltt", "sgr", "coverage") or type(content.get("n", 0)) is not int:
+            raise ValueError("no method of a promise")
     except (ValueError, KeyError, TypeError, RecursionError):
         raise BadInput(f"{file} is not what `nescio threshold --json` writes.") from None
     if rule["threshold"] is None:

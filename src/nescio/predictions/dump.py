@@ -17,6 +17,7 @@ from nescio.errors import BadInput
 from nescio.predictions import inputs
 
 Array = NDArray[Any]
+MOST_CLASSES = 100_000
 CHECK_BYTES = 1 << 24  # a dump is read in blocks of about this size
 VIEW = "view"  # how variants begin that hold embeddings
 NOT_ROWS = ("members", "class_names", "notes", "normalized")  # the fields without an entry per row
@@ -97,6 +98,8 @@ class Predictions:
         labels, predicted = inputs.classes_given("labels", labels), inputs.classes_given("predicted", predicted)
         scores_given = inputs.scores(logits, probs, inputs.yes_or_no("normalized", normalized))
         classes = 0 if scores_given.logits is None else int(scores_given.logits.shape[2])
+        if classes > MOST_CLASSES:
+            raise BadInput(f"there are {classes:,} classes, and predictions may have {MOST_CLASSES:,}: give fewer.")
         all_outside = taught is not None and not np.any(taught)
         ids = inputs.class_ids(labels, predicted, class_names, classes, all_outside)
         known_notes = (*inputs.sentences(notes), *scores_given.notes, *ids.notes)

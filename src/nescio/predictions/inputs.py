@@ -57,7 +57,8 @@ def votes(value: Any) -> Array:
     if array.ndim != 2 or array.shape[1] == 0:
         raise BadInput(f"annotations has shape {array.shape}: it must be (n, classes), the votes for each class.")
     check_finite("annotations", array)
-    for bad, what in ((array < 0, "a negative number of votes"), (array > MOST_VOTES, "more votes than can be added")):
+    many = np.zeros_like(array, bool) if array.dtype == np.float16 else array > MOST_VOTES  # it ends at 65504
+    for bad, what in ((array < 0, "a negative number of votes"), (many, "more votes than can be added")):
         if bad.any():
             raise BadInput(f"annotations has {what} in row {int(np.argmax(bad.any(1)))}.")
     return array

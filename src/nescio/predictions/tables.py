@@ -50,6 +50,7 @@ ROUNDED = 2e-2  # by which a row of rounded probabilities may be off one
 TEXT_FIELDS = ("index", "labels", "predicted", "taught", "correct")  # beside groups: a table may hold text there
 TRUTH = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 MOST_COLUMNS = 50_000  # a table of more takes longer to open than to read
+MOST_LINE = 1 << 24  # bytes of a line of a .csv file
 FEW_COLUMNS = 2000  # of which the footer is read by hand
 FORMULA = re.compile(r"'*[=+\-@\t\r]")  # where a spreadsheet would compute a cell
 PARQUET_KEY = b"nescio"  # of the facts beside the columns
@@ -376,9 +377,9 @@ def write_parquet(predictions: Predictions, file: IO[bytes]) -> None:
 
 
 def read_csv(path: Path, names: Names) -> Flat:
+    _check_text(path)
     columns = _first_line(path)
     _check_names(columns)
-    _check_quotes(path)
     table = _csv_table(path, columns, names)
     size = path.stat().st_size
 
@@ -411,10 +412,19 @@ def _first_line(path: Path) -> list[str]:
     return columns
 
 
-def _check_quotes(path: Path) -> None:
-    """Refuses a quote that is never closed: the rest of the table would be one text."""
+def _check_text(path: Path) -> None:
+    """Refuses bytes that are no text, a line without end, and a quote that is never closed."""
+    quotes = length = 0
     with path.open("rb") as file:
-        quotes = sum(part.count(b'"') for part in iter(lambda: file.read(1 << 20), b""))
+        while block := file.read(1 << 20):
+            if b"\0" in block:
+                raise BadInput("this is not text in UTF-8: save it again as CSV.")
+            first, last = block.find(b"\n"), block.rfind(b"\n")
+            length = length + len(block) if first < 0 else max(length + first, len(block) - last)
+            if length > MOST_LINE:
+                raise BadInput(f"a line has more than {MOST_LINE:,} bytes: write one row per line.")
+            length = length if first < 0 else len(block) - last - 1
+            quotes += block.count(b'"')
     if quotes % 2:
         raise BadInput("a quote is opened and not closed: put every quote inside a text twice.")
 

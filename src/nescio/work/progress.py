@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from nescio.errors import visible
+
 T = TypeVar("T")
 PATIENCE = 2.0  # seconds of silence before the bar of a loop appears
 PAUSE = 10.0  # seconds between two lines where there is no terminal
@@ -28,8 +30,10 @@ class Bar:
         from rich.progress import BarColumn, Progress, TextColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"))
-        self.bar = Progress(*columns, console=Console(stderr=True), transient=not stays)
-        self.task = self.bar.add_task(what, total=total, state=state)
+        self.bar = Progress(
+            *columns, console=Console(file=getattr(sys.stderr, "unfiltered", sys.stderr)), transient=not stays
+        )
+        self.task = self.bar.add_task(visible(what), total=total, state=state)
         self.bar.start()
 
     def move(self, done: float, **changes: Any) -> None:

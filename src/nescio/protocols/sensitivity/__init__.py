@@ -19,6 +19,9 @@ from nescio.work.steps import Work
 NAME, VERSION = "sensitivity", 1
 
 
+MOST_NETWORKS = 10_000  # of a method, in one direction
+
+
 @tag("plan:sensitivity")
 @dataclass(frozen=True)
 class Plan(Checked):
@@ -48,6 +51,8 @@ class Plan(Checked):
         self.need(1, "runs")
         check_fixed(self.recipes)
         self.need(2, "strengths", "members")
+        if max(self.strengths, self.runs) > MOST_NETWORKS:
+            raise BadInput(f"--strengths and --runs are at most {MOST_NETWORKS:,}: fewer show the same.")
         if not self.degrees or any(degrees % 360 == 0 for degrees in self.degrees):
             raise BadInput(
                 "--degrees are those by which images are turned, at least one; 0 is always there, as 360 is."

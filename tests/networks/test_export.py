@@ -32,6 +32,7 @@ from nescio.networks.export import (
     load,
     rule_of,
 )
+from nescio.networks.fitted_scores import ScoreNetwork
 from nescio.networks.models import stored
 from nescio.predict import predict
 from nescio.work.steps import Context
@@ -480,6 +481,66 @@ def loss_order(d, seed=0):
     return measures.LossOrder(rng.random(d), 1 + rng.random(d), [rng.normal(0, 0.05, shape) for shape in shapes])
 
 
+def blobs(n, seed):
+    """Embeddings (n, 12) about five class means, and the logits of a linear layer."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 5
+    embeddings = 3 * np.random.default_rng(9).normal(size=(5, 12))[labels] + rng.normal(size=(n, 12)) + 1
+    weight = np.random.default_rng(8).normal(size=(12, 5))
+    return Predictions(embeddings=embeddings, logits=embeddings @ weight + 0.5, labels=labels)
+
+
+@pytest.mark.parametrize("measure", measures.PORTABLE)
+def test_a_fitted_score_as_a_network_is_the_one_of_the_library(measure, tmp_path):
+    train, test = blobs(400, 0), blobs(60, 1)
+    fitted = measures.fit(measure, train)
+    digest = measures.portable(measure, fitted).save(tmp_path / "score.safetensors")
+    score = measures.FittedScore.load(tmp_path / "score.safetensors", digest)
+    with torch.no_grad():
+        found = ScoreNetwork(score)(torch.tensor(test.embeddings), torch.tensor(test.logits)).numpy()
+    u = fitted(test)
+    np.testing.assert_allclose(found, u, rtol=1e-3, atol=1e-3 * np.ptp(u))
+    assert np.ptp(u) > 0
+    with pytest.raises(BadInput, match="another fitted score"):
+        measures.FittedScore.load(tmp_path / "score.safetensors", "0" * 64)
+
+
+def test_what_cannot_be_a_file_or_is_none_is_refused(tmp_path):
+    with pytest.raises(BadInput, match="gmm"):
+        measures.portable("gmm", measures.fit("gmm", blobs(400, 0)))
+    with pytest.raises(BadInput, match="entropy"):
+        measures.fit("entropy", blobs(400, 0))
+    (tmp_path / "x.safetensors").write_bytes(b"no")
+    with pytest.raises(BadInput, match=r"x\.safetensors"):
+        measures.FittedScore.load(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize(("measure", "ending"), [pytest.param("nnguide", "onnx", marks=needs_onnx), ("rmds", "pt2")])
+def test_a_score_fitted_to_training_rows_goes_from_threshold_to_the_file(trained, capsys, tmp_path, measure, ending):
+    folder, key = trained
+    promise, file, fitted = tmp_path / "promise.json", tmp_path / f"digits.{ending}", tmp_path / "score.safetensors"
+    asked = ["--coverage", 0.6, "--measure", measure, "--train", folder / "val.npz", "--score", fitted, "--json"]
+    code, out, _ = say(capsys, "threshold", folder / "test.npz", *asked)
+    assert code == 0
+    promise.write_text(out)
+    words = ["--threshold", promise, "--to", file, "--store", folder / "store"]
+    code, out, err = say(capsys, "export", f"store:{key[:6]}", *words)
+    assert code == 0 and err == "" and f"{measure} >" in out
+    said = load(file)[0](datasets.splits(datasets.load("digits"), (0, 1, 2, 3, 4, 5)).test.pixels.transpose(0, 3, 1, 2))
+    u = measures.fit(measure, Predictions.load(folder / "val.npz"))(Predictions.load(folder / "test.npz"))
+    np.testing.assert_allclose(said["uncertainty"], u, rtol=1e-3, atol=1e-3 * np.ptp(u))
+    assert 1 - said["abstain"].mean() == pytest.approx(json.loads(promise.read_text())["coverage"], abs=0.02)
+    fitted.write_bytes(b"other")
+    code, _, err = say(capsys, "export", f"store:{key[:6]}", *words)
+    assert code == 2 and "score.safetensors" in err
+
+
+def test_a_fitted_measure_without_training_rows_names_the_option(trained, capsys):
+    folder, _ = trained
+    code, _, err = say(capsys, "threshold", folder / "test.npz", "--coverage", 0.6, "--measure", "nnguide")
+    assert code == 2 and "--train" in err
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_learned_score_is_part_of_the_file(trained, capsys, tmp_path, ending):
     folder, key = trained
@@ -513,12 +574,12 @@ def test_a_network_from_elsewhere_is_divided_before_its_last_layer(tmp_path):
 
 def test_a_learned_score_of_other_embeddings_is_refused(tmp_path):
     network = Divided(nn.Sequential(nn.Flatten(), nn.Linear(9, 5), nn.ReLU(), nn.Linear(5, 9)), 9).eval()
-    classifier = ExportableNetwork(network, (0.0,), (1.0,), (3, 3), 9, order=loss_order(6))
-    with pytest.raises(BadInput, match="6 numbers, and this network has 5"):
+    classifier = ExportableNetwork(network, (0.0,), (1.0,), (3, 3), 9, score=loss_order(6))
+    with pytest.raises(BadInput, match="of 6 features"):
         export(classifier, Rule(0.5, 1.0, "loss_order"), tmp_path / "file.pt2")
     for given, measure in ((loss_order(5), "largest"), (None, "loss_order")):
-        with pytest.raises(BadInput, match="loss_order goes with"):
-            export(replace(classifier, order=given), Rule(0.5, 1.0, measure), tmp_path / "file.pt2")
+        with pytest.raises(BadInput, match="loss_order"):
+            export(replace(classifier, score=given), Rule(0.5, 1.0, measure), tmp_path / "file.pt2")
 
 
 def test_a_promise_of_another_model_is_refused(trained, capsys, tmp_path):

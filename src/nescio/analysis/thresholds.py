@@ -14,6 +14,7 @@ ranks of the rows' own u are as good wherever the selective risk does not fall a
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -235,6 +236,7 @@ class Guard:
     rows: tuple[Array, Array] = field(repr=False, compare=False)
     fitted: int = 0
     at_edge: bool = False
+    score: Callable[[Predictions], Array] | None = field(default=None, repr=False, compare=False)
 
     def attains(self, risk: float, delta: float) -> bool:
         """Whether the same rows and methods would give a threshold for another promise."""
@@ -255,7 +257,7 @@ class Guard:
 
     def judge(self, predictions: Predictions) -> Judged:
         """What the threshold does to the rows of another dump whose class was in training."""
-        u, wrong = judged_rows(predictions, self.measure, self.temperature)
+        u, wrong = judged_rows(predictions, self.measure, self.temperature, self.score)
         kept = u <= self.guarantee.threshold if self.guarantee.threshold is not None else np.zeros(len(u), bool)
         return Judged(len(u), int(kept.sum()), int(wrong[kept].sum()))
 
@@ -272,12 +274,14 @@ def guard(
     val: Predictions | None = None,
     fit_rows: int | None = None,
     seed: int = 0,
+    score: Callable[[Predictions], Array] | None = None,
 ) -> Guard:
     """The threshold on a dump that keeps a risk (or a coverage), set on rows that the temperature has not seen.
 
     method       "ltt", "sgr", or "both": each with half of delta, and the one that keeps more rows is taken
     temperature  a number that these rows had no say in, or "fit": on `val`, else on `fit_rows` rows of this dump (a
                  tenth, at most 5,000), which are drawn evenly over the classes and then left out
+    score        the measure, fitted to reference rows, if it is one that must be
     """
     if (risk is None) == (coverage is None):
         raise BadInput("Give a risk or a coverage: the one decides the threshold, the other comes out.")
@@ -301,7 +305,7 @@ def guard(
         fit = calibrate.temperature(val)
         fitted, temperature, at_edge = len(val), fit.temperature, fit.at_edge
     t = _temperature(temperature)
-    u, wrong = (array[rest] for array in judged_rows(known, measure, t))
+    u, wrong = (array[rest] for array in judged_rows(known, measure, t, score))
     if risk is None:
         assert coverage is not None
         tried = [at_coverage(u, wrong, coverage, delta)]
@@ -309,22 +313,28 @@ def guard(
         names = list(METHODS) if method == "both" else [method]
         tried = [METHODS[name](u, wrong, risk, delta / len(names)) for name in names]
     best = replace(max(tried, key=lambda guarantee: guarantee.accepted), delta=delta)  # the choice has all of delta
-    return Guard(measure, t, best, tuple(tried), (u, wrong), fitted, at_edge)
+    return Guard(measure, t, best, tuple(tried), (u, wrong), fitted, at_edge, score)
 
 
-def judged_rows(predictions: Predictions, measure: str, temperature: float = 1.0) -> tuple[Array, Array]:
+def judged_rows(
+    predictions: Predictions,
+    measure: str,
+    temperature: float = 1.0,
+    score: Callable[[Predictions], Array] | None = None,
+) -> tuple[Array, Array]:
     """(u, wrong) of the rows whose class was in training, under this temperature.
 
     `mc-dropout` judges the answers of the mean under dropout by its entropy, as protocol `selective` does.
     """
     measure = measures.canonical(measure, predictions)
     of_logits = measure in measures.registry and "logits" in measures.registry[measure].needs
-    if temperature != 1 and not of_logits:
+    if temperature != 1 and (not of_logits or score is not None):
         raise BadInput(f"A temperature does not change the measure {measure}: leave it out.")
     predictions, measure = judged(predictions, measure)
     scaled = predictions if temperature == 1 else calibrate.Temperature(temperature)(predictions)
     seen = summary(scaled)
-    return measures.uncertainty(measure, scaled)[seen.known], ~seen.answers().right
+    u = measures.uncertainty(measure, scaled) if score is None else score(scaled)
+    return u[seen.known], ~seen.answers().right
 
 
 def divided(predictions: Predictions, rows: int, seed: int = 0) -> tuple[Array, Array]:

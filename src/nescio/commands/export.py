@@ -8,8 +8,8 @@ threshold). Its metadata (key `nescio`) says how an image must be resized and cr
 what the threshold promises.
 
 The threshold is a number, or the file that `nescio threshold --json` wrote: measure and temperature are then taken from
-it, and a promise that was made for another model is refused. After writing, the file is read again and its answers are
-compared with the network's.
+it, with the fitted score that it names, and a promise that was made for another model is refused. After writing, the
+file is read again and its answers are compared with the network's.
 
 examples:
   nescio threshold zoo:resnet50.a1_in1k --risk 0.05 --temperature fit --json > promise.json
@@ -42,7 +42,7 @@ class Options:
     temperature: float | None = option(None, "divides the logits", metavar="T", unset="of the threshold's file, or 1")
     measure: str | None = option(
         None,
-        "largest (one minus the largest probability), entropy, or loss_order",
+        "largest (one minus the largest probability), entropy, or loss_order; fitted ones by the threshold's file",
         unset="of the threshold's file, or largest; loss_order with --loss-order",
         part="measure",
     )
@@ -89,7 +89,7 @@ def run(options: Options) -> int:
         root=options.root,
         image_padding=options.image_padding,
         classes=Path(options.classes) if options.classes else None,
-        order=learned,
+        score=learned or promise.score,
         look=options.preprocessing,
     )
     promise.check(network)

@@ -23,6 +23,7 @@ examples:
   nescio threshold preds.npz --risk 0.05 --delta 0.01 --measure entropy --method sgr
   nescio threshold preds.npz --risk 0.05 --temperature fit --check test.npz
   nescio threshold preds.npz --coverage 0.8                  which risk can be promised at this coverage
+  nescio threshold preds.npz --risk 0.05 --train train.npz --measure nnguide --score nnguide.safetensors
   nescio threshold zoo:NAME --risk 0.05 --json > promise.json && nescio export zoo:NAME --threshold promise.json
 """
 
@@ -33,6 +34,7 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from nescio import measures
 from nescio.analysis.thresholds import Guard, Judged, guard, rows_needed, upper_limit
 from nescio.commands._inputs import InputOptions, check_apart
 from nescio.commands._output import json_of, say
@@ -70,6 +72,13 @@ class Options:
     )
     seed: int = option(0, "of which rows these are, and of --limit")
     check: str | None = option(None, "other labelled rows: what the threshold does to them", metavar="FILE")
+    train: str | None = option(None, "training rows that a fitted measure is fitted to, e.g. nnguide", metavar="FILE")
+    score: str | None = option(
+        None,
+        "file for the fitted measure, which `nescio export` reads",
+        metavar="FILE.safetensors",
+        unset="not written",
+    )
     inputs: InputOptions = nested(InputOptions())
     json: bool = option(False, "strict JSON, alone on stdout")
 
@@ -80,11 +89,19 @@ def run(options: Options) -> int:
     files = options.inputs.files(options.files)
     if len(files) > 1:
         raise BadInput(f"A threshold is set on one FILE, and {len(files)} are given.")
-    options.inputs.check_one_model(files[0], {"--val": options.val, "--check": options.check})
+    options.inputs.check_one_model(files[0], {"--val": options.val, "--check": options.check, "--train": options.train})
     read = options.inputs.read
     predictions = read(files[0], options.seed)
     val = read(options.val, options.seed) if options.val else None
     check = read(options.check, options.seed) if options.check else None
+    train = read(options.train, options.seed) if options.train else None
+    kind = measures.registry[options.measure].kind if options.measure in measures.registry else "plain"
+    if kind == "fitted" and train is None:
+        raise BadInput(f"The measure {options.measure!r} is fitted to training rows: add --train FILE.")
+    if options.score and train is None:
+        raise BadInput("--score writes a measure that is fitted to --train FILE: give both, or omit --score.")
+    fitted = None if train is None else measures.fit(options.measure, train)
+    score = measures.portable(options.measure, fitted) if options.score else None
     shared = check_apart({"FILE": predictions}, {"--val": val, "--check": check})
     predictions = predictions.replace(notes=(*predictions.notes, *shared))
     guarded = guard(
@@ -98,16 +115,20 @@ def run(options: Options) -> int:
         val=val,
         fit_rows=options.fit_rows,
         seed=options.seed,
+        score=fitted,
     )
+    written = {"file": options.score, "sha256": score.save(options.score)} if score and options.score else None
     promise = guarded.guarantee
     judged = guarded.judge(check) if check is not None and promise.attainable else None
     untaught = 0 if predictions.taught is None else int((~predictions.taught).sum())
     if options.json:
         about: dict[str, Any] = {"file": files[0], **options.inputs.origin(files[0])}
         about |= {"classes": predictions.classes, "untaught": untaught, "notes": predictions.notes}
+        about |= {"score": written} if written else {}
         say(json_of({**about, **_facts(guarded, judged)}))
     elif promise.attainable:
-        say("\n".join([*_sentences(guarded, untaught, judged), *predictions.notes]))
+        kept = [f"{options.score} contains the fitted score: {score.contents}."] if score else []
+        say("\n".join([*_sentences(guarded, untaught, judged), *kept, *predictions.notes]))
     else:
         more = _more_rows(guarded)
         said = " ".join(filter(None, (_why_not(guarded), more, _attainable(guarded))))

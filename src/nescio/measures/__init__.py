@@ -3,6 +3,7 @@
 from nescio.measures._density import ComponentChoice, choose_components, gaussian_mixture, gmm, mahalanobis, vmf_mixture
 from nescio.measures._native import native, norm
 from nescio.measures._neighbours import feature_variance, knn_distance, neighborhood_inconsistency
+from nescio.measures._portable import PORTABLE, FittedScore, fit, portable
 from nescio.measures._probes import jacobian, tta
 from nescio.measures._softmax import (
     dempster_shafer,
@@ -56,8 +57,10 @@ from nescio.measures.loss_ranking import LossOrder, loss_order
 from nescio.measures.shaping import ash, dice, react, scale
 
 __all__ = [
+    "PORTABLE",
     "SCORE",
     "ComponentChoice",
+    "FittedScore",
     "LastLayer",
     "LossOrder",
     "Measure",
@@ -75,6 +78,7 @@ __all__ = [
     "expected_entropy",
     "fdbd",
     "feature_variance",
+    "fit",
     "gallery_consistency",
     "gallery_doubt",
     "gallery_margin",
@@ -107,6 +111,7 @@ __all__ = [
     "over_members",
     "pnorm",
     "pnorm_tuned",
+    "portable",
     "prob_blocks",
     "react",
     "recover_last_layer",

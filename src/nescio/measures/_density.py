@@ -219,6 +219,13 @@ class NearestMean:
     def __call__(self, predictions: Predictions) -> Array:
         return self.squares(predictions)[0]
 
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """What an exported file needs."""
+        centres = (self.means - self.middle) @ self.whitener.T
+        whole = {"unit": np.array(self.unit), "width": np.array(self.means.shape[1])}
+        return {"whitener": self.whitener, "middle": self.middle, "centres": centres, "spread": self.spread, **whole}
+
     def squares(self, predictions: Predictions) -> tuple[Array, Array]:
         """Squared distances (n,) to the nearest class mean, and to the mean of all by the covariance of all."""
         return kept(predictions, self, lambda: self._squares(predictions))

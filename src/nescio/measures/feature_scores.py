@@ -8,7 +8,7 @@ over draws), ŷ = argmax z. Several networks: `over_members`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -87,6 +87,17 @@ def energy_of(dump: Predictions, name: str, classes: int | None = None) -> Array
     return -summary(dump).u["energy"]
 
 
+@dataclass(frozen=True, eq=False)
+class WithArrays:
+    """A fitted score, and the arrays that an exported file needs to compute it."""
+
+    score: Fit
+    arrays: Mapping[str, Array]
+
+    def __call__(self, predictions: Predictions) -> Array:
+        return self.score(predictions)
+
+
 # ---- distances to classes
 
 
@@ -133,6 +144,10 @@ class Relative:
         nearest, whole = self.distances.squares(predictions)
         return np.asarray(nearest - whole)
 
+    @property
+    def arrays(self) -> dict[str, Array]:
+        return self.distances.arrays
+
     def leave_one_out(self, train: Predictions) -> Array:
         """u of the rows that it was fitted on, each by all others.
 
@@ -171,7 +186,8 @@ def vim(train: Predictions, dims: int | None = None) -> Fit:
     known = taught_part(train, "vim")
     most = -summary(known).u["max_logit"]
     alpha = float(most.mean() / max(float(outside(known).mean()), TINY))
-    return lambda test: np.asarray(alpha * outside(test) - energy_of(test, "vim"))
+    arrays = {**outside.arrays, "alpha": np.array(alpha)}
+    return WithArrays(lambda test: np.asarray(alpha * outside(test) - energy_of(test, "vim")), arrays)
 
 
 def _residual(train: Predictions, dims: int | None) -> Residual:
@@ -201,6 +217,10 @@ class Residual:
 
     def __call__(self, predictions: Predictions) -> Array:
         return kept(predictions, self, lambda: self._lengths(predictions))
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        return {"origin": self.origin, "axes": self.axes, "width": np.array(len(self.origin))}
 
     def _lengths(self, predictions: Predictions) -> Array:
         dtype = stored_type(predictions)
@@ -242,7 +262,7 @@ def fdbd(train: Predictions) -> Fit:
 
         return by_blocks(test, score, "fdbd", len(mean))
 
-    return of
+    return WithArrays(of, {"inverse": inverse, "mean": mean, "width": np.array(len(mean))})
 
 
 @measure("fitted", needs=("embeddings", "logits"))
@@ -263,7 +283,8 @@ def nci(train: Predictions, alpha: float = 1e-3) -> Fit:
 
         return by_blocks(test, score, "nci", len(mean))
 
-    return of
+    arrays = {"weight": layer.weight, "mean": mean, "alpha": np.array(alpha), "width": np.array(len(mean))}
+    return WithArrays(of, arrays)
 
 
 @measure("plain", needs=("embeddings", "logits"))
@@ -392,7 +413,7 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
 
         return by_blocks(test, score, "nnguide", len(bank))
 
-    return of
+    return WithArrays(of, {"bank": bank, "k": np.array(k), "width": np.array(len(bank))})
 
 
 # ---- confidence and familiarity at once

@@ -27,8 +27,9 @@ from nescio import __version__
 from nescio.datasets.view import View
 from nescio.errors import BadInput, install
 from nescio.files import beside, parse_json, read_json
-from nescio.measures import LossOrder
+from nescio.measures import PORTABLE, FittedScore, LossOrder
 from nescio.measures.loss_ranking import FLOOR, SLOPE
+from nescio.networks.fitted_scores import ScoreNetwork
 from nescio.networks.forward import heads
 from nescio.networks.models import (
     STORE,
@@ -48,7 +49,7 @@ from nescio.training import WEIGHTS
 from nescio.work.store import Store
 
 LOSS_ORDER = "loss_order"  # a score that was learnt on embeddings, which the file then holds
-MEASURES = ("largest", "entropy", LOSS_ORDER)
+MEASURES = ("largest", "entropy", LOSS_ORDER, *PORTABLE)
 OUTPUTS = ("class", "probability", "uncertainty", "abstain")
 META = "nescio"  # the key of the metadata, in both kinds of file
 MOST_BYTES = 2**31 - 2**20  # of the weights: one ONNX file holds two gigabytes
@@ -73,7 +74,7 @@ class Rule:
         if self.measure not in MEASURES:
             raise BadInput(
                 f"An exported file measures {', '.join(MEASURES)}, not {self.measure}: it has one answer per image, "
-                "no draws, no reference rows and no scores of a method."
+                "no draws and no scores of a method."
             )
         if not (0 < self.temperature < math.inf):
             raise BadInput(f"The temperature is {self.temperature}; it must be a number above 0.")
@@ -85,7 +86,7 @@ class Rule:
 class ExportableNetwork:
     """A network with what it wants of its images: normalised (b, ch, h, w) in, logits (b, c) or (b, s, c) out.
 
-    With `order`, a score that was learnt on embeddings, the network gives (logits, embeddings (b, d)).
+    With `score`, which was learnt on or fitted to embeddings, the network gives (logits, embeddings (b, d)).
     """
 
     network: nn.Module
@@ -95,7 +96,7 @@ class ExportableNetwork:
     classes: int
     digest: str = ""  # the checksum of its weights, or the key of its training
     about: Mapping[str, Any] = field(default_factory=dict)  # joins the metadata
-    order: LossOrder | None = None
+    score: LossOrder | FittedScore | None = None
 
     @property
     def channels(self) -> int:
@@ -110,10 +111,17 @@ class Abstaining(nn.Module):
 
     def __init__(self, classifier: ExportableNetwork, rule: Rule) -> None:
         super().__init__()
-        if (rule.measure == LOSS_ORDER) != (classifier.order is not None):
-            raise BadInput("The measure loss_order goes with a file of one that was learnt, and no other measure does.")
+        if _measured(classifier.score) != (rule.measure if rule.measure not in ("largest", "entropy") else None):
+            raise BadInput(
+                f"The measure is {rule.measure}, and the score is {_measured(classifier.score) or 'missing'}: give the "
+                "file that was fitted or learnt for this measure, and none for largest and entropy."
+            )
         self.network, self.rule = classifier.network, rule
-        self.order = None if classifier.order is None else order_network(classifier.order)
+        self.score: nn.Module | None = None
+        if isinstance(classifier.score, LossOrder):
+            self.score = OrderNetwork(classifier.score)
+        elif classifier.score is not None:
+            self.score = ScoreNetwork(classifier.score)
         mean, std = torch.tensor([classifier.mean, classifier.std])[:, None, :, None, None]
         self.register_buffer("shift", -mean / std)
         self.register_buffer("scale", 1 / (255 * std))
@@ -126,9 +134,10 @@ class Abstaining(nn.Module):
         # Images are often held as (n, h, w, ch) and turned; a traced network knows one order in memory only.
         images = images.clone(memory_format=torch.contiguous_format)
         output = self.network(torch.addcmul(self.shift, images, self.scale))  # type: ignore[arg-type]
-        logits = output if self.order is None else output[0]
+        logits = output if self.score is None else output[0]
         top, probability, doubt, entropy = answers(logits, self.rule.temperature)
-        u = doubt if self.rule.measure == "largest" else entropy if self.order is None else self.order(output[1])[:, 0]
+        u = doubt if self.rule.measure == "largest" else entropy
+        u = u if self.score is None else self.score(output[1], logits)
         top, probability, u = (_one_dimension(output) for output in (top, probability, u))
         return top, probability, u, ~(u <= self.threshold)  # what is not a number abstains
 
@@ -153,6 +162,22 @@ def order_network(order: LossOrder) -> nn.Sequential:
         layer.load_state_dict({"weight": torch.tensor(weight.T), "bias": torch.tensor(bias)})
         layers += [layer, nn.LeakyReLU(SLOPE)]
     return nn.Sequential(*layers[:-1], nn.Softplus(), Standardised(-FLOOR, 1.0))
+
+
+class OrderNetwork(nn.Module):
+    """u (b,) of a loss order; it reads no logits."""
+
+    def __init__(self, order: LossOrder) -> None:
+        super().__init__()
+        self.width, self.layers = len(order.shift), order_network(order)
+
+    def forward(self, embeddings: Tensor, logits: Tensor) -> Tensor:
+        return self.layers(embeddings)[:, 0]
+
+
+def _measured(score: LossOrder | FittedScore | None) -> str | None:
+    """The measure that a score belongs to."""
+    return LOSS_ORDER if isinstance(score, LossOrder) else None if score is None else score.measure
 
 
 def answers(logits: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -230,7 +255,8 @@ def export(classifier: ExportableNetwork, rule: Rule, path: str | Path) -> Expor
 
 def _check_threshold(rule: Rule, classes: int) -> None:
     most = {"largest": 1 - 1 / classes, "entropy": math.log(classes)}.get(rule.measure, math.inf)
-    if not 0 <= rule.threshold <= most + ROUNDING:
+    least = -math.inf if rule.measure in PORTABLE else 0
+    if not least <= rule.threshold <= most + ROUNDING:
         always = "always" if rule.threshold < 0 else "never"
         raise BadInput(
             f"The threshold is {rule.threshold:g}, and {rule.measure} of {classes} classes lies between 0 and "
@@ -273,12 +299,14 @@ def _check_answers(module: Abstaining, images: Tensor, classes: int) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             output = module.network(images.float() / 255)
-            outputs.append(output if module.order is None else output[0])
+            outputs.append(output if module.score is None else output[0])
     if not isinstance(outputs[0], Tensor) or outputs[0].dim() not in (2, 3) or outputs[0].shape[-1] != classes:
         raise BadInput(f"This network does not answer with a logit for each of {classes} classes: export a classifier.")
-    if module.order is not None and output[1].shape[1:] != module.order[0].shift.shape:
-        d, wanted = output[1].shape[1], len(module.order[0].shift)
-        raise BadInput(f"The loss order was learnt on embeddings of {wanted} numbers, and this network has {d}.")
+    if module.score is not None and output[1].shape[1:] != (module.score.width,):
+        d, wanted = output[1].shape[1], module.score.width
+        raise BadInput(
+            f"The score {module.rule.measure} is of embeddings of {wanted} features, and this network has {d}."
+        )
     if not torch.equal(*outputs):
         raise BadInput(
             "This network answers the same image differently at every call (MC-dropout and other draws): an exported "
@@ -427,7 +455,7 @@ class Divided(nn.Module):
         super().__init__()
         last = heads(network, classes)
         if len(last) != 1 or not isinstance(last[0], nn.Linear):
-            raise BadInput("A loss order is exported with a network of one linear last layer: this one has another.")
+            raise BadInput("A score of embeddings is exported with one linear last layer: this network has another.")
         name = next(name for name, module in network.named_modules() if module is last[0])
         network.set_submodule(name, nn.Identity())
         self.network, self.head = network, last[0]
@@ -445,13 +473,13 @@ def exportable(
     root: str | Path | None = None,
     image_padding: bool = False,
     classes: Path | None = None,
-    order: LossOrder | None = None,
+    score: LossOrder | FittedScore | None = None,
     look: Preprocessing | None = None,
 ) -> ExportableNetwork:
     """A timm name, torchvision:NAME, store:KEY or zoo:NAME, with its weights, on the CPU.
 
     zoo:NAME is the model with the weights and the preprocessing that the predictions in the store were made with, and
-    the names of classes that `nescio zoo` knew; `classes` is a file of other names; `order` is a score on its
+    the names of classes that `nescio zoo` knew; `classes` is a file of other names; `score` reads its
     embeddings; `look` is of a checkpoint of one's own.
     """
     stored = dump_named(name, store) if name.startswith(ZOO) else None
@@ -481,16 +509,16 @@ def exportable(
         raise BadInput(f"{wanted.name} segments images: only classifiers are exported.")
     if wanted.trial is not None:
         method, wanted = build(wanted, store, Runtime(torch.device("cpu"), "float32"), root)
-        module: nn.Module = Outputs(method, order is not None)
+        module: nn.Module = Outputs(method, score is not None)
     else:
         module, wanted = build_classifier(wanted)
-        module = module if order is None else Divided(module, wanted.classes)
+        module = module if score is None else Divided(module, wanted.classes)
     about = {"model": wanted.name, "weights": wanted.file.name if wanted.file else WEIGHTS, **_looks(wanted)}
     if names is not None:
         about["names"] = list(names)
     digest = wanted.checksum or wanted.arch
     seen = wanted.mean, wanted.std, wanted.view.shape, wanted.classes
-    return ExportableNetwork(module.eval(), *seen, digest, about, order)
+    return ExportableNetwork(module.eval(), *seen, digest, about, score)
 
 
 def _looks(wanted: Network) -> dict[str, Any]:
@@ -533,6 +561,7 @@ class Promise:
     looked: Mapping[str, Any] = field(default_factory=dict)  # the view, mean, std and padding of its predictions
     names: tuple[str, ...] = ()  # of the classes, where `nescio zoo` knew them
     file: Path | None = None  # of the weights, where `nescio zoo` found them
+    score: FittedScore | None = None
 
     def weights_of(self, model: str) -> Path | None:
         """The file of weights that the promise names, if it is of this model and still there."""
@@ -604,5 +633,23 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
     terms = {key: content[key] for key in kept if content.get(key) is not None}
     looked = {key: content[key] for key in ("view", "mean", "std", "padding") if key in content}
     return Rule(**rule), Promise(
-        content.get("model"), content.get("weights"), content.get("classes"), terms, looked, names, weights
+        content.get("model"),
+        content.get("weights"),
+        content.get("classes"),
+        terms,
+        looked,
+        names,
+        weights,
+        _score_of(content, file),
     )
+
+
+def _score_of(content: Mapping[str, Any], file: Path) -> FittedScore | None:
+    """The fitted score that a threshold was set on: beside the threshold's file, or where it was written."""
+    written = content.get("score")
+    if written is None:
+        return None
+    if not isinstance(written, dict) or not all(isinstance(written.get(key), str) for key in ("file", "sha256")):
+        raise BadInput(f"{file} is not what `nescio threshold --json` writes: its score has no file and sha256.")
+    beside_it = file.parent / Path(written["file"]).name
+    return FittedScore.load(beside_it if beside_it.is_file() else written["file"], written["sha256"])

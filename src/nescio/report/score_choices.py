@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nescio.analysis.score_choice import ScoreChoice
+from nescio.measures import PORTABLE
 from nescio.report.tables import COUNT, Cell, Table, decimals
 from nescio.report.words import label, legend, listed, number, plural
 
@@ -12,6 +13,7 @@ AGAINST = {
     "unknown": "reject rows that are out of distribution",
     "both": "reject wrong answers and rows that are out of distribution",
 }
+EXPORTED = ("largest", "entropy", *PORTABLE)  # scores that an exported file computes
 MOST_NAMED, MOST_SHOWN = 4, 8  # scores of the best group in a sentence, and on the first screen
 
 
@@ -19,11 +21,12 @@ def choice_of_score(choice: ScoreChoice) -> list[str]:
     """The choice, what it is worth, whether it beats the baseline, and which others are as good."""
     tuned = ", of the scores that were tuned on out-of-distribution rows," if choice.ood_tuned else ""
     return [
-        f"To {AGAINST[choice.question]}{tuned} use {choice.measure}: AUROC {number(choice.value)} "
+        f"To {AGAINST[choice.question]}{tuned} use {choice.measure!r}: AUROC {number(choice.value)} "
         f"({number(choice.low)} to {number(choice.high)}), {_judged(choice)}.",
         _against_baseline(choice),
         *_equals(choice),
         *_reach(choice),
+        *_exported(choice),
     ]
 
 
@@ -31,13 +34,35 @@ def _judged(choice: ScoreChoice) -> str:
     if not choice.folds:
         return f"on {choice.n:,} test rows; {choice.chosen_by:,} validation rows chose it"
     return (
-        f"by {choice.folds} nested folds of {choice.n:,} rows, each fold judged by the score that the others chose; "
-        f"its {number(choice.naive)} on the rows that chose it would flatter it"
+        f"by {choice.folds} nested folds of {choice.n:,} rows, each fold judged by the score that the others chose"
+        f"{_flattered(choice)}"
     )
 
 
+def _flattered(choice: ScoreChoice) -> str:
+    """The value on the rows that chose, if it is visibly higher."""
+    if choice.naive <= choice.value or number(choice.naive) == number(choice.value):
+        return ""
+    return f"; its {number(choice.naive)} on the rows that chose it would flatter it"
+
+
+def _exported(choice: ScoreChoice) -> list[str]:
+    """Which score can be thresholded and exported, and how."""
+    able = [name for name in (choice.measure, *choice.areas) if name in EXPORTED]
+    if not able:
+        return []
+    if choice.measure in EXPORTED:
+        train = " --train FILE --score FILE" if choice.measure in PORTABLE else ""
+        return [f"`nescio threshold --measure {choice.measure}{train}` sets its threshold; `nescio export` takes it."]
+    best = max(able, key=lambda name: choice.areas[name])
+    area = number(choice.areas[best])
+    return [
+        f"{choice.measure!r} cannot be exported; of those that can, {best!r} is best (AUROC {area}, rows that chose)."
+    ]
+
+
 def _against_baseline(choice: ScoreChoice) -> str:
-    plain = f"the plain baseline {choice.baseline} (AUROC {number(choice.baseline_value)})"
+    plain = f"the plain baseline {choice.baseline!r} (AUROC {number(choice.baseline_value)})"
     if choice.measure == choice.baseline and abs(choice.gain) < 1e-12:
         return f"Nothing beat {plain}: it is the choice itself."
     gap = f"{number(choice.gain)} ({number(choice.gain_low)} to {number(choice.gain_high)})"
@@ -50,8 +75,9 @@ def _equals(choice: ScoreChoice) -> list[str]:
     others = list(choice.group[1:])
     if not others:
         return []
+    others = [repr(name) for name in others]
     shown = [*others[:MOST_NAMED], f"{len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED + 1 else others
-    return [f"On the rows that chose, {listed(shown)} cannot be told from it."]
+    return [f"On the rows that chose, {listed(shown)} are not significantly different from it."]
 
 
 def _reach(choice: ScoreChoice) -> list[str]:

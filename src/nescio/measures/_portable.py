@@ -1,0 +1,90 @@
+"""Fitted scores as small files: what an exported network needs to compute them from its embeddings and logits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nescio.errors import BadInput, Undefined
+from nescio.measures._spec import registry
+from nescio.predictions import Predictions
+
+Array = NDArray[Any]
+PORTABLE = ("mahalanobis", "mds", "mds_plus", "rmds", "rmds_plus", "residual", "vim", "fdbd", "nci", "nnguide")
+META = "score"  # the key of the file's metadata
+
+
+@dataclass(frozen=True, eq=False)
+class FittedScore:
+    """A measure of PORTABLE with the arrays that it was fitted to, such as class means or a bank of reference rows."""
+
+    measure: str
+    arrays: Mapping[str, Array]
+
+    @property
+    def width(self) -> int:
+        """The number of features of an embedding."""
+        return int(self.arrays["width"])
+
+    @property
+    def contents(self) -> str:
+        """The arrays and their shapes, in words."""
+        shapes = (f"{name} {' × '.join(map(str, x.shape))}" for name, x in self.arrays.items() if x.ndim)
+        return ", ".join(shapes)
+
+    def save(self, path: str | Path) -> str:
+        """Write a .safetensors file and return its SHA-256."""
+        from safetensors.numpy import save
+
+        goal = Path(path)
+        if goal.suffix != ".safetensors":
+            raise BadInput(f"{goal} ends in {goal.suffix or 'nothing'}; a fitted score is kept as .safetensors.")
+        arrays = {name: np.array(x, np.float64, order="C") for name, x in self.arrays.items()}
+        content = save(arrays, {META: json.dumps({"measure": self.measure})})
+        goal.write_bytes(content)
+        return sha256(content).hexdigest()
+
+    @staticmethod
+    def load(path: str | Path, digest: str | None = None) -> FittedScore:
+        """Read what `save` wrote; `digest` is the SHA-256 that it must have."""
+        from safetensors import safe_open
+
+        try:
+            if digest is not None and sha256(Path(path).read_bytes()).hexdigest() != digest:
+                raise BadInput(f"{path} is another fitted score than the one that the threshold was set on.")
+            with safe_open(str(path), "numpy") as file:
+                measure = json.loads((file.metadata() or {})[META])["measure"]
+                score = FittedScore(measure, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+            if measure not in PORTABLE or score.width < 1:
+                raise ValueError(f"unknown measure {measure!r}")
+            return score
+        except BadInput:
+            raise
+        except Exception as error:  # the reader raises errors of its own
+            raise BadInput(f"{path} does not hold a fitted score that nescio wrote.") from error
+
+
+def portable(measure: str, fitted: Any) -> FittedScore:
+    """A fitted measure as arrays."""
+    if measure not in PORTABLE:
+        raise BadInput(f"The measure {measure!r} cannot be exported. Fitted ones that can: {', '.join(PORTABLE)}.")
+    return FittedScore(measure, fitted.arrays)
+
+
+def fit(measure: str, train: Predictions) -> Any:
+    """The measure fitted to reference rows, as scorecards fit it."""
+    part = registry[measure]
+    if part.kind != "fitted":
+        raise BadInput(f"The measure {measure!r} is not fitted to reference rows: leave them out.")
+    part.check(train)
+    try:
+        return part.fit(train)
+    except Undefined as error:
+        raise BadInput(f"The measure {measure!r} cannot be fitted: {error}") from error

@@ -77,7 +77,7 @@ def _equals(choice: ScoreChoice) -> list[str]:
         return []
     others = [repr(name) for name in others]
     shown = [*others[:MOST_NAMED], f"{len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED + 1 else others
-    return [f"On the rows that chose, {listed(shown)} are not significantly different from it."]
+    return [f"Not significantly different from it on the rows that chose: {listed(shown)}."]
 
 
 def _reach(choice: ScoreChoice) -> list[str]:

@@ -110,7 +110,7 @@ BROKEN = [
         "__init__",
         replace_after(RND, lambda self: self.teacher.requires_grad_(True)),
     ),
-    ("rnd", "the teacher says nothing", "student ≠ teacher on noise", RND, "distance", lambda *_: torch.ones(3)),
+    ("rnd", "the teacher says nothing", "student ≠ teacher on noise", RND, "distance", lambda _, e, *rest: torch.ones(len(e))),
     ("oc", "no penalty", "orthogonality", OC, "penalty", lambda self: 0.0),
     ("oc", "the certificates do not learn", "student learnt", OC, "loss", no_student_loss),
     ("deep-ae", "no bottleneck", "bottleneck", DeepAE, "pair", wide),

@@ -317,7 +317,6 @@ def noise_like(x: Tensor) -> Tensor:
     return 3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
 
 
-@torch.no_grad()
 def check_output(method: Method, output: Any, rows: int | None = None) -> None:
     """Refuses an output of other shapes or names than a method promises; the sentence names the method and its file.
 
@@ -354,6 +353,7 @@ def _fault(method: Method, output: Any, rows: int | None) -> str:
     return ""
 
 
+@torch.no_grad()
 def accuracy_of(method: Method, batches: Batches) -> float:
     right = total = 0
     for x, y, _ in batches:

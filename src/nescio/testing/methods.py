@@ -57,7 +57,7 @@ def trial_of(
 ) -> Trial:
     """The small task on which a method is looked at."""
     cls = registry[name]
-    name = cls.name
+    name = registry.canonical(name)
     epochs = EPOCHS[cls.classifies] + MORE.get(backbone, 0) if epochs is None else epochs
     if epochs < 2:
         raise BadInput(f"{epochs} epochs are too few to see a loss fall: at least 2 are needed.")

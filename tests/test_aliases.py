@@ -80,6 +80,21 @@ def test_slips_of_the_finger_are_suggested(text, meant):
     assert hint == (f" Did you mean {meant}?" if meant else "")
 
 
+def test_aliases_of_sets_within_texts_become_registered_names(tmp_path, monkeypatch):
+    from nescio.datasets.images import absolute, set_name
+
+    monkeypatch.chdir(tmp_path)
+    assert [absolute(name) for name in ("CIFAR-10", "CUB@64", "npz:A.npz")] == ["cifar10", "cub200@64", "npz:A.npz"]
+    assert set_name("FMNIST") == "fashion-mnist"
+    protocols = pytest.importorskip("nescio.protocols.reliability")
+    protocols.Plan(data=("tiny-imagenet",), targets=("Tiny_ImageNet_200=CIFAR-10",)).check()
+
+
+def test_evaluate_names_what_takes_a_measure(capsys):
+    assert main(["evaluate", "preds.npz", "--measure", "entropy"]) == 2
+    assert "nescio compare FILE --measure NAME" in capsys.readouterr().err
+
+
 def test_exact_names_stand_before_aliases():
     registry: Registry[str] = Registry("thing", aliases={"first": ("one",)})
     for name in ("first", "One", "ONE"):

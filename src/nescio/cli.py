@@ -112,7 +112,18 @@ def _refuse(parser: ArgumentParser, word: str) -> NoReturn:
         raise BadInput(f"{word!r} is one word too many{cure}. See `{parser.prog} --help`.")
     option = word.partition("=")[0]
     hint = near(option, [text for action in parser._actions for text in action.option_strings])
+    hint = _elsewhere(parser.prog.split()[-1]).get(option, hint)
     raise BadInput(f"There is no option {option}.{hint} See `{parser.prog} --help`.")
+
+
+def _elsewhere(command: str) -> dict[str, str]:
+    """Options that people may look for in a command → a sentence that says what to use; it begins with a space."""
+    from importlib import import_module
+
+    from nescio.commands import COMMANDS
+
+    known = import_module(f"nescio.commands.{command}") if command in COMMANDS else None
+    return {option: f" {sentence}" for option, sentence in getattr(known, "ELSEWHERE", {}).items()}
 
 
 if __name__ == "__main__":

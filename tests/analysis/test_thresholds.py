@@ -532,9 +532,19 @@ def ask(capsys, *words):
 def test_more_rows_never_seem_to_cost_answers(capsys, tmp_path):
     """Where all is answered by luck, resamples answer less; that is nothing that more rows would buy."""
     labels = np.arange(60) % 4
-    np.savez(tmp_path / "all.npz", labels=labels, logits=np.eye(4)[0] + 0 * labels[:, None])
+    np.savez(tmp_path / "all.npz", labels=labels, logits=np.eye(4)[0] * (2 - (labels[:, None] > 0)))
     _, out, _ = ask(capsys, "threshold", tmp_path / "all.npz", "--risk", 0.9)
     assert "(coverage 100 %)" in out and "More rows would hardly buy more answers" in out and "as many rows" not in out
+
+
+def test_a_measure_that_is_the_same_for_all_rows_has_no_threshold(capsys, files):
+    code, out, err = ask(
+        capsys, "threshold", files / "preds.npz", "--coverage", 0.5, "--measure", "mutual_information"
+    )
+    assert code == 2 and out == "" and "mutual_information" in err and "entropy" in err
+    with pytest.raises(BadInput, match="temperature_of_the_day"):
+        same = two_class_dump(np.random.default_rng(0), 20).replace(scores={"temperature_of_the_day": np.full(20, 3.0)})
+        guard(same, risk=0.5, measure="temperature_of_the_day")
 
 
 def test_json_says_what_to_do(capsys, files):

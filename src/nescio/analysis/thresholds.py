@@ -306,6 +306,10 @@ def guard(
         fitted, temperature, at_edge = len(val), fit.temperature, fit.at_edge
     t = _temperature(temperature)
     u, wrong = (array[rest] for array in judged_rows(known, measure, t, score))
+    if len(u) > 1 and (u == u[0]).all():
+        one = measure in measures.registry and measures.registry[measure].several and known.draws == 1
+        why = "it compares several draws, and these predictions have one" if one else "it cannot rank them"
+        raise BadInput(f"The measure {measure!r} is {u[0]:g} for all {len(u):,} rows: {why}; use another, e.g. entropy.")
     if risk is None:
         assert coverage is not None
         tried = [at_coverage(u, wrong, coverage, delta)]

@@ -44,6 +44,10 @@ SEGMENTATION, CHOICE = "segmentation", "choice of a score"  # groups of options
 NOT_OF_SHARDS = ("train", "val", "choose", "views", "siblings", "by", "classwise", "bootstrap", "limit")
 OF_ONE_MODEL = ("train", "val", "ood", "val_ood", "views", "siblings")  # further rows of the model that is evaluated
 OF_MAPS = ("predictions", "scores", "void", "inputs", "all", "to", "format")  # options that folders of maps take
+_EVERY = "evaluate shows every measure, the commonest first (--all: all of them)"
+ELSEWHERE = dict.fromkeys(  # options that are looked for here → what to use
+    ("--measure", "--measures"), f"{_EVERY}; `nescio compare FILE --measure NAME` shows one."
+)
 COMPARED = 1000  # resamples of a comparison of several models, unless --bootstrap names another number
 
 

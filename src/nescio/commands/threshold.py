@@ -40,6 +40,7 @@ from nescio.commands._inputs import InputOptions, check_apart
 from nescio.commands._output import json_of, say
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
+from nescio.provenance import provenance
 
 MORE = {2: "twice", 10: "ten times"}  # as many rows, of which the sentences tell what they would buy
 MOST_ROWS = 1_000_000  # an estimate is not made for more rows than this
@@ -97,7 +98,10 @@ def run(options: Options) -> int:
     train = read(options.train, options.seed) if options.train else None
     kind = measures.registry[options.measure].kind if options.measure in measures.registry else "plain"
     if kind == "fitted" and train is None:
-        raise BadInput(f"The measure {options.measure!r} is fitted to training rows: add --train FILE.")
+        keeps = f" --score {options.measure}.safetensors" if options.measure in measures.PORTABLE else ""
+        raise BadInput(
+            f"The measure {options.measure!r} is fitted to training rows: {_again(options, f'--train FILE{keeps}')}."
+        )
     if options.score and train is None:
         raise BadInput("--score writes a measure that is fitted to --train FILE: give both, or omit --score.")
     fitted = None if train is None else measures.fit(options.measure, train)
@@ -121,6 +125,9 @@ def run(options: Options) -> int:
     promise = guarded.guarantee
     judged = guarded.judge(check) if check is not None and promise.attainable else None
     untaught = 0 if predictions.taught is None else int((~predictions.taught).sum())
+    if promise.attainable and fitted is not None and not written and options.measure in measures.PORTABLE:
+        kept = _again(options, f"--score {options.measure}.safetensors")
+        print(f"nescio threshold: `nescio export` needs the fitted score as a file: {kept}.", file=sys.stderr)
     if options.json:
         about: dict[str, Any] = {"file": files[0], **options.inputs.origin(files[0])}
         about |= {"classes": predictions.classes, "untaught": untaught, "notes": predictions.notes}
@@ -134,6 +141,12 @@ def run(options: Options) -> int:
         said = " ".join(filter(None, (_why_not(guarded), more, _attainable(guarded))))
         print(f"nescio threshold: {said}", file=sys.stderr)
     return 0 if promise.attainable else 1
+
+
+def _again(options: Options, words: str) -> str:
+    """The command as it was typed with further options, in words."""
+    typed = provenance().command
+    return f"write `{typed} {words}`" if typed else f"add {words}"
 
 
 def _facts(guarded: Guard, check: Judged | None) -> dict[str, Any]:

@@ -244,7 +244,8 @@ def set_name(spec: str) -> str:
 
 
 def absolute(data: str) -> str:
-    """A dataset's name with its path made absolute, so that one set has one name wherever it is named from."""
+    """A dataset's registered name, its path absolute: one set has one name, whatever its spelling or the folder."""
+    data = registry.canonical(data)
     name = SetName.of(data)
     if name.path is None:
         return data

@@ -37,6 +37,7 @@ SMALL_TRIANGLE = 64  # rows of a triangle that is inverted at once
 SEED_ROWS = 4096  # rows that an initial clustering looks at
 SEED_ROUNDS = 10
 FOLDS = 3  # of the references, each of which judges mixtures of the others
+MOST_ARRAYS = 1 << 30  # bytes of the whiteners in an exported file
 NEAR = 1e-4  # of a row's squared length: less than this left of it is computed without a difference of large numbers
 CLOSEST = 1 - 1e-6  # mean resultant at most: rows that repeat must not make a component infinitely sure
 

@@ -13,6 +13,7 @@ from nescio.errors import BadInput
 from nescio.identity import renamed
 from nescio.options import at_least, nested, option
 from nescio.protocols.base import protocol
+from nescio.registry import canonical_part
 from nescio.rows import Row
 from nescio.trials import Training
 from nescio.work.steps import Work
@@ -64,7 +65,7 @@ class Plan(Scored):
                 raise BadInput(f"--members-of {method}={count}: name a method of --methods and at least one network.")
         for target in self.targets:
             source = target.rpartition("=")[0]
-            if source and source not in self.data:
+            if source and canonical_part("dataset", source) not in [canonical_part("dataset", d) for d in self.data]:
                 raise BadInput(f"--targets {target}: {source} is not in --data; name targets of --data.")
         some(self, "data", "methods", "backbones")
 

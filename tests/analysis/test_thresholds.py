@@ -538,9 +538,7 @@ def test_more_rows_never_seem_to_cost_answers(capsys, tmp_path):
 
 
 def test_a_measure_that_is_the_same_for_all_rows_has_no_threshold(capsys, files):
-    code, out, err = ask(
-        capsys, "threshold", files / "preds.npz", "--coverage", 0.5, "--measure", "mutual_information"
-    )
+    code, out, err = ask(capsys, "threshold", files / "preds.npz", "--coverage", 0.5, "--measure", "mutual_information")
     assert code == 2 and out == "" and "mutual_information" in err and "entropy" in err
     with pytest.raises(BadInput, match="temperature_of_the_day"):
         same = two_class_dump(np.random.default_rng(0), 20).replace(scores={"temperature_of_the_day": np.full(20, 3.0)})
@@ -573,8 +571,9 @@ def test_the_sentences(capsys, files):
     )
     assert code == 0
     for words in (
-        "Answer where largest ≤",
-        "probability ≥",
+        "Predict when",
+        "'largest' is at most",
+        "probability is at least",
         "fitted on 200 other rows",
         "95 % confidence",
         "of the check",
@@ -583,7 +582,7 @@ def test_the_sentences(capsys, files):
     ):
         assert words in out
     _, out, _ = ask(capsys, "threshold", files / "preds.npz", "--coverage", 0.8, "--measure", "entropy")
-    assert "coverage 80 %" in out and "probability ≥" not in out
+    assert "coverage 80 %" in out and "top probability" not in out
 
 
 def test_what_bisection_missed_is_not_called_unattainable(capsys, tmp_path):

@@ -32,7 +32,7 @@ from nescio.networks.export import (
     load,
     rule_of,
 )
-from nescio.networks.fitted_scores import ScoreNetwork
+from nescio.networks.fitted_scores import ScoreNetwork, Softmax, logit_score
 from nescio.networks.models import stored
 from nescio.predict import predict
 from nescio.work.steps import Context
@@ -481,18 +481,20 @@ def loss_order(d, seed=0):
     return measures.LossOrder(rng.random(d), 1 + rng.random(d), [rng.normal(0, 0.05, shape) for shape in shapes])
 
 
-def blobs(n, seed):
+def blobs(n, seed, relu=False):
     """Embeddings (n, 12) about five class means, and the logits of a linear layer."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n) % 5
     embeddings = 3 * np.random.default_rng(9).normal(size=(5, 12))[labels] + rng.normal(size=(n, 12)) + 1
+    embeddings = np.maximum(embeddings, 0) if relu else embeddings
     weight = np.random.default_rng(8).normal(size=(12, 5))
     return Predictions(embeddings=embeddings, logits=embeddings @ weight + 0.5, labels=labels)
 
 
 @pytest.mark.parametrize("measure", measures.PORTABLE)
 def test_a_fitted_score_as_a_network_is_the_one_of_the_library(measure, tmp_path):
-    train, test = blobs(400, 0), blobs(60, 1)
+    relu = measure in ("react", "ash", "scale", "dice")
+    train, test = blobs(400, 0, relu), blobs(60, 1, relu)
     fitted = measures.fit(measure, train)
     digest = measures.portable(measure, fitted).save(tmp_path / "score.safetensors")
     score = measures.FittedScore.load(tmp_path / "score.safetensors", digest)
@@ -505,9 +507,39 @@ def test_a_fitted_score_as_a_network_is_the_one_of_the_library(measure, tmp_path
         measures.FittedScore.load(tmp_path / "score.safetensors", "0" * 64)
 
 
+@pytest.mark.parametrize("measure", measures.OF_LOGITS)
+@pytest.mark.parametrize(("draws", "temperature"), [(1, 1.0), (3, 1.7)])
+def test_a_score_of_logits_is_the_one_of_the_library(measure, draws, temperature):
+    logits = 4 * np.random.default_rng(0).normal(size=(200, draws, 6)) * np.geomspace(0.01, 8, 200)[:, None, None]
+    u = measures.uncertainty(measure, Temperature(temperature)(Predictions(logits=logits)))
+    z = torch.tensor(logits[:, 0] if draws == 1 else logits)
+    found = logit_score(measure, Softmax(z, temperature), z, temperature).double().numpy()
+    np.testing.assert_allclose(found, u, rtol=1e-4, atol=1e-6)
+
+
+def test_classes_without_a_logit_have_no_boundary():
+    train, test = blobs(400, 0), blobs(20, 1)
+    logits = np.array(test.logits)
+    logits[:10, 0, 1] = -np.inf
+    fitted = measures.fit("fdbd", train)
+    u = fitted(test.replace(logits=logits))
+    network = ScoreNetwork(measures.portable("fdbd", fitted))
+    found = network(torch.tensor(test.embeddings), torch.tensor(logits[:, 0])).numpy()
+    np.testing.assert_allclose(found, u, rtol=1e-3)
+
+
+def test_few_rows_of_many_features_have_whole_whiteners():
+    """Class Gaussians that are kept by their axes."""
+    train, test = blobs(20, 0), blobs(30, 1)
+    fitted = measures.fit("gmm", train)
+    found = ScoreNetwork(measures.portable("gmm", fitted))(torch.tensor(test.embeddings), torch.tensor(test.logits))
+    u = fitted(test)
+    np.testing.assert_allclose(found.numpy(), u, rtol=1e-2)
+
+
 def test_what_cannot_be_a_file_or_is_none_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="gmm"):
-        measures.portable("gmm", measures.fit("gmm", blobs(400, 0)))
+    with pytest.raises(BadInput, match="vmf_mixture"):
+        measures.portable("vmf_mixture", None)
     with pytest.raises(BadInput, match="entropy"):
         measures.fit("entropy", blobs(400, 0))
     (tmp_path / "x.safetensors").write_bytes(b"no")
@@ -520,6 +552,7 @@ def test_a_score_fitted_to_training_rows_goes_from_threshold_to_the_file(trained
     folder, key = trained
     promise, file, fitted = tmp_path / "promise.json", tmp_path / f"digits.{ending}", tmp_path / "score.safetensors"
     asked = ["--coverage", 0.6, "--measure", measure, "--train", folder / "val.npz", "--score", fitted, "--json"]
+    asked += ["--temperature", 2.5]
     code, out, _ = say(capsys, "threshold", folder / "test.npz", *asked)
     assert code == 0
     promise.write_text(out)
@@ -529,6 +562,8 @@ def test_a_score_fitted_to_training_rows_goes_from_threshold_to_the_file(trained
     said = load(file)[0](datasets.splits(datasets.load("digits"), (0, 1, 2, 3, 4, 5)).test.pixels.transpose(0, 3, 1, 2))
     u = measures.fit(measure, Predictions.load(folder / "val.npz"))(Predictions.load(folder / "test.npz"))
     np.testing.assert_allclose(said["uncertainty"], u, rtol=1e-3, atol=1e-3 * np.ptp(u))
+    calibrated = Temperature(2.5)(Predictions.load(folder / "test.npz"))
+    np.testing.assert_allclose(said["probability"], measures.summary(calibrated).confidence, atol=1e-4)
     assert 1 - said["abstain"].mean() == pytest.approx(json.loads(promise.read_text())["coverage"], abs=0.02)
     fitted.write_bytes(b"other")
     code, _, err = say(capsys, "export", f"store:{key[:6]}", *words)
@@ -677,7 +712,7 @@ def test_sampling_methods_of_the_store_are_refused(tmp_path, capsys):
             "between 0 and 6.908: the file would never abstain",
         ),
         (("test_resnet", "--threshold", "high"), "neither a number"),
-        (("test_resnet", "--threshold", "0.3", "--measure", "energy"), "energy"),
+        (("test_resnet", "--threshold", "0.3", "--measure", "jacobian"), "jacobian"),
         (("test_resnet", "--threshold", "0.3", "--temperature", "-1"), "temperature"),
         (("test_resnet", "--threshold", "0.3", "--weights", "nowhere"), "nowhere"),
         (("test_resnet", "--threshold", "other.json"), "another model"),

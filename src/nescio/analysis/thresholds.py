@@ -309,7 +309,7 @@ def guard(
     if len(u) > 1 and (u == u[0]).all():
         one = measure in measures.registry and measures.registry[measure].several and known.draws == 1
         why = "it compares several draws, and these predictions have one" if one else "it cannot rank them"
-        raise BadInput(f"The measure {measure!r} is {u[0]:g} for all {len(u):,} rows: {why}; use another, e.g. entropy.")
+        raise BadInput(f"The measure {measure!r} is {u[0]:g} for all {len(u):,} rows: {why}; use entropy instead.")
     if risk is None:
         assert coverage is not None
         tried = [at_coverage(u, wrong, coverage, delta)]
@@ -328,16 +328,17 @@ def judged_rows(
 ) -> tuple[Array, Array]:
     """(u, wrong) of the rows whose class was in training, under this temperature.
 
+    A fitted score reads the logits that it was fitted to, whatever the temperature of the probability beside it.
     `mc-dropout` judges the answers of the mean under dropout by its entropy, as protocol `selective` does.
     """
     measure = measures.canonical(measure, predictions)
     of_logits = measure in measures.registry and "logits" in measures.registry[measure].needs
-    if temperature != 1 and (not of_logits or score is not None):
+    if temperature != 1 and not (of_logits or score is not None):
         raise BadInput(f"A temperature does not change the measure {measure}: leave it out.")
     predictions, measure = judged(predictions, measure)
     scaled = predictions if temperature == 1 else calibrate.Temperature(temperature)(predictions)
     seen = summary(scaled)
-    u = measures.uncertainty(measure, scaled) if score is None else score(scaled)
+    u = measures.uncertainty(measure, scaled) if score is None else score(predictions)
     return u[seen.known], ~seen.answers().right
 
 

@@ -42,7 +42,7 @@ class Options:
     temperature: float | None = option(None, "divides the logits", metavar="T", unset="of the threshold's file, or 1")
     measure: str | None = option(
         None,
-        "largest (one minus the largest probability), entropy, or loss_order; fitted ones by the threshold's file",
+        "a score of the logits such as largest, entropy or energy, or loss_order; fitted ones by the threshold's file",
         unset="of the threshold's file, or largest; loss_order with --loss-order",
         part="measure",
     )
@@ -101,7 +101,7 @@ def run(options: Options) -> int:
     if options.json:
         say(json_of({"file": str(made.path), "checked": made.checked, **made.metadata}))
         return 0
-    say(f"{made.path} abstains where {rule.measure} > {rule.threshold!r} (temperature {rule.temperature:g}).")
+    say(f"{made.path} abstains where {rule.measure} > {rule.threshold:.6g} (temperature {rule.temperature:g}).")
     if names := made.metadata.get("names"):
         say(f"Its {len(names):,} classes are named, from {names[0]} to {names[-1]}.")
     say(f"It takes {made.metadata['input'].removeprefix('images: ')}.")

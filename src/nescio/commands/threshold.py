@@ -174,18 +174,21 @@ def _facts(guarded: Guard, check: Judged | None) -> dict[str, Any]:
 def _sentences(guarded: Guard, untaught: int, check: Judged | None) -> list[str]:
     promise = guarded.guarantee
     assert promise.threshold is not None and promise.bound is not None
-    probability = f" (probability ≥ {1 - promise.threshold:.6g})" if guarded.measure == "largest" else ""
-    lines = [f"Answer where {guarded.measure} ≤ {promise.threshold!r}{probability}, abstain elsewhere."]
+    when = f"{guarded.measure!r} is at most {promise.threshold:.4g}"
+    if guarded.measure == "largest":
+        when = f"the top probability is at least {1 - promise.threshold:.4g} ({when})"
+    lines = [f"Predict when {when}, else abstain (all digits: --json)."]
     if guarded.temperature != 1:
         fitted = f", fitted on {guarded.fitted:,} other rows" if guarded.fitted else ""
-        lines.append(f"The logits are divided by the temperature {guarded.temperature!r}{fitted}.")
+        but = "" if guarded.score is None else f" for the probability; {guarded.measure!r} reads them undivided"
+        lines.append(f"The logits are divided by the temperature {guarded.temperature:.4g}{fitted}{but}.")
     if guarded.at_edge:
         lines.append("That is the edge of its range: all answers it was fitted on are right, or no better than chance.")
     lines.append(
         f"With {_percent(1 - promise.delta)} confidence at most {_percent(promise.bound)} of the answers to rows like "
         f"these are wrong ({_method(guarded)})."
     )
-    lines.append(_kept(Judged(promise.n, promise.accepted, promise.errors), "that earned it"))
+    lines.append(_kept(Judged(promise.n, promise.accepted, promise.errors), "that set the threshold"))
     if more := _more_rows(guarded):
         lines.append(more)
     if untaught:

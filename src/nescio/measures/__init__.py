@@ -3,7 +3,7 @@
 from nescio.measures._density import ComponentChoice, choose_components, gaussian_mixture, gmm, mahalanobis, vmf_mixture
 from nescio.measures._native import native, norm
 from nescio.measures._neighbours import feature_variance, knn_distance, neighborhood_inconsistency
-from nescio.measures._portable import PORTABLE, FittedScore, fit, portable
+from nescio.measures._portable import OF_LOGITS, PORTABLE, FittedScore, fit, portable
 from nescio.measures._probes import jacobian, tta
 from nescio.measures._softmax import (
     dempster_shafer,
@@ -57,6 +57,7 @@ from nescio.measures.loss_ranking import LossOrder, loss_order
 from nescio.measures.shaping import ash, dice, react, scale
 
 __all__ = [
+    "OF_LOGITS",
     "PORTABLE",
     "SCORE",
     "ComponentChoice",

@@ -130,6 +130,17 @@ class ClassDensity(GaussianDensity):
     groups: Sequence[Array] = ()  # the rows of every class
     priors: bool = True
 
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Means, whiteners (c, d, d) and log-weights with their normalisers, for an exported file."""
+        classes, d = self.means.shape
+        if 8 * classes * d * d > MOST_ARRAYS:
+            raise BadInput(f"gmm of {classes} classes and {d} features is too large for a file: use mds or rmds.")
+        whole = [_dense(whitener, d) for whitener in self.whiteners]
+        log_dets = np.array([_squares(np.zeros((1, d)), whitener)[1] for whitener in self.whiteners])
+        constants = _log(self.weights) - 0.5 * (log_dets + d * math.log(2 * math.pi))
+        return {"means": self.means, "whiteners": np.stack(whole), "constants": constants, "width": np.array(d)}
+
     @one_blas_thread()
     def leave_one_out(self, train: Predictions) -> Array:
         """u of the rows that it was fitted on, each by the density of all others; of rows left out, as of new ones.
@@ -163,6 +174,14 @@ class ClassDensity(GaussianDensity):
 
         _each(without_itself, range(len(self.groups)))
         return u
+
+
+def _dense(whitener: Any, d: int) -> Array:
+    """W (d, d) with Σ⁻¹ = Wᵀ·W."""
+    if not isinstance(whitener, Axes):
+        return np.asarray(whitener)
+    axes, rest = whitener.axes, 1 / math.sqrt(whitener.rest)
+    return rest * np.eye(d) + (axes.T * (1 / np.sqrt(whitener.variances) - rest)) @ axes
 
 
 def _squares(away: Array, whitener: Any) -> tuple[Array, float]:

@@ -42,6 +42,11 @@ class NeighbourDistance:
     metric: str
     several: bool  # k was a sequence
 
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """What an exported file needs, of cosines and one k."""
+        return {"bank": self.refs.quick.T, "k": np.array(self.ks[0]), "width": np.array(self.refs.d)}
+
     def __call__(self, test: Predictions) -> Array:
         queries = points(_embeddings(test, "the test dump"), self.metric, "the test embeddings", self.refs)
         return self._mean(distances(self.refs, queries, nearest(self.refs, queries, sorted(set(self.ks)))))

@@ -17,7 +17,13 @@ from nescio.measures._spec import registry
 from nescio.predictions import Predictions
 
 Array = NDArray[Any]
-PORTABLE = ("mahalanobis", "mds", "mds_plus", "rmds", "rmds_plus", "residual", "vim", "fdbd", "nci", "nnguide")
+OF_LOGITS = (  # what an exported file computes of its logits alone
+    *("largest", "entropy", "energy", "max_logit", "gap", "gen", "renyi", "tsallis", "dempster_shafer", "pnorm"),
+)
+PORTABLE = (
+    *("mahalanobis", "mds", "mds_plus", "rmds", "rmds_plus", "gmm", "residual", "vim", "fdbd", "nci", "nnguide"),
+    *("knn", "knn_distance", "she", "kl_matching", "sirc", "react", "ash", "scale", "dice"),
+)
 META = "score"  # the key of the file's metadata
 
 
@@ -30,7 +36,7 @@ class FittedScore:
 
     @property
     def width(self) -> int:
-        """The number of features of an embedding."""
+        """The number of features of an embedding; 0 for a score that reads none."""
         return int(self.arrays["width"])
 
     @property
@@ -62,7 +68,7 @@ class FittedScore:
             with safe_open(str(path), "numpy") as file:
                 measure = json.loads((file.metadata() or {})[META])["measure"]
                 score = FittedScore(measure, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-            if measure not in PORTABLE or score.width < 1:
+            if measure not in PORTABLE or score.width < 0:
                 raise ValueError(f"unknown measure {measure!r}")
             return score
         except BadInput:

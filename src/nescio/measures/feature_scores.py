@@ -322,7 +322,7 @@ def she(train: Predictions) -> Fit:
         answers = summary(test).predicted
         return by_blocks(test, lambda f, part: -np.vecdot(f, patterns[answers[part]]), "she", patterns.shape[1])
 
-    return of
+    return WithArrays(of, {"patterns": patterns, "width": np.array(patterns.shape[1])})
 
 
 @measure("fitted", needs=("logits",))
@@ -354,7 +354,7 @@ def kl_matching(train: Predictions) -> Fit:
         with one_blas_thread():
             return np.concatenate(_each(score, test.blocks(1024)))
 
-    return of
+    return WithArrays(of, {"logs": logs, "width": np.array(0)})
 
 
 # ---- neighbours
@@ -448,4 +448,10 @@ def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm"
         doubt = np.log(np.maximum(summary(test).u["largest"], TINY))
         return np.asarray(doubt + np.logaddexp(0, -(familiar(test) - start) / sigma))
 
-    return of
+    if second != "norm":
+        return of
+    return WithArrays(of, {"start": np.array(start), "sigma": np.array(sigma), "width": np.array(_width(train))})
+
+
+def _width(train: Predictions) -> int:
+    return int(_embeddings(train, "sirc").shape[1])

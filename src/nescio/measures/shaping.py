@@ -16,7 +16,7 @@ from nescio.errors import BadInput, Undefined
 from nescio.measures._density import _each, _embeddings, _parts, moments, stored_type, taught_part
 from nescio.measures._spec import kept, measure
 from nescio.measures.classifier import LastLayer, logits_of, recover_last_layer
-from nescio.measures.feature_scores import Fit, by_blocks, energy_of
+from nescio.measures.feature_scores import Fit, WithArrays, by_blocks, energy_of
 from nescio.predictions import Predictions
 
 Array = NDArray[Any]
@@ -32,7 +32,7 @@ def react(train: Predictions, quantile: float = 0.9) -> Fit:
     layer = _layer(train, "react", quantile)
     embeddings = _embeddings(taught_part(train, "react"), "react")
     cut = float(np.quantile(np.asarray(embeddings), quantile))
-    return _reread(layer.weight, layer.bias, lambda f: np.minimum(f, cut), "react")
+    return _reread(layer.weight, layer.bias, lambda f: np.minimum(f, cut), "react", cut=cut)
 
 
 @measure("fitted", needs=("embeddings", "logits"))
@@ -55,7 +55,8 @@ def ash(train: Predictions, quantile: float = 0.9, variant: Literal["s", "b"] = 
             return np.asarray(used * (before / np.maximum(used.sum(1), 1))[:, None])
         return np.asarray(f * np.exp(_ratio(before, f.sum(1)))[:, None])
 
-    return _reread(layer.weight, layer.bias, shape, "ash")
+    fitted = _reread(layer.weight, layer.bias, shape, "ash", left=_left(layer.weight.shape[1], quantile))
+    return fitted if variant == "s" else fitted.score
 
 
 @measure("fitted", needs=("embeddings", "logits"))
@@ -78,7 +79,8 @@ def scale(train: Predictions, quantile: float = 0.85) -> Fit:
 
         return by_blocks(test, score, "scale", layer.weight.shape[1])
 
-    return of
+    d = layer.weight.shape[1]
+    return WithArrays(of, {"bias": layer.bias, "left": np.array(_left(d, quantile)), "width": np.array(d)})
 
 
 @measure("fitted", needs=("embeddings", "logits"), example={"quantile": 0.8})
@@ -111,8 +113,8 @@ def _check(dump: Predictions, name: str) -> None:
         )
 
 
-def _reread(weight: Array, bias: Array, shape: Shape, name: str) -> Fit:
-    """−log Σ_j exp of W·shape(f) + b."""
+def _reread(weight: Array, bias: Array, shape: Shape, name: str, **numbers: float) -> WithArrays:
+    """−log Σ_j exp of W·shape(f) + b; `numbers` are those that the shape depends on."""
 
     def of(test: Predictions) -> Array:
         _check(test, name)
@@ -122,7 +124,8 @@ def _reread(weight: Array, bias: Array, shape: Shape, name: str) -> Fit:
             test, lambda f, part: -_log_sum_exp(shape(f).astype(dtype) @ columns + bias), name, len(columns)
         )
 
-    return of
+    scalars = {key: np.array(value) for key, value in numbers.items()}
+    return WithArrays(of, {"weight": weight, "bias": bias, **scalars, "width": np.array(weight.shape[1])})
 
 
 def _left(d: int, quantile: float) -> int:

@@ -27,9 +27,9 @@ from nescio import __version__
 from nescio.datasets.view import View
 from nescio.errors import BadInput, install
 from nescio.files import beside, parse_json, read_json
-from nescio.measures import PORTABLE, FittedScore, LossOrder
+from nescio.measures import OF_LOGITS, PORTABLE, FittedScore, LossOrder
 from nescio.measures.loss_ranking import FLOOR, SLOPE
-from nescio.networks.fitted_scores import ScoreNetwork
+from nescio.networks.fitted_scores import LOGIT_SCORES, ScoreNetwork, Softmax, logit_score
 from nescio.networks.forward import heads
 from nescio.networks.models import (
     STORE,
@@ -49,11 +49,10 @@ from nescio.training import WEIGHTS
 from nescio.work.store import Store
 
 LOSS_ORDER = "loss_order"  # a score that was learnt on embeddings, which the file then holds
-MEASURES = ("largest", "entropy", LOSS_ORDER, *PORTABLE)
+MEASURES = (*OF_LOGITS, LOSS_ORDER, *PORTABLE)
 OUTPUTS = ("class", "probability", "uncertainty", "abstain")
 META = "nescio"  # the key of the metadata, in both kinds of file
 MOST_BYTES = 2**31 - 2**20  # of the weights: one ONNX file holds two gigabytes
-TINY = float(np.finfo(np.float32).tiny)
 ROUNDING = 1e-6  # by which a measure may be above its largest value
 AGREES = 1e-4  # how far the file's probabilities may be from the network's
 
@@ -111,10 +110,10 @@ class Abstaining(nn.Module):
 
     def __init__(self, classifier: ExportableNetwork, rule: Rule) -> None:
         super().__init__()
-        if _measured(classifier.score) != (rule.measure if rule.measure not in ("largest", "entropy") else None):
+        if _measured(classifier.score) != (rule.measure if rule.measure not in LOGIT_SCORES else None):
             raise BadInput(
                 f"The measure is {rule.measure}, and the score is {_measured(classifier.score) or 'missing'}: give the "
-                "file that was fitted or learnt for this measure, and none for largest and entropy."
+                "file that was fitted or learnt for this measure, and none for measures of the logits alone."
             )
         self.network, self.rule = classifier.network, rule
         self.score: nn.Module | None = None
@@ -135,10 +134,13 @@ class Abstaining(nn.Module):
         images = images.clone(memory_format=torch.contiguous_format)
         output = self.network(torch.addcmul(self.shift, images, self.scale))  # type: ignore[arg-type]
         logits = output if self.score is None else output[0]
-        top, probability, doubt, entropy = answers(logits, self.rule.temperature)
-        u = doubt if self.rule.measure == "largest" else entropy
-        u = u if self.score is None else self.score(output[1], logits)
-        top, probability, u = (_one_dimension(output) for output in (top, probability, u))
+        temperature = self.rule.temperature
+        softmax = Softmax(logits, temperature)
+        if self.score is None:
+            u = logit_score(self.rule.measure, softmax, logits, temperature)
+        else:  # a fitted score reads the logits that it was fitted to
+            u = self.score(output[1], logits)
+        top, probability, u = (_one_dimension(output) for output in (softmax.top, softmax.probability, u))
         return top, probability, u, ~(u <= self.threshold)  # what is not a number abstains
 
 
@@ -181,33 +183,14 @@ def _measured(score: LossOrder | FittedScore | None) -> str | None:
 
 
 def answers(logits: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(class, probability, one minus it, entropy), each (n,), of the mean over draws of softmax(z/T).
-
-    In float32, and still exact to about 1e-6 of its own size for a probability of almost one: the largest is never
-    subtracted from 1, the others are summed; log(1 + x) is a series where x is small.
-    """
-    z = logits.float()
-    z = z[:, None] if z.dim() == 2 else z
-    probs = torch.softmax((z - z.amax(-1, keepdim=True)) / temperature, -1).mean(1)
-    # of one draw by its logits: rounding must not change the answer
-    top = z[:, 0].argmax(-1) if z.shape[1] == 1 else probs.argmax(-1)
-    first = torch.arange(probs.shape[1], device=probs.device) == top[:, None]
-    others = torch.where(first, 0.0, probs)
-    doubt = others.sum(1)
-    probability = torch.where(first, probs, 0.0).sum(1)
-    entropy = -(others * others.clamp_min(TINY).log()).sum(1) - probability * _log_one_minus(doubt)
-    return top, probability, doubt, entropy
+    """(class, probability, one minus it, entropy), each (n,), of the mean over draws of softmax(z/T)."""
+    s = Softmax(logits, temperature)
+    return s.top, s.probability, s.doubt, logit_score("entropy", s, logits, temperature)
 
 
 def _one_dimension(x: Tensor) -> Tensor:
     """x (n,), said once more: ONNX Runtime gives (0, c) for the sum of an empty batch over its classes."""
     return x[:, None].flatten()
-
-
-def _log_one_minus(x: Tensor) -> Tensor:
-    """log(1 − x); not log1p, which ONNX has not and which would become log(1 + x) with x rounded away."""
-    small = -x * (1 + x * (1 / 2 + x * (1 / 3 + x / 4)))
-    return torch.where(x < 0.01, small, (1 - x).clamp_min(TINY).log())
 
 
 def _not_below(value: float) -> float:
@@ -255,7 +238,7 @@ def export(classifier: ExportableNetwork, rule: Rule, path: str | Path) -> Expor
 
 def _check_threshold(rule: Rule, classes: int) -> None:
     most = {"largest": 1 - 1 / classes, "entropy": math.log(classes)}.get(rule.measure, math.inf)
-    least = -math.inf if rule.measure in PORTABLE else 0
+    least = 0 if rule.measure in ("largest", "entropy", LOSS_ORDER) else -math.inf
     if not least <= rule.threshold <= most + ROUNDING:
         always = "always" if rule.threshold < 0 else "never"
         raise BadInput(
@@ -302,7 +285,7 @@ def _check_answers(module: Abstaining, images: Tensor, classes: int) -> None:
             outputs.append(output if module.score is None else output[0])
     if not isinstance(outputs[0], Tensor) or outputs[0].dim() not in (2, 3) or outputs[0].shape[-1] != classes:
         raise BadInput(f"This network does not answer with a logit for each of {classes} classes: export a classifier.")
-    if module.score is not None and output[1].shape[1:] != (module.score.width,):
+    if module.score is not None and output[1].shape[1:] != (module.score.width or output[1].shape[1],):
         d, wanted = output[1].shape[1], module.score.width
         raise BadInput(
             f"The score {module.rule.measure} is of embeddings of {wanted} features, and this network has {d}."

@@ -32,7 +32,7 @@ from nescio.networks.export import (
     load,
     rule_of,
 )
-from nescio.networks.fitted_scores import ScoreNetwork, Softmax, logit_score
+from nescio.networks.fitted_scores import ScoreNetwork, MeanSoftmax, logit_score
 from nescio.networks.models import stored
 from nescio.predict import predict
 from nescio.work.steps import Context
@@ -513,7 +513,7 @@ def test_a_score_of_logits_is_the_one_of_the_library(measure, draws, temperature
     logits = 4 * np.random.default_rng(0).normal(size=(200, draws, 6)) * np.geomspace(0.01, 8, 200)[:, None, None]
     u = measures.uncertainty(measure, Temperature(temperature)(Predictions(logits=logits)))
     z = torch.tensor(logits[:, 0] if draws == 1 else logits)
-    found = logit_score(measure, Softmax(z, temperature), z, temperature).double().numpy()
+    found = logit_score(measure, MeanSoftmax(z, temperature), z, temperature).double().numpy()
     np.testing.assert_allclose(found, u, rtol=1e-4, atol=1e-6)
 
 

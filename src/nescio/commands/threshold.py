@@ -126,8 +126,8 @@ def run(options: Options) -> int:
     judged = guarded.judge(check) if check is not None and promise.attainable else None
     untaught = 0 if predictions.taught is None else int((~predictions.taught).sum())
     if promise.attainable and fitted is not None and not written and options.measure in measures.PORTABLE:
-        kept = _again(options, f"--score {options.measure}.safetensors")
-        print(f"nescio threshold: `nescio export` needs the fitted score as a file: {kept}.", file=sys.stderr)
+        command = _again(options, f"--score {options.measure}.safetensors")
+        print(f"nescio threshold: `nescio export` needs the fitted score as a file: {command}.", file=sys.stderr)
     if options.json:
         about: dict[str, Any] = {"file": files[0], **options.inputs.origin(files[0])}
         about |= {"classes": predictions.classes, "untaught": untaught, "notes": predictions.notes}

@@ -29,7 +29,7 @@ from nescio.errors import BadInput, install
 from nescio.files import beside, parse_json, read_json
 from nescio.measures import OF_LOGITS, PORTABLE, FittedScore, LossOrder
 from nescio.measures.loss_ranking import FLOOR, SLOPE
-from nescio.networks.fitted_scores import LOGIT_SCORES, ScoreNetwork, Softmax, logit_score
+from nescio.networks.fitted_scores import LOGIT_SCORES, ScoreNetwork, MeanSoftmax, logit_score
 from nescio.networks.forward import heads
 from nescio.networks.models import (
     STORE,
@@ -135,7 +135,7 @@ class Abstaining(nn.Module):
         output = self.network(torch.addcmul(self.shift, images, self.scale))  # type: ignore[arg-type]
         logits = output if self.score is None else output[0]
         temperature = self.rule.temperature
-        softmax = Softmax(logits, temperature)
+        softmax = MeanSoftmax(logits, temperature)
         if self.score is None:
             u = logit_score(self.rule.measure, softmax, logits, temperature)
         else:  # a fitted score reads the logits that it was fitted to
@@ -184,7 +184,7 @@ def _measured(score: LossOrder | FittedScore | None) -> str | None:
 
 def answers(logits: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(class, probability, one minus it, entropy), each (n,), of the mean over draws of softmax(z/T)."""
-    s = Softmax(logits, temperature)
+    s = MeanSoftmax(logits, temperature)
     return s.top, s.probability, s.doubt, logit_score("entropy", s, logits, temperature)
 
 

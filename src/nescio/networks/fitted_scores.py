@@ -49,13 +49,13 @@ class ScoreNetwork(nn.Module):
             white = (f[None] - self.means[:, None]) @ self.whiteners.transpose(1, 2)
             return -torch.logsumexp(self.constants[:, None] - white.square().sum(2) / 2, 0)
         if self.measure == "she":
-            return -(f * self.patterns[softmax_of(logits).top]).sum(1)
+            return -(f * self.patterns[mean_softmax(logits).top]).sum(1)
         if self.measure == "kl_matching":
-            p = softmax_of(logits).probs
+            p = mean_softmax(logits).probs
             return ((p * p.clamp_min(TINY).log()).sum(1) - (p @ self.logs).amax(1)).clamp_min(0)
         if self.measure == "sirc":
             familiar = (f.abs().sum(1) - self.scalars["start"]) / self.scalars["sigma"]
-            return softmax_of(logits).doubt.clamp_min(TINY).log() + softplus(-familiar)
+            return mean_softmax(logits).doubt.clamp_min(TINY).log() + softplus(-familiar)
         if self.measure in ("react", "dice", "ash", "scale"):
             return -torch.logsumexp(self._shaped(f, z), -1)
         return self._distance(f)
@@ -110,7 +110,7 @@ def _length(x: Tensor) -> Tensor:
 # ---- scores of logits
 
 
-class Softmax:
+class MeanSoftmax:
     """The mean over draws of softmax(z/T): probs (b, c), and of the most probable class (b,) its number, its
     probability and one minus that.
 
@@ -130,8 +130,8 @@ class Softmax:
         self.probability = torch.where(first, self.probs, 0.0).sum(1)
 
 
-def softmax_of(logits: Tensor, temperature: float = 1.0) -> Softmax:
-    return Softmax(logits, temperature)
+def mean_softmax(logits: Tensor, temperature: float = 1.0) -> MeanSoftmax:
+    return MeanSoftmax(logits, temperature)
 
 
 def log_one_plus(x: Tensor) -> Tensor:
@@ -140,28 +140,28 @@ def log_one_plus(x: Tensor) -> Tensor:
     return torch.where(x.abs() < 0.01, small, (1 + x).clamp_min(TINY).log())
 
 
-def _entropy(s: Softmax, z: Tensor) -> Tensor:
+def _entropy(s: MeanSoftmax, z: Tensor) -> Tensor:
     return -(s.others * s.others.clamp_min(TINY).log()).sum(1) - s.probability * log_one_plus(-s.doubt)
 
 
-def _generalized(s: Softmax, z: Tensor) -> Tensor:
+def _generalized(s: MeanSoftmax, z: Tensor) -> Tensor:
     rest = s.others.topk(min(TOP, s.others.shape[1]) - 1, dim=1).values
     return ((rest * (1 - rest)) ** GAMMA).sum(1) + (s.probability * s.doubt) ** GAMMA
 
 
-def _renyi(s: Softmax, z: Tensor) -> Tensor:
+def _renyi(s: MeanSoftmax, z: Tensor) -> Tensor:
     return 2 * log_one_plus(s.others.sqrt().sum(1) - s.doubt / (1 + s.probability.sqrt()))
 
 
-def _tsallis(s: Softmax, z: Tensor) -> Tensor:
+def _tsallis(s: MeanSoftmax, z: Tensor) -> Tensor:
     return s.doubt * (2 - s.doubt) - s.others.square().sum(1)
 
 
-def _vacuity(s: Softmax, z: Tensor) -> Tensor:
+def _vacuity(s: MeanSoftmax, z: Tensor) -> Tensor:
     return _mean_of_draws(torch.sigmoid(math.log(z.shape[-1]) - torch.logsumexp(z, -1)))
 
 
-def _pnorm(s: Softmax, z: Tensor) -> Tensor:
+def _pnorm(s: MeanSoftmax, z: Tensor) -> Tensor:
     z = z - z.mean(-1, keepdim=True)
     scale = z.abs().amax(-1)
     whole = torch.where(scale > 0, scale, 1.0)
@@ -169,7 +169,7 @@ def _pnorm(s: Softmax, z: Tensor) -> Tensor:
     return _mean_of_draws(torch.where(scale > 0, -z.amax(-1) / (norm.clamp_min(TINY) * whole), 0.0))
 
 
-LOGIT_SCORES: dict[str, Callable[[Softmax, Tensor], Tensor]] = {
+LOGIT_SCORES: dict[str, Callable[[MeanSoftmax, Tensor], Tensor]] = {
     "largest": lambda s, z: s.doubt,
     "entropy": _entropy,
     "energy": lambda s, z: -_energy(z),
@@ -183,6 +183,6 @@ LOGIT_SCORES: dict[str, Callable[[Softmax, Tensor], Tensor]] = {
 }
 
 
-def logit_score(measure: str, s: Softmax, logits: Tensor, temperature: float = 1.0) -> Tensor:
+def logit_score(measure: str, s: MeanSoftmax, logits: Tensor, temperature: float = 1.0) -> Tensor:
     """u (b,) of logits that are divided by a temperature; `s` is their softmax."""
     return LOGIT_SCORES[measure](s, logits.float() / temperature)

@@ -32,7 +32,7 @@ from nescio.networks.export import (
     load,
     rule_of,
 )
-from nescio.networks.fitted_scores import ScoreNetwork, MeanSoftmax, logit_score
+from nescio.networks.fitted_scores import MeanSoftmax, ScoreNetwork, logit_score
 from nescio.networks.models import stored
 from nescio.predict import predict
 from nescio.work.steps import Context

@@ -29,7 +29,7 @@ from nescio.errors import BadInput, install
 from nescio.files import beside, parse_json, read_json
 from nescio.measures import OF_LOGITS, PORTABLE, FittedScore, LossOrder
 from nescio.measures.loss_ranking import FLOOR, SLOPE
-from nescio.networks.fitted_scores import LOGIT_SCORES, ScoreNetwork, MeanSoftmax, logit_score
+from nescio.networks.fitted_scores import LOGIT_SCORES, MeanSoftmax, ScoreNetwork, logit_score
 from nescio.networks.forward import heads
 from nescio.networks.models import (
     STORE,

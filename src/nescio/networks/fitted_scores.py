@@ -49,13 +49,13 @@ class ScoreNetwork(nn.Module):
             white = (f[None] - self.means[:, None]) @ self.whiteners.transpose(1, 2)
             return -torch.logsumexp(self.constants[:, None] - white.square().sum(2) / 2, 0)
         if self.measure == "she":
-            return -(f * self.patterns[mean_softmax(logits).top]).sum(1)
+            return -(f * self.patterns[MeanSoftmax(logits).top]).sum(1)
         if self.measure == "kl_matching":
-            p = mean_softmax(logits).probs
+            p = MeanSoftmax(logits).probs
             return ((p * p.clamp_min(TINY).log()).sum(1) - (p @ self.logs).amax(1)).clamp_min(0)
         if self.measure == "sirc":
             familiar = (f.abs().sum(1) - self.scalars["start"]) / self.scalars["sigma"]
-            return mean_softmax(logits).doubt.clamp_min(TINY).log() + softplus(-familiar)
+            return MeanSoftmax(logits).doubt.clamp_min(TINY).log() + softplus(-familiar)
         if self.measure in ("react", "dice", "ash", "scale"):
             return -torch.logsumexp(self._shaped(f, z), -1)
         return self._distance(f)
@@ -128,10 +128,6 @@ class MeanSoftmax:
         self.others = torch.where(first, 0.0, self.probs)
         self.doubt = self.others.sum(1)
         self.probability = torch.where(first, self.probs, 0.0).sum(1)
-
-
-def mean_softmax(logits: Tensor, temperature: float = 1.0) -> MeanSoftmax:
-    return MeanSoftmax(logits, temperature)
 
 
 def log_one_plus(x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,12 @@ def command(words: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         _words[:] = before
+
+
+def follow_up(*words: str) -> str:
+    """A command to run after the one that runs in this process, with the same plugins."""
+    plugins = [word for flag, file in pairwise(_words) if flag == "--plugin" for word in (flag, file)]
+    return shlex.join(["nescio", *words, *plugins])
 
 
 def provenance() -> Provenance:

@@ -39,6 +39,7 @@ TYPES = {  # column → Arrow type; every column but metric and value may be emp
     "low": "float64",
     "high": "float64",
     "n": "int64",
+    "key": "string",  # of the evaluation in the store that measured it
 }
 NEEDED = ("metric", "value")  # what a file of rows cannot be without
 COLUMNS = tuple(TYPES)

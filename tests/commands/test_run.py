@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,12 +17,13 @@ from nescio.identity import Checked, tag
 from nescio.options import command_of, nested, option
 from nescio.protocols import base
 from nescio.report.blocks import Story
-from nescio.rows import Row
+from nescio.rows import Row, from_parquet
 from nescio.trials import Training
 from nescio.work.launchers import launcher
 from nescio.work.launchers import registry as launchers
 from nescio.work.local import LocalWorkers
 from nescio.work.steps import evaluation, table
+from paths import page_of
 
 
 @tag("plan:counting")
@@ -39,6 +41,11 @@ def count(part, context, number, bad, name):
     if number == bad:
         raise BadInput(f"{number} cannot be counted.")
     return table([Row({"protocol": name, "version": 1}, metric="number", value=float(number))])
+
+
+def count_all(part, context, number, bad, name, count=count):
+    """Counts every number."""
+    return count(part, context, number, None, name)
 
 
 def story(study):
@@ -86,11 +93,47 @@ def test_a_study_has_a_first_look_and_a_page_of_its_own(tmp_path, capsys):
     code, out, _ = run(capsys, "counting", "--store", tmp_path)
     assert code == 0 and "Counted 3." in out
     assert run(capsys, "recounting", "--upto", 2, "--store", tmp_path)[0] == 0
-    pages = {name: (tmp_path / "report" / name / "index.html").read_text() for name in ("counting", "recounting")}
+    pages = {name: (page_of(tmp_path, name) / "index.html").read_text() for name in ("counting", "recounting")}
     assert "counting: [0.0, 1.0, 2.0]" in pages["counting"]
     assert "recounting: [0.0, 1.0]" in pages["recounting"]
     assert run(capsys, "counting", "--store", tmp_path, "--to", tmp_path / "elsewhere")[0] == 0
     assert (tmp_path / "elsewhere" / "index.html").is_file()
+
+
+def test_a_page_of_another_study_is_never_overwritten(tmp_path, capsys):
+    place = tmp_path / "page"
+    words = ["counting", "--store", tmp_path / "store", "--to", place]
+    assert run(capsys, *words)[0] == 0
+    first = (place / "index.html").read_text()
+    assert "another study" not in run(capsys, *words)[2]  # the same one again
+    for other in (["--upto", 2], []):
+        words = ["counting" if other else "recounting", *words[1:], *other]
+        code, out, err = run(capsys, *words)
+        (beside,) = [folder for folder in tmp_path.glob("page-*") if str(folder) in err]
+        assert code == 0 and str(beside / "index.html") in out
+        assert (place / "index.html").read_text() == first != (beside / "index.html").read_text()
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.html").write_text("a page of another program")
+    assert run(capsys, "counting", "--store", tmp_path / "store", "--to", tmp_path / "site")[0] == 0
+    assert (tmp_path / "site" / "index.html").read_text() == "a page of another program"
+
+
+def test_a_page_of_the_same_plan_that_failed_in_part_is_replaced(tmp_path, capsys, monkeypatch):
+    words = ["counting", "--bad", 1, "--store", tmp_path / "store", "--to", tmp_path / "page"]
+    assert run(capsys, *words)[0] == 1
+    monkeypatch.setattr(sys.modules[__name__], "count", count_all)
+    assert run(capsys, *words)[0] == 0
+    assert "[0.0, 1.0, 2.0]" in (tmp_path / "page" / "index.html").read_text()
+
+
+def test_rows_name_the_evaluation_that_they_are_from(tmp_path, capsys):
+    keys = []
+    for store in (tmp_path / "one", tmp_path / "two"):
+        _, out, _ = run(capsys, "counting", "--json", "--store", store)
+        keys.append([row["key"] for row in json.loads(out)])
+        for row in json.loads(out):
+            assert from_parquet(store / "evaluate" / row["key"] / "rows.parquet")[0]["value"] == row["value"]
+    assert keys[0] == keys[1] and len(set(keys[0])) == 3
 
 
 def test_a_finished_study_is_neither_made_nor_drawn_again(tmp_path, capsys):

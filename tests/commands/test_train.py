@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import shlex
+import sys
 import time
 from dataclasses import fields
 from pathlib import Path
@@ -320,12 +321,16 @@ def test_wandb_files_hold_the_loss(tmp_path, monkeypatch):
 def test_a_training_ends_with_its_accuracy_and_the_next_command(store, tmp_path, capsys, monkeypatch):
     """Each command names the one that follows."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("NESCIO_PLUGINS", "")
     words = [*TRAIN, "--method", "rnd", "--classes", "0-5", "--recipe", "width=32", "--store", store]
+    words += ["--plugin", "mine.py"]
     for command in ("train", "predict"):
         assert main(words) == 0
         said = capsys.readouterr().out
         assert command == "predict" or re.search(r"training accuracy 0\.\d{4}", said)
         words = shlex.split(said.partition("Next: nescio ")[2])
-    assert words == ["evaluate", "test.npz"] and main([*words, "--json"]) == 0
+    assert words == ["evaluate", "test.npz", "--plugin", "mine.py"] and main([*words, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["files"][0]["rows"]
     assert len(rows) > 1 and all(any(row[name] is not None for row in rows) for name in rows[0])

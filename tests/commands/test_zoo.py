@@ -14,6 +14,8 @@ from nescio.errors import BadInput
 from nescio.networks.export import exportable
 from nescio.predictions import Predictions
 from nescio.predictions.entries import stored_dumps
+from nescio.report.scorecards import card_tables
+from nescio.rows import from_parquet
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from paths import page_of
@@ -45,6 +47,18 @@ def test_the_command_compares_models_and_writes_a_page(place, tmp_path, capsys):
     assert accuracy.keys() == {"test_resnet", "test_vit"}
     published = {row["backbone"]: row["value"] for row in rows if row["metric"] == "published_accuracy"}
     assert published == {"test_resnet": pytest.approx(0.8), "test_vit": pytest.approx(0.001)}
+
+
+def test_the_page_of_one_model_has_its_scorecard(place, tmp_path, capsys):
+    words = ["test_resnet", "--data", f"npz:{place / 'val.npz'}", "--weights", place / "w", "--store", tmp_path / "s"]
+    assert run(*words, "--to", tmp_path / "page") == 0
+    page = (tmp_path / "page" / "index.html").read_text()
+    rows = from_parquet(tmp_path / "page" / "rows.parquet")
+    for table in card_tables([row for row in rows if row["metric"] in ("accuracy", "nll", "auroc", "aurc")]):
+        assert f"<h3>{table.title}</h3>" in page
+    assert 'data-figure="fig' not in page.replace('data-figure="fig2"', "")
+    others = ["test_resnet", "test_vit", *words[1:], "--to", tmp_path / "two"]
+    assert run(*others) == 0 and "How good are the answers" not in (tmp_path / "two" / "index.html").read_text()
 
 
 def test_the_command_goes_on_after_a_failure_and_ends_with_one(place, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 
 import pytest
@@ -83,6 +84,18 @@ def test_short_epochs_are_measured_and_count_for_all_epochs(context, monkeypatch
     monkeypatch.setattr(costs, "_epochs", {})
     monkeypatch.setattr(costs, "_train_once", lambda trial, context: (0.5, 2.0))
     assert by_figures(train_step(TRIAL), context).seconds == pytest.approx(0.5 + 5 * 2.0)
+
+
+def test_time_that_other_processes_took_is_not_of_an_epoch(context, monkeypatch):
+    """A training that waits for a core is as long as one that does not."""
+
+    def waiting(*_):
+        time.sleep(0.3)
+        return None, {"seconds": 0.2}
+
+    monkeypatch.setattr(costs, "fit", waiting)
+    before, epoch = costs._train_once(TRIAL, context)
+    assert 0 <= before < 0.05 and 0 <= epoch < 0.1
 
 
 def test_an_epoch_that_is_measured_leaves_nothing(context):

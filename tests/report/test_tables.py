@@ -7,6 +7,7 @@ from samples import row
 
 import nescio
 from nescio import metrics as registered
+from nescio.report.frame import Frame
 from nescio.report.tables import COUNT, Cell, Column, Form, Head, Table, decimals, metrics, percents, table, wide
 
 
@@ -22,6 +23,23 @@ def test_a_cell_is_printed_with_what_surrounds_it() -> None:
     assert str(Cell(0.5, low=0.4, high=0.6, form=percents())) == "50.0 % [40.0 %, 60.0 %]"
     assert str(Cell(0.9, rank=2, best=True)) == "#2* 0.9000" and str(Cell(0.9, rank=3)) == "#3 0.9000"
     assert str(Cell(text="resnet50")) == "resnet50" and str(Cell(text="resnet50", value=0.5)) == "resnet50"
+
+
+def test_a_cell_leads_to_its_repetitions_and_to_the_evaluations_behind_it() -> None:
+    rows = [
+        row("accuracy", 0.25 + 0.5 * seed, method="erm", data_seed=seed, init_seed=init, key=f"{seed}a")
+        for seed in (0, 1)
+        for init in (0, 1)
+    ]
+    (cell,) = (
+        table(Frame(rows).summarise(["method"], over=["data_seed"]), lines=("method",), heads=[Head("x")])
+        .cells()
+        .values()
+    )
+    assert cell.source == "2 data seeds: 0.2500, 0.7500; keys 0a, 1a"
+    assert Cell(0.25, keys=("0a",)).source == "key 0a" and Cell(0.25).source == ""
+    many = Cell(0.0, values=(0.5,) * 20, keys=("a",), form=decimals(1)).source
+    assert many == f"20 values: {'0.5, ' * 12}8 more; key a"
 
 
 def test_numbers_have_the_form_of_their_cell() -> None:

@@ -20,6 +20,7 @@ from nescio.commands._output import json_of, say
 from nescio.errors import BadInput
 from nescio.files import read_list, write_file
 from nescio.options import brought, option
+from nescio.rows import COLUMNS
 from nescio.work import launchers
 from nescio.work.progress import Stages
 from nescio.work.steps import Context, Work
@@ -180,6 +181,26 @@ def end(study: Study, folder: Path | None, others: Mapping[str, str] | None = No
     if study.failures and not study.rows and all(failure.refused for failure in study.failures):
         return 2
     return 1 if failed else 0
+
+
+def page_place(folder: Path, study: Study) -> Path:
+    """The folder for a study's page; where it has the page of another study, one beside it, which a sentence names."""
+    from nescio.report.studies import read_study
+    from nescio.report.text import json_text
+
+    if not study.rows or not (folder / "index.html").is_file():
+        return folder
+    try:
+        before = read_study(folder)
+    except (BadInput, OSError):  # not a page of nescio
+        before = None
+    if before is not None and before.protocol == study.protocol and before.plan == json.loads(json_text(study.plan)):
+        rows = {tuple(map(row.get, COLUMNS)) for row in study.rows}
+        if before.failures or all(tuple(map(row.get, COLUMNS)) in rows for row in before.rows):
+            return folder
+    beside = folder.with_name(f"{folder.absolute().name}-{study.key[:8]}")
+    print(f"{folder} has the page of another study, which stays: this page is in {beside}.", file=sys.stderr)
+    return beside
 
 
 def show(study: Study, folder: Path, others: Mapping[str, str] | None = None) -> None:

@@ -18,7 +18,6 @@ examples:
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from nescio.commands._inputs import limit_option
 from nescio.commands._output import formats, json_of, say
 from nescio.options import argument, option
 from nescio.predictions.entries import ZOO
+from nescio.provenance import follow_up
 
 if TYPE_CHECKING:
     from nescio.analysis.choosing import Chosen
@@ -113,7 +113,7 @@ def next_command(chosen: Chosen, models: Sequence[ModelDump], store: str) -> str
         words = [f"{first.model}={first.place}", *goal]
     else:
         words = [f"{ZOO}{first.model}", *goal, *(["--store", store] if store != "store" else [])]
-    return shlex.join(["nescio", "threshold", *words, "--measure", chosen.measure])
+    return follow_up("threshold", *words, "--measure", chosen.measure)
 
 
 def _show(chosen: Chosen, form: str, models: Sequence[ModelDump], store: str) -> None:

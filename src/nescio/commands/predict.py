@@ -16,7 +16,6 @@ examples:
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -27,6 +26,7 @@ from nescio.commands._work import CrewOptions, PlaceOptions, shards_option, tell
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option
 from nescio.predictions.subset import part_note
+from nescio.provenance import follow_up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,5 +80,5 @@ def run(options: Options) -> int:
     dump.replace(notes=(*dump.notes, *stamp)).save(options.to)
     say(" ".join([f"{options.to} holds the predictions of {key} for {len(dump)} images ({options.split}).", *stamp]))
     if dump.logits is not None:
-        say(f"Next: {shlex.join(['nescio', 'evaluate', options.to])}")
+        say(f"Next: {follow_up('evaluate', options.to)}")
     return 0

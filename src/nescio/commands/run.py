@@ -26,7 +26,7 @@ from typing import Any
 
 from nescio.commands._loggers import check_log
 from nescio.commands._output import check_place, json_of, page_option, report_folder, say, size_text
-from nescio.commands._work import CrewOptions, PlaceOptions, end, working
+from nescio.commands._work import CrewOptions, PlaceOptions, end, page_place, working
 from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.options import add_options, nested, option, options_of
@@ -89,8 +89,11 @@ def run(args: argparse.Namespace) -> int:
         return _rehearse(protocol, plan, options)
     with working(options.place, options.crew, options.log, canonical(plan)) as work:
         study = base.run(protocol, plan, work)
-    folder = report_folder(options.to, options.place.store, "report", base.page_name(study))
-    return end(study, None if options.json else folder)
+    if options.json:
+        return end(study, None)
+    return end(
+        study, page_place(report_folder(options.to, options.place.store, "report", base.page_name(study)), study)
+    )
 
 
 # ---- --dry-run

@@ -17,7 +17,6 @@ examples:
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +26,7 @@ from nescio.commands._output import say
 from nescio.commands._work import CrewOptions, PlaceOptions, tell_notes, working
 from nescio.errors import BadInput
 from nescio.options import nested, option, ranges
+from nescio.provenance import follow_up
 from nescio.trials import BUDGET, Training, Trial, spectral_target
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _next(step: Step, options: Options) -> str:
     place, usual = options.place, PlaceOptions()
     named = [(name, getattr(place, name)) for name in ("store", "root") if getattr(place, name) != getattr(usual, name)]
     words += [word for name, value in named for word in (f"--{name}", str(value))]
-    return f"Next: {shlex.join(['nescio', *words])}"
+    return f"Next: {follow_up(*words)}"
 
 
 def _launched(trial: Trial, options: Options) -> int:

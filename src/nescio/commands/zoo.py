@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nescio.commands._inputs import limit_option
 from nescio.commands._output import json_of, page_option, report_folder, say, size_text
-from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option, shards_option
+from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option, page_place, shards_option
 from nescio.errors import BadInput
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import REQUIRED, argument, nested, option, ranges
@@ -472,10 +472,12 @@ def _show(options: Options, studies: Sequence[Study], work: Work) -> int:
     if not studies:
         return 0
     folder = report_folder(options.to, options.place.store, "report", page_name(studies[0], "zoo"))
-    links = [{"cood/index.html": "New classes →"}, {"../index.html": "← Known classes"}]
+    folder = page_place(folder, studies[0])
+    new = page_place(folder / "cood", studies[-1])
+    links = [{f"{new.name}/index.html": "New classes →"}, {"../index.html": "← Known classes"}]
     both = len(studies) > 1 and all(study.rows for study in studies)
     ends = [
         min(1, end(study, place, others if both else None))
-        for study, place, others in zip(studies, (folder, folder / "cood"), links, strict=False)
+        for study, place, others in zip(studies, (folder, new), links, strict=False)
     ]
     return max(ends, default=0)

@@ -161,12 +161,15 @@ def _epoch(trial: Trial, context: Context) -> tuple[float, float]:
 def _train_once(trial: Trial, context: Context) -> tuple[float, float]:
     short = replace(trial, kept=(), training=replace(trial.training, epochs=1))
     here = runtime(context.device).at(trial.training.precision)
-    started = time.monotonic()
+    started, worked = time.monotonic(), time.process_time()
     try:
         _, facts = fit(short, datasets.load(trial.data, context.root), here, None, math.inf, None, context.store)
     except (BadInput, RuntimeError):  # the training itself will say why
         return 0.0, 0.0
-    return time.monotonic() - started - facts["seconds"], float(facts["seconds"])
+    seconds, share = time.monotonic() - started, 1.0
+    if here.device.type == "cpu":  # what other processes take of the cores is not of the training
+        share = min(1.0, (time.process_time() - worked) / seconds)
+    return share * (seconds - facts["seconds"]), share * facts["seconds"]
 
 
 def waking() -> float:

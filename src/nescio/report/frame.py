@@ -14,7 +14,8 @@ from typing import Any
 from nescio.errors import Undefined
 from nescio.rows import Row
 
-SEEN = ("value", "spread", "low", "high", "n")  # what was measured; all other columns say of what
+SOURCES = ("over", "values", "keys")  # of a summary: its repetitions, their values, the evaluations behind them
+SEEN = ("value", "spread", "low", "high", "n", "key", *SOURCES)  # what was measured; all other columns say of what
 
 
 class Frame:
@@ -89,7 +90,7 @@ class Frame:
         return _frame(row | {name: of(row)} for row in self)
 
     def summarise(self, by: Sequence[str] | None = None, over: Sequence[str] = ()) -> Frame:
-        """One row per group: mean `value`, sample standard deviation `spread` (None for one), and how many, `n`.
+        """One row per group: mean `value`, sample standard deviation `spread` (None for one), how many (`n`), SOURCES.
 
         by    columns of a group (default: every column that says of what a row is, except those of `over`)
         over  repetitions such as data_seed: rows that share them are averaged first, then the repetitions
@@ -124,4 +125,6 @@ def _summary(group: Frame, over: Sequence[str]) -> Row:
     mean, more = fmean(values), len(values) - 1
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / more) if more else None
     low, high = (group.one("low"), group.one("high")) if len(group) == 1 else (None, None)  # of a mean: unknown
-    return {"value": mean, "spread": spread, "low": low, "high": high, "n": len(values)}
+    keys = tuple(dict.fromkeys(key for row in group for key in row.get("keys") or [row.get("key")] if key))
+    sources = {"over": over[0] if over else None, "values": tuple(values), "keys": keys}
+    return {"value": mean, "spread": spread, "low": low, "high": high, "n": len(values)} | sources

@@ -22,6 +22,7 @@ from nescio.rows import Row
 
 TIED = "*"  # after the rank of a model that cannot be told from the best: plain text has no bold
 NOTHING = "–"  # in place of a label or a cell that there is not
+MOST_SOURCES = 12  # values, and keys, that a cell lists
 COUNTED = ("models", "of models")  # heads of wide tables that are numbers of things
 Writer = Callable[[float], str]
 
@@ -80,6 +81,20 @@ class Cell:
     rank: int | None = None
     text: str | None = None
     form: Writer = Form()
+    over: str | None = None  # the repetitions that a mean is over, by their column
+    values: tuple[float, ...] = ()  # of the repetitions
+    keys: tuple[str, ...] = ()  # of the evaluations behind it
+
+    @property
+    def source(self) -> str:
+        """The values that a mean is over, and the keys of the evaluations behind it; nothing where none is known."""
+        if not self.keys:
+            return ""
+        keys = f"{'keys' if len(self.keys) > 1 else 'key'} {_first(self.keys)}"
+        if len(self.values) < 2:
+            return keys
+        what = f"{self.over.replace('_', ' ')}s" if self.over else "values"
+        return f"{len(self.values):,} {what}: {_first([self.form(value) for value in self.values])}; {keys}"
 
     @property
     def head(self) -> str:
@@ -99,6 +114,12 @@ class Cell:
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.head, self.around, self.interval) if part)
+
+
+def _first(texts: Sequence[str]) -> str:
+    """The first texts, and how many more there are."""
+    more = len(texts) - MOST_SOURCES
+    return ", ".join([*texts[:MOST_SOURCES], *([f"{more:,} more"] if more > 0 else [])])
 
 
 Line = tuple[tuple[str, ...], tuple[Cell | None, ...]]  # labels, cells
@@ -312,7 +333,9 @@ def _cell(row: Row, head: Head, write: Writer, around: bool) -> Cell:
         return Cell(row[head.of], form=write)
     facts: Row = {name: row.get(name) for name in ("spread", "low", "high")} if around else {}
     ranks: Row = {"best": bool(row["best"]), "rank": row.get("rank")} if "best" in row else {}
-    return Cell(row["value"], n=row.get("n"), form=write, **facts, **ranks)
+    keys = tuple(row.get("keys") or filter(None, [row.get("key")]))
+    sources: Row = {"over": row.get("over"), "values": tuple(row.get("values") or ()), "keys": keys}
+    return Cell(row["value"], n=row.get("n"), form=write, **facts, **ranks, **sources)
 
 
 def _improves(cell: Cell, direction: str) -> bool:

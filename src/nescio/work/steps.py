@@ -331,7 +331,7 @@ class Work:
             except StoreError as error:
                 self.failures.append(Failure(step.title, str(error)))
                 continue
-            self.rows += rows
+            self.rows += [row | {"key": step.key} for row in rows]
             self.reasons += [reason for reason in reasons if reason not in self.reasons]
             taken.append(step)
         return taken

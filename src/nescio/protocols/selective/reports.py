@@ -13,18 +13,20 @@ from nescio.analysis.choosing import front
 from nescio.networks import families, regimes
 from nescio.protocols import pretrained
 from nescio.protocols.pretrained import LEAST, PARAMS, TOP, USUAL, Axis, Cloud, Models, Values, gains, models_of
-from nescio.protocols.selective import ADJUSTED, AMONG, COVERAGE, DIFFERENCE, FEWEST, NAME, SHARE
+from nescio.protocols.selective import ADJUSTED, AMONG, COVERAGE, DIFFERENCE, FACTS, FEWEST, NAME, SHARE
 from nescio.protocols.selective.examples import constant_figure
-from nescio.report.blocks import Figure, Made, Story
+from nescio.report.blocks import Block, Figure, Made, Story
 from nescio.report.charts import Curve, changes_figure, curves_block
 from nescio.report.frame import Frame
 from nescio.report.named import report
+from nescio.report.scorecards import card_blocks
 from nescio.report.studies import Study
 from nescio.report.tables import Form, Table, Writer, decimals, percents, wide
 from nescio.report.words import lead_of_best, millions, of_hundred, percent, plural
 from nescio.rows import Row
 
 TEMPERATURE, DROPOUT = "temperature scaling", "MC-dropout"
+BESIDE_CARD = (*FACTS, "aurc_over")  # metrics that a scorecard does not show
 METRICS = {"auroc": "AUROC", "ece": "ECE"}  # of which changes are shown
 # what reports need of their rows
 ERRORS = "a model with right and wrong answers, and an ECE that is not zero"
@@ -389,6 +391,7 @@ for _name, _best, _title in (
 
 SECTIONS = (
     ("Who knows?", "Which models know when they are wrong?", ("fig1",)),
+    ("Scorecard", "Scorecard", ("scorecard",)),
     ("Coverage", "How much may each model answer?", ("fig5", "fig18", "fig2")),
     ("Size", "Who is best for its size?", ("fig9", "fig10", "pareto")),
     ("Training", "What does the way of training change?", ("regimes", "fig3", "fig4", "fig13", "fig14")),
@@ -443,7 +446,7 @@ def lead(study: Study) -> list[str]:
         sentences.append(f"No model gives any answers of which {share} are right.")
     if alone and not (study.plan or {}).get("files"):
         (name,) = models.sizes
-        sentences.append(f"Its scorecard: `nescio evaluate zoo:{name} --to DIR`.")
+        sentences.append(f"Its scorecard is below; with charts: `nescio evaluate zoo:{name} --to DIR`.")
     if named and not alone:
         sentences.append(TESTED if all(tested.values()) else UNTESTED)
     return sentences
@@ -459,6 +462,14 @@ def _tested(frame: Frame, metric: str, best: str | None) -> str:
         for row in rows
     ]
     return lead_of_best(differences) if differences else ""
+
+
+@report("selective/scorecard", needs="one model")
+def scorecard(frame: Frame) -> list[Block]:
+    """The scorecard of a study of one model."""
+    if len(models_of(frame).sizes) > 1:
+        return []
+    return card_blocks(frame.where(condition=None).without(metric=BESIDE_CARD))
 
 
 def story(study: Study) -> Story:

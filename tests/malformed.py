@@ -50,6 +50,11 @@ def raw(name, content):
     return build
 
 
+def bare(folder):
+    np.save(folder / "preds.npy", LOGITS)
+    return folder / "preds.npy"
+
+
 def csv(*lines):
     return raw("preds.csv", "\n".join(lines) + "\n")
 
@@ -244,7 +249,8 @@ MALFORMED = [
     ("no such file", missing("nowhere.npz"), r"nowhere\.npz: there is no such file or folder"),
     ("unknown ending", raw("preds.mat", "x"), r"the ending \.mat is not known: give a folder with recipe\.json, \.npz"),
     ("no ending", raw("preds", "x"), r"the ending \(none\) is not known"),
-    ("one bare array", raw("preds.npy", "x"), r"a \.npy file holds one array without a name"),
+    ("one bare array", bare, r"one array without a name: write --logits \S*preds\.npy"),
+    ("a cut array", raw("preds.npy", "x"), r"preds\.npy is not a whole \.npy array"),
     ("a checkpoint of pickle alone", raw("preds.pt", pickle.dumps({})), r"this is not a whole file of torch\.save"),
     ("a pickle", raw("preds.pkl", pickle.dumps({})), r"\.pkl files need pickle, which is never loaded"),
     ("empty npz", raw("preds.npz", ""), r"preds\.npz: the file is empty"),

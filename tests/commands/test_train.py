@@ -5,7 +5,6 @@ import json
 import re
 import shlex
 import sys
-import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from nescio.protocols.base import registry as protocols
 from nescio.training import usual_batch
 from nescio.trials import Training, from_plain
 from nescio.work.store import Store
+from waiting import until
 
 torch.set_num_threads(1)
 TRAIN = ["train", "--backbone", "mlp", "--epochs", "2"]
@@ -310,12 +310,13 @@ def test_wandb_files_hold_the_loss(tmp_path, monkeypatch):
         monkeypatch.setenv(f"WANDB_{name}", str(tmp_path))
     assert main([*TRAIN, "--log", "wandb:digits", "--store", str(tmp_path / "store")]) == 0
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
-    losses: list[float] = []
-    end = time.monotonic() + 30
-    while len(set(losses)) < 2 and time.monotonic() < end:  # its own process writes, a little later
-        losses = [float(each) for each in re.findall(rb"loss\x82\x01.([0-9.]+)", file.read_bytes())]
-        time.sleep(0.1)
-    assert losses[0] > losses[-1] > 0 and len(set(losses)) == 2  # two epochs
+
+    def losses():
+        found = [float(each) for each in re.findall(rb"loss\x82\x01.([0-9.]+)", file.read_bytes())]
+        return found if len(set(found)) >= 2 else []
+
+    written = until(losses)  # a process of W&B writes, a little later
+    assert written[0] > written[-1] > 0 and len(set(written)) == 2  # two epochs
 
 
 def test_a_training_ends_with_its_accuracy_and_the_next_command(store, tmp_path, capsys, monkeypatch):

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from nescio.datasets.views import cache, pixels_of
 from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.work.store import Store, StoreError
+from waiting import until
 from zoo_help import SHAPES, encoded, folder, pack, picture
 
 timm = pytest.importorskip("timm")
@@ -244,7 +244,7 @@ def test_the_size_is_said_first_and_the_rate_last(tmp_path):
 
 
 SLOW = """
-import sys, time
+import os, sys, time
 from nescio.datasets import views as pixels
 from nescio.datasets.images import ImageSet
 from nescio.datasets.view import View
@@ -254,7 +254,8 @@ real = pixels.pixels_of
 def slow(source, view):
     with open(sys.argv[3], "a") as log:
         log.write("x")
-    time.sleep(0.02)
+    if len(sys.argv) > 4 and os.path.getsize(sys.argv[3]) >= 30:
+        time.sleep(600)  # until it is killed
     return real(source, view)
 pixels.pixels_of, pixels.SAVE_SECONDS, pixels.BLOCK = slow, 0.0, 4
 pixels.cache(ImageSet(sys.argv[1], split="given").load(), View(16, 18), Store(sys.argv[2]))
@@ -266,9 +267,8 @@ def test_a_killed_decoding_goes_on_where_it_was(tmp_path):
     log = tmp_path / "log"
     command = [sys.executable, "-c", SLOW, images, str(tmp_path / "store"), str(log)]
     env = {**os.environ, "NESCIO_THREADS": "1"}
-    first = subprocess.Popen(command, env=env, start_new_session=True)
-    while not log.exists() or log.stat().st_size < 24:
-        time.sleep(0.02)
+    first = subprocess.Popen([*command, "stop"], env=env, start_new_session=True)
+    until(lambda: log.exists() and log.stat().st_size >= 24)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     before = log.stat().st_size

@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from nescio.rows import from_parquet
 from paths import ROOT, page_of
+from waiting import until
 
 SOURCE = '''
 """How does the mean of drawn numbers settle? A protocol that needs no network."""
@@ -143,8 +143,7 @@ def test_it_is_killed_resumed_and_reported(site, tmp_path):
     killed = subprocess.Popen(
         line, env=env, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    while not list(store.glob("evaluate/*[0-9a-f]")):
-        time.sleep(0.05)
+    until(lambda: list(store.glob("evaluate/*[0-9a-f]")))
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     before = {path: path.stat().st_mtime_ns for path in store.glob("draw/????????????????/numbers.json")}

@@ -354,15 +354,17 @@ def test_many_processes_share_the_work_and_do_nothing_twice(store, tmp_path):
     assert [run.state for run in store.runs()] == ["finished"] * 12
 
 
-def test_the_second_of_two_waits_and_gets_the_finished_work(store):
-    first = child('with store.work("train", "r") as part:\n    print("here", flush=True)\n    time.sleep(0.7)', store)
+def test_the_second_of_two_waits_and_gets_the_finished_work(store, monkeypatch):
+    body = 'with store.work("train", "r") as part:\n    print("here", flush=True)\n    sys.stdin.readline()'
+    first = child(body, store, stdin=subprocess.PIPE)
     assert first.stdout.readline() == "here\n"
     with pytest.raises(Busy, match=rf"process {first.pid} on"), store.work("train", "r", wait=False):
         raise AssertionError("two owners")
     assert store.runs()[0].owner.startswith(f"process {first.pid} ")
-    with store.work("train", "r") as part:
+    monkeypatch.setattr(nescio.work.store.time, "sleep", lambda _: first.poll() is None and first.communicate("\n"))
+    with store.work("train", "r") as part:  # the first pause of the waiter lets the owner finish
         assert part is None
-    assert first.communicate() and first.returncode == 0
+    assert first.returncode == 0
 
 
 def test_a_waiter_takes_over_when_the_owner_dies(store):
@@ -429,17 +431,19 @@ def test_an_owner_elsewhere_lives_as_long_as_its_heart_beats(store, where, monke
 
 
 def test_a_lock_that_is_dated_ahead_lives_by_its_heartbeat_and_not_until_its_date(store, monkeypatch):
-    monkeypatch.setattr(nescio.work.store, "SILENCE", 0.3)
+    silence, now = nescio.work.store.SILENCE, 1000.0
+    monkeypatch.setattr(nescio.work.store.time, "monotonic", lambda: now)
     lock = plant(store, host="elsewhere")
     tomorrow = time.time() + 86400
     os.utime(lock, (tomorrow, tomorrow))
-    began = time.monotonic()
     for beat in range(1, 5):  # it beats, so it lives for longer than the silence
         assert busy(store)
-        time.sleep(0.15)
+        now += silence / 2
         os.utime(lock, (tomorrow, tomorrow + beat))
-    assert busy(store) and time.monotonic() - began > 0.3
-    time.sleep(0.35)
+    assert busy(store)
+    now += silence - 1
+    assert busy(store)
+    now += 2
     assert not busy(store)
 
 
@@ -472,16 +476,25 @@ def test_the_heart_beats(store, monkeypatch):
             time.sleep(0.01)
 
 
-def test_one_of_many_takes_over(store):
+def test_one_of_many_takes_over(store, monkeypatch):
     plant(store, pid=2**22 + 1)
-    owners, gate = [], threading.Barrier(8)
+    owners, gate, waiters, sleep = [], threading.Barrier(8), set(), time.sleep
+    everyone = threading.Event()
+
+    def pause(seconds):
+        waiters.add(threading.get_ident())
+        if len(waiters) == 7:
+            everyone.set()
+        sleep(0.005)
+
+    monkeypatch.setattr(nescio.work.store.time, "sleep", pause)
 
     def contend():
         gate.wait()
         with store.work("train", "r") as part:
             if part is not None:
                 owners.append(part)
-                time.sleep(0.1)
+                assert everyone.wait(60)
 
     threads = [threading.Thread(target=contend) for _ in range(8)]
     for thread in threads:

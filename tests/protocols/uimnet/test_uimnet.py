@@ -179,7 +179,7 @@ def test_the_command_of_a_finished_plan_gives_it_again(study):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("--methods erk", "There is no method named 'erk'. Did you mean 'erm'?"),
+        ("--methods mixpu", "There is no method named 'mixpu'. Did you mean 'mixup'?"),
         ("--preset huge", "There is no preset named 'huge'"),
         ("--out 3", "--out goes with --in"),
         ("--in 0-12", "digits has no class 10: they run from 0 to 9."),

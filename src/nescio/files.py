@@ -14,7 +14,7 @@ from typing import IO, Any, TypeVar
 from nescio.errors import BadInput
 
 SMALL = 1 << 26  # most bytes of a file that is read whole
-GROWTH_FREE, GROWTH = 1 << 28, 100  # bytes that any file may grow to in memory; beyond them, so many times its own size
+GROWTH_FREE, GROWTH = 1 << 27, 100  # bytes that any file may grow to in memory; beyond them, so many times its own size
 T = TypeVar("T")
 
 
@@ -110,12 +110,17 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 def read_list(path: str | Path) -> list[Any]:
     """The list in a small JSON file; BadInput (a ValueError) if there is none."""
-    return _parsed(read_small(path), str(path), list)
+    return parse_list(read_small(path), str(path))
 
 
 def parse_json(content: str | bytes, name: str) -> dict[str, Any]:
     """The object in a JSON text; BadInput (a ValueError) if there is none."""
     return _parsed(content, name, dict)
+
+
+def parse_list(content: str | bytes, name: str) -> list[Any]:
+    """The list in a JSON text; BadInput (a ValueError) if there is none."""
+    return _parsed(content, name, list)
 
 
 def _parsed(content: str | bytes, name: str, kind: type[T]) -> T:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
 from nescio.errors import BadInput
+from nescio.files import parse_json
 from nescio.identity import Checked, ContentName, added, tag, values_of
 from nescio.options import option
 from nescio.search import Recipe
@@ -111,7 +111,7 @@ class Trial(Checked):
 
 def from_json(text: str, recipe_of: Callable[[str], type[Recipe]]) -> Trial:
     """The trial that `to_json` wrote; recipe_of(method name) is that method's recipe class."""
-    return from_plain(json.loads(text), recipe_of)
+    return from_plain(parse_json(text, "The trial"), recipe_of)
 
 
 def from_plain(

@@ -136,3 +136,15 @@ def test_a_study_keeps_the_command_that_made_it_first(tmp_path):
     assert [each.command for each in again.made] == ["nescio run uimnet --plugin 'my method.py'"]
     (run,) = kept(store)
     assert read_kept(store, run).made == again.made
+
+
+def test_a_bug_in_the_report_of_a_store_is_not_called_odd_input(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    keep(study(0.5), Store(tmp_path / "store"))
+
+    def broken(*_):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("nescio.report.studies.write_story", broken)
+    with pytest.raises(KeyError, match="a bug"):
+        main(["report", "store"])

@@ -293,3 +293,23 @@ def test_a_link_to_nothing_is_not_called_near_to_itself(tmp_path):
     (tmp_path / "a.npz").symlink_to(tmp_path / "gone.npz")
     with pytest.raises(BadInput, match=r"there is no such file or folder\.$"):
         Predictions.load(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("field", ["logits", "embeddings", "variants"])
+def test_a_number_whose_square_overflows_is_named_with_its_field_and_row(field):
+    table = np.eye(6, 3)
+    table[4, 1] = -1.5e308
+    arrays = {"labels": np.arange(6) % 3, "logits": np.eye(6, 3)}
+    with pytest.raises(BadInput, match=rf"{field}.* -1.5e\+308 in row 4"):
+        Predictions(**arrays | {field: {"x": table} if field == "variants" else table})
+
+
+@pytest.mark.parametrize("pair", [("Cat", "cat"), ("caf\u00e9", "cafe\u0301"), ("cat", "cat ")])
+def test_class_names_that_look_alike_are_noted(pair):
+    predictions = Predictions(labels=[*pair, "dog"], predicted=["dog", "dog", "dog"], confidence=[0.5, 0.5, 0.5])
+    assert any(ascii(pair[0]) in note and ascii(pair[1]) in note for note in predictions.notes)
+
+
+def test_a_class_name_with_a_nul_character_is_refused():
+    with pytest.raises(BadInput, match=r"labels .* row 1"):
+        Predictions(labels=["cat", "c\0t"], predicted=["cat", "cat"], confidence=[0.5, 0.5])

@@ -88,3 +88,14 @@ def test_work_stops_with_a_checkpoint_when_its_process_is_to_end(tmp_path):
         finally:
             ending.clear()
         assert part.load_checkpoint().meta == {"done": 3}
+
+
+@pytest.mark.parametrize("option", [{"time": "nan"}, {"time": "-5"}, {"gpus": "-1"}, {"gpus": "0"}, {"gpus": "a100:"}])
+def test_limits_of_a_job_that_slurm_would_refuse_are_refused_before(option):
+    with pytest.raises(BadInput, match=f"--{next(iter(option))} "):
+        start("slurm", 1, **option)
+
+
+def test_limits_of_a_job_as_slurm_writes_them():
+    for time in ("90", "12:00:00", "2-00:00:00", "1-12"):
+        assert start("slurm", 1, time=time, gpus="a100:2").time == time

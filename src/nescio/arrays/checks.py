@@ -12,6 +12,8 @@ from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput
 
 Array = NDArray[Any]
+LARGEST_SQUARED = 1e150  # numbers whose products, and their sums, stay finite in float64
+LARGEST_DIFFERENCE = 8.9e307  # numbers whose differences stay finite in float64
 CACHE_VALUES = 1 << 18  # a field is checked in blocks of about this many numbers, so that a block stays in the cache
 
 
@@ -66,11 +68,11 @@ def vector(name: str, value: Any) -> Array:
     return array
 
 
-def matrix(name: str, value: Any, masks: bool = False) -> Array:
+def matrix(name: str, value: Any, masks: bool = False, largest: float = np.inf) -> Array:
     array = floats(name, value)
     if array.ndim != 2 or array.shape[1] == 0:
         raise BadInput(f"{name} has shape {array.shape}: it must have two axes, rows first, and a column at least.")
-    check_finite(name, array, masks)
+    check_finite(name, array, masks, largest)
     return array
 
 
@@ -81,7 +83,7 @@ def cube(name: str, value: Any, masks: bool = False) -> Array:
         array = array[:, None, :]
     if array.ndim != 3 or 0 in array.shape[1:]:
         raise BadInput(f"{name} has shape {np.shape(value)}: it must be (n, classes) or (n, draws, classes).")
-    check_finite(name, array, masks)
+    check_finite(name, array, masks, LARGEST_DIFFERENCE)
     return array
 
 
@@ -102,8 +104,8 @@ def integers(name: str, value: Any) -> Array:
     return array.astype(np.int64)
 
 
-def check_finite(name: str, array: Array, masks: bool = False) -> None:
-    """Refuses NaN and infinities; with `masks`, -inf is allowed beside a finite value on the last axis."""
+def check_finite(name: str, array: Array, masks: bool = False, largest: float = np.inf) -> None:
+    """Refuse NaN, infinities and magnitudes above `largest`; with `masks`, -inf is allowed beside a finite value."""
     if array.dtype.kind != "f":
         return
     width = max(1, int(np.prod(array.shape[1:])))
@@ -112,17 +114,24 @@ def check_finite(name: str, array: Array, masks: bool = False) -> None:
         for part in parts:
             check_whole(array)
             rows = array[part]
-            if not _all_finite(rows):
-                _check_rows(name, rows, part.start, masks)
+            if not _squares_finite(rows):
+                _check_rows(name, rows, part.start, masks, largest)
             forget(rows)
 
 
-def _check_rows(name: str, rows: Array, first: int, masks: bool) -> None:
+def _check_rows(name: str, rows: Array, first: int, masks: bool, largest: float) -> None:
     masked = np.isneginf(rows) if masks else np.zeros(rows.shape, bool)
     bad = ~(np.isfinite(rows) | masked)
     if bad.any():
         row = first + int(np.argwhere(bad)[0][0])
         raise BadInput(f"{name} has a value that is not finite in row {row}: correct that row or leave it out.")
+    large = ~masked & (np.abs(rows) > largest)
+    if large.any():
+        place = np.argwhere(large)[0]
+        raise BadInput(
+            f"{name} holds {rows[tuple(place)]:.3g} in row {first + int(place[0])}, beyond ±{largest:g}: "
+            "arithmetic would overflow, so correct that row or divide all of them."
+        )
     empty = masked.all(-1)
     if empty.any():
         row = first + int(np.argwhere(empty)[0][0])
@@ -163,9 +172,9 @@ def _map_of(rows: Any, read_only: bool = False) -> mmap.mmap | None:
     return rows if isinstance(rows, mmap.mmap) else None
 
 
-def _all_finite(block: Array) -> bool:
+def _squares_finite(block: Array) -> bool:
     flat = block.reshape(-1)
     if flat.dtype == np.float16:  # NumPy's own test converts each half: six times slower than looking at the exponents
         return not flat.size or bool((flat.view(np.uint16) & 0x7C00).max() < 0x7C00)
     # A sum of squares cannot hide an infinity. It may overflow, and only then every number is looked at.
-    return bool(np.isfinite(flat.dot(flat))) or bool(np.isfinite(flat).all())
+    return bool(np.isfinite(flat.dot(flat)))

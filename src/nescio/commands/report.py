@@ -77,7 +77,7 @@ def run(options: Options) -> int:
         studies = [joined([_newest(source, key, damaged) for source in sources for key in keys])]
     for sentence in dict.fromkeys(map(str, damaged)):
         print(f"left out: {sentence}", file=sys.stderr)
-    with _shown(sources):
+    with _foreign(sources):
         if options.only:
             code = _only(studies, report_folder(options.to, ".", FOLDER), options)
         else:
@@ -86,11 +86,16 @@ def run(options: Options) -> int:
 
 
 @contextmanager
-def _shown(sources: Sequence[Path]) -> Iterator[None]:
-    """Rows and plans that another program wrote can lack anything that a table needs."""
+def _foreign(sources: Sequence[Path]) -> Iterator[None]:
+    """Explain what is missing in rows and plans that another program may have written.
+
+    Studies of stores are byte for byte as nescio wrote them: an error there is a bug of nescio, and is not hidden.
+    """
     try:
         yield
     except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        if not any(map(_alone, sources)):
+            raise
         names = ", ".join(map(str, sources))
         raise BadInput(
             f"{names} cannot be shown: its rows or its plan lack what nescio writes ({type(error).__name__}: {error})."
@@ -111,8 +116,7 @@ def _every(source: Path, options: Options) -> int:
             made = "".join(f", made on {each.date} with `{each.command}`" for each in study.made)
             say(f"# {study.protocol} {run.key}{made}\n")
         folder = report_folder(None, options.to or ".", *(() if options.to else (FOLDER,)), page_name(study))
-        with _shown([source]):
-            _whole(study, Path(options.to) if options.to and len(runs) == 1 else folder, options)
+        _whole(study, Path(options.to) if options.to and len(runs) == 1 else folder, options)
     if len(damaged) == len(runs):
         raise damaged[0]
     return 1 if damaged else 0

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.errors import BadInput, Undefined
+from nescio.files import parse_json
 from nescio.measures._spec import registry
 from nescio.predictions import Predictions
 
@@ -66,7 +67,7 @@ class FittedScore:
             if digest is not None and sha256(Path(path).read_bytes()).hexdigest() != digest:
                 raise BadInput(f"{path} is another fitted score than the one that the threshold was set on.")
             with safe_open(str(path), "numpy") as file:
-                measure = json.loads((file.metadata() or {})[META])["measure"]
+                measure = parse_json((file.metadata() or {})[META], str(path))["measure"]
                 score = FittedScore(measure, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
             if measure not in PORTABLE or score.width < 0:
                 raise ValueError(f"unknown measure {measure!r}")

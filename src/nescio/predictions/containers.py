@@ -122,6 +122,13 @@ def read_npz(path: Path, names: Names | None = None) -> Flat:
     return flat
 
 
+def check_zip(path: Path) -> None:
+    """Raise unless the file ends with the directory of a zip archive."""
+    import zipfile
+
+    zipfile.ZipFile(path).close()
+
+
 def _read_member(file: Any, key: str, announced: int, stored: int) -> Array:
     """One .npy array of an archive."""
     header = _read_header(file, key)
@@ -164,13 +171,8 @@ class _Tensor(NamedTuple):
 
 
 def read_safetensors(path: Path, names: Names) -> Flat:
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        begin = 8 + int.from_bytes(file.read(8).ljust(8, b"\xff"), "little")
-        if begin > min(size, HEADER_BYTES):
-            raise BadInput("this is not a whole .safetensors file; it may have been cut short: save it again.")
-        header = file.read(begin - 8)
-    tensors, texts, digest = _safe_header(header)
+    size, (header, tensors, texts, digest) = path.stat().st_size, read_safe_header(path)
+    begin = 8 + len(header)
     flat: Flat = {}
     for key, tensor in tensors.items():
         field = names.field(key)
@@ -182,6 +184,16 @@ def read_safetensors(path: Path, names: Names) -> Flat:
         if digest and _safe_digest(header.replace(digest.encode(), UNKNOWN.encode()), file) != digest:
             raise BadInput("its content does not have the checksum in its header: it was changed or damaged.")
     return flat | texts
+
+
+def read_safe_header(path: Path) -> tuple[bytes, dict[str, _Tensor], Flat, str]:
+    """The header of a .safetensors file, and the tensors, texts and checksum in it."""
+    with path.open("rb") as file:
+        begin = 8 + int.from_bytes(file.read(8).ljust(8, b"\xff"), "little")
+        if begin > min(path.stat().st_size, HEADER_BYTES):
+            raise BadInput("this is not a whole .safetensors file; it may have been cut short: save it again.")
+        header = file.read(begin - 8)
+    return header, *_safe_header(header)
 
 
 def _safe_digest(header: bytes, file: IO[bytes]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.arrays.checks import check_whole, integers, kind_of, matrix, vector
+from nescio.arrays.checks import LARGEST_SQUARED, check_whole, integers, kind_of, matrix, vector
 from nescio.arrays.parallel import blocks
 from nescio.errors import BadInput
 from nescio.predictions import inputs
@@ -110,8 +110,8 @@ class Predictions:
                 "taught": flags,
                 "logits": scores_given.logits,
                 "members": None if members is None else integers("members", members),
-                "variants": _each("variants", variants, partial(matrix, masks=True)),
-                "embeddings": None if embeddings is None else matrix("embeddings", embeddings),
+                "variants": _each("variants", variants, partial(matrix, masks=True, largest=LARGEST_SQUARED)),
+                "embeddings": None if embeddings is None else matrix("embeddings", embeddings, largest=LARGEST_SQUARED),
                 "scores": _each("scores", scores, vector),
                 "annotations": None if annotations is None else inputs.votes(annotations),
                 "groups": _each("groups", groups, inputs.tags),

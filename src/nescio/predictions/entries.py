@@ -16,7 +16,7 @@ from nescio.files import parse_json, read_small
 from nescio.identity import ContentName, canonical
 from nescio.options import split_name
 from nescio.predictions import Predictions
-from nescio.predictions.files import near_file
+from nescio.predictions.files import RECIPE, check_format, near_file
 from nescio.predictions.subset import random_part
 from nescio.work.store import Damaged, Store, StoreError, reason_of
 
@@ -135,6 +135,7 @@ def file_dump(path: str | os.PathLike[str], model: str | None = None, data: str 
     place = Path(path)
     if not place.exists():
         raise BadInput(f"There is no file or folder of predictions at {place}.{near_file(place)}")
+    check_format(place)  # before every byte of it is read for the checksum
     return ModelDump(model or place.stem, data, {}, place, _checksum(place))
 
 
@@ -220,8 +221,9 @@ def _compared(store: Store, damaged: list[str] | None) -> Iterator[tuple[ModelDu
 
 def _checksum(place: Path) -> str:
     """Of a file's bytes; of a folder's recipe, which holds the checksum of every array."""
-    file = place / "recipe.json" if place.is_dir() else place
-    if not file.is_file():
-        raise BadInput(f"{place} has no recipe.json, so it is not a finished dump.")
-    with file.open("rb") as handle:
+    if place.is_dir():
+        if not (place / RECIPE).is_file():
+            raise BadInput(f"{place} has no {RECIPE}, so it is not a finished dump.")
+        return hashlib.sha256(read_small(place / RECIPE)).hexdigest()[:16]
+    with place.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()[:16]

@@ -23,9 +23,11 @@ from nescio.errors import BadInput, near
 from nescio.files import beside, flush, flush_folder, read_json
 from nescio.predictions.containers import (
     FORMAT,
+    check_zip,
     load_torch,
     map_npy,
     read_npz,
+    read_safe_header,
     read_safetensors,
     read_torch,
     write_npy,
@@ -34,7 +36,7 @@ from nescio.predictions.containers import (
 )
 from nescio.predictions.dump import Array, Predictions
 from nescio.predictions.names import FIELDS, MAPPINGS, MEANT, Flat, Names, is_field, shown, unknown
-from nescio.predictions.tables import read_csv, read_parquet, write_csv, write_parquet
+from nescio.predictions.tables import check_text, read_csv, read_footer, read_parquet, write_csv, write_parquet
 
 ACCEPTED = "a folder with recipe.json, .npz, .safetensors, .parquet, .csv or .pt, or a folder of such shards"
 SAVED = "a folder, .npz, .safetensors, .parquet or .csv"
@@ -232,11 +234,26 @@ def _read(path: Path, names: Names) -> Flat:
     if path.is_dir():
         with _sentences(RECIPE):
             return _read_folder(path, names)
+    ending = _known_ending(path)
+    with _sentences(ending):
+        return READERS[ending](path, names)
+
+
+def check_format(path: Path) -> None:
+    """Refuse a file that lacks the ending, beginning or end of its format, without reading the rest."""
+    if not path.is_dir():
+        with naming(path, "read"):
+            ending = _known_ending(path)
+            with _sentences(ending):
+                CHECKS[ending](path)
+
+
+def _known_ending(path: Path) -> str:
+    """The ending of a regular file for which there is a reader."""
     _check_file(path)
     ending = path.suffix.lower()
     if ending in READERS:
-        with _sentences(ending):
-            return READERS[ending](path, names)
+        return ending
     if ending in (".pkl", ".pickle", ".bin", ".ckpt"):
         raise BadInput(f"{ending} files need pickle, which is never loaded: save the arrays as .npz or .safetensors.")
     if ending == ".npy":
@@ -328,6 +345,14 @@ READERS: dict[str, Callable[[Path, Names], Flat]] = {
     ".csv": read_csv,
     ".pt": read_torch,
     ".pth": read_torch,
+}
+CHECKS: dict[str, Callable[[Path], object]] = {
+    ".npz": check_zip,
+    ".safetensors": read_safe_header,
+    ".parquet": read_footer,
+    ".csv": check_text,
+    ".pt": check_zip,
+    ".pth": check_zip,
 }
 WRITERS: dict[str, Callable[[Predictions, IO[bytes]], None]] = {
     ".npz": lambda predictions, file: write_npz(_with_normalized(predictions), file),

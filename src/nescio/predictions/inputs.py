@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,7 +170,7 @@ def class_ids(
     if len(texts) < len(arrays):
         raise BadInput("labels and predicted must both hold names of classes, or both hold numbers.")
     there = np.unique(np.concatenate(texts))
-    notes: tuple[str, ...] = ()
+    notes = _alike([*there.tolist(), *(names or ())])
     if names is None and not all_outside:
         if classes and len(there) != classes:
             raise BadInput(
@@ -177,13 +178,23 @@ def class_ids(
                 "classes in the order of the logits as class_names."
             )
         names = tuple(there.tolist())
-        notes = (f"Classes are numbered by the sorted names in labels: from {names[0]} (0) to {names[-1]}.",)
+        notes += (f"Classes are numbered by the sorted names in labels: from {names[0]} (0) to {names[-1]}.",)
     known = np.array(names or (), str)
     # A name that is not known gets a number behind them: it belongs to no class of the logits.
     order = np.concatenate([known, there[~np.isin(there, known)]])
     sorter = np.argsort(order, kind="stable")
     numbered = {name: sorter[np.searchsorted(order, array, sorter=sorter)] for name, array in arrays.items()}
     return ClassIds(numbered.get("labels"), numbered.get("predicted"), names, notes)
+
+
+def _alike(names: Sequence[str]) -> tuple[str, ...]:
+    """A note on two class names that differ in case, form of Unicode or surrounding space alone."""
+    first: dict[str, str] = {}
+    for name in names:
+        other = first.setdefault(unicodedata.normalize("NFKC", name).casefold().strip(), name)
+        if other != name:
+            return (f"The classes {other!a} and {name!a} are two, although their names look alike.",)
+    return ()
 
 
 def classes_given(name: str, value: Any) -> Array | None:
@@ -205,6 +216,8 @@ def classes_given(name: str, value: Any) -> Array | None:
     empty = np.char.strip(array) == ""
     if empty.any():
         raise BadInput(f"{name} has no class in row {int(np.argmax(empty))}: fill it or leave the row out.")
+    if broken := [row for row, word in enumerate(array.tolist()) if "\0" in word]:
+        raise BadInput(f"{name} has a NUL character in row {broken[0]}: correct that row.")
     if all(re.fullmatch(r"\s*[+-]?\d{1,18}(\.0*)?\s*", word, re.ASCII) for word in array.tolist()):
         return np.array([int(word.partition(".")[0]) for word in array.tolist()])
     return array

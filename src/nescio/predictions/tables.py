@@ -270,7 +270,7 @@ def read_parquet(path: Path, names: Names) -> Flat:
     import pyarrow.parquet as pq
 
     size = path.stat().st_size
-    footer = _footer(path, size)
+    footer = read_footer(path)
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         schema, leaves = file.schema_arrow, [file.schema.column(place) for place in range(len(file.schema))]
         _check_names(schema.names)
@@ -295,8 +295,9 @@ def read_parquet(path: Path, names: Names) -> Flat:
     return flat | (parse_json(facts, "the facts beside the columns") if facts else {})
 
 
-def _footer(path: Path, size: int) -> bytes:
+def read_footer(path: Path) -> bytes:
     """The description of the columns, at the end of the file."""
+    size = path.stat().st_size
     with path.open("rb") as file:
         file.seek(max(0, size - 8))
         length, magic = int.from_bytes(file.read(4), "little"), file.read()
@@ -377,7 +378,7 @@ def write_parquet(predictions: Predictions, file: IO[bytes]) -> None:
 
 
 def read_csv(path: Path, names: Names) -> Flat:
-    _check_text(path)
+    check_text(path)
     columns = _first_line(path)
     _check_names(columns)
     table = _csv_table(path, columns, names)
@@ -412,7 +413,7 @@ def _first_line(path: Path) -> list[str]:
     return columns
 
 
-def _check_text(path: Path) -> None:
+def check_text(path: Path) -> None:
     """Refuses bytes that are no text, a line without end, and a quote that is never closed."""
     quotes = length = 0
     with path.open("rb") as file:

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import shlex
 import shutil
 import signal
@@ -111,6 +112,10 @@ class SlurmJobs:
         for word in self.slurm:
             if not all(word.partition("=")):
                 raise BadInput(f"--slurm takes KEY=VALUE, such as constraint=a100, not {word!r}.")
+        if self.time is not None and not re.fullmatch(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", self.time, re.ASCII):
+            raise BadInput(f"--time is {self.time!r}: give minutes, HH:MM:SS or D-HH:MM:SS, such as --time 12:00:00.")
+        if self.gpus is not None and not re.fullmatch(r"(\w[\w.-]*:)?[1-9]\d*", self.gpus):
+            raise BadInput(f"--gpus is {self.gpus!r}: give a number of at least 1, or TYPE:N, such as --gpus a100:2.")
         self.workers = self.in_flight
 
     def __enter__(self) -> SlurmJobs:

@@ -36,7 +36,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from nescio.errors import BadInput
-from nescio.files import open_regular, read_json
+from nescio.files import open_regular, parse_json, parse_list, read_json
 from nescio.identity import canonical, content_names, to_json
 
 MOST_PIDS = 1 << 31
@@ -398,8 +398,8 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if about.pop("sha256") != _fingerprint(arrays, about):
             raise ValueError("checksum")
-        texts = set(json.loads(about["bytes"]))
-        meta = json.loads(about["meta"])
+        texts = set(parse_list(about["bytes"], str(path)))
+        meta = parse_json(about["meta"], str(path))
     except (SafetensorError, ValueError, KeyError, TypeError):
         log.warning("%s is damaged and is not used: the work starts again from the beginning.", path)
         return None

@@ -28,7 +28,7 @@ from nescio.files import read_json
 from nescio.identity import ContentName, seed_for
 from nescio.layers.spectral import settle
 from nescio.methods import registry as methods
-from nescio.methods.base import Method, Setting, accuracy_of
+from nescio.methods.base import Method, Setting, accuracy_of, check_output
 from nescio.recording import Recording
 from nescio.runtime import Runtime, evaluating, leave, random_state, restore_random_state, runtime, seed_everything
 from nescio.trials import Training, Trial
@@ -279,6 +279,7 @@ def _fit(
 ) -> tuple[Method, dict[str, Any]]:
     plan, seed = trial.training, _seed(trial, dataset)
     method, stream = _begin(trial, dataset, runtime, seed, store)
+    _check_forward(method, stream, runtime)
     if method.cached:
         assert store is not None, "only what starts from other weights is frozen"
         stream = _cached(trial, method, stream, store)
@@ -397,6 +398,25 @@ def _begin(
         # Several GPUs may differ in the last bits of what `prepare` saw, and gradients alone would never join them.
         runtime.mean([tensor for tensor in method.state_dict().values() if tensor.is_floating_point()])
     return method, stream
+
+
+@torch.no_grad()
+def _check_forward(method: Method, stream: _Stream, runtime: Runtime) -> None:
+    """Refuses outputs of other shapes than a method promises before the first step; nothing random moves.
+
+    What is fitted at the end of training may be missing yet: a forward pass that fails is left for then, and so are
+    the names of scores.
+    """
+    state, copy = random_state(), deepcopy(method).eval()
+    try:
+        with runtime.autocast():
+            x, _, _ = next(iter(copy.located(stream.some(1))))
+            output = copy(x[:2])
+    except Exception:  # anything that a method of one's own raises
+        return
+    finally:
+        restore_random_state(state)
+    check_output(method, output, None if method.setting.dense else len(x[:2]), finished=False)
 
 
 def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.optim.Optimizer:

@@ -60,7 +60,7 @@ def test_a_score_that_is_better_is_chosen_and_beats_the_baseline():
     assert choice.gain == pytest.approx(choice.value - choice.baseline_value)
     assert sum(choice.chosen.values()) == choice.folds == 25
     said = " ".join(choice_of_score(choice))
-    assert "use 'best'" in said and "It beat the plain baseline 'largest'" in said and ": 'copy'." in said
+    assert "use `best`" in said and "It beat the plain baseline `largest`" in said and ": `copy`." in said
     same = replace(choice, naive=choice.value + 1e-9)  # equal as printed
     assert "flatter" not in " ".join(choice_of_score(same)) and "flatter" not in " ".join(
         choice_of_score(replace(choice, naive=choice.value - 0.01))
@@ -73,7 +73,7 @@ def test_where_nothing_is_better_the_sentence_says_so():
     largest = wrong + rng.normal(size=300)
     choice = choose_among("mistakes", ["largest", "twice"], rows_of({"twice": 2 * largest, "largest": largest}, wrong))
     assert choice.measure == "largest" and not choice.beats_baseline
-    assert "Nothing beat the plain baseline 'largest'" in choice_of_score(choice)[1]
+    assert "Nothing beat the plain baseline `largest`" in choice_of_score(choice)[1]
 
 
 def test_the_area_of_unknown_rows_is_the_mean_over_sets_and_of_both_that_of_the_mixture():

@@ -86,7 +86,7 @@ def test_a_choice_in_json_and_in_words(files, capsys):
     assert main(["evaluate", *map(str, words), "--choose", "both"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "To reject wrong answers and rows that are out of distribution use" in said
-    assert "plain baseline 'largest'" in said and "Which score to use" in said
+    assert "plain baseline `largest`" in said and "Which score to use" in said
 
 
 def test_options_of_a_choice_need_one(files, capsys):

@@ -145,7 +145,7 @@ def test_headline_says_in_plain_words_what_the_rows_say() -> None:
     said = report.headline(card)
     assert said[0] == "It is right in 90.0 % of 400 answers."
     assert said[1].startswith(
-        "When it is wrong, it is less sure than when it is right in 50 of 100 comparisons, hardly"
+        "A wrong prediction gets a lower confidence than a right one in 50 of 100 pairs (AUROC 0.5000), hardly"
     )
     assert said[2] == "Abstaining on the 20 % it is least sure of brings accuracy to 50.0 %."
     count, confidence, _ = card.curves["reliability"]["raw"]
@@ -172,7 +172,7 @@ def test_headline_is_silent_about_what_was_not_measured() -> None:
     assert report.headline(SimpleNamespace(rows=[], curves={})) == []
     only = SimpleNamespace(rows=[row("auroc", 0.8, "norm")])
     assert report.headline(only) == [
-        "When it is wrong, it is less sure than when it is right in 80 of 100 comparisons."
+        "A wrong prediction gets a lower confidence than a right one in 80 of 100 pairs (AUROC 0.8000)."
     ]
 
 
@@ -241,10 +241,12 @@ def test_the_best_measure_is_named_with_its_equals() -> None:
     }
     (said,) = rejection(SimpleNamespace(drawn=drawn))
     assert (
-        said.startswith("Best at rejecting wrong answers: ") and "cannot be told from it" in said and "gap" not in said
+        said.startswith("Best at rejecting wrong answers: `")
+        and "not significantly different: `" in said
+        and "gap" not in said
     )
     (said,) = rejection(SimpleNamespace(drawn={"raw": {"wrong": wrong, "u": {"largest": good, "gap": -good}}}))
-    assert said.endswith(", beyond chance the best of those computed here.")
+    assert said.endswith(", significantly better than the others.")
     assert rejection(SimpleNamespace(drawn={"raw": {"wrong": wrong & False, "u": {"a": good, "b": good}}})) == []
 
 
@@ -253,7 +255,9 @@ def test_the_best_measure_for_every_set_stands_beside_the_baseline() -> None:
     u, out = rng.normal(size=400), rng.normal(size=300)
     drawn = {"u": {"largest": u, "vim": u}, "out": {"largest": {"sea": out}, "vim": {"sea": out + 2}}, "wrong": None}
     (said,) = rejection(SimpleNamespace(drawn={"raw": drawn}))
-    assert said.startswith("Best at rejecting “sea”: vim (AUROC 0.9") and "the baseline largest has 0.5" in said
+    assert said.startswith("Best at rejecting “sea”: `vim` (AUROC 0.9") and "the baseline `largest` has 0.5" in said
+    page = report.page(report.Story("scores", [said], []))
+    assert "<code>vim</code>" in page and "<code>largest</code>" in page and "`vim" not in page
 
 
 def test_the_short_story_holds_the_essentials_and_fits_a_screen() -> None:

@@ -33,6 +33,39 @@ def refused(match, work):
     assert HERE in str(no.value)
 
 
+def test_outputs_are_checked_before_the_first_step_and_nothing_moves(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from nescio import training
+    from nescio.methods import registry
+    from nescio.methods.base import Output
+    from nescio.methods.erm import ERM
+    from nescio.runtime import runtime
+    from nescio.trials import Training, Trial
+
+    budget = Training(epochs=1, batch=64)
+    trial, digits = (
+        Trial(method="erm", recipe=registry["erm"].recipe_class(), data="digits", backbone="mlp", training=budget),
+        datasets.load("digits"),
+    )
+    weights = [training.weights_of(training.fit(trial, digits, runtime("cpu"), None, 60.0, None)[0])]
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_check_forward", lambda *_: None)
+        weights.append(training.weights_of(training.fit(trial, digits, runtime("cpu"), None, 60.0, None)[0]))
+    assert weights[0] == weights[1]
+
+    def forward(self, x):
+        features = self.features(x)
+        return Output(torch.zeros(len(x), 10), features)
+
+    def update(self, *_, **__):
+        raise AssertionError("a step was taken")
+
+    monkeypatch.setattr(ERM, "forward", forward)
+    monkeypatch.setattr(ERM, "update", update)
+    with pytest.raises(BadInput, match=r"erm .*logits\[:, None\]"):
+        training.fit(trial, digits, runtime("cpu"), None, 60.0, None)
+
+
 def test_outputs_of_a_method():
     torch = pytest.importorskip("torch")
     from nescio.methods.base import Method, Output, check_output

@@ -317,16 +317,17 @@ def noise_like(x: Tensor) -> Tensor:
     return 3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
 
 
-def check_output(method: Method, output: Any, rows: int | None = None) -> None:
+def check_output(method: Method, output: Any, rows: int | None = None, finished: bool = True) -> None:
     """Refuses an output of other shapes or names than a method promises; the sentence names the method and its file.
 
-    rows  images, where each of them is one row
+    rows      images, where each of them is one row
+    finished  the method is trained: before, scores may be missing
     """
-    if fault := _fault(method, output, rows):
+    if fault := _fault(method, output, rows, finished):
         raise BadInput(f"The method {method.name} ({file_of(type(method))}): forward returns {fault}.")
 
 
-def _fault(method: Method, output: Any, rows: int | None) -> str:
+def _fault(method: Method, output: Any, rows: int | None, finished: bool) -> str:
     """What is wrong with an output, and what to write; "" where nothing is."""
     if not isinstance(output, Output):
         return f"{type(output).__name__}, not an Output: write Output(logits=…, embeddings=…)"
@@ -343,7 +344,7 @@ def _fault(method: Method, output: Any, rows: int | None) -> str:
         return f"{len(first)} rows for {rows} images: give one per image"
     if embeddings is not None and len(embeddings) != len(first):
         return f"embeddings of {len(embeddings)} rows and logits of {len(first)}: give one row each per image"
-    if method.scores and tuple(output.scores) != method.scores:
+    if finished and method.scores and tuple(output.scores) != method.scores:
         found = ", ".join(output.scores) or "none"
         return f"the scores {found}, and the class names {', '.join(method.scores)} in scores: write the same names"
     for name, score in output.scores.items():

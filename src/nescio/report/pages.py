@@ -192,8 +192,8 @@ def _code(text: str) -> Any:
 
 
 def _strong(text: str) -> Any:
-    """Shares stand out."""
-    return _markup(re.sub(r"(?<!the )\b[\d.]+ %|\d+ of 100", r"<strong>\g<0></strong>", _escape(text)))
+    """Shares stand out, and what is between backticks is code."""
+    return _markup(re.sub(r"(?<!the )\b[\d.]+ %|\d+ of 100", r"<strong>\g<0></strong>", str(_code(text))))
 
 
 def _nowrap(text: str) -> str:

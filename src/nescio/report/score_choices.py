@@ -21,7 +21,7 @@ def choice_of_score(choice: ScoreChoice) -> list[str]:
     """The choice, what it is worth, whether it beats the baseline, and which others are as good."""
     tuned = ", of the scores that were tuned on out-of-distribution rows," if choice.ood_tuned else ""
     return [
-        f"To {AGAINST[choice.question]}{tuned} use {choice.measure!r}: AUROC {number(choice.value)} "
+        f"To {AGAINST[choice.question]}{tuned} use `{choice.measure}`: AUROC {number(choice.value)} "
         f"({number(choice.low)} to {number(choice.high)}), {_judged(choice)}.",
         _against_baseline(choice),
         *_equals(choice),
@@ -57,12 +57,12 @@ def _exported(choice: ScoreChoice) -> list[str]:
     best = max(able, key=lambda name: choice.areas[name])
     area = number(choice.areas[best])
     return [
-        f"{choice.measure!r} cannot be exported; of those that can, {best!r} is best (AUROC {area}, rows that chose)."
+        f"`{choice.measure}` cannot be exported; of those that can, `{best}` is best (AUROC {area}, rows that chose)."
     ]
 
 
 def _against_baseline(choice: ScoreChoice) -> str:
-    plain = f"the plain baseline {choice.baseline!r} (AUROC {number(choice.baseline_value)})"
+    plain = f"the plain baseline `{choice.baseline}` (AUROC {number(choice.baseline_value)})"
     if choice.measure == choice.baseline and abs(choice.gain) < 1e-12:
         return f"Nothing beat {plain}: it is the choice itself."
     gap = f"{number(choice.gain)} ({number(choice.gain_low)} to {number(choice.gain_high)})"
@@ -75,7 +75,7 @@ def _equals(choice: ScoreChoice) -> list[str]:
     others = list(choice.group[1:])
     if not others:
         return []
-    others = [repr(name) for name in others]
+    others = [f"`{name}`" for name in others]
     shown = [*others[:MOST_NAMED], f"{len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED + 1 else others
     return [f"Not significantly different from it on the rows that chose: {listed(shown)}."]
 

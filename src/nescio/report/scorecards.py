@@ -364,8 +364,8 @@ def headline(card: Any) -> list[str]:
         chance = ", hardly different from chance" if 0.45 < ranked["value"] < 0.55 else ""
         chance = ", worse than chance" if ranked["value"] <= 0.45 else chance
         sentences.append(
-            "When it is wrong, it is less sure than when it is right "
-            f"in {of_hundred(ranked['value'])} comparisons{chance}."
+            f"A wrong prediction gets a lower confidence than a right one in {of_hundred(ranked['value'])} pairs "
+            f"(AUROC {number(ranked['value'])}){chance}."
         )
     kept = find("selective_risk@0.8", ranks)
     if kept:
@@ -373,8 +373,8 @@ def headline(card: Any) -> list[str]:
     sure = _confidence(card)
     if sure is not None and right:
         gap = 100 * (sure - right["value"])
-        verdict = f"{abs(gap):.1f} points too {'sure' if gap > 0 else 'modest'}" if abs(gap) >= 0.5 else "which fits"
-        sentences.append(f"On average it claims to be {percent(sure)} sure, {verdict}.")
+        fault = f"{'over' if gap > 0 else 'under'}-confident by {abs(gap):.1f} points"
+        sentences.append(f"Its mean confidence is {percent(sure)}, {fault if abs(gap) >= 0.5 else 'as its accuracy'}.")
     sentences += _calibration(card)
     for row in _without_members(raw):
         if row["metric"] == "auroc" and question_of(row, own) == DETECTION and row.get("measure") == measure:
@@ -445,11 +445,12 @@ def _best_at(what: str, measures: Mapping[str, Any], positive: Any) -> list[str]
     except Undefined:
         return []
     others = [name for name in sorted(best.equals, key=by_fame) if name != best.name]
-    some = listed([*others[:4], f"{len(others) - 4} more"] if len(others) > 5 else others) if others else ""
-    rest = f"; {some} cannot be told from it" if others else ", beyond chance the best of those computed here"
+    names = [f"`{name}`" for name in others]
+    some = listed([*names[:4], f"{len(names) - 4} more"] if len(names) > 5 else names) if names else ""
+    rest = f"; not significantly different: {some}" if names else ", significantly better than the others"
     if DEFAULT_MEASURE in measures and DEFAULT_MEASURE not in best.equals:
-        rest += f"; the baseline {DEFAULT_MEASURE} has {number(auroc(measures[DEFAULT_MEASURE], positive))}"
-    return [f"Best at rejecting {what}: {best.name} (AUROC {number(best.auroc)}){rest}."]
+        rest += f"; the baseline `{DEFAULT_MEASURE}` has {number(auroc(measures[DEFAULT_MEASURE], positive))}"
+    return [f"Best at rejecting {what}: `{best.name}` (AUROC {number(best.auroc)}){rest}."]
 
 
 def overview(cards: Sequence[Any], comparison: Any = None, incomparable: str = "") -> list[str]:

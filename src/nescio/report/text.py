@@ -54,7 +54,7 @@ def markdown(source: Source) -> str:
         parts += [f"## {_md(section.title)}"] if section.title else []
         for block in _flow(section):
             if isinstance(block, Prose):
-                parts += [_md(" ".join(block.sentences))] if block.sentences else []
+                parts += [with_code(" ".join(block.sentences), _md, "`{}`")] if block.sentences else []
             elif isinstance(block, Table):
                 parts += _md_table(block, section.title)
             elif isinstance(block, Terms):

@@ -95,6 +95,27 @@ def test_evaluate_names_what_takes_a_measure(capsys):
     assert "nescio compare FILE --measure NAME" in capsys.readouterr().err
 
 
+def test_a_store_without_work_says_what_adds_it(tmp_path, capsys):
+    assert main(["runs", "--store", str(tmp_path)]) == 2
+    assert "nescio train" in capsys.readouterr().err
+
+
+def test_a_study_without_rows_is_no_success(tmp_path, capsys):
+    from nescio.commands._work import end
+    from nescio.report.studies import Study
+
+    assert end(Study(protocol="uimnet", version=1, rows=[]), tmp_path / "report") == 1
+    assert "failed: " in capsys.readouterr().err and not (tmp_path / "report").exists()
+
+
+def test_classes_that_a_network_lacks_are_named():
+    from nescio.datasets.images import _strangers
+
+    assert "unicorn" in _strangers(["tench", "goldfish", "unicorn"], 1000, None)
+    assert "unicorn" in _strangers(["cat", "unicorn"], 2, ["cat", "dog"])
+    assert _strangers(["tench", "goldfish"], 1000, None) == ""
+
+
 def test_exact_names_stand_before_aliases():
     registry: Registry[str] = Registry("thing", aliases={"first": ("one",)})
     for name in ("first", "One", "ONE"):

@@ -47,6 +47,10 @@ def run(options: Options) -> int:
     if not store.root.is_dir():
         raise BadInput(f"There is no store in {store.root}.")
     runs = [_checked(run, store, options.check) for run in with_queue(store)]
+    if not runs:
+        raise BadInput(
+            f"{store.root} contains no work: `nescio train`, `zoo` or `run` with --store {store.root} adds it."
+        )
     if options.failed:
         runs = [run for run in runs if run.state in ("failed", "damaged")]
     if options.format == "json":
@@ -65,7 +69,7 @@ def run(options: Options) -> int:
     if options.format != "csv" and (studies := [{"study": run.key} | _study(run) for run in runs if _is_study(run)]):
         say("\n" + grid(studies, options.format))
     if options.format == "table":
-        say(f"{store.root}: {', '.join(counts) if counts else 'nothing failed' if options.failed else 'empty'}.")
+        say(f"{store.root}: {', '.join(counts) if counts else 'nothing failed'}.")
     return 0
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nescio.errors import BadInput
+from nescio.files import split_outside_paths
 from nescio.identity import Checked, canonical, tag
 from nescio.options import (
     REQUIRED,
@@ -438,6 +439,7 @@ def test_a_comma_inside_of_a_path_that_exists_separates_nothing(tmp_path, monkey
         [f"{missing}", f"{one}", "digits"],
         [f"far={one}", f"near={two}"],
         [f"folder:{two}@32#0-9", f"npz:{one}@64", "mnist"],
+        [f"resnet18@{one}", f"digits=npz:{one}", f"erm={one}:{one}"],
     ):
         assert split_list(",".join(items)) == items
     monkeypatch.chdir(folder)
@@ -460,7 +462,25 @@ def test_an_equals_sign_inside_of_a_path_that_exists_ends_no_name(tmp_path):
     assert split_name(f"erm={file}") == ("erm", f"{file}")
     assert split_name("near:cifar100=a.npz") == ("near:cifar100", "a.npz")
     assert split_name("timm/resnet50=a/b.npz") == ("timm/resnet50", "a/b.npz")
+    assert split_name(f"npz:{file}=npz:{file}") == (f"npz:{file}", f"npz:{file}")
+    assert split_name(f"erm={file}:{file}") == ("erm", f"{file}:{file}")
     assert split_name("=a.npz") == ("", "=a.npz") and split_name("a=") == ("", "a=")
+
+
+def test_separators_inside_of_a_path_that_exists_are_part_of_it(tmp_path, monkeypatch):
+    folder = tmp_path / "x#=,@y:z"
+    folder.mkdir()
+    file = folder / "a.npz"
+    file.touch()
+    assert split_outside_paths(f"npz:{file}#0-4#5-9", "#") == [f"npz:{file}", "0-4", "5-9"]
+    assert split_outside_paths(f"{file}:{file}", ":") == [f"{file}", f"{file}"]
+    assert split_outside_paths(f"net@{file}", "@") == ["net", f"{file}"]
+    assert split_outside_paths(f"a={file},b={folder}@2", "=", ",", "@") == ["a", f"{file}", "b", f"{folder}", "2"]
+    assert split_outside_paths("digits#0-4", "#") == ["digits", "0-4"] and split_outside_paths("", "#") == [""]
+    monkeypatch.setenv("HOME", str(folder))
+    assert split_outside_paths("npz:~/a.npz#1", "#") == ["npz:~/a.npz", "1"]
+    monkeypatch.chdir(tmp_path)
+    assert split_outside_paths("x#=,@y:z/a.npz:x#=,@y:z", ":") == ["x#=,@y:z/a.npz", "x#=,@y:z"]
 
 
 def test_pairs_are_split_before_names_and_not_in_their_paths(tmp_path):

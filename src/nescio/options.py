@@ -18,7 +18,6 @@ the default is True), Literal (choices), T | None (the word none is None), tuple
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
 import types
@@ -28,13 +27,13 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, 
 from typing import Any, Literal, TypeVar
 
 from nescio.errors import BadInput, near
+from nescio.files import split_outside_paths
 from nescio.identity import INTRODUCED
 from nescio.registry import canonical_part, is_part
 
 REQUIRED = MISSING  # the default of an option that must be given
 PRESET = "preset"
 MOST_NUMBERS = 1_000_000  # in a list such as 0-5,7
-LONGEST_NAME = 255  # letters in the name of a file
 # --x a,b | --x a,b or --x a b | --x n=a,m=b or --x n=a --x m=b | --x a --x b, each taken whole
 Style = Literal["commas", "words", "repeats", "whole"]
 NAMED = re.compile(r"(?:[^,=:/]+:)?[^,=:/]+=")  # [GROUP:]NAME=, where the next value begins; values may hold commas
@@ -454,30 +453,8 @@ def _alternatives(choices: Sequence[str]) -> str:
 
 
 def split_list(text: str) -> list[str]:
-    """The items of a list separated by commas. A comma inside of a path that exists separates nothing.
-
-    The path may be after NAME= or NAME:, before @ or #, and only its folder needs to exist.
-    """
-    words, items = text.split(","), []
-    while words:
-        starts = [0, *(found.end() for found in re.finditer("[=:]", words[0]))]
-        count = max(_words_of_path(words, start) for start in starts)
-        items.append(",".join(words[:count]))
-        del words[:count]
-    return items
-
-
-def _words_of_path(words: Sequence[str], start: int) -> int:
-    """The number of words that make up the path from a position in the first one; 1 without such a path."""
-    most = 1
-    for count in range(2, len(words) + 1):
-        path = ",".join(words[:count])[start:]
-        folder, name = os.path.split(path)
-        if len(name) > LONGEST_NAME or (folder and not os.path.isdir(folder)):
-            break
-        if os.sep in words[count - 1] or any(map(os.path.exists, (path, re.sub("([@#][^@#,]*)+$", "", path)))):
-            most = count
-    return most
+    """The items of a list separated by commas; a comma inside of a path that exists separates nothing."""
+    return split_outside_paths(text, ",")
 
 
 def _split_pairs(text: str) -> list[str]:
@@ -493,11 +470,9 @@ def _split_pairs(text: str) -> list[str]:
 
 def split_name(text: str) -> tuple[str, str]:
     """(name, value) of NAME=VALUE; the name is empty if there is none, or if = is in a path that exists."""
-    name, equals, value = text.partition("=")
-    until = text.find(os.sep, len(name))
-    head = text if until < 0 else text[:until]  # up to the end of the folder or file that may contain the =
-    in_path = any(map(os.path.exists, (head, head.partition(":")[2])))
-    return (name, value) if equals and name and value and not in_path else ("", text)
+    name, *values = split_outside_paths(text, "=")
+    value = "=".join(values)
+    return (name, value) if name and value else ("", text)
 
 
 def ranges(text: str, what: str = "class numbers") -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from nescio.files import SEPARATORS, split_outside_paths
 
 OUTPUTS = ("--to", "--output", "--report", "--store", "--root")  # options whose values are no input files
 MOST_BYTES = 1 << 30  # of a file whose checksum is taken
@@ -68,10 +69,8 @@ def provenance() -> Provenance:
 def _input_files(words: Sequence[str]) -> list[Path]:
     """Files that the words of a command name: FILE, NAME=FILE, SOURCE:FILE, MODEL@FILE, several after commas."""
     inputs = [word for flag, word in zip(["", *words], words, strict=False) if flag not in OUTPUTS]
-    texts = [
-        text for word in inputs if word.partition("=")[0] not in OUTPUTS for text in (word, *re.split("[,=@]", word))
-    ]
-    paths = [Path(text) for text in (each for text in texts for each in (text, text.partition(":")[2])) if text]
+    inputs = [word for word in inputs if word.partition("=")[0] not in OUTPUTS]
+    paths = [Path(text) for word in inputs for text in split_outside_paths(word, *SEPARATORS) if text]
     return list(dict.fromkeys(path for path in paths if path.suffix and _is_file(path)))
 
 

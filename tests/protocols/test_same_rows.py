@@ -20,7 +20,7 @@ TINY = ("--epochs", "1", "--batch", "128")
 # benchmark → words, and the workers of the second run; the first has none beside itself
 RUNS = {
     "uimnet": ("--methods erm,mc-dropout --backbones mlp --spectral none --members 1,2 --trials 2 --seeds 1", "0"),
-    "shift": ("--methods erm,mc-dropout --backbone mlp --runs 1 --strengths 1 --members 2 --severities 1,5", "0"),
+    "shift": ("--methods erm,mc-dropout --backbone mlp --runs 1 --strengths 1 --ensemble-size 2 --severities 1,5", "0"),
     "sensitivity": ("--methods ddu,duq --strengths 2 --runs 1 --degrees 60,180", "0"),
     "url": ("--methods erm,mc-dropout --backbones mlp --trials 2 --seeds 2 --shots 1 --bootstrap 20", "0"),
     "reliability": ("--methods simclr,byol --backbones mlp --members 2 --references 100 --k 5 --seeds 2", "0"),

@@ -44,6 +44,7 @@ from nescio.commands._inputs import limit_option
 from nescio.commands._output import folders_and_files, formats, json_of, print_findings, say, say_written, scores_option
 from nescio.commands._work import PlaceOptions
 from nescio.errors import BadInput
+from nescio.files import split_outside_paths
 from nescio.measures.siblings import kind
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import argument, nested, option, split_list, split_name
@@ -176,12 +177,10 @@ def _is_network(word: str) -> bool:
 
 def sides(word: str) -> tuple[str | None, str]:
     """REFERENCES:TESTS, or None and one file; a colon may also be part of a path that is there."""
-    if Path(word).exists() or ":" not in word:
+    *before, tests = split_outside_paths(word, ":")
+    if not before:
         return None, word
-    colons = [place for place, letter in enumerate(word) if letter == ":"]
-    pairs = [(word[:colon], word[colon + 1 :]) for colon in colons]
-    there = [pair for pair in pairs if all(file and Path(file).exists() for file in pair)]
-    refs, tests = there[0] if there else pairs[-1]
+    refs = ":".join(before)
     if not (refs and tests):
         raise BadInput(f"{word!r} is neither a file nor two files REFERENCES:TESTS.")
     return refs, tests

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nescio.errors import BadInput
-from nescio.options import split_list
+from nescio.options import split_list, split_name
 from nescio.predictions.entries import ModelDump, file_dump, stored_dumps
 from nescio.work.store import Store
 
@@ -39,8 +39,8 @@ def named_values(texts: Sequence[str], option: str) -> dict[str, str]:
     """NAME=VALUE of every text."""
     values = {}
     for text in texts:
-        name, _, value = text.partition("=")
-        if not (name and value):
+        name, value = split_name(text)
+        if not name:
             raise BadInput(f"{option} {text}: {text!r} is not of the form NAME=VALUE.")
         values[name] = value
     return values

@@ -53,7 +53,7 @@ def test_the_rows_are_those_of_the_protocol(
 ) -> None:
     assert run(*files[:2], "--measures", "entropy", "--seed", 3, "--store", tmp_path / "a", "--json") == 0
     printed = json.loads(capsys.readouterr().out)
-    entries = [file_dump(*reversed(word.split("="))) for word in files[:2]]
+    entries = [file_dump(*reversed(word.split("=", 1))) for word in files[:2]]
     plan = selective.Plan(measures=("entropy",), seed=3)
     study = fake_zoo.study("selective", plan, Store(tmp_path / "b"), lambda work: selective.judge(plan, entries, work))
     assert printed == without_empty(study.rows)

@@ -194,12 +194,6 @@ def test_a_level_of_void_alone_costs_its_own_rows(tmp_path, recwarn):
     assert reports.story(found)
 
 
-def test_pictures_of_void_alone_in_older_stores_have_no_share(tmp_path, monkeypatch):
-    monkeypatch.setattr(pixels, "_pictures", lambda *_, **__: {pixels.PICTURES: b'[{"value": NaN}]'})
-    plan = replace(PLAN, data=write_folders(tmp_path / "set"), methods=("erm",), members=())
-    assert run(plan, Context(Store(tmp_path / "store"), device="cpu")).pictures == [{"value": None}]
-
-
 def test_a_score_that_is_not_finite_costs_its_own_rows(study, plan, context, monkeypatch, tmp_path):
     """Of one level: it then has no pooled row either, and every other row stays what it was."""
 

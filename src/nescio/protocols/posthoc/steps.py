@@ -14,6 +14,7 @@ from nescio.analysis.delong import best_of
 from nescio.analysis.score_choice import question_rows
 from nescio.datasets.images import ImageSet, absolute, named, same_images
 from nescio.errors import BadInput
+from nescio.identity import canonical
 from nescio.networks.families import architecture
 from nescio.networks.models import Network
 from nescio.predict import Keeping, load_dump, predict_step
@@ -108,9 +109,10 @@ def own_images(plan: Plan, network: Network, root: str | None) -> dict[str, Imag
 
 
 def other_images(plan: Plan, network: Network, root: str | None) -> dict[str, ImageSet]:
-    """near:SET or far:SET → out-of-distribution images."""
+    """near:SET or far:SET, where SET is the set's name in keys → out-of-distribution images."""
     pairs = [(NEAR, name) for name in plan.near] + [(FAR, name) for name in plan.far]
-    sets = {f"{group}:{name}": ImageSet(absolute(name), "outside") for group, name in pairs}
+    named_sets = [(group, ImageSet(absolute(name), "outside").named(root)) for group, name in pairs]
+    sets = {f"{group}:{canonical(images.data)}": images for group, images in named_sets}
     trial = network.trial
     if trial is not None and trial.classes is not None and same_images(trial.data, plan.data, root):
         sets[f"{NEAR}:left out"] = ImageSet(plan.data, "out", classes=trial.classes)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from nescio.analysis.agreement import NEIGHBOURS, SCORING, Scored, some
 from nescio.errors import BadInput
 from nescio.identity import renamed
-from nescio.options import at_least, nested, option
+from nescio.options import at_least, nested, option, split_name
 from nescio.protocols.base import protocol
 from nescio.registry import canonical_part
 from nescio.rows import Row
@@ -64,18 +64,27 @@ class Plan(Scored):
             if method not in self.methods or count < 1:
                 raise BadInput(f"--members-of {method}={count}: name a method of --methods and at least one network.")
         for target in self.targets:
-            source = target.rpartition("=")[0]
-            if source and canonical_part("dataset", source) not in [canonical_part("dataset", d) for d in self.data]:
+            source, _ = split_name(target)
+            if source and not self.divided(target)[0]:
                 raise BadInput(f"--targets {target}: {source} is not in --data; name targets of --data.")
         some(self, "data", "methods", "backbones")
+
+    def divided(self, target: str) -> tuple[str, str]:
+        """(SOURCE, TARGET) of SOURCE=TARGET, where SOURCE is in `data`; the source is empty if the target is of all."""
+        typed = next((data for data in self.data if target.startswith(f"{data}=")), "") or split_name(target)[0]
+        names = {canonical_part("dataset", data): data for data in self.data}
+        source = names.get(canonical_part("dataset", typed), "") if typed else ""
+        before = len(typed) + 1 if source else 0
+
+        def after(name: str) -> str:
+            return name[before:]
+
+        return source, renamed(target, after)
 
     @property
     def sources(self) -> dict[str, list[str]]:
         """Pre-training data → its downstream data."""
-        pairs = [
-            (target.rpartition("=")[0], renamed(target, lambda name: name.rpartition("=")[2]))
-            for target in dict.fromkeys(self.targets)
-        ]
+        pairs = list(map(self.divided, dict.fromkeys(self.targets)))
         shared = [target for source, target in pairs if not source]
         own = {data: [target for source, target in pairs if source == data] for data in self.data}
         return {data: own[data] or shared or [data] for data in self.data}

@@ -66,8 +66,8 @@ def by_content(plan: Plan, root: str | None) -> Plan:
     """The plan with data and targets by their absolute names and contents."""
 
     def target(text: str) -> str:
-        source, equals, name = text.rpartition("=")
-        before = f"{named(source, root)}{equals}" if equals else ""
+        source, name = plan.divided(text)
+        before = f"{named(source, root)}=" if source else ""
         return renamed(named(name, root), lambda name: f"{before}{name}")
 
     data = tuple(named(name, root) for name in plan.data)

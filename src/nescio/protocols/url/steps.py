@@ -17,6 +17,7 @@ from nescio import datasets, measures
 from nescio.datasets.images import ImageSet, named, same_images
 from nescio.datasets.retrieval import disjoint, in_size, load_whole, part_spec, shots_spec
 from nescio.errors import BadInput
+from nescio.files import split_outside_paths
 from nescio.identity import renamed
 from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, preprocessed, preprocessing_sentences, trained, with_weights
@@ -110,7 +111,7 @@ def compare(plan: Plan, work: Work) -> Plan:
 
 def downstream(text: str, plan: Plan, root: str | None) -> Downstream:
     """A downstream set as it is written: DATA, DATA#TEST or DATA#VALIDATION#TEST."""
-    data, *words = text.split("#")
+    data, *words = split_outside_paths(text, "#")
     data, given = named(data, root), [ranges(word.replace("+", ",")) for word in words]
     if len(given) > 2:
         raise BadInput(f"{text!r}: write DATA, DATA#TEST-CLASSES or DATA#VALIDATION-CLASSES#TEST-CLASSES.")

@@ -99,6 +99,18 @@ def renamed(timm):
     return dict(_registry._deprecated_models)
 
 
+@pytest.fixture(scope="module")
+def lacking(timm, weights):
+    """Names of the table of regimes that came to timm after the version that is installed."""
+    if tuple(map(int, re.findall(r"\d+", timm.__version__)[:3])) >= NEWEST:
+        return set()
+    return {name for pair in regimes.table() for name in names_of(pair)} - {*weights}
+
+
+def names_of(pair):
+    return [name for name in (pair.model, pair.counterpart, pair.teacher) if name is not None]
+
+
 def test_every_name_of_timm_has_a_family(timm, weights, renamed):
     names = {*weights, *timm.list_models(), *renamed}
     for name in names:
@@ -214,30 +226,32 @@ def test_a_family_is_asked_for_in_either_spelling():
 
 # ---- regimes
 
+NEWEST = (1, 0, 31)  # timm with every name of the table; earlier ones lack some
 # timm's list of old names sends the larger WSL networks to the weights of the smallest one
 MISTAKEN = {"ig_resnext101_32x16d", "ig_resnext101_32x32d", "ig_resnext101_32x48d"}
 # pretrained plainly on the same images: against them stands pretraining with distillation alone
 ALSO_PRETRAINED = {"mixer_b16_224.goog_in21k_ft_in1k", "vit_base_patch16_224.augreg_in21k_ft_in1k"}
 
 
-def test_every_model_of_the_table_exists(weights):
-    known = set(weights)
+def test_every_model_of_the_table_exists(weights, lacking):
+    known = {*weights, *lacking}
     for pair in regimes.table():
-        for name in (pair.model, pair.counterpart, pair.teacher):
-            assert name is None or name in known, name
+        assert known.issuperset(names_of(pair)), pair
         assert pair.regime in regimes.REGIMES
         assert pair.counterpart or pair.teacher
     assert len({pair.model for pair in regimes.table()}) == len(regimes.table()) >= 150
     assert {pair.regime for pair in regimes.table()} == set(regimes.REGIMES)
 
 
-def test_every_alias_is_what_timm_makes_of_it(renamed, cfg):
+def test_every_alias_is_what_timm_makes_of_it(renamed, cfg, lacking):
     with (Path(regimes.__file__).parent / "aliases.csv").open() as file:
         rows = list(csv.DictReader(file))
-    in_table = {name for pair in regimes.table() for name in (pair.model, pair.counterpart, pair.teacher)}
+    in_table = {name for pair in regimes.table() for name in names_of(pair)}
     for row in rows:
         alias, name = row["alias"], row["model"]
         assert name in in_table
+        if name in lacking:
+            continue
         expected = renamed[alias] if alias in renamed else f"{alias}.{cfg(alias).tag}"
         assert name == expected == regimes.canonical(alias), alias
     aliases = {row["alias"] for row in rows}
@@ -246,11 +260,11 @@ def test_every_alias_is_what_timm_makes_of_it(renamed, cfg):
     assert not MISTAKEN & aliases
 
 
-def test_a_counterpart_is_the_same_network(cfg):
+def test_a_counterpart_is_the_same_network(cfg, lacking):
     """The same architecture but for what the regime adds to its name, with the same classes and input."""
     added = re.compile("_pruned|_distilled|_miil")
     for pair in regimes.table():
-        if pair.counterpart:
+        if pair.counterpart and not lacking.intersection(names_of(pair)):
             own, other = pair.model.partition(".")[0], pair.counterpart.partition(".")[0]
             assert added.sub("", own) == other, pair
             assert pair.model != pair.counterpart

@@ -113,6 +113,11 @@ class Options:
 
 
 def run(options: Options) -> int:
+    folders, files = folders_and_files(options.to)
+    for file in files:
+        from nescio.predictions.columns import save_columns, writable_ending
+
+        writable_ending(file)
     ranked = rank(
         candidates_of(options),
         options.scoring,
@@ -124,10 +129,7 @@ def run(options: Options) -> int:
     labelled = all(candidate.tests[0].labels is not None for candidate in ranked.candidates)
     if labelled and not ranked.losses and not options.unlabelled:
         ranked.notes.append(HINT)
-    folders, files = folders_and_files(options.to)
     for file in files:
-        from nescio.predictions.columns import save_columns
-
         save_columns(file, table_of(ranked), arrays_of(ranked))
     for folder in folders:
         from nescio.report.pages import write

@@ -19,12 +19,17 @@ from nescio.predictions.tables import escaped
 Array = NDArray[Any]
 
 
+def writable_ending(path: str | Path) -> str:
+    """The ending of a file of columns; BadInput if there is no writer for it."""
+    ending = Path(path).suffix
+    if ending.lower() not in WRITERS:
+        raise BadInput(f"{path}: the ending {ending or '(none)'} is not known: use .csv, .parquet or .npz.")
+    return ending.lower()
+
+
 def save_columns(path: str | Path, table: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> Path:
     """Writes a table as .csv or .parquet, arrays (by default its columns) as .npz; None is an empty cell."""
-    goal = Path(path)
-    ending = goal.suffix.lower()
-    if ending not in WRITERS:
-        raise BadInput(f"{goal}: the ending {goal.suffix or '(none)'} is not known: use .csv, .parquet or .npz.")
+    goal, ending = Path(path), writable_ending(path)
     content = WRITERS[ending]((arrays or table) if ending == ".npz" else table)
     with naming(goal, "written"), beside(goal) as part, part.open("xb") as file:
         file.write(content)

@@ -587,7 +587,7 @@ def test_the_paper_preset_is_the_paper():
     assert batches["hib", VIT] == (43, 48)
     own = budget["erm", "resnet50:max"]
     assert (own.optimizer, own.epochs, own.flat, own.warmup, own.schedule) == ("lamb", 32, 1.0, 5.0, "cosine")
-    assert steps.data_of(paper, VIT) == "imagenet@256"
+    assert steps.data_of(paper, VIT, None) == "imagenet@256"
     recipe = methods["mc-infonce"].recipe_class()
     assert steps.trial_of(paper, ("mc-infonce", VIT), recipe, 0).recipe.average == "losses"  # equation 2
 

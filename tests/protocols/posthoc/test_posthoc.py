@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 
 from nescio import measures, metrics
 from nescio.errors import BadInput
+from nescio.networks.models import trained
 from nescio.predict import load_dump
 from nescio.protocols import base, shift
 from nescio.protocols.posthoc import PRESETS, VIT, reports, steps
@@ -182,3 +183,14 @@ def test_the_heat_map_has_the_best_scores_first():
     rows = rows_of("a", "far", {"gen": 0.6, "vim": 0.9, "largest": 0.7}) + rows_of("b", "far", {"gen": 0.8, "vim": 0.9})
     (figure,) = figures_of([reports.heat(Frame(rows))])
     assert list(dict.fromkeys(cell["line"] for cell in figure.points)) == ["largest", "vim", "gen"]
+
+
+def test_other_sets_are_named_by_content_in_rows(tmp_path):
+    """A set that has moved keeps its rows and keys."""
+    arrays = {"x_test": np.zeros((4, 8, 8), np.uint8), "y_test": np.arange(4)}
+    for name in ("one", "two"):
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    plans = [replace(PRESETS["small"], far=(f"npz:{tmp_path / name}.npz",)) for name in ("one", "two")]
+    network = trained(steps.trials_of(plans[0], None)[0][0])
+    one, two = (steps.other_images(plan, network, None) for plan in plans)
+    assert list(one) == list(two) and any(name.startswith("far:npz:content-") for name in one)

@@ -295,7 +295,7 @@ def test_a_link_to_nothing_is_not_called_near_to_itself(tmp_path):
         Predictions.load(tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize("field", ["logits", "embeddings", "variants"])
+@pytest.mark.parametrize("field", ["embeddings", "variants"])
 def test_a_number_whose_square_overflows_is_named_with_its_field_and_row(field):
     table = np.eye(6, 3)
     table[4, 1] = -1.5e308

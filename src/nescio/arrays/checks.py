@@ -13,7 +13,6 @@ from nescio.errors import BadInput
 
 Array = NDArray[Any]
 LARGEST_SQUARED = 1e150  # numbers whose products, and their sums, stay finite in float64
-LARGEST_DIFFERENCE = 8.9e307  # numbers whose differences stay finite in float64
 CACHE_VALUES = 1 << 18  # a field is checked in blocks of about this many numbers, so that a block stays in the cache
 
 
@@ -83,7 +82,7 @@ def cube(name: str, value: Any, masks: bool = False) -> Array:
         array = array[:, None, :]
     if array.ndim != 3 or 0 in array.shape[1:]:
         raise BadInput(f"{name} has shape {np.shape(value)}: it must be (n, classes) or (n, draws, classes).")
-    check_finite(name, array, masks, LARGEST_DIFFERENCE)
+    check_finite(name, array, masks)
     return array
 
 

@@ -182,7 +182,7 @@ def test_a_second_run_does_nothing_and_a_change_of_anything_is_other_work(place,
         key(precision="bf16"),
         key(shown=images_at(place, limit=5)),
         key(shown=images_at(tmp_path)),
-        key(with_weights(base, other)),
+        key(with_weights(network("test_resnet", store), other)),
         key(with_weights(network("test_resnet.r160_in1k", store), place / "w")),
     }
     assert len(keys) == 9

@@ -1,5 +1,6 @@
 """Every method learns, is alive, and is seen to be dead when its special part is switched off."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from nescio import datasets
+from nescio import datasets, training
 from nescio.datasets import Batches
 from nescio.errors import BadInput
 from nescio.layers.entropies import of_draws
@@ -28,7 +29,7 @@ from nescio.search import draw
 from nescio.testing import check_method
 from nescio.testing.methods import observe, special, trial_of
 from nescio.training import fit
-from nescio.trials import Training
+from nescio.trials import Training, Trial
 from reference import load, note
 
 torch.set_num_threads(1)
@@ -526,3 +527,16 @@ def test_batch_norm_under_dropout_keeps_the_statistics_of_training(place):
             part.register_forward_hook(lambda part, *_: modes.setdefault(type(part), set()).add(part.training))
     own(torch.randn(16, 1, 8, 8))
     assert modes == {nn.BatchNorm2d: {False}, nn.Dropout: {True}}
+
+
+@pytest.mark.parametrize("name", registry)
+def test_a_method_can_be_copied_between_two_steps(name):
+    """Weights that are kept on the way are finished on a copy; graphs of a step cannot be copied."""
+    cls = registry[name]
+    plan = Training(batch=16, augment=cls.augment or "none")
+    trial = Trial(method=name, recipe=cls.recipe_class(), data="digits", backbone="mlp", training=plan)
+    method = training.start_of(trial, datasets.load("digits"), runtime("cpu")).train()
+    x = torch.randn(*((2,) if cls.views > 1 else ()), 16, 1, 8, 8)
+    method.update(x, torch.arange(16) % 10, torch.Tensor.backward)
+    copied = deepcopy(method).state_dict()
+    assert all(torch.equal(copied[key], tensor) for key, tensor in method.state_dict().items())

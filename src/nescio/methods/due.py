@@ -138,7 +138,9 @@ class DUE(Method):
             gpytorch.settings.num_likelihood_samples(self.recipe.samples),
         ):
             fit = self.likelihood.expected_log_prob(y, latent).mean()
-            return self.gp.variational_strategy.kl_divergence().div(max(1, self.setting.rows)) - fit
+            divergence = self.gp.variational_strategy.kl_divergence().div(max(1, self.setting.rows))
+        clear_cache_hook(self.gp.parts[0])  # with results of this step the method cannot be copied
+        return divergence - fit
 
     def forward(self, x: Tensor) -> Output:
         embeddings = self.features(x)

@@ -62,7 +62,7 @@ def test_protocols_over_files_take_a_part_too(folder, capsys, protocol):
         words = f"run selective {files} {every}" if protocol == "selective" else f"run cood {pairs} {small}"
         assert main([*words.split(), *more.split(), "--json"]) == 0
         said = capsys.readouterr()
-        return json.loads(said.out), said.err
+        return [row | {"key": None} for row in json.loads(said.out)], said.err
 
     whole = Predictions.load(folder / "a.npz")
     outside = Predictions(labels=whole.labels, logits=np.asarray(whole.logits)[::-1].copy())

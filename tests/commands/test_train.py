@@ -208,7 +208,7 @@ def test_methods_lists_recipes_and_ranges(capsys):
         (["train", "--classes", "3"], "two classes"),
         (["train", "--data", "nowhere"], "no dataset named"),
         (["train", "--backbone", "nonet"], "no backbone named"),
-        (["train", "--device", "abacus"], "no device"),
+        (["train", "--device", "abacus"], "--device is 'abacus'"),
         (["train", "--log", "paper"], "tensorboard:DIR or wandb:PROJECT"),
         (["train", "--trial", "-1"], "from 0 on"),
         (["methods", "nothing"], "no method named"),

@@ -332,7 +332,7 @@ def test_without_the_packages_a_sentence_says_what_to_do(tmp_path, monkeypatch):
         load(tmp_path / "file.onnx")
 
 
-@pytest.mark.parametrize("measure", ["mutual_information", "native", "energy", "mc-dropout", "nonsense"])
+@pytest.mark.parametrize("measure", ["mutual_information", "native", "mc-dropout", "nonsense"])
 def test_measures_that_need_more_than_one_answer_are_refused(measure):
     with pytest.raises(BadInput, match="no draws"):
         Rule(0.5, 1.0, measure)

@@ -90,7 +90,7 @@ def test_time_that_other_processes_took_is_not_of_an_epoch(context, monkeypatch)
     """A training that waits for a core is as long as one that does not."""
 
     def waiting(*_):
-        time.sleep(0.3)
+        time.sleep(0.2)
         return None, {"seconds": 0.2}
 
     monkeypatch.setattr(costs, "fit", waiting)

@@ -122,7 +122,7 @@ def test_terminal_prints_names_as_they_are() -> None:
 
 def test_terminal_names_the_models_and_says_what_they_know() -> None:
     text = printed(report.card_story([sample_card(name="forest")], sample_comparison()), 100)
-    assert text.startswith("forest\nIt is right in 90.0 % of 400 answers.")
+    assert text.startswith("forest\n3 of 400 rows") and "It is right in 90.0 % of 400" in text  # warnings come first
     assert text.index("How good are the answers") < text.index("Which differences are real")
     assert f"{RANKING}: calibrated" in text and "How far from the best" in text
 

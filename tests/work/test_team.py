@@ -103,8 +103,8 @@ def test_a_training_sees_the_gpus_of_its_places(monkeypatch, tmp_path):
     ("words", "sentence"),
     [
         (["--nodes", "2"], "--nodes 2 needs --launcher ray or slurm: local works on one machine."),
-        (["--processes", "0"], "--processes is a number from 1 on, not 0."),
-        (["--nodes", "-1", "--launcher", "ray"], "--nodes is a number from 1 on, not -1."),
+        (["--processes", "0"], "--processes must be at least 1"),
+        (["--nodes", "-1", "--launcher", "ray"], "--nodes must be at least 1"),
         (["--processes", "3", "--batch", "64"], "A batch of 64 cannot be cut into 3 equal parts."),
         (["--processes", "2", "--log", "tensorboard:x"], "--log is for one network"),
     ],

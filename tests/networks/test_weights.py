@@ -74,6 +74,7 @@ class Evil:
         return os.mkdir, ("was-run",)
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_nothing_in_a_checkpoint_is_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": {"w": torch.zeros(2)}, "args": Evil()}, "evil.pth", pickle_protocol=2)

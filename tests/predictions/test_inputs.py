@@ -226,6 +226,7 @@ def test_votes_that_cannot_be_counted(few):
         Predictions(labels=[0, 1], logits=np.eye(2), annotations=[[1.0, 2.0], [few, 1.0]])
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per", "ignore:Sparse CSR")
 def test_tensors_of_every_kind_are_numbers_or_a_sentence(tmp_path):
     torch = pytest.importorskip("torch")
     labels, logits = torch.arange(8) % 2, torch.linspace(-2, 2, 16).reshape(8, 2)

@@ -107,9 +107,14 @@ def test_an_epoch_that_is_measured_leaves_nothing(context):
     ("module", "changes", "stages"),
     [
         (uimnet, {"methods": ("erm", "deep-ensemble"), "members": (1, 3), "spectral": (None,)}, {"line": 12}),
+        (
+            uimnet,
+            {"methods": ("erm",), "members": (1,), "spectral": (None,), "features": "pixels"},
+            {"partition": 1, "line": 4},
+        ),
         (url, {"methods": ("erm",), "trials": 1, "seeds": 2, "shots": (1,)}, {}),
     ],
-    ids=["uimnet", "url"],
+    ids=["uimnet", "uimnet divided by a tree", "url"],
 )
 def test_a_rehearsal_holds_what_results_choose_and_every_step_has_a_cost(module, changes, stages, context, monkeypatch):
     """uimnet: single networks, averages of three trials and deep ensembles, raw and calibrated, of two data seeds."""

@@ -380,6 +380,21 @@ def test_a_network_is_judged_upstream_on_the_classes_that_it_learnt(plan, monkey
     )
 
 
+@pytest.mark.parametrize(
+    ("learnt", "val", "test"), [((5, 6, 7, 8, 9), (0, 1), (2, 3, 4)), ((0, 1, 8, 9), (2, 3), (4, 5, 6, 7))]
+)
+def test_downstream_classes_are_those_that_a_network_of_the_store_did_not_learn(plan, learnt, val, test):
+    trial = steps.trial_of(replace(plan, classes=learnt), ("erm", "mlp"), methods["erm"].recipe_class(), 0)
+    given = replace(plan, networks=("store:3f2a",), validation=0.4)
+    found = steps.downstream("digits", given, None, [trained(trial)])
+    assert (found.val, found.test) == (val, test)
+    other = steps.downstream(plan.human[0], given, None, [trained(trial)])  # other images: all of their classes
+    assert {*other.val, *other.test} == {0, 1, 2, 3}
+    every = trained(replace(trial, classes=None))
+    with pytest.raises(BadInput, match="--downstream"):
+        steps.downstream("digits", given, None, [every])
+
+
 def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path, plan):
     """Of three; what is embedded further, and learns further, are the weights of that epoch."""
     budget = replace(plan.training, epochs=3, rate=0.02)

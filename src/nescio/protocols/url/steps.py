@@ -66,14 +66,12 @@ def compare(plan: Plan, work: Work) -> Plan:
     root = work.context.root
     data = named(plan.data, root, "test" if plan.networks else None)
     plan = replace(plan, data=data, methods=own_names(plan.methods))
-    sets = [downstream(text, plan, root) for text in plan.downstream]
+    given = existing(plan, work)
+    sets = [downstream(text, plan, root, given) for text in plan.downstream]
     if plan.limit is not None:
         work.note(most_note(plan.limit, plan.seed, "images of each set"))
     refuse_measures(plan.measures, () if plan.networks else trained_methods(plan.methods))
     if plan.networks:
-        known = (plan.data, *(each.data for each in sets))
-        given = [with_weights(network(name, work.store, root, known)) for name in plan.networks]
-        given = preprocessed(given, plan.preprocessing, plan.data)
         work.note(*preprocessing_sentences(given))
         work.evaluate(TRAIN, [step_of(each, plan, sets, root) for each in given])
         for each in given:
@@ -109,7 +107,15 @@ def compare(plan: Plan, work: Work) -> Plan:
 # ---- the plan, checked before any work
 
 
-def downstream(text: str, plan: Plan, root: str | None) -> Downstream:
+def existing(plan: Plan, work: Work) -> list[Network]:
+    """The networks of the plan that are not trained here."""
+    root = work.context.root
+    known = (plan.data, *(named(split_outside_paths(text, "#")[0], root) for text in plan.downstream))
+    networks = [with_weights(network(name, work.store, root, known)) for name in plan.networks]
+    return preprocessed(networks, plan.preprocessing, plan.data)
+
+
+def downstream(text: str, plan: Plan, root: str | None, networks: Sequence[Network] = ()) -> Downstream:
     """A downstream set as it is written: DATA, DATA#TEST or DATA#VALIDATION#TEST."""
     data, *words = split_outside_paths(text, "#")
     data, given = named(data, root), [ranges(word.replace("+", ",")) for word in words]
@@ -118,7 +124,7 @@ def downstream(text: str, plan: Plan, root: str | None) -> Downstream:
     if given:
         val, test = (given[0] if len(given) == 2 else ()), given[-1]
     else:
-        val, test = divided(data, plan, root)
+        val, test = divided(data, plan, root, networks)
     if plan.trials > 1 and not val and not plan.networks:
         raise BadInput(f"{text} has no validation classes to choose hyper-parameters by: name some, or say --trials 1.")
     if overlap := set(val) & set(test):
@@ -127,16 +133,31 @@ def downstream(text: str, plan: Plan, root: str | None) -> Downstream:
     return Downstream(name, data, val, test)
 
 
-def divided(data: str, plan: Plan, root: str | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(validation classes, test classes) of a set: its own division by classes, or the first and the other ones."""
+def divided(
+    data: str, plan: Plan, root: str | None, networks: Sequence[Network] = ()
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(validation classes, test classes) of a set: its own division by classes, or the first and the other ones.
+
+    networks  those that exist already: the classes that each learnt are omitted, in place of those of the plan
+    """
     dataset = load_whole(data, root)
     train, test = (sorted(set(part.labels.tolist())) for part in (dataset.train, dataset.test))
     if train and disjoint(dataset):
         return tuple(train[len(train) // 2 :]), tuple(test)
-    learnt = () if plan.networks or not same_images(data, plan.data, root) else plan.classes
-    if learnt is None:
-        raise BadInput(f"All classes of {data} are learnt: name some with --classes, the others are then downstream.")
-    others = [label for label in test if label not in learnt]
+    trained_on = [(each.trial.data, each.trial.classes) for each in networks if each.trial]
+    if not plan.networks:
+        trained_on = [(plan.data, plan.classes)]
+    learnt = [
+        set(test if classes is None else classes) for name, classes in trained_on if same_images(data, name, root)
+    ]
+    others = sorted(set(test).difference(*learnt))
+    if test and not others:
+        cure = (
+            "name other images with --downstream"
+            if plan.networks
+            else "name some with --classes, the others are then downstream"
+        )
+        raise BadInput(f"All classes of {data} are learnt: {cure}.")
     choosing = round(plan.validation * len(others))
     return tuple(others[:choosing]), tuple(others[choosing:])
 

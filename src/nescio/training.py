@@ -28,7 +28,7 @@ from nescio.files import read_json
 from nescio.identity import ContentName, seed_for
 from nescio.layers.spectral import settle
 from nescio.methods import registry as methods
-from nescio.methods.base import Method, Setting, accuracy_of, check_output
+from nescio.methods.base import Method, Setting, accuracy_of, check_loss, check_output
 from nescio.recording import Recording
 from nescio.runtime import Runtime, evaluating, leave, random_state, restore_random_state, runtime, seed_everything
 from nescio.trials import Training, Trial
@@ -521,6 +521,7 @@ class _Step:
         return own and alone and not (self.plan.compile or self.method.setting.dense or self.method.cached)
 
     def __call__(self, loss: Tensor) -> None:
+        check_loss(self.method, loss)
         self.backward(loss)
         self.pending = (self.pending + 1) % self.plan.accumulate
         if self.whole:

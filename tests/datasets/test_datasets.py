@@ -719,7 +719,13 @@ def test_labels_outside_the_classes_are_refused(tmp_path):
     ("held", "words"),
     [
         ({"x": np.zeros(3)}, "it holds x; x_train, y_train, x_test, y_test were expected"),
-        ({"x_train": np.zeros((4, 8, 8))}, "float64 training images; they must be uint8"),
+        (
+            {"x_train": np.zeros((4, 8, 8))},
+            r"must be uint8, from 0 to 255: save \(255 \* x\)\.round\(\)\.astype\(np\.uint8\)",
+        ),
+        ({"x_train": np.full((4, 8, 8), 200.0)}, r"float64 training .*: save x\.round\(\)\.astype\(np\.uint8\)"),
+        ({"x_test": np.full((4, 8, 8), 200)}, r"int64 test .*: save x\.astype\(np\.uint8\)"),
+        ({"x_train": np.full((4, 8, 8), -2.0)}, r"float64 training .*from 0 to 255\.$"),
         ({"x_test": np.zeros((4, 3, 8, 8), np.uint8)}, r"save x\.transpose\(0, 2, 3, 1\)"),
         ({"x_train": np.zeros((4, 1, 8, 8), np.uint8)}, r"save x\.transpose\(0, 2, 3, 1\)"),
         ({"x_train": np.zeros((4, 8, 8, 4), np.uint8)}, r"1 or 3 channels: keep .* x\[\.\.\., :3\]"),

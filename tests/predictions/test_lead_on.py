@@ -82,6 +82,17 @@ def test_two_arrays_are_told_apart(capsys):
         "--labels",
         "LABELS.npy",
     ]
+    assert "--logits LOGITS.npy --labels y_true.npy" in refusal(capsys, "evaluate", "y_true.npy")
+
+
+def test_fitted_measures_are_known_in_any_case(capsys):
+    embeddings = np.random.default_rng(1).normal(size=(N, 4)) + np.eye(3, 4)[LABELS]
+    for name in ("a.npz", "train.npz"):
+        np.savez(name, logits=LOGITS, labels=LABELS, embeddings=embeddings + len(name))
+    words = ["threshold", "a.npz", "--risk", "0.9", "--measure", "KNN"]
+    assert "--train FILE --score knn.safetensors" in refusal(capsys, *words)
+    assert accepted(capsys, *words, "--train", "train.npz", "--score", "knn.safetensors")["measure"] == "knn"
+    assert "omit --train" in refusal(capsys, *words[:-1], "MSP", "--train", "train.npz")
 
 
 def test_percentages_of_confidence_say_what_to_divide_by():

@@ -91,6 +91,34 @@ def test_outputs_of_a_method():
         refused(rf"method mine .*{cure}", lambda output=output: check_output(method, output, 8))
 
 
+def test_losses_of_a_method():
+    torch = pytest.importorskip("torch")
+    from nescio.methods.base import Method, check_loss
+
+    class Mine(Method):
+        name = "mine"
+
+    method, weights = Mine.__new__(Mine), torch.ones(8, requires_grad=True)
+    check_loss(method, weights.mean())
+    for loss, cure in ((weights * 2, r"\(8,\), .* \.mean\(\)"), (torch.ones(()), "no detach"), (0.5, "float")):
+        refused(rf"method mine .*{cure}", lambda loss=loss: check_loss(method, loss))
+
+
+def test_training_refuses_a_loss_of_many_numbers(monkeypatch):
+    pytest.importorskip("torch")
+    from nescio import training
+    from nescio.methods import registry
+    from nescio.methods.erm import ERM
+    from nescio.runtime import runtime
+    from nescio.trials import Training, Trial
+
+    budget = Training(epochs=1, batch=64)
+    trial = Trial(method="erm", recipe=registry["erm"].recipe_class(), data="digits", backbone="mlp", training=budget)
+    monkeypatch.setattr(ERM, "loss", lambda self, x, y: self.head(self.features(x)).logsumexp(-1))
+    with pytest.raises(BadInput, match=r"erm .*\.mean\(\)"):
+        training.fit(trial, datasets.load("digits"), runtime("cpu"), None, 60.0, None)
+
+
 @pytest.mark.parametrize("command", ["verify", "train"])
 def test_commands_refuse_logits_without_draws(command, tmp_path, monkeypatch, capsys, forget):
     pytest.importorskip("torch")

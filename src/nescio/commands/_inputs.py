@@ -115,7 +115,7 @@ def _for_arrays(words: Sequence[str]) -> str:
             shares = array.size and array.min() >= 0 and np.allclose(sums, 1, atol=1e-2)
             options["--probs" if shares else "--logits"] = word
     if len(options) == 1:
-        options["--logits"] = words[0]
+        options["--logits"] = words[0] if options["--labels"] != words[0] else "LOGITS.npy"
     return "write " + " ".join(f"{flag} {shlex.quote(word)}" for flag, word in sorted(options.items(), reverse=True))
 
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from nescio import measures
@@ -96,12 +96,15 @@ def run(options: Options) -> int:
     val = read(options.val, options.seed) if options.val else None
     check = read(options.check, options.seed) if options.check else None
     train = read(options.train, options.seed) if options.train else None
+    options = replace(options, measure=measures.canonical(options.measure, predictions))
     kind = measures.registry[options.measure].kind if options.measure in measures.registry else "plain"
     if kind == "fitted" and train is None:
         keeps = f" --score {options.measure}.safetensors" if options.measure in measures.PORTABLE else ""
         raise BadInput(
             f"The measure {options.measure!r} is fitted to training rows: {_again(options, f'--train FILE{keeps}')}."
         )
+    if kind != "fitted" and train is not None:
+        raise BadInput(f"The measure {options.measure!r} is not fitted to training rows: omit --train and --score.")
     if options.score and train is None:
         raise BadInput("--score writes a measure that is fitted to --train FILE: give both, or omit --score.")
     fitted = None if train is None else measures.fit(options.measure, train)

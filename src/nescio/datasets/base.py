@@ -473,13 +473,23 @@ def find(
 Part = tuple[Any, Array]  # images and their labels
 
 
+def _bytes_of(pixels: Array) -> str:
+    """How to save images of another type as uint8, as far as their values tell."""
+    if pixels.dtype.kind not in "iuf" or not pixels.size or not 0 <= pixels.min() <= pixels.max() <= 255:
+        return ""
+    unit = pixels.dtype.kind == "f" and pixels.max() <= 1
+    return f": save {'(255 * x)' if unit else 'x'}{'.round()' * (pixels.dtype.kind == 'f')}.astype(np.uint8)"
+
+
 def resident(name: str, train: Part, test: Part, classes: Iterable[str] | None = None) -> Dataset:
     """A dataset of two arrays of uint8 images, (n, h, w) or (n, h, w, ch), and their labels; without `classes` their
     names are numbers. Labels of shape (n, h, w) are label maps."""
     parts: list[tuple[Array, Array]] = []
     for word, (pixels, labels) in (("training", train), ("test", test)):
         if pixels.dtype != np.uint8:
-            raise BadInput(f"{name} holds {pixels.dtype} {word} images; they must be uint8, from 0 to 255.")
+            raise BadInput(
+                f"{name} holds {pixels.dtype} {word} images; they must be uint8, from 0 to 255{_bytes_of(pixels)}."
+            )
         if pixels.ndim not in (3, 4):
             raise BadInput(
                 f"The {word} images of {name} have shape {pixels.shape}; "

@@ -199,7 +199,10 @@ def uncertainty(name: str, dump: Predictions) -> NDArray[Any]:
     measure = named(name, dump)
     if measure.kind != "plain":
         names = ", ".join(sorted(part.name for part in registry.parts() if part.kind == "plain"))
-        raise BadInput(f"The measure {name!r} must be fitted first, or compares several dumps; take one of {names}.")
+        why = (
+            "must be fitted first" if measure.kind in ("fitted", "tuned") else "needs more than one set of predictions"
+        )
+        raise BadInput(f"The measure {name!r} {why}; take one of {names}.")
     return measure.of(dump)
 
 

@@ -239,8 +239,8 @@ class Evidence:
 
 
 ENSEMBLES = (
-    "A deep ensemble is made of networks of another method: in `nescio run` it is a line of --methods deep-ensemble, "
-    "with --ensemble-size networks."
+    "A deep ensemble is made of networks of another method: `nescio train --ensemble-size K` trains them, and in "
+    "`nescio run` it is a line of --methods deep-ensemble."
 )
 registry: Registry[type[Method]] = Registry(
     "method",
@@ -325,6 +325,19 @@ def check_output(method: Method, output: Any, rows: int | None = None, finished:
     """
     if fault := _fault(method, output, rows, finished):
         raise BadInput(f"The method {method.name} ({file_of(type(method))}): forward returns {fault}.")
+
+
+def check_loss(method: Method, loss: Any) -> None:
+    """Refuses a loss that is not one number, or that no weight changes; the sentence names the method and its file."""
+    if not isinstance(loss, Tensor):
+        fault = f"the type {type(loss).__name__}, and a tensor of one number is needed"
+    elif loss.numel() != 1:
+        fault = f"shape {tuple(loss.shape)}, and one number is needed: end it with .mean()"
+    elif not loss.requires_grad:
+        fault = "a value that no weight changes: keep the gradient (no detach, item or no_grad)"
+    else:
+        return
+    raise BadInput(f"The method {method.name} ({file_of(type(method))}): the loss has {fault}.")
 
 
 def _fault(method: Method, output: Any, rows: int | None, finished: bool) -> str:

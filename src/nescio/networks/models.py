@@ -443,7 +443,7 @@ def preprocessed(networks: Sequence[Network], look: Preprocessing, data: str | N
 def preprocessing_sentences(networks: Sequence[Network]) -> list[str]:
     """How the networks see images, a line for all that see them alike."""
     rest = {
-        one.name: f" ({'; '.join([*one.said, 'else' if one.said else ''])} as published for {one.arch})"
+        one.name: f" ({'; '.join([*one.said, 'else as' if one.said else 'as'])} published for {one.arch})"
         for one in networks
     }
     facts = [(one.name, str(one.view), one.mean, one.std, rest[one.name] if one.own else "") for one in networks]

@@ -75,3 +75,13 @@ def test_a_study_has_its_date_data_methods_and_command(tmp_path, capsys):
     assert study["date"] in page.read_text() and "SHA-256" in page.read_text()
     assert main(["runs", "--store", str(tmp_path / "store")]) == 0
     assert study["date"].split()[0] in capsys.readouterr().out
+
+
+def test_a_study_of_given_networks_names_these_and_not_the_methods_of_its_preset(tmp_path, capsys):
+    plan = {"data": "digits", "methods": ["erm", "sngp"], "networks": ["store:3f2a"]}
+    for networks in (["store:3f2a"], []):
+        with Store(tmp_path).work("study", {"protocol": "shift", "plan": plan | {"networks": networks}}, title="shift"):
+            pass
+    assert main(["runs", "--store", str(tmp_path), "--json"]) == 0
+    studies = [run["methods"] for run in json.loads(capsys.readouterr().out) if run["stage"] == "study"]
+    assert sorted(studies) == ["erm, sngp", "store:3f2a"]

@@ -136,9 +136,7 @@ def told_apart(one: Predictions, other: Predictions, search: Search = search_row
         )
     count = min(len(one), len(other), MOST)
     if count < FEWEST:
-        raise Undefined(
-            f"{count} rows are too few to tell whether two sets differ: at least {FEWEST} of each are needed."
-        )
+        raise Undefined(f"At least {FEWEST} rows of each set are needed to tell whether two sets differ, got {count}.")
     drawn = [rows[np.sort(np.random.default_rng(seed).permutation(len(rows))[:count])] for rows in both]
     mixed, own = np.concatenate(drawn), np.repeat([0, 1], count)
     return float(np.mean(own[search(mixed, mixed, (1,))[:, 0]] == own))

@@ -96,7 +96,7 @@ def _is_study(run: Run) -> bool:
 
 
 def _study(run: Run) -> dict[str, str]:
-    """Date, data, methods and command of a finished study."""
+    """Date, data, methods (or the networks in their place) and command of a finished study."""
     from nescio.protocols.base import made_by
 
     plan = run.recipe.get("plan") or {}
@@ -107,7 +107,7 @@ def _study(run: Run) -> dict[str, str]:
     texts = {
         name: value if isinstance(value, str) else ", ".join(map(str, value or ())) for name, value in names.items()
     }
-    texts["methods"] = texts["methods"] or texts.pop("networks")
+    texts["methods"] = texts.pop("networks") or texts["methods"]
     known = {name: texts[name] for name in ("protocol", "data", "methods")}
     return {"date": made[0].date if made else ""} | known | {"command": made[0].command if made else ""}
 

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from nescio.errors import BadInput
 State = dict[str, Tensor]
 INSIDE = ("state_dict_ema", "model_ema", "state_dict", "model", "net")  # where a checkpoint may keep its tensors
 PREFIXES = ("module.", "_orig_mod.", "model.")
+MAGIC = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")  # in the first bytes of what torch.save wrote before 1.6
 
 
 def read_weights(file: Path) -> State:
@@ -27,6 +29,28 @@ def read_entries(file: Path) -> dict[str, Any]:
     """What a checkpoint holds beside its tensors: entries of its outermost dictionary, or safetensors' metadata."""
     content = _content(file, tensors=False)
     return {str(name): value for name, value in content.items()} if isinstance(content, Mapping) else {}
+
+
+def check_frame(file: Path) -> None:
+    """Refuses a file that is no whole checkpoint by its first and last bytes, before all of it is read."""
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors import safe_open
+
+            with safe_open(file, "pt"):
+                return
+        with file.open("rb") as handle:
+            head = handle.read(32)
+        if head.startswith(b"PK"):
+            ZipFile(file).close()
+        elif MAGIC not in head:
+            raise BadInput(f"{file} is not a checkpoint: neither safetensors nor what torch.save writes.")
+    except BadInput:
+        raise
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read: {error.strerror or error}.") from None
+    except Exception as error:  # damaged files fail in as many ways as there are bytes
+        raise BadInput(f"{file} is not a whole checkpoint ({type(error).__name__}): fetch it again.") from None
 
 
 def _content(file: Path, tensors: bool = True) -> Any:

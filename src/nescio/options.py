@@ -305,18 +305,26 @@ def options_of(
     """The instance that was given on the command line; what was not given keeps the preset's value, or the default."""
     leaves = list(_leaves(cls, chosen=lambda leaf: getattr(args, leaf.dest, None)))
     given = {leaf.path: _read(leaf, getattr(args, leaf.dest)) for leaf in leaves if hasattr(args, leaf.dest)}
-    _refuse_idle([leaf for leaf in leaves if leaf.path in given], given)
+    _refuse_empty([leaf for leaf in leaves if not given.get(leaf.path, True)], given, presets or {})
+    _refuse_idle([leaf for leaf in leaves if leaf.path in given])
     try:
         return _built(cls, _preset(args, cls, presets, given) if presets else start, given)
     except BadInput as error:
         raise BadInput(_by_flag(str(error), leaves)) from None
 
 
-def _refuse_idle(given: Sequence[_Leaf], values: Mapping[tuple[str, ...], Any]) -> None:
-    """Refuses an option that has no effect beside another one, and one that is empty and stands in place of others."""
+def _refuse_empty(falsy: Sequence[_Leaf], values: Mapping[tuple[str, ...], Any], presets: Mapping[str, Any]) -> None:
+    """Refuses an empty text, and an empty list unless it is a preset's value or replaces a default by what `unset` says."""
+    for leaf in falsy:
+        starts = [leaf.value(plan) for plan in presets.values()] or [leaf.default]
+        replaces = any(starts) and (() in starts or (leaf.spec.unset is not None and None not in starts))
+        if values[leaf.path] == "" or (values[leaf.path] == () and not replaces):
+            raise BadInput(f"{leaf.flag} is empty: give a value, or leave it out.")
+
+
+def _refuse_idle(given: Sequence[_Leaf]) -> None:
+    """Refuses an option that has no effect beside another one."""
     for leaf in given:
-        if leaf.spec.instead_of and not values[leaf.path]:
-            raise BadInput(f"{leaf.flag} is empty: name something, or leave it out.")
         if idle := [other.flag for other in given if other.path[0] in leaf.spec.instead_of.split()]:
             raise BadInput(f"{idle[0]} has no effect beside {leaf.flag}: leave one of them out.")
 

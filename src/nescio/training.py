@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio import datasets
-from nescio.checkpoints import read_weights
+from nescio.checkpoints import check_frame, read_weights
 from nescio.datasets import Batches
 from nescio.datasets.images import content_name, named
 from nescio.errors import BadInput
@@ -184,6 +184,7 @@ def start_key(start: str) -> str:
     path = Path(os.path.expanduser(start.removeprefix(FROM_FILE)))
     if not start.startswith(FROM_FILE) or not path.is_file():
         raise BadInput(f"A trial starts from store:KEY or from file:PATH of a checkpoint, not from {start!r}.")
+    check_frame(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 

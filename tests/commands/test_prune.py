@@ -61,3 +61,10 @@ def test_a_person_is_asked(store, capsys, monkeypatch, answer, left):
 def test_a_store_that_is_not_there_is_a_sentence(tmp_path, capsys):
     assert main(["store", "prune", "--store", str(tmp_path / "nowhere")]) == 2
     assert "There is no store" in capsys.readouterr().err
+
+
+def test_damaged_work_is_named_and_stays(store, capsys):
+    run = store.runs()[0]
+    (run.folder / "recipe.json").write_text("{")
+    code, out, err = prune(capsys, store, "--yes")
+    assert code == 0 and run.key in err and run.key not in out and run.key in {left.key for left in store.runs()}

@@ -48,6 +48,12 @@ def test_train_says_the_key_and_the_place(store, capsys):
     assert said.err == ""
 
 
+def test_a_bad_log_is_refused_of_a_finished_network_too(store, capsys):
+    words = [*TRAIN, "--method", "rnd", "--classes", "0-5", "--recipe", "width=32", "--store", store]
+    assert main([*words, "--log", "9-0"]) == 2
+    assert "--log" in capsys.readouterr().err
+
+
 def test_options_reach_the_trial(tmp_path):
     words = (
         "--method mc-dropout --recipe drop=0.2 passes=3 --spectral 5 --data-seed 1 --init-seed 2 --batch 64 --rate 0.05"

@@ -1,21 +1,25 @@
 """Weights are found by name, read without pickle, and loaded by name with every shape checked."""
 
+import hashlib
 import os
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nescio.checkpoints import read_weights
+from nescio.checkpoints import check_frame, read_weights
 from nescio.errors import BadInput
 from nescio.networks import weights
 from nescio.networks.models import answer_names, build_classifier, network, pick, with_classes, with_weights
+from nescio.training import start_key
 from nescio.work.store import Store
 from zoo_help import checkpoint
 
 torch = pytest.importorskip("torch")
 timm = pytest.importorskip("timm")
+safetensors = pytest.importorskip("safetensors.torch")
 STORE = Store("no-store")
 SMALL = "test_resnet"
 
@@ -317,7 +321,8 @@ def test_names_of_files(tmp_path):
         "c/model.safetensors",
     ):
         (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_bytes(b"")
+        write = torch.save if file.endswith(".pth") else safetensors.save_file
+        write({"weight": torch.ones(1)}, tmp_path / file)
     found = weights.index(tmp_path)
     assert found["resnet18"].name == "resnet18.pth" and found["resnet18.a1_in1k"].suffix == ".safetensors"
     assert found["resnet34"] == found["resnet34-43635321"]
@@ -443,3 +448,26 @@ def test_a_family_has_its_distilled_models_with_it(tmp_path):
 def test_an_unknown_family_lists_the_known_ones():
     with pytest.raises(BadInput, match=r"No model is of the family 'bert'\..* The families are: .*vit"):
         pick((), STORE, family="bert")
+
+
+@pytest.mark.parametrize("head", [b"", b"PK\3\4", b"\x80\2", (100).to_bytes(8, "little") + b"{}"])
+@pytest.mark.parametrize("ending", ["pt", "safetensors"])
+def test_a_huge_file_that_is_no_checkpoint_is_refused_before_it_is_hashed(tmp_path, monkeypatch, head, ending):
+    file = tmp_path / f"resnet18.{ending}"
+    with file.open("wb") as handle:
+        handle.write(head)
+        handle.truncate(50 << 30)
+    monkeypatch.setattr(hashlib, "file_digest", None)
+    with pytest.raises(BadInput, match=re.escape(str(file))):
+        start_key(f"file:{file}")
+    with pytest.raises(BadInput, match=re.escape(str(file))):
+        with_weights(network("resnet18", STORE), tmp_path)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_the_frame_of_whole_checkpoints_is_that_of_torch_and_safetensors(tmp_path, zipped):
+    state = {"weight": torch.ones(3)}
+    torch.save(state, tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
+    safetensors.save_file(state, tmp_path / "a.safetensors")
+    check_frame(tmp_path / "a.pt")
+    check_frame(tmp_path / "a.safetensors")

@@ -314,3 +314,9 @@ def test_class_names_that_look_alike_are_noted(pair):
 def test_a_class_name_with_a_nul_character_is_refused():
     with pytest.raises(BadInput, match=r"labels .* row 1"):
         Predictions(labels=["cat", "c\0t"], predicted=["cat", "cat"], confidence=[0.5, 0.5])
+
+
+@pytest.mark.parametrize("name", ["c\0t", "cat\0"])
+def test_a_nul_character_in_class_names_is_refused(name):
+    with pytest.raises(BadInput, match=r"class_names .* class 1"):
+        Predictions(labels=[0, 1], logits=np.eye(2), class_names=["dog", name])

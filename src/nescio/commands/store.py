@@ -18,7 +18,7 @@ from nescio.commands._output import say, size_text
 from nescio.errors import BadInput
 from nescio.options import add_options, argument, option, options_of
 from nescio.work.progress import track
-from nescio.work.pruning import OldWork, old_work, prune
+from nescio.work.pruning import OldWork, damaged_work, old_work, prune
 from nescio.work.store import Busy, Store, StoreError
 
 PRUNE = """Removes work of older versions: finished, failed and stopped work that no command of today reads.
@@ -100,6 +100,11 @@ def _prune(args: argparse.Namespace) -> int:
     options = options_of(args, PruneOptions)
     store = _existing(options.store)
     old = old_work(store, {protocol.name: protocol.version for protocol in registry.parts()})
+    for run in damaged_work(store):
+        print(
+            f"not removed: {run.stage}/{run.key}: its recipe.json is damaged; remove the folder {run.folder}.",
+            file=sys.stderr,
+        )
     if not old:
         say(f"{store.root} holds no work of older versions.")
         return 0

@@ -21,7 +21,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from nescio.commands._loggers import logger
+from nescio.commands._loggers import check_log, logger
 from nescio.commands._output import say
 from nescio.commands._work import CrewOptions, PlaceOptions, tell_notes, working
 from nescio.errors import BadInput
@@ -90,6 +90,7 @@ def run(options: Options) -> int:
     from nescio.work.progress import EpochProgress
     from nescio.work.store import Busy, StoreError
 
+    check_log(options.log)
     trial = trial_of(options)
     crew = options.crew
     if options.members != 1 or crew.launcher != "local" or crew.processes != 1 or crew.nodes != 1:

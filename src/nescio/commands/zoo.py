@@ -165,12 +165,25 @@ def run(options: Options) -> int:
     """Predicts, then compares the models on --data, and grades them on --out."""
     if options.also and not options.out:
         raise BadInput("--also names further sets beside --out; name that one first.")
+    _check_names(options)
     if options.dry_run:
         return _rehearse(options)
     crew = options.crew.launch(options.crew.count(options.place.device))
     with crew as launcher, Stages(launcher.workers) as stages:
         works = [Work(options.place.context(), launcher, stages) for _ in range(2)]
         return _run(options, *works)
+
+
+def _check_names(options: Options) -> None:
+    """Refuses files of class names that cannot be read, or that name no classes because there is no --out."""
+    from nescio.datasets import hierarchy
+
+    plan = options.plan
+    for flag, file in (("--hierarchy", plan.hierarchy), ("--in-names", plan.in_names), ("--out-names", plan.out_names)):
+        if file and not options.out:
+            raise BadInput(f"{flag} has no effect without --out: name that set, or omit {flag}.")
+        if file:
+            (hierarchy.read if flag == "--hierarchy" else hierarchy.names)(file)
 
 
 def _rehearse(options: Options) -> int:

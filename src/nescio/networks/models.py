@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from nescio import datasets
-from nescio.checkpoints import read_entries, read_weights
+from nescio.checkpoints import check_frame, read_entries, read_weights
 from nescio.datasets import imagenet
 from nescio.datasets.base import Pixels
 from nescio.datasets.images import named
@@ -404,6 +404,7 @@ def with_weights(wanted: Network, place: Path | None = None) -> Network:
         wanted = replace(wanted, mean=weights.LITE_MEAN, std=weights.LITE_STD)
     if place is not None and place.is_file():
         wanted = _of_checkpoint(wanted, file)
+    check_frame(file)
     return replace(wanted, file=file, checksum=weights.checksum(file))
 
 

@@ -225,6 +225,9 @@ def classes_given(name: str, value: Any) -> Array | None:
 
 def _class_names(value: Any, classes: int) -> tuple[str, ...]:
     names = words("class_names", value)
+    given = value if isinstance(value, (list, tuple)) else names  # NumPy drops a NUL character at the end
+    if broken := [place for place, name in enumerate(given) if "\0" in str(name)]:
+        raise BadInput(f"class_names has a NUL character in the name of class {broken[0]}: correct that name.")
     if len(set(names)) < len(names):
         raise BadInput("class_names holds a name twice: every class needs its own.")
     if classes and len(names) != classes:

@@ -35,6 +35,11 @@ def _old(run: Run, protocols: Mapping[str, int]) -> bool:
     return run.stage in GONE or run.version < today
 
 
+def damaged_work(store: Store) -> list[Run]:
+    """Work whose recipe.json does not give the version of its stage: it may be old, and is not removed."""
+    return [run for run in store.runs() if run.version is None and run.state != "running"]
+
+
 def _size(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):

@@ -430,7 +430,7 @@ def test_an_empty_list_in_place_of_a_default_is_none():
     parser = argparse.ArgumentParser()
     add_options(parser, Lists)
     assert options_of(parser.parse_args(["--none"]), Lists).none == ()
-    with pytest.raises(BadInput, match="^--later is empty"):
+    with pytest.raises(BadInput, match="--later is empty"):
         options_of(parser.parse_args(["--later="]), Lists)
     presets = {"small": Lists(), "large": Lists(later=())}
     parser = argparse.ArgumentParser()
@@ -446,7 +446,7 @@ def test_an_option_that_another_makes_idle_is_refused():
         return options_of(parser.parse_args(words), Study)
 
     assert read("--networks", "a", "--limit", "5") == Study(("a",), limit=5)
-    with pytest.raises(BadInput, match="^--networks is empty"):
+    with pytest.raises(BadInput, match="--networks is empty"):
         read("--networks", "")  # it would train
     assert read("--runs", "3", "--rate", "0.2") == Study(runs=3, training=Loop(rate=0.2))
     for words, flag in ((["--runs", "3"], "--runs"), (["--rate", "0.1"], "--rate")):

@@ -314,7 +314,7 @@ def options_of(
 
 
 def _refuse_empty(falsy: Sequence[_Leaf], values: Mapping[tuple[str, ...], Any], presets: Mapping[str, Any]) -> None:
-    """Refuses an empty text, and an empty list unless it is a preset's value or replaces a default by what `unset` says."""
+    """Refuses an empty text, and an empty list unless a preset has it or it replaces a default by what `unset` says."""
     for leaf in falsy:
         starts = [leaf.value(plan) for plan in presets.values()] or [leaf.default]
         replaces = any(starts) and (() in starts or (leaf.spec.unset is not None and None not in starts))

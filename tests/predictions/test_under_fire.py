@@ -301,3 +301,26 @@ def test_small_votes_of_float16_give_no_warning():
         warnings.simplefilter("error")
         votes = np.array([[65504, 0]], np.float16)
         assert Predictions(logits=np.zeros((1, 2)), annotations=votes).annotations is not None
+
+
+@pytest.mark.parametrize(
+    ("ending", "old", "new"),
+    [
+        ("npz", b"PK\1\2", b"PK\1\2"),
+        ("safetensors", b'"format"', b'"Format"'),
+        ("safetensors", b"nescio predictions", b"nescio predictionS"),
+        ("safetensors", b'"sha256"', b'"Sha256"'),
+        ("parquet", b"nescio", b"nescin"),
+    ],
+)
+def test_no_changed_byte_loses_class_names_silently(tmp_path, ending, old, new):
+    names = ["cat", "dog"]
+    path = Predictions(labels=[0, 1], logits=np.eye(2), class_names=names).save(tmp_path / f"a.{ending}")
+    blob = bytearray(path.read_bytes())
+    at = blob.index(old)
+    blob[at : at + len(old)] = new
+    if ending == "npz":  # the comment of the first member swallows the others
+        blob[at + 33] = 1
+    path.write_bytes(blob)
+    with pytest.raises(BadInput):
+        Predictions.load(path)

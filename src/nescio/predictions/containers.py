@@ -106,6 +106,7 @@ def read_npz(path: Path, names: Names | None = None) -> Flat:
     names, flat = names or Names(None), {}
     size = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
+        _check_directory(path, len(archive.infolist()))
         members = [member for member in archive.infolist() if not member.is_dir()]
         keys = {member: member.filename.removesuffix(".npy") for member in members}
         wanted = {member: field for member, key in keys.items() if (field := names.field(key)) is not None}
@@ -120,6 +121,17 @@ def read_npz(path: Path, names: Names | None = None) -> Flat:
                 flat[field] = _read_member(file, key, member.file_size, size)
     names.check(keys.values())
     return flat
+
+
+def _check_directory(path: Path, members: int) -> None:
+    """Refuses an archive whose directory lists fewer members than its end counts: zipfile leaves them out."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - (22 + 0xFFFF)))
+        end = file.read()
+    at = end.rfind(b"PK\5\6")
+    counted = int.from_bytes(end[at + 10 : at + 12], "little")
+    if counted not in (members, 0xFFFF):  # 0xFFFF: the number is elsewhere
+        raise BadInput(f"the directory of the archive has {members} of {counted} arrays: save it again.")
 
 
 def check_zip(path: Path) -> None:
@@ -209,7 +221,9 @@ def _safe_header(header: bytes) -> tuple[dict[str, _Tensor], Flat, str]:
     try:
         entries = json.loads(header, object_pairs_hook=_once)
         kept = entries.pop("__metadata__", {})
-        kept = kept if kept.get("format") == FORMAT else {}
+        if (kept.get("format") == FORMAT) != (CHECKSUM in kept):
+            raise ValueError("one was damaged: nescio writes both")
+        kept = kept if CHECKSUM in kept else {}
         texts = {key: json.loads(kept[key]) for key in TEXTS if key in kept}
         tensors, digest = {}, str(kept.get(CHECKSUM, ""))
         for key, entry in entries.items():

@@ -274,6 +274,9 @@ def read_parquet(path: Path, names: Names) -> Flat:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         schema, leaves = file.schema_arrow, [file.schema.column(place) for place in range(len(file.schema))]
         _check_names(schema.names)
+        facts = (schema.metadata or {}).get(PARQUET_KEY)
+        if facts != (file.metadata.metadata or {}).get(PARQUET_KEY):  # they are written twice
+            raise BadInput("the facts beside the columns are damaged: save it again.")
         if len(leaves) <= FEW_COLUMNS:
             table = table_size(footer)
             check_growth("the table", max(8 * table.values, table.written), size)
@@ -291,7 +294,6 @@ def read_parquet(path: Path, names: Names) -> Flat:
         names.passed_over += [column for column in schema.names if column not in columns]
         content = file.read(columns if names.given else None)
     flat = _from_columns(columns, names, lambda at, field: _column(content.column(at), columns[at], field, size))
-    facts = (schema.metadata or {}).get(PARQUET_KEY)
     return flat | (parse_json(facts, "the facts beside the columns") if facts else {})
 
 

@@ -509,8 +509,17 @@ def test_dumps_alone_never_import_torch(files, tmp_path):
 # ---- networks
 
 
+@pytest.fixture
+def store(trained_store, tmp_path):
+    """A store of each test's own: none sees the predictions of another."""
+    from nescio.work.store import Store
+
+    held, keys = trained_store
+    return Store(shutil.copytree(held.root, tmp_path / "copy")), keys
+
+
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def trained_store(tmp_path_factory):
     """Two seeds of SimCLR on digits, and one network of another recipe."""
     torch = pytest.importorskip("torch")
     from nescio.methods import registry

@@ -110,7 +110,7 @@ def test_backward_sees_the_normalised_weights():
             raw[place] += step
         assert float(gradient[place]) == pytest.approx((above - below) / (2 * step), rel=1e-3, abs=1e-6)
     # along the weight itself nothing can change: the direction counts, the length does not
-    assert abs(float((gradient * raw.detach()).sum())) < 1e-6 * float(gradient.norm() * raw.norm())
+    assert abs(float((gradient * raw.detach()).sum())) < 1e-6 * float(gradient.norm() * raw.detach().norm())
 
 
 def test_a_network_that_bounds_all_its_layers_at_once_is_the_one_that_bounds_them_one_by_one():

@@ -59,7 +59,7 @@ def test_distances_to_classes(name, normal, relative):
 
 def residual_loop(dims):
     origin = -np.linalg.pinv(WEIGHT) @ BIAS
-    values, axes = np.linalg.eig(sum(np.outer(x - origin, x - origin) for x in FT))
+    values, axes = np.linalg.eigh(sum(np.outer(x - origin, x - origin) for x in FT))
     rest = axes[:, np.argsort(-values)[dims:]]
     return lambda f: math.sqrt(sum(((f - origin) @ rest) ** 2))
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -573,7 +574,7 @@ def test_a_score_fitted_to_training_rows_goes_from_threshold_to_the_file(trained
 def test_a_fitted_measure_without_training_rows_names_the_option(trained, capsys):
     folder, _ = trained
     code, _, err = say(capsys, "threshold", folder / "test.npz", "--coverage", 0.6, "--measure", "nnguide")
-    assert code == 2 and f"{folder / 'test.npz'} --coverage 0.6 --measure nnguide --train FILE --score nnguide" in err
+    assert code == 2 and f"{shlex.quote(str(folder / 'test.npz'))} --coverage 0.6 --measure nnguide --train FILE" in err
     words = ("--coverage", 0.6, "--measure", "nnguide", "--train", folder / "val.npz", "--json")
     code, out, err = say(capsys, "threshold", folder / "test.npz", *words)
     assert code == 0 and json.loads(out) and "--json --score nnguide.safetensors" in err

@@ -816,7 +816,7 @@ def test_single_reports_by_name(study, store, tmp_path, capsys):
     }
     svg = (tmp_path / "fig5.svg").read_text()
     assert svg.startswith("<svg") and "var(--" not in svg and "coverage at 99 % accuracy" in svg
-    rows = list(csv.DictReader((tmp_path / "fig5-points.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "fig5-points.csv").read_text("utf-8").splitlines()))
     numbers = frame(study)
     assert {row["model"] for row in rows} == set(NAMES)
     for row in rows:  # called as the axes, and nothing rounded
@@ -824,12 +824,12 @@ def test_single_reports_by_name(study, store, tmp_path, capsys):
         assert float(row["accuracy"]) == own["accuracy", None, False]
         assert float(row["coverage at 99 % accuracy"]) == own["sac@0.99", "largest", False]
         assert (int(row["parameters"]) if row["parameters"] else None) == own["params"]
-    changes = list(csv.DictReader((tmp_path / "fig3-points.csv").open()))
+    changes = list(csv.DictReader((tmp_path / "fig3-points.csv").read_text("utf-8").splitlines()))
     assert [*changes[0]] == ["regime", "model", "compared with", "AUROC improvement"]
     made = [(row["kind"], row["model"], row["auroc"]) for row in reports.improvements(models_of(study.frame))]
     shown = [(row["regime"], row["model"], float(row["AUROC improvement"])) for row in changes]
     assert shown == [each for each in made if each[2] is not None]
-    table = list(csv.DictReader((tmp_path / "table1.csv").open()))
+    table = list(csv.DictReader((tmp_path / "table1.csv").read_text("utf-8").splitlines()))
     expected = cells(reports.table_1(study.frame), "ViT")["AUROC & Accuracy"].value
     (cell,) = [row for row in table if (row["line"], row["column"]) == ("ViT", "AUROC & Accuracy")]
     assert float(cell["value"]) == expected

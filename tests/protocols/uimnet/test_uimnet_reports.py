@@ -483,3 +483,16 @@ def test_the_defaults_stand_beside_the_selected_trial() -> None:
     assert reports.search(Frame(row for row in rows if row["trial"] == 0)) is None
     study = study_of(rows)
     assert any(block.title == table.title for block in tables_of(reports.story(study)))
+
+
+def test_a_deep_ensemble_is_a_line_of_the_first_table_and_of_the_lead():
+    rows = rows_of(("erm", "mixup", "deep-ensemble"))
+    rows = [row for row in rows if row["method"] != "deep-ensemble" or row["members"] == 5]
+    table = reports.look(Frame(rows))
+    assert len(table.lines) == 3 and "deep-ensemble" in table.note
+    ahead = [
+        {**row, "value": 0.95} if row["method"] == "deep-ensemble" and row["metric"] == "auroc" else row for row in rows
+    ]
+    assert "deep-ensemble is less sure" in " ".join(reports.lead(study_of(ahead)))
+    alone = reports.look(Frame(rows_of()))
+    assert len(alone.lines) == 3 and "deep-ensemble" not in alone.note

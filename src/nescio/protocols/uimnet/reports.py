@@ -9,6 +9,7 @@ from typing import Any
 
 from nescio.analysis.repeated import paired_runs
 from nescio.analysis.selection import best_trials
+from nescio.protocols.deep_ensembles import DEEP_ENSEMBLE
 from nescio.protocols.uimnet import TRIAL
 from nescio.report.blocks import Choice, Figure, SectionParts, Story
 from nescio.report.charts import cloud_figure, dots_figure, heat_block
@@ -85,10 +86,13 @@ def with_first_measure(frame: Frame) -> Frame:
 
 
 def first_lines(frame: Frame) -> Frame:
-    """Calibrated single networks of the first backbone, without spectral norm where that was tried."""
+    """Calibrated single networks of the first backbone, without spectral norm where that was tried; of deep-ensemble,
+    which has no single networks, its only size."""
     lines = with_first_measure(frame)
+    least = {method: min(own.values("members")) for (method,), own in lines.by("method")}
+    lines = Frame(row for row in lines if row["members"] == least[row["method"]])
     first: dict[str, Callable[[list[Any]], Any]] = {"backbone": lambda values: values[0], "calibrated": max}
-    first |= dict.fromkeys(("members", "spectral"), lambda values: min(values, key=lambda value: value or 0))
+    first["spectral"] = lambda values: min(values, key=lambda value: value or 0)
     for name, choose in first.items():
         if lines:
             lines = lines.where(**{name: choose(lines.values(name))})
@@ -142,14 +146,16 @@ def look(frame: Frame) -> Table:
     measure = first_measure(frame)
     titles = {"accuracy": "right ↑", "ece": "calibration error ↓", "auroc": "new from known ↑"}
     titles["out_as_out"] = "new refused ↑"
+    first = ordered(first_lines(frame), "method")
+    joint = f", and {DEEP_ENSEMBLE}, the networks of which predict together" * (DEEP_ENSEMBLE in first.values("method"))
     note = (
-        "Calibrated single networks. Right: answers on known classes. New from known: pairs in which the image of a "
-        f"class that is out of distribution has the higher {measure}. New refused: images of such classes above the "
+        f"Calibrated single networks{joint}. Right: answers on known classes. New from known: pairs in which the image "
+        f"of a class that is out of distribution has the higher {measure}. New refused: images of such classes above the "
         f"{measure} that 95 % of known ones stay below"
     )
     heads = [Head(title, where={"metric": metric}) for metric, title in titles.items()]
-    title, lines = "Does each method know what it does not know?", ordered(first_lines(frame), "method")
-    return table(lines, title, lines=("method",), heads=heads, form=percents(), around=False, note=note)
+    title = "Does each method know what it does not know?"
+    return table(first, title, lines=("method",), heads=heads, form=percents(), around=False, note=note)
 
 
 @report("uimnet/search", needs="two trials of a search")

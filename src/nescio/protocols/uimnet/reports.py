@@ -150,8 +150,8 @@ def look(frame: Frame) -> Table:
     joint = f", and {DEEP_ENSEMBLE}, the networks of which predict together" * (DEEP_ENSEMBLE in first.values("method"))
     note = (
         f"Calibrated single networks{joint}. Right: answers on known classes. New from known: pairs in which the image "
-        f"of a class that is out of distribution has the higher {measure}. New refused: images of such classes above the "
-        f"{measure} that 95 % of known ones stay below"
+        f"of a class that is out of distribution has the higher {measure}. New refused: images of such classes above "
+        f"the {measure} that 95 % of known ones stay below"
     )
     heads = [Head(title, where={"metric": metric}) for metric, title in titles.items()]
     title = "Does each method know what it does not know?"

@@ -13,7 +13,7 @@ from nescio.datasets.images import ImageSet
 from nescio.methods import registry as methods
 from nescio.networks.models import trained
 from nescio.predict import Keeping, predict_step
-from nescio.protocols import base, costs, uimnet, url
+from nescio.protocols import base, costs, reliability, uimnet, url
 from nescio.protocols.costs import CORE, H200, PACES, arithmetic, by_figures, training_seconds
 from nescio.training import train_step
 from nescio.trials import Training, Trial
@@ -113,8 +113,9 @@ def test_an_epoch_that_is_measured_leaves_nothing(context):
             {"partition": 1, "line": 4},
         ),
         (url, {"methods": ("erm",), "trials": 1, "seeds": 2, "shots": (1,)}, {}),
+        (reliability, {"methods": ("simclr", "byol"), "members": 2, "seeds": 2}, {"scores": 8, "heads": 2}),
     ],
-    ids=["uimnet", "uimnet divided by a tree", "url"],
+    ids=["uimnet", "uimnet divided by a tree", "url", "reliability"],
 )
 def test_a_rehearsal_holds_what_results_choose_and_every_step_has_a_cost(module, changes, stages, context, monkeypatch):
     """uimnet: single networks, averages of three trials and deep ensembles, raw and calibrated, of two data seeds."""
@@ -125,7 +126,13 @@ def test_a_rehearsal_holds_what_results_choose_and_every_step_has_a_cost(module,
     steps = rehearsal.steps.values()
     assert all(by_figures(step, context).seconds > 0 for step in steps)
     for name, count in stages.items():
-        assert sum(isinstance(step.recipe, dict) and step.recipe.get("step") == name for step in steps) == count
+        assert (
+            sum(
+                isinstance(step.recipe, dict) and name in (step.recipe.get("step"), step.recipe.get("kind"))
+                for step in steps
+            )
+            == count
+        )
     if module is url:  # two seeds without shots and with one, the upper reference of two seeds, and the chosen networks
         assert sum(step.stage == "train" for step in steps) >= 2 + 2 + 2
     assert not context.store.root.exists() or not list(context.store.root.rglob("*"))

@@ -48,7 +48,7 @@ def compare(plan: Plan, work: Work) -> None:
     questions = [
         replace(question, distance=distance, sample=sample)
         for step, question in truths.items()
-        if step in judged
+        if step in judged or work.rehearsed
         for distance, sample in product(plan.distances, range(plan.seeds))
     ]
     if "ll" in plan.scores:
@@ -57,7 +57,7 @@ def compare(plan: Plan, work: Work) -> None:
     scored = work.evaluate("scores", scores)
     rivals: dict[tuple[Any, ...], list[Question]] = {}
     for step, question in scores.items():
-        if step in scored:
+        if step in scored or work.rehearsed:
             rivals.setdefault(question.rivals, []).append(question)
     work.evaluate("rankings", [rank_step(group, plan, embedded) for group in rivals.values() if len(group) > 1])
 
@@ -179,8 +179,8 @@ def embed(plan: Plan, work: Work) -> tuple[list[Siblings], Embedded]:
     training = {trial: _titled(train_step(trial, root), trial) for trial in trials}
     work.do("train", training.values())
     steps = embedding_steps(plan, trials, root)
-    work.do("embed", [step for (trial, _), step in steps.items() if training[trial].finished(work.store)])
-    missing = {trial for (trial, _), step in steps.items() if not step.finished(work.store)}
+    work.do("embed", [step for (trial, _), step in steps.items() if work.counts_on(training[trial])])
+    missing = {trial for (trial, _), step in steps.items() if not work.counts_on(step)}
     alive = [Siblings(tuple(trial for trial in own.trials if trial not in missing)) for own in wanted]
     for own, whole in zip(alive, wanted, strict=True):
         if len(own.trials) < len(whole.trials):

@@ -5,6 +5,13 @@ import pytest
 from nescio.cli import main
 
 
+@pytest.mark.parametrize("classes", ["3,99", "999999999999999999999999999999"])
+def test_a_class_that_the_data_lack_is_named(classes, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "url", "--dry-run", f"--classes={classes}"]) == 2
+    assert classes.rpartition(",")[2] in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words",
     [

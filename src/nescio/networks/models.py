@@ -329,6 +329,8 @@ def trained(trial: Trial, root: str | Path | None = None) -> Network:
     odd = height if height != width else None
     view = View(width, width, "trained", "bilinear", crop=_crop(data), channels=data.channels, height=odd)
     inside = trial.classes if trial.classes is not None else range(len(data.classes))
+    if odd_classes := [label for label in inside if not 0 <= label < len(data.classes)]:
+        raise BadInput(f"{trial.data} has no class {odd_classes[0]}: its classes are 0 to {len(data.classes) - 1}.")
     names = tuple(data.classes[label] for label in inside)
     name = f"{STORE}{train_step(trial, root).key}"
     return Network(name, view, data.mean, data.std, len(names), names, trial=trial)

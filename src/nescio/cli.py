@@ -109,6 +109,8 @@ def _refuse(parser: ArgumentParser, word: str) -> NoReturn:
     if not word.startswith("-"):
         flag = next((action.option_strings[0] for action in parser._actions if names_part(action, word)), "")
         cure = f": write {flag} {word}" if flag else ""
+        if word.endswith(".json") and any("--json" in action.option_strings for action in parser._actions):
+            cure = f": --json prints, so write --json > {word}"
         raise BadInput(f"{word!r} is one word too many{cure}. See `{parser.prog} --help`.")
     option = word.partition("=")[0]
     hint = near(option, [text for action in parser._actions for text in action.option_strings])

@@ -187,3 +187,10 @@ def test_a_source_that_returns_nothing(forget):
         """Nothing."""
 
     refused("dataset forgetful .*NoneType, not a Dataset", lambda: datasets.load("forgetful"))
+
+
+def test_a_source_without_a_request():
+    def no_request():
+        return datasets.load("digits")
+
+    refused("dataset lonely .*one argument", lambda: datasets.source("lonely")(no_request))

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache, partial
+from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -373,6 +374,12 @@ def source(
     """Registers a function as the reader of one dataset."""
 
     def add(read: Callable[[Request], Dataset]) -> Callable[[Request], Dataset]:
+        try:
+            signature(read).bind(None)
+        except TypeError:
+            raise BadInput(
+                f"The dataset {name} ({file_of(read)}): its function must take one argument, the request."
+            ) from None
         registry.add(name, Source(name, read, path, size, words))
         return read
 

@@ -126,9 +126,11 @@ def test_names_that_contain_a_name_contain_its_content(here: Path) -> None:
 
 
 def test_a_file_that_a_trial_starts_from_is_known_by_its_content(here: Path) -> None:
-    (here / "a.pt").write_bytes(b"weights")
-    (here / "b.pt").write_bytes(b"weights")
-    (here / "c.pt").write_bytes(b"other weights")
+    import torch
+
+    torch.save({"weight": torch.zeros(2)}, here / "a.pt")
+    shutil.copyfile(here / "a.pt", here / "b.pt")
+    torch.save({"weight": torch.ones(2)}, here / "c.pt")
     keys = [training.train_step(trial("digits", start=f"file:{name}")).key for name in ("a.pt", here / "b.pt", "c.pt")]
     assert keys[0] == keys[1] != keys[2]
 

@@ -49,7 +49,7 @@ def store(tmp_path_factory):
     "words",
     [
         ["train"],
-        ["predict", "", "--to", "x.npz", "--store", "{store}"],
+        ["predict", "0a", "--to", "x.npz", "--store", "{store}"],
         ["methods"],
         ["verify"],
         ["demo", "--to", "{store}/demo"],

@@ -71,7 +71,7 @@ def test_the_dataset_of_the_guide_is_trained_on(folder, warm):
 
 def test_a_method_is_trained_by_workers(folder, warm):
     words = "run uimnet --methods my-erm --backbones mlp --spectral none --trials 1 --seeds 1 --epochs 1 --no-oracle"
-    words += " --workers 2 --measures entropy"
+    words += " --workers 1 --measures entropy"
     code, command = warm.run("--plugin", "my_method.py", *words.split(), cwd=folder)
     assert code == 0 and "my-erm" in command.out, command.err
 

@@ -133,6 +133,7 @@ def test_help_names_it_and_its_fields(site):
     assert "--sizes" in shown and "how many numbers are averaged (default: 10,100,1000)" in " ".join(shown.split())
 
 
+@pytest.mark.slow
 def test_it_is_killed_resumed_and_reported(site, tmp_path):
     plain, store = tmp_path / "plain", tmp_path / "store"
     options = ["--sizes", "10,100", "--seeds", "2", "--workers", "2"]

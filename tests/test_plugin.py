@@ -89,3 +89,48 @@ def test_a_method_is_trained_by_workers(folder, warm):
 def test_what_cannot_be_used_is_a_sentence(folder, file, sentence):
     done = nescio(folder, "--plugin", file, "metrics")
     assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+
+
+FAULTY = """
+import numpy as np
+from nescio.measures import measure
+
+@measure(needs=("logits",))
+def short(predictions):
+    return np.zeros(3)
+
+@measure(needs=("logits",))
+def crashing(predictions):
+    return 1 // 0
+
+@measure(needs=("logits",))
+def nan_measure(predictions):
+    return np.full(len(predictions), np.nan)
+
+@measure("fitted", needs=("logits",))
+def unfit(reference):
+    return reference.nothing
+
+@measure("fitted", needs=("logits",))
+def late(reference):
+    return lambda predictions: np.zeros(2)[len(predictions)]
+"""
+
+
+def test_measures_that_fail_are_named_with_file_and_reason(folder):
+    (folder / "faulty.py").write_text(FAULTY)
+    labels = np.arange(40) % 3
+    np.savez(folder / "val.npz", labels=labels, logits=np.eye(3)[labels] * 2 + np.arange(120).reshape(40, 3) % 5)
+    done = nescio(folder, "evaluate", "--plugin", "faulty.py", "preds.npz", "--val", "val.npz")
+    assert done.returncode == 0, done.stderr
+    reasons = {
+        "short": "(3,)",
+        "crashing": "ZeroDivisionError",
+        "nan_measure": "nan",
+        "unfit": "",
+        "late": "IndexError",
+    }
+    for name, reason in reasons.items():
+        assert f"{name} (faulty.py)" in " ".join(done.stdout.split()) and reason in done.stdout, name
+    done = nescio(folder, "compare", "--plugin", "faulty.py", "preds.npz", "other=val.npz", "--measure", "crashing")
+    assert done.returncode == 2 and "crashing (faulty.py)" in done.stderr and "Traceback" not in done.stderr

@@ -26,6 +26,10 @@ class BadInput(ValueError):
     """What a person gave cannot be used: one sentence says what is wrong, where, and what to do."""
 
 
+class FaultyPart(BadInput):
+    """A part of another package or file fails: one sentence names the part, its file and the reason."""
+
+
 class Undefined(ValueError):
     """The question has no answer on this input: one sentence says why."""
 

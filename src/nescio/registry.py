@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,6 +71,12 @@ def canonical_part(kind: str, name: str) -> str:
 def is_part(kind: str, name: str) -> bool:
     """Whether a text names a registered part of this kind, by any spelling or alias."""
     return canonical_part(kind, name) in import_module(f"nescio.{kind}s").registry
+
+
+def is_outside(function: object) -> bool:
+    """Whether a function is the code of another package or of a person's own file."""
+    code = inspect.unwrap(function.func if isinstance(function, partial) else function)  # type: ignore[arg-type]
+    return str(getattr(code, "__module__", "")).partition(".")[0] != "nescio"
 
 
 def file_of(part: object) -> str:

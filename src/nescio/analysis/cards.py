@@ -28,7 +28,7 @@ from nescio.analysis.bootstrap import (
 )
 from nescio.analysis.notebook import Presented
 from nescio.arrays.parallel import one_thread
-from nescio.errors import BadInput, Undefined, near
+from nescio.errors import BadInput, FaultyPart, Undefined, near
 from nescio.measures import Measure, mean_probs, prob_blocks, summary, top_k_answers
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
@@ -335,6 +335,12 @@ class _Maker:
         if entry not in self.card.reasons:
             self.card.reasons.append(entry)
 
+    def lost(self, measure: str, split: str, reason: ValueError) -> None:
+        """The reason why a measure has no rows; also a note where the measure itself is at fault."""
+        self.because(measure, None, split, str(reason))
+        if isinstance(reason, FaultyPart):
+            self.note(str(reason))
+
     def note(self, sentence: str) -> None:
         if sentence not in self.card.notes:
             self.card.notes.append(sentence)
@@ -487,9 +493,9 @@ class _Maker:
                 measure.check(reference)
                 self.fitted[measure.name] = measure.fit(reference)
                 if reference is self.held_out:
-                    self.makers[measure.name] = measure.fit
+                    self.makers[measure.name] = measure.fit_checked
             except (Undefined, BadInput) as reason:
-                self.because(measure.name, None, self.split, str(reason))
+                self.lost(measure.name, self.split, reason)
                 return None
         return self.fitted[measure.name]
 
@@ -511,7 +517,7 @@ class _Maker:
         try:
             return of(p)
         except (Undefined, BadInput) as reason:  # e.g. a zero-norm embedding: one measure is lost, the others are not
-            self.because(measure, None, split, str(reason))
+            self.lost(measure, split, reason)
         return None
 
     def ranking(

@@ -7,7 +7,7 @@ Means over rows and the gaps of ECE add up; ranking metrics are of counts of rig
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from nescio import measures
 from nescio.analysis.answers import answerable
 from nescio.analysis.bootstrap import shown_metrics
 from nescio.analysis.cards import UNTAUGHT, Scorecard, floored_note, members_of
-from nescio.errors import BadInput, Undefined
+from nescio.errors import BadInput, FaultyPart, Undefined
 from nescio.measures import summary, top_k_answers
 from nescio.metrics import ScoreCounts, ece_gaps
 from nescio.predictions import Predictions
@@ -45,6 +45,7 @@ class ShardScores:
     gaps: dict[str, Array]
     counts: dict[str, ScoreCounts]
     reasons: dict[tuple[str | None, str | None], str]
+    faults: tuple[str, ...] = ()  # what outside measures did wrong
 
     @classmethod
     def of(cls, dump: Predictions, outside: bool = False) -> ShardScores:
@@ -56,6 +57,8 @@ class ShardScores:
                 scores.counts[name] = ScoreCounts.of(of(dump), wrong)
             except (Undefined, BadInput) as reason:  # one measure is lost, the others are not
                 scores.reasons[name, None] = str(reason)
+                if isinstance(reason, FaultyPart):
+                    scores = replace(scores, faults=(*scores.faults, str(reason)))
         return scores
 
     @classmethod
@@ -84,6 +87,7 @@ class ShardScores:
             _added(self.gaps, other.gaps),
             _added(self.counts, other.counts),
             self.reasons | other.reasons,
+            (*self.faults, *other.faults),
         )
 
     def answers(self) -> Iterator[tuple[str, float]]:
@@ -152,6 +156,7 @@ def _fill(card: Scorecard, base: Row, split: str, inside: ShardScores, outside: 
     ]
     for (measure, metric), reason in inside.reasons.items():
         card.reasons.append({"measure": measure, "metric": metric, "split": split, "reason": reason})
+    card.notes += dict.fromkeys(fault for scores in (inside, *outside.values()) for fault in scores.faults)
     for part in measures.registry.parts():
         if part.kind != "plain" and part.alias is None:
             card.reasons.append({"measure": part.name, "metric": None, "split": split, "reason": FITTED})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Literal, TypeVar, get_args
@@ -10,9 +11,9 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from nescio.errors import BadInput, Undefined
+from nescio.errors import BadInput, FaultyPart, Undefined
 from nescio.predictions import Predictions
-from nescio.registry import Registry, file_of
+from nescio.registry import Registry, file_of, is_outside
 
 Kind = Literal[
     "plain",  # f(predictions) -> u (n,)
@@ -63,22 +64,49 @@ class Measure:
 
     def checked(self, of: Callable[[Predictions], Any], dump: Predictions) -> NDArray[Any]:
         """u (n,) by this measure, or by what it fitted; BadInput where it is not one number per row."""
-        u = np.asarray(of(dump))
+        with self._naming_faults():
+            u = np.asarray(of(dump))
         if u.shape != (len(dump),) or u.dtype.kind not in "fiub":
             what = (
                 f"shape {u.shape} of {u.dtype}"
                 if u.dtype.kind in "fiub"
                 else type(u.item() if u.ndim == 0 else u).__name__
             )
-            raise BadInput(
+            raise FaultyPart(
                 f"The measure {self.name} ({file_of(self.function)}) returns {what} for {len(dump)} rows: it must give "
                 "one number per row."
+            )
+        if is_outside(self.function) and not (finite := np.isfinite(u)).all():
+            row = int(np.argmin(finite))
+            raise FaultyPart(
+                f"The measure {self.name} ({file_of(self.function)}) returns {u[row]} in row {row}: it must give one "
+                "finite number per row."
             )
         return u
 
     def fit(self, rows: Predictions) -> Any:
         """A fitted or tuned measure of these rows, as a scorecard shows it."""
-        return self.function(rows, **({} if self.shown is None else self.shown(len(rows))))
+        with self._naming_faults():
+            return self.function(rows, **({} if self.shown is None else self.shown(len(rows))))
+
+    def fit_checked(self, rows: Predictions) -> Callable[[Predictions], NDArray[Any]]:
+        """`fit`, with checked numbers unless it can leave rows out itself."""
+        fitted = self.fit(rows)
+        return fitted if hasattr(fitted, "leave_one_out") else partial(self.checked, fitted)
+
+    @contextmanager
+    def _naming_faults(self) -> Iterator[None]:
+        """Turns what the code of another package or file raises into a sentence that names the measure and its file."""
+        try:
+            yield
+        except (Undefined, MemoryError):
+            raise
+        except Exception as error:  # another's code can raise anything
+            if not is_outside(self.function):
+                raise
+            reason = str(error) if isinstance(error, BadInput) else f"{type(error).__name__}: {error}"
+            place = f"The measure {self.name} ({file_of(self.function)})"
+            raise FaultyPart(f"{place} fails: {reason.rstrip('.')}.") from error
 
 
 registry: Registry[Measure] = Registry(

@@ -214,3 +214,32 @@ def test_shift_judges_a_trained_network_on_the_test_images_of_an_undivided_folde
     words = ("--networks", f"store:{key}", "--corruptions", "brightness", "--severities", "1", "--json")
     rows = json.loads(ask(capsys, "run", "shift", "--data", f"folder:{here / 'birds'}@16", *words, "--workers", "0"))
     assert {row["n"] for row in rows if row["metric"] == "accuracy"} == {4}
+
+
+def test_moved_data_of_a_network_are_named_once(tmp_path, capsys):
+    rng, labels = np.random.default_rng(0), np.arange(60) % 2
+    pixels = rng.integers(0, 256, (60, 8, 8), dtype=np.uint8)
+    for name, x in (("own", pixels), ("other", 255 - pixels)):
+        arrays = {"x_train": x[:40], "y_train": labels[:40], "x_test": x[40:], "y_test": labels[40:]}
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    place, store = ["--store", str(tmp_path / "store")], Store(tmp_path / "store")
+    words = ["--data", f"npz:{tmp_path / 'own.npz'}", "--backbone", "mlp", "--epochs", "1", "--device", "cpu"]
+    assert main(["train", "--method", "erm", *words, *place]) == 0
+    (key,) = [run.key for run in store.runs() if run.stage == "train"]
+    (tmp_path / "own.npz").rename(tmp_path / "moved.npz")
+    predict = ["predict", key, "--to", str(tmp_path / "p.npz"), *place]
+    export = ["export", f"store:{key}", "--threshold", "0.5", "--to", str(tmp_path / "p.pt2"), *place]
+    moved, other = f"npz:{tmp_path / 'moved.npz'}", f"npz:{tmp_path / 'other.npz'}"
+    for command in (export, predict):
+        _load.cache_clear()
+        _loaded.cache_clear()
+        capsys.readouterr()
+        assert main(command) == 2
+        assert f"nescio predict {key} --data" in capsys.readouterr().err
+        assert main([*command, "--data", other]) == 2
+    assert main([*export, "--data", moved]) == 0
+    assert main([*predict, "--data", moved]) == 0
+    assert main(predict) == 0  # the store knows the new path
+    capsys.readouterr()
+    assert main([*predict, "--data", other]) == 2
+    assert "other.npz" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 
-from fake_zoo import NAMES, answers, entry, zoo
+from fake_zoo import NAMES, answers, entry, keep, zoo
 from nescio.analysis.choosing import Requirement, choose, front, highest
 from nescio.analysis.comparison import compare
 from nescio.cli import main
@@ -423,3 +423,21 @@ def test_the_front_is_what_nothing_beats(less):
             return any(sign * q[0] >= sign * p[0] and q[1] >= p[1] and q != p for q in points)
 
         assert front(points, less) == sorted({p for p in points if not beaten(p)})
+
+
+def test_two_sets_of_a_store_are_named_with_the_option_that_chooses_one(tmp_path, capsys):
+    store = Store(tmp_path / "store")
+    for seed, name in enumerate(NAMES[:2]):
+        for data in ("digits", "some letters"):
+            keep(store, name, data, answers(seed, 200), False)
+    root = str(store.root)
+    assert main(["choose", "--store", root]) == 2
+    assert "--data digits or --data 'some letters'" in capsys.readouterr().err
+    assert main(["choose", "--store", root, "--data", "mnist"]) == 2
+    assert "--data digits or --data 'some letters'" in capsys.readouterr().err
+    models = [f"zoo:{name}" for name in NAMES[:2]]
+    assert main(["choose", *models, "--store", root]) == 2
+    assert "--data digits or --data 'some letters'" in capsys.readouterr().err
+    for words in ([], models):
+        assert main(["choose", *words, "--store", root, "--data", "some letters", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["n"] == 200

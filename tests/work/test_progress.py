@@ -127,3 +127,16 @@ def test_what_an_earlier_run_finished_took_no_time(clock, capsys):
     clock.now += 30
     stages("predicting", 3, 0, 3, None, 2)
     assert capsys.readouterr().err.splitlines()[-1] == "predicting: 3 of 3, 2 finished before"
+
+
+def test_lines_name_the_stage_and_what_is_worked_on(clock, capsys):
+    progress.begin()
+    with Stages(2) as stages:
+        stages("evaluating", 0, 0, 5)
+        clock.now += 6
+        stages("evaluating", 1, 0, 5)
+        capsys.readouterr()
+        for _ in track(["entropy", "gmm"], "measures of erm", name=str):
+            clock.now += 11
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("evaluating: 1 of 5") and line.endswith("; measures of erm: gmm, 1 of 2, 0:00:11 left")

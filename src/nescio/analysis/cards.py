@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -400,7 +401,8 @@ class _Maker:
         drawn["val"] = self.validation()
         if wrong is not None and not (known.logits is None and known.confidence is None):
             drawn["answers"] = summary(known).answers()
-        for label, of in track(list(self.measures(known, raw)), "measures"):
+        of_model = f" of {self.card.name}" if self.card.name else ""
+        for label, of in track(list(self.measures(known, raw)), f"measures{of_model}", name=itemgetter(0)):
             u = self.values(of, known, label, self.split)
             if u is None:
                 continue

@@ -30,6 +30,12 @@ def limit_option(what: str, **how: Any) -> Any:
     return option(None, f"a random part of so many {what}", metavar="N", unset="all", **how)
 
 
+def own_data_option() -> Any:
+    """--data of the commands that rebuild a network of the store."""
+    words = "the data that the network of the store was trained on, at their new path"
+    return option(None, words, metavar="SET", unset="where they were last seen", part="dataset")
+
+
 def ood_share_option() -> Any:
     """--ood-share of the commands that judge both kinds of rows at once."""
     words = "share of out-of-distribution rows in mixtures with the others, where both are judged at once"

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from nescio.commands._inputs import own_data_option
 from nescio.commands._output import json_of, say
 from nescio.commands._work import DATA, padding_option
 from nescio.errors import BadInput
@@ -69,6 +70,7 @@ class Options:
     preprocessing: Preprocessing = nested(Preprocessing())
     store: str = option("store", "folder of finished work, for store:KEY and zoo:NAME")
     root: str | None = option(None, "folder of datasets, for store:KEY", unset=DATA)
+    data: str | None = own_data_option()
     json: bool = option(False, "the file's metadata as strict JSON, alone on stdout")
 
 
@@ -91,6 +93,7 @@ def run(options: Options) -> int:
         classes=Path(options.classes) if options.classes else None,
         score=learned or promise.score,
         look=options.preprocessing,
+        data=options.data,
     )
     promise.check(network)
     if len(promise.names) == network.classes and "names" not in network.about:

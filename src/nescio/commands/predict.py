@@ -20,7 +20,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from nescio.commands._inputs import limit_option
+from nescio.commands._inputs import limit_option, own_data_option
 from nescio.commands._output import say
 from nescio.commands._work import CrewOptions, PlaceOptions, shards_option, tell_notes, working
 from nescio.errors import BadInput
@@ -35,6 +35,7 @@ class Options:
     split: Literal["test", "val", "out", "train"] = option(
         "test", "out: test images of classes that were not in training"
     )
+    data: str | None = own_data_option()
     to: str = option(REQUIRED, ".npz or .safetensors file, or a folder", metavar="FILE")
     limit: int | None = limit_option("images")
     seed: int = option(0, "of --limit")
@@ -46,14 +47,17 @@ class Options:
 
 
 def run(options: Options) -> int:
-    from nescio.datasets.images import ImageSet
-    from nescio.networks.models import preprocessing_sentences, stored
+    from nescio.datasets.images import ImageSet, set_name
+    from nescio.networks.models import check_own_data, preprocessing_sentences, stored
     from nescio.predict import load_dump, predict_step, probe_step, row_ranges
 
     context = options.place.context()
     store, root = context.store, context.root
     key = store.find("train", options.key)
-    network = stored(key, store, root)
+    data = () if options.data is None else (set_name(options.data),)
+    network = stored(key, store, root, data)
+    for name in data:
+        check_own_data(network, name, root)
     trial = network.trial
     assert trial is not None
     images = ImageSet(trial.data, options.split, trial.classes, seed=trial.data_seed)

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio import __version__
+from nescio.datasets.images import set_name
 from nescio.datasets.view import View
 from nescio.errors import BadInput, install
 from nescio.files import beside, parse_json, read_json
@@ -37,6 +38,7 @@ from nescio.networks.models import (
     answer_names,
     build,
     build_classifier,
+    check_own_data,
     network,
     preprocessed,
     with_classes,
@@ -458,16 +460,22 @@ def exportable(
     classes: Path | None = None,
     score: LossOrder | FittedScore | None = None,
     look: Preprocessing | None = None,
+    data: str | None = None,
 ) -> ExportableNetwork:
     """A timm name, torchvision:NAME, store:KEY or zoo:NAME, with its weights, on the CPU.
 
     zoo:NAME is the model with the weights and the preprocessing that the predictions in the store were made with, and
     the names of classes that `nescio zoo` knew; `classes` is a file of other names; `score` reads its
-    embeddings; `look` is of a checkpoint of one's own.
+    embeddings; `look` is of a checkpoint of one's own; `data` are those of a
+    network of the store at their new path.
     """
     stored = dump_named(name, store) if name.startswith(ZOO) else None
     looked = stored.looked if stored else {}
-    wanted = with_weights(network(stored.model if stored else name, store, root), weights or _known_file(stored))
+    own_data = () if data is None else (set_name(data),)
+    found = network(stored.model if stored else name, store, root, own_data)
+    for own in own_data:
+        check_own_data(found, own, root)
+    wanted = with_weights(found, weights or _known_file(stored))
     (wanted,) = preprocessed([wanted], look or Preprocessing())
     if stored and wanted.trial is None:
         wanted = replace(wanted, **fields_of(looked))

@@ -372,9 +372,19 @@ def _found(data: str, others: Sequence[str], key: str, store: Store, root: str |
     if today is not None:
         return today  # it is there and has changed
     raise BadInput(
-        f"The data of {key} is not at {data} any more, nor at another path that is known: put it back there, or run "
-        "`nescio train` with its new path, which finds this network finished."
+        f"The data of {key} is not at {data} any more, nor at another path that is known: put it back there, or "
+        f"name its new path once, as in `nescio predict {key} --data SET --to FILE`."
     )
+
+
+def check_own_data(network: Network, data: str, root: str | Path | None = None) -> None:
+    """Refuses data that are not those from which a network of the store learnt."""
+    from nescio.datasets.images import same_images
+
+    if network.trial is None:
+        raise BadInput(f"--data is for networks of the store, and {network.name} is none: omit it.")
+    if not same_images(network.trial.data, data, root):
+        raise BadInput(f"--data is {data}, and {network.name} learnt from {network.trial.data}: omit --data.")
 
 
 def trial_of(key: str, store: Store) -> Trial:

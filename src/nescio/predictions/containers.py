@@ -172,7 +172,8 @@ SAFE_TYPES = {
 }
 SAFE_NAMES = {kind: name for name, kind in SAFE_TYPES.items() if name != "BF16"}
 TEXTS = ("class_names", "notes")  # fields that are kept beside the tensors, as JSON
-CHECKSUM, UNKNOWN = "sha256", "0" * 64  # beside them as well, and what stands there while it is computed
+CHECKSUM, UNKNOWN = "nescio.sha256", "0" * 64  # beside them as well, and what stands there while it is computed
+FORMER_CHECKSUM = "sha256"  # the same in files of earlier versions; in files of other programs it is something else
 
 
 class _Tensor(NamedTuple):
@@ -221,11 +222,13 @@ def _safe_header(header: bytes) -> tuple[dict[str, _Tensor], Flat, str]:
     try:
         entries = json.loads(header, object_pairs_hook=_once)
         kept = entries.pop("__metadata__", {})
-        if (kept.get("format") == FORMAT) != (CHECKSUM in kept):
+        written = kept.get("format") == FORMAT
+        key = FORMER_CHECKSUM if written and FORMER_CHECKSUM in kept else CHECKSUM
+        if written != (key in kept):
             raise ValueError("one was damaged: nescio writes both")
-        kept = kept if CHECKSUM in kept else {}
+        kept = kept if written else {}
         texts = {key: json.loads(kept[key]) for key in TEXTS if key in kept}
-        tensors, digest = {}, str(kept.get(CHECKSUM, ""))
+        tensors, digest = {}, str(kept.get(key, ""))
         for key, entry in entries.items():
             start, end = map(index, entry["data_offsets"])
             tensors[key] = _Tensor(str(entry["dtype"]), tuple(map(index, entry["shape"])), start, end)

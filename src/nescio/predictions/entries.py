@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -147,43 +148,51 @@ def dumps_of(
     data     only of this dataset of the store, by its absolute name
     damaged  gets a sentence on each damaged entry of the store, which is then left out; None: it raises
     """
-    if files and data:
+    if files and data and not all(word.startswith(ZOO) for word in files):
         raise BadInput("--data names a set of a store, and files are given: omit one of them.")
     if files:
-        return [dump_named(word, store) for word in files]
+        return [dump_named(word, store, data) for word in files]
     if not store.root.is_dir():
         raise BadInput(f"There is no store at {store.root}: name files of predictions, or run `nescio zoo` first.")
     dumps = stored_dumps(store, data, outside=False, damaged=damaged)
     if not dumps:
         if damaged:
             raise BadInput(damaged[0])
+        others = sorted({dump.data for dump in stored_dumps(store, outside=False, damaged=[])}) if data else []
         on = f" on {data}" if data else ""
-        raise BadInput(f"The store {store.root} holds no predictions{on} to compare: `nescio zoo` makes them.")
+        cure = " or ".join(f"--data {shlex.quote(other)}" for other in others)
+        cure = f"it holds some with {cure}" if cure else "`nescio zoo` makes them"
+        raise BadInput(f"The store {store.root} holds no predictions{on} to compare: {cure}.")
     return dumps
 
 
-def dump_named(text: str, store: Store) -> ModelDump:
-    """FILE, NAME=FILE, or zoo:NAME for the in-distribution predictions of a model in the store."""
+def dump_named(text: str, store: Store, data: str | None = None) -> ModelDump:
+    """FILE, NAME=FILE, or zoo:NAME for the in-distribution predictions of a model in the store, on a set if named."""
     if text.startswith(ZOO) and not Path(text).exists():
-        return _stored_model(text.removeprefix(ZOO), store)
+        return _stored_model(text.removeprefix(ZOO), store, data)
     name, path = split_name(text)
     return file_dump(path, name or None)
 
 
-def _stored_model(model: str, store: Store) -> ModelDump:
+def _stored_model(model: str, store: Store, data: str | None = None) -> ModelDump:
     damaged: list[str] = []
-    dumps = stored_dumps(store, outside=False, damaged=damaged) if store.root.is_dir() else []
+    dumps = stored_dumps(store, data, outside=False, damaged=damaged) if store.root.is_dir() else []
     own = [dump for dump in dumps if dump.model == model]
     if len(own) == 1:
         return own[0]
     if own:
         sets = ", ".join(dump.data for dump in own)
-        raise BadInput(f"The store {store.root} holds predictions of {model} on {sets}: name one of {_places(own)}.")
+        cure = " or ".join(f"--data {shlex.quote(dump.data)}" for dump in own)
+        raise BadInput(
+            f"The store {store.root} holds predictions of {model} on {sets}: add {cure} where the command takes it, or "
+            f"name one of {_places(own)}."
+        )
     if damaged:  # it may be the one
         raise BadInput(damaged[0])
     names = sorted({dump.model for dump in dumps})
     known = f"there are {', '.join(names)}" if names else "`nescio zoo` makes some"
-    raise BadInput(f"The store {store.root} holds no predictions of {model!r}: {known}.{near(model, names)}")
+    on = f" on {data}" if data else ""
+    raise BadInput(f"The store {store.root} holds no predictions of {model!r}{on}: {known}.{near(model, names)}")
 
 
 def _places(dumps: Sequence[ModelDump]) -> str:
@@ -195,7 +204,10 @@ def check_comparable(dumps: Sequence[ModelDump]) -> None:
     if not dumps:
         raise BadInput("There is no model to compare: predict with some first, or name files of predictions.")
     if len(sets := sorted({canonical(dump.data): dump.data for dump in dumps}.values())) > 1:
-        raise BadInput(f"Models are compared on one set of images, and these are of {', '.join(sets)}: name one.")
+        cure = " or ".join(f"--data {shlex.quote(data)}" for data in sets)
+        given = all(dump.store is None for dump in dumps)
+        cure = "give files of one of them" if given else f"add {cure}"
+        raise BadInput(f"Models are compared on one set of images, and these are of {', '.join(sets)}: {cure}.")
     twice = [name for name, times in Counter(dump.model for dump in dumps).items() if times > 1]
     if twice:
         raise BadInput(f"The model {twice[0]} is given twice; give each dump a name of its own.")

@@ -7,6 +7,7 @@ beside its place, flushed to the disk and renamed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import warnings
@@ -40,7 +41,7 @@ from nescio.predictions.tables import check_text, read_csv, read_footer, read_pa
 
 ACCEPTED = "a folder with recipe.json, .npz, .safetensors, .parquet, .csv or .pt, or a folder of such shards"
 SAVED = "a folder, .npz, .safetensors, .parquet or .csv"
-RECIPE, VERSION = "recipe.json", 1
+RECIPE, VERSION, CHECKSUM = "recipe.json", 1, "sha256"
 
 
 def load(
@@ -281,6 +282,9 @@ def _read_folder(folder: Path, names: Names) -> Flat:
         raise BadInput(
             f"{RECIPE} has version {shown(str(recipe['version']))}, this nescio reads {VERSION}: use a newer one."
         )
+    strange = set(recipe) - {"format", "version", "normalized", "arrays", CHECKSUM}
+    if strange or recipe.get(CHECKSUM, checksum := _recipe_checksum(recipe)) != checksum:
+        raise BadInput(f"{RECIPE} does not have the checksum in it: it was changed or damaged.")
     flat: Flat = {"normalized": recipe.get("normalized", False)}
     for key, (name, size, checksum) in arrays.items():
         field = names.field(key)
@@ -298,6 +302,12 @@ def _read_folder(folder: Path, names: Names) -> Flat:
         flat[field] = map_npy(file)
     names.check(arrays)
     return flat
+
+
+def _recipe_checksum(recipe: Mapping[str, Any]) -> str:
+    """Of the names, files and checksums of all arrays."""
+    content = {key: value for key, value in recipe.items() if key != CHECKSUM}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _checksum(file: Path) -> int:
@@ -330,6 +340,7 @@ def _write_folder(predictions: Predictions, goal: Path, durable: bool) -> None:
                 "crc32": _checksum(file),
             }
         recipe = {"format": FORMAT, "version": VERSION, "normalized": predictions.normalized, "arrays": arrays}
+        recipe[CHECKSUM] = _recipe_checksum(recipe)
         with (part / RECIPE).open("xb") as handle:
             handle.write(json.dumps(recipe, indent=1, ensure_ascii=False).encode())
             if durable:

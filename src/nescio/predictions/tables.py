@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -54,6 +55,7 @@ MOST_LINE = 1 << 24  # bytes of a line of a .csv file
 FEW_COLUMNS = 2000  # of which the footer is read by hand
 FORMULA = re.compile(r"'*[=+\-@\t\r]")  # where a spreadsheet would compute a cell
 PARQUET_KEY = b"nescio"  # of the facts beside the columns
+PARQUET_CHECKSUM = "sha256"  # among these facts
 
 
 # ---- columns and fields
@@ -277,6 +279,7 @@ def read_parquet(path: Path, names: Names) -> Flat:
         facts = (schema.metadata or {}).get(PARQUET_KEY)
         if facts != (file.metadata.metadata or {}).get(PARQUET_KEY):  # they are written twice
             raise BadInput("the facts beside the columns are damaged: save it again.")
+        texts_beside = _checked_facts(facts, schema)
         if len(leaves) <= FEW_COLUMNS:
             table = table_size(footer)
             check_growth("the table", max(8 * table.values, table.written), size)
@@ -294,7 +297,24 @@ def read_parquet(path: Path, names: Names) -> Flat:
         names.passed_over += [column for column in schema.names if column not in columns]
         content = file.read(columns if names.given else None)
     flat = _from_columns(columns, names, lambda at, field: _column(content.column(at), columns[at], field, size))
-    return flat | (parse_json(facts, "the facts beside the columns") if facts else {})
+    return flat | texts_beside
+
+
+def _facts_checksum(schema: Any, facts: Mapping[str, Any]) -> str:
+    """Of the names and types of the columns and the facts beside them: the checksums of the pages do not cover them."""
+    columns = [[column.name, str(column.type)] for column in schema]
+    return hashlib.sha256(json.dumps([columns, facts], sort_keys=True).encode()).hexdigest()
+
+
+def _checked_facts(content: bytes | None, schema: Any) -> Flat:
+    """The facts beside the columns; those that nescio wrote have a checksum."""
+    facts = parse_json(content, "the facts beside the columns") if content else {}
+    if not isinstance(facts, dict):
+        raise BadInput("the facts beside the columns are damaged: save it again.")
+    checksum = facts.pop(PARQUET_CHECKSUM, None)
+    if checksum not in (None, _facts_checksum(schema, facts)):
+        raise BadInput("its columns or facts do not have the checksum beside them: it was changed or damaged.")
+    return facts
 
 
 def read_footer(path: Path) -> bytes:
@@ -370,9 +390,9 @@ def write_parquet(predictions: Predictions, file: IO[bytes]) -> None:
     columns = _to_columns(predictions, ".parquet")
     table = pa.table({name: pa.array(np.ascontiguousarray(array)) for name, array in columns.items()})
     facts = {"class_names": predictions.class_names, "notes": predictions.notes}
-    kept = {key: value for key, value in facts.items() if value}
-    if kept:
-        table = table.replace_schema_metadata({PARQUET_KEY: json.dumps(kept)})
+    kept: dict[str, Any] = {key: list(value) for key, value in facts.items() if value}
+    kept[PARQUET_CHECKSUM] = _facts_checksum(table.schema, kept)
+    table = table.replace_schema_metadata({PARQUET_KEY: json.dumps(kept)})
     pq.write_table(table, file, write_page_checksum=True)
 
 

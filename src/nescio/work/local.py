@@ -128,7 +128,8 @@ class _Worker:
             while self.pipe.poll():
                 state, result = self.pipe.recv()
                 if state == PROGRESS:
-                    show(*result)
+                    what, how_far = result
+                    show(what if task.name in what or what in task.name else f"{task.name}: {what}", how_far)
                     continue
                 self.task = None
                 return task, state, result

@@ -59,7 +59,8 @@ def show(what: str, state: str) -> None:
     if stages is not None:
         stages.inside = f"{what}: {state}"
     elif not sys.stderr.isatty():
-        print(f"{what}: {state}", file=sys.stderr, flush=True)
+        running = next((f"{each.stage}: {each}; " for each in reversed(_stages) if each.running), "")
+        print(f"{running}{what}: {state}", file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -86,18 +87,25 @@ class Progress:
 
 
 def track(
-    items: Iterable[T], what: str, total: int | None = None, *, images: Callable[[T], int] | None = None
+    items: Iterable[T],
+    what: str,
+    total: int | None = None,
+    *,
+    images: Callable[[T], int] | None = None,
+    name: Callable[[T], str] | None = None,
 ) -> Iterator[T]:
     """Yields the items, and shows how many are done and the time left once they have taken two seconds.
 
     images  how many images an item holds: they are counted in place of items, with their pace, and `total` is of them
+    name    what an item is called
     """
     if total is None and images is None:
         total = len(items) if isinstance(items, Sized) else None
     progress, done = Progress(what), 0
     try:
         for item in items:
-            progress(done, total, _counted(done, total, time.monotonic() - progress.began, images is not None))
+            state = _counted(done, total, time.monotonic() - progress.began, images is not None)
+            progress(done, total, f"{name(item)}, {state}" if name is not None else state)
             yield item
             done += 1 if images is None else images(item)
     finally:
@@ -189,6 +197,11 @@ class Stages:
         elif (done == total and self.first) or now - self.last >= PAUSE:
             self.last = now
             print(f"{stage}: {self}", file=sys.stderr, flush=True)
+
+    @property
+    def running(self) -> bool:
+        """Whether a stage has begun and is not finished."""
+        return bool(self.stage) and self.done < self.total
 
     def __str__(self) -> str:
         words = [f"{self.done} of {self.total}"]

@@ -68,7 +68,7 @@ def test_models_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert run("--store", store.root, "--data", "digits") == 0
     assert "Two pretrained models answered 1,000 images of digits." in " ".join(capsys.readouterr().out.split())
     assert run("--store", store.root) == 2
-    assert "these are of digits, letters: name one" in capsys.readouterr().err
+    assert "--data digits or --data letters" in capsys.readouterr().err
 
 
 def test_bad_input_ends_with_2_and_names_it(

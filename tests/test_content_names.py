@@ -243,3 +243,21 @@ def test_moved_data_of_a_network_are_named_once(tmp_path, capsys):
     capsys.readouterr()
     assert main([*predict, "--data", other]) == 2
     assert "other.npz" in capsys.readouterr().err
+
+
+def test_transfer_says_that_a_set_with_names_of_learnt_classes_is_taken_for_others(tmp_path, capsys):
+    x, y = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8), np.arange(60) % 2
+    arrays = {"x_train": x[:30], "y_train": y[:30], "x_test": x[30:], "y_test": y[30:]}
+    np.savez(tmp_path / "own.npz", **arrays)
+    np.savez(tmp_path / "subset.npz", **arrays | {"x_test": x[30:50], "y_test": y[30:50]})
+    place = ["--store", str(tmp_path / "store"), "--device", "cpu"]
+    own, subset = f"npz:{tmp_path / 'own.npz'}", f"npz:{tmp_path / 'subset.npz'}"
+    assert main(["train", "--method", "erm", "--data", own, "--backbone", "mlp", "--epochs", "1", *place]) == 0
+    (key,) = [run.key for run in Store(tmp_path / "store").runs() if run.stage == "train"]
+    transfer = ["transfer", f"store:{key}", *place, "--crops", "0", "--bootstrap", "0", "--k", "2", "--j", "2"]
+    capsys.readouterr()
+    assert main([*transfer, "--data", own]) == 0
+    assert f"zoo store:{key}" not in capsys.readouterr().err
+    assert main([*transfer, "--data", subset]) == 0
+    error = capsys.readouterr().err
+    assert "2 of 2" in error and f"nescio zoo store:{key} --data" in error

@@ -34,6 +34,7 @@ from nescio.measures.gallery import J, K
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import argument, nested, option, ranges, split_name
 from nescio.predictions import Predictions
+from nescio.provenance import follow_up
 
 if TYPE_CHECKING:
     from nescio.analysis.transfer import Transfer
@@ -154,7 +155,27 @@ def _images(options: Options, own: Any) -> Any:
             return replace(images, classes=trial.classes)
         if trial.classes is None or chosen & set(trial.classes):  # the training images of these classes are known
             return replace(images, only=options.classes)
+    elif trial is not None:
+        _say_assumed(options, own, data)
     return replace(images, split="outside", only=options.classes or None)
+
+
+def _say_assumed(options: Options, own: Any, data: str) -> None:
+    """Says that a set of other content is taken for classes that the network never learnt, and what speaks against."""
+    from nescio import datasets
+    from nescio.datasets.images import ImageSet
+
+    names = ImageSet(data, split="outside").load(options.place.root).classes
+    learnt = set(own.class_names or datasets.load(own.trial.data, options.place.root).classes)
+    shared = [name for name in names if name in learnt]
+    said = f"{data} is not the data of {own.name}: its classes are taken for classes that the network never learnt."
+    if shared:
+        place = [] if options.place.store == "store" else ["--store", options.place.store]
+        said += (
+            f" {len(shared)} of {len(names)} have names that it learnt ({', '.join(shared[:3])}): if they are the same "
+            f"classes, use `{follow_up('zoo', own.name, '--data', data, *place)}`."
+        )
+    print(said, file=sys.stderr, flush=True)
 
 
 def _reference(options: Options, own: Any) -> Any:

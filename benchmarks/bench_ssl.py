@@ -59,7 +59,7 @@ def bare(place: Runtime) -> float:
 
 def ours(name: str, dataset: datasets.Dataset, place: Runtime) -> float:
     """Seconds of a step of `fit`, augmentation and all, between the first and the last epoch's end."""
-    training = Training(epochs=EPOCHS, batch=BATCH, rate=0.01, augment="full")
+    training = Training(epochs=EPOCHS, batch_size=BATCH, lr=0.01, augment="full")
     recipe = methods[name].recipe_class()
     trial = Trial(method=name, recipe=recipe, data="synthetic", backbone=BACKBONE, training=training)
     stamps: list[tuple[float, int]] = []

@@ -39,7 +39,7 @@ def data(rows: int = ROWS, size: int = 32) -> datasets.Dataset:
 
 def ours(name: str, dataset: datasets.Dataset, place: Runtime, **plan: Any) -> float:
     """Images per second of `fit` between its first and its last look at the loss."""
-    training = Training(epochs=EPOCHS, batch=BATCH, rate=0.01, **plan)
+    training = Training(epochs=EPOCHS, batch_size=BATCH, lr=0.01, **plan)
     recipe = methods[name].recipe_class()
     trial = Trial(method=name, recipe=recipe, data="synthetic", backbone="resnet18", training=training)
     stamps: list[tuple[float, int]] = []

@@ -67,7 +67,7 @@ def models(root: Path, here: Runtime) -> tuple[float, float, float]:
     """(bare forward, second model of the group, the same with loading its weights and saving) images per second."""
     store = Store(root / "store")
     images = ImageSet(f"npz:{pictures(root / 'val.npz', ROWS)}", split="given")
-    keeping = Keeping(("logits",), "float16", passes=30)
+    keeping = Keeping(("logits",), "float16", mc_samples=30)
     for seed in range(2):
         wanted = with_weights(network(NAME, store), weights(root / f"w{seed}", seed))
         step = predict_step(wanted, images, keeping=keeping, batch=BATCH)

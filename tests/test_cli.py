@@ -210,7 +210,7 @@ def test_the_first_help_fits_a_small_terminal_and_names_every_command(capsys, mo
         (["choose", "{folder}/tst.npz"], "Did you mean 'test.npz'?"),
         (["report", "{results}", "--only", "tabel2"], "no report named 'tabel2'. Did you mean 'table2'?"),
         (["train", "--log", "tensorbord:x"], "not 'tensorbord:x'. Did you mean 'tensorboard'?"),
-        (["train", "--recipe", "rat=0.1"], "has no setting 'rat'. Did you mean 'rate'?"),
+        (["train", "--hparams", "momentu=0.1", "--method", "duq"], "Did you mean 'momentum'?"),
         (["evaluate", "{test}", "--map", "logitz=x"], "did you mean 'logits'?"),
     ],
 )

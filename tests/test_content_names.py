@@ -58,7 +58,7 @@ def spellings(here: Path, kind: str, name: str, size: str = "") -> list[str]:
 
 
 def trial(data: str, **more: Any) -> Trial:
-    budget = Training(epochs=1, batch=16)
+    budget = Training(epochs=1, batch_size=16)
     return Trial(method="erm", recipe=methods["erm"].recipe_class(), data=data, backbone="mlp", training=budget, **more)
 
 
@@ -188,7 +188,7 @@ def test_rows_of_a_study_are_the_same_but_for_the_name_of_moved_data(
         "60",
         "--epochs",
         "1",
-        "--batch",
+        "--batch-size",
         "16",
         "--json",
     )
@@ -209,7 +209,7 @@ def test_shift_judges_a_trained_network_on_the_test_images_of_an_undivided_folde
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder(here / "birds", ("a", "b"), each=10)
-    ask(capsys, "train", "--data", "folder:birds@16", *BUDGET, "--batch", "8")
+    ask(capsys, "train", "--data", "folder:birds@16", *BUDGET, "--batch-size", "8")
     (key,) = [run.key for run in Store("store").runs("train")]
     words = ("--networks", f"store:{key}", "--corruptions", "brightness", "--severities", "1", "--json")
     rows = json.loads(ask(capsys, "run", "shift", "--data", f"folder:{here / 'birds'}@16", *words, "--workers", "0"))

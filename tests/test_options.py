@@ -274,7 +274,7 @@ def test_the_command_of_any_plan_gives_it_again(plan):
     assert replace(again, hidden=3) == plan  # what is not an option comes with the preset
 
 
-@given(st.builds(Training, rate=st.floats(1e-9, 10), epochs=st.integers(1, 999), clip=st.none() | st.floats(0.1, 9)))
+@given(st.builds(Training, lr=st.floats(1e-9, 10), epochs=st.integers(1, 999), clip=st.none() | st.floats(0.1, 9)))
 def test_a_training_is_the_command_that_it_writes(training):
     assert parsed(shlex.split(command_of(training, ())), Training) == training
 

@@ -36,7 +36,7 @@ HERE = runtime("cpu")
 
 
 def trial_of(data, method="erm", **more):
-    budget = Training(epochs=1, batch=16, augment="none")
+    budget = Training(epochs=1, batch_size=16, augment="none")
     recipe = registry[method].recipe_class()
     return Trial(method=method, recipe=recipe, data=data, backbone="mlp", training=budget, **more)
 
@@ -145,8 +145,8 @@ def test_what_is_kept_is_what_was_named(data, context):
     assert dump.logits is None and dump.embeddings.dtype == np.float16
     assert np.allclose(dump.embeddings, whole.embeddings, rtol=1e-2, atol=1e-2)
     assert predict_step(network, images, keeping=Keeping(("embeddings",))).key != predict_step(network, images).key
-    with pytest.raises(BadInput, match="--drop is a share from 0 to below 1, not 1"):
-        Keeping(drop=1.0)
+    with pytest.raises(BadInput, match="dropout is 1"):
+        Keeping(dropout=1.0)
 
 
 def test_other_data_than_it_was_trained_on_is_resized_and_its_labels_stay(data, context):

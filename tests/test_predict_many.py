@@ -65,7 +65,7 @@ def test_facts_of_a_model(place, tmp_path):
 
 
 def test_embeddings_are_what_the_last_layer_is_given(place, tmp_path):
-    keep = {"fields": ("logits", "embeddings"), "drop": 0.5, "passes": 2}
+    keep = {"fields": ("logits", "embeddings"), "dropout": 0.5, "mc_samples": 2}
     (found,), _ = answers(place, Store(tmp_path), "test_resnet", **keep)
     dump = found.load()
     module = timm.create_model("test_resnet")
@@ -148,7 +148,7 @@ def test_a_gpu_says_the_same(place, tmp_path):
 
     store = Store(tmp_path)
     wanted = with_weights(network("test_resnet", store), place / "w")
-    keeping = Keeping(("logits", "embeddings"), "float16", passes=30, drop=0.2)
+    keeping = Keeping(("logits", "embeddings"), "float16", mc_samples=30, dropout=0.2)
     ours = predict.predict(wanted, images_at(place), Context(store, device="cuda"), keeping)
     (theirs,), _ = answers(place, store, "test_resnet")
     np.testing.assert_allclose(ours.logits, theirs.load().logits, atol=0.05)
@@ -168,7 +168,7 @@ def test_a_second_run_does_nothing_and_a_change_of_anything_is_other_work(place,
     base, images = with_weights(network("test_resnet", store), place / "w"), images_at(place)
 
     def key(wanted=base, shown=images, **how):
-        kept = {"fields": ("logits",), "dtype": "float16", "passes": 30, "compared": True}
+        kept = {"fields": ("logits",), "dtype": "float16", "mc_samples": 30, "compared": True}
         return predict_step(wanted, shown, keeping=Keeping(**(kept | how))).key
 
     assert key() == first.key
@@ -176,8 +176,8 @@ def test_a_second_run_does_nothing_and_a_change_of_anything_is_other_work(place,
     pack(tmp_path / "val.npz", n=N, seed=1)
     keys = {
         key(),
-        key(passes=29),
-        key(drop=0.1),
+        key(mc_samples=29),
+        key(dropout=0.1),
         key(fields=("logits", "embeddings")),
         key(precision="bf16"),
         key(shown=images_at(place, limit=5)),

@@ -34,7 +34,7 @@ BATCH = 16
 
 
 def network_of(method, backbone="mlp"):
-    budget = Training(epochs=1, batch=256, augment="none")
+    budget = Training(epochs=1, batch_size=256, augment="none")
     recipe = registry[method].recipe_class()
     return trained(Trial(method=method, recipe=recipe, data="digits", backbone=backbone, training=budget))
 
@@ -213,7 +213,7 @@ def test_a_range_that_fails_is_listed_and_the_whole_is_not_tried(contexts, monke
 def by_zoo(place, context, shards, **how):
     names = ["test_resnet", "test_vit"]
     pairs = [(network(name, context.store), images_at(place)) for name in names]
-    keeping = Keeping(("logits",), "float16", passes=3, drop=0.5, compared=True)
+    keeping = Keeping(("logits",), "float16", mc_samples=3, dropout=0.5, compared=True)
     return predict_all(pairs, context, keeping, weights=place / "w", batch=2, shards=shards, **how)
 
 

@@ -18,7 +18,7 @@ from nescio.training import fit
 from nescio.trials import Training, Trial
 
 RECORDED = [name for name, method in methods.items() if vars(method).get("recorded")]
-FEW = Training(rate=0.01, epochs=1, batch=64, precision="float32")
+FEW = Training(lr=0.01, epochs=1, batch_size=64, precision="float32")
 
 
 @pytest.fixture

@@ -94,11 +94,11 @@ def test_fields_that_methods_share_are_drawn_alike():
     for cls in registry.parts():
         for name, search in searched(cls.recipe_class).items():
             shared.setdefault((name, search), []).append(cls.recipe_class)
-    assert len(shared["rate", searched(registry["erm"].recipe_class)["rate"]]) > 8
+    assert len(shared["lr", searched(registry["erm"].recipe_class)["lr"]]) > 8
     for (name, _), recipes in shared.items():
         for trial in range(1, 6):
             assert len({getattr(draw(recipe, trial), name) for recipe in recipes}) == 1
-    assert len({draw(registry["erm"].recipe_class, trial).rate for trial in range(6)}) == 6
+    assert len({draw(registry["erm"].recipe_class, trial).lr for trial in range(6)}) == 6
 
 
 # ---- guided search

@@ -47,7 +47,7 @@ from nescio.work.steps import Context
 from nescio.work.store import Store
 
 torch.set_num_threads(1)
-QUICK = Training(epochs=3, batch=128, augment="none", rate=0.1)
+QUICK = Training(epochs=3, batch_size=128, augment="none", lr=0.1)
 
 
 def trial_of(method="erm", backbone="mlp", training=QUICK, recipe=None, data="digits", **more):
@@ -97,7 +97,7 @@ def kill_at(number, trial, root):
 )
 def test_killed_and_resumed_is_bit_identical(tmp_path, method, backbone, optimizer):
     rate = 0.1 if optimizer == "sgd" else 0.003
-    plan = replace(QUICK, optimizer=optimizer, rate=rate, augment="shift", accumulate=2, schedule="cosine")
+    plan = replace(QUICK, optimizer=optimizer, lr=rate, augment="shift", accumulate=2, schedule="cosine")
     trial = trial_of(method, backbone, plan, spectral=2.0)
     whole, broken = Store(tmp_path / "whole"), Store(tmp_path / "broken")
     key = train(trial, whole, runtime("cpu", "float32"))
@@ -142,7 +142,7 @@ def test_a_corrupted_checkpoint_is_not_used(tmp_path, caplog):
 def test_a_loss_that_is_no_number_fails_the_trial(tmp_path):
     store = Store(tmp_path)
     with pytest.raises(Diverged, match="smaller learning rate"):
-        train(trial_of(training=replace(QUICK, rate=1e12)), store, runtime("cpu"))
+        train(trial_of(training=replace(QUICK, lr=1e12)), store, runtime("cpu"))
     (run,) = store.runs()
     assert run.state == "failed" and "The loss became" in run.reason
 
@@ -239,7 +239,7 @@ def test_killed_fine_tuning_resumes_and_is_bit_identical(tmp_path):
 
 
 def test_the_command_starts_from_a_trained_network(warm, tmp_path):
-    budget = "--backbone mlp --augment none --epochs 1 --batch 128 --device cpu"
+    budget = "--backbone mlp --augment none --epochs 1 --batch-size 128 --device cpu"
     words = ["train", *budget.split(), "--store", tmp_path]
     assert warm.run(*words)[0] == 0
     (run,) = Store(tmp_path).runs()
@@ -257,7 +257,7 @@ def test_the_command_starts_from_a_trained_network(warm, tmp_path):
 def test_parts_of_a_batch_are_the_batch():
     """Without batch-norm and random draws a batch in two parts gives the same step."""
     whole, parts = (fitted(trial_of(training=replace(QUICK, accumulate=count))) for count in (1, 2))
-    different = fitted(trial_of(training=replace(QUICK, batch=64)))
+    different = fitted(trial_of(training=replace(QUICK, batch_size=64)))
     for name, tensor in whole.state_dict().items():
         assert torch.allclose(tensor, parts.state_dict()[name], atol=1e-4)
     assert not torch.allclose(whole.head.weight, different.head.weight, atol=1e-2)
@@ -316,14 +316,14 @@ def test_bounded_layers_start_from_weights_that_were_learnt_without_bounds(tmp_p
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("sgd", 0.1), ("adamw", 0.003), ("lamb", 0.02)])
 def test_optimizers_learn(optimizer, rate):
-    plan = replace(QUICK, optimizer=optimizer, rate=rate, epochs=8, batch=64)
+    plan = replace(QUICK, optimizer=optimizer, lr=rate, epochs=8, batch_size=64)
     assert right(fitted(trial_of(training=plan))) > 0.9
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.02])
 def test_lamb_moves_every_layer_by_a_share_of_its_own_length(decay):
     """You et al. 2020, algorithm 2, with and without weight decay."""
-    plan = Training(optimizer="lamb", rate=0.01, decay=decay)
+    plan = Training(optimizer="lamb", lr=0.01, weight_decay=decay)
     method = build(trial_of(training=plan), datasets.load("digits"), 0)
     optimizer = optimizer_of(plan, method, runtime("cpu"))
     before = [weight.detach().clone() for weight in method.parameters()]
@@ -336,8 +336,8 @@ def test_lamb_moves_every_layer_by_a_share_of_its_own_length(decay):
 
 
 def test_bf16_works_on_a_cpu(warm, tmp_path):
-    plan = replace(QUICK, precision="bf16", epochs=5, batch=64)
-    budget = "--backbone mlp --augment none --epochs 5 --batch 64 --precision bf16 --device cpu"
+    plan = replace(QUICK, precision="bf16", epochs=5, batch_size=64)
+    budget = "--backbone mlp --augment none --epochs 5 --batch-size 64 --precision bf16 --device cpu"
     words = ["train", *budget.split(), "--store", tmp_path]
     # AMX is announced, and missing, in sandboxes
     code, command = warm.run(*words, ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16")
@@ -362,32 +362,32 @@ def test_a_compiled_network_learns_the_same():
 
 
 def test_rates_of_the_schedules():
-    step = Training(schedule="step", every=30, factor=0.1, epochs=100)
+    step = Training(schedule="step", step_epochs=30, step_factor=0.1, epochs=100)
     assert [rate_at(step, e) for e in (0, 29.99, 30, 60, 99)] == pytest.approx([1, 1, 0.1, 0.01, 0.001])
     cosine = Training(schedule="cosine", epochs=100)
     assert [rate_at(cosine, e) for e in (0, 50, 100)] == pytest.approx([1, 0.5, 0])
     warm = Training(schedule="cosine", epochs=105, warmup=5)
     assert [rate_at(warm, e) for e in (0, 2.5, 5, 55, 105)] == pytest.approx([0, 0.5, 1, 0.5, 0], abs=1e-8)
-    url = Training(schedule="cosine", epochs=32, flat=1, warmup=5, initial=0.1)  # URL, appendix B
+    url = Training(schedule="cosine", epochs=32, warmup_flat=1, warmup=5, warmup_from=0.1)  # URL, appendix B
     shares = [rate_at(url, e) for e in (0, 0.99, 1, 3.5, 6, 19, 32)]
     assert shares == pytest.approx([0.1, 0.1, 0.1, 0.55, 1, 0.5, 0], abs=1e-6)
-    assert [rate_at(Training(flat=2, initial=0.3), e) for e in (1.99, 2)] == [0.3, 1]
+    assert [rate_at(Training(warmup_flat=2, warmup_from=0.3), e) for e in (1.99, 2)] == [0.3, 1]
     constant = Training(schedule="constant", warmup=2)
     assert [rate_at(constant, e) for e in (1, 2, 99)] == pytest.approx([0.5, 1, 1])
 
 
 def test_the_rate_that_is_used_is_the_stated_one():
     seen = []
-    plan = Training(epochs=4, batch=128, augment="none", schedule="step", every=2, rate=0.2)
-    recipe = ERM.recipe_class(rate=0.5)
+    plan = Training(epochs=4, batch_size=128, augment="none", schedule="step", step_epochs=2, lr=0.2)
+    recipe = ERM.recipe_class(lr=0.5)
     fitted(trial_of(training=plan, recipe=recipe), lambda each: seen.append((each["epoch"], each["rate"])))
     assert [epoch for epoch, _ in seen] == pytest.approx([1, 2, 3, 4])
     assert [rate for _, rate in seen] == pytest.approx([0.1, 0.1, 0.01, 0.01])
 
 
 def test_groups_have_their_own_rate_and_decay():
-    method = registry["due"](registry["due"].recipe_class(rate=2.0, decay=3.0), _setting())
-    network, process, posterior = optimizer_of(Training(rate=0.1, decay=1e-4), method, runtime("cpu")).param_groups
+    method = registry["due"](registry["due"].recipe_class(lr=2.0, weight_decay=3.0), _setting())
+    network, process, posterior = optimizer_of(Training(lr=0.1, weight_decay=1e-4), method, runtime("cpu")).param_groups
     assert (network["lr"], network["weight_decay"]) == pytest.approx((0.2, 3e-4))
     assert (process["lr"], process["weight_decay"]) == pytest.approx((0.2, 0))
     assert posterior["lr"] == pytest.approx(2.0)
@@ -402,7 +402,7 @@ def _setting():
 
 
 def test_clipping_bounds_the_step():
-    plan = replace(QUICK, epochs=1, batch=1024, momentum=0.0, decay=0.0, rate=1.0, clip=1e-3)
+    plan = replace(QUICK, epochs=1, batch_size=1024, momentum=0.0, weight_decay=0.0, lr=1.0, clip=1e-3)
     trial = trial_of(training=plan)
     start = start_of(trial, datasets.load("digits"), runtime("cpu"))
     method = fitted(trial)
@@ -435,7 +435,10 @@ def test_moving_average_of_the_weights(monkeypatch):
 
 @pytest.mark.parametrize(
     ("plan", "sentence"),
-    [(replace(QUICK, batch=4096), "fewer than one batch"), (replace(QUICK, batch=100, accumulate=3), "equal parts")],
+    [
+        (replace(QUICK, batch_size=4096), "fewer than one batch"),
+        (replace(QUICK, batch_size=100, accumulate=3), "equal parts"),
+    ],
 )
 def test_impossible_batches_are_sentences(plan, sentence):
     with pytest.raises(BadInput, match=sentence):
@@ -456,7 +459,7 @@ def by_two(words, store):
 
 
 def test_two_processes_are_as_good_as_one(tmp_path):
-    words = "train --backbone mlp --augment none --epochs 3 --batch 128 --device cpu --checkpoint-seconds 0"
+    words = "train --backbone mlp --augment none --epochs 3 --batch-size 128 --device cpu --checkpoint-seconds 0"
     done = by_two(words, tmp_path / "two")
     assert done.returncode == 0, done.stderr
     (run,) = Store(tmp_path / "two").runs()
@@ -492,7 +495,7 @@ def fitted_by_two(trials, folder):
     return [[torch.load(folder / f"{number}.{rank}") for rank in range(2)] for number in range(len(trials))]
 
 
-RISING = Training(epochs=1, batch=128, augment="none", rate=0.3, warmup=0.5, schedule="cosine", clip=1.0)
+RISING = Training(epochs=1, batch_size=128, augment="none", lr=0.3, warmup=0.5, schedule="cosine", clip=1.0)
 
 
 def farthest(state, method):
@@ -509,7 +512,7 @@ def test_two_processes_learn_what_one_does(tmp_path):
     for (first, second), alone in zip(fitted_by_two(trials, tmp_path), (one, in_parts), strict=True):
         assert all(torch.equal(first[name], second[name]) for name in first)
         assert farthest(first, alone) < 1e-5
-    assert farthest(one.state_dict(), fitted(trial_of(training=replace(shifted, rate=0.15)))) > 1e-2
+    assert farthest(one.state_dict(), fitted(trial_of(training=replace(shifted, lr=0.15)))) > 1e-2
 
 
 @pytest.fixture
@@ -540,9 +543,9 @@ def same_parts(stream, epoch, start):
     plan, here = stream.plan, stream.runtime
     parts = here.world if here.world > 1 else plan.accumulate
     how = {"augment": plan.augment, "seed": epoch, "shuffle": True, "views": stream.views, "world": parts}
-    for number in range(len(stream.images.labels) // plan.batch):
+    for number in range(len(stream.images.labels) // plan.batch_size):
         for part in [here.rank] if here.world > 1 else range(parts):
-            for shown in stream.batches(batch=plan.batch, rank=part, start=number, stop=number + 1, **how):
+            for shown in stream.batches(batch=plan.batch_size, rank=part, start=number, stop=number + 1, **how):
                 torch.manual_seed(100 * number + part)
                 yield shown
 
@@ -558,7 +561,7 @@ FAST = ("duq", "moco", "postnet")
 )
 def test_with_every_method_two_processes_are_one_that_takes_the_same_parts(name, tmp_path, monkeypatch):
     monkeypatch.setattr(training._Stream, "epoch", same_parts)
-    plan = Training(epochs=1, batch=128, augment=registry[name].augment or "none", rate=0.05)
+    plan = Training(epochs=1, batch_size=128, augment=registry[name].augment or "none", lr=0.05)
     trial = trial_of(name, training=plan)
     ((two, other),) = fitted_by_two([trial], tmp_path)
     assert all(torch.equal(two[key], other[key]) for key in two)
@@ -570,12 +573,12 @@ def test_with_every_method_two_processes_are_one_that_takes_the_same_parts(name,
 
 @pytest.mark.slow
 def test_two_processes_fail_together_go_on_together_and_find_finished_work(tmp_path):
-    words = "train --method mc-dropout --backbone conv --epochs 5 --batch 64 --augment shift --device cpu"
-    failed = by_two(f"{words} --rate 1e12", tmp_path)
+    words = "train --method mc-dropout --backbone conv --epochs 5 --batch-size 64 --augment shift --device cpu"
+    failed = by_two(f"{words} --lr 1e12", tmp_path)
     assert failed.returncode != 0
     (run,) = Store(tmp_path).runs()
     assert run.state == "failed" and "The loss became" in run.reason
-    trial, store = trial_of("mc-dropout", "conv", Training(epochs=5, batch=64, augment="shift")), Store(tmp_path)
+    trial, store = trial_of("mc-dropout", "conv", Training(epochs=5, batch_size=64, augment="shift")), Store(tmp_path)
 
     def stop(seen):
         if seen["epoch"] >= 2:
@@ -625,7 +628,7 @@ def run_steps(steps, context):
 
 def test_a_worker_and_a_process_of_many_threads_give_the_same_bits(tmp_path):
     """Each trains erm and rnd, and predicts with them."""
-    trials = [trial_of(name, "conv", Training(epochs=2, batch=128, augment="shift")) for name in ("erm", "rnd")]
+    trials = [trial_of(name, "conv", Training(epochs=2, batch_size=128, augment="shift")) for name in ("erm", "rnd")]
     pairs = [(train_step(trial), predict_step(trained(trial), ImageSet("digits", limit=100))) for trial in trials]
     theirs, ours = Store(tmp_path / "worker"), Store(tmp_path / "here")
     steps = [step for pair in pairs for step in pair]

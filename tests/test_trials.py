@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from nescio.errors import BadInput
-from nescio.identity import canonical, tag, to_json
+from nescio.identity import canonical, tag, to_json, values_of
 from nescio.search import Recipe, choice, draw, hparam, integers, log_uniform, uniform
 from nescio.trials import Training, Trial, from_json
 
@@ -30,12 +30,18 @@ TRIAL = Trial(method="toy", recipe=Toy(), data="digits", backbone="mlp", trainin
 def test_later_fields_leave_old_keys_alone():
     """Work that was done before the schedule could be flat at the start keeps its key."""
     assert not {"flat", "initial"} & canonical(Training()).keys()
-    assert canonical(Training(flat=1, initial=0.1))["flat"] == 1
+    assert canonical(Training(warmup_flat=1, warmup_from=0.1))["flat"] == 1
+
+
+def test_renamed_fields_leave_keys_and_seeds_alone():
+    plain = canonical(Training(lr=0.3, batch_size=64))
+    assert (plain["rate"], plain["batch"]) == (0.3, 64) and not {"lr", "batch_size", "step_epochs"} & plain.keys()
+    assert Training(**values_of(Training, plain)) == Training(lr=0.3, batch_size=64)
 
 
 def test_training_says_what_is_wrong():
     words = ({"optimizer": "adam"}, {"schedule": None})
-    numbers = ({"rate": 0}, {"epochs": 0}, {"clip": -1}, {"warmup": -1}, {"flat": 1}, {"initial": 2})
+    numbers = ({"lr": 0}, {"epochs": 0}, {"clip": -1}, {"warmup": -1}, {"warmup_flat": 1}, {"warmup_from": 2})
     for wrong in (*words, *numbers):
         with pytest.raises(BadInput, match=rf"Training\.{next(iter(wrong))} is"):
             Training(**wrong)
@@ -53,7 +59,7 @@ def test_training_says_what_is_wrong():
     [
         TRIAL,
         dataclasses.replace(TRIAL, recipe=draw(Toy, 3), classes=(3, 1, 2), spectral=5, trial=3, data_seed=1),
-        dataclasses.replace(TRIAL, training=Training(clip=1, optimizer="lamb", rate=1 / 3)),
+        dataclasses.replace(TRIAL, training=Training(clip=1, optimizer="lamb", lr=1 / 3)),
     ],
 )
 def test_a_trial_comes_back_from_its_json(trial):

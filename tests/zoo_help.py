@@ -83,7 +83,7 @@ def answers(place: Path, store: Any, *names: str, images: Any = None, weights: P
     from nescio.work.steps import Context
 
     batch = how.pop("batch", None)
-    keeping = Keeping(**{"fields": ("logits",), "dtype": "float16", "passes": 30, "compared": True} | how)
+    keeping = Keeping(**{"fields": ("logits",), "dtype": "float16", "mc_samples": 30, "compared": True} | how)
     shown = images if isinstance(images, list) else [images or images_at(place)]
     pairs = [(network(name, store), one) for name in names for one in shown]
     context = Context(store, device="cpu")

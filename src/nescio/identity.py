@@ -33,6 +33,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from nescio.errors import BadInput
 
 INTRODUCED = "introduced"  # name in a field's metadata
+IN_KEYS = "in_keys"  # likewise: the name in keys and seeds of a field that was renamed
 KIND = "kind"  # name under which plain JSON holds a dataclass's tag
 C = TypeVar("C", bound=type)
 _tags: dict[str, str] = {}  # tag → the class that has it, as module and name
@@ -63,6 +64,16 @@ def tag_of(cls: type) -> str:
 
 def has_tag(cls: type) -> bool:
     return "__tag__" in vars(cls)
+
+
+@cache
+def names_in_keys(cls: type) -> dict[str, str]:
+    """Field → its name in keys and seeds: its own, or the `in_keys` that it has in the class or one of its bases."""
+    names = {each.name: each.name for each in fields(cls)}
+    for base in reversed(cls.__mro__):
+        for each in vars(base).get("__dataclass_fields__", {}).values():
+            names[each.name] = each.metadata.get(IN_KEYS) or names[each.name]
+    return names
 
 
 def added(default: Any, *, introduced: Any = dataclasses.MISSING, **metadata: Any) -> Any:
@@ -148,14 +159,14 @@ def canonical(value: Any) -> Any:
 
 
 def _plain_fields(value: Any) -> dict[str, Any]:
-    cls = type(value)
+    cls: type = type(value)
     plain: dict[str, Any] = {KIND: tag_of(cls)}
     for each in fields(cls):
         if each.name == KIND:
             raise BadInput(f"{cls.__qualname__} has a field named 'kind', which names the class: rename the field.")
         own = canonical(getattr(value, each.name))
         if INTRODUCED not in each.metadata or own != canonical(each.metadata[INTRODUCED]):
-            plain[each.name] = own
+            plain[names_in_keys(cls)[each.name]] = own
     return plain
 
 
@@ -178,7 +189,7 @@ def values_of(cls: type, plain: Any) -> dict[str, Any]:
     if not isinstance(plain, dict) or plain.get(KIND) != tag_of(cls):
         found = plain.get(KIND) if isinstance(plain, dict) else plain
         raise BadInput(f"A {tag_of(cls)} was expected, and {found!r} was found.")
-    known = {each.name: each for each in fields(cls)}
+    known = {names_in_keys(cls)[each.name]: each for each in fields(cls)}
     values = {name: value for name, value in plain.items() if name != KIND}
     if strange := sorted(values.keys() - known):
         raise BadInput(
@@ -189,7 +200,7 @@ def values_of(cls: type, plain: Any) -> dict[str, Any]:
         if INTRODUCED not in known[name].metadata:
             raise BadInput(f"This {cls.__name__} lacks {name}: it was not written by nescio, or was changed since.")
         values[name] = known[name].metadata[INTRODUCED]
-    return values
+    return {known[name].name: value for name, value in values.items()}
 
 
 # ---- dataclasses that check themselves

@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeVar
 
 from nescio.errors import BadInput, near
 from nescio.files import split_outside_paths
-from nescio.identity import INTRODUCED
+from nescio.identity import IN_KEYS, INTRODUCED
 from nescio.registry import canonical_part, is_part
 
 REQUIRED = MISSING  # the default of an option that must be given
@@ -67,7 +67,7 @@ class Spec:
     instead_of: str = ""
 
 
-def option(default: Any, help: str = "", *, introduced: Any = MISSING, **how: Any) -> Any:
+def option(default: Any, help: str = "", *, introduced: Any = MISSING, in_keys: str = "", **how: Any) -> Any:
     """A field that is an option; REQUIRED as the default for one that must be given.
 
     name        of the option (default: the field's)
@@ -86,8 +86,9 @@ def option(default: Any, help: str = "", *, introduced: Any = MISSING, **how: An
     part        kind of the registered parts that it names: other spellings and aliases become their names
     instead_of  names of fields, separated by spaces, that have no effect beside it: giving both is refused
     introduced  see nescio.identity.added
+    in_keys     see nescio.identity.names_in_keys
     """
-    metadata = {_SPEC: Spec(help, **how)}
+    metadata = {_SPEC: Spec(help, **how), IN_KEYS: in_keys}
     if introduced is not MISSING:
         return field(default=default, metadata={**metadata, INTRODUCED: introduced})
     return field(default=default, metadata=metadata)

@@ -35,7 +35,7 @@ from nescio.datasets.feed import Normal, feed
 from nescio.datasets.images import ImageSet, LoadedImages, names_of_labels, numbered, same_images
 from nescio.errors import BadInput
 from nescio.files import read_json
-from nescio.identity import Checked, seed_for, tag
+from nescio.identity import IN_KEYS, Checked, seed_for, tag
 from nescio.layers.entropies import entropy
 from nescio.methods.base import Method, Output, check_output
 from nescio.networks.forward import Classifier
@@ -73,15 +73,19 @@ class Keeping(Checked):
 
     fields: tuple[Literal["logits", "embeddings", "scores"], ...] = ("logits", "embeddings", "scores")
     dtype: Literal["float32", "float16"] = "float32"
-    passes: int = 0  # with dropout on, for pretrained networks that have it
-    drop: float | None = None  # dropout before the head of timm's networks, which are built without
+    mc_samples: int = field(
+        default=0, metadata={IN_KEYS: "passes"}
+    )  # with dropout on, for pretrained networks that have it
+    dropout: float | None = field(
+        default=None, metadata={IN_KEYS: "drop"}
+    )  # dropout before the head of timm's networks, which are built without
     precision: Literal["auto", "float32", "bf16"] | None = None  # None: that of the trial
     compared: bool = False  # made to compare models: `predictions.entries` lists it
 
     def check(self) -> None:
-        self.need(0, "passes")
-        if self.drop is not None and not 0 <= self.drop < 1:
-            raise BadInput(f"--drop is a share from 0 to below 1, not {self.drop:g}.")
+        self.need(0, "mc_samples")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise BadInput(f"Keeping.dropout is {self.dropout:g}: it must be at least 0 and below 1.")
 
 
 def predict_step(
@@ -229,10 +233,10 @@ def _predict(
     shown = _numbered(images.load(context.root, context.store), network, keeping, context.root)
     if rows is not None:
         shown = shown.take(np.arange(rows.start, rows.stop))
-    module, network = _last_built(network, context.store.root.absolute(), here, context.root, keeping.drop)
+    module, network = _last_built(network, context.store.root.absolute(), here, context.root, keeping.dropout)
     if compile:
         (module.features if isinstance(module, Method) else module).compile()
-    dropout = isinstance(module, Classifier) and module.repeat(keeping.passes)
+    dropout = isinstance(module, Classifier) and module.repeat(keeping.mc_samples)
     own = network.identity["model"] if trial is None else network.arch
     seed = seed_for("predict", own, images)
     started = time.monotonic()
@@ -367,7 +371,7 @@ def predict_all(
     forget    removes decoded pixels when they are no longer needed
     """
     if batch is not None and batch < 1:
-        raise BadInput(f"--batch is a number of images from 1 on, not {batch}.")
+        raise BadInput(f"The batch size must be at least 1, got {batch}.")
     launcher = launcher or start("local", 0)
     workers = max(1, launcher.workers // max(1, len(pairs)))
     made, before, known = ManyPredictions(), 0, 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol, TypeVar
 
 from nescio.errors import BadInput, near
-from nescio.identity import Checked, seed_for, tag
+from nescio.identity import Checked, names_in_keys, seed_for, tag
 
 # ---- search ranges
 
@@ -147,7 +147,8 @@ def choice(*values: Any) -> OneOf:
 def hparam(default: Any, search: Search | None = None, help: str = "", **later: Any) -> Any:
     """A field of a recipe: its default, where a search may look, and one sentence for people.
 
-    A field that came after its recipe was first used names the value it was introduced with: `introduced=…`.
+    A field that came after its recipe was first used names the value it was introduced with: `introduced=…`; one that
+    was renamed since names what keys and draws call it: `in_keys=…`.
     """
     return field(default=default, metadata={"search": search, "help": help, **later})
 
@@ -200,8 +201,10 @@ def draw(recipe: type[R], trial: int, seed: int = 0) -> R:
     default = recipe()
     if trial == 0:
         return default
+    cls: type = recipe
+    keys = names_in_keys(cls)
     drawn = {
-        name: search.draw(random.Random(seed_for("hparam", name, trial, seed)))
+        name: search.draw(random.Random(seed_for("hparam", keys[name], trial, seed)))
         for name, search in searched(recipe).items()
     }
     return replace(default, **drawn)  # type: ignore[type-var]

@@ -307,7 +307,7 @@ def _fit(
         since = 0
         if watch:
             pace = seen / (time.monotonic() - started)
-            left = ((plan.epochs - epoch) * len(stream) - batch) * plan.batch / plan.accumulate / pace
+            left = ((plan.epochs - epoch) * len(stream) - batch) * plan.batch_size / plan.accumulate / pace
             done = {"step": step.steps, "epoch": epoch + batch / len(stream), "epochs": plan.epochs}
             watch({**done, "loss": mean, "rate": optimizer.param_groups[0]["lr"], "images/s": pace, "left": left})
 
@@ -316,7 +316,7 @@ def _fit(
             with runtime.autocast():
                 loss = update(x, y)
             losses += loss.detach()
-            seen += plan.batch // plan.accumulate
+            seen += plan.batch_size // plan.accumulate
             batch, since = batch + 1, since + 1
             slow = watch is not None and time.monotonic() - looked > LOOK_SECONDS
             if since == LOOK * plan.accumulate or slow:
@@ -425,28 +425,28 @@ def optimizer_of(plan: Training, method: Method, runtime: Runtime) -> torch.opti
     the rate of AdamW, whose steps have the rate's length however small gradients are."""
     groups: list[dict[str, Any]] = []
     for group in method.parameter_groups():
-        rate, decay = plan.rate * group.get("rate", 1.0), plan.decay * group.get("decay", 1.0)
+        rate, decay = plan.lr * group.get("rate", 1.0), plan.weight_decay * group.get("decay", 1.0)
         rate *= group.get("adaptive", 1.0) if plan.optimizer == "adamw" else 1.0
         groups.append({"params": group["params"], "lr": rate, "weight_decay": decay})
     if plan.optimizer == "sgd":
         fused = runtime.device.type == "cuda"
-        return torch.optim.SGD(groups, plan.rate, plan.momentum, nesterov=plan.nesterov, fused=fused)
+        return torch.optim.SGD(groups, plan.lr, plan.momentum, nesterov=plan.nesterov, fused=fused)
     if plan.optimizer == "adamw":
-        return torch.optim.AdamW(groups, plan.rate, fused=runtime.device.type == "cuda")
+        return torch.optim.AdamW(groups, plan.lr, fused=runtime.device.type == "cuda")
     from timm.optim.lamb import Lamb
 
     # the share of a layer's own length whatever the decay; timm clips all gradients at a norm of 1 too
-    return Lamb(groups, plan.rate, always_adapt=True)
+    return Lamb(groups, plan.lr, always_adapt=True)
 
 
 def rate_at(plan: Training, epochs: float) -> float:
     """The share of the full learning rate after so many epochs."""
-    risen = plan.flat + plan.warmup
+    risen = plan.warmup_flat + plan.warmup
     if epochs < risen:
-        done = max(0.0, epochs - plan.flat + 1e-8) / plan.warmup if plan.warmup else 0.0
-        return plan.initial + (1 - plan.initial) * done
+        done = max(0.0, epochs - plan.warmup_flat + 1e-8) / plan.warmup if plan.warmup else 0.0
+        return plan.warmup_from + (1 - plan.warmup_from) * done
     if plan.schedule == "step":
-        return plan.factor ** int(epochs / plan.every + 1e-9)
+        return plan.step_factor ** int(epochs / plan.step_epochs + 1e-9)
     if plan.schedule == "cosine":
         done = (epochs - risen) / max(plan.epochs - risen, 1e-8)
         return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
@@ -456,7 +456,7 @@ def rate_at(plan: Training, epochs: float) -> float:
 def usual_batch(rows: int, parts: int = 1, task: str = "classification") -> int:
     """256, or for fewer than 4096 rows the largest power of two that is at most a sixteenth of them; of images with
     label maps, which hold many rows each, 8."""
-    batch = Training().batch if task == "classification" else 8
+    batch = Training().batch_size if task == "classification" else 8
     while batch > rows / 16 and batch > max(8, parts):
         batch //= 2
     return batch
@@ -471,13 +471,13 @@ def check_compiled(plan: Training, method: str) -> None:
 def check_batch(plan: Training, rows: int, world: int = 1) -> None:
     """Raises BadInput when a batch cannot be cut into its parts, or the rows do not fill one part."""
     parts = plan.accumulate * world
-    if plan.batch % parts:
-        raise BadInput(f"A batch of {plan.batch} cannot be cut into {parts} equal parts.")
-    if plan.batch // parts < 2:
-        raise BadInput(f"A batch of {plan.batch} in {parts} part(s) is too small: batch-norm needs two rows.")
-    if rows < plan.batch // plan.accumulate:
+    if plan.batch_size % parts:
+        raise BadInput(f"A batch of {plan.batch_size} cannot be cut into {parts} equal parts.")
+    if plan.batch_size // parts < 2:
+        raise BadInput(f"A batch of {plan.batch_size} in {parts} part(s) is too small: batch-norm needs two rows.")
+    if rows < plan.batch_size // plan.accumulate:
         raise BadInput(
-            f"There are {rows} training rows, fewer than one batch of {plan.batch // plan.accumulate}; "
+            f"There are {rows} training rows, fewer than one batch of {plan.batch_size // plan.accumulate}; "
             "make the batch smaller."
         )
 
@@ -589,8 +589,8 @@ class _Stream:
 
     def __len__(self) -> int:
         """Parts of batches in an epoch; an incomplete last batch is omitted."""
-        rows = self.plan.batch // self.plan.accumulate
-        return len(self.images.labels) // self.plan.batch * self.plan.accumulate or len(self.images.labels) // rows
+        rows = self.plan.batch_size // self.plan.accumulate
+        return len(self.images.labels) // self.plan.batch_size * self.plan.accumulate or len(self.images.labels) // rows
 
     def batches(self, **options: Any) -> Batches:
         return Batches(
@@ -598,7 +598,7 @@ class _Stream:
         )
 
     def epoch(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        rows = self.plan.batch // self.plan.accumulate
+        rows = self.plan.batch_size // self.plan.accumulate
         shown = self.batches(
             batch=rows,
             augment=self.plan.augment,
@@ -616,11 +616,11 @@ class _Stream:
 
     def plain(self) -> Batches:
         """Every training row once, in random order, without augmentation."""
-        return self.batches(batch=self.plan.batch, augment="none", seed=seed_for(self.seed, "plain"), shuffle=True)
+        return self.batches(batch=self.plan.batch_size, augment="none", seed=seed_for(self.seed, "plain"), shuffle=True)
 
     def some(self, rows: int) -> Batches:
         """So many of the same, or a few more."""
-        return replace(self.plain(), stop=math.ceil(rows / self.plan.batch))
+        return replace(self.plain(), stop=math.ceil(rows / self.plan.batch_size))
 
 
 @dataclass
@@ -632,7 +632,7 @@ class _CachedStream(_Stream):
     def epoch(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         from safetensors.torch import load
 
-        device, size = self.runtime.device, self.plan.batch // self.plan.accumulate
+        device, size = self.runtime.device, self.plan.batch_size // self.plan.accumulate
         features = load(self.files[epoch % len(self.files)].read_bytes())[FEATURES].to(device)
         labels, index = (torch.from_numpy(each).to(device) for each in (self.images.labels, self.images.index))
         raw = np.random.PCG64(seed_for(self.seed, epoch)).random_raw(len(labels))

@@ -21,51 +21,67 @@ BUDGET, SPEED = "budget", "speed and memory"  # groups of options
 class Training(Checked):
     """The budget; the defaults are those of UIMNET, "Optimization": SGD, 100 epochs, batch 256, rate ÷ 10 every 30."""
 
-    optimizer: Literal["sgd", "adamw", "lamb"] = option("sgd", "what moves the weights", group=BUDGET)
-    rate: float = option(0.1, "learning rate", group=BUDGET)
-    momentum: float = option(0.9, "of SGD", group=BUDGET)
-    nesterov: bool = option(False, "Nesterov's momentum", group=BUDGET)
-    decay: float = option(1e-4, "weight decay", group=BUDGET)
-    epochs: int = option(100, "times that every training row is seen", group=BUDGET)
-    batch: int = option(256, "rows of a step", group=BUDGET)
-    schedule: Literal["step", "cosine", "constant"] = option("step", "of the rate", group=BUDGET)
-    every: int = option(30, "step: the rate falls after every so many epochs", metavar="E", group=BUDGET)
-    factor: float = option(0.1, "step: by what the rate is multiplied then", group=BUDGET)
-    flat: float = option(
-        0.0, "epochs at the start with the initial rate, before it rises", metavar="E", group=BUDGET, introduced=0.0
+    optimizer: Literal["sgd", "adamw", "lamb"] = option("sgd", "optimizer", group=BUDGET)
+    lr: float = option(0.1, "learning rate", group=BUDGET, in_keys="rate")
+    momentum: float = option(0.9, "momentum of SGD", group=BUDGET)
+    nesterov: bool = option(False, "use Nesterov momentum", group=BUDGET)
+    weight_decay: float = option(1e-4, "weight decay", group=BUDGET, in_keys="decay")
+    epochs: int = option(100, "passes over the training set", group=BUDGET)
+    batch_size: int = option(256, "images per batch", metavar="B", group=BUDGET, in_keys="batch")
+    schedule: Literal["step", "cosine", "constant"] = option("step", "learning-rate schedule", group=BUDGET)
+    step_epochs: int = option(
+        30, "epochs between reductions of the learning rate (schedule step)", metavar="E", group=BUDGET, in_keys="every"
     )
-    initial: float = option(
-        0.0, "share of the rate at which it starts, to rise from there", metavar="SHARE", group=BUDGET, introduced=0.0
+    step_factor: float = option(
+        0.1, "factor of each reduction of the learning rate (schedule step)", group=BUDGET, in_keys="factor"
     )
-    warmup: float = option(0.0, "epochs over which the rate rises from the initial one", metavar="E", group=BUDGET)
-    accumulate: int = option(1, "parts of a batch, one after the other, to need less memory", metavar="A", group=SPEED)
-    clip: float | None = option(None, "largest norm of the gradient", group=BUDGET)
+    warmup_flat: float = option(
+        0.0,
+        "epochs at the initial learning rate before the warm-up",
+        metavar="E",
+        group=BUDGET,
+        introduced=0.0,
+        in_keys="flat",
+    )
+    warmup_from: float = option(
+        0.0,
+        "initial learning rate as a fraction of --lr",
+        metavar="FRACTION",
+        group=BUDGET,
+        introduced=0.0,
+        in_keys="initial",
+    )
+    warmup: float = option(0.0, "epochs over which the learning rate rises to --lr", metavar="E", group=BUDGET)
+    accumulate: int = option(1, "equal parts of a batch, processed in turn to save memory", metavar="A", group=SPEED)
+    clip: float | None = option(None, "maximum norm of the gradient", metavar="NORM", group=BUDGET)
     augment: Literal["none", "shift", "crop-flip", "full"] = option(
-        "crop-flip", "what is done to training images", group=BUDGET
+        "crop-flip", "augmentation of training images", group=BUDGET
     )
     border: Literal["black", "reflect"] = option(
-        "black", "what a moved image shows beyond its edge", group=BUDGET, introduced="black"
+        "black", "fill beyond the edges of shifted images", group=BUDGET, introduced="black"
     )
     precision: Literal["auto", "float32", "bf16"] = option(
-        "auto", "auto: bf16 on a GPU, float32 elsewhere", group=SPEED
+        "auto", "floating-point precision; auto: bf16 on a GPU, else float32", group=SPEED
     )
     compile: bool = option(False, "compile the network with torch.compile", group=SPEED)
     threads: int = option(
-        1, "of torch on a CPU; another number gives other last bits, and so another key", group=SPEED, introduced=1
+        1, "CPU threads of torch; they change the last bits of results, and so the key", group=SPEED, introduced=1
     )
 
     def check(self) -> None:
-        self.need(0, "rate", "factor", "clip", above=True)
-        self.need(1, "epochs", "batch", "every", "accumulate", "threads")
-        self.need(0, "momentum", "decay", "warmup", "flat", "initial")
+        self.need(0, "lr", "step_factor", "clip", above=True)
+        self.need(1, "epochs", "batch_size", "step_epochs", "accumulate", "threads")
+        self.need(0, "momentum", "weight_decay", "warmup", "warmup_flat", "warmup_from")
         if self.nesterov and (self.optimizer != "sgd" or not self.momentum):
             raise BadInput(
                 "Training.nesterov is a kind of momentum: it needs the optimizer sgd and a momentum above 0."
             )
-        if self.flat and not self.initial:
-            raise BadInput(f"Training.flat is {self.flat:g}: at a rate of 0 nothing is learnt: give an initial share.")
-        if self.initial > 1:
-            raise BadInput(f"Training.initial is {self.initial:g}: it is a share of the rate, at most 1.")
+        if self.warmup_flat and not self.warmup_from:
+            raise BadInput(
+                f"Training.warmup_flat is {self.warmup_flat:g}: the initial learning rate is 0: set warmup_from."
+            )
+        if self.warmup_from > 1:
+            raise BadInput(f"Training.warmup_from is {self.warmup_from:g}: it must be at most 1.")
 
 
 @tag("trial")

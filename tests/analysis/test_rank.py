@@ -536,7 +536,7 @@ def trained_store(tmp_path_factory):
             recipe=registry["simclr"].recipe_class(),
             data="digits",
             backbone="mlp",
-            training=Training(epochs=epochs, batch=64, augment="full"),
+            training=Training(epochs=epochs, batch_size=64, augment="full"),
             init_seed=seed,
         )
         keys.append(train(trial, held, runtime("cpu")))

@@ -299,7 +299,7 @@ def study(store, launcher, watch=None):
     from nescio.protocols.uimnet import Plan
     from nescio.trials import Training
 
-    budget = Training(epochs=60, batch=64, augment="none")  # seconds
+    budget = Training(epochs=60, batch_size=64, augment="none")  # seconds
     plan = Plan(
         methods=("erm",), backbones=("mlp",), spectral=(None,), trials=2, seeds=3, oracle=False, training=budget
     )

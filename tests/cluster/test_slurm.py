@@ -412,7 +412,7 @@ def test_a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
     from nescio.trials import Training
     from test_training import trial_of
 
-    trial = trial_of(training=Training(epochs=150, batch=64, augment="none"))
+    trial = trial_of(training=Training(epochs=150, batch_size=64, augment="none"))
     step, folders = train_step(trial), {}
     context = Context(Store(tmp_path / "slurm"), device="cpu", checkpoint_seconds=1e6)  # none but at the end of a job
     thread, made = sweeping(context, [step], run=trained)

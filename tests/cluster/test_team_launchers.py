@@ -31,7 +31,7 @@ from waiting import until
 
 pytestmark = pytest.mark.cluster
 SCRIPT = Path(__file__).parent / "slurm" / "cluster.sh"
-SHORT = Training(epochs=1, batch=128, augment="none", rate=0.1)
+SHORT = Training(epochs=1, batch_size=128, augment="none", lr=0.1)
 LONG = trial_of(training=replace(SHORT, epochs=500))
 
 
@@ -148,7 +148,7 @@ def test_a_lost_node_of_a_training_is_replaced_and_it_ends_the_same(cluster, tmp
 
 def test_no_process_outlives_a_command_of_ray(cluster, tmp_path):
     store = tmp_path / "store"
-    words = f"train --backbone mlp --augment none --epochs 5000 --batch 128 --device cpu --store {store}"
+    words = f"train --backbone mlp --augment none --epochs 5000 --batch-size 128 --device cpu --store {store}"
     words += f" --launcher ray --address {cluster.address} --nodes 2"
     code = "import signal; from nescio.cli import main; signal.signal(2, signal.default_int_handler); exit(main())"
     command = subprocess.Popen([sys.executable, "-c", code, *words.split()], stderr=subprocess.DEVNULL)

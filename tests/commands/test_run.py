@@ -231,7 +231,7 @@ def test_another_launcher_is_an_option(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     "plan",
-    [*PRESETS.values(), Plan(upto=4, bad=2), replace(PRESETS["long"], training=Training(rate=0.3, nesterov=True))],
+    [*PRESETS.values(), Plan(upto=4, bad=2), replace(PRESETS["long"], training=Training(lr=0.3, nesterov=True))],
 )
 def test_the_command_of_a_plan_runs_that_plan(plan, tmp_path, capsys, monkeypatch):
     plans, run = [], base.run

@@ -32,7 +32,7 @@ TRAIN = ["train", "--backbone", "mlp", "--epochs", "2"]
 def store(tmp_path_factory):
     """A store with one network that learnt the digits 0 to 5."""
     root = str(tmp_path_factory.mktemp("store"))
-    assert main([*TRAIN, "--method", "rnd", "--classes", "0-5", "--recipe", "width=32", "--store", root]) == 0
+    assert main([*TRAIN, "--method", "rnd", "--classes", "0-5", "--hparams", "width=32", "--store", root]) == 0
     return root
 
 
@@ -42,31 +42,30 @@ def key_in(root):
 
 def test_train_says_the_key_and_the_place(store, capsys):
     key = key_in(store)
-    assert main([*TRAIN, "--method", "rnd", "--classes", "0-5", "--recipe", "width=32", "--store", store]) == 0
+    assert main([*TRAIN, "--method", "rnd", "--classes", "0-5", "--hparams", "width=32", "--store", store]) == 0
     said = capsys.readouterr()
     assert said.out.startswith(f"{key} was finished before") and str(Store(store).path("train", key)) in said.out
     assert said.err == ""
 
 
 def test_a_bad_log_is_refused_of_a_finished_network_too(store, capsys):
-    words = [*TRAIN, "--method", "rnd", "--classes", "0-5", "--recipe", "width=32", "--store", store]
+    words = [*TRAIN, "--method", "rnd", "--classes", "0-5", "--hparams", "width=32", "--store", store]
     assert main([*words, "--log", "9-0"]) == 2
     assert "--log" in capsys.readouterr().err
 
 
 def test_options_reach_the_trial(tmp_path):
-    words = (
-        "--method mc-dropout --recipe drop=0.2 passes=3 --spectral 5 --data-seed 1 --init-seed 2 --batch 64 --rate 0.05"
-    )
+    words = "--method mc-dropout --hparams dropout=0.2 mc_samples=3 --spectral 5 --data-seed 1 --init-seed 2"
+    words += " --batch-size 64 --lr 0.05"
     more = "--optimizer adamw --schedule cosine --warmup 1 --accumulate 2 --clip 1 --augment none --precision float32"
     assert main([*TRAIN, *words.split(), *more.split(), "--store", str(tmp_path)]) == 0
     plain = Store(tmp_path).recipe("train", key_in(tmp_path))["recipe"]
     trial = from_plain(plain, lambda name: registry[name].recipe_class)
-    assert (trial.recipe.drop, trial.recipe.passes) == (0.2, 3)
+    assert (trial.recipe.dropout, trial.recipe.mc_samples) == (0.2, 3)
     assert (trial.spectral, trial.data_seed, trial.init_seed, trial.classes) == (5.0, 1, 2, None)
     plan = trial.training
     assert (plan.optimizer, plan.schedule, plan.warmup, plan.accumulate) == ("adamw", "cosine", 1.0, 2)
-    assert (plan.batch, plan.rate, plan.clip, plan.augment, plan.epochs) == (64, 0.05, 1.0, "none", 2)
+    assert (plan.batch_size, plan.lr, plan.clip, plan.augment, plan.epochs) == (64, 0.05, 1.0, "none", 2)
 
 
 def helped(cls, presets=None):
@@ -86,10 +85,10 @@ def test_train_and_run_have_one_budget_and_name_where_it_starts():
         assert "(default: " in run[name] or all(
             f"{preset}: {getattr(plan.training, name)}" in run[name] for preset, plan in uimnet.presets.items()
         )
-    starts = {"epochs": 100, "rate": 0.1, "decay": 0.0001, "optimizer": "sgd", "warmup": 0, "clip": "none", "every": 30}
-    for name, value in {**starts, "compile": "off", "precision": "auto", "accumulate": 1}.items():
+    starts = {"epochs": 100, "lr": 0.1, "weight_decay": 0.0001, "optimizer": "sgd", "warmup": 0, "clip": "none"}
+    for name, value in {**starts, "step_epochs": 30, "compile": "off", "precision": "auto", "accumulate": 1}.items():
         assert trained[name].endswith(f"(default: {value})")
-    assert run["epochs"].endswith("(small: 20, demo: 15, paper: 100)") and run["rate"] == trained["rate"]
+    assert run["epochs"].endswith("(small: 20, demo: 15, paper: 100)") and run["lr"] == trained["lr"]
 
 
 def test_due_has_its_own_spectral_norm_unless_another_is_given(tmp_path):
@@ -166,7 +165,7 @@ def test_predict_takes_a_random_part_and_says_so(store, tmp_path, capsys):
 def test_runs_lists_what_there_is_and_why_it_failed(tmp_path, capsys):
     place = ["--store", str(tmp_path)]
     assert main([*TRAIN, "--epochs", "1", *place]) == 0
-    assert main([*TRAIN, "--rate", "1e12", *place]) == 1
+    assert main([*TRAIN, "--lr", "1e12", *place]) == 1
     said = capsys.readouterr().err
     assert "The loss became" in said and len(said.strip().splitlines()) == 1
     assert main(["runs", *place, "--json"]) == 0
@@ -191,7 +190,7 @@ def test_methods_lists_recipes_and_ranges(capsys):
     assert main(["methods", "--json"]) == 0
     found = {each["method"]: each for each in json.loads(capsys.readouterr().out)}
     settings = {each["setting"]: each for each in found["mc-dropout"]["recipe"]}
-    assert settings["drop"]["default"] == 0.1 and settings["drop"]["search"] == "0.05 to 0.25, uniform"
+    assert settings["dropout"]["default"] == 0.1 and settings["dropout"]["search"] == "0.05 to 0.25, uniform"
     assert all(each["meaning"] and each["paper"] for each in found.values())
     assert all(setting["meaning"] for each in found.values() for setting in each["recipe"])
 
@@ -200,12 +199,12 @@ def test_methods_lists_recipes_and_ranges(capsys):
     ("words", "sentence"),
     [
         (["train", "--method", "mimmo"], "Did you mean 'mimo'"),
-        (["train", "--method", "mimo", "--recipe", "drop=1"], "no setting 'drop'"),
-        (["train", "--method", "mimo", "--recipe", "inputs"], "FIELD=VALUE"),
-        (["train", "--method", "mimo", "--recipe", "inputs=two"], "mimo.inputs is 'two': it must be a whole number"),
-        (["train", "--method", "mimo", "--recipe", "inputs=1"], "at least 2"),
-        (["train", "--recipe", "rate=1", "rate=2"], "twice"),
-        (["train", "--rate", "0"], "above 0"),
+        (["train", "--method", "mimo", "--hparams", "dropout=1"], "no setting 'dropout'"),
+        (["train", "--method", "mimo", "--hparams", "inputs"], "FIELD=VALUE"),
+        (["train", "--method", "mimo", "--hparams", "inputs=two"], "mimo.inputs is 'two': it must be a whole number"),
+        (["train", "--method", "mimo", "--hparams", "inputs=1"], "at least 2"),
+        (["train", "--hparams", "lr=1", "lr=2"], "twice"),
+        (["train", "--lr", "0"], "above 0"),
         (["train", "--epochs", "0"], "at least 1"),
         (["train", "--spectral", "much"], "--spectral is a number"),
         (["train", "--spectral", "-1"], "above 0"),
@@ -331,7 +330,7 @@ def test_a_training_ends_with_its_accuracy_and_the_next_command(store, tmp_path,
     (tmp_path / "mine.py").write_text("")
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("NESCIO_PLUGINS", "")
-    words = [*TRAIN, "--method", "rnd", "--classes", "0-5", "--recipe", "width=32", "--store", store]
+    words = [*TRAIN, "--method", "rnd", "--classes", "0-5", "--hparams", "width=32", "--store", store]
     words += ["--plugin", "mine.py"]
     for command in ("train", "predict"):
         assert main(words) == 0

@@ -240,9 +240,9 @@ def test_a_look_at_a_few(place, tmp_path, capsys):
         (["resnet51", "--data", "VAL"], "Did you mean"),
         (["test_resnet", "--data", "npz:nowhere.npz"], "There is nothing at"),
         (["test_resnet", "--data", "VAL", "--limit", "0"], "--limit is a number of images from 1 on"),
-        (["test_resnet", "--data", "VAL", "--passes", "-1"], "passes is -1: it must be at least 0"),
-        (["test_resnet", "--data", "VAL", "--drop", "1"], "--drop is a share from 0 to below 1"),
-        (["test_resnet", "--data", "VAL", "--batch", "0"], "--batch is a number of images from 1 on"),
+        (["test_resnet", "--data", "VAL", "--mc-samples", "-1"], "is -1: it must be at least 0"),
+        (["test_resnet", "--data", "VAL", "--dropout", "1"], "dropout is 1"),
+        (["test_resnet", "--data", "VAL", "--batch-size", "0"], "at least 1, got 0"),
         (["test_resnet", "--data", "VAL", "--also", "x=digits"], "--also names further sets beside --out"),
         (["test_resnet", "--data", "VAL", "--in-names", "nosuch"], "--in-names has no effect without --out"),
         (["test_resnet", "--data", "VAL", "--out", "digits", "--in-names", "nosuch", "--dry-run"], "nosuch"),
@@ -313,7 +313,7 @@ def test_a_fine_tuned_checkpoint_with_names_of_its_own(place, tmp_path, capsys):
     (tmp_path / "classes.txt").write_text("tulips=0\na rose=1\nsome lilies=2\n")
     (tmp_path / "names.txt").write_text("tulips\na rose\nsome lilies\n")
     name, store = f"test_resnet@{tmp_path / 'flowers.pth'}", str(tmp_path / "store")
-    words = ["--data", f"folder:{data}", "--store", store, "--passes", "0", "--json", "--classes"]
+    words = ["--data", f"folder:{data}", "--store", store, "--mc-samples", "0", "--json", "--classes"]
     for file in ("classes.txt", "names.txt"):
         assert main(["zoo", name, *words, str(tmp_path / file)]) == 0
         assert {row["backbone"] for row in json.loads(capsys.readouterr().out)} == {name}

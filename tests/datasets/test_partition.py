@@ -413,7 +413,7 @@ def test_a_trained_trial_is_a_reference(digits, tmp_path, capsys):
     from nescio.work.store import Store
 
     store, here = Store(tmp_path), runtime("cpu")
-    budget = Training(epochs=1, batch=64, augment="none")
+    budget = Training(epochs=1, batch_size=64, augment="none")
     trial = Trial(method="erm", recipe=methods["erm"].recipe_class(), data="digits", backbone="mlp", training=budget)
     key = train(trial, store, here)
     words = ["--data", "digits", "--features", key[:10], "--store", str(tmp_path), "--device", "cpu"]

@@ -57,8 +57,8 @@ def test_nescio_finds_it(nescio):
     assert code == 0, command.err
     facts = json.loads(command.out)
     assert facts["paper"].startswith("Wei et al.") and [each["setting"] for each in facts["recipe"]] == [
-        "rate",
-        "decay",
+        "lr",
+        "weight_decay",
         "tau",
     ]
     code, command = nescio.run("methods", "--json")

@@ -259,7 +259,7 @@ def test_softmax_entropy_does_not_know_what_lies_around_the_moons():
 def test_the_variance_of_due_is_low_on_other_digits_and_that_of_its_probabilities_high():
     """Why the second score is there: between classes labels pin the latent functions down."""
     data, here = datasets.load("digits"), runtime("cpu")
-    plan = Training(rate=0.1, epochs=8, batch=64, schedule="cosine", warmup=1.0, augment="none")
+    plan = Training(lr=0.1, epochs=8, batch_size=64, schedule="cosine", warmup=1.0, augment="none")
     recipe = registry["due"].recipe_class()
     of = {"method": "due", "recipe": recipe, "data": "digits", "classes": tuple(range(8)), "backbone": "mlp"}
     trial = Trial(**of, spectral=3.0, training=plan)
@@ -379,7 +379,7 @@ def test_duq_penalises_two_images_at_least():
 def test_duq_centroids_follow_whole_batches():
     """In parts, to need less memory, or not."""
     data = datasets.load("digits")
-    plan = Training(rate=0.1, epochs=1, batch=64, augment="none", precision="float32")
+    plan = Training(lr=0.1, epochs=1, batch_size=64, augment="none", precision="float32")
     trial = Trial(method="duq", recipe=DUQ.recipe_class(), data="digits", backbone="mlp", training=plan)
     whole, parts = (
         fit(replace(trial, training=replace(plan, accumulate=count)), data, runtime("cpu"), None, 1e9, None)[0]
@@ -408,7 +408,7 @@ def test_features_that_are_not_finite_have_no_gaussians(value):
 def test_weights_that_are_not_finite_after_the_last_step_are_no_network(monkeypatch):
     """No loss was seen to be."""
     monkeypatch.setattr(DUQ, "moved", lambda self, done: self.weight.data.fill_(math.nan) if done == 1 else None)
-    plan = Training(rate=0.01, epochs=1, batch=256, augment="none", precision="float32")
+    plan = Training(lr=0.01, epochs=1, batch_size=256, augment="none", precision="float32")
     trial = Trial(method="duq", recipe=DUQ.recipe_class(), data="digits", backbone="mlp", training=plan)
     with pytest.raises(training.Diverged, match="Weights are not finite after the last step"):
         fit(trial, datasets.load("digits"), runtime("cpu"), None, 1e9, None)

@@ -123,7 +123,7 @@ BROKEN = [
     ("oc", "the certificates do not learn", "student learnt", OC, "loss", no_student_loss),
     ("deep-ae", "no bottleneck", "bottleneck", DeepAE, "pair", wide),
     ("deep-ae", "the student does not learn", "student learnt", DeepAE, "loss", Method.loss),
-    ("mc-dropout", "rate 0", "masks drawn", MCDropout, "__init__", deceive(MCDropout, drop=0.0)),
+    ("mc-dropout", "rate 0", "masks drawn", MCDropout, "__init__", deceive(MCDropout, dropout=0.0)),
     (
         "mc-dropout",
         "no dropout in the network",
@@ -247,8 +247,8 @@ def test_a_broken_promise_is_seen(monkeypatch, cls, what):
 @pytest.mark.parametrize(
     ("name", "field", "value"),
     [
-        ("erm", "rate", 0.0),
-        ("erm", "decay", -1.0),
+        ("erm", "lr", 0.0),
+        ("erm", "weight_decay", -1.0),
         ("mixup", "alpha", 0.0),
         ("mixup", "kept", 0),
         ("soft-labels", "most", 1.0),
@@ -291,7 +291,7 @@ def test_one_class_is_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TEN)
 def test_learns_digits(name):
-    plan = Training(epochs=20, batch=64, augment="shift")
+    plan = Training(epochs=20, batch_size=64, augment="shift")
     trial, dataset, here = replace(trial_of(name), training=plan), datasets.load("digits"), runtime("cpu")
     method, _ = fit(trial, dataset, here, None, float("inf"), None)
     test = datasets.splits(dataset).test
@@ -373,7 +373,7 @@ def test_students_do_not_touch_the_features():
 
 @pytest.mark.parametrize("place", ["head", "activations"])
 def test_dropout_stays_on_and_batch_norm_off_at_test_time(place):
-    method = MCDropout(MCDropout.recipe_class(drop=0.5, place=place, passes=4), Setting("conv", 1, 8, 3)).eval()
+    method = MCDropout(MCDropout.recipe_class(dropout=0.5, place=place, mc_samples=4), Setting("conv", 1, 8, 3)).eval()
     norm = next(layer for layer in method.modules() if isinstance(layer, nn.BatchNorm2d))
     before = norm.running_mean.clone()
     with torch.no_grad():
@@ -399,12 +399,12 @@ def test_scores_of_draws_keep_the_digits_of_sure_answers():
 def test_dropout_before_the_head_alone_leaves_the_features_as_they_are():
     """After all 17 activations of a ResNet-18 it cost seven points of accuracy; the papers see no loss."""
     torch.manual_seed(0)
-    method = MCDropout(MCDropout.recipe_class(passes=200), Setting("resnet18", 3, 8, 4)).eval()
+    method = MCDropout(MCDropout.recipe_class(mc_samples=200), Setting("resnet18", 3, 8, 4)).eval()
     x = torch.randn(2, 3, 8, 8)
     with torch.no_grad():
         features, output = method.features(x), method(x)
         plain = method.head(features)
-    assert method.dropouts == [method.before_head] and method.recipe.drop == 0.1
+    assert method.dropouts == [method.before_head] and method.recipe.dropout == 0.1
     assert torch.allclose(output.embeddings, features, atol=1e-6)
     error = (output.logits.mean(1) - plain).abs() / (output.logits.std(1) / 200**0.5)
     assert error.max() < 5, "the draws lie around the answer of the whole network"
@@ -533,7 +533,7 @@ def test_batch_norm_under_dropout_keeps_the_statistics_of_training(place):
 def test_a_method_can_be_copied_between_two_steps(name):
     """Weights that are kept on the way are finished on a copy; graphs of a step cannot be copied."""
     cls = registry[name]
-    plan = Training(batch=16, augment=cls.augment or "none")
+    plan = Training(batch_size=16, augment=cls.augment or "none")
     trial = Trial(method=name, recipe=cls.recipe_class(), data="digits", backbone="mlp", training=plan)
     method = training.start_of(trial, datasets.load("digits"), runtime("cpu")).train()
     x = torch.randn(*((2,) if cls.views > 1 else ()), 16, 1, 8, 8)

@@ -44,7 +44,7 @@ def data(tmp_path_factory):
 
 
 def dense_trial(data, method="erm", epochs=8, backbone="conv", **more):
-    plan = Training(epochs=epochs, batch=8, augment="none", schedule="cosine")
+    plan = Training(epochs=epochs, batch_size=8, augment="none", schedule="cosine")
     recipe = more.pop("recipe", registry[method].recipe_class())
     return Trial(method=method, recipe=recipe, data=data, backbone=backbone, training=plan, task="segmentation", **more)
 
@@ -318,7 +318,7 @@ def test_a_segmenter_starts_from_a_classifier(data, tmp_path):
     for part in ("train", "test"):
         arrays |= {f"x_{part}": rng.integers(0, 256, (16, 24, 40, 3), np.uint8), f"y_{part}": np.arange(16) % 2}
     np.savez(tmp_path / "plain.npz", **arrays)
-    plan = Training(epochs=1, batch=8, augment="none")
+    plan = Training(epochs=1, batch_size=8, augment="none")
     recipe = registry["erm"].recipe_class()
     images = f"npz:{tmp_path / 'plain.npz'}"
     pretrained = Trial(method="erm", recipe=recipe, data=images, backbone="resnet18", training=plan)

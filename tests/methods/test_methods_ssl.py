@@ -169,7 +169,7 @@ def test_the_copy_moves_once_a_step_after_the_weights(monkeypatch, name, copied)
     old = cls.moved
     monkeypatch.setattr(cls, "moved", lambda self, done: (seen.append(done), old(self, done)))
     trial = trial_of(name, epochs=2, recipe=small(name))
-    trial = replace(trial, backbone="mlp", training=replace(trial.training, accumulate=2, batch=128))
+    trial = replace(trial, backbone="mlp", training=replace(trial.training, accumulate=2, batch_size=128))
     method, _ = fit(trial, datasets.load("digits"), runtime("cpu"), None, math.inf, None)
     assert seen == pytest.approx([(i + 1) / 16 for i in range(16)])  # two epochs of eight whole batches
     assert not any(weight.requires_grad for weight in getattr(method, copied).parameters())
@@ -212,7 +212,7 @@ def test_after_a_training_the_queue_holds_the_last_keys(monkeypatch):
     method, trial, _, _ = trained("moco", queue=150)
     start = pushed[:-16]  # the epoch has 16 batches of 64; before them the queue was filled
     assert sum(map(len, start)) >= 150
-    assert int(method.pushed) == 16 * trial.training.batch == 1024
+    assert int(method.pushed) == 16 * trial.training.batch_size == 1024
     last = torch.cat(pushed)[-150:]
     assert torch.equal(method.queue.roll(-(1024 % 150), 0), last)
     assert torch.allclose(method.queue.norm(dim=1), torch.ones(150), atol=1e-5)
@@ -430,7 +430,7 @@ def test_drawn_recipes_build(name):
 @pytest.mark.parametrize("name", ["byol", "moco"])
 def test_stopped_and_resumed_is_bit_identical(tmp_path, name):
     """Target, key encoder, queue and its place are in the checkpoint, between two parts of an epoch too."""
-    plan = Training(epochs=2, batch=128, augment="full", accumulate=2, schedule="cosine")
+    plan = Training(epochs=2, batch_size=128, augment="full", accumulate=2, schedule="cosine")
     recipe = small(name, queue=300) if name == "moco" else small(name, hidden=32)
     trial = Trial(method=name, recipe=recipe, data="digits", backbone="mlp", training=plan)
     whole, broken, here = Store(tmp_path / "whole"), Store(tmp_path / "broken"), runtime("cpu", "float32")
@@ -475,10 +475,12 @@ def test_the_rows_of_several_processes_come_in_one_order(monkeypatch):
 def test_two_processes_share_one_queue(tmp_path):
     """Without batch-norm a row does not feel the others: two processes make what one does, queue and all."""
     words = "-m torch.distributed.run --standalone --nproc-per-node 2 -m nescio train --method moco --backbone mlp"
-    words += f" --recipe queue=200 --epochs 2 --batch 128 --device cpu --precision float32 --store {tmp_path / 'two'}"
+    words += (
+        f" --hparams queue=200 --epochs 2 --batch-size 128 --device cpu --precision float32 --store {tmp_path / 'two'}"
+    )
     done = subprocess.run([sys.executable, *words.split()], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    plan = Training(epochs=2, batch=128, augment="full", precision="float32")
+    plan = Training(epochs=2, batch_size=128, augment="full", precision="float32")
     trial = Trial(method="moco", recipe=small("moco", queue=200), data="digits", backbone="mlp", training=plan)
     here = runtime("cpu")
     key = train(trial, Store(tmp_path / "one"), here)
@@ -588,7 +590,7 @@ def test_uimnet_is_about_classifiers(tmp_path, capsys):
         (["--ensemble-size", "0"], "--ensemble-size is a number from 1 on"),
         (["--ensemble-size", "2", "--log", "tensorboard:x"], "--log is for one network"),
         (["--ensemble-size", "2", "--workers", "-1"], "--workers is a number"),
-        (["--ensemble-size", "2", "--batch", "5000"], "fewer than one batch of 5000"),
+        (["--ensemble-size", "2", "--batch-size", "5000"], "fewer than one batch of 5000"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, capsys, words, sentence):

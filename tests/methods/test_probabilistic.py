@@ -248,7 +248,7 @@ def kappa_after_adamw(**fields):
         return 20 * normalize(near, dim=1).view(n, 1, 16, 16), y
 
     method.prepare([(*points(64), None)])
-    optimizer = optimizer_of(Training(optimizer="adamw", rate=2e-3), method, runtime("cpu"))
+    optimizer = optimizer_of(Training(optimizer="adamw", lr=2e-3), method, runtime("cpu"))
     for _ in range(120):
         optimizer.zero_grad()
         method.loss(*points(64)).backward()
@@ -266,7 +266,7 @@ def test_kappa_differs_after_adamw_but_not_with_a_flat_t_and_a_fast_head():
 
 @pytest.mark.parametrize(("optimizer", "factor"), [("sgd", 0.5), ("lamb", 0.5), ("adamw", 0.05)])
 def test_the_head_learns_slower_under_adamw(optimizer, factor):
-    plan = Training(optimizer=optimizer, rate=0.01)
+    plan = Training(optimizer=optimizer, lr=0.01)
     rest, head = optimizer_of(plan, made("elk", head=0.5, adaptive=0.1), runtime("cpu")).param_groups
     assert rest["lr"] == 0.01 and head["lr"] == pytest.approx(0.01 * factor)
 

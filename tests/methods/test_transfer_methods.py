@@ -35,7 +35,7 @@ torch.set_num_threads(1)
 FOUR = ("heads", "het-xl", "losspred", "losspred-order")
 SMALL = Setting("mlp", 1, 8, 3, rows=10)
 HERE = runtime("cpu")
-PLAN = Training(epochs=6, batch=64, augment="shift", schedule="cosine")
+PLAN = Training(epochs=6, batch_size=64, augment="shift", schedule="cosine")
 
 
 def held_out(method, trial):
@@ -269,7 +269,7 @@ def trained(tmp_path_factory):
     first = replace(trial_of("erm", backbone="mlp"), training=PLAN)
     key = train(first, store, HERE)
     recipe = LossPredOrder.recipe_class(cached=2)
-    budget = Training(optimizer="adamw", rate=1e-3, epochs=20, batch=64, augment="shift", schedule="cosine")
+    budget = Training(optimizer="adamw", lr=1e-3, epochs=20, batch_size=64, augment="shift", schedule="cosine")
     second = replace(first, method="losspred-order", recipe=recipe, training=budget, start=f"store:{key}")
     return store, key, first, second
 
@@ -313,7 +313,7 @@ def test_features_are_computed_once_for_all_trials(started, monkeypatch):
     train(replace(second, training=replace(second.training, epochs=2)), store, HERE)
     shown = []
     monkeypatch.setattr(MLP, "forward", counted(shown, MLP.forward))
-    again = replace(second, training=replace(second.training, epochs=3, rate=2e-3))
+    again = replace(second, training=replace(second.training, epochs=3, lr=2e-3))
     train(again, store, HERE)
     rows = len(datasets.splits(datasets.load("digits")).train)
     first, second_file = (load(path.read_bytes())[FEATURES] for path in kept(store))

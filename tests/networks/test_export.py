@@ -415,7 +415,7 @@ def test_a_model_of_the_zoo_is_exported_with_the_padding_of_its_predictions(tmp_
     name = "tf_efficientnet_lite0"
     file = checkpoint(tmp_path / "w" / f"{name}.safetensors", name)
     data = f"npz:{pack(tmp_path / 'val.npz', n=2)}"
-    words = (name, "--weights", str(file.parent), "--data", data, "--passes", "1", "--json")
+    words = (name, "--weights", str(file.parent), "--data", data, "--mc-samples", "1", "--json")
     for flag, padding in (([], "map"), (["--image-padding"], "image")):
         assert main(["zoo", *words, *flag, "--store", padding]) == 0
         made = exportable(f"zoo:{name}", Store(padding), weights=file)
@@ -689,7 +689,7 @@ def test_timm_in_onnxruntime_equals_timm_in_torch(checkpoints, capsys, tmp_path,
 
 
 def test_sampling_methods_of_the_store_are_refused(tmp_path, capsys):
-    words = ["--backbone", "mlp", "--epochs", "1", "--recipe", "passes=2", "--store", str(tmp_path)]
+    words = ["--backbone", "mlp", "--epochs", "1", "--hparams", "mc_samples=2", "--store", str(tmp_path)]
     assert main(["train", "--method", "mc-dropout", *words]) == 0
     key = next(run.key for run in Store(tmp_path).runs() if run.state == "finished")
     capsys.readouterr()

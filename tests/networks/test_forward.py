@@ -36,12 +36,12 @@ def dropout_answers(place, tmp_path, name="test_resnet", **settings):
 
 def test_a_model_without_dropout_has_no_such_variant(place, tmp_path):
     assert dict(dropout_answers(place, tmp_path).variants) == {}
-    assert dict(dropout_answers(place, tmp_path, drop=0.0).variants) == {}
-    assert dict(dropout_answers(place, tmp_path, drop=0.5, passes=0).variants) == {}
+    assert dict(dropout_answers(place, tmp_path, dropout=0.0).variants) == {}
+    assert dict(dropout_answers(place, tmp_path, dropout=0.5, mc_samples=0).variants) == {}
 
 
 def test_dropout_gives_the_log_of_the_mean_of_softmaxes(place, tmp_path):
-    dump = dropout_answers(place, tmp_path, drop=0.5)
+    dump = dropout_answers(place, tmp_path, dropout=0.5)
     logs = dump.variants["mc-dropout"].astype(np.float64)
     np.testing.assert_allclose(np.exp(logs).sum(1), 1, atol=5e-3)
     plain = dump.logits[:, 0].astype(np.float64)
@@ -121,7 +121,7 @@ def test_torchvisions_dropout_is_found(arch):
 
 
 def test_the_same_weights_give_the_same_dropout(place, tmp_path):
-    one, two = (dropout_answers(place, tmp_path / word, drop=0.5) for word in "ab")
+    one, two = (dropout_answers(place, tmp_path / word, dropout=0.5) for word in "ab")
     np.testing.assert_array_equal(one.variants["mc-dropout"], two.variants["mc-dropout"])
 
 

@@ -16,7 +16,7 @@ from fake_zoo import answers
 from nescio.report.studies import ROWS, TIMES
 from warm import Warm
 
-TINY = ("--epochs", "1", "--batch", "128")
+TINY = ("--epochs", "1", "--batch-size", "128")
 # benchmark → words, and the workers of the second run; the first has none beside itself
 RUNS = {
     "uimnet": ("--methods erm,mc-dropout --backbones mlp --spectral none --members 1,2 --trials 2 --seeds 1", "0"),

@@ -1492,7 +1492,7 @@ def test_the_version_and_the_budget_are_stated(name):
     for plan in own.parts or [own.plan]:
         if plan.get("networks"):  # of others: nothing was trained
             continue
-        assert f"{plan['training']['epochs']} epochs" in text and f"rate {plan['training']['rate']}" in text
+        assert f"{plan['training']['epochs']} epochs" in text and f"rate {plan['training']['lr']}" in text
 
 
 def test_the_table_of_scores_is_that_of_the_rows():

@@ -42,7 +42,7 @@ def test_outputs_are_checked_before_the_first_step_and_nothing_moves(monkeypatch
     from nescio.runtime import runtime
     from nescio.trials import Training, Trial
 
-    budget = Training(epochs=1, batch=64)
+    budget = Training(epochs=1, batch_size=64)
     trial, digits = (
         Trial(method="erm", recipe=registry["erm"].recipe_class(), data="digits", backbone="mlp", training=budget),
         datasets.load("digits"),
@@ -112,7 +112,7 @@ def test_training_refuses_a_loss_of_many_numbers(monkeypatch):
     from nescio.runtime import runtime
     from nescio.trials import Training, Trial
 
-    budget = Training(epochs=1, batch=64)
+    budget = Training(epochs=1, batch_size=64)
     trial = Trial(method="erm", recipe=registry["erm"].recipe_class(), data="digits", backbone="mlp", training=budget)
     monkeypatch.setattr(ERM, "loss", lambda self, x, y: self.head(self.features(x)).logsumexp(-1))
     with pytest.raises(BadInput, match=r"erm .*\.mean\(\)"):

@@ -403,7 +403,7 @@ def test_a_protocol_runs_unchanged_under_another_launcher(subprocesses, tmp_path
     from nescio.protocols.uimnet import Plan
     from nescio.trials import Training
 
-    budget = Training(epochs=1, batch=64, augment="none")
+    budget = Training(epochs=1, batch_size=64, augment="none")
     plan = Plan(
         methods=("erm",), backbones=("mlp",), spectral=(None,), trials=1, seeds=1, oracle=False, training=budget
     )

@@ -99,10 +99,10 @@ def test_every_field_of_a_trial_and_of_its_budget_changes_the_key(store):
         keys.add(store.key("train", dataclasses.replace(TRIAL, **{name: value} | kept)))
     assert len(keys) == 1 + len(OTHER)
 
-    first = Training(epochs=3, initial=0.5)  # a rate that starts flat starts above 0
+    first = Training(epochs=3, warmup_from=0.5)  # a rate that starts flat starts above 0
     keys = {store.key("train", dataclasses.replace(TRIAL, training=first))}
     words = {"optimizer": "lamb", "schedule": "cosine", "augment": "none", "precision": "bf16", "clip": 2.0}
-    words |= {"initial": 0.25, "border": "reflect"}
+    words |= {"warmup_from": 0.25, "border": "reflect"}
     for each in dataclasses.fields(Training):
         value = getattr(first, each.name)
         other = words[each.name] if each.name in words else not value if isinstance(value, bool) else value + 1

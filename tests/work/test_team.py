@@ -105,7 +105,7 @@ def test_a_training_sees_the_gpus_of_its_places(monkeypatch, tmp_path):
         (["--nodes", "2"], "--nodes 2 needs --launcher ray or slurm: local works on one machine."),
         (["--processes", "0"], "--processes must be at least 1"),
         (["--nodes", "-1", "--launcher", "ray"], "--nodes must be at least 1"),
-        (["--processes", "3", "--batch", "64"], "A batch of 64 cannot be cut into 3 equal parts."),
+        (["--processes", "3", "--batch-size", "64"], "A batch of 64 cannot be cut into 3 equal parts."),
         (["--processes", "2", "--log", "tensorboard:x"], "--log is for one network"),
     ],
 )
@@ -275,7 +275,7 @@ def training_of(**more):
     from nescio.trials import Training
     from test_training import trial_of
 
-    return trial_of(training=Training(batch=128, augment="none", rate=0.1, **more))
+    return trial_of(training=Training(batch_size=128, augment="none", lr=0.1, **more))
 
 
 def trained(store, trial, processes, launcher=None, **context):

@@ -7,11 +7,11 @@ not stop the others.
 
 examples:
   nescio train --method erm --data digits --backbone conv --epochs 20
-  nescio train --method mc-dropout --data cifar10 --backbone resnet18 --recipe drop=0.2,passes=20
+  nescio train --method mc-dropout --data cifar10 --backbone resnet18 --hparams dropout=0.2,mc_samples=20
   nescio train --method due --data digits --classes 0-5 --spectral 5 --log tensorboard:logs
   nescio train --method ddu --task segmentation --data scenes --backbone conv --epochs 20
-  nescio train --method losspred-order --data digits --backbone conv --start store:KEY --optimizer adamw --rate 1e-3
-  nescio train --method simclr --data cifar10 --backbone resnet18 --batch 512 --schedule cosine --ensemble-size 10
+  nescio train --method losspred-order --data digits --backbone conv --start store:KEY --optimizer adamw --lr 1e-3
+  nescio train --method simclr --data cifar10 --backbone resnet18 --batch-size 512 --schedule cosine --ensemble-size 10
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from nescio.work.store import Store
 
 TRAINING = Training()
+USUAL = TRAINING.batch_size
 OWN = "own"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     method: str = option("erm", "see `nescio methods`", part="method")
-    recipe: tuple[str, ...] = option(
+    hparams: tuple[str, ...] = option(
         (), "hyper-parameters of the method; see `nescio methods NAME`", style="words", metavar="FIELD=VALUE,…"
     )
     trial: int = option(0, "0: the method's defaults; others: drawn from its search ranges", metavar="T")
@@ -63,20 +64,21 @@ class Options:
     data_seed: int = option(0, "of the train/validation split", metavar="S")
     init_seed: int = option(0, "of the initial weights", metavar="S")
     members: int = option(1, "number of networks, of initial seeds S to S + K − 1", name="ensemble-size", metavar="K")
-    batch: int | None = option(
+    batch_size: int | None = option(
         None,
-        "rows of a step",
-        unset=f"{TRAINING.batch}; fewer than {16 * TRAINING.batch} training rows: a sixteenth; segmentation: 8",
+        "images per batch",
+        metavar="B",
+        unset=f"{USUAL}; fewer than {16 * USUAL} training rows: a sixteenth; segmentation: 8",
         group=BUDGET,
     )
     augment: Literal["none", "shift", "crop-flip", "full"] | None = option(
         None,
-        "what is done to training images",
+        "augmentation of training images",
         unset="crop-flip; images of one channel, such as digits, which have no mirror image: shift; "
         "methods that compare views: full",
         group=BUDGET,
     )
-    training: Training = nested(TRAINING, omit=("batch", "augment"))
+    training: Training = nested(TRAINING, omit=("batch_size", "augment"))
     log: str | None = option(
         None, "tensorboard:DIR or wandb:PROJECT: loss, rate and pace of this training", metavar="KIND:PLACE"
     )
@@ -187,17 +189,17 @@ def trial_of(options: Options) -> Trial:
     if options.trial < 0:
         raise BadInput(f"--trial is a number from 0 on, not {options.trial}.")
     usual = usual_batch(rows, options.training.accumulate, options.task)
-    batch = usual if options.batch is None else options.batch
+    batch = usual if options.batch_size is None else options.batch_size
     moved = dataset.channels == 1 and options.task == "classification"
     augment: Any = options.augment or method.augment or ("shift" if moved else "crop-flip")
-    training = replace(options.training, batch=batch, augment=augment)
+    training = replace(options.training, batch_size=batch, augment=augment)
     check_batch(training, rows, options.crew.processes * options.crew.nodes)
     check_views(training, method.views)
     own = options.spectral == OWN
     spectral = method.spectral_default if own else spectral_target(options.spectral, "--spectral")
     return Trial(
         method=options.method,
-        recipe=with_values(draw(method.recipe_class, options.trial), options.recipe, options.method),
+        recipe=with_values(draw(method.recipe_class, options.trial), options.hparams, options.method),
         data=data,
         classes=options.classes,
         backbone=options.backbone,

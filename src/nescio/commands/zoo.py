@@ -106,17 +106,17 @@ class Options:
         "omit images that cannot be read, the same for all models; every image is decoded once more for it",
         group="images",
     )
-    passes: int = option(30, "with dropout on, for models that have it; 0: none", group="predicting")
-    drop: float | None = option(
+    mc_samples: int = option(30, "number of MC-dropout samples, of models that have dropout", group="predicting")
+    dropout: float | None = option(
         None,
-        "dropout before the head of timm models, which are built without",
+        "dropout rate before the head of timm models",
         metavar="RATE",
         unset="what the model has",
         group="predicting",
     )
     embeddings: bool = option(False, "keep the input of the last layer as well", group="predicting")
-    batch: int | None = option(
-        None, "images at a time", metavar="B", unset="512 of 224² on a GPU, 32 on a CPU", group="predicting"
+    batch_size: int | None = option(
+        None, "images per batch", metavar="B", unset="512 of 224² on a GPU, 32 on a CPU", group="predicting"
     )
     shards: int | None = shards_option(group="predicting")
     precision: Literal["auto", "float32", "bf16"] = option("auto", "auto: bf16 on a GPU", group="predicting")
@@ -297,7 +297,7 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     # "auto" is bf16 on one device and float32 on another: the key holds which
     precision: Any = runtime(options.place.device).at(options.precision).precision
     keeping = Keeping(("logits", "embeddings") if options.embeddings else ("logits",), "float16", compared=True)
-    keeping = replace(keeping, passes=options.passes, drop=options.drop, precision=precision)
+    keeping = replace(keeping, mc_samples=options.mc_samples, dropout=options.dropout, precision=precision)
     networks = _networks(options, work.context, place)
     if options.limit is not None and options.limit < 1:
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
@@ -328,7 +328,7 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
         keeping,
         launcher=work.launcher,
         weights=place,
-        batch=options.batch,
+        batch=options.batch_size,
         shards=options.shards,
         forget=options.forget,
         say=_tell,

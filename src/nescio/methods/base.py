@@ -30,12 +30,12 @@ class Learning(Recipe):
     The UIMNET paper's search ranges (appendix C) are not in its text; these and those beside the other fields are ours.
     """
 
-    rate: float = hparam(1.0, log_uniform(0.3, 3.0), "multiplies the budget's learning rate")
-    decay: float = hparam(1.0, log_uniform(0.1, 10.0), "multiplies the budget's weight decay")
+    lr: float = hparam(1.0, log_uniform(0.3, 3.0), "factor on the budget's learning rate", in_keys="rate")
+    weight_decay: float = hparam(1.0, log_uniform(0.1, 10.0), "factor on the budget's weight decay", in_keys="decay")
 
     def check(self) -> None:
-        self.need(0, "rate", above=True)
-        self.need(0, "decay")
+        self.need(0, "lr", above=True)
+        self.need(0, "weight_decay")
 
     def below(self, most: float, *names: str) -> None:
         """Raises BadInput when one of the fields is not below `most`."""
@@ -145,7 +145,7 @@ class Method(nn.Module):
     @classmethod
     def regularised_by(cls) -> str:
         """What its strength is a value of: its own regularisation, or weight decay, which every method has."""
-        return cls.strength or "decay"
+        return cls.strength or "weight_decay"
 
     def started(self, new: list[str]) -> None:
         """After it took the weights that a trial starts from; `new` names those which that start does not have."""
@@ -183,7 +183,7 @@ class Method(nn.Module):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Parameters that learn, with factors on the budget's rate and decay."""
         learn = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return [{"params": learn, "rate": self.recipe.rate, "decay": self.recipe.decay}]
+        return [{"params": learn, "rate": self.recipe.lr, "decay": self.recipe.weight_decay}]
 
     def probs(self, logits: Tensor) -> Tensor:
         """(b, s, c) to (b, c): the mean over draws of the calibrated softmax."""

@@ -26,7 +26,7 @@ LEAST = 2  # images that the penalty looks at: batch-norm cannot take one
 @dataclass(frozen=True)
 class DUQRecipe(Learning):
     # its loss has a term for every class: networks without batch-norm want smaller steps than with one cross-entropy
-    rate: float = hparam(0.1, log_uniform(0.03, 1.0), "multiplies the budget's learning rate")
+    lr: float = hparam(0.1, log_uniform(0.03, 1.0), "factor on the budget's learning rate")
     penalty: float = hparam(0.1, log_uniform(0.001, 10.0), "λ of the gradient penalty; the larger, the stronger")
     lengthscale: float = hparam(0.1, log_uniform(0.05, 1.0), "σ of the kernels")
     momentum: float = hparam(0.99, choice(0.99, 0.999), "γ, what counts and sums of a centroid keep in a step")

@@ -17,17 +17,17 @@ ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Har
 
 @dataclass(frozen=True)
 class MCDropoutRecipe(Learning):
-    drop: float = hparam(0.1, uniform(0.05, 0.25), "share of units that every pass omits")
+    dropout: float = hparam(0.1, uniform(0.05, 0.25), "dropout rate", in_keys="drop")
     place: Literal["head", "activations"] = hparam(
         "head", choice("head", "activations"), "where: before the head alone, or after every activation as well"
     )
-    passes: int = hparam(10, None, "K, passes at test time")
+    mc_samples: int = hparam(10, None, "K, number of MC-dropout samples", in_keys="passes")
 
     def check(self) -> None:
         super().check()
-        self.need(0, "drop", above=True)
-        self.below(1, "drop")
-        self.need(2, "passes")
+        self.need(0, "dropout", above=True)
+        self.below(1, "dropout")
+        self.need(2, "mc_samples")
 
 
 @method("mc-dropout", MCDropoutRecipe)
@@ -61,7 +61,7 @@ class MCDropout(Method):
                     setattr(parent, name, nn.Sequential(child, self.dropout()))
 
     def dropout(self) -> nn.Dropout:
-        self.dropouts.append(nn.Dropout(self.recipe.drop))
+        self.dropouts.append(nn.Dropout(self.recipe.dropout))
         return self.dropouts[-1]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ class MCDropout(Method):
     def forward(self, x: Tensor) -> Output:
         for layer in self.dropouts:
             layer.train()
-        passes = self.recipe.passes
+        passes = self.recipe.mc_samples
         different = passes if self.recipe.place == "activations" else 1  # else every pass has the same features
         embeddings = torch.stack([self.features(x) for _ in range(different)])
         logits = self.head(self.before_head(embeddings.expand(passes, -1, -1))).transpose(0, 1)
@@ -93,4 +93,6 @@ class MCDropout(Method):
         least = min((shares.get(layer, 0.0) for layer in self.dropouts), default=0.0)
         fired = sum(share > 0 for share in shares.values())
         seen = f"{fired} of {len(self.dropouts)} layers omit {least:.1%} of their units or more"
-        return {"masks drawn": Evidence(f"{seen} (rate {self.recipe.drop:.1%})", least > 0.5 * self.recipe.drop > 0)}
+        return {
+            "masks drawn": Evidence(f"{seen} (rate {self.recipe.dropout:.1%})", least > 0.5 * self.recipe.dropout > 0)
+        }

@@ -19,7 +19,7 @@ from nescio.search import choice, hparam, log_uniform
 @dataclass(frozen=True)
 class MoCoRecipe(Learning):
     # its encoder must not run ahead of the keys in the queue: the paper's 0.03 is 0.3 of the budget's usual rate
-    rate: float = hparam(0.3, log_uniform(0.1, 1.0), "multiplies the budget's learning rate")
+    lr: float = hparam(0.3, log_uniform(0.1, 1.0), "factor on the budget's learning rate")
     temperature: float = hparam(0.2, log_uniform(0.07, 0.3), "τ; the lower, the more the nearest negatives count")
     momentum: float = hparam(0.99, choice(0.99, 0.996, 0.999), "m, what the key encoder keeps of itself in a step")
     queue: int = hparam(4096, choice(1024, 4096, 16384), "K, keys that are negatives, at most half the training rows")

@@ -18,7 +18,7 @@ STEEPEST = 1 / math.sqrt(2)  # |z| at which exp(−z²) changes most
 @dataclass(frozen=True)
 class RBFRecipe(Learning):
     # The gradient of a·exp(−z²) is up to 0.86·a times that of z: a smaller step than for plain logits.
-    rate: float = hparam(0.3, log_uniform(0.1, 1.0), "multiplies the budget's learning rate")
+    lr: float = hparam(0.3, log_uniform(0.1, 1.0), "factor on the budget's learning rate")
     scale: float = hparam(10.0, uniform(5.0, 20.0), "a, the largest logit")
 
     def check(self) -> None:

@@ -150,7 +150,7 @@ _epochs: dict[Any, tuple[float, float]] = {}
 def _epoch(trial: Trial, context: Context) -> tuple[float, float]:
     """Seconds beside the epochs of a training, and of an epoch: one is trained, and forgotten."""
     kind = (*(getattr(trial, name) for name in ("method", "backbone", "spectral", "data", "task")), context.device)
-    kind = (*kind, len(trial.classes or ()), trial.training.batch)
+    kind = (*kind, len(trial.classes or ()), trial.training.batch_size)
     if not _epochs:
         _epochs[()] = _train_once(trial, context)  # torch takes seconds to wake up
     if kind not in _epochs:

@@ -27,7 +27,7 @@ PARAMS = "parameters"
 PLACE = ("target", "condition", "level")  # columns that tell rows of one metric and measure apart
 CHANGE = percents(2, sign=True)
 RHO = Form(".2f")
-UNDER_DROPOUT = "answers under dropout (the variant mc-dropout; `nescio zoo --drop 0.2` for models of timm)"
+UNDER_DROPOUT = "answers under dropout (the variant mc-dropout; `nescio zoo --dropout 0.2` for models of timm)"
 COUNTERPART = (
     "a model and the same network without its training regime, by timm's names, such as "
     "deit_tiny_distilled_patch16_224.fb_in1k and deit_tiny_patch16_224.fb_in1k"

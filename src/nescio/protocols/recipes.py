@@ -1,4 +1,4 @@
-"""Hyper-parameters that a plan fixes, METHOD.FIELD=VALUE: the option --recipes."""
+"""Hyper-parameters that a plan fixes, METHOD.FIELD=VALUE: the option --hparams."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_fixed(words: Iterable[str]) -> None:
     """Refuses words of another form."""
     for word in words:
         if not re.fullmatch(r"[^.=]+\.[^.=]+=.+", word):
-            raise BadInput(f"--recipes: write METHOD.FIELD=VALUE, such as sngp.bound=100, not {word!r}.")
+            raise BadInput(f"--hparams: write METHOD.FIELD=VALUE, such as sngp.bound=100, not {word!r}.")
 
 
 def refuse_fixed(words: Iterable[str]) -> None:

@@ -64,7 +64,7 @@ def trial_of(
     rows = len(datasets.splits(datasets.load(data, root)).train)
     augment: Any = cls.augment or "none"
     batch = min(ROWS, rows) if task == "classification" else usual_batch(rows, task=task)
-    plan = Training(epochs=epochs, batch=batch, augment=augment, schedule="cosine", precision="float32")
+    plan = Training(epochs=epochs, batch_size=batch, augment=augment, schedule="cosine", precision="float32")
     return Trial(
         method=name, recipe=recipe or cls.recipe_class(), data=data, backbone=backbone, training=plan, task=task
     )
@@ -120,7 +120,7 @@ def _strength_acts(method: Method, name: str, batches: Any) -> Evidence:
 
 def _shown(trial: Trial, dataset: Dataset, here: Runtime) -> Batches:
     """Training images in random order."""
-    rows = 256 if trial.task == "classification" else trial.training.batch
+    rows = 256 if trial.task == "classification" else trial.training.batch_size
     return Batches(_training_images(trial, dataset), dataset, here.device, batch=rows, shuffle=True)
 
 
@@ -129,7 +129,7 @@ def _training_images(trial: Trial, dataset: Dataset) -> Images:
 
 
 def _general(method: Method, trial: Trial, dataset: Dataset, here: Runtime) -> Iterator[tuple[str, Evidence]]:
-    x, _ = first_batch(_shown(trial, dataset, here), trial.training.batch if method.setting.dense else ROWS)
+    x, _ = first_batch(_shown(trial, dataset, here), trial.training.batch_size if method.setting.dense else ROWS)
     check_output(method, method(x), None if method.setting.dense else len(x))
     yield "learns", (_answers_well if method.classifies else _groups_well)(method, trial, dataset, here)
     noise = noise_like(x)

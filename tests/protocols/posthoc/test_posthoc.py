@@ -58,7 +58,7 @@ def test_transformers_have_a_budget_of_their_own():
     plan = PRESETS["gpu"]
     assert steps.as_shift(plan, "erm/resnet18").training == plan.training == shift.CIFAR
     own = steps.as_shift(plan, f"erm/{VIT}").training
-    assert (own.optimizer, own.rate, own.epochs) == ("adamw", plan.transformer_rate, plan.transformer_epochs)
+    assert (own.optimizer, own.lr, own.epochs) == ("adamw", plan.transformer_lr, plan.transformer_epochs)
 
 
 @pytest.mark.parametrize(("change", "words"), [({"trained": ("erm",)}, "METHOD/BACKBONE"), ({"members": 0}, "members")])

@@ -52,7 +52,7 @@ PLAN = Plan(
     k=10,
     ks=(1, 10, 50, 1000),
     components=(2, 4),
-    training=Training(epochs=2, batch=128, augment="full", schedule="cosine"),
+    training=Training(epochs=2, batch_size=128, augment="full", schedule="cosine"),
 )
 
 
@@ -631,7 +631,7 @@ def test_the_command_shows_a_finished_study_without_training(study, context, tmp
         ({"tasks": "regression"}, "tasks is 'regression'.*one-vs-one or multiclass"),
         ({"methods": ()}, "--methods names none"),
         ({"k": 201}, "k is 201, but digits has only 200 references"),
-        ({"training": Training(batch=128, augment="none")}, "without augmentation they are the same"),
+        ({"training": Training(batch_size=128, augment="none")}, "without augmentation they are the same"),
         ({"backbones": ("convv",)}, "no backbone named 'convv'"),
     ],
 )
@@ -667,7 +667,7 @@ def test_a_small_set_does_not_take_references_from_a_large_one(context, tmp_path
     x, y = rng.integers(0, 255, (60, 8, 8, 1), np.uint8), np.arange(60) % 3
     np.savez(tmp_path / "few.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     plan, work = replace(PLAN, data=("digits", f"npz:{tmp_path / 'few.npz'}"), references=200), work_in(context)
-    steps.check_possible(replace(plan, k=20, training=replace(plan.training, batch=16)), work)
+    steps.check_possible(replace(plan, k=20, training=replace(plan.training, batch_size=16)), work)
     counts = [len(steps.image_sets(plan, data)[0].load()) for data in plan.sources]
     assert counts[0] == 200 > counts[1] > 20 and len(work.notes) == 1
 

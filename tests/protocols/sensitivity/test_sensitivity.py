@@ -60,8 +60,8 @@ def test_whole_turns_are_refused(degrees):
 @pytest.mark.parametrize("word", ["ddu.bound=3", "duq.penalty=1"])
 def test_a_strength_cannot_be_fixed(word, context):
     """It is what is varied, and would be ignored."""
-    with pytest.raises(BadInput, match=f"--recipes {word}: .* is the strength that is varied"):
-        run(replace(PLAN, recipes=(word,)), context)
+    with pytest.raises(BadInput, match=f"--hparams {word}: .* is the strength that is varied"):
+        run(replace(PLAN, hparams=(word,)), context)
 
 
 def test_the_plan_is_the_papers():
@@ -159,7 +159,7 @@ def test_a_method_without_a_strength_of_its_own_varies_weight_decay(context):
     found = run(replace(PLAN, methods=("erm",)), context)
     decays = {(row["trial"], row["value"]) for row in found.frame.where(metric="strength")}
     assert decays == set(enumerate(methods["erm"].strengths(PLAN.strengths)))
-    assert {trial.recipe.decay for (trial,) in steps.trials_of(replace(PLAN, methods=("erm",)))} == {
+    assert {trial.recipe.weight_decay for (trial,) in steps.trials_of(replace(PLAN, methods=("erm",)))} == {
         value for _, value in decays
     }
     assert sorted(decays)[0][1] == pytest.approx(0.1) and sorted(decays)[-1][1] == pytest.approx(10)

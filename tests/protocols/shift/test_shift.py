@@ -344,7 +344,7 @@ def test_published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
         np.save(tmp_path / "C" / f"{name}.npy", array)
     data = f"npz:{tmp_path / 'clean.npz'}"
     plan = replace(PLAN, methods=("erm",), runs=1, strengths=1, members=(), data=data, corrupted=str(tmp_path / "C"))
-    plan = replace(plan, corruptions=tuple(files), training=replace(plan.training, batch=8), reaches=None)
+    plan = replace(plan, corruptions=tuple(files), training=replace(plan.training, batch_size=8), reaches=None)
     found = run(plan, context)
     (trial,) = steps.trials_of(plan, {"erm": 0})[0]
     for name, array in files.items():
@@ -513,7 +513,14 @@ def test_the_presets_are_what_they_say():
     assert PRESETS["paper"].backbone == "resnet50" and PRESETS["paper"].runs == 5
     gpu = PRESETS["gpu"]
     expected = Training(
-        rate=0.4, warmup=4.0, decay=5e-4, epochs=20, batch=512, schedule="cosine", nesterov=True, border="reflect"
+        lr=0.4,
+        warmup=4.0,
+        weight_decay=5e-4,
+        epochs=20,
+        batch_size=512,
+        schedule="cosine",
+        nesterov=True,
+        border="reflect",
     )
     assert (gpu.data, gpu.backbone, gpu.runs, gpu.training) == ("cifar10", "resnet18", 3, expected)
     every = [(change.name, change.severity) for change in steps.made_here(Plan())]
@@ -645,40 +652,40 @@ def test_the_story_holds_every_table_and_figure(study):
 
 
 def test_hyper_parameters_of_one_method_can_be_fixed():
-    plan = replace(PLAN, recipes=("ddu.rate=0.5", "mir.weight=3"))  # mir is not compared
+    plan = replace(PLAN, hparams=("ddu.lr=0.5", "mir.weight=3"))  # mir is not compared
     ddu, erm = (steps.plain_trial(plan, name, 0, 0) for name in ("ddu", "erm"))
-    assert ddu == replace(steps.plain_trial(PLAN, "ddu", 0, 0), recipe=replace(ddu.recipe, rate=0.5))
+    assert ddu == replace(steps.plain_trial(PLAN, "ddu", 0, 0), recipe=replace(ddu.recipe, lr=0.5))
     assert erm == steps.plain_trial(PLAN, "erm", 0, 0)
-    assert steps.with_strength(ddu, 2, 3).recipe.rate == 0.5
+    assert steps.with_strength(ddu, 2, 3).recipe.lr == 0.5
 
 
 def test_the_bound_of_every_layer_can_be_fixed_too():
     plain = {name: steps.plain_trial(PLAN, name, 0, 0) for name in ("due", "erm")}
     assert (plain["due"].spectral, plain["erm"].spectral) == (3.0, None)
-    plan = replace(PLAN, recipes=("due.spectral=12", "due.rate=2", "erm.spectral=0.7"))
+    plan = replace(PLAN, hparams=("due.spectral=12", "due.lr=2", "erm.spectral=0.7"))
     fixed = {name: steps.plain_trial(plan, name, 0, 0) for name in ("due", "erm")}
-    assert (fixed["due"].spectral, fixed["due"].recipe.rate, fixed["erm"].spectral) == (12.0, 2, 0.7)
-    off = steps.plain_trial(replace(PLAN, recipes=("due.spectral=none",)), "due", 0, 0)
+    assert (fixed["due"].spectral, fixed["due"].recipe.lr, fixed["erm"].spectral) == (12.0, 2, 0.7)
+    off = steps.plain_trial(replace(PLAN, hparams=("due.spectral=none",)), "due", 0, 0)
     assert off == replace(plain["due"], spectral=None)
     assert steps.with_strength(fixed["due"], 2, 3).spectral == 0.5  # the search has the last word
     with pytest.raises(BadInput, match=r"ddu has a bound of its own: write ddu\.bound=2"):  # rows name that one
-        steps.plain_trial(replace(PLAN, recipes=("ddu.spectral=2",)), "ddu", 0, 0)
+        steps.plain_trial(replace(PLAN, hparams=("ddu.spectral=2",)), "ddu", 0, 0)
 
 
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
-        ("rate=3", "METHOD.FIELD"),
-        ("ddo.rate=3", "ddu"),
-        ("ddu.rat=3", "rate"),
-        ("ddu.rate=-1", "rate"),
+        ("lr=3", "METHOD.FIELD"),
+        ("ddo.lr=3", "ddu"),
+        ("ddu.weigh_decay=3", "weight_decay"),
+        ("ddu.lr=-1", "lr"),
         ("due.spectral=x", "^due.spectral is a number above 0, or none, not 'x'.$"),
         ("due.spectral=0", "spectral"),
     ],
 )
 def test_hyper_parameters_that_do_not_exist_are_refused(word, reason):
     with pytest.raises(BadInput, match=reason):
-        steps.refuse_impossible("shift", replace(PLAN, recipes=(word,)), None)
+        steps.refuse_impossible("shift", replace(PLAN, hparams=(word,)), None)
 
 
 def test_plain_training_reaches_what_its_networks_do_and_not_the_luckiest_of_them():

@@ -39,7 +39,7 @@ DENSE = replace(
     runs=1,
     members=(),
     reaches=None,
-    training=Training(epochs=1, batch=4, augment="none"),
+    training=Training(epochs=1, batch_size=4, augment="none"),
 )
 
 

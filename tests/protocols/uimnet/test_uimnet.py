@@ -43,7 +43,7 @@ PLAN = Plan(
     members=(1, 2),
     inside=SEEN,
     outside=NEW,
-    training=Training(epochs=2, batch=64, augment="none"),
+    training=Training(epochs=2, batch_size=64, augment="none"),
 )
 
 
@@ -135,8 +135,8 @@ def test_the_paper_preset_is_the_paper():
     assert (plan.data, plan.backbones, plan.spectral) == ("imagenet", ("resnet18", "resnet50"), (None, 5.0))
     assert (plan.trials, plan.seeds, plan.members, plan.inside, plan.oracle) == (10, 3, (1, 5), None, True)
     budget = plan.training
-    assert (budget.optimizer, budget.epochs, budget.batch) == ("sgd", 100, 256)
-    assert (budget.schedule, budget.every, budget.factor) == ("step", 30, 0.1)
+    assert (budget.optimizer, budget.epochs, budget.batch_size) == ("sgd", 100, 256)
+    assert (budget.schedule, budget.step_epochs, budget.step_factor) == ("step", 30, 0.1)
     assert set(plan.measures) == {"largest", "gap", "entropy", "jacobian", "gmm", "tta", "native"}
 
 
@@ -148,7 +148,7 @@ def planned(*words):
 
 def test_options_reach_the_plan():
     words = "--data cifar10 --methods erm,mimo --backbones mlp,conv --spectral none,3 --trials 4 --search optuna"
-    words += " --seeds 1 --in 0-2,5 --out 7 --no-oracle --epochs 9 --batch 32 --rate 0.2 --every 4"
+    words += " --seeds 1 --in 0-2,5 --out 7 --no-oracle --epochs 9 --batch-size 32 --lr 0.2 --step-epochs 4"
     words += " --schedule cosine --augment none"
     plan = planned(*words.split(), "--measures", "entropy,largest", "--ensemble-size", "1,3")
     assert (plan.data, plan.methods, plan.backbones, plan.spectral) == (
@@ -160,13 +160,14 @@ def test_options_reach_the_plan():
     assert (plan.trials, plan.seeds, plan.search, plan.inside, plan.outside) == (4, 1, "optuna", (0, 1, 2, 5), (7,))
     assert (plan.oracle, plan.measures, plan.members) == (False, ("entropy", "largest"), (1, 3))
     budget = plan.training
-    assert (budget.epochs, budget.batch, budget.rate, budget.every) == (9, 32, 0.2, 4)
+    assert (budget.epochs, budget.batch_size, budget.lr, budget.step_epochs) == (9, 32, 0.2, 4)
     assert (budget.schedule, budget.augment) == ("cosine", "none")
-    words = "--optimizer adamw --momentum 0.5 --decay 0 --warmup 2 --accumulate 4 --clip 1 --precision bf16 --compile"
+    words = "--optimizer adamw --momentum 0.5 --weight-decay 0 --warmup 2 --accumulate 4"
+    words += " --clip 1 --precision bf16 --compile"
     budget = planned("--preset", "demo", *words.split()).training
-    assert (budget.optimizer, budget.momentum, budget.decay, budget.warmup) == ("adamw", 0.5, 0.0, 2.0)
+    assert (budget.optimizer, budget.momentum, budget.weight_decay, budget.warmup) == ("adamw", 0.5, 0.0, 2.0)
     assert (budget.accumulate, budget.clip, budget.precision, budget.compile) == (4, 1.0, "bf16", True)
-    assert (budget.epochs, budget.batch, budget.every, budget.augment) == (15, 64, 6, "shift")  # as before
+    assert (budget.epochs, budget.batch_size, budget.step_epochs, budget.augment) == (15, 64, 6, "shift")  # as before
     assert planned("--preset", "paper").training == Training()
     assert planned() == planned("--methods", "all") and planned().methods == ()
     assert "knn_distance" in planned("--measures", "all").measures
@@ -200,7 +201,7 @@ def test_the_command_of_a_finished_plan_gives_it_again(study):
         ("--accumulate 3", "A batch of 64 cannot be cut into 3 equal parts."),
         ("--accumulate 64", "too small: batch-norm needs two rows"),
         ("--accumulate 3 --features pixels", "A batch of 64 cannot be cut into 3 equal parts."),
-        ("--batch 5000", "There are 650 training rows, fewer than one batch of 5000"),
+        ("--batch-size 5000", "There are 650 training rows, fewer than one batch of 5000"),
         ("--log paper", "--log takes tensorboard:DIR or wandb:PROJECT"),
     ],
 )
@@ -210,7 +211,7 @@ def test_bad_input_is_one_sentence_before_any_work(words, sentence, tmp_path, ca
     assert code == 2 and sentence in err and len(err.splitlines()) == 1 and not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("words", ["--augment warp", "--optimizer sgdd", "--precision half", "--rate much"])
+@pytest.mark.parametrize("words", ["--augment warp", "--optimizer sgdd", "--precision half", "--lr much"])
 def test_a_word_that_is_none_is_one_sentence(words, tmp_path, capsys):
     assert main(["run", "uimnet", "--store", str(tmp_path / "store"), *words.split()]) == 2
     err = capsys.readouterr().err

@@ -314,7 +314,7 @@ def test_a_bound_that_has_the_best_value_extends_the_search(plan, context, monke
     monkeypatch.setattr(Work, "evaluate", lambda self, *_: [])
 
     def made_up(rows, facts, *_):
-        return dict.fromkeys(steps.CRITERIA, (-abs(np.log(tried[facts["trial"]].recipe.rate / goal)), "entropy"))
+        return dict.fromkeys(steps.CRITERIA, (-abs(np.log(tried[facts["trial"]].recipe.lr / goal)), "entropy"))
 
     monkeypatch.setattr(steps, "judged", made_up)
     with start("local", 0) as launcher:
@@ -322,7 +322,7 @@ def test_a_bound_that_has_the_best_value_extends_the_search(plan, context, monke
         chosen = steps.search(replace(plan, methods=("erm",), trials=12, extension=3), [], work, None)
     assert len(tried) == trials and any("was extended" in note for note in work.notes) == (trials > 12)
     (best,) = chosen
-    assert (best.recipe.rate > 3.0) == (trials > 12)
+    assert (best.recipe.lr > 3.0) == (trials > 12)
 
 
 def test_test_classes_never_choose_between_scores(plan, context, monkeypatch):
@@ -397,7 +397,7 @@ def test_downstream_classes_are_those_that_a_network_of_the_store_did_not_learn(
 
 def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path, plan):
     """Of three; what is embedded further, and learns further, are the weights of that epoch."""
-    budget = replace(plan.training, epochs=3, rate=0.02)
+    budget = replace(plan.training, epochs=3, lr=0.02)
     early = replace(plan, methods=("mc-dropout",), stops=3, trials=1, many=False, human=(), training=budget)
     context = Context(Store(tmp_path), device="cpu")
     found = run(early, context)
@@ -417,7 +417,7 @@ def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path
 
 
 def test_hyper_parameters_that_are_not_searched(plan):
-    fixed = replace(plan, methods=("sngp",), recipes=("sngp.bound=100", "sngp.width=64"))
+    fixed = replace(plan, methods=("sngp",), hparams=("sngp.bound=100", "sngp.width=64"))
     trial = steps.trial_of(fixed, ("sngp", "mlp"), methods["sngp"].recipe_class(), 0)
     assert (trial.recipe.bound, trial.recipe.width) == (100, 64)
     assert (
@@ -425,7 +425,7 @@ def test_hyper_parameters_that_are_not_searched(plan):
     )
     for words, sentence in (("bound=100", "such as sngp"), ("sngp.bond=1", "no setting 'bond'"), ("sngq.x=1", "sngq")):
         with pytest.raises(BadInput, match=sentence):
-            steps.refuse_impossible(replace(plan, recipes=(words,)), [], None)
+            steps.refuse_impossible(replace(plan, hparams=(words,)), [], None)
 
 
 @pytest.mark.parametrize("name", ["short", "scratch"])
@@ -595,13 +595,13 @@ def test_the_paper_preset_is_the_paper():
     assert (paper.downstream, paper.pixels) == (("cub200", "cars196", "sop"), (224, 256))
     assert paper.shots == (1, 2, 5, 10) and len(paper.human) == 5
     budget = {(m, b): steps.budget(paper, m, b) for m in ("erm", "infonce", "hib") for b in paper.backbones}
-    batches = {key: (own.accumulate, own.batch // own.accumulate) for key, own in budget.items()}
+    batches = {key: (own.accumulate, own.batch_size // own.accumulate) for key, own in budget.items()}
     assert batches["erm", "resnet50:max"] == (16, 128) and batches["infonce", VIT] == batches[
         "hib", "resnet50:max"
     ] == (21, 96)
     assert batches["hib", VIT] == (43, 48)
     own = budget["erm", "resnet50:max"]
-    assert (own.optimizer, own.epochs, own.flat, own.warmup, own.schedule) == ("lamb", 32, 1.0, 5.0, "cosine")
+    assert (own.optimizer, own.epochs, own.warmup_flat, own.warmup, own.schedule) == ("lamb", 32, 1.0, 5.0, "cosine")
     assert steps.data_of(paper, VIT, None) == "imagenet@256"
     recipe = methods["mc-infonce"].recipe_class()
     assert steps.trial_of(paper, ("mc-infonce", VIT), recipe, 0).recipe.average == "losses"  # equation 2

@@ -46,13 +46,13 @@ class Plan(Checked):
     left_out: int = option(0, "classes of the data, its last ones, that no network learns: one more near set")
     runs: int = option(1, "independent repetitions: the validation images and the initial weights are drawn anew")
     networks: tuple[str, ...] = networks_option(
-        "trained members runs transformer_rate transformer_decay transformer_epochs training"
+        "trained members runs transformer_lr transformer_weight_decay transformer_epochs training"
     )
     fitted: int | None = option(None, "training images that scores are fitted on, at most", unset="all")
     limit: int = option(10_000, "a random part of so many images of the test set and of each other set", metavar="N")
     seed: int = option(0, "of --limit", introduced=0)
-    transformer_rate: float = option(1e-3, "learning rate of transformers, which AdamW trains", group="transformers")
-    transformer_decay: float = option(0.05, "weight decay of transformers", group="transformers")
+    transformer_lr: float = option(1e-3, "learning rate of transformers, which AdamW trains", group="transformers")
+    transformer_weight_decay: float = option(0.05, "weight decay of transformers", group="transformers")
     transformer_epochs: int = option(20, "epochs of transformers", group="transformers")
     training: Training = nested(Training())
     preprocessing: Preprocessing = nested(Preprocessing(), introduced=Preprocessing())
@@ -61,8 +61,8 @@ class Plan(Checked):
         check_preprocessing(self)
         self.need(2, "members")
         self.need(1, "runs", "fitted", "limit", "transformer_epochs")
-        self.need(0, "left_out", "transformer_decay", "seed")
-        self.need(0, "transformer_rate", above=True)
+        self.need(0, "left_out", "transformer_weight_decay", "seed")
+        self.need(0, "transformer_lr", above=True)
         if wrong := [pair for pair in self.trained if not all(pair.partition("/"))]:
             raise BadInput(f"--trained names METHOD/BACKBONE, such as erm/resnet18, not {wrong[0]!r}.")
 

@@ -64,7 +64,7 @@ def as_shift(plan: Plan, pair: str) -> shift.Plan:
     training = plan.training
     if architecture(backbone) in TRANSFORMERS:
         training = replace(training, optimizer="adamw", nesterov=False, clip=1.0, epochs=plan.transformer_epochs)
-        training = replace(training, rate=plan.transformer_rate, decay=plan.transformer_decay)
+        training = replace(training, lr=plan.transformer_lr, weight_decay=plan.transformer_weight_decay)
     return shift.Plan(data=plan.data, methods=(method,), backbone=backbone, training=training)
 
 

@@ -92,14 +92,14 @@ class Plan(Scored):
 
 PRESETS: dict[str, Plan] = {
     "small": Plan(
-        members=3, references=500, k=20, training=Training(epochs=30, batch=64, augment="full", schedule="cosine")
+        members=3, references=500, k=20, training=Training(epochs=30, batch_size=64, augment="full", schedule="cosine")
     ),
     # the paper's own, whose text leaves the budget of the pre-training open: it is ours
     "paper": Plan(
         data=("cifar10", "cifar100", "tiny-imagenet"),
         targets=("tiny-imagenet=cifar10", "tiny-imagenet=cifar100", "tiny-imagenet=stl10"),
         backbones=("resnet18", "resnet50"),
-        training=Training(epochs=200, batch=512, augment="full", schedule="cosine", warmup=10, decay=5e-4),
+        training=Training(epochs=200, batch_size=512, augment="full", schedule="cosine", warmup=10, weight_decay=5e-4),
     ),
 }
 
@@ -163,7 +163,7 @@ def reliability(plan: Plan, work: Work) -> None:
     examples:
       nescio run reliability
       nescio run reliability --data digits --methods simclr,moco --members 3 --epochs 5 --workers 2
-      nescio run reliability --data cifar10 --backbones resnet18 --members 5 --references 5000 --k 100 --batch 512
+      nescio run reliability --data cifar10 --backbones resnet18 --members 5 --references 5000 --k 100 --batch-size 512
       nescio run reliability --data npz:tiny_imagenet_100.npz@32 --targets npz:cifar100_small.npz --backbones resnet18
       nescio run reliability --preset paper          CIFAR-10, CIFAR-100, Tiny-ImageNet → three sets, two sizes, M = 10
     """

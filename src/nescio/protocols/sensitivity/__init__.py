@@ -33,7 +33,7 @@ class Plan(Checked):
         "comma-separated; all: every one that classifies; deep-ensemble",
         parse=method_names,
     )
-    recipes: tuple[str, ...] = fixed_option()
+    hparams: tuple[str, ...] = fixed_option()
     backbone: str = option("mlp", "of every method; mlp: three layers of 100 units, as in the paper")
     strengths: int = option(
         8,
@@ -49,7 +49,7 @@ class Plan(Checked):
 
     def check(self) -> None:
         self.need(1, "runs")
-        check_fixed(self.recipes)
+        check_fixed(self.hparams)
         self.need(2, "strengths", "members")
         if max(self.strengths, self.runs) > MOST_NETWORKS:
             raise BadInput(f"--strengths and --runs are at most {MOST_NETWORKS:,}: fewer show the same.")
@@ -59,13 +59,13 @@ class Plan(Checked):
             )
 
 
-DIGITS = Training(rate=0.05, epochs=20, batch=64, schedule="cosine", warmup=2.0, augment="none")
-MNIST = Training(rate=0.05, epochs=10, batch=128, schedule="cosine", warmup=1.0, augment="none")
-RECIPES = ("duq.rate=0.3",)  # at this rate of the budget its perceptrons take larger steps than its default
+DIGITS = Training(lr=0.05, epochs=20, batch_size=64, schedule="cosine", warmup=2.0, augment="none")
+MNIST = Training(lr=0.05, epochs=10, batch_size=128, schedule="cosine", warmup=1.0, augment="none")
+RECIPES = ("duq.lr=0.3",)  # at this rate of the budget its perceptrons take larger steps than its default
 PRESETS = {
-    "small": Plan(recipes=RECIPES, training=DIGITS),
+    "small": Plan(hparams=RECIPES, training=DIGITS),
     # the paper's budget is in a supplement that its text does not hold
-    "paper": Plan(data="mnist", recipes=RECIPES, training=MNIST),
+    "paper": Plan(data="mnist", hparams=RECIPES, training=MNIST),
 }
 
 

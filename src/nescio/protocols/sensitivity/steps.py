@@ -35,10 +35,10 @@ def compare(plan: Plan, work: Work) -> Plan:
     trained = trained_methods(plan.methods)
     if fixed := [name for name in trained if not _can_vary(methods[name])]:
         raise BadInput(f"{fixed[0]} has no regularisation strength that could be varied, and no weight decay either.")
-    for word in plan.recipes:
+    for word in plan.hparams:
         name, _, field = word.partition("=")[0].partition(".")
         if name in methods and (method := methods[name]).name in trained and field == method.regularised_by():
-            raise BadInput(f"--recipes {word}: {field} of {name} is the strength that is varied. Omit it.")
+            raise BadInput(f"--hparams {word}: {field} of {name} is the strength that is varied. Omit it.")
     refuse_measures(plan.measures, trained, kept=("logits",))
     refuse_impossible(NAME, plan, root)
     levels, trials = levels_of(plan), trials_of(plan)

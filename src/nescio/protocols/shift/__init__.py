@@ -48,13 +48,13 @@ class Plan(Checked):
     methods: tuple[str, ...] = option(
         PAPER, "comma-separated, or all; deep-ensemble: networks of erm with other initial seeds", parse=method_names
     )
-    recipes: tuple[str, ...] = fixed_option()
+    hparams: tuple[str, ...] = fixed_option()
     backbone: str = option("conv", "of every method: conv, mlp, resnet18, any timm name")
     runs: int = option(2, "independent repetitions: the validation images and the initial weights are drawn anew")
     strengths: int = option(
         1,
         "values of each method's regularisation strength that are tried in run 0, by validation loss, its default (or "
-        "that of --recipes) among them; 1: that alone",
+        "that of --hparams) among them; 1: that alone",
     )
     members: tuple[int, ...] = option(
         (5,), "number of networks of deep-ensemble", name="ensemble-size", metavar="K", parse=sizes_of
@@ -79,7 +79,7 @@ class Plan(Checked):
         (), "sets of other classes, to be told from the clean test images", metavar="DATA", part="dataset"
     )
     networks: tuple[str, ...] = networks_option(
-        "methods recipes backbone runs strengths members ensembled reaches training"
+        "methods hparams backbone runs strengths members ensembled reaches training"
     )
     measures: tuple[str, ...] = option(
         MEASURES, "of uncertainty: measures, or scores of the methods", parse=measure_names
@@ -98,7 +98,7 @@ class Plan(Checked):
         check_preprocessing(self)
         self.need(1, "runs", "strengths", "limit")
         self.need(0, "seed")
-        check_fixed(self.recipes)
+        check_fixed(self.hparams)
         if min(self.members, default=2) < 2:
             raise BadInput("An ensemble has at least two members; single networks are always there.")
         strange = [name for name in self.ensembled if name not in self.methods]
@@ -117,26 +117,26 @@ class Plan(Checked):
 REACHED = {"digits": 0.99, "cifar10": 0.97, "scenes@64": 0.9, "scenes": 0.97}
 # For CIFAR's size: `erm` reaches a clean accuracy of 0.920 with it (results/shift)
 CIFAR = Training(
-    rate=0.4, warmup=4.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=20, batch=512
+    lr=0.4, warmup=4.0, schedule="cosine", weight_decay=5e-4, nesterov=True, border="reflect", epochs=20, batch_size=512
 )
 # … and the others with these, by one network for each of a few values (results/shift)
 CIFAR_RECIPES = (
-    "mc-dropout.passes=50",  # they share the features; the mutual information of ten is noisy
+    "mc-dropout.mc_samples=50",  # they share the features; the mutual information of ten is noisy
     "dcu.pretraining=0.2",
     "dcu.weight=0.1",
-    "duq.rate=1",
+    "duq.lr=1",
     "duq.penalized=0.03",
     "postnet.latent=4",
-    "postnet.rate=0.7",
+    "postnet.lr=0.7",
 )
-SMALL = Training(rate=0.1, epochs=20, batch=64, schedule="cosine", warmup=2.0, decay=5e-4, augment="shift")
-STREETS = Training(rate=0.1, epochs=60, batch=8, schedule="cosine", warmup=1.0, decay=5e-4, nesterov=True)
+SMALL = Training(lr=0.1, epochs=20, batch_size=64, schedule="cosine", warmup=2.0, weight_decay=5e-4, augment="shift")
+STREETS = Training(lr=0.1, epochs=60, batch_size=8, schedule="cosine", warmup=1.0, weight_decay=5e-4, nesterov=True)
 PRESETS = {
-    "small": Plan(recipes=("dcu.weight=0.1",), training=SMALL),  # with its default of 1 dcu is undertrained so soon
+    "small": Plan(hparams=("dcu.weight=0.1",), training=SMALL),  # with its default of 1 dcu is undertrained so soon
     "gpu": Plan(
         data="cifar10",
         methods=(*PAPER, DEEP_ENSEMBLE),
-        recipes=CIFAR_RECIPES,
+        hparams=CIFAR_RECIPES,
         backbone="resnet18",
         runs=3,
         strengths=3,
@@ -147,12 +147,19 @@ PRESETS = {
     "paper": Plan(
         data="cifar10",
         methods=(*PAPER, DEEP_ENSEMBLE),
-        recipes=("mc-dropout.passes=50", "duq.rate=1", "duq.momentum=0.999"),
+        hparams=("mc-dropout.mc_samples=50", "duq.lr=1", "duq.momentum=0.999"),
         backbone="resnet50",
         runs=5,
         strengths=5,
         training=Training(
-            rate=0.1, warmup=5.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=200, batch=128
+            lr=0.1,
+            warmup=5.0,
+            schedule="cosine",
+            weight_decay=5e-4,
+            nesterov=True,
+            border="reflect",
+            epochs=200,
+            batch_size=128,
         ),
     ),
     "scenes": Plan(  # erm was seen to reach a clean mIoU of 0.398

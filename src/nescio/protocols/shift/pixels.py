@@ -144,7 +144,9 @@ def refuse(plan: Plan, names: Sequence[str], root: str | None) -> None:
             build_method(plain_trial(plan, name, 0, 0, plan.task), dataset, rows=1)
         train = datasets.splits(dataset, None, 0).train
         check_batch(plan.training, len(train))
-        Batches(train, dataset, torch.device("cpu"), plan.training.batch, augment=plan.training.augment)  # can be made
+        Batches(
+            train, dataset, torch.device("cpu"), plan.training.batch_size, augment=plan.training.augment
+        )  # can be made
 
 
 def refuse_unreadable(sets: Sequence[ImageSet], root: str | None) -> None:

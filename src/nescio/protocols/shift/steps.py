@@ -104,7 +104,7 @@ def by_own_names(plan: Plan, root: str | None = None) -> Plan:
 def refuse_impossible(protocol: str, plan: Any, root: str | None) -> None:
     """Refuses, before any work, what no trial could do."""
     refuse_without_labels(trained_methods(plan.methods), protocol)
-    refuse_fixed(plan.recipes)
+    refuse_fixed(plan.hparams)
     dataset = datasets.load(plan.data, root)
     if dataset.train.maps is not None:
         raise BadInput(f"{plan.data} has a label for every pixel: nescio run shift --task segmentation takes it.")
@@ -198,7 +198,7 @@ def plain_trial(plan: Any, method: str, run: int, init_seed: int, task: Task = "
         init_seed=init_seed,
         task=task,
     )
-    return with_fixed(trial, plan.recipes)
+    return with_fixed(trial, plan.hparams)
 
 
 def trials_of(plan: Plan, numbers: Mapping[str, int]) -> list[tuple[Trial, ...]]:

@@ -104,9 +104,9 @@ class Plan(Checked):
 
 # the methods of the paper (UIMNET §3)
 PAPER = ("erm", "mixup", "soft-labels", "rbf", "rnd", "oc", "deep-ae", "mc-dropout", "mimo", "due")
-DEMO = Training(epochs=15, batch=64, every=6, augment="shift")
+DEMO = Training(epochs=15, batch_size=64, step_epochs=6, augment="shift")
 PRESETS = {
-    "small": Plan(training=Training(epochs=20, batch=64, every=8, augment="shift")),
+    "small": Plan(training=Training(epochs=20, batch_size=64, step_epochs=8, augment="shift")),
     "demo": Plan(methods=PAPER, trials=2, spectral=(None,), training=DEMO),
     # the paper's own: ImageNet, two sizes, ten trials, three data seeds, SGD, 100 epochs, batch 256, rate ÷ 10 every 30
     "paper": Plan(data="imagenet", methods=PAPER, backbones=("resnet18", "resnet50"), trials=10, seeds=3),

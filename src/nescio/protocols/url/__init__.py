@@ -55,12 +55,12 @@ class Plan(Checked):
         unset="as the budget says",
         introduced=(),
     )
-    recipes: tuple[str, ...] = fixed_option()
+    hparams: tuple[str, ...] = fixed_option()
     start: tuple[str, ...] = option(
         (), "checkpoint that each backbone starts from, file:PATH, in their order", unset="none: from scratch"
     )
     networks: tuple[str, ...] = networks_option(
-        "methods members backbones pixels batches recipes start trials extension stops seeds shots many training"
+        "methods members backbones pixels batches hparams start trials extension stops seeds shots many training"
     )
     measures: tuple[str, ...] = option(
         MEASURES, "of uncertainty, beside every score that a method has of its own", parse=measure_names
@@ -105,27 +105,27 @@ class Plan(Checked):
         for entry in self.batches:
             if not re.fullmatch(r"[^=]+=[1-9]\d*x[1-9]\d*", entry):
                 raise BadInput(f"--batches: write METHOD=PARTSxIMAGES, such as hib=21x96, not {entry!r}.")
-        check_fixed(self.recipes)
+        check_fixed(self.hparams)
         if min(self.shots, default=1) < 1:
             raise BadInput("--shots are numbers of images from 1 on; networks without any are always there.")
 
 
-DIGITS = Training(rate=0.05, epochs=15, batch=64, schedule="cosine", warmup=1.0, augment="shift")
+DIGITS = Training(lr=0.05, epochs=15, batch_size=64, schedule="cosine", warmup=1.0, augment="shift")
 CIFAR = Training(
-    rate=0.4, warmup=4.0, schedule="cosine", decay=5e-4, nesterov=True, border="reflect", epochs=20, batch=512
+    lr=0.4, warmup=4.0, schedule="cosine", weight_decay=5e-4, nesterov=True, border="reflect", epochs=20, batch_size=512
 )
 # appendix B: 32 epochs of LAMB, batches of 2048 in 16 parts, a flat epoch and five of warm-up. Its rates go from 1e-4
 # to 1e-2; trials multiply this one by 0.3 to 3, and further where the best lies at an edge. Where the rate starts is
 # not in its text: a hundredth is ours
 LAMB = Training(
     optimizer="lamb",
-    rate=1e-3,
+    lr=1e-3,
     epochs=32,
-    batch=2048,
+    batch_size=2048,
     accumulate=16,
     schedule="cosine",
-    flat=1.0,
-    initial=0.01,
+    warmup_flat=1.0,
+    warmup_from=0.01,
     warmup=5.0,
     augment="full",
 )
@@ -133,11 +133,18 @@ VIT = "vit_medium_patch16_gap_256"
 # reduced budgets, defaults of every method. AdamW, because a layer under LAMB moves by a share of its own length in a
 # step: in few steps a new head stays where it was drawn, at rates that do not yet undo the weights that it starts from
 SHORT = Training(
-    optimizer="adamw", rate=5e-4, epochs=3, batch=128, schedule="cosine", warmup=0.5, decay=0.01, augment="full"
+    optimizer="adamw",
+    lr=5e-4,
+    epochs=3,
+    batch_size=128,
+    schedule="cosine",
+    warmup=0.5,
+    weight_decay=0.01,
+    augment="full",
 )
-SCRATCH = replace(SHORT, rate=2e-3, epochs=32, batch=256, warmup=2.0, decay=0.05)
+SCRATCH = replace(SHORT, lr=2e-3, epochs=32, batch_size=256, warmup=2.0, weight_decay=0.05)
 # with 100 classes elk's t of 64 is known to work
-REDUCED = Plan(classes=None, methods=EVERY, trials=1, seeds=2, shots=(), many=False, recipes=("elk.t=64",))
+REDUCED = Plan(classes=None, methods=EVERY, trials=1, seeds=2, shots=(), many=False, hparams=("elk.t=64",))
 PRESETS = {
     "small": Plan(training=DIGITS),
     "gpu": Plan(
@@ -149,7 +156,7 @@ PRESETS = {
         downstream=("cub200", "cifar100"),
         backbones=("tf_efficientnet_lite0",),
         pixels=(128,),
-        recipes=("elk.t=64", "sngp.bound=100"),  # pretrained layers stretch by up to 75: its usual 6 spoils them
+        hparams=("elk.t=64", "sngp.bound=100"),  # pretrained layers stretch by up to 75: its usual 6 spoils them
         training=SHORT,
     ),
     "scratch": replace(
@@ -170,7 +177,7 @@ PRESETS = {
         backbones=("resnet50:max", VIT),  # embeddings are maxima over the map
         pixels=(224, 256),
         batches=("infonce=21x96", "mc-infonce=21x96", "hib=21x96", f"hib@{VIT}=43x48"),
-        recipes=("mc-infonce.average=losses",),  # equation 2
+        hparams=("mc-infonce.average=losses",),  # equation 2
         trials=10,
         stops=8,
         training=LAMB,

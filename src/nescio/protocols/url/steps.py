@@ -163,7 +163,7 @@ def divided(
 
 
 def refuse_impossible(plan: Plan, sets: Sequence[Downstream], root: str | None) -> None:
-    refuse_fixed(plan.recipes)
+    refuse_fixed(plan.hparams)
     for backbone in plan.backbones:
         dataset = datasets.load(data_of(plan, backbone, root), root)
         rows = len(datasets.splits(dataset, plan.classes, 0).train)
@@ -184,7 +184,7 @@ def budget(plan: Plan, method: str, backbone: str) -> Training:
     own = dict(entry.split("=") for entry in plan.batches)
     if word := own.get(f"{method}@{backbone}", own.get(method)):
         parts, images = (int(number) for number in word.split("x"))
-        return replace(plan.training, batch=parts * images, accumulate=parts)
+        return replace(plan.training, batch_size=parts * images, accumulate=parts)
     return plan.training
 
 
@@ -203,7 +203,7 @@ def trial_of(plan: Plan, line: Line, recipe: Recipe, number: int, seed: int = 0,
         init_seed=seed,
         start=plan.start[plan.backbones.index(backbone)] if plan.start else None,
     )
-    return with_fixed(trial, plan.recipes)
+    return with_fixed(trial, plan.hparams)
 
 
 def own_scores(method: str | None) -> tuple[str, ...]:
@@ -450,8 +450,12 @@ def labelled(
     size = datasets.load(first.data, root).size
     data = shots_spec(in_size(each.data, size, root), each.test, shots, first.data_seed)
     rows = len(datasets.load(data, root).train)
-    batch = max(2, min(first.training.batch, rows))
-    training = first.training if batch == first.training.batch else replace(first.training, batch=batch, accumulate=1)
+    batch = max(2, min(first.training.batch_size, rows))
+    training = (
+        first.training
+        if batch == first.training.batch_size
+        else replace(first.training, batch_size=batch, accumulate=1)
+    )
     trial = replace(first, data=data, classes=each.test, training=training, start=start, kept=(), stop=None)
     level = ALL if shots is None else float(shots)
     return trained(trial, root), Targets(tests={(each.name, level): ImageSet(data, "test", each.test)})

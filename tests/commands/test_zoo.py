@@ -357,3 +357,23 @@ def test_a_dry_run_needs_neither_images_nor_weights(tmp_path, capsys):
     assert main([*words, "--store", str(tmp_path / "store"), "--device", "cpu"]) == 0
     said = capsys.readouterr().out
     assert "700" in said and "resnet18" in said and not (tmp_path / "store").exists()
+
+
+def test_a_dry_run_names_every_step_and_what_is_finished(place, tmp_path, capsys):
+    words = ["zoo", "test_resnet", "test_vit", "--weights", str(place / "w"), "--data", f"npz:{place / 'val.npz'}"]
+    words += ["--device", "cpu", "--store", str(tmp_path / "store")]
+
+    def stages():
+        assert main([*words, "--dry-run"]) == 0
+        lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+        return {line[0]: (line[1], line[2]) for line in lines if line and line[0] in ("decode", "predict", "evaluate")}
+
+    before = stages()
+    assert {finished for finished, _ in before.values()} == {"0"} and before["predict"] == ("0", "2")
+    assert main([*words, "--json"]) == 0
+    capsys.readouterr()
+    after = stages()
+    assert after["predict"] == ("2", "0") and "decode" not in after
+    evaluated, missing = after["evaluate"]
+    # of each model, and of the best: there is no comparison by a metric that no model has
+    assert 2 < int(evaluated) <= int(before["evaluate"][1]) and missing == "0"

@@ -10,7 +10,7 @@ import pytest
 
 from nescio.errors import BadInput
 from nescio.work.launchers import start
-from nescio.work.rehearsal import Cost, Rehearsal, costs
+from nescio.work.rehearsal import Cost, Expected, Rehearsal, costs
 from nescio.work.steps import Context, Step, Work
 from nescio.work.store import Store
 
@@ -114,6 +114,47 @@ def test_time_and_disk_are_those_of_the_same_kind_of_work_in_the_store(context):
     assert trained.seconds == pytest.approx(2 * 30 / 10 * 40)  # the median, by epochs; another backbone is another kind
     assert trained.bytes == 2 * 1000
     assert (predicted.measured, predicted.seconds, predicted.bytes) == (2, 6.0, 100)
+
+
+def test_time_that_other_processes_took_does_not_count_where_the_processor_is_the_clock(context):
+    took(training(0), context, 400.0, processor_seconds=20.0)
+    took(training(1), context, 30.0, processes=2, processor_seconds=1.0)
+
+    def seconds(clock, **more):
+        (stage,) = costs([replace(training(9), together=True)], context.store, nothing, clock=clock, **more)
+        return stage.seconds
+
+    assert seconds("seconds") == pytest.approx(400.0)
+    assert seconds("processor_seconds") == pytest.approx(20.0)
+    assert seconds("processor_seconds", processes=2, places=2) == pytest.approx(60.0)  # that of one process is no help
+
+
+def test_samples_take_time_and_disk_by_their_images(context):
+    def sampled(count):
+        recipe = {"model": "resnet18", "images": {"data": "digits", "sample": count}}
+        return Step("resnet18", "predict", recipe, partial(make, size=50))
+
+    took(sampled(10), context, 2.0)
+    (stage,) = costs([sampled(500)], context.store, nothing)
+    assert stage.seconds == pytest.approx(100.0)
+    assert stage.bytes == pytest.approx(50 * 50)  # as many times the payload of ten images
+    whole = sampled(None)  # how large a whole set is, is not in its recipe
+    assert costs([whole], context.store, nothing)[0].unknown == 1
+
+
+def test_finished_work_has_its_processor_time(context):
+    training(0).run(context)
+    env = json.loads((training(0).folder(context.store) / "env.json").read_text())
+    assert env["processor_seconds"] >= 0
+
+
+def test_an_expected_step_has_its_own_cost_and_state(context):
+    done, coming = (
+        Expected("resnet18", "predict", {"number": number}, make, cost=Cost(3.0, 30), done=number == 0)
+        for number in range(2)
+    )
+    (stage,) = costs([done, coming], context.store, lambda step: step.cost)
+    assert (stage.finished, stage.missing, stage.seconds) == (1, 1, 3.0)
 
 
 def test_without_such_work_figures_are_used_and_named(context):

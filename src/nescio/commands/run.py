@@ -17,23 +17,21 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from shutil import disk_usage
 from time import process_time
 from typing import Any
 
+from nescio.commands._dry_run import say_costs
 from nescio.commands._loggers import check_log
-from nescio.commands._output import check_place, json_of, page_option, report_folder, say, size_text
+from nescio.commands._output import check_place, page_option, report_folder
 from nescio.commands._work import CrewOptions, PlaceOptions, end, page_place, working
 from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.options import add_options, nested, option, options_of
 from nescio.protocols import base
-from nescio.report import grid
-from nescio.report.words import plural
-from nescio.work.rehearsal import Rehearsal, StageCost, costs
+from nescio.work.rehearsal import Rehearsal, costs
 from nescio.work.store import StoreError
 
 
@@ -101,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _rehearse(protocol: base.Protocol, plan: Any, options: RunOptions) -> int:
     """Says what a run would do and take."""
-    from nescio.protocols.costs import by_figures, machine_of, waking
+    from nescio.protocols.costs import STORY, by_figures, clock_of, waking
     from nescio.work.launchers import one_thread, start
 
     started = process_time()  # of this process, and so of a worker
@@ -116,43 +114,7 @@ def _rehearse(protocol: base.Protocol, plan: Any, options: RunOptions) -> int:
     crew = options.crew
     together, places = crew.processes * crew.nodes, min(crew.processes, workers)
     steps = rehearsal.steps.values()
-    stages = costs(steps, context.store, lambda step: by_figures(step, context), together, places)
-    if options.json:
-        say(json_of([asdict(stage) | {"missing": stage.missing} for stage in stages]))
-        return 0
-    say(grid([_line(stage) for stage in stages]))
-    missing = sum(stage.missing for stage in stages)
-    if not missing:
-        say("Everything is finished.")
-        return 0
-    seconds, size = sum(stage.seconds for stage in stages), sum(stage.bytes for stage in stages)
-    root = context.store.root.absolute()
-    free = disk_usage(next(place for place in (root, *root.parents) if place.is_dir())).free
-    time = f"{duration(seconds / workers + 2 * started + waking())} with {plural(workers, 'worker').lower()}"
-    say(f"{missing:,} steps are missing: about {time}, {size_text(size)} of {size_text(free)} that are free.")
-    if any(stage.by_figures for stage in stages):
-        where = f"docs/performance.md ({machine_of(context.device).name})"
-        say(f"Figures: short epochs are measured on this machine, other work is that of {where}.")
-    if unknown := sum(stage.unknown for stage in stages):
-        say(f"The cost of {unknown:,} of them is not known, and is not in the sum.")
-    say("Steps that results choose are stand-ins for those to come. Nothing was done.")
+    figures = partial(by_figures, context=context)
+    stages = costs(steps, context.store, figures, together, places, clock=clock_of(context.device))
+    say_costs(stages, context, workers, 2 * started + STORY + waking(), options.json)
     return 0
-
-
-def _line(stage: StageCost) -> dict[str, str]:
-    sources = {"seen here": stage.measured, "figures": stage.by_figures, "unknown": stage.unknown}
-    by = ", ".join(f"{count:,} {word}" for word, count in sources.items() if count)
-    known = stage.measured + stage.by_figures
-    return {
-        "stage": stage.stage,
-        "finished": f"{stage.finished:,}",
-        "missing": f"{stage.missing:,}",
-        "worker time": duration(stage.seconds) if known else "",
-        "disk": size_text(stage.bytes) if known else "",
-        "by": by,
-    }
-
-
-def duration(seconds: float) -> str:
-    """Hours where there are many: 0:02:07, 1,234 hours."""
-    return f"{seconds / 3600:,.0f} hours" if seconds >= 100 * 3600 else str(timedelta(seconds=max(1, round(seconds))))

@@ -32,11 +32,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from time import process_time
 from typing import TYPE_CHECKING, Any, Literal
 
 from nescio.commands._inputs import limit_option
-from nescio.commands._output import json_of, page_option, report_folder, say, size_text
+from nescio.commands._output import json_of, page_option, report_folder, say
 from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option, page_place, shards_option
 from nescio.errors import BadInput
 from nescio.networks.preprocessing import Preprocessing
@@ -47,12 +49,12 @@ from nescio.protocols.cood import Plan as GradingPlan
 from nescio.protocols.selective import Plan as SelectivePlan
 from nescio.work.launchers import Failure
 from nescio.work.progress import Stages
-from nescio.work.steps import Context, Work
+from nescio.work.steps import Context, Step, Work
 
 if TYPE_CHECKING:
     from nescio.datasets.images import ImageSet
     from nescio.networks.models import Network
-    from nescio.predict import ManyPredictions
+    from nescio.predict import Keeping, ManyPredictions
     from nescio.predictions.entries import ModelDump
     from nescio.protocols.cood.models import ClassNames
     from nescio.report.studies import Study
@@ -138,7 +140,7 @@ class Options:
     json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
 
     dry_run: bool = option(
-        False, "only say what the predictions take in time and disk; the images need not be there", group="output"
+        False, "only print steps, what is finished, time and disk; the images need not be there", group="output"
     )
 
     @property
@@ -187,56 +189,38 @@ def _check_names(options: Options) -> None:
 
 
 def _rehearse(options: Options) -> int:
-    """Says what predictions would take; neither weights nor images are read."""
-    from nescio.commands.run import duration
-    from nescio.protocols.costs import PREDICTION, arithmetic, machine_of, predicting_seconds
+    """Prints what a run would do and take; no weights are read, and images need not be there."""
+    from nescio.commands import _zoo_steps
+    from nescio.commands._dry_run import say_costs
+    from nescio.predictions.entries import stored_dump
+    from nescio.protocols.costs import STORY, by_figures, clock_of
+    from nescio.protocols.selective import winners
     from nescio.report import grid
-    from nescio.report.words import plural
+    from nescio.work.launchers import start
+    from nescio.work.rehearsal import Rehearsal, costs
 
-    workers = max(1, options.crew.launch(options.crew.count(options.place.device)).workers)
-    networks = _networks(options, options.place.context(), None)
-    images, machine = _image_count(options), machine_of(options.place.device)
-    lines, whole, unknown = [], 0.0, 0
-    for network in networks:
-        shape = network.view.shape
-        try:
-            own = arithmetic(network.trial.backbone if network.trial else network.arch, network.view.channels, shape)
-            seconds = PREDICTION + predicting_seconds(machine, own, images)
-        except BadInput:  # of no network of timm
-            seconds, unknown = None, unknown + 1
-        whole += seconds or 0.0
-        cost = "unknown" if seconds is None else duration(seconds)
-        lines.append(
-            {"model": network.name, "pixels": " × ".join(map(str, shape)), "images": f"{images:,}", "time": cost}
-        )
-    say(grid(lines))
-    size = size_text(images * sum(2 * network.classes for network in networks))
-    say(
-        f"{len(networks):,} models: about {duration(whole / workers)} with {plural(workers, 'worker').lower()}, {size}."
-    )
-    say(f"Figures are those of docs/performance.md ({machine.name}); what is finished takes no time. Nothing was done.")
-    if unknown:
-        say(f"The cost of {unknown:,} models is not known, and is not in the sum.")
+    started = process_time()
+    context, crew = options.place.context(), options.crew
+    workers = max(1, crew.launch(crew.count(options.place.device)).workers)
+    networks = _networks(options, context, None)
+    predictions = _zoo_steps.expected_predictions(_pairs(options, networks), _keeping(options), context)
+    for each in {each.images.data: each for each in predictions if not each.found}.values():
+        _tell(f"{each.images.data} is not there: counted as {each.count:,} images, the number of --limit.")
+    if all(each.step.done for each in predictions):
+        rehearsal = Rehearsal(context, start("local", 0))
+        names = _class_names(options, rehearsal) if options.out else None
+        dumps = [stored_dump(context.store, str(each.key)) for each in predictions]
+        _judge(options, _inside(dumps), dumps, names, rehearsal, rehearsal)
+        judged: Sequence[Step] = list(rehearsal.steps.values())
+    else:
+        graded = options.out is not None
+        judged = _zoo_steps.evaluations(predictions, len(winners(SelectivePlan())), graded)
+    if not options.json:
+        say(grid(_zoo_steps.model_lines(predictions)))
+    steps = [*_zoo_steps.decodings(predictions), *(each.step for each in predictions), *judged]
+    stages = costs(steps, context.store, partial(by_figures, context=context), clock=clock_of(context.device))
+    say_costs(stages, context, workers, (process_time() - started) + STORY, options.json)
     return 0
-
-
-def _image_count(options: Options) -> int:
-    """Images of all sets; of one that is not there --limit, or a thousand."""
-    from nescio.datasets.images import ImageSet, absolute
-    from nescio.predictions.pairs import named_values
-
-    count = 0
-    others = [options.out, *named_values(options.also, "--also").values()] if options.out else []
-    for data in (options.data, *others):
-        try:
-            only, split = (options.only, "given") if data == options.data else (None, "outside")
-            images = ImageSet(absolute(str(data)), split=split, only=only, sample=options.limit)  # type: ignore[arg-type]
-            count += len(images.load(options.place.root))
-        except BadInput:
-            some = options.limit or 1000
-            say(f"{data} is not there: counted as {some:,} images, the number of --limit.")
-            count += some
-    return count
 
 
 def _run(options: Options, work: Work, grading: Work) -> int:
@@ -254,7 +238,7 @@ def _run(options: Options, work: Work, grading: Work) -> int:
             dumps.append(stored_dump(work.store, step.key))
         except BadInput as error:  # damaged since it was finished
             work.failures.append(Failure(step.title, str(error)))
-    inside = [dump for dump in dumps if not dump.facts["outside"]]
+    inside = _inside(dumps)
     published = [dump for dump in inside if AT not in dump.model]  # of others it was said before
     for sentence in sentences_alike([_seen(dump.model, dump.facts) for dump in published]):
         _tell(sentence)
@@ -286,35 +270,20 @@ def _tell(line: str) -> None:
 
 def predictions(options: Options, work: Work) -> ManyPredictions:
     """What the models say about all sets; what to know of sets and models that are left out goes to the notes."""
-    from nescio.datasets.images import ImageSet, absolute
     from nescio.networks.models import preprocessing_sentences, weights_folder
-    from nescio.predict import Keeping, predict_all
-    from nescio.runtime import runtime
+    from nescio.predict import predict_all
 
     place = weights_folder(Path(options.weights) if options.weights else None)
     if place is not None and not place.exists():
         raise BadInput(f"There is no folder and no file of weights at {place}.")
-    # "auto" is bf16 on one device and float32 on another: the key holds which
-    precision: Any = runtime(options.place.device).at(options.precision).precision
-    keeping = Keeping(("logits", "embeddings") if options.embeddings else ("logits",), "float16", compared=True)
-    keeping = replace(keeping, mc_samples=options.mc_samples, dropout=options.dropout, precision=precision)
     networks = _networks(options, work.context, place)
-    if options.limit is not None and options.limit < 1:
-        raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
-    common = {"sample": options.limit, "sample_seed": options.seed, "readable": options.skip_damaged}
-    inside = ImageSet(absolute(options.data), split="given", only=options.only, **common)  # type: ignore[arg-type]
-    others = [options.out, *named_values(options.also, "--also").values()] if options.out else []
-    outside = [ImageSet(absolute(data), split="outside", **common) for data in others if data]  # type: ignore[arg-type]
+    inside = _image_sets(options)[0]
     networks = _fitting(networks, inside, options, work)
     for sentence in preprocessing_sentences([network for network in networks if network.own]):
         _tell(sentence)
     if options.class_file is not None:
         _note_unnamed(inside, networks[0], options.class_file, work)
-    pairs: list[tuple[Network, ImageSet]] = []
-    for network in networks:
-        # a set without test images is divided when a network of the store is trained: most of it was seen
-        own = inside if network.trial is None else replace(inside, split="test")
-        pairs += [(network, images) for images in (own, *outside)]
+    pairs = _pairs(options, networks)
     for images in dict.fromkeys(images for _, images in pairs):
         _note_what_is_left_out(images, work)
 
@@ -325,7 +294,7 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
     return predict_all(
         pairs,
         work.context,
-        keeping,
+        _keeping(options),
         launcher=work.launcher,
         weights=place,
         batch=options.batch_size,
@@ -334,6 +303,40 @@ def predictions(options: Options, work: Work) -> ManyPredictions:
         say=_tell,
         watch=watch,
     )
+
+
+def _keeping(options: Options) -> Keeping:
+    from nescio.predict import Keeping
+    from nescio.runtime import runtime
+
+    # "auto" is bf16 on one device and float32 on another: the key holds which
+    precision: Any = runtime(options.place.device).at(options.precision).precision
+    keeping = Keeping(("logits", "embeddings") if options.embeddings else ("logits",), "float16", compared=True)
+    return replace(keeping, mc_samples=options.mc_samples, dropout=options.dropout, precision=precision)
+
+
+def _image_sets(options: Options) -> list[ImageSet]:
+    """--data, then the sets of other classes."""
+    from nescio.datasets.images import ImageSet, absolute
+
+    if options.limit is not None and options.limit < 1:
+        raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
+    common = {"sample": options.limit, "sample_seed": options.seed, "readable": options.skip_damaged}
+    inside = ImageSet(absolute(options.data), split="given", only=options.only, **common)  # type: ignore[arg-type]
+    others = [options.out, *named_values(options.also, "--also").values()] if options.out else []
+    outside = [ImageSet(absolute(data), split="outside", **common) for data in others if data]  # type: ignore[arg-type]
+    return [inside, *outside]
+
+
+def _pairs(options: Options, networks: Sequence[Network]) -> list[tuple[Network, ImageSet]]:
+    """Every network with every set that it predicts."""
+    inside, *outside = _image_sets(options)
+    pairs: list[tuple[Network, ImageSet]] = []
+    for network in networks:
+        # a set without test images is divided when a network of the store is trained: most of it was seen
+        own = inside if network.trial is None else replace(inside, split="test")
+        pairs += [(network, images) for images in (own, *outside)]
+    return pairs
 
 
 def _networks(options: Options, context: Context, place: Path | None) -> list[Network]:
@@ -441,15 +444,19 @@ def _class_names(options: Options, work: Work) -> ClassNames | None:
     return names
 
 
-def _studies(
+def _inside(dumps: Sequence[ModelDump]) -> list[ModelDump]:
+    return [dump for dump in dumps if not dump.facts["outside"]]
+
+
+def _judge(
     options: Options,
     inside: Sequence[ModelDump],
     dumps: Sequence[ModelDump],
     names: ClassNames | None,
     work: Work,
     grading: Work,
-) -> list[Study]:
-    """Selective prediction on --data, then detection of --out."""
+) -> list[str]:
+    """Evaluate selective prediction on --data, then detection of --out; return the names of the protocols."""
     from nescio.datasets.images import ImageSet, absolute
     from nescio.identity import canonical
     from nescio.protocols import cood, selective
@@ -459,19 +466,30 @@ def _studies(
         shown = ImageSet(absolute(data), split="outside").named(work.context.root).data
         return {d.model: d for d in dumps if d.facts["outside"] and canonical(d.data) == canonical(shown)}
 
-    plan = SelectivePlan(data=options.data)
     pairs = []
     if options.out:
         fixed = {name: outside(data) for name, data in named_values(options.also, "--also").items()}
         pairs = pairs_of(inside, outside(options.out), fixed)
         if names is not None and (options.plan.in_names or options.plan.out_names):
             check_names(names, pairs)
-    selective.judge(plan, inside, work)
-    studies = [study_of(registry["selective"], plan, work)]
-    if pairs:
-        cood.grade_models(options.plan, pairs, names, grading)
-        studies.append(study_of(registry["cood"], options.plan, grading))
-    return studies
+    selective.judge(SelectivePlan(data=options.data), inside, work)
+    if not pairs:
+        return ["selective"]
+    cood.grade_models(options.plan, pairs, names, grading)
+    return ["selective", "cood"]
+
+
+def _studies(
+    options: Options,
+    inside: Sequence[ModelDump],
+    dumps: Sequence[ModelDump],
+    names: ClassNames | None,
+    work: Work,
+    grading: Work,
+) -> list[Study]:
+    of: dict[str, tuple[Any, Work]]
+    of = {"selective": (SelectivePlan(data=options.data), work), "cood": (options.plan, grading)}
+    return [study_of(registry[name], *of[name]) for name in _judge(options, inside, dumps, names, work, grading)]
 
 
 def _show(options: Options, studies: Sequence[Study], work: Work) -> int:

@@ -18,17 +18,23 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nescio import backbones, datasets
 from nescio.datasets.images import ImageSet
+from nescio.datasets.view import View
 from nescio.errors import BadInput
+from nescio.networks.models import Network
 from nescio.predict import Keeping
 from nescio.runtime import runtime
 from nescio.training import fit
 from nescio.trials import Trial
-from nescio.work.rehearsal import Cost
+from nescio.work.rehearsal import Cost, Expected
 from nescio.work.steps import Context, Step
 
 SHORT = 3.0  # seconds of an epoch by figures up to which it is measured
 PREDICTION, EVALUATION = 0.06, 0.08  # seconds of a step of one core, whatever its size
 DUMPED, SCORED = 0.006, 2e-5  # … and of each file that an evaluation reads, and of each row and measure
+JUDGED = 1.2e-7  # seconds of each logit of a pretrained network, raw and calibrated
+RESAMPLES, COMPARED = 1000, 3e-9  # of a comparison of models, and seconds of each row, model and resample
+LOADED, DECODED = 0.4, 0.0055  # seconds of a pretrained network; of an image of 500 × 375
+STORY = 3.0  # seconds of a page with its charts
 RESAMPLED = 1e-7  # seconds of each row, measure and resample
 VIEWS = 8  # augmented copies of an image that probes predict
 EXACT = 16  # classes up to which probes take the whole Jacobian
@@ -104,8 +110,15 @@ def machine_of(device: str) -> Machine:
     return H200 if runtime(device).device.type == "cuda" else CORE
 
 
+def clock_of(device: str) -> str:
+    """The time of finished work that counts: on a CPU that of the processor, which other processes do not lengthen."""
+    return "seconds" if runtime(device).device.type == "cuda" else "processor_seconds"
+
+
 def by_figures(step: Step, context: Context) -> Cost | None:
     """What a step takes; None where that is not known: of networks that are not timm's, and of unknown stages."""
+    if isinstance(step, Expected):
+        return step.cost
     if isinstance(step.recipe, Trial):
         return _training(step.recipe, context)
     recipe = step.recipe if isinstance(step.recipe, dict) else {}
@@ -131,6 +144,39 @@ def by_figures(step: Step, context: Context) -> Cost | None:
     kept = classes * ("logits" in keeping.fields) + network.width * ("embeddings" in keeping.fields)
     size = len(loaded) * kept * (2 if keeping.dtype == "float16" else 4)
     return Cost(PREDICTION + predicting_seconds(machine_of(context.device), network, len(loaded)), size)
+
+
+# ---- pretrained networks
+
+
+def pretrained_prediction(network: Network, images: int, keeping: Keeping, device: str) -> Cost | None:
+    """Cost of predicting so many images; None for networks that timm does not have."""
+    name = network.trial.backbone if network.trial else network.arch
+    try:
+        own = arithmetic(name, network.view.channels, network.view.shape)
+    except BadInput:
+        return None
+    kept = network.classes + own.width * ("embeddings" in keeping.fields)
+    seconds = LOADED + predicting_seconds(machine_of(device), own, images)
+    return Cost(seconds, images * kept * (2 if keeping.dtype == "float16" else 4))
+
+
+def decoding(images: int, view: View) -> Cost:
+    """Cost of bringing images to a view."""
+    return Cost(images * DECODED, images * view.bytes)
+
+
+def judging(images: int, classes: int) -> Cost:
+    """Cost of the evaluation of a pretrained network's predictions."""
+    return Cost(EVALUATION + images * classes * JUDGED, 20_000)
+
+
+def comparing(images: int, models: int) -> Cost:
+    """Cost of a paired bootstrap of models, by one metric."""
+    return Cost(EVALUATION + images * models * RESAMPLES * COMPARED, 20_000)
+
+
+# ---- networks that are trained here
 
 
 def _training(trial: Trial, context: Context) -> Cost:

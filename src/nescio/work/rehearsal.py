@@ -54,6 +54,17 @@ class Cost(NamedTuple):
     bytes: float
 
 
+@dataclass(frozen=True, eq=False)
+class Expected(Step):
+    """A step whose key is not known before its parents are: its weights were not read, or its predictions not made."""
+
+    cost: Cost | None = None  # None: not known
+    done: bool = False
+
+    def finished(self, store: Store) -> bool:
+        return self.done
+
+
 @dataclass
 class StageCost:
     """The steps of one stage, and what those that are missing take: by the store's own work, by figures, or unknown."""
@@ -72,14 +83,21 @@ class StageCost:
 
 
 def costs(
-    steps: Iterable[Step], store: Store, figures: Callable[[Step], Cost | None], processes: int = 1, places: int = 1
+    steps: Iterable[Step],
+    store: Store,
+    figures: Callable[[Step], Cost | None],
+    processes: int = 1,
+    places: int = 1,
+    *,
+    clock: str = "seconds",
 ) -> list[StageCost]:
     """What steps take, stage by stage: as the same kind of work took in this store, else as `figures` has it.
 
+    clock      "seconds" or "processor_seconds": the time of finished work that counts
     processes  that train together, in the places of so many workers; where no such training was seen, one process is
                taken to need as much time of workers
     """
-    seen, stages = _seen(store), dict[str, StageCost]()
+    seen, stages = _seen(store, clock), dict[str, StageCost]()
     for step in steps:
         stage = stages.setdefault(step.stage, StageCost(step.stage))
         if step.finished(store):
@@ -92,7 +110,7 @@ def costs(
         if kind := next((kind for kind in kinds if kind in seen), None):
             stage.measured += 1
             seconds, size = (median(each) for each in zip(*seen[kind], strict=True))
-            cost = Cost(seconds * _epochs(recipe) * (1 if kind[0] == 1 else places), size)
+            cost = Cost(seconds * _units(recipe) * (1 if kind[0] == 1 else places), size * _sampled(recipe))
         elif (guess := figures(step)) is not None:
             stage.by_figures += 1
             cost = guess
@@ -104,7 +122,7 @@ def costs(
     return list(stages.values())
 
 
-def _seen(store: Store) -> Mapping[tuple[Any, ...], Sequence[Cost]]:
+def _seen(store: Store, clock: str) -> Mapping[tuple[Any, ...], Sequence[Cost]]:
     """Kind of work → what each finished piece of it took; of training, the seconds of an epoch."""
     runs = [run for run in store.runs() if run.state == "finished"]
     recipes = {run.key: run.recipe for run in runs if run.stage == "train"}
@@ -115,9 +133,13 @@ def _seen(store: Store) -> Mapping[tuple[Any, ...], Sequence[Cost]]:
             StoreError, OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError
         ):  # what is damaged says nothing
             about = read_json(run.folder / ENV)
-            seconds = about["seconds"] / _epochs(run.recipe)
-            size = sum(file["bytes"] for file in store.recipe(run.stage, run.key)["files"].values())
-            for kind in _kinds(run.stage, run.recipe, network, about.get("processes", 1)):
+            processes = about.get("processes", 1)  # of several, the store has the processor time of the first alone
+            units = _units(run.recipe)
+            seconds = about.get(clock if processes == 1 else "seconds", about["seconds"]) / units
+            size = sum(file["bytes"] for file in store.recipe(run.stage, run.key)["files"].values()) / _sampled(
+                run.recipe
+            )
+            for kind in _kinds(run.stage, run.recipe, network, processes):
                 seen[kind].append(Cost(seconds, size))
     return seen
 
@@ -127,7 +149,7 @@ def _kinds(stage: str, recipe: Mapping[str, Any], network: Mapping[str, Any], pr
     images, own = (_first(part) for part in (recipe.get("images"), network or recipe.get("facts") or recipe))
     data = images.get("data") or own.get("data") or own.get("dataset")
     of = (recipe.get("protocol"), recipe.get("step"), recipe.get("model"), str(data), own.get("backbone"))
-    kind = (processes, stage, *of)
+    kind = (processes, stage, *of, images.get("sample") is None)
     return [(*kind, own.get("method"), images.get("split")), kind]
 
 
@@ -141,8 +163,14 @@ def _network(step: Step) -> Mapping[str, Any]:
     return next((_plain(parent.recipe) for parent in step._steps() if parent.stage == "train"), {})
 
 
-def _epochs(recipe: Mapping[str, Any]) -> int:
-    return int((recipe.get("training") or {}).get("epochs", 1))
+def _units(recipe: Mapping[str, Any]) -> int:
+    """What the time of work grows with: epochs, or the images of a sample."""
+    return int((recipe.get("training") or {}).get("epochs", 1)) * _sampled(recipe)
+
+
+def _sampled(recipe: Mapping[str, Any]) -> int:
+    """Images of a sample; 1 of a whole set."""
+    return int(_first(recipe.get("images")).get("sample") or 1)
 
 
 def _plain(recipe: Any) -> Mapping[str, Any]:

@@ -300,6 +300,7 @@ class Part:
     document: dict[str, Any]
     env: dict[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=time.time)
+    processor: float = field(default_factory=time.process_time)
 
     @property
     def key(self) -> str:
@@ -364,6 +365,7 @@ class Part:
             for place in {self.folder, *payload.values(), *(path.parent for path in payload.values())}:
                 _flush(place)
             times = {"started": _iso(self.started), "seconds": round(time.time() - self.started, 3)}
+            times["processor_seconds"] = round(time.process_time() - self.processor, 3)
             _write(self.folder / ENV, _json({**environment(), **times, **self.env}))
             _write(self.folder / RECIPE, _json({**self.document, "files": files}))
             _settle(self.lock, self.goal)

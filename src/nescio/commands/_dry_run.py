@@ -1,0 +1,61 @@
+"""What a dry run prints: steps, which of them are finished, and the time and disk of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from shutil import disk_usage
+
+from nescio.commands._output import json_of, say, size_text
+from nescio.report import grid
+from nescio.report.words import plural
+from nescio.work.rehearsal import StageCost
+from nescio.work.steps import Context
+
+
+def say_costs(stages: Sequence[StageCost], context: Context, workers: int, beside: float, json: bool = False) -> None:
+    """Prints the stages, then the sum.
+
+    beside  processor seconds of the command itself: start-up, charts
+    """
+    from nescio.protocols.costs import machine_of
+
+    if json:
+        say(json_of([asdict(stage) | {"missing": stage.missing} for stage in stages]))
+        return
+    say(grid([_line(stage) for stage in stages]))
+    missing = sum(stage.missing for stage in stages)
+    if not missing:
+        say("Everything is finished.")
+        return
+    seconds, size = sum(stage.seconds for stage in stages), sum(stage.bytes for stage in stages)
+    root = context.store.root.absolute()
+    free = disk_usage(next(place for place in (root, *root.parents) if place.is_dir())).free
+    time = f"{duration(seconds / workers + beside)} with {plural(workers, 'worker').lower()}"
+    say(f"{missing:,} steps are missing: about {time}, {size_text(size)} of {size_text(free)} that are free.")
+    if any(stage.by_figures for stage in stages):
+        where = f"docs/performance.md ({machine_of(context.device).name})"
+        say(f"Figures: short epochs are measured on this machine, other work is that of {where}.")
+    if unknown := sum(stage.unknown for stage in stages):
+        say(f"The cost of {unknown:,} of them is not known, and is not in the sum.")
+    say("Steps that results choose are stand-ins for those to come. Nothing was done.")
+
+
+def _line(stage: StageCost) -> dict[str, str]:
+    sources = {"seen here": stage.measured, "figures": stage.by_figures, "unknown": stage.unknown}
+    by = ", ".join(f"{count:,} {word}" for word, count in sources.items() if count)
+    known = stage.measured + stage.by_figures
+    return {
+        "stage": stage.stage,
+        "finished": f"{stage.finished:,}",
+        "missing": f"{stage.missing:,}",
+        "worker time": duration(stage.seconds) if known else "",
+        "disk": size_text(stage.bytes) if known else "",
+        "by": by,
+    }
+
+
+def duration(seconds: float) -> str:
+    """Hours where there are many: 0:02:07, 1,234 hours."""
+    return f"{seconds / 3600:,.0f} hours" if seconds >= 100 * 3600 else str(timedelta(seconds=max(1, round(seconds))))

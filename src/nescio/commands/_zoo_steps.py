@@ -1,0 +1,109 @@
+"""The steps that `nescio zoo` would do: decoding, predictions, evaluations; it reads no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nescio.datasets.images import ImageSet
+from nescio.errors import BadInput
+from nescio.identity import canonical
+from nescio.networks.models import Network
+from nescio.predict import Keeping, as_seen
+from nescio.protocols.costs import comparing, decoding, judging, pretrained_prediction
+from nescio.protocols.selective import AMONG
+from nescio.work.rehearsal import Cost, Expected
+from nescio.work.steps import Context
+from nescio.work.store import Run
+
+UNSEEN = 1000  # images of a set that is not there, without --limit
+
+
+@dataclass(frozen=True)
+class ExpectedPrediction:
+    """A model on a set of images: how many they are, what that costs, and the finished prediction, if there is one."""
+
+    network: Network
+    images: ImageSet
+    found: bool  # whether the images are there
+    count: int
+    step: Expected
+    key: str | None
+
+
+def expected_prediction(
+    network: Network, images: ImageSet, keeping: Keeping, context: Context, finished: Sequence[Run]
+) -> ExpectedPrediction:
+    """A prediction is taken as finished if the store has one of the same model, images and settings."""
+    parents, found = list[str](), True
+    try:
+        shown = as_seen(images.named(context.root), network, context.root)
+        count = len(images.load(context.root))
+        parents.append(images.load_revision(context.root))
+    except BadInput:
+        found, finished = False, ()
+        shown, count = replace(images, view=network.view), images.sample or UNSEEN
+    if network.trial is not None or network.checksum:
+        parent = network.parent(context.root)
+        parents.append(parent if isinstance(parent, str) else parent.key)
+    recipe = {"images": shown, "keeping": keeping, **network.identity}
+    plain = canonical(recipe)
+    key = next((run.key for run in finished if run.recipe == plain and set(parents) <= set(run.parents)), None)
+    cost = pretrained_prediction(network, count, keeping, context.device)
+    step = Expected(network.name, "predict", recipe, _nothing, cost=cost, done=key is not None)
+    return ExpectedPrediction(network, shown, found, count, step, key)
+
+
+def expected_predictions(
+    pairs: Sequence[tuple[Network, ImageSet]], keeping: Keeping, context: Context
+) -> list[ExpectedPrediction]:
+    finished = [run for run in context.store.runs("predict") if run.state == "finished"]
+    return [expected_prediction(network, images, keeping, context, finished) for network, images in pairs]
+
+
+def decodings(predictions: Sequence[ExpectedPrediction]) -> list[Expected]:
+    """One for each set and view, of which some prediction is missing."""
+    missing = {each.images: each for each in predictions if each.images.view is not None and not each.step.done}
+    return [
+        Expected(str(images.view), "decode", {"images": images}, _nothing, cost=decoding(each.count, images.view))
+        for images, each in missing.items()
+        if images.view is not None
+    ]
+
+
+def evaluations(predictions: Sequence[ExpectedPrediction], metrics: int, graded: bool) -> list[Expected]:
+    """Of each model; then, by each metric, of the best with each other.
+
+    graded  each model is graded on images of other classes as well
+    """
+    inside = [each for each in predictions if each.images.split != "outside"]
+    costs = [judging(each.count, each.network.classes) for each in inside]
+    if graded:
+        costs += [judging(each.count, each.network.classes) for each in predictions]
+    best = min(AMONG, len(inside))
+    if best > 1:
+        costs += [comparing(max(each.count for each in inside), best)] * metrics
+    return [Expected("evaluation", "evaluate", {"number": number}, _nothing, cost=c) for number, c in enumerate(costs)]
+
+
+def model_lines(predictions: Sequence[ExpectedPrediction]) -> list[dict[str, str]]:
+    """A line for each prediction."""
+    from nescio.commands._dry_run import duration
+
+    def words(each: ExpectedPrediction) -> str:
+        cost: Cost | None = each.step.cost
+        return "finished" if each.step.done else "unknown" if cost is None else duration(cost.seconds)
+
+    return [
+        {
+            "model": each.network.name,
+            "pixels": " × ".join(map(str, each.network.view.shape)),
+            "images": f"{each.count:,}",
+            "time": words(each),
+        }
+        for each in predictions
+    ]
+
+
+def _nothing(*_: object) -> None:
+    return None

@@ -177,6 +177,8 @@ def test_a_part_keeps_the_votes(tmp_path):
         ("sop", "Ebay_train.txt", "head\n1 x 3 a.jpg"),
         ("benthic", "annotations.json", "[" * 100_000),
         ("benthic", "annotations.json", '[{"annotations": [{"image_path": 7, "class_label": "a"}]}]'),
+        ("benthic", "annotations.json", "[]"),
+        ("benthic", "annotations.json", '[{"annotations": []}]'),
     ],
 )
 def test_damaged_lists_are_refused_in_a_sentence(tmp_path, name, file, content):

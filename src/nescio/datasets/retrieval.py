@@ -150,6 +150,8 @@ def _voted(request: Request, name: str, folder: str) -> Dataset:
             votes = [(vote["image_path"], vote["class_label"]) for entry in entries for vote in entry["annotations"]]
             if not all(isinstance(path, str) for path, _ in votes):
                 raise TypeError("a path is a text")
+            if not votes:
+                raise ValueError("no votes")
         except (ValueError, KeyError, TypeError):
             raise BadInput("it does not list `annotations` with `image_path` and `class_label`.") from None
     paths, image = np.unique([path for path, _ in votes], return_inverse=True)

@@ -23,6 +23,8 @@ GPU = bool(os.environ.get("NESCIO_TEST_GPU"))
 if not GPU:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # tests write nothing into the home folder
+
 SEED = int(os.environ.get("NESCIO_TEST_SEED", "0"))
 
 

@@ -103,6 +103,11 @@ def read_small(path: str | Path, most: int = SMALL) -> bytes:
     return content
 
 
+def read_text(path: str | Path, encoding: str = "utf-8", errors: str = "strict") -> str:
+    """The text in a small regular file."""
+    return read_small(path).decode(encoding, errors)
+
+
 def read_json(path: str | Path) -> dict[str, Any]:
     """The object in a small JSON file; BadInput (a ValueError) if there is none."""
     return parse_json(read_small(path), str(path))

@@ -21,7 +21,7 @@ PLUGINS = "NESCIO_PLUGINS"  # modules that every process of a command imports, b
 
 def add_plugin(path: str) -> None:
     """Imports a Python file whose decorators register parts; processes that this one starts import it too."""
-    file = Path(os.path.expanduser(path)).resolve()
+    file = Path(os.path.realpath(os.path.expanduser(path)))
     if not file.exists():
         others = os.listdir(file.parent) if file.parent.is_dir() else []
         raise BadInput(f"--plugin {path}: there is no such file.{near(file.name, others)}")

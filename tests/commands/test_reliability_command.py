@@ -396,3 +396,9 @@ def test_components_of_ll_are_those_under_which_unseen_references_are_likeliest(
     column = "mine/u_ll" if command == "rank" else "u_ll"
     ll = {name: np.load(file)[column] for name, file in files.items()}
     assert np.array_equal(ll["chosen"], ll["five"]) and not np.allclose(ll["chosen"], ll["two"])
+
+
+def test_a_link_to_itself_is_a_sentence(capsys, tmp_path):
+    (tmp_path / "a.npz").symlink_to("a.npz")
+    code, _, err = ask(capsys, "reliability", tmp_path / "a.npz", tmp_path / "b.npz")
+    assert code == 2 and "a.npz" in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -190,3 +191,26 @@ def test_damaged_lists_are_refused_in_a_sentence(tmp_path, name, file, content):
         (place / each).write_text(text)
     with pytest.raises(BadInput):
         load(f"{name}:{place}")
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("cub200", "classes.txt"),
+        ("cars196", "cars_annos.mat"),
+        ("sop", "Ebay_train.txt"),
+        ("benthic", "annotations.json"),
+        ("maps", "classes.txt"),
+    ],
+)
+def test_a_list_without_end_is_refused(tmp_path, name, file):
+    (tmp_path / file).symlink_to("/dev/zero")
+    with pytest.raises(BadInput, match=file):
+        load(f"{name}:{tmp_path}")
+
+
+def test_a_list_of_many_gigabytes_is_refused(tmp_path):
+    (tmp_path / "Ebay_train.txt").touch()
+    os.truncate(tmp_path / "Ebay_train.txt", 60_000_000_000)
+    with pytest.raises(BadInput, match="Ebay_train"):
+        load(f"sop:{tmp_path}")

@@ -207,6 +207,17 @@ def test_one_file_with_names_and_metadata_that_refuses_other_images(tmp_path):
         run(np.zeros((2, 1, 4, 4), np.uint8))
 
 
+@needs_onnx
+def test_reading_a_file_writes_nothing_into_the_home_folder(tmp_path):
+    """Releases of onnxruntime from 2026 on write an identifier there when they are imported, and send it."""
+    made, home = export(pixels(), Rule(0.5), tmp_path / "file.onnx"), tmp_path / "home"
+    home.mkdir()
+    env = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"} | {"HOME": str(home)}
+    code = "import sys; from nescio.networks.export import load; load(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(made.path)], env=env, check=True)
+    assert not list(home.rglob("*"))
+
+
 class Attention(nn.Module):
     """Attention over five dimensions, by timm's switch fused or written out."""
 

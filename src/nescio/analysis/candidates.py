@@ -83,7 +83,7 @@ def different_layers(widths: Iterable[int], backbones: Iterable[str]) -> list[st
 
 def read(files: Sequence[str | Path]) -> list[Predictions]:
     """Embeddings of the same rows, one file per member; rows come in the order of the first."""
-    places = [Path(os.path.expanduser(file)).resolve() for file in files]
+    places = [os.path.realpath(os.path.expanduser(file)) for file in files]
     for number, place in enumerate(places):
         if place in places[:number]:
             raise BadInput(f"{files[number]} is given twice: a model always agrees with itself.")

@@ -16,7 +16,7 @@ examples:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from os.path import realpath
 from typing import Any, Literal
 
 from nescio.commands._inputs import InputOptions, check_apart
@@ -50,7 +50,7 @@ def run(options: Options) -> int:
     notes = list(check_apart({files[0]: dump}, {"--val": val}))
     if dump.logits is not None and val.logits is not None and dump.classes != val.classes:
         raise BadInput(f"--val has {val.classes} classes, {files[0]} has {dump.classes}: they must be of one model.")
-    if Path(options.to).resolve() in {Path(split_name(word)[1]).resolve() for word in (files[0], options.val)}:
+    if realpath(options.to) in {realpath(split_name(word)[1]) for word in (files[0], options.val)}:
         raise BadInput(f"--to names {options.to}, which holds the rows as they were: name another file.")
     scale: Any = SCALERS[options.method](val)
     calibrated = scale(dump)

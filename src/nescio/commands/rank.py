@@ -264,7 +264,7 @@ def _backbone_beside(file: Path) -> str | None:
     """The backbone of the network whose predictions a store holds there; None of other files."""
     from nescio.predictions.entries import DUMP, STAGE, stored_dump
 
-    folder = file.resolve().parent
+    folder = Path(os.path.realpath(file)).parent
     if file.name != DUMP or folder.parent.name != STAGE:
         return None
     store = Store(folder.parents[1])

@@ -9,6 +9,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -77,7 +78,7 @@ def _existing(folder: str) -> Store:
 def _sync(args: argparse.Namespace) -> int:
     options = options_of(args, SyncOptions)
     source, target = _existing(options.source), Store(options.target)
-    if source.root.resolve() == target.root.resolve():
+    if os.path.realpath(source.root) == os.path.realpath(target.root):
         raise BadInput(f"{options.source} and {options.target} are the same store.")
     runs = [run for run in source.runs() if run.state == "finished"]
     if unknown := set(options.stages) - {run.stage for run in runs}:

@@ -36,6 +36,7 @@ from nescio.datasets.base import (
 from nescio.datasets.changes import ZENITH
 from nescio.datasets.sources import ENDINGS
 from nescio.errors import BadInput
+from nescio.files import read_text
 from nescio.identity import SetName, level_of
 
 Pairs = list[tuple[str, str]]  # an image and its label map
@@ -110,7 +111,7 @@ def maps(request: Request) -> Dataset:
 def _classes(file: Path) -> list[str]:
     """The names in classes.txt: the line of a name is its label."""
     try:
-        text = file.read_text("utf-8").rstrip()
+        text = read_text(file).rstrip()
     except (OSError, UnicodeDecodeError):
         raise BadInput(f"{file} cannot be read: it must name the classes, one per line.") from None
     names = [line.strip() for line in text.split("\n")] if text else []

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nescio.datasets.imagenet import plain
 from nescio.errors import BadInput
+from nescio.files import read_text
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def overlapping(
 
 def _lines(path: str | Path) -> list[str]:
     try:
-        return Path(path).read_text("utf-8").splitlines()
+        return read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise BadInput(f"{path} cannot be read: {why}.") from None

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from nescio.errors import BadInput
+from nescio.files import read_small
 
+MOST_BYTES = 1 << 29  # of a file; the largest of CIFAR has 155 MB
 ARRAY = "numpy ndarray"
 DTYPE = "numpy dtype"
 MADE = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")  # its name since NumPy 2
@@ -50,7 +52,7 @@ class _Unbuilt:
 def read_pickle(path: Path) -> dict[bytes, Any]:
     """The dict of a file of CIFAR, its texts as bytes; BadInput where the file is anything else."""
     try:
-        steps = [(step.name, value) for step, value, _ in pickletools.genops(path.read_bytes())]
+        steps = [(step.name, value) for step, value, _ in pickletools.genops(read_small(path, MOST_BYTES))]
         for name, value in steps:
             if name == "GLOBAL":
                 _known(value)

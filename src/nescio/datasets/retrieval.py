@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from nescio.datasets.base import (
 from nescio.datasets.images import draw, named
 from nescio.datasets.sources import cifar10
 from nescio.errors import BadInput
-from nescio.files import read_list
+from nescio.files import read_list, read_small, read_text
 from nescio.identity import SetName, renamed, seed_for
 from nescio.options import ranges
 from nescio.predictions import files
@@ -45,7 +46,7 @@ def _folder(request: Request, name: str, folders: Sequence[str], wanted: Sequenc
 def _lines(path: Path) -> list[list[str]]:
     """The words of every line of a text file."""
     try:
-        return [line.split() for line in path.read_text("utf-8", "replace").splitlines() if line.strip()]
+        return [line.split() for line in read_text(path, errors="replace").splitlines() if line.strip()]
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}.") from None
 
@@ -71,6 +72,8 @@ def cub200(request: Request) -> Dataset:
         names = [name for _, name in _lines(folder / "classes.txt")]
         label = {image: int(number) - 1 for image, number in _lines(folder / "image_class_labels.txt")}
         rows = [(str(folder / "images" / path), label.get(image, -1)) for image, path in _lines(folder / "images.txt")]
+    except BadInput:
+        raise
     except ValueError:
         raise BadInput(
             f"{folder} has a text file with a line that is not a number and a name: fetch it again."
@@ -88,12 +91,12 @@ def cars196(request: Request) -> Dataset:
 
     with files.naming(folder / "cars_annos.mat", "read"):
         try:
-            content = loadmat(folder / "cars_annos.mat", squeeze_me=True)
+            content = loadmat(BytesIO(read_small(folder / "cars_annos.mat")), squeeze_me=True)
             notes = np.atleast_1d(content["annotations"])
             names = [str(name) for name in np.atleast_1d(content["class_names"])]
             paths = [str(folder / str(path)) for path in notes["relative_im_path"]]
             labels = notes["class"].astype(np.int64) - 1
-        except OSError:
+        except (OSError, BadInput):
             raise
         except Exception:  # a damaged file can fail in any way inside SciPy
             raise BadInput("it does not hold whole `annotations` and `class_names`: fetch it again.") from None
@@ -110,6 +113,8 @@ def sop(request: Request) -> Dataset:
     for file in wanted:
         try:
             rows = [(str(folder / path), int(label) - 1) for _, label, _, path in _lines(folder / file)[1:]]
+        except BadInput:
+            raise
         except ValueError:
             raise BadInput(f"{folder / file} has a line without four words: fetch it again.") from None
         labels = np.array([label for _, label in rows], np.int64)

@@ -32,11 +32,12 @@ from nescio.datasets.base import (
 )
 from nescio.datasets.pickled import read_pickle
 from nescio.errors import BadInput
-from nescio.files import check_growth
+from nescio.files import check_growth, read_small, read_text
 from nescio.predictions import files
 from nescio.predictions.inputs import votes as check_votes
 
 ENDINGS = (".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+MOST_BYTES = 1 << 30  # of a file of STL-10; the largest has 221 MB
 
 
 @source("digits")
@@ -173,14 +174,14 @@ def stl10(request: Request) -> Dataset:
 
     def part(name: str) -> Part:
         path = folder / f"{name}_X.bin"
-        pixels = np.fromfile(path, np.uint8)
+        pixels = np.frombuffer(read_small(path, MOST_BYTES), np.uint8)
         if len(pixels) % (3 * 96 * 96):
             raise BadInput(f"{path} is cut short: it does not hold whole images of 96 × 96 pixels; fetch it again.")
-        labels = np.fromfile(folder / f"{name}_y.bin", np.uint8).astype(np.int64) - 1
+        labels = np.frombuffer(read_small(folder / f"{name}_y.bin"), np.uint8).astype(np.int64) - 1
         return pixels.reshape(-1, 3, 96, 96).transpose(0, 3, 2, 1), labels
 
     return resident(
-        "stl10", part("train"), part("test"), (folder / "class_names.txt").read_text("utf-8", "replace").split()
+        "stl10", part("train"), part("test"), read_text(folder / "class_names.txt", errors="replace").split()
     )
 
 
@@ -196,12 +197,12 @@ def tiny_imagenet(request: Request) -> Dataset:
     published = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
     folders = ("tiny-imagenet-200", "tiny-imagenet/tiny-imagenet-200")
     folder = find("tiny-imagenet", request.root, folders, files, published)
-    wnids = sorted((folder / "wnids.txt").read_text("utf-8", "replace").split())
+    wnids = sorted(read_text(folder / "wnids.txt", errors="replace").split())
     number = {wnid: label for label, wnid in enumerate(wnids)}
     train = [] if request.wanted == "test" else _files_of(folder / "train", wnids, FolderWalk())
     notes = folder / "val/val_annotations.txt"
     test = []
-    for line in sorted(notes.read_text("utf-8", "replace").splitlines()):
+    for line in sorted(read_text(notes, errors="replace").splitlines()):
         file, wnid, *_ = *line.split("\t"), ""
         if wnid not in number:
             raise BadInput(f"{notes} has the line {line!r}, which names no class of wnids.txt: fetch it again.")
@@ -210,9 +211,7 @@ def tiny_imagenet(request: Request) -> Dataset:
     if len(test) != shown:
         raise BadInput(f"{notes} describes {len(test)} images, but {shown} are there: fetch it again.")
     words = dict(
-        line.split("\t", 1)
-        for line in (folder / "words.txt").read_text("utf-8", "replace").splitlines()
-        if "\t" in line
+        line.split("\t", 1) for line in read_text(folder / "words.txt", errors="replace").splitlines() if "\t" in line
     )
     names = [words.get(wnid, wnid).split(",")[0] for wnid in wnids]
     return encoded("tiny-imagenet", _part(train), _part(test), names, request.size)
@@ -247,7 +246,7 @@ def _imagenet(place: Path, request: Request) -> Dataset:
     table = next((above / SOLUTION for above in (val, *val.parents) if (above / SOLUTION).is_file()), None)
     if table is None or any(entry.is_dir() for entry in os.scandir(val)):
         return _divided("imagenet", place, "val", request)
-    lines = [line.split(",", 1) for line in table.read_text("utf-8", "replace").splitlines()[1:] if "," in line]
+    lines = [line.split(",", 1) for line in read_text(table, errors="replace").splitlines()[1:] if "," in line]
     wnids = {name: rest.split()[0] for name, rest in lines if WNID.match(rest)}
     classes = sorted(set(wnids.values()))
     number = {wnid: label for label, wnid in enumerate(classes)}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -373,6 +374,7 @@ def _load_pt2(file: Path) -> tuple[Callable[[Any], dict[str, Any]], str]:
 
 
 def _load_onnx(file: Path) -> tuple[Callable[[Any], dict[str, Any]], str]:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else its import writes an identifier below HOME to send
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])

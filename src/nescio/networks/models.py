@@ -25,6 +25,7 @@ from nescio.datasets.base import Pixels
 from nescio.datasets.images import named
 from nescio.datasets.view import View
 from nescio.errors import BadInput, near
+from nescio.files import read_text
 from nescio.identity import ContentName, SetName, canonical
 from nescio.methods import registry as methods
 from nescio.networks import weights
@@ -551,7 +552,7 @@ def with_classes(wanted: Network, file: Path) -> Network:
     """The network with the names of its classes from a file: one name a line, class 0 first; or NAME=CLASS a line
     (NAME,CLASS in a .csv file), what a set calls a class and the network's number or name of it."""
     try:
-        lines = [line.strip() for line in file.read_text("utf-8-sig").splitlines() if line.strip()]
+        lines = [line.strip() for line in read_text(file, "utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{file} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}.") from None
     parts = [re.split("," if file.suffix == ".csv" else r"\t|=", line, maxsplit=1) for line in lines]

@@ -9,10 +9,12 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from nescio.errors import BadInput
+from nescio.files import read_text
 from nescio.networks.families import family
 from nescio.predictions.entries import ModelDump
 
@@ -38,9 +40,8 @@ def read_published(path: str | Path, *needed: str) -> dict[str, list[Published]]
     needed  columns beside `model` that the file must have
     """
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
-            columns, lines = set(reader.fieldnames or ()), list(reader)
+        reader = csv.DictReader(StringIO(read_text(path, "utf-8-sig"), newline=""))
+        columns, lines = set(reader.fieldnames or ()), list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path} cannot be read as a table: {getattr(error, 'strerror', None) or error}.") from None
     if missing := {"model", *needed} - columns:

@@ -163,7 +163,7 @@ def _places(remote: Remote) -> Iterator[str]:
 
 def checksum(file: Path) -> str:
     """sha256 of a file; the hub's cache has it as the name of what its links lead to."""
-    real = file.resolve()
+    real = Path(os.path.realpath(file))
     if real.parent.name == "blobs" and re.fullmatch("[0-9a-f]{64}", real.name):
         return real.name
     with file.open("rb") as handle:

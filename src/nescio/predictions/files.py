@@ -291,7 +291,7 @@ def _read_folder(folder: Path, names: Names) -> Flat:
         if field is None:
             continue
         file = folder / name
-        if folder.resolve() not in file.resolve().parents:
+        if Path(os.path.realpath(folder)) not in Path(os.path.realpath(file)).parents:
             raise BadInput(f"{RECIPE} names {shown(name)}, which lies outside the folder.")
         if not file.is_file():
             raise BadInput(f"{shown(name)} is missing, though {RECIPE} names it: the folder is not whole.")

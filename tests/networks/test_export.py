@@ -385,6 +385,18 @@ def test_rules_from_files(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "odd", [{"n": -1}, {"errors": 11}, {"errors": 0.5}, {"accepted": 21}, {"accepted": "10"}, {"predictions": [1]}]
+)
+def test_a_promise_of_counts_that_cannot_be_is_refused(tmp_path, odd):
+    promise = {"threshold": 0.25, "temperature": 1.5, "measure": "entropy", "errors": 2, "accepted": 10, "n": 20}
+    (tmp_path / "promise.json").write_text(json.dumps(promise))
+    assert rule_of(str(tmp_path / "promise.json"))[0] == Rule(0.25, 1.5, "entropy")
+    (tmp_path / "promise.json").write_text(json.dumps(promise | odd))
+    with pytest.raises(BadInput):
+        rule_of(str(tmp_path / "promise.json"))
+
+
+@pytest.mark.parametrize(
     ("promise", "sentence"),
     [
         (Promise(), None),

@@ -604,13 +604,16 @@ def _rule_of_file(file: Path, temperature: float | None, measure: str | None) ->
         content = read_json(file)
         rule = {key: content[key] for key in ("threshold", "temperature", "measure")}
         numbers = [rule["temperature"], 0 if rule["threshold"] is None else rule["threshold"]]
-        words = [content.get(key, "") or "" for key in ("model", "weights")]
+        words = [content.get(key, "") or "" for key in ("model", "weights", "predictions")]
         if not (all(type(x) in (int, float) for x in numbers) and all(isinstance(word, str) for word in words)):
             raise TypeError("not the types that are written")
         shares = [content[key] for key in ("risk", "delta", "bound", "coverage") if content.get(key) is not None]
         if not all(type(x) in (int, float) and 0 <= x <= 1 for x in shares):
             raise ValueError("a share lies between 0 and 1")
-        if content.get("method", "") not in ("", "ltt", "sgr", "coverage") or type(content.get("n", 0)) is not int:
+        counts = [content[key] for key in ("errors", "accepted", "n") if content.get(key) is not None]
+        if not all(type(x) is int and x >= 0 for x in counts) or counts != sorted(counts):
+            raise ValueError("errors are some of the accepted rows, and these some of n")
+        if content.get("method", "") not in ("", "ltt", "sgr", "coverage"):
             raise ValueError("no method of a promise")
     except (ValueError, KeyError, TypeError, RecursionError):
         raise BadInput(f"{file} is not what `nescio threshold --json` writes.") from None

@@ -16,6 +16,7 @@ SOURCE = ROOT / "src" / "nescio"
 TIERS = [
     "errors",
     "files",
+    "specs",
     "registry identity provenance",
     "rows options search",
     "work",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nescio.errors import BadInput
+from nescio.specs import variant
 
 SMALL = 64  # up to this many pixels a ResNet keeps its resolution: 3×3 stem, no pooling (the CIFAR stem)
 STRIDE = 8  # pixels from one location of a dense backbone's map to the next (Yu et al. 2017), for images above SMALL
@@ -132,9 +133,9 @@ def build(name: str, channels: int, shape: int | tuple[int, int], *, dense: bool
     dense  a row of features for every location: `conv`, or a timm network whose last strides can become dilations
     """
     shape = (shape, shape) if isinstance(shape, int) else shape
-    full, (name, colon, pool) = name, name.partition(":")
+    full, (name, pool) = name, variant(name)
     patch = pool.removeprefix(PATCH) if pool.startswith(PATCH) else ""
-    if colon and (dense or name == "mlp" or not (pool == MAX or (patch.isdecimal() and name != "conv"))):
+    if pool and (dense or name == "mlp" or not (pool == MAX or (patch.isdecimal() and name != "conv"))):
         raise BadInput(
             f"The backbone {full!r} cannot be built: :max is for classifiers with a map of features, :patch4 for "
             "transformers."

@@ -145,35 +145,3 @@ def check_growth(name: str, needed: int, stored: int) -> None:
             f"{name} would take {needed / 1e9:.3g} GB of memory, more than {GROWTH} times its file: it is damaged, or "
             "save it without compression."
         )
-
-
-# ---- paths inside of texts
-
-SEPARATORS = "=:,@#"  # of the texts that name things: NAME=FILE, KIND:PATH, A,B, NETWORK@FILE, DATA#CLASSES
-LONGEST_NAME = 255  # letters in the name of a file
-
-
-def split_outside_paths(text: str, *separators: str) -> list[str]:
-    """Split a text at some of the SEPARATORS, except inside of paths that exist.
-
-    A path begins at the start or after a separator of any kind, and reaches as far as something exists.
-    """
-    pieces, start, end = [], 0, _end_of_path(text, 0)
-    for place, letter in enumerate(text):
-        if place >= end and letter in SEPARATORS:
-            end = _end_of_path(text, place + 1)
-            if letter in separators:
-                pieces.append(text[start:place])
-                start = place + 1
-    return [*pieces, text[start:]]
-
-
-def _end_of_path(text: str, start: int) -> int:
-    """The end of the longest path that exists from a position of a text; the position itself if none exists."""
-    end = name = start
-    while (slash := text.find(os.sep, name)) >= 0 and os.path.isdir(os.path.expanduser(text[start : slash + 1])):
-        end, name = slash, slash + 1
-    for place in range(name + 1, min(len(text), name + LONGEST_NAME) + 1):
-        if (place == len(text) or text[place] in SEPARATORS) and os.path.exists(os.path.expanduser(text[start:place])):
-            end = place
-    return end

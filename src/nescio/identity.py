@@ -20,15 +20,13 @@ import hashlib
 import inspect
 import json
 import math
-import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
-from pathlib import PurePath
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from nescio.errors import BadInput
 
@@ -288,30 +286,3 @@ def fit(value: Any, hint: Any) -> Any:
     elif isinstance(value, origin or hint):
         return value
     raise TypeError
-
-
-# ---- names of datasets
-
-
-class SetName(NamedTuple):
-    """The parts of a dataset's name, `NAME:PATH@SIZE`; a path or a size that is not there is None."""
-
-    kind: str
-    path: str | None
-    size: str | None
-
-    @classmethod
-    def of(cls, spec: str) -> SetName:
-        """A path may hold colons and @; what has not that form is a name as a whole."""
-        match = re.fullmatch(r"([^:@]*)(?::(.*?))?(?:@(\d+))?", spec, re.DOTALL)
-        return cls(*match.groups()) if match else cls(spec, None, None)
-
-    def at(self, path: str | PurePath) -> str:
-        """The name of a set of the same kind and size at another path."""
-        return f"{self.kind}:{path}" + ("" if self.size is None else f"@{self.size}")
-
-
-def level_of(path: str) -> tuple[str, str]:
-    """PATH and CONDITION/LEVEL of PATH#CONDITION/LEVEL; a folder's own name may hold a #."""
-    found = re.fullmatch("(.*)#([^#/]+/[^#/]+)", path, re.DOTALL)
-    return (found[1], found[2]) if found else (path, "")

@@ -4,7 +4,7 @@
     class Plan(Checked):
         epochs: int = option(20, "passes over the training rows")              # --epochs 30
         measures: tuple[str, ...] = option(("entropy",), "of uncertainty")     # --measures entropy,gap
-        inside: tuple[int, ...] | None = option(None, "in-distribution classes", name="in", parse=ranges)
+        inside: tuple[int, ...] | None = option(None, "in-distribution classes", name="in")     # --in 0-5,7
         training: Training = Training()                                        # its fields are options as well
 
     add_options(parser, Plan, presets)
@@ -12,7 +12,8 @@
     command_of(plan, ("nescio", "run", "mine"), presets)       # the command that gives this plan again
 
 The option is the field's name with hyphens. The annotation is its type: int, float, str, bool (a flag, `--no-x` where
-the default is True), Literal (choices), T | None (the word none is None), tuple[T, ...] (separated by commas).
+the default is True), Literal (choices), T | None (the word none is None), tuple[T, ...]
+(separated by commas; whole numbers also as ranges, 0-5,7). Texts follow the grammar of nescio.specs.
 """
 
 from __future__ import annotations
@@ -27,16 +28,14 @@ from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, 
 from typing import Any, Literal, TypeVar
 
 from nescio.errors import BadInput, near
-from nescio.files import split_outside_paths
 from nescio.identity import IN_KEYS, INTRODUCED
 from nescio.registry import canonical_part, is_part
+from nescio.specs import SpecError, assignments, items, numbers, write_items
 
 REQUIRED = MISSING  # the default of an option that must be given
 PRESET = "preset"
-MOST_NUMBERS = 1_000_000  # in a list such as 0-5,7
 # --x a,b | --x a,b or --x a b | --x n=a,m=b or --x n=a --x m=b | --x a --x b, each taken whole
 Style = Literal["commas", "words", "repeats", "whole"]
-NAMED = re.compile(r"(?:[^,=:/]+:)?[^,=:/]+=")  # [GROUP:]NAME=, where the next value begins; values may hold commas
 T = TypeVar("T")
 _SPEC = "option"  # name in a field's metadata
 _OMIT = "omit"
@@ -369,7 +368,7 @@ def _read(leaf: _Leaf, given: Any) -> Any:
     if isinstance(given, list) and (leaf.spec.positional or leaf.spec.style in ("repeats", "whole")):
         item = typing.get_args(_without_none(leaf.hint))[0]
         split = leaf.spec.style == "repeats" and not leaf.spec.positional
-        texts = [pair for text in given for pair in _split_pairs(text)] if split else given
+        texts = [pair for text in given for pair in assignments(text)] if split else given
         return tuple(_parsed(leaf, text, item) for text in texts)
     if isinstance(given, list):
         values = [_parsed(leaf, text, leaf.hint) for text in given]
@@ -380,9 +379,13 @@ def _read(leaf: _Leaf, given: Any) -> Any:
 def _parsed(leaf: _Leaf, text: str, hint: Any) -> Any:
     choices = _choices(leaf)
     try:
+        if text == leaf.spec.unset == "none" and _is_tuple(hint):
+            return ()
         if leaf.spec.parse and not _means_none(text, hint, choices):
             return leaf.spec.parse(text)
         return _canonical(leaf.spec.part, _value(text, hint, choices))
+    except SpecError as error:
+        raise error.of(leaf.flag) from None
     except BadInput:
         raise
     except ValueError:
@@ -406,7 +409,9 @@ def _value(text: str, hint: Any, choices: Sequence[str]) -> Any:
     hint = _without_none(hint)
     if _is_tuple(hint):
         item = typing.get_args(hint)[0]
-        return tuple(_value(word, item, choices) for word in split_list(text)) if text else ()
+        if item is int:
+            return numbers(text, "whole numbers")
+        return tuple(_value(word, item, choices) for word in items(text)) if text else ()
     if typing.get_origin(hint) is Literal:
         return {str(value): value for value in typing.get_args(hint)}[_chosen(text, choices)]
     if hint in (int, float):
@@ -461,46 +466,6 @@ def _alternatives(choices: Sequence[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def split_list(text: str) -> list[str]:
-    """The items of a list separated by commas; a comma inside of a path that exists separates nothing."""
-    return split_outside_paths(text, ",")
-
-
-def _split_pairs(text: str) -> list[str]:
-    """The items of a list NAME=VALUE,NAME=VALUE whose values may contain commas."""
-    pairs: list[str] = []
-    for item in split_list(text):
-        if pairs and not NAMED.match(item):
-            pairs[-1] += f",{item}"
-        else:
-            pairs.append(item)
-    return pairs
-
-
-def split_name(text: str) -> tuple[str, str]:
-    """(name, value) of NAME=VALUE; the name is empty if there is none, or if = is in a path that exists."""
-    name, *values = split_outside_paths(text, "=")
-    value = "=".join(values)
-    return (name, value) if name and value else ("", text)
-
-
-def ranges(text: str, what: str = "class numbers") -> tuple[int, ...]:
-    """0-5,7 → (0, 1, 2, 3, 4, 5, 7)."""
-    numbers: list[int] = []
-    try:
-        for word in text.split(",") if text else []:
-            first, dash, last = word.partition("-")
-            span = range(int(first), int(last if dash else first) + 1)
-            if span.stop - span.start > MOST_NUMBERS - len(numbers):
-                raise BadInput(f"{text[:40]!r} lists more than {MOST_NUMBERS:,} {what}: name those that there are.")
-            numbers += span
-    except BadInput:
-        raise
-    except ValueError:
-        raise BadInput(f"{text[:200]!r} is not a list of {what} such as 0-5,7.") from None
-    return tuple(numbers)
-
-
 # ---- from an instance to words
 
 
@@ -542,7 +507,8 @@ def _written(leaf: _Leaf, value: Any) -> list[str]:
         return [f"--{value}"]
     if isinstance(value, bool):
         return [leaf.flag if value else leaf.inverse]
-    texts = [_text(leaf, item) for item in value] if leaf.many else [_text(leaf, value)]
+    listed = leaf.spec.style == "words" and not leaf.spec.positional  # every word is a list of its own
+    texts = [_text(leaf, (item,) if listed else item) for item in value] if leaf.many else [_text(leaf, value)]
     if leaf.spec.positional:
         return texts
     if leaf.many and leaf.spec.style == "words":
@@ -556,7 +522,8 @@ def _text(leaf: _Leaf, value: Any) -> str:
     if leaf.spec.write:
         return leaf.spec.write(value)
     if isinstance(value, tuple):
-        return ",".join(_text(leaf, item) for item in value)
+        texts = [_text(leaf, item) for item in value]
+        return write_items(texts) if all(isinstance(item, str) for item in value) else ",".join(texts)
     return repr(value) if isinstance(value, float) else str(value)
 
 

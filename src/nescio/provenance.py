@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nescio.files import SEPARATORS, split_outside_paths
+from nescio.specs import SEPARATORS, SpecError, split, unquote
 
 OUTPUTS = ("--to", "--output", "--report", "--store", "--root")  # options whose values are no input files
 MOST_BYTES = 1 << 30  # of a file whose checksum is taken
@@ -70,8 +70,15 @@ def _input_files(words: Sequence[str]) -> list[Path]:
     """Files that the words of a command name: FILE, NAME=FILE, SOURCE:FILE, MODEL@FILE, several after commas."""
     inputs = [word for flag, word in zip(["", *words], words, strict=False) if flag not in OUTPUTS]
     inputs = [word for word in inputs if word.partition("=")[0] not in OUTPUTS]
-    paths = [Path(text) for word in inputs for text in split_outside_paths(word, *SEPARATORS) if text]
+    paths = [Path(text) for word in inputs for text in _pieces(word) if text]
     return list(dict.fromkeys(path for path in paths if path.suffix and _is_file(path)))
+
+
+def _pieces(word: str) -> list[str]:
+    try:
+        return [unquote(piece) for piece in split(word, *SEPARATORS)]
+    except SpecError:
+        return [word]
 
 
 def _is_file(path: Path) -> bool:

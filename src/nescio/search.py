@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import math
 import random
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -11,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from nescio.errors import BadInput, near
 from nescio.identity import Checked, names_in_keys, seed_for, tag
+from nescio.specs import literal
 
 # ---- search ranges
 
@@ -167,23 +167,17 @@ def searched(recipe: type) -> dict[str, Search]:
     return {f.name: f.metadata["search"] for f in fields(recipe) if f.metadata.get("search") is not None}
 
 
-def with_values(recipe: R, words: Iterable[str], method: str) -> R:
-    """A recipe with FIELD=VALUE words put in."""
+def with_values(recipe: R, pairs: Iterable[tuple[str, str]], method: str) -> R:
+    """A recipe with other values of some fields."""
     names = [entry.name for entry in fields(recipe)]  # type: ignore[arg-type]
     given: dict[str, Any] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not (name and equals and text):
-            raise BadInput(f"Hyper-parameters are given as FIELD=VALUE, not {word!r}.")
+    for name, text in pairs:
         if name not in names:
             hint = near(name, names)
             raise BadInput(f"The method {method} has no setting {name!r}.{hint} It has: {', '.join(names)}.")
         if name in given:
             raise BadInput(f"{name} of {method} is given twice.")
-        try:
-            given[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            given[name] = text
+        given[name] = literal(text)
     try:
         return replace(recipe, **given)  # type: ignore[type-var]
     except BadInput as error:  # by the name that was typed

@@ -31,6 +31,7 @@ from nescio.methods import registry as methods
 from nescio.methods.base import Method, Setting, accuracy_of, check_loss, check_output
 from nescio.recording import Recording
 from nescio.runtime import Runtime, evaluating, leave, random_state, restore_random_state, runtime, seed_everything
+from nescio.specs import FILE, STORE, SpecError, source
 from nescio.trials import Training, Trial
 from nescio.work.progress import EpochProgress
 from nescio.work.steps import Context, Files, Step
@@ -67,8 +68,8 @@ def train_step(trial: Trial, root: str | Path | None = None) -> Step:
 def named_trial(trial: Trial, root: str | Path | None = None) -> Trial:
     """The trial whose key and seeds know its data, and the file that it starts from, by their content."""
     start = trial.start
-    if start is not None and start.startswith(FROM_FILE) and not isinstance(start, ContentName):
-        start = ContentName(start, f"{FROM_FILE}{start_key(start)}")
+    if start is not None and source(start)[0] == FILE and not isinstance(start, ContentName):
+        start = ContentName(start, f"{FILE}:{start_key(start)}")
     return replace(trial, data=named(trial.data, root), start=start)
 
 
@@ -170,7 +171,6 @@ def load_method(key: str, trial: Trial, store: Store, here: Runtime, root: str |
 
 # ---- where weights start from
 
-FROM_STORE, FROM_FILE = "store:", "file:"
 DENSE = "features.backbone."  # before the names of a dense backbone's weights
 UNBOUNDED, POWER = ".parametrizations.weight.original", ".parametrizations.weight.0."  # in names of spectral bounds
 
@@ -178,12 +178,13 @@ UNBOUNDED, POWER = ".parametrizations.weight.original", ".parametrizations.weigh
 def start_key(start: str) -> str:
     """What the key of a fine-tuned trial follows from: the first trial's key, or the checkpoint's checksum."""
     if isinstance(start, ContentName):
-        return start.content.removeprefix(FROM_FILE)
-    if start.startswith(FROM_STORE):
-        return start.removeprefix(FROM_STORE)
-    path = Path(os.path.expanduser(start.removeprefix(FROM_FILE)))
-    if not start.startswith(FROM_FILE) or not path.is_file():
-        raise BadInput(f"A trial starts from store:KEY or from file:PATH of a checkpoint, not from {start!r}.")
+        return source(start.content)[1]
+    kind, place = source(start)
+    if kind == STORE:
+        return place
+    path = Path(os.path.expanduser(place))
+    if kind != FILE or not path.is_file():
+        raise SpecError(start, 0, "this is no trained network and no checkpoint", "store:KEY, or file:PATH")
     check_frame(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
@@ -193,13 +194,13 @@ def _start_weights(start: str, store: Store) -> dict[str, Tensor]:
     """The weights that a trial starts from, by name."""
     from safetensors.torch import load
 
-    if start.startswith(FROM_STORE):
-        key = start.removeprefix(FROM_STORE)
+    kind, key = source(start)
+    if kind == STORE:
         if not store.finished(STAGE, key):
             raise BadInput(f"There is no trained network {key} in {store.root} to start from.")
         store.verify(STAGE, key)
         return load((store.path(STAGE, key) / WEIGHTS).read_bytes())
-    return read_weights(Path(os.path.expanduser(start.removeprefix(FROM_FILE))))
+    return read_weights(Path(os.path.expanduser(key)))
 
 
 def take_weights(method: Method, start: str, store: Store) -> list[str]:

@@ -129,7 +129,7 @@ def test_the_page_says_that_it_shows_a_part(ask, tmp_path):
         (("compare", "a.npz", "copy.npz"), "hold the same predictions: give files of different models."),
         (("threshold", "a.npz", "b.npz", "--risk", "0.1"), "one FILE, and 2 are given"),
         (("evaluate", "a.npz", "--logits", "a-logits.npy"), "omit one of them"),
-        (("evaluate", "a-trainer.npz", "--map", "logits"), "--map takes FIELD=NAME"),
+        (("evaluate", "a-trainer.npz", "--map", "logits"), "--map: 'logits'"),
         (("evaluate", "a-trainer.npz", "--map", "logit=predictions"), "'logit' is not a known field"),
         (("evaluate", "a-trainer.npz", "--map", "logits=preds"), "there is no 'preds'"),
         (("evaluate", "--logits", "none.npy", "--labels", "labels.npy"), "none.npy"),

@@ -247,7 +247,7 @@ def test_a_look_at_a_few(place, tmp_path, capsys):
         (["test_resnet", "--data", "VAL", "--in-names", "nosuch"], "--in-names has no effect without --out"),
         (["test_resnet", "--data", "VAL", "--out", "digits", "--in-names", "nosuch", "--dry-run"], "nosuch"),
         (["test_resnet", "--data", "VAL", "--classes="], "--classes is empty"),
-        (["test_resnet", "--data", "VAL", "--out", "digits", "--also", "x"], "is not of the form NAME=VALUE"),
+        (["test_resnet", "--data", "VAL", "--out", "digits", "--also", "x"], "--also: 'x'"),
         (["test_resnet", "--data", "VAL", "--weights", "nowhere"], "no folder and no file of weights at nowhere"),
         (["test_resnet", "test_vit", "--data", "VAL", "--weights", "FILE"], "is one checkpoint and 2 models are named"),
         (["test_*", "--data", "digits"], "digits has 10 classes and the model 1000"),

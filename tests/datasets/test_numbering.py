@@ -5,7 +5,7 @@ import pytest
 
 from nescio.datasets.images import ImageSet, absolute, numbered
 from nescio.errors import BadInput
-from nescio.identity import SetName
+from nescio.specs import DatasetName
 from zoo_help import encoded, folder, pack, picture
 
 
@@ -153,7 +153,7 @@ def test_bad_choices(tmp_path, options, sentence):
     ],
 )
 def test_the_parts_of_a_name(spec, parts):
-    name = SetName.of(spec)
+    name = DatasetName.of(spec)
     assert name == parts
     if name.path is not None:
         assert name.at(name.path) == spec

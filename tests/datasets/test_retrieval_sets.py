@@ -13,6 +13,7 @@ from nescio import datasets
 from nescio.datasets import load, retrieval
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
+from nescio.specs import numbers
 
 
 def image(path, shade):
@@ -132,7 +133,7 @@ def test_a_part_has_all_images_of_classes_that_stand_on_one_side_and_else_the_te
 def test_names_of_parts_are_short_and_exact():
     classes = (*range(11318, 22634), 3)
     assert retrieval.part_spec("sop", classes) == "part:sop#11318-22633,3"
-    assert retrieval.ranges("11318-22633,3") == classes
+    assert numbers("11318-22633,3") == classes
     assert retrieval.shots_spec("digits", (7, 8), None, 1) == "shots:digits#7-8#all#1"
 
 

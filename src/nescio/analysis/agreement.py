@@ -22,7 +22,7 @@ from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked
 from nescio.measures import ComponentChoice
 from nescio.measures.siblings import SiblingScores, Similarity, Spaces, densities, kind, spaces_of
-from nescio.options import at_least, option, ranges
+from nescio.options import at_least, option
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 
@@ -42,7 +42,6 @@ class Scored(Checked):
     ks: tuple[int, ...] = option(
         (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
         "of the sweep over k, those below --references",
-        parse=ranges,
         group=SCORING,
     )
     distances: tuple[Literal["cosine", "euclidean"], ...] = option(
@@ -55,7 +54,6 @@ class Scored(Checked):
         TRIED,
         "of LL's mixtures: of these numbers the one under which references that a mixture has not seen are likeliest",
         metavar="C",
-        parse=ranges,
         group=SCORING,
     )
     similarity: Similarity = option("jaccard", "of two neighbourhoods", group=SCORING)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from nescio.arrays.parallel import one_blas_thread, share
 from nescio.errors import BadInput, Undefined
 from nescio.metrics import OF_MIXTURES, Answers, Metric, Mixture, Ranking, bins_of, registry
+from nescio.specs import parameter
 from nescio.work.progress import track
 
 Array = NDArray[Any]
@@ -57,11 +58,12 @@ class WantedMetric:
 def wanted_metric(label: str) -> WantedMetric:
     """The metric behind a table's name for it."""
     label = registry.canonical(label)
-    name, at, text = label.partition("@")
+    name, value = parameter(label)
+    _, at, text = label.partition("@")
     name = registry.canonical(name)
     label = f"{name}{at}{text}"
     metric = registry[name]
-    if not at:
+    if value is None:
         return WantedMetric(label, metric, {})
     keys = list(metric.at) or [
         key
@@ -70,10 +72,6 @@ def wanted_metric(label: str) -> WantedMetric:
     ]
     if not keys:
         raise BadInput(f"The metric {name!r} takes no parameter, so {label!r} means nothing; ask for {name!r}.")
-    try:
-        value = int(text) if text.isdecimal() else float(text)
-    except ValueError:
-        raise BadInput(f"{label!r} must be a metric, an @ and a number, such as sac@0.95.") from None
     return WantedMetric(label, metric, {keys[0]: value})
 
 

@@ -33,6 +33,7 @@ from nescio.errors import BadInput, FaultyPart, Undefined, near
 from nescio.measures import Measure, mean_probs, prob_blocks, summary, top_k_answers
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
+from nescio.specs import group_of
 from nescio.work.progress import track
 
 Array = NDArray[Any]
@@ -243,12 +244,6 @@ def _group_means(rows: Sequence[Row], outside: Mapping[str, Predictions]) -> lis
             if len(own) == len(names)
         ]
     return means
-
-
-def group_of(name: str) -> str:
-    """The group of an out-of-distribution set named GROUP:NAME; empty without one."""
-    group, colon, own = name.partition(":")
-    return group if colon and group and own else ""
 
 
 def _outside(ood: Any, split: str) -> dict[str, Predictions]:

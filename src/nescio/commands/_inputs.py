@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from nescio.errors import BadInput
-from nescio.options import option, split_list, split_name
+from nescio.options import option
 from nescio.predictions import Predictions, same_rows, shared_rows
-from nescio.predictions.entries import ZOO, dump_named
+from nescio.predictions.entries import dump_named
 from nescio.predictions.files import one_array
 from nescio.predictions.names import is_field
 from nescio.predictions.shards import ShardFolder
 from nescio.predictions.subset import random_part
+from nescio.specs import ZOO, assignment, mapping, place_of, sources
 from nescio.work.store import Store
 
 AT_ONCE = 1 << 28  # bytes of a folder of shards that are read together; more are read one by one
@@ -69,8 +70,8 @@ class InputOptions:
 
     def read(self, word: str, seed: int = 0, *, outside: bool = False) -> Predictions:
         """The predictions of FILE or NAME=FILE, or the part of them that --limit leaves."""
-        place = split_name(word)[1]
-        if place.startswith(ZOO) and not Path(place).exists():
+        place = assignment(word)[1]
+        if place_of(ZOO, place):
             dump = dump_named(place, Store(self.store)).load(outside=outside)
         elif arrays := _arrays(place):
             dump = Predictions.from_files(outside=outside, **arrays)
@@ -80,13 +81,13 @@ class InputOptions:
 
     def shards(self, word: str, *, outside: bool = False) -> ShardFolder | None:
         """The folder of shards that a word names, if it is too large to be read at once."""
-        folder = ShardFolder(Path(split_name(word)[1]), self._names() or None, outside)
+        folder = ShardFolder(Path(assignment(word)[1]), self._names() or None, outside)
         return folder if folder.files and folder.bytes > AT_ONCE else None
 
     def origin(self, word: str) -> dict[str, Any]:
         """Of which model the predictions are, as far as the word tells: its name, digests of its weights and of the
         predictions, and how it looked at the images; None what is not known."""
-        name, place = split_name(word)
+        name, place = assignment(word)
         if _arrays(place):
             return {"model": name or None, "weights": None, "predictions": None}
         dump = dump_named(place, Store(self.store))
@@ -95,18 +96,14 @@ class InputOptions:
 
     def check_one_model(self, word: str, others: Mapping[str, str | None]) -> None:
         """Refuses rows of another model of the store beside those of a word: flag → the word that it was given."""
-        model = split_name(word)[1]
+        model = assignment(word)[1]
         for flag, other in others.items():
-            place = split_name(other or model)[1]
-            if model != place and all(each.startswith(ZOO) and not Path(each).exists() for each in (model, place)):
+            place = assignment(other or model)[1]
+            if model != place and place_of(ZOO, model) and place_of(ZOO, place):
                 raise BadInput(f"{flag} is {place}, and FILE is {model}: give rows of the same model.")
 
     def _names(self) -> dict[str, str]:
-        pairs = [word.partition("=") for word in self.map]
-        for field, equals, name in pairs:
-            if not (equals and field and name):
-                raise BadInput(f"--map takes FIELD=NAME, not {field + equals + name!r}.")
-        return {field: name for field, _, name in pairs}
+        return mapping(self.map, "FIELD=NAME", "--map")
 
 
 def _for_arrays(words: Sequence[str]) -> str:
@@ -127,10 +124,8 @@ def _for_arrays(words: Sequence[str]) -> str:
 
 def _arrays(place: str) -> dict[str, str]:
     """Field → file of logits:a.npy,labels:b.npy; nothing where the word is a file."""
-    parts = [part.partition(":") for part in split_list(place)]
-    if Path(place).exists() or not all(colon and is_field(field) for field, colon, _ in parts):
-        return {}
-    return {field: path for field, _, path in parts}
+    files = sources(place)
+    return files if all(map(is_field, files)) else {}
 
 
 def outside_sets(
@@ -142,15 +137,7 @@ def outside_sets(
 
 def outside_files(words: Sequence[str], flag: str = "--ood") -> dict[str, str]:
     """Name → file of --ood NAME=FILE."""
-    places: dict[str, str] = {}
-    for word in words:
-        name, place = split_name(word)
-        if not name:
-            raise BadInput(f"{flag} takes NAME=FILE, not {word!r}.")
-        if name in places:
-            raise BadInput(f"{flag} names {name!r} twice.")
-        places[name] = place
-    return places
+    return mapping(words, "NAME=FILE", flag)
 
 
 def outside_of_models(
@@ -197,8 +184,8 @@ def check_apart(
 
 def model_names(words: Sequence[str]) -> list[str]:
     """The given names; else those of the files without their endings where that tells them apart, else as given."""
-    pairs = [split_name(word) for word in words]
-    stems = [name or (place if place.startswith(ZOO) else Path(place).stem) for name, place in pairs]
+    pairs = [assignment(word) for word in words]
+    stems = [name or (place if place_of(ZOO, place) else Path(place).stem) for name, place in pairs]
     names = stems if len(set(stems)) == len(stems) else [name or place for name, place in pairs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise BadInput(f"{twice} is given twice; compare different models, each under a name of its own.")

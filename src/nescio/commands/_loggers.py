@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from nescio.errors import BadInput, install, near
+from nescio.specs import source
 
 SCALARS = ("loss", "rate", "nll", "seconds", "images/s")
 
@@ -16,7 +17,7 @@ def logger(log: str | None, about: dict[str, Any]) -> AbstractContextManager[Any
     if log is None:
         return nullcontext()
     check_log(log)
-    kind, _, place = log.partition(":")
+    kind, place = source(log)
     try:
         return LOGGERS[kind](place, about)
     except ImportError:
@@ -25,7 +26,7 @@ def logger(log: str | None, about: dict[str, Any]) -> AbstractContextManager[Any
 
 def check_log(log: str | None) -> None:
     """Raises BadInput unless --log names a kind and a place."""
-    kind, _, place = (log or "").partition(":")
+    kind, place = source(log or "")
     if log is not None and (kind not in LOGGERS or not place):
         raise BadInput(f"--log takes tensorboard:DIR or wandb:PROJECT, not {log!r}.{near(kind, LOGGERS)}")
 

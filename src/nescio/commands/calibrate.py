@@ -22,8 +22,9 @@ from typing import Any, Literal
 from nescio.commands._inputs import InputOptions, check_apart
 from nescio.commands._output import json_of, say
 from nescio.errors import BadInput
-from nescio.options import REQUIRED, argument, nested, option, split_name
+from nescio.options import REQUIRED, argument, nested, option
 from nescio.predictions import Predictions
+from nescio.specs import assignment
 
 SHOWN = {"ece": "ECE", "mcb": "MCB", "nll": "NLL", "brier": "Brier"}  # said of the rows before and after
 
@@ -50,7 +51,7 @@ def run(options: Options) -> int:
     notes = list(check_apart({files[0]: dump}, {"--val": val}))
     if dump.logits is not None and val.logits is not None and dump.classes != val.classes:
         raise BadInput(f"--val has {val.classes} classes, {files[0]} has {dump.classes}: they must be of one model.")
-    if realpath(options.to) in {realpath(split_name(word)[1]) for word in (files[0], options.val)}:
+    if realpath(options.to) in {realpath(assignment(word)[1]) for word in (files[0], options.val)}:
         raise BadInput(f"--to names {options.to}, which holds the rows as they were: name another file.")
     scale: Any = SCALERS[options.method](val)
     calibrated = scale(dump)

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 from nescio.commands._inputs import limit_option
 from nescio.commands._output import formats, json_of, say
 from nescio.options import argument, option
-from nescio.predictions.entries import ZOO
 from nescio.provenance import follow_up
+from nescio.specs import ZOO
 
 if TYPE_CHECKING:
     from nescio.analysis.choosing import Chosen
@@ -112,7 +112,7 @@ def next_command(chosen: Chosen, models: Sequence[ModelDump], store: str) -> str
     if first.store is None:
         words = [f"{first.model}={first.place}", *goal]
     else:
-        words = [f"{ZOO}{first.model}", *goal, *(["--store", store] if store != "store" else [])]
+        words = [f"{ZOO}:{first.model}", *goal, *(["--store", store] if store != "store" else [])]
     return follow_up("threshold", *words, "--measure", chosen.measure)
 
 

@@ -37,8 +37,9 @@ from typing import Any, Literal
 from nescio.commands._inputs import InputOptions, check_apart, ood_share_option, outside_files, outside_sets
 from nescio.commands._output import formats, json_of, page_option, say
 from nescio.errors import BadInput
-from nescio.options import argument, nested, option, split_name
+from nescio.options import argument, nested, option
 from nescio.predictions import Predictions
+from nescio.specs import assignment
 
 SEGMENTATION, CHOICE = "segmentation", "choice of a score"  # groups of options
 NOT_OF_SHARDS = ("train", "val", "choose", "views", "siblings", "by", "classwise", "bootstrap", "limit")
@@ -174,7 +175,7 @@ def _pixels(options: Options) -> int:
         raise BadInput("For segmentation name the folders --labels and --predictions, and no FILE.")
     if strange := [*_given(options, OF_MAPS), *_given(options.inputs, ("labels", "store"))]:
         raise BadInput(f"--{strange[0]} is about rows of files, and says nothing of folders of maps: omit it.")
-    folders = {name or Path(place).name: place for name, place in map(split_name, options.scores)}
+    folders = {name or Path(place).name: place for name, place in map(assignment, options.scores)}
     if len(folders) < len(options.scores):
         raise BadInput("Two folders of --scores have one name: write NAME=DIR.")
     counts = count_folders(options.inputs.labels, options.predictions, folders, options.void, opened=opened_map)
@@ -211,7 +212,7 @@ def _cards(options: Options, models: Mapping[str, Predictions]) -> list[Any]:
     shared = check_apart(models, others)
     cards = []
     for file, predictions in models.items():
-        name, place = split_name(file)
+        name, place = assignment(file)
         card = scorecard(
             predictions,
             train,
@@ -255,7 +256,7 @@ def _cards_of_shards(options: Options, files: Sequence[str], large: str) -> list
 
     def card(file: str) -> Any:
         outside = {name: parts(place, outside=True) for name, place in outside_files(options.ood).items()}
-        return scorecard_of_shards(parts(file), outside, name=split_name(file)[0] or file)
+        return scorecard_of_shards(parts(file), outside, name=assignment(file)[0] or file)
 
     return [card(file) for file in files]
 
@@ -267,7 +268,7 @@ def _comparison(options: Options, models: Mapping[str, Predictions]) -> tuple[An
 
     if len(models) < 2:
         return None, ""
-    names = {split_name(file)[0] or file: dump for file, dump in models.items()}
+    names = {assignment(file)[0] or file: dump for file, dump in models.items()}
     try:
         return compare(names, metrics=HEADLINE, resamples=options.bootstrap or COMPARED, seed=options.seed), ""
     except BadInput as reason:

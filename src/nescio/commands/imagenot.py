@@ -104,14 +104,14 @@ def _means(options: Options, dataset: Dataset) -> tuple[Any, str]:
 def _embeddings(options: Options) -> Predictions:
     """What a network sees in the training images. A pretrained one leaves nothing behind."""
     from nescio.datasets.images import ImageSet
-    from nescio.networks.models import STORE, network, preprocessed, preprocessing_sentences, with_weights
+    from nescio.networks.models import network, preprocessed, preprocessing_sentences, with_weights
     from nescio.predict import embed
     from nescio.work.steps import Context
     from nescio.work.store import Store
 
     with TemporaryDirectory() as folder:
         context = Context(Store(options.store or folder), options.root, options.device)
-        name = f"{STORE}{options.features}" if options.store else options.features
+        name = f"store:{options.features}" if options.store else options.features
         wanted = network(name, context.store, options.root)
         wanted = with_weights(wanted, Path(options.weights) if options.weights else None)
         (wanted,) = preprocessed([wanted], options.preprocessing, options.data)

@@ -44,18 +44,17 @@ from nescio.commands._inputs import limit_option
 from nescio.commands._output import folders_and_files, formats, json_of, print_findings, say, say_written, scores_option
 from nescio.commands._work import PlaceOptions
 from nescio.errors import BadInput
-from nescio.files import split_outside_paths
 from nescio.measures.siblings import kind
 from nescio.networks.preprocessing import Preprocessing
-from nescio.options import argument, nested, option, split_list, split_name
+from nescio.options import argument, nested, option
 from nescio.predictions.subset import part_note, random_part
+from nescio.specs import SIBLINGS, STORE, NetworkName, assignment, items, split
 from nescio.work.store import Store
 
 if TYPE_CHECKING:
     from nescio.datasets.images import ImageSet
 
 ENDINGS = (".npz", ".safetensors", ".parquet", ".csv", ".npy")
-NETWORK = ("store:", "siblings:", "torchvision:")
 HINT = "The rows have labels: with --train, which names rows to learn from, downstream heads check this ranking."
 REFERENCES = "references"  # --train references: their labels are those of the images
 ROWS, LABELS, COMPARISON = "rows", "labels", "comparison"  # headings of options
@@ -157,8 +156,8 @@ class NamedMembers:
 
 def named_members(text: str) -> NamedMembers:
     """NAME=MEMBER,MEMBER,… or one MEMBER, which is then its own name."""
-    name, rest = split_name(text)
-    members = tuple(split_list(rest))
+    name, rest = assignment(text)
+    members = tuple(items(rest))
     if not all(members) or ("=" in (text[0], text[-1]) and not Path(text).exists()):
         raise BadInput(f"{text!r} is not a candidate: write NAME=MEMBER,MEMBER,….")
     if not name and len(members) > 1:
@@ -171,7 +170,7 @@ def named_members(text: str) -> NamedMembers:
 
 def _is_network(word: str) -> bool:
     """Files are known by their ending, by a folder in their path, or because they are there."""
-    if word.startswith(NETWORK):
+    if NetworkName.of(word).kind:
         return True
     is_file = word.lower().endswith(ENDINGS) or os.sep in word or Path(word).exists()
     return not is_file and ":" not in word
@@ -179,7 +178,7 @@ def _is_network(word: str) -> bool:
 
 def sides(word: str) -> tuple[str | None, str]:
     """REFERENCES:TESTS, or None and one file; a colon may also be part of a path that is there."""
-    *before, tests = split_outside_paths(word, ":")
+    *before, tests = split(word, ":")
     if not before:
         return None, word
     refs = ":".join(before)
@@ -220,7 +219,7 @@ def _training_rows(texts: Sequence[str], wanted: Sequence[NamedMembers]) -> dict
     rows: dict[str | None, str] = {}
     names = [candidate.name for candidate in wanted]
     for text in texts:
-        name, rest = split_name(text)
+        name, rest = assignment(text)
         if text == REFERENCES:
             rows |= dict.fromkeys([None, *names], REFERENCES)
         elif name in names:
@@ -250,7 +249,7 @@ def _read(wanted: NamedMembers, train: str | None, options: Options) -> Candidat
     if train == REFERENCES:
         labelled = refs  # where they are a part of the rows, heads learn from them anyway
     elif train is not None:
-        files = split_list(train)
+        files = items(train)
         if len(files) != len(pairs):
             raise BadInput(f"--train {wanted.name}={train}: {len(files)} files for {len(pairs)} members.")
         labelled = read(files)
@@ -269,7 +268,7 @@ def _backbone_beside(file: Path) -> str | None:
         return None
     store = Store(folder.parents[1])
     dump = stored_dump(store, folder.name)
-    if dump.model.startswith("store:"):
+    if NetworkName.of(dump.model).kind == STORE:
         store.verify("train", str(dump.weights))
         return str(store.recipe("train", str(dump.weights))["recipe"]["backbone"])
     return _architecture(dump.model)
@@ -277,7 +276,7 @@ def _backbone_beside(file: Path) -> str | None:
 
 def _architecture(model: str) -> str:
     """torchvision:resnet50, resnet50.a1_in1k → resnet50."""
-    return model.removeprefix("torchvision:").partition(".")[0]
+    return NetworkName.of(model).name.partition(".")[0]
 
 
 # ---- networks
@@ -292,7 +291,7 @@ def _image_sets(options: Options, train: str | None, networks: Sequence[NamedMem
     if options.draw < 1:
         raise BadInput(f"--draw is a number of references from 1 on, not {options.draw}.")
     words = [word for candidate in networks for word in candidate.members]
-    ours = any(word.startswith(("store:", "siblings:")) for word in words)  # learnt from a part of the set
+    ours = any(NetworkName.of(word).kind in (STORE, SIBLINGS) for word in words)  # learnt from a part of the set
     given = ImageSet(set_name(str(options.images)), "given")
     tests = _first_to_load([replace(given, split="test"), given], options.place.root) if ours else given
     tests = replace(tests, sample=options.limit, sample_seed=options.scoring.seed)

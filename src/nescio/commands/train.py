@@ -25,8 +25,9 @@ from nescio.commands._loggers import check_log, logger
 from nescio.commands._output import say
 from nescio.commands._work import CrewOptions, PlaceOptions, tell_notes, working
 from nescio.errors import BadInput
-from nescio.options import nested, option, ranges
+from nescio.options import nested, option
 from nescio.provenance import follow_up
+from nescio.specs import mapping
 from nescio.trials import BUDGET, Training, Trial, spectral_target
 
 if TYPE_CHECKING:
@@ -49,9 +50,7 @@ class Options:
         "classification", "one class for each image, or for each of its pixels: of data with label maps"
     )
     data: str = option("digits", "digits, cifar10, folder:PATH, npz:PATH …", part="dataset")
-    classes: tuple[int, ...] | None = option(
-        None, "in-distribution classes, as 0-5,7", parse=ranges, metavar="LIST", unset="all"
-    )
+    classes: tuple[int, ...] | None = option(None, "in-distribution classes, as 0-5,7", metavar="LIST", unset="all")
     backbone: str = option(
         "conv", "mlp, conv, resnet18 or any timm name; resnet50:max has max-pooled features, vit_…:patch4 small patches"
     )
@@ -199,7 +198,11 @@ def trial_of(options: Options) -> Trial:
     spectral = method.spectral_default if own else spectral_target(options.spectral, "--spectral")
     return Trial(
         method=options.method,
-        recipe=with_values(draw(method.recipe_class, options.trial), options.hparams, options.method),
+        recipe=with_values(
+            draw(method.recipe_class, options.trial),
+            mapping(options.hparams, "FIELD=VALUE", "--hparams").items(),
+            options.method,
+        ),
         data=data,
         classes=options.classes,
         backbone=options.backbone,

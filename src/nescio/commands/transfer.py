@@ -32,9 +32,10 @@ from nescio.commands._work import PlaceOptions
 from nescio.errors import BadInput
 from nescio.measures.gallery import J, K
 from nescio.networks.preprocessing import Preprocessing
-from nescio.options import argument, nested, option, ranges, split_name
+from nescio.options import argument, nested, option
 from nescio.predictions import Predictions
 from nescio.provenance import follow_up
+from nescio.specs import assignment
 
 if TYPE_CHECKING:
     from nescio.analysis.transfer import Transfer
@@ -46,7 +47,7 @@ class Options:
     data: str | None = option(
         None, "images for a network: folder:PATH, cub200, npz:PATH …", part="dataset", metavar="SET"
     )
-    classes: tuple[int, ...] = option((), "of --data, only these", parse=ranges, metavar="LIST", unset="all")
+    classes: tuple[int, ...] = option((), "of --data, only these", metavar="LIST", unset="all")
     crops: int = option(4, "random crops of every image that a network looks at; 0: none", metavar="V")
     views: tuple[str, ...] = option((), "for a file: predictions on changed images, such as crops", metavar="FILE,…")
     siblings: tuple[str, ...] = option(
@@ -79,13 +80,13 @@ class Options:
 def run(options: Options) -> int:
     from nescio.analysis.transfer import transfer
 
-    read = _files if Path(split_name(options.model)[1]).exists() else _networks
+    read = _files if Path(assignment(options.model)[1]).exists() else _networks
     dump, views, siblings, others = read(options)
     result = transfer(
         dump,
         views,
         siblings,
-        name=split_name(options.model)[0] or options.model,
+        name=assignment(options.model)[0] or options.model,
         k=options.k,
         j=options.j,
         resamples=options.bootstrap,

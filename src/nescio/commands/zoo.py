@@ -42,11 +42,12 @@ from nescio.commands._output import json_of, page_option, report_folder, say
 from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option, page_place, shards_option
 from nescio.errors import BadInput
 from nescio.networks.preprocessing import Preprocessing
-from nescio.options import REQUIRED, argument, nested, option, ranges
-from nescio.predictions.pairs import named_values, pairs_of
+from nescio.options import REQUIRED, argument, nested, option
+from nescio.predictions.pairs import pairs_of
 from nescio.protocols.base import page_name, registry, study_of
 from nescio.protocols.cood import Plan as GradingPlan
 from nescio.protocols.selective import Plan as SelectivePlan
+from nescio.specs import NetworkName, mapping, numbers
 from nescio.work.launchers import Failure
 from nescio.work.progress import Stages
 from nescio.work.steps import Context, Step, Work
@@ -155,7 +156,7 @@ class Options:
             return None
         if not self.classes[0].isdecimal():
             raise BadInput(f"--classes is a list of numbers such as 0-5,7, or a file, and there is no {self.classes}.")
-        return ranges(self.classes)
+        return numbers(self.classes)
 
     @property
     def plan(self) -> GradingPlan:
@@ -224,7 +225,7 @@ def _rehearse(options: Options) -> int:
 
 
 def _run(options: Options, work: Work, grading: Work) -> int:
-    from nescio.networks.models import AT, sentences_alike
+    from nescio.networks.models import sentences_alike
     from nescio.networks.published import read_published, with_accuracies
     from nescio.predictions.entries import stored_dump
 
@@ -239,7 +240,7 @@ def _run(options: Options, work: Work, grading: Work) -> int:
         except BadInput as error:  # damaged since it was finished
             work.failures.append(Failure(step.title, str(error)))
     inside = _inside(dumps)
-    published = [dump for dump in inside if AT not in dump.model]  # of others it was said before
+    published = [dump for dump in inside if NetworkName.of(dump.model).file is None]  # of others it was said before
     for sentence in sentences_alike([_seen(dump.model, dump.facts) for dump in published]):
         _tell(sentence)
     if options.published:
@@ -323,7 +324,7 @@ def _image_sets(options: Options) -> list[ImageSet]:
         raise BadInput(f"--limit is a number of images from 1 on, not {options.limit}.")
     common = {"sample": options.limit, "sample_seed": options.seed, "readable": options.skip_damaged}
     inside = ImageSet(absolute(options.data), split="given", only=options.only, **common)  # type: ignore[arg-type]
-    others = [options.out, *named_values(options.also, "--also").values()] if options.out else []
+    others = [options.out, *mapping(options.also, "NAME=SET", "--also").values()] if options.out else []
     outside = [ImageSet(absolute(data), split="outside", **common) for data in others if data]  # type: ignore[arg-type]
     return [inside, *outside]
 
@@ -468,7 +469,7 @@ def _judge(
 
     pairs = []
     if options.out:
-        fixed = {name: outside(data) for name, data in named_values(options.also, "--also").items()}
+        fixed = {name: outside(data) for name, data in mapping(options.also, "NAME=SET", "--also").items()}
         pairs = pairs_of(inside, outside(options.out), fixed)
         if names is not None and (options.plan.in_names or options.plan.out_names):
             check_names(names, pairs)

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from nescio.datasets import decode
 from nescio.errors import BadInput
-from nescio.identity import SetName, seed_for, to_json
+from nescio.identity import seed_for, to_json
 from nescio.registry import Registry, file_of
+from nescio.specs import DatasetName
 
 Array = NDArray[Any]
 P = TypeVar("P", str, Path)
@@ -345,7 +346,7 @@ class _Sources(Registry[Source]):
     """Readers by name; what stands behind the name of a set, `NAME:PATH@SIZE`, is left as it is."""
 
     def canonical(self, name: str) -> str:
-        kind = SetName.of(name).kind
+        kind = DatasetName.of(name).kind
         if kind not in self and Path(os.path.expanduser(name)).exists():
             return name  # a folder of that name is not taken for the set of which it is an alias
         return super().canonical(kind) + name[len(kind) :]
@@ -402,7 +403,7 @@ def load(spec: str, root: str | Path | None = None, wanted: Wanted = "both") -> 
 @lru_cache(maxsize=4)
 def _load(spec: str, root: str | None, named: str | None, here: str, wanted: Wanted) -> Dataset:
     """`named` and `here` are not used, but what is found depends on them: they belong into the key of the cache."""
-    name, path, size = SetName.of(spec)
+    name, path, size = DatasetName.of(spec)
     if any("\ud800" <= letter <= "\udfff" for letter in spec):
         raise BadInput(f"{spec!r} has bytes that are no UTF-8, and keys and pages name the data: rename the folder.")
     found = _source(spec, name)

@@ -9,12 +9,13 @@ import numpy as np
 from nescio.datasets.base import Dataset, Images, Request, load, source
 from nescio.errors import BadInput
 from nescio.identity import renamed, seed_for
+from nescio.specs import numbers, select, selections
 
 
 def binary_spec(data: str, inside: tuple[int, ...], outside: tuple[int, ...]) -> str:
     """The name under which `load` gives these classes as in (0) and out (1)."""
-    words = f"{','.join(map(str, inside))}#{','.join(map(str, outside))}"
-    return renamed(data, lambda name: f"binary:{name}#{words}")
+    classes = [",".join(map(str, group)) for group in (inside, outside)]
+    return renamed(data, lambda name: select("binary", name, *classes))
 
 
 def data_of(spec: str) -> str:
@@ -24,19 +25,14 @@ def data_of(spec: str) -> str:
 
 def parts_of(spec: str) -> list[str]:
     """[the data, the classes that are in, those that are out] of what `binary_spec` made; a path may hold # itself."""
-    return spec.removeprefix("binary:").rsplit("#", 2)
+    return selections(spec.removeprefix("binary:"), 2)
 
 
 @source("binary", path=True, words=2)
 def binary(request: Request) -> Dataset:
     """binary:DATA#0,1,2#7,8: classes 0 to 2 of DATA as class 0, classes 7 and 8 as class 1."""
-    try:
-        spec, *words = parts_of(request.path)
-        inside, outside = (tuple(int(label) for label in word.split(",")) for word in words)
-    except ValueError:
-        raise BadInput(
-            f"{request.path!r}: write binary:DATA#0,1,2#7,8, the classes that are in and those that are out."
-        ) from None
+    spec, *classes = selections(request.path, 2)
+    inside, outside = map(numbers, classes)
     whole = load(spec, request.root)
     if strange := [label for label in inside + outside if not 0 <= label < len(whole.classes)]:
         raise BadInput(f"{whole.name} has no class {strange[0]}: they run from 0 to {len(whole.classes) - 1}.")

@@ -37,7 +37,7 @@ from nescio.datasets.changes import ZENITH
 from nescio.datasets.sources import ENDINGS
 from nescio.errors import BadInput
 from nescio.files import read_text
-from nescio.identity import SetName, level_of
+from nescio.specs import DatasetName, split_severity
 
 Pairs = list[tuple[str, str]]  # an image and its label map
 SPLITS = ("train", "val", "test")
@@ -98,10 +98,10 @@ def maps(request: Request) -> Dataset:
     """maps:PATH: images in PATH/train/images, label maps of the same names in PATH/train/labels (PNG), likewise test
     and, if there is one, val; the names of the classes, one per line, in PATH/classes.txt; 255 counts nowhere.
     maps:PATH#CONDITION/LEVEL has PATH/shift/CONDITION/LEVEL in place of test."""
-    path, level = level_of(request.path)
+    path, level = split_severity(request.path)
     place = place_of(Request(request.root, path))
     if level:
-        clean = SetName("maps", path, str(request.size) if request.size else None).at(path)
+        clean = DatasetName("maps", path, str(request.size) if request.size else None).at(path)
         return _shifted(load(clean, request.root, request.wanted), clean, place, level)
     classes = _classes(place / "classes.txt")
     parts = {split: _same_names(place / split / "images", place / split / "labels") for split in SPLITS}

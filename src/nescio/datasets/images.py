@@ -26,7 +26,8 @@ from nescio.datasets.base import Dataset, Images, Joined, Wanted, load, registry
 from nescio.datasets.changes import Change
 from nescio.datasets.view import View
 from nescio.errors import BadInput
-from nescio.identity import Checked, ContentName, SetName, level_of, renamed, seed_for, tag
+from nescio.identity import Checked, ContentName, renamed, seed_for, tag
+from nescio.specs import DatasetName, select, selections, split_severity
 from nescio.work.store import Store
 
 Array = NDArray[Any]
@@ -81,7 +82,7 @@ class ImageSet(Checked):
 
     def named(self, root: str | Path | None = None) -> ImageSet:
         """The same set by its absolute name, with a digest of its content for keys and seeds."""
-        if registry[SetName.of(self.data).kind].words:
+        if registry[DatasetName.of(self.data).kind].words:
             return replace(self, data=named(self.data, root))
         dataset = replace(self, readable=False).load(root).dataset
         return replace(self, data=content_name(absolute(str(self.data)), dataset))
@@ -233,7 +234,7 @@ def draw(rows: int, count: int, seed: int) -> Array:
 
 def is_set(spec: str) -> bool:
     """digits, folder:PATH … and not a folder on the disk."""
-    return SetName.of(spec).kind in registry
+    return DatasetName.of(spec).kind in registry
 
 
 def set_name(spec: str) -> str:
@@ -246,17 +247,17 @@ def set_name(spec: str) -> str:
 def absolute(data: str) -> str:
     """A dataset's registered name, its path absolute: one set has one name, whatever its spelling or the folder."""
     data = registry.canonical(data)
-    name = SetName.of(data)
+    name = DatasetName.of(data)
     if name.path is None:
         return data
-    path, level = level_of(name.path) if name.kind == "maps" else (name.path, "")
+    path, level = split_severity(name.path) if name.kind == "maps" else (name.path, "")
     place = Path(os.path.expanduser(path))
     return name.at(f"{place.resolve()}{f'#{level}' if level else ''}") if place.exists() else data
 
 
 def content_name(data: str, dataset: Dataset) -> str:
     """The name of a loaded set for keys: a path is replaced by a digest of what lies there."""
-    kind, path, size = SetName.of(data)
+    kind, path, size = DatasetName.of(data)
     if path is None:
         return data
     if registry[kind].path is None:  # a published set in a folder of one's own: its revision is in keys as well
@@ -269,12 +270,12 @@ def named(data: str, root: str | Path | None = None, wanted: Wanted | None = Non
 
     wanted  see `load`; None: the first that the set has of training and test images, test images, and all images
     """
-    kind, path, _ = SetName.of(data)
+    kind, path, _ = DatasetName.of(data)
     if isinstance(data, ContentName) or path is None or kind not in registry:
         return data
     if words := registry[kind].words:
-        inner, *rest = path.rsplit("#", words)
-        return renamed(named(inner, root, wanted), lambda name: "#".join([f"{kind}:{name}", *rest]))
+        inner, *rest = selections(path, words)
+        return renamed(named(inner, root, wanted), lambda name: select(kind, name, *rest))
     data = absolute(data)
     return content_name(data, _first_loaded(data, root) if wanted is None else load(data, root, wanted))
 
@@ -301,7 +302,7 @@ def same_images(one: str, other: str, root: str | Path | None = None) -> bool:
     """Whether two names are of the same images and labels: by their revisions, wherever they lie, whatever the size."""
     if one == other:
         return True
-    size, there = SetName.of(one).size, SetName.of(other)
+    size, there = DatasetName.of(one).size, DatasetName.of(other)
     if there.path is not None and there.size != size and registry[there.kind].size is not None:
         other = there._replace(size=size).at(there.path)
     try:

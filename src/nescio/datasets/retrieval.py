@@ -31,10 +31,10 @@ from nescio.datasets.images import draw, named
 from nescio.datasets.sources import cifar10
 from nescio.errors import BadInput
 from nescio.files import read_list, read_small, read_text
-from nescio.identity import SetName, renamed, seed_for
-from nescio.options import ranges
+from nescio.identity import renamed, seed_for
 from nescio.predictions import files
 from nescio.predictions.inputs import votes as check_votes
+from nescio.specs import DatasetName, SpecError, numbers, select, selections, write_numbers
 
 SIZE = 224
 
@@ -178,24 +178,13 @@ for _name, _place in VOTED.items():
 
 def part_spec(data: str, classes: Sequence[int]) -> str:
     """The name under which `load` gives the images of these classes as test images."""
-    return renamed(data, lambda name: f"part:{name}#{_written(classes)}")
+    return renamed(data, lambda name: select("part", name, write_numbers(classes)))
 
 
 def shots_spec(data: str, classes: Sequence[int], shots: int | None, seed: int) -> str:
     """The name under which `load` gives so many training images of each of these classes; None: all there are."""
-    words = f"{_written(classes)}#{'all' if shots is None else shots}#{seed}"
-    return renamed(data, lambda name: f"shots:{name}#{words}")
-
-
-def _written(classes: Sequence[int]) -> str:
-    """7,8,9 → 7-9: Stanford Online Products has eleven thousand test classes."""
-    words: list[list[int]] = []
-    for label in classes:
-        if words and label == words[-1][1] + 1:
-            words[-1][1] = label
-        else:
-            words.append([label, label])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in words)
+    words = write_numbers(classes), "all" if shots is None else str(shots), str(seed)
+    return renamed(data, lambda name: select("shots", name, *words))
 
 
 def load_whole(spec: str, root: str | Path | None) -> Dataset:
@@ -210,7 +199,7 @@ def in_size(spec: str, size: int, root: str | Path | None) -> str:
     """The name of a set with images of so many pixels, where they are files that can be resized."""
     dataset = load_whole(spec, root)
     files_of = getattr(dataset.test.backing, "encoded", dataset.test.backing)
-    if not isinstance(files_of, Encoded) or dataset.size == size or SetName.of(spec).size:
+    if not isinstance(files_of, Encoded) or dataset.size == size or DatasetName.of(spec).size:
         return spec
     return named(f"{spec}@{size}", root)
 
@@ -236,7 +225,8 @@ def shots(request: Request) -> Dataset:
     try:
         most, seed = None if words[0] == "all" else int(words[0]), int(words[1])
     except ValueError:
-        raise BadInput(f"{request.path!r}: write shots:DATA#7-9#5#0, classes, images of each, and a seed.") from None
+        form = "shots:DATA#7-9#5#0, classes, images of each, and a seed"
+        raise SpecError(request.path, 0, "images of each class and the seed are whole numbers", form) from None
     pool, test = _pools(whole, classes)
     if pool is None:
         first, second = stratified(test.labels, 0.5, seed_for("shots", whole.revision))
@@ -252,10 +242,8 @@ def shots(request: Request) -> Dataset:
 
 def _parsed(request: Request, more: int) -> tuple[Dataset, tuple[int, ...], list[str]]:
     """The dataset, its classes, and so many further words of a name."""
-    spec, *words = request.path.rsplit("#", 1 + more)
-    if len(words) != 1 + more:
-        raise BadInput(f"{request.path!r} names no classes: write them after a #, as in DATA#7-9.")
-    whole, classes = load_whole(spec, request.root), ranges(words[0])
+    spec, *words = selections(request.path, 1 + more)
+    whole, classes = load_whole(spec, request.root), numbers(words[0])
     if strange := [label for label in classes if not 0 <= label < len(whole.classes)]:
         raise BadInput(f"{whole.name} has no class {strange[0]}: they run from 0 to {len(whole.classes) - 1}.")
     return whole, classes, words[1:]
@@ -269,7 +257,7 @@ def _pools(whole: Dataset, classes: Sequence[int]) -> tuple[Images | None, Image
     if len(train) and len(test):
         raise BadInput(f"{whole.name} is divided by classes: name training classes or test classes, not both.")
     if not len(train) and not len(test):
-        raise BadInput(f"{whole.name} has no image of the classes {_written(classes)}.")
+        raise BadInput(f"{whole.name} has no image of the classes {write_numbers(classes)}.")
     return None, test if len(test) else train
 
 

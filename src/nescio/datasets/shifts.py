@@ -15,9 +15,10 @@ from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES
 from nescio.datasets.dense import shift_levels
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
-from nescio.identity import ContentName, SetName, level_of, tag
+from nescio.identity import ContentName, tag
 from nescio.predictions import files
 from nescio.predictions.containers import map_npy
+from nescio.specs import DatasetName, split_severity
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,10 +116,10 @@ class Level(NamedTuple):
 
 def levels(data: str, root: str | Path | None = None) -> list[Level]:
     """Every level of every shift of maps:PATH, in order of conditions and levels; a level itself has none."""
-    name = SetName.of(data)
+    name = DatasetName.of(data)
     if name.kind != "maps":
         raise BadInput(f"{data} has no folders of shifted images: maps:PATH has.")
-    path, level = level_of(name.path or "")
+    path, level = split_severity(name.path or "")
     if level:
         return []
     place = place_of(Request(None if root is None else Path(root), path))

@@ -34,7 +34,6 @@ from nescio.measures.loss_ranking import FLOOR, SLOPE
 from nescio.networks.fitted_scores import LOGIT_SCORES, MeanSoftmax, ScoreNetwork, logit_score
 from nescio.networks.forward import heads
 from nescio.networks.models import (
-    STORE,
     Network,
     answer_names,
     build,
@@ -46,8 +45,9 @@ from nescio.networks.models import (
     with_weights,
 )
 from nescio.networks.preprocessing import Preprocessing
-from nescio.predictions.entries import STAGE, ZOO, ModelDump, dump_named
+from nescio.predictions.entries import STAGE, ModelDump, dump_named
 from nescio.runtime import Runtime
+from nescio.specs import STORE, ZOO, place_of, source
 from nescio.training import WEIGHTS
 from nescio.work.store import Store
 
@@ -471,7 +471,7 @@ def exportable(
     embeddings; `look` is of a checkpoint of one's own; `data` are those of a
     network of the store at their new path.
     """
-    stored = dump_named(name, store) if name.startswith(ZOO) else None
+    stored = dump_named(name, store) if place_of(ZOO, name) else None
     looked = stored.looked if stored else {}
     own_data = () if data is None else (set_name(data),)
     found = network(stored.model if stored else name, store, root, own_data)
@@ -584,8 +584,8 @@ class Promise:
 
 def _same_model(promised: str, exported: str) -> bool:
     """Keys of a store may be cut short."""
-    short = promised.startswith(STORE) and promised != STORE
-    return exported.startswith(promised) if short else exported == promised
+    kind, key = source(promised)
+    return exported.startswith(promised) if kind == STORE and key else exported == promised
 
 
 def rule_of(threshold: str, temperature: float | None = None, measure: str | None = None) -> tuple[Rule, Promise]:

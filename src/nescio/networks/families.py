@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
+from nescio.specs import STORE, NetworkName
+
 DISTILLED = " distilled"
 OWN = "own"  # networks of a person's own store, whose names say nothing
 
@@ -71,7 +73,7 @@ ORIGINS = ("hf_hub:", "hf-hub:", "timm/", "torchvision:", "tf_", "tv_", "gluon_"
 @cache
 def family(name: str) -> str:
     """The family of a model: "vit", "xcit distilled", "efficientnetv2"; an unknown architecture is its own family."""
-    if name.startswith("store:"):
+    if NetworkName.of(name).kind == STORE:
         return OWN
     bare = _bare(name)
     for known, (_, begins) in FAMILIES.items():

@@ -26,20 +26,19 @@ from nescio.datasets.images import named
 from nescio.datasets.view import View
 from nescio.errors import BadInput, near
 from nescio.files import read_text
-from nescio.identity import ContentName, SetName, canonical
+from nescio.identity import ContentName, canonical
 from nescio.methods import registry as methods
 from nescio.networks import weights
 from nescio.networks.forward import Classifier, Segmenter, exact_heads, heads
 from nescio.networks.preprocessing import Preprocessing, channels, stated, stated_classes
 from nescio.runtime import Runtime
+from nescio.specs import STORE, TORCHVISION, DatasetName, NetworkName
 from nescio.training import load_method, named_trial, train_step
 from nescio.trials import Trial, from_plain
 from nescio.work.steps import Step
 from nescio.work.store import Store
 from nescio.work.versions import TRAIN
 
-TORCHVISION, STORE = "torchvision:", "store:"
-AT = "@"  # between a name and the file of weights of one's own
 LITE = "tf_efficientnet_lite"
 NOWHERE = weights.Remote()
 
@@ -65,8 +64,12 @@ class Network:
     said: tuple[str, ...] = ()  # who said how it sees images, of settings that are not those of published weights
 
     @property
+    def parsed_name(self) -> NetworkName:
+        return NetworkName.of(self.name)
+
+    @property
     def arch(self) -> str:
-        return self.name.partition(AT)[0].removeprefix(TORCHVISION).removeprefix(STORE)
+        return self.parsed_name.name
 
     def parent(self, root: str | Path | None = None) -> Step | str:
         """What the key of its predictions follows from: the step that trains it, or the checksum of its weights."""
@@ -84,7 +87,7 @@ class Network:
             return own
         if self.arch.startswith(LITE):
             own |= {"padding": "image" if self.image_padding else "map"}
-        return {"model": self.name.partition(AT)[0], "mean": self.mean, "std": self.std, **own}
+        return {"model": self.parsed_name.published, "mean": self.mean, "std": self.std, **own}
 
 
 # ---- names
@@ -152,7 +155,7 @@ def _all(folder: Path | None) -> list[str]:
     files = weights.index(folder)
     names = [name for name in _timm_architectures() if name in files and _timm(name) is not None]
     for name in (*_timm_pretrained(), *_torchvision()):
-        known = _torchvision_model(name) if name.startswith(TORCHVISION) else _timm(name)
+        known = _published(name)
         if known is not None and any(called in files for called in known.called[:-1]):
             names.append(name)
     return names
@@ -176,12 +179,14 @@ def _timm_architectures() -> tuple[str, ...]:
 def _torchvision() -> tuple[str, ...]:
     import torchvision
 
-    return tuple(f"{TORCHVISION}{name}" for name in torchvision.models.list_models(module=torchvision.models))
+    return tuple(f"{TORCHVISION}:{name}" for name in torchvision.models.list_models(module=torchvision.models))
 
 
 def _meant(name: str) -> str:
     known = [*_timm_architectures(), *_timm_pretrained(), *_torchvision()]
-    close = difflib.get_close_matches(name, known, n=3) or difflib.get_close_matches(f"{TORCHVISION}{name}", known, n=1)
+    close = difflib.get_close_matches(name, known, n=3) or difflib.get_close_matches(
+        f"{TORCHVISION}:{name}", known, n=1
+    )
     return f" Did you mean {' or '.join(close)}?" if close else ""
 
 
@@ -190,18 +195,23 @@ def network(name: str, store: Store, root: str | Path | None = None, data: Seque
 
     data  names of sets that may be those of a network of the store, should they have moved
     """
-    bare, at, file = name.partition(AT)
-    if at and not name.startswith(STORE):
-        return replace(with_weights(network(bare, store, root), Path(os.path.expanduser(file))), name=name)
-    if name.startswith(STORE):
-        return stored(store.find("train", name.removeprefix(STORE)), store, root, data)
-    found = _torchvision_model(name) if name.startswith(TORCHVISION) else _timm(name)
+    parsed = NetworkName.of(name)
+    if parsed.file is not None:
+        file = Path(os.path.expanduser(parsed.file))
+        return replace(with_weights(network(parsed.published, store, root), file), name=name)
+    if parsed.kind == STORE:
+        return stored(store.find("train", parsed.name), store, root, data)
+    found = _published(name)
     if found is None:
         raise BadInput(
             f"There is no classifier named {name!r}.{_meant(name)} There are timm's names, torchvision:NAME, "
             "either with @FILE for weights of your own, and store:KEY for a network of `nescio train`."
         )
     return found
+
+
+def _published(name: str) -> Network | None:
+    return _torchvision_model(name) if NetworkName.of(name).kind == TORCHVISION else _timm(name)
 
 
 # ---- timm
@@ -289,8 +299,8 @@ def _torchvision_model(name: str) -> Network | None:
     """torchvision:NAME, or torchvision:NAME.WEIGHTS for other weights than its best."""
     import torchvision
 
-    arch, _, tag = name.removeprefix(TORCHVISION).partition(".")
-    if f"{TORCHVISION}{arch}" not in _torchvision():
+    arch, _, tag = NetworkName.of(name).name.partition(".")
+    if f"{TORCHVISION}:{arch}" not in _torchvision():
         return None
     kinds = torchvision.models.get_model_weights(arch)
     found = kinds.DEFAULT if not tag else next((each for each in kinds if each.name.lower() == tag.lower()), None)
@@ -333,7 +343,7 @@ def trained(trial: Trial, root: str | Path | None = None) -> Network:
     if odd_classes := [label for label in inside if not 0 <= label < len(data.classes)]:
         raise BadInput(f"{trial.data} has no class {odd_classes[0]}: its classes are 0 to {len(data.classes) - 1}.")
     names = tuple(data.classes[label] for label in inside)
-    name = f"{STORE}{train_step(trial, root).key}"
+    name = f"{STORE}:{train_step(trial, root).key}"
     return Network(name, view, data.mean, data.std, len(names), names, trial=trial)
 
 
@@ -351,7 +361,7 @@ def stored(key: str, store: Store, root: str | Path | None = None, data: Sequenc
     """
     trial = trial_of(key, store)
     network = trained(replace(trial, data=_found(trial.data, data, key, store, root)), root)
-    if network.name != f"{STORE}{key}":
+    if network.name != f"{STORE}:{key}":
         same = store.recipe("train", key)["version"] == TRAIN
         why = f"{trial.data} has changed since {key} was trained" if same else f"{key} is of another version of nescio"
         raise BadInput(f"{why}: {'bring the data back, or ' if same else ''}train it again.")
@@ -448,7 +458,7 @@ def preprocessed(networks: Sequence[Network], look: Preprocessing, data: str | N
             f"{look.given[0]} is of a checkpoint of your own, and none is named: write NAME@FILE. Published networks "
             "and networks of a store see images as they were tested and trained."
         )
-    size = SetName.of(data).size if data else None
+    size = DatasetName.of(data).size if data else None
     if size and look.input_size is None:
         networks = [_seen(one, Preprocessing(input_size=int(size)), str(data)) if one.own else one for one in networks]
     return [_seen(network, look, "options") if network.own else network for network in networks]
@@ -482,7 +492,7 @@ def _head_rows(wanted: Network, state: Mapping[str, Any]) -> int | None:
     """How many classes the last layer of a checkpoint has; None where it has none of that name."""
     if weights.is_lite_port(state):
         return len(state["_fc.weight"])
-    name = _torchvision_head(wanted) if wanted.name.startswith(TORCHVISION) else _timm_head(wanted)
+    name = _torchvision_head(wanted) if wanted.parsed_name.kind == TORCHVISION else _timm_head(wanted)
     return len(state[name]) if name in state else None
 
 
@@ -533,7 +543,7 @@ def build(
 def build_classifier(wanted: Network, drop: float | None = None) -> tuple[nn.Module, Network]:
     """A pretrained network as its library has it, images to logits."""
     assert wanted.file is not None
-    if wanted.name.startswith(TORCHVISION):
+    if wanted.parsed_name.kind == TORCHVISION:
         return _build_torchvision(wanted, wanted.file), wanted
     return _build_timm(wanted, wanted.file, drop)
 

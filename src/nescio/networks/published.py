@@ -17,6 +17,7 @@ from nescio.errors import BadInput
 from nescio.files import read_text
 from nescio.networks.families import family
 from nescio.predictions.entries import ModelDump
+from nescio.specs import NetworkName
 
 ERRORS, SLACK = 3.0, 0.003  # standard errors, and a share for other decoders and number formats
 COLUMNS = {"top1": ("accuracy", 0.01), "param_count": ("params", 1e6), "img_size": ("size", 1)}
@@ -70,7 +71,7 @@ def _number(path: str | Path, number: int, line: Mapping[str, Any], column: str,
 def published_of(dump: ModelDump, table: Table) -> Published | None:
     """The line of a model: that of its input size, if there are several. A name without a tag is taken for its first
     weights, which old tables call so."""
-    plain = dump.model.removeprefix("torchvision:")
+    plain = NetworkName.of(dump.model).name
     lines = next((table[name] for name in (dump.model, plain, *_tagged(plain)) if name in table), None)
     if lines is None:
         return None

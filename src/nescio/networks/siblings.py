@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nescio.networks.models import STORE
+from nescio.specs import SIBLINGS, STORE, place_of
 from nescio.work.store import Run, Store
-
-SIBLINGS = "siblings:"
 
 
 def with_siblings(names: Sequence[str], store: Store) -> list[str]:
     """Names of networks, each once; siblings:KEY is KEY and all finished ones that differ in their init seed alone."""
     members: list[str] = []
     for name in names:
-        members += siblings(name.removeprefix(SIBLINGS), store) if name.startswith(SIBLINGS) else [name]
+        key = place_of(SIBLINGS, name)
+        members += [name] if key is None else siblings(key, store)
     return list(dict.fromkeys(members))
 
 
@@ -29,7 +28,7 @@ def siblings(key: str, store: Store) -> list[str]:
         (run for run in runs if _but_seed(run) == wanted and "init_seed" in run.recipe),
         key=lambda run: int(run.recipe["init_seed"]),
     )
-    return [f"{STORE}{run.key}" for run in kin]
+    return [f"{STORE}:{run.key}" for run in kin]
 
 
 def _but_seed(run: Run) -> tuple[Any, ...]:

@@ -15,14 +15,13 @@ from typing import Any
 from nescio.errors import BadInput, near
 from nescio.files import parse_json, read_small
 from nescio.identity import ContentName, canonical
-from nescio.options import split_name
 from nescio.predictions import Predictions
 from nescio.predictions.files import RECIPE, check_format, near_file
 from nescio.predictions.subset import random_part
+from nescio.specs import ZOO, assignment, place_of
 from nescio.work.store import Damaged, Store, StoreError, reason_of
 
 STAGE, DUMP, FACTS = "predict", "dump", "facts.json"
-ZOO = "zoo:"  # before the name of a model whose predictions a store holds
 OWN = "predictions"  # the dataset of a file that does not name one
 
 
@@ -148,7 +147,7 @@ def dumps_of(
     data     only of this dataset of the store, by its absolute name
     damaged  gets a sentence on each damaged entry of the store, which is then left out; None: it raises
     """
-    if files and data and not all(word.startswith(ZOO) for word in files):
+    if files and data and not all(place_of(ZOO, word) for word in files):
         raise BadInput("--data names a set of a store, and files are given: omit one of them.")
     if files:
         return [dump_named(word, store, data) for word in files]
@@ -168,9 +167,9 @@ def dumps_of(
 
 def dump_named(text: str, store: Store, data: str | None = None) -> ModelDump:
     """FILE, NAME=FILE, or zoo:NAME for the in-distribution predictions of a model in the store, on a set if named."""
-    if text.startswith(ZOO) and not Path(text).exists():
-        return _stored_model(text.removeprefix(ZOO), store, data)
-    name, path = split_name(text)
+    if model := place_of(ZOO, text):
+        return _stored_model(model, store, data)
+    name, path = assignment(text)
     return file_dump(path, name or None)
 
 

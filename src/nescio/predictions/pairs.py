@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nescio.errors import BadInput
-from nescio.options import split_list, split_name
 from nescio.predictions.entries import ModelDump, file_dump, stored_dumps
+from nescio.specs import SpecError, assignment, items, mapping
 from nescio.work.store import Store
 
 ByModel = Mapping[str, ModelDump]
@@ -35,26 +35,14 @@ class PairedDumps:
 # ---- files
 
 
-def named_values(texts: Sequence[str], option: str) -> dict[str, str]:
-    """NAME=VALUE of every text."""
-    values = {}
-    for text in texts:
-        name, value = split_name(text)
-        if not name:
-            raise BadInput(f"{option} {text}: {text!r} is not of the form NAME=VALUE.")
-        values[name] = value
-    return values
-
-
 def pair_named(text: str) -> PairedDumps:
     """NAME=IN,OUT[,SET=FILE]."""
-    ((name, rest),) = named_values([text], "--pair").items()
-    inside, *others = split_list(rest)
-    if not (inside and others and others[0]):
-        raise BadInput(
-            f"--pair {text}: write NAME=IN,OUT, the files about in-distribution and out-of-distribution images."
-        )
-    return pair_of_files(name, inside, others[0], named_values(others[1:], "--pair"))
+    form = "NAME=IN,OUT, the files about in-distribution and out-of-distribution images"
+    name, rest = assignment(text)
+    inside, *others = items(rest)
+    if not (name and inside and others and others[0]):
+        raise SpecError(text, 0, "this names no model with two files", form, "--pair")
+    return pair_of_files(name, inside, others[0], mapping(others[1:], f"{form}; further sets are NAME=FILE"))
 
 
 def pair_of_files(model: str, inside: str, outside: str, others: Mapping[str, str] | None = None) -> PairedDumps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nescio.registry import canonical
+from nescio.specs import items
 
 ALL = "all"
 
@@ -11,7 +12,7 @@ def method_names(text: str) -> tuple[str, ...]:
     """The methods of an option; `all` are all that classify."""
     from nescio.methods import classifiers, registry
 
-    return tuple(classifiers()) if text == ALL else tuple(map(registry.canonical, text.split(",")))
+    return tuple(classifiers()) if text == ALL else tuple(map(registry.canonical, items(text)))
 
 
 def corruption_names(text: str) -> tuple[str, ...]:
@@ -20,7 +21,7 @@ def corruption_names(text: str) -> tuple[str, ...]:
     from nescio.datasets.shifts import FURTHER
 
     known = (*CORRUPTIONS, *FURTHER)
-    return tuple(name if name in known else canonical(name, known, ALIASES) for name in text.split(",") if text)
+    return tuple(name if name in known else canonical(name, known, ALIASES) for name in items(text) if text)
 
 
 def measure_names(text: str) -> tuple[str, ...]:
@@ -29,4 +30,4 @@ def measure_names(text: str) -> tuple[str, ...]:
     from nescio.methods import registry as methods
 
     scores = {score for method in methods.parts() for score in method.scores}
-    return tuple(name if name in scores else registry.canonical(name) for name in text.split(",") if text)
+    return tuple(name if name in scores else registry.canonical(name) for name in items(text) if text)

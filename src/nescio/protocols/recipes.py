@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 from nescio.errors import BadInput
 from nescio.options import option
 from nescio.search import with_values
+from nescio.specs import HyperParameter
 from nescio.trials import Trial, spectral_target
 
-SPECTRAL = "spectral="  # not a field of a recipe: every method can be bounded
+SPECTRAL = "spectral"  # not a field of a recipe: every method can be bounded
 
 
 def fixed_option(default: tuple[str, ...] = ()) -> Any:
@@ -30,8 +30,7 @@ def fixed_option(default: tuple[str, ...] = ()) -> Any:
 def check_fixed(words: Iterable[str]) -> None:
     """Refuses words of another form."""
     for word in words:
-        if not re.fullmatch(r"[^.=]+\.[^.=]+=.+", word):
-            raise BadInput(f"--hparams: write METHOD.FIELD=VALUE, such as sngp.bound=100, not {word!r}.")
+        HyperParameter.of(word)
 
 
 def refuse_fixed(words: Iterable[str]) -> None:
@@ -39,19 +38,19 @@ def refuse_fixed(words: Iterable[str]) -> None:
     from nescio.methods import registry as methods
 
     for word in words:
-        name = methods[word.partition(".")[0]].name
+        name = methods[HyperParameter.of(word).method].name
         with_fixed(Trial(method=name, recipe=methods[name].recipe_class(), data="", backbone=""), [word])
 
 
 def with_fixed(trial: Trial, words: Iterable[str]) -> Trial:
     """The trial with what the words say of its method: of the recipe, and `spectral`, the bound of every layer."""
-    prefix = f"{trial.method}."
-    own = [word.removeprefix(prefix) for word in words if word.startswith(prefix)]
-    bounds = [word.removeprefix(SPECTRAL) for word in own if word.startswith(SPECTRAL)]
+    own = [setting for setting in map(HyperParameter.of, words) if setting.method == trial.method]
+    bounds = [setting.value for setting in own if setting.field == SPECTRAL]
     if len(bounds) > 1:
         raise BadInput(f"spectral of {trial.method} is given twice.")
     if bounds and hasattr(trial.recipe, "bound"):  # it would hide the recipe's, and rows would name that one
-        raise BadInput(f"{trial.method} has a bound of its own: write {prefix}bound={bounds[0]}.")
-    recipe = with_values(trial.recipe, [word for word in own if not word.startswith(SPECTRAL)], trial.method)
-    spectral = spectral_target(bounds[0], f"{prefix}spectral") if bounds else trial.spectral
+        raise BadInput(f"{trial.method} has a bound of its own: write {trial.method}.bound={bounds[0]}.")
+    pairs = [(setting.field, setting.value) for setting in own if setting.field != SPECTRAL]
+    recipe = with_values(trial.recipe, pairs, trial.method)
+    spectral = spectral_target(bounds[0], f"{trial.method}.{SPECTRAL}") if bounds else trial.spectral
     return replace(trial, recipe=recipe, spectral=spectral)

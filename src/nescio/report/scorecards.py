@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from nescio.analysis.cards import group_of
 from nescio.analysis.curves import GUIDES, corp_points
 from nescio.analysis.delong import best_ranking
 from nescio.errors import Undefined
@@ -46,6 +45,7 @@ from nescio.report.words import (
     stage,
 )
 from nescio.rows import COLUMNS, Row
+from nescio.specs import group_of
 
 IDENTITY = COLUMNS[: COLUMNS.index("calibrated")]  # columns that say which model a row is of
 HEADLINE = ("accuracy", "nll", "brier", "ece", "auroc", "aurc", "sac@0.95")  # what a summary of models shows

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from nescio.identity import SetName, level_of
+from nescio.specs import DatasetName, split_severity
 
 if TYPE_CHECKING:
     from nescio.metrics import Metric
@@ -188,8 +188,8 @@ def lead_of_best(differences: Sequence[Mapping[str, Any]], who: str = "It", leve
 
 def data_name(spec: str) -> str:
     """npz:PATH/tiny.npz@32 → tiny at 32 pixels; maps:PATH/carla#sun/-5 → carla, sun -5."""
-    kind, path, size = SetName.of(spec)
-    path, level = level_of(path or kind) if kind == "maps" else (path or kind, "")
+    kind, path, size = DatasetName.of(spec)
+    path, level = split_severity(path or kind) if kind == "maps" else (path or kind, "")
     name = PurePath(path).stem + (f", {level.replace('/', ' ')}" if level else "")
     return f"{name} at {size} pixels" if size else name
 

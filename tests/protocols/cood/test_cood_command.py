@@ -289,7 +289,7 @@ def test_sets_with_the_same_class_names_lose_those_classes(tmp_path: Path, capsy
     [
         ((), "Name models by their files"),
         (("--data", "digits"), "Name models by their files"),
-        (("--pair", "a"), "is not of the form NAME=VALUE"),
+        (("--pair", "a"), "--pair: 'a'"),
         (("--pair", "a=in.npz"), "write NAME=IN,OUT"),
         (("--pair", "a=in.npz,out.npz"), "There is no file or folder of predictions at in.npz"),
         (("--pair", "a=in.npz,out.npz", "--data", "digits"), "omit --data, --out and --also"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 from dataclasses import replace
 
@@ -12,8 +13,10 @@ from PIL import Image
 pytest.importorskip("torch")
 
 from nescio.errors import BadInput
+from nescio.options import add_options, options_of
 from nescio.protocols import base
-from nescio.protocols.shift import PRESETS, pixels, sizes_of, steps
+from nescio.protocols.shift import PRESETS, pixels, steps
+from nescio.specs import SpecError
 from nescio.training import train_step
 from nescio.trials import Training
 from nescio.work.launchers import start
@@ -46,6 +49,12 @@ DENSE = replace(
 def run(plan, context):
     with start("local", 0) as launcher:
         return base.run(base.registry["shift"], plan, Work(context, launcher))
+
+
+def plan_of(*words):
+    parser = argparse.ArgumentParser()
+    add_options(parser, type(PLAN), PRESETS)
+    return options_of(parser.parse_args(words), type(PLAN), PRESETS)
 
 
 def rehearse(plan, context):
@@ -176,10 +185,11 @@ def test_a_rehearsal_counts_pixels_too(tmp_path, folders):
     assert sorted(stages) == ["count", "count", "count", "evaluate", "evaluate", "train"]  # rows, and pictures
 
 
-def test_sizes_of_ensembles():
-    assert sizes_of("none") == sizes_of("") == () and sizes_of("2,5") == (2, 5)
-    with pytest.raises(BadInput, match="sizes of ensembles such as 3,5, or none, not 'few'"):
-        sizes_of("few")
+def test_sizes_of_ensembles_are_numbers_or_none():
+    assert plan_of("--ensemble-size", "none").members == () and plan_of("--ensemble-size", "2,5").members == (2, 5)
+    with pytest.raises(SpecError) as caught:
+        plan_of("--ensemble-size", "few")
+    assert caught.value.option == "--ensemble-size"
 
 
 def test_all_methods_are_those_that_can_segment(tmp_path, folders):

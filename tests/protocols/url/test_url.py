@@ -148,7 +148,7 @@ def test_rows_of_a_network_are_what_its_dump_says(study, context):
 def test_validation_classes_and_test_classes_and_learnt_classes_are_three(plan):
     small = steps.downstream("digits", plan, None)
     assert (plan.classes, small.val, small.test) == ((0, 1, 2, 3, 4), (5, 6), (7, 8, 9))
-    named = steps.downstream("digits#5+7#8-9", plan, None)
+    named = steps.downstream("digits#5,7#8-9", plan, None)
     assert (named.val, named.test) == ((5, 7), (8, 9))
     assert steps.downstream("digits#8-9", replace(plan, trials=1), None).val == ()
 
@@ -614,7 +614,7 @@ def test_the_paper_preset_is_the_paper():
         ({"validation": 1.0}, "--validation is a share"),
         ({"shots": (0,)}, "--shots are numbers"),
         ({"start": ("file:a", "file:b")}, "2 entries for 1 backbones"),
-        ({"batches": ("hib=21",)}, "METHOD=PARTSxIMAGES"),
+        ({"batches": ("hib=21",)}, "PARTSxIMAGES"),
     ],
 )
 def test_plans_that_cannot_be(change, sentence):
@@ -627,7 +627,7 @@ def test_plans_that_cannot_be(change, sentence):
     [
         ({"downstream": ("digits#7-9",)}, "has no validation classes"),
         ({"downstream": ("digits#6-7#7-9",)}, "both a validation and a test class"),
-        ({"downstream": ("digits#1#2#3",)}, "write DATA, DATA#TEST-CLASSES"),
+        ({"downstream": ("digits#1#2#3",)}, "write DATA#VALIDATION#TEST"),
         ({"classes": None}, "All classes of digits are learnt"),
         ({"measures": ("entropie",)}, "entropie"),
     ],

@@ -12,7 +12,8 @@ from nescio.datasets import hierarchy, imagenet
 from nescio.datasets.images import ImageSet, named_if_there
 from nescio.errors import BadInput
 from nescio.predictions.entries import ModelDump
-from nescio.predictions.pairs import PairedDumps, named_values, pair_named, pairs_of_store
+from nescio.predictions.pairs import PairedDumps, pair_named, pairs_of_store
+from nescio.specs import STORE, NetworkName, mapping
 from nescio.work.launchers import Failure
 from nescio.work.steps import Work
 
@@ -34,7 +35,7 @@ def paired_dumps(plan: Plan, work: Work) -> tuple[list[PairedDumps], list[str]]:
             "Name models by their files with --pair NAME=IN,OUT, or models of a store with --data and --out."
         )
     root = work.context.root
-    also = {name: named_if_there(data, root, "all") for name, data in named_values(plan.also, "--also").items()}
+    also = {name: named_if_there(data, root, "all") for name, data in mapping(plan.also, "NAME=SET").items()}
     inside, outside = named_if_there(plan.data, root, "test"), named_if_there(plan.out, root, "all")
     damaged: list[str] = []
     pairs, notes = pairs_of_store(work.store, inside, outside, also, damaged)
@@ -136,7 +137,7 @@ def overlapping_classes(
 
 def _of_imagenet(dump: ModelDump) -> bool:
     """Whether the model was trained on ImageNet-1k: a pretrained one of its number of classes."""
-    return dump.facts.get("classes") == imagenet.CLASSES and not dump.model.startswith("store:")
+    return dump.facts.get("classes") == imagenet.CLASSES and NetworkName.of(dump.model).kind != STORE
 
 
 def _described(name: str, known: Mapping[str, tuple[int, ...]]) -> str:

@@ -21,6 +21,7 @@ from nescio.report.studies import Study
 from nescio.report.tables import COUNT, Table, decimals, percents, wide
 from nescio.report.words import millions, number, of_hundred, plural
 from nescio.rows import Row
+from nescio.specs import NetworkName
 
 WORDS = {USUAL: "softmax", ENTROPY: "entropy", MC_DROPOUT: "MC-dropout"}  # measures as the paper calls them
 RESNETS = {"ResNet-50": 25_557_032, "ResNet-101": 44_549_160}  # sizes that the cloud of parameters marks
@@ -187,7 +188,7 @@ def _boxes(key: str, title: str, words: str, levels: Mapping[str, Values], axis:
 def _resnet(graded: GradedModels) -> str | None:
     """The plain ResNet-50, which ImageNet-O was made to fool."""
     names = graded.at(graded.middle)
-    return next((name for name in names if name.removeprefix("torchvision:").partition(".")[0] == "resnet50"), None)
+    return next((name for name in names if NetworkName.of(name).name.partition(".")[0] == "resnet50"), None)
 
 
 # ---- what goes with detection at the median severity

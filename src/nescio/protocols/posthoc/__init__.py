@@ -6,13 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import nested, option
 from nescio.protocols.base import check_preprocessing, networks_option, protocol
 from nescio.protocols.deep_ensembles import DEEP_ENSEMBLE
 from nescio.protocols.shift import CIFAR, SMALL
+from nescio.specs import method_on
 from nescio.trials import Training
 from nescio.work.steps import Work
 
@@ -63,8 +63,8 @@ class Plan(Checked):
         self.need(1, "runs", "fitted", "limit", "transformer_epochs")
         self.need(0, "left_out", "transformer_weight_decay", "seed")
         self.need(0, "transformer_lr", above=True)
-        if wrong := [pair for pair in self.trained if not all(pair.partition("/"))]:
-            raise BadInput(f"--trained names METHOD/BACKBONE, such as erm/resnet18, not {wrong[0]!r}.")
+        for pair in self.trained:
+            method_on(pair)
 
 
 PRESETS = {

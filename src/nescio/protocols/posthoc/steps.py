@@ -26,6 +26,7 @@ from nescio.protocols.posthoc import AMONG_BEST, FAR, METRICS, MISTAKES, NAME, N
 from nescio.protocols.shift.steps import EVALUATE, TRAIN, Predictor, RowMaker, average, existing, init_seed, plain_trial
 from nescio.protocols.shift.steps import refuse_impossible as refuse_shift
 from nescio.rows import Row
+from nescio.specs import method_on
 from nescio.training import train_step
 from nescio.trials import Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
@@ -60,7 +61,7 @@ def compare(plan: Plan, work: Work) -> Plan:
 
 def as_shift(plan: Plan, pair: str) -> shift.Plan:
     """One kind of network in the words of `shift`, whose trials these are; transformers have their own budget."""
-    method, backbone = pair.split("/", 1)
+    method, backbone = method_on(pair)
     training = plan.training
     if architecture(backbone) in TRANSFORMERS:
         training = replace(training, optimizer="adamw", nesterov=False, clip=1.0, epochs=plan.transformer_epochs)

@@ -11,22 +11,15 @@ from typing import Any, Literal
 from nescio.analysis.agreement import NEIGHBOURS, SCORING, Scored, some
 from nescio.errors import BadInput
 from nescio.identity import renamed
-from nescio.options import at_least, nested, option, split_name
+from nescio.options import at_least, nested, option
 from nescio.protocols.base import protocol
 from nescio.registry import canonical_part
 from nescio.rows import Row
+from nescio.specs import assignment, counts
 from nescio.trials import Training
 from nescio.work.steps import Work
 
 NAME, VERSION = "reliability", 5
-
-
-def _counts(text: str) -> tuple[tuple[str, int], ...]:
-    """moco=3,byol=2 → ((moco, 3), (byol, 2))."""
-    pairs = [word.partition("=")[::2] for word in text.split(",")]
-    if any(not (name and count.isdecimal()) for name, count in pairs):
-        raise BadInput(f"--members-of is numbers of networks such as moco=3,byol=2, not {text!r}.")
-    return tuple((name, int(count)) for name, count in pairs)
 
 
 @dataclass(frozen=True)
@@ -47,7 +40,7 @@ class Plan(Scored):
         (),
         "of some methods another number of networks, such as moco=3,byol=2",
         metavar="METHOD=M",
-        parse=_counts,
+        parse=lambda text: tuple(counts(text).items()),
         write=lambda pairs: ",".join(f"{name}={count}" for name, count in pairs),
         unset="as many",
     )
@@ -64,14 +57,14 @@ class Plan(Scored):
             if method not in self.methods or count < 1:
                 raise BadInput(f"--members-of {method}={count}: name a method of --methods and at least one network.")
         for target in self.targets:
-            source, _ = split_name(target)
+            source, _ = assignment(target)
             if source and not self.divided(target)[0]:
                 raise BadInput(f"--targets {target}: {source} is not in --data; name targets of --data.")
         some(self, "data", "methods", "backbones")
 
     def divided(self, target: str) -> tuple[str, str]:
         """(SOURCE, TARGET) of SOURCE=TARGET, where SOURCE is in `data`; the source is empty if the target is of all."""
-        typed = next((data for data in self.data if target.startswith(f"{data}=")), "") or split_name(target)[0]
+        typed = next((data for data in self.data if target.startswith(f"{data}=")), "") or assignment(target)[0]
         names = {canonical_part("dataset", data): data for data in self.data}
         source = names.get(canonical_part("dataset", typed), "") if typed else ""
         before = len(typed) + 1 if source else 0

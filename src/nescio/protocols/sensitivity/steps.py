@@ -24,6 +24,7 @@ from nescio.protocols.shift.steps import (
     with_strength,
 )
 from nescio.search import searched
+from nescio.specs import HyperParameter
 from nescio.trials import Trial
 from nescio.work.steps import Work
 
@@ -36,7 +37,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     if fixed := [name for name in trained if not _can_vary(methods[name])]:
         raise BadInput(f"{fixed[0]} has no regularisation strength that could be varied, and no weight decay either.")
     for word in plan.hparams:
-        name, _, field = word.partition("=")[0].partition(".")
+        name, field, _ = HyperParameter.of(word)
         if name in methods and (method := methods[name]).name in trained and field == method.regularised_by():
             raise BadInput(f"--hparams {word}: {field} of {name} is the strength that is varied. Omit it.")
     refuse_measures(plan.measures, trained, kept=("logits",))

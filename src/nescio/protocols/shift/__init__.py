@@ -24,14 +24,6 @@ MEASURES = ("native", "entropy")
 CORRUPTION = "corruption"  # the group of rows of pixels under a corruption: data has shifts of the same names
 
 
-def sizes_of(text: str) -> tuple[int, ...]:
-    """The numbers of an option --ensemble-size; `none` are none."""
-    try:
-        return () if text in ("", "none") else tuple(int(size) for size in text.split(","))
-    except ValueError:
-        raise BadInput(f"--ensemble-size takes sizes of ensembles such as 3,5, or none, not {text!r}.") from None
-
-
 @tag("plan:shift")
 @dataclass(frozen=True)
 class Plan(Checked):
@@ -57,7 +49,7 @@ class Plan(Checked):
         "that of --hparams) among them; 1: that alone",
     )
     members: tuple[int, ...] = option(
-        (5,), "number of networks of deep-ensemble", name="ensemble-size", metavar="K", parse=sizes_of
+        (5,), "number of networks of deep-ensemble", name="ensemble-size", metavar="K", unset="none"
     )
     ensembled: tuple[str, ...] = option((), "further methods whose networks are averaged as ensembles", part="method")
     corruptions: tuple[str, ...] = option(

@@ -28,7 +28,7 @@ from nescio.datasets.scene_changes import shifts
 from nescio.datasets.shifts import levels as folder_levels
 from nescio.errors import BadInput
 from nescio.files import read_list
-from nescio.identity import SetName, seed_for
+from nescio.identity import seed_for
 from nescio.methods import classifiers
 from nescio.methods import registry as methods
 from nescio.networks.models import build
@@ -53,6 +53,7 @@ from nescio.protocols.shift.steps import (
 )
 from nescio.rows import Row
 from nescio.runtime import Runtime, runtime
+from nescio.specs import DatasetName
 from nescio.training import build as build_method
 from nescio.training import check_batch
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
@@ -178,7 +179,7 @@ def levels_of(plan: Plan, root: str | None, split: Split = "test") -> dict[Level
 
 def continuous(plan: Plan, clean: ImageSet, root: str | None) -> dict[str, dict[Level, ImageSet]]:
     """The shifts that the data itself has, levels in order: those of the street scenes, or of folders."""
-    kind = SetName.of(plan.data).kind
+    kind = DatasetName.of(plan.data).kind
     if kind == "scenes":
         return {
             name: {(each.condition, each.level): replace(clean, change=each) for each in changes}

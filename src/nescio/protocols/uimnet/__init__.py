@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from nescio.errors import BadInput
 from nescio.identity import Checked, tag
-from nescio.options import nested, option, ranges
+from nescio.options import nested, option
 from nescio.protocols.base import protocol
 from nescio.protocols.deep_ensembles import DEEP_ENSEMBLE, trained_methods
 from nescio.protocols.names import ALL, measure_names, method_names
@@ -67,11 +67,10 @@ class Plan(Checked):
         "in-distribution classes, as 0-5,7",
         name="in",
         metavar="CLASSES",
-        parse=ranges,
         unset="by the Ward tree; digits: 0-5",
     )
     outside: tuple[int, ...] | None = option(
-        None, "out-of-distribution classes, with --in", name="out", metavar="CLASSES", parse=ranges, unset="all others"
+        None, "out-of-distribution classes, with --in", name="out", metavar="CLASSES", unset="all others"
     )
     partition: str | None = option(None, "both, as `nescio imagenot` wrote them", metavar="FILE", introduced=None)
     features: Literal["reference", "pixels"] | None = option(

@@ -3,17 +3,17 @@ has what is done, `questions` what is measured of a network, `reports` what is s
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.networks.preprocessing import Preprocessing
-from nescio.options import nested, option, ranges
+from nescio.options import nested, option
 from nescio.protocols.base import check_preprocessing, networks_option, protocol
 from nescio.protocols.names import measure_names
 from nescio.protocols.recipes import check_fixed, fixed_option
+from nescio.specs import mapping, product
 from nescio.trials import Training
 from nescio.work.steps import Work
 
@@ -31,7 +31,7 @@ class Plan(Checked):
 
     data: str = option("digits", "what the networks learn from: digits, cifar10, imagenet, npz:PATH …", part="dataset")
     classes: tuple[int, ...] | None = option(
-        (0, 1, 2, 3, 4), "of it that they learn, as 0-4,7", metavar="CLASSES", parse=ranges, unset="all"
+        (0, 1, 2, 3, 4), "of it that they learn, as 0-4,7", metavar="CLASSES", unset="all"
     )
     downstream: tuple[str, ...] = option(
         ("digits",),
@@ -102,9 +102,8 @@ class Plan(Checked):
             given = getattr(self, name)
             if given and len(given) != len(self.backbones):
                 raise BadInput(f"--{name} has {len(given)} entries for {len(self.backbones)} backbones: give each one.")
-        for entry in self.batches:
-            if not re.fullmatch(r"[^=]+=[1-9]\d*x[1-9]\d*", entry):
-                raise BadInput(f"--batches: write METHOD=PARTSxIMAGES, such as hib=21x96, not {entry!r}.")
+        for size in mapping(self.batches, "METHOD=PARTSxIMAGES, such as hib=21x96", "--batches").values():
+            product(size)
         check_fixed(self.hparams)
         if min(self.shots, default=1) < 1:
             raise BadInput("--shots are numbers of images from 1 on; networks without any are always there.")
@@ -176,7 +175,7 @@ PRESETS = {
         methods=PAPER,
         backbones=("resnet50:max", VIT),  # embeddings are maxima over the map
         pixels=(224, 256),
-        batches=("infonce=21x96", "mc-infonce=21x96", "hib=21x96", f"hib@{VIT}=43x48"),
+        batches=("infonce=21x96", "mc-infonce=21x96", "hib=21x96", f"hib/{VIT}=43x48"),
         hparams=("mc-infonce.average=losses",),  # equation 2
         trials=10,
         stops=8,
@@ -197,7 +196,7 @@ def run(plan: Plan, work: Work) -> Any:
 
     A downstream set is divided by classes. Sets that are published so (cub200, cars196, sop) keep their test classes,
     and the second half of their training classes chooses; of others, the test images of classes that were not learnt
-    are taken, and the first half of these classes chooses. DATA#50-99#100-199 names validation and test classes (5+7-9
+    are taken, and the first half of these classes chooses. DATA#50-99#100-199 names validation and test classes (5,7-9
     are four of them), DATA#100-199 test classes alone, for --trials 1.
 
     examples:

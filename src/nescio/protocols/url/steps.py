@@ -17,11 +17,9 @@ from nescio import datasets, measures
 from nescio.datasets.images import ImageSet, named, same_images
 from nescio.datasets.retrieval import disjoint, in_size, load_whole, part_spec, shots_spec
 from nescio.errors import BadInput
-from nescio.files import split_outside_paths
 from nescio.identity import renamed
 from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, preprocessed, preprocessing_sentences, trained, with_weights
-from nescio.options import ranges
 from nescio.predictions.subset import most_note
 from nescio.protocols.checks import refuse_measures, refuse_training
 from nescio.protocols.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, own_names, trained_methods
@@ -31,6 +29,7 @@ from nescio.protocols.url.questions import ONE_VALUE, Targets, evaluate_step
 from nescio.report.words import data_name, some
 from nescio.rows import COLUMNS, Row
 from nescio.search import Recipe, guided, searched
+from nescio.specs import SpecError, class_lists, mapping, numbers, product
 from nescio.training import train_step
 from nescio.trials import Training, Trial
 from nescio.work.steps import Step, Work
@@ -110,17 +109,17 @@ def compare(plan: Plan, work: Work) -> Plan:
 def existing(plan: Plan, work: Work) -> list[Network]:
     """The networks of the plan that are not trained here."""
     root = work.context.root
-    known = (plan.data, *(named(split_outside_paths(text, "#")[0], root) for text in plan.downstream))
+    known = (plan.data, *(named(class_lists(text)[0], root) for text in plan.downstream))
     networks = [with_weights(network(name, work.store, root, known)) for name in plan.networks]
     return preprocessed(networks, plan.preprocessing, plan.data)
 
 
 def downstream(text: str, plan: Plan, root: str | None, networks: Sequence[Network] = ()) -> Downstream:
     """A downstream set as it is written: DATA, DATA#TEST or DATA#VALIDATION#TEST."""
-    data, *words = split_outside_paths(text, "#")
-    data, given = named(data, root), [ranges(word.replace("+", ",")) for word in words]
+    data, words = class_lists(text)
+    data, given = named(data, root), [numbers(word) for word in words]
     if len(given) > 2:
-        raise BadInput(f"{text!r}: write DATA, DATA#TEST-CLASSES or DATA#VALIDATION-CLASSES#TEST-CLASSES.")
+        raise SpecError(text, text.find("#"), "there are more than two lists of classes", "DATA#VALIDATION#TEST")
     if given:
         val, test = (given[0] if len(given) == 2 else ()), given[-1]
     else:
@@ -181,9 +180,9 @@ def data_of(plan: Plan, backbone: str, root: str | None) -> str:
 
 def budget(plan: Plan, method: str, backbone: str) -> Training:
     """The budget, with the batches that a method has of its own."""
-    own = dict(entry.split("=") for entry in plan.batches)
-    if word := own.get(f"{method}@{backbone}", own.get(method)):
-        parts, images = (int(number) for number in word.split("x"))
+    own = mapping(plan.batches)
+    if size := own.get(f"{method}/{backbone}", own.get(method)):
+        parts, images = product(size)
         return replace(plan.training, batch_size=parts * images, accumulate=parts)
     return plan.training
 

@@ -20,7 +20,7 @@ test-all: $(VENV)/.dev
 
 # The suite five times: odd paths, one core, a loaded machine, older CPUs, another user (ONLY=paths for one of them).
 test-surroundings: $(VENV)/.dev
-	$(BIN)/python tests/surroundings.py $(ONLY)
+	$(BIN)/python tests/support/surroundings.py $(ONLY)
 
 test-gpu: $(VENV)/.dev
 	NESCIO_TEST_GPU=1 $(BIN)/pytest -m gpu

@@ -37,7 +37,7 @@ def parts(dumps: dict[str, Predictions], names: tuple[str, ...]) -> list[_bootst
     for dump in dumps.values():
         answers = summary(dump).answers()
         found.append(_bootstrap.ResampledAnswers(answers, [each for each in wanted if not each.ranks]))
-        u, ranking = summary(dump).u["largest"], [each for each in wanted if each.ranks]
+        u, ranking = summary(dump).u["msp"], [each for each in wanted if each.ranks]
         found.append(_bootstrap.ResampledRanking(u, answers.wrong, ranking))
     return found
 
@@ -50,7 +50,7 @@ def check(dumps: dict[str, Predictions], samples: list[np.ndarray], held: list[_
         counts = _bootstrap.draw(N, SEED, number)
         rows = np.repeat(np.arange(N), counts)
         for place, dump in enumerate(dumps.values()):
-            answers, u = summary(dump).answers(), summary(dump).u["largest"]
+            answers, u = summary(dump).answers(), summary(dump).u["msp"]
             found = {}
             for part, values in zip(held[2 * place : 2 * place + 2], samples[2 * place : 2 * place + 2], strict=True):
                 found |= dict(zip([each.label for each in part.metrics], values[number], strict=True))
@@ -66,7 +66,7 @@ def run() -> list[dict[str, Any]]:
     from sklearn.metrics import roc_auc_score
 
     dumps = models()
-    u = [summary(dump).u["largest"] for dump in dumps.values()]
+    u = [summary(dump).u["msp"] for dump in dumps.values()]
     wrong = [summary(dump).answers().wrong for dump in dumps.values()]
     drawn = [_bootstrap.draw(N, SEED, number) for number in range(PEER_SHARE)]
     rows = [np.repeat(np.arange(N), counts) for counts in drawn]

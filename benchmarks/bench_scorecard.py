@@ -22,7 +22,7 @@ from nescio.measures._softmax import mean_probs, prob_blocks
 from nescio.metrics._calibration import classwise_ece_of_blocks
 
 N, CLASSES, TIMES = 50_000, 1_000, 5
-MEASURES = ("largest", "gap", "entropy", "max_logit", "energy", "dempster_shafer")
+MEASURES = ("msp", "gap", "entropy", "max_logit", "energy", "dempster_shafer")
 
 
 def dump() -> tuple[np.ndarray, np.ndarray]:
@@ -101,7 +101,7 @@ def uncertainty(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 def value(card: Scorecard, name: str) -> float:
     ranks = name.partition("@")[0] in ("auroc", "aurc", "augrc", "sac", "fpr_at_tpr")
-    return card.value(name, "largest" if ranks else None)
+    return card.value(name, "msp" if ranks else None)
 
 
 def check_usual(card: Scorecard, theirs: dict[str, float]) -> None:
@@ -134,7 +134,7 @@ def check_float64(card: Scorecard, logits: np.ndarray, labels: np.ndarray) -> fl
         z, y = logits[start : start + 5000].astype(np.float64), labels[start : start + 5000]
         p = softmax(z, axis=1)
         ordered, whole = np.sort(p, axis=1), logsumexp(z, axis=1)
-        columns["largest"].append(ordered[:, :-1].sum(1))
+        columns["msp"].append(ordered[:, :-1].sum(1))
         columns["gap"].append(ordered[:, -2] - ordered[:, -1])
         columns["entropy"].append(-(p * np.log(p)).sum(1))
         columns["max_logit"].append(-z.max(1))
@@ -178,7 +178,7 @@ def run() -> list[dict[str, Any]]:
     usual_s, theirs = best_of(lambda: usual(logits, labels))
     check_usual(card, theirs)
     uncertainty_s, others = best_of(lambda: uncertainty(logits, labels), TIMES)
-    surest = int(np.argmin(card.drawn["raw"]["u"]["largest"]))
+    surest = int(np.argmin(card.drawn["raw"]["u"]["msp"]))
     check_uncertainty(card, others, float(card.drawn["raw"]["wrong"][surest]))
     far, peak = check_float64(card, logits, labels), memory(logits, labels)
 

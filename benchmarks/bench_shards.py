@@ -43,7 +43,7 @@ def score(folder: str) -> None:
     shown = {"seconds": time.perf_counter() - begun, "notes": card.notes, "rows": len(card.rows)}
     shown["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     shown |= {metric: card.value(metric) for metric in ("accuracy", "nll", "ece")}
-    shown |= {metric: card.value(metric, "largest") for metric in ("auroc", "aurc", "augrc")}
+    shown |= {metric: card.value(metric, "msp") for metric in ("auroc", "aurc", "augrc")}
     print(json.dumps(shown))
 
 

@@ -19,9 +19,9 @@ def surest_half_right(u, wrong):
 @measure("plain", needs=("logits",))  # without logits it is not called
 def second_thoughts(predictions):
     """Probability of the runner-up."""
-    from nescio.measures import gap, largest
+    from nescio.measures import gap, msp
 
-    return 1 - largest(predictions) + gap(predictions)
+    return 1 - msp(predictions) + gap(predictions)
 
 
 print(*check_metric("surest_half_right"), sep="\n")

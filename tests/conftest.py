@@ -9,10 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
-TESTS = Path(__file__).parent
-# helpers lie in tests/, and some tests share the made-up data of others
-sys.path[:0] = [str(TESTS), *sorted({str(path.parent) for path in TESTS.rglob("test_*.py")} - {str(TESTS)})]
-
 # A loaded machine must not fail a test: no deadlines, and the same cases on every run.
 settings.register_profile("nescio", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("nescio")
@@ -78,7 +74,7 @@ def rng() -> np.random.Generator:
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Commands that start at once, for every file that runs some with torch."""
-    from warm import Warm
+    from tests.support.warm import Warm
 
     server = Warm(tmp_path_factory.mktemp("warm"))
     yield server

@@ -17,7 +17,7 @@ from nescio.options import option
 from nescio.predictions import Predictions
 from nescio.registry import Registry, canonical
 
-MEASURES = {"msp": "largest", "MSP": "largest", "mls": "max_logit", "MaxLogit": "max_logit", "ebo": "energy"}
+MEASURES = {"msp": "msp", "MSP": "msp", "mls": "max_logit", "MaxLogit": "max_logit", "ebo": "energy"}
 MEASURES |= {"Energy": "energy", "margin": "gap", "MI": "mutual_information", "bald": "mutual_information"}
 MEASURES |= {"Mahalanobis": "mahalanobis", "MDS+": "mds_plus", "RMD": "rmds", "KL-Matching": "kl_matching"}
 METRICS = {"ECE": "ece", "FPR95": "fpr_at_tpr", "fpr@95": "fpr_at_tpr", "AUROC": "auroc", "AURC": "aurc"}
@@ -138,8 +138,8 @@ def test_results_hold_registered_names():
     dump = Predictions(logits=rng.normal(size=(60, 3)), labels=np.arange(60) % 3)
     rows = compare({"a": dump}, measure="MSP", metrics=["AUROC", "FPR95", "sac@0.5"], resamples=20).rows
     assert {row["metric"] for row in rows} >= {"auroc", "fpr_at_tpr", "sac@0.5"}
-    assert {row["measure"] for row in rows} <= {"largest", None}
-    assert guard(dump, coverage=0.5, measure="msp").measure == "largest"
+    assert {row["measure"] for row in rows} <= {"msp", None}
+    assert guard(dump, coverage=0.5, measure="msp").measure == "msp"
     assert wanted_metric("Accuracy@2").label == "accuracy@2"
 
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from paths import ROOT
+from tests.support.paths import ROOT
 
 SOURCE = ROOT / "src" / "nescio"
 # A room may import the rooms of earlier lines. Torch may be imported from `trials` on.

@@ -11,10 +11,10 @@ import sys
 import numpy as np
 import pytest
 
-import malformed
 from nescio.cli import main
 from nescio.commands import COMMANDS
-from paths import ROOT
+from tests.support import malformed
+from tests.support.paths import ROOT
 
 
 @pytest.fixture(scope="module")

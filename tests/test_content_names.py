@@ -27,7 +27,7 @@ from nescio.report.studies import ROWS
 from nescio.rows import from_parquet
 from nescio.trials import Training, Trial
 from nescio.work.store import Store
-from zoo_help import folder
+from tests.support.zoo_help import folder
 
 TRAIN, TEST, CLASSES = 60, 20, 4
 BUDGET = ("--method", "erm", "--backbone", "mlp", "--epochs", "1", "--device", "cpu")

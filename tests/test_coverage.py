@@ -18,7 +18,7 @@ from nescio.commands import COMMANDS, parser_for
 from nescio.errors import BadInput
 from nescio.protocols.base import registry as protocols
 from nescio.report.named import registry as reports
-from paths import ROOT
+from tests.support.paths import ROOT
 
 COVERAGE = ROOT / "docs" / "coverage.md"
 METHODS = ROOT / "docs" / "methods.md"
@@ -302,7 +302,7 @@ def test_table_1_is_all_there(capsys):
         listed[command] = set(re.findall(r"[\w-]+", capsys.readouterr().out))
     algorithms = ["erm", "mixup", "soft-labels", "rbf", "rnd", "oc", "deep-ae", "mc-dropout", "mimo", "due"]
     assert set(algorithms) <= listed["methods"]
-    assert {"largest", "gap", "entropy", "jacobian", "gmm", "tta", "native"} <= listed["measures"]
+    assert {"msp", "gap", "entropy", "jacobian", "gmm", "tta", "native"} <= listed["measures"]
     assert {"accuracy", "ece", "nll", "auroc", "in_as_in", "out_as_out"} <= listed["metrics"]
 
 

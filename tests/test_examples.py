@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from paths import ROOT
+from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)

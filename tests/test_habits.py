@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from paths import ROOT
+from tests.support.paths import ROOT
 
 FILES = sorted((ROOT / "tests").rglob("*.py"))
 UNTIL_KILLED = 30  # seconds: a process that sleeps so long is there to be killed, and no test waits for it

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from paths import ROOT
+from tests.support.paths import ROOT
 
 MEASURE = """
 import numpy as np

@@ -29,7 +29,7 @@ from nescio.training import load_method, train_step
 from nescio.trials import Training, Trial
 from nescio.work.steps import Context
 from nescio.work.store import Damaged, Store
-from shapes import write_shapes
+from tests.support.shapes import write_shapes
 
 torch.set_num_threads(1)
 HERE = runtime("cpu")
@@ -80,7 +80,7 @@ def test_a_dump_holds_what_the_network_says_and_what_the_data_knows(data, contex
     dump = predict.predict(trained(trial), images, context)
     shown = images.load()
     assert np.array_equal(dump.index, shown.index) and np.array_equal(dump.labels, shown.labels)
-    assert dump.taught.all() and dump.embeddings.shape == (20, 100)
+    assert dump.in_distribution.all() and dump.embeddings.shape == (20, 100)
     assert np.array_equal(dump.annotations, shown.images.annotations)  # the votes for its own classes
     assert np.array_equal(dump.groups["domain"], shown.images.groups["domain"])
     assert np.allclose(dump.logits, logits_by_hand(trial, images, context), atol=1e-5)
@@ -89,7 +89,7 @@ def test_a_dump_holds_what_the_network_says_and_what_the_data_knows(data, contex
     right = (dump.logits[:, 0].argmax(1) == dump.labels).mean()
     assert (facts["accuracy"], facts["rows"], facts["classes"]) == (pytest.approx(right), 20, 2)
     out = predict.predict(trained(trial), replace(images, split="out"), context)
-    assert not out.taught.any() and set(out.labels.tolist()) == {0, 2} and out.annotations is None
+    assert not out.in_distribution.any() and set(out.labels.tolist()) == {0, 2} and out.annotations is None
     assert np.array_equal(out.groups["domain"], replace(images, split="out").load().images.groups["domain"])
 
 
@@ -154,7 +154,7 @@ def test_other_data_than_it_was_trained_on_is_resized_and_its_labels_stay(data, 
     network = trained(trial_of("digits"))
     dump = predict.predict(network, ImageSet(data), context)
     assert predict_step(network, ImageSet(data)).recipe["images"].view == network.view
-    assert dump.logits.shape == (40, 1, 10) and not dump.taught.any()
+    assert dump.logits.shape == (40, 1, 10) and not dump.in_distribution.any()
     assert np.array_equal(dump.labels, ImageSet(data).load().labels)
 
 
@@ -295,7 +295,7 @@ def test_a_label_map_is_no_label_of_an_image(maps, data, context):
     network = trained(trial_of(data, classes=(0, 1, 2)))
     step = predict_step(network, ImageSet(maps))
     dump = predict.predict(network, ImageSet(maps), context)
-    assert dump.logits.shape == (21, 1, 3) and dump.labels is None and dump.taught is None
+    assert dump.logits.shape == (21, 1, 3) and dump.labels is None and dump.in_distribution is None
     assert "accuracy" not in json.loads((step.folder(context.store) / predict.FACTS).read_text())
     with pytest.raises(BadInput, match="gives an answer for every image and none for a pixel"):
         count_step(network, ImageSet(maps))

@@ -11,7 +11,7 @@ import pytest
 from nescio.datasets import views
 from nescio.predictions.entries import stored_dumps
 from nescio.work.store import Store
-from zoo_help import N, answers, checkpoint, folder, images_at, pack
+from tests.support.zoo_help import N, answers, checkpoint, folder, images_at, pack
 
 torch = pytest.importorskip("torch")
 timm = pytest.importorskip("timm")
@@ -47,7 +47,7 @@ def test_the_logits_are_those_of_timm(place, tmp_path, name):
     assert not failures
     dump, images = found.load(), images_at(place).load()
     assert dump.logits.dtype == np.float16 and dump.logits.shape == (N, 1, 1000)
-    assert dump.taught is None or dump.taught.all()
+    assert dump.in_distribution is None or dump.in_distribution.all()
     assert np.array_equal(dump.labels, images.labels) and np.array_equal(dump.index, images.index)
     for row in (0, 5, N - 1):
         np.testing.assert_allclose(dump.logits[row, 0], by_timm(place, name, images.source(row)), rtol=2e-3, atol=2e-3)

@@ -25,7 +25,7 @@ from nescio.trials import Training, Trial
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
-from zoo_help import images_at
+from tests.support.zoo_help import images_at
 
 torch.set_num_threads(1)
 pytest_plugins = ("zoo_fixtures",)

@@ -15,7 +15,7 @@ from nescio.runtime import runtime
 from nescio.testing.methods import trial_of
 from nescio.work.steps import Context
 from nescio.work.store import Store
-from reference import load, note
+from tests.support.reference import load, note
 
 torch.set_num_threads(1)
 

@@ -13,7 +13,7 @@ import pytest
 
 from nescio.commands import COMMANDS, parser_for
 from nescio.protocols.base import registry as protocols
-from paths import ROOT
+from tests.support.paths import ROOT
 
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("results/**/*.md"))]

@@ -6,7 +6,7 @@ import pytest
 
 from nescio.errors import BadInput
 from nescio.rows import COLUMNS, from_parquet, to_parquet
-from paths import ROOT
+from tests.support.paths import ROOT
 
 NEW = ("task", "target", "condition", "level", "sample")
 

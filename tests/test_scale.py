@@ -13,7 +13,7 @@ from nescio.protocols.uimnet import PRESETS as UIMNET
 from nescio.protocols.uimnet.steps import oracle_trials, reference, trials_of
 from nescio.protocols.url import PRESETS as URL
 from nescio.protocols.url.steps import CRITERIA
-from paths import ROOT
+from tests.support.paths import ROOT
 
 TRAINING, TESTING, CLASSES = 1_281_167, 50_000, 1000  # of ImageNet-1k
 LEARNT = 0.9  # of the training images; the others validate
@@ -37,7 +37,7 @@ class Total:
 
 
 def zoo():
-    """500 models predict ImageNet's validation images: logits in float16, index, labels and `taught`."""
+    """500 models predict ImageNet's validation images: logits in float16, index, labels and `in_distribution`."""
     total = Total()
     for _ in range(MODELS):
         seconds = TESTING * MEAN / H200.predicting + LOADING

@@ -37,7 +37,7 @@ from nescio.specs import (
     write_items,
     write_numbers,
 )
-from paths import ROOT
+from tests.support.paths import ROOT
 
 TEXTS = st.text(alphabet=st.sampled_from('ab1-/=:,@#" ×'), min_size=1, max_size=12)
 PAGE = (ROOT / "docs" / "names.md").read_text()

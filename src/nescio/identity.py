@@ -70,7 +70,8 @@ def names_in_keys(cls: type) -> dict[str, str]:
     names = {each.name: each.name for each in fields(cls)}
     for base in reversed(cls.__mro__):
         for each in vars(base).get("__dataclass_fields__", {}).values():
-            names[each.name] = each.metadata.get(IN_KEYS) or names[each.name]
+            if each.name in names:  # class variables are listed there too
+                names[each.name] = each.metadata.get(IN_KEYS) or names[each.name]
     return names
 
 

@@ -308,13 +308,15 @@ def _numbered(shown: LoadedImages, network: Network, keeping: Keeping, root: str
     if trial is not None and images.classes == trial.classes and same_images(trial.data, images.data, root):
         return shown
     if "logits" not in keeping.fields:
-        return replace(shown, images=replace(shown.images, taught=None))
+        return replace(shown, images=replace(shown.images, in_distribution=None))
     try:
         return numbered(shown, network.classes, network.class_names, network.class_map)
     except BadInput:
         if trial is None:
             raise
-        return replace(shown, images=replace(shown.images, taught=np.zeros(len(shown), bool), annotations=None))
+        return replace(
+            shown, images=replace(shown.images, in_distribution=np.zeros(len(shown), bool), annotations=None)
+        )
 
 
 def _class_names(network: Network, shown: LoadedImages) -> list[str] | None:
@@ -327,7 +329,11 @@ def _class_names(network: Network, shown: LoadedImages) -> list[str] | None:
 
 def _accuracy(dump: Predictions) -> float | None:
     """Share of right answers, of dumps whose labels are the network's own classes."""
-    if dump.logits is None or dump.labels is None or (dump.taught is not None and not dump.taught.all()):
+    if (
+        dump.logits is None
+        or dump.labels is None
+        or (dump.in_distribution is not None and not dump.in_distribution.all())
+    ):
         return None
     right = 0
     for rows in blocks(len(dump), max(1, (1 << 24) // dump.logits[:1].nbytes)):
@@ -691,7 +697,7 @@ def _dump(shown: LoadedImages, arrays: Mapping[str, Any], normalized: bool) -> P
     return Predictions(
         index=images.index,
         labels=images.labels if shown.labelled else None,
-        taught=images.taught if shown.labelled else None,
+        in_distribution=images.in_distribution if shown.labelled else None,
         logits=arrays.get("logits"),
         variants=below("variants/"),
         embeddings=arrays.get("embeddings"),

@@ -15,7 +15,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from nescio import BadInput, Predictions, Undefined
 from nescio.analysis import calibrate
 from nescio.analysis.calibrate import REACH, Scaled, Temperature, Vector, _Rows, temperature, vector
-from nescio.measures import energy, largest
+from nescio.measures import energy, msp
 from nescio.measures._softmax import summary
 
 
@@ -274,9 +274,11 @@ def test_rows_of_other_classes_do_not_teach():
     logits, labels = counted()
     n = len(labels)
     strange = np.concatenate([labels, np.full(n, 77)])
-    dump = Predictions(logits=np.concatenate([logits, logits]) * 3, labels=strange, taught=np.arange(2 * n) < n)
+    dump = Predictions(
+        logits=np.concatenate([logits, logits]) * 3, labels=strange, in_distribution=np.arange(2 * n) < n
+    )
     assert temperature(dump).temperature == pytest.approx(3, rel=1e-6)
-    assert len(largest(temperature(dump)(dump))) == 2 * n
+    assert len(msp(temperature(dump)(dump))) == 2 * n
 
 
 @pytest.mark.parametrize("fit", [temperature, vector])
@@ -286,7 +288,7 @@ def test_rows_of_other_classes_do_not_teach():
         ({"logits": np.eye(3)}, BadInput, "no labels"),
         ({"labels": [0, 1]}, BadInput, "no logits"),
         ({"logits": [[1.0, 2.0]], "labels": [0]}, BadInput, "has 1 labelled rows"),
-        ({"logits": np.eye(3), "labels": [0, 1, 9], "taught": [1, 0, 0]}, BadInput, "has 1 labelled rows"),
+        ({"logits": np.eye(3), "labels": [0, 1, 9], "in_distribution": [1, 0, 0]}, BadInput, "has 1 labelled rows"),
         ({"logits": np.ones((3, 3)), "labels": [0, 1, 2]}, Undefined, "same logit"),
     ],
 )

@@ -38,7 +38,7 @@ def test_rows_have_the_designs_columns_and_finite_numbers(full):
 def test_every_number_is_the_metric_of_the_measure(full):
     p, out = model(), model(150, seed=3, scale=1.0)
     wrong = p.logits[:, 0].argmax(1) != p.labels
-    for name in ("largest", "gap", "entropy", "max_logit", "energy", "norm"):
+    for name in ("msp", "gap", "entropy", "max_logit", "energy", "norm"):
         u, far = getattr(measures, name)(p), getattr(measures, name)(out)
         assert full.value("auroc", name, "test") == metrics.auroc(u, wrong)
         assert full.value("aurc", name) == metrics.aurc(u, wrong)
@@ -84,13 +84,13 @@ def test_all_right_is_a_reason_and_not_a_number():
 
 def test_untaught_rows_are_out_domain():
     p = model()
-    mixed = p.replace(taught=np.arange(len(p)) % 4 > 0)
+    mixed = p.replace(in_distribution=np.arange(len(p)) % 4 > 0)
     card = scorecard(mixed)
-    assert card.value("accuracy") == metrics.accuracy(_probs(p)[mixed.taught], p.labels[mixed.taught])
+    assert card.value("accuracy") == metrics.accuracy(_probs(p)[mixed.in_distribution], p.labels[mixed.in_distribution])
     u = measures.entropy(p)
-    known, new = u[mixed.taught], u[~mixed.taught]
+    known, new = u[mixed.in_distribution], u[~mixed.in_distribution]
     is_out = np.repeat([False, True], [len(known), len(new)])
-    assert card.value("auroc", "entropy", "untaught") == metrics.auroc(np.concatenate([known, new]), is_out)
+    assert card.value("auroc", "entropy", "ood_rows") == metrics.auroc(np.concatenate([known, new]), is_out)
 
 
 def _probs(p):
@@ -198,7 +198,7 @@ def test_bad_wishes():
     with pytest.raises(BadInput, match="no measure named 'entropi'"):
         scorecard(model(), only=("entropi",))
     with pytest.raises(BadInput, match="out-of-distribution"):
-        scorecard(model(taught=np.zeros(400, bool)))
+        scorecard(model(in_distribution=np.zeros(400, bool)))
 
 
 def test_a_density_fitted_on_validation_sets_its_threshold_on_rows_it_has_not_seen():
@@ -217,7 +217,7 @@ def test_zero_probability_rows_are_in_the_reasons_too():
     assert np.isfinite(card.value("nll"))
 
 
-@pytest.mark.parametrize("name", ["test", "val", "untaught"])
+@pytest.mark.parametrize("name", ["test", "val", "ood_rows"])
 def test_out_domain_data_cannot_take_the_name_of_other_rows(name):
     with pytest.raises(BadInput, match="another name"):
         scorecard(model(), ood={name: model()})

@@ -9,7 +9,6 @@ import shutil
 import numpy as np
 import pytest
 
-from fake_zoo import NAMES, answers, entry, keep, zoo
 from nescio.analysis.choosing import Requirement, choose, front, highest
 from nescio.analysis.comparison import compare
 from nescio.cli import main
@@ -20,6 +19,7 @@ from nescio.networks.published import with_facts
 from nescio.predictions import Predictions
 from nescio.report.choices import choice_sentences, choice_table
 from nescio.work.store import Store
+from tests.support.fake_zoo import NAMES, answers, entry, keep, zoo
 
 RESAMPLES = 400  # as many as Holm needs to tell one of ten models from the best
 
@@ -304,7 +304,7 @@ def store(tmp_path_factory, held):
                 **each.facts,
             }
             with found.work("predict", {"model": each.model, "outside": outside}) as part:
-                dump = each.load().replace(taught=not outside)
+                dump = each.load().replace(in_distribution=not outside)
                 dump.save(part.folder / "dump")
                 part.write("facts.json", json.dumps(facts).encode())
     return found
@@ -316,7 +316,7 @@ def test_a_store_of_models(store, held, capsys):
     told = json.loads(capsys.readouterr().out)
     expected = {each.model: coverage_of(each.load(), 0.95) for each in held[:5]}
     assert told["choice"] == max(expected, key=expected.get) and told["value"] == max(expected.values())
-    assert told["candidates"] == 5 and told["metric"] == "sac@0.95" and told["measure"] == "largest"
+    assert told["candidates"] == 5 and told["metric"] == "sac@0.95" and told["measure"] == "msp"
     assert told["low"] <= told["value"] <= told["high"] and told["choice"] in told["group"]
     assert main([*args, "--data", "npz:images", "--max-params", "20M"]) == 0
     small = json.loads(capsys.readouterr().out)

@@ -169,7 +169,7 @@ def test_values_are_those_of_the_metrics_and_lie_inside_their_intervals():
         assert row["n"] == 400
         if not {"ece", "mcb", "dsc"} & set(row["metric"].split("@")[0].split("_")):  # biased upwards on resamples
             assert row["low"] <= row["value"] <= row["high"], row["metric"]
-    assert cell(result, "a", "auroc")["measure"] == "largest"
+    assert cell(result, "a", "auroc")["measure"] == "msp"
     assert cell(result, "a", "nll")["measure"] is None
 
 
@@ -282,15 +282,17 @@ def test_rows_are_joined_on_index_whatever_their_order():
 
 def test_rows_that_were_not_taught_are_left_out():
     a, b = model(0), model(1)
-    taught = np.arange(400) < 350
-    strange = np.where(taught, a.labels, 9)
-    marked = {name: each.replace(taught=taught, labels=strange) for name, each in {"a": a, "b": b}.items()}
-    known = {name: each.take(taught) for name, each in {"a": a, "b": b}.items()}
+    in_distribution = np.arange(400) < 350
+    strange = np.where(in_distribution, a.labels, 9)
+    marked = {
+        name: each.replace(in_distribution=in_distribution, labels=strange) for name, each in {"a": a, "b": b}.items()
+    }
+    known = {name: each.take(in_distribution) for name, each in {"a": a, "b": b}.items()}
     one, two = compare(marked, resamples=30), compare(known, resamples=30)
     assert one.n == 350
     assert one.rows == two.rows
     with pytest.raises(BadInput, match="No shared row is in-distribution"):
-        compare({"a": a.replace(taught=np.zeros(400, bool))})
+        compare({"a": a.replace(in_distribution=np.zeros(400, bool))})
 
 
 def test_a_measure_that_one_model_lacks_is_named_with_the_model():
@@ -339,7 +341,7 @@ def test_undefined_on_most_resamples_means_no_interval():
     rare = np.array([np.nan] * 6 + [0.5] * 4)
     made = Comparison(("a", "b"), 9, 10, 0.95, 0)
     numbers = {name: boot.Estimate(value, rare) for name, value in (("a", 0.5), ("b", 0.4))}
-    _judge(made, boot.wanted_metric("gamma"), "largest", numbers)
+    _judge(made, boot.wanted_metric("gamma"), "msp", numbers)
     assert [row["low"] for row in made.rows] == [None, None]
     assert made.differences[0]["p"] is None and all(row["best"] for row in made.rows)
     assert any("no interval" in reason["reason"] for reason in made.reasons)
@@ -385,7 +387,7 @@ def test_a_metric_of_all_class_probabilities_is_resampled_or_refused_with_a_reas
         (lambda a: {"a": a}, {"metrics": ["auroc@0.5"]}, "takes no parameter"),
         (lambda a: {"a": a}, {"metrics": []}, "No metric is named"),
         (lambda a: {"a": a}, {"metrics": ["kendall"]}, "not one of a model's own rows"),
-        (lambda a: {"a": a}, {"measure": "larges"}, "Did you mean 'largest'"),
+        (lambda a: {"a": a}, {"measure": "larges"}, "Did you mean 'msp'"),
         (lambda a: {"a": a}, {"measure": "gmm"}, "must be fitted first"),
         (lambda a: {"a": a}, {"resamples": 0}, "resamples is 0"),
         (lambda a: {"a": a}, {"resamples": 10**23}, "from 1 to 1,000,000"),
@@ -403,17 +405,17 @@ def test_bad_input_is_a_sentence(change, options, sentence):
 
 def test_bootstrap_gives_the_intervals_of_compare():
     a = model(0)
-    found = bootstrap(a, measures=["largest", "entropy"], resamples=60)
+    found = bootstrap(a, measures=["msp", "entropy"], resamples=60)
     for row in compare({"a": a}, resamples=60, measure="entropy").rows:
         of = found[row["measure"], row["metric"]]
         assert (of.low, of.high) == (row["low"], row["high"])
-    assert ("largest", "auroc") in found and (None, "accuracy") in found
+    assert ("msp", "auroc") in found and (None, "accuracy") in found
 
 
 def test_bootstrap_leaves_out_what_the_dump_cannot_give():
     a = model(0)
-    found = bootstrap(a, measures=["native", "largest"], metrics=["auroc"], resamples=10)
-    assert list(found) == [("largest", "auroc")]
+    found = bootstrap(a, measures=["native", "msp"], metrics=["auroc"], resamples=10)
+    assert list(found) == [("msp", "auroc")]
 
 
 def test_a_scorecard_says_what_its_intervals_leave_out():
@@ -425,7 +427,7 @@ def test_a_scorecard_says_what_its_intervals_leave_out():
     add_intervals(card, resamples=50)
     missed = sum(boot.draw(40, 0, number)[3] == 0 for number in range(50))
     said = [each for each in card.reasons if f"{missed} of 50 resamples" in each["reason"]]
-    assert ("largest", "auroc") in {(each["measure"], each["metric"]) for each in said}
+    assert ("msp", "auroc") in {(each["measure"], each["metric"]) for each in said}
 
 
 def test_a_scorecard_gets_its_intervals():
@@ -437,12 +439,12 @@ def test_a_scorecard_gets_its_intervals():
     before = [(row["measure"], row["metric"], row["value"]) for row in card.rows]
     add_intervals(card, resamples=60)
     assert before == [(row["measure"], row["metric"], row["value"]) for row in card.rows]
-    found = bootstrap(a, measures=["largest"], resamples=60)
+    found = bootstrap(a, measures=["msp"], resamples=60)
     checked = 0
     for row in card.rows:
         if row["split"] == "noise":
             assert row["low"] <= row["value"] <= row["high"]
-        elif not row["calibrated"] and row["measure"] in (None, "largest") and (row["measure"], row["metric"]) in found:
+        elif not row["calibrated"] and row["measure"] in (None, "msp") and (row["measure"], row["metric"]) in found:
             of = found[row["measure"], row["metric"]]
             assert (row["low"], row["high"]) == (pytest.approx(of.low), pytest.approx(of.high))
             checked += 1
@@ -530,7 +532,7 @@ def test_what_a_scorecard_shows_of_a_model_is_compared():
         assert row["value"] == pytest.approx(card.value(metric, row["measure"])), metric
         assert row["low"] < row["high"], metric
     add_intervals(card, resamples=80)
-    by_largest = {row["metric"]: row for row in card.rows if row["measure"] in (None, "largest")}
+    by_largest = {row["metric"]: row for row in card.rows if row["measure"] in (None, "msp")}
     for metric in ("human_alignment", "recall_at_1", "r_auroc", "classwise_ece", "auroc"):
         assert by_largest[metric]["low"] == pytest.approx(own[metric]["low"]), metric
     assert all(row["low"] is not None for row in card.rows)
@@ -573,7 +575,7 @@ def with_outside(seed, strength, spread, labels, order):
     rng = np.random.default_rng(seed)
     own = Predictions(labels=labels, logits=strength * np.eye(4)[labels] + rng.normal(size=(len(labels), 4)))
     outside = spread * rng.normal(size=(len(order), 4))
-    return own, Predictions(index=order, logits=outside[order], taught=False)
+    return own, Predictions(index=order, logits=outside[order], in_distribution=False)
 
 
 @pytest.fixture(scope="module")
@@ -595,7 +597,7 @@ def test_detection_and_mixtures_are_those_of_the_scorecards(sure_and_unsure):
         shown = outside[name].select(outside["sure"].index)  # the order in which they are joined
         card = scorecard(dump, ood={"svhn": shown}, ood_share=0.2)
         add_intervals(card, resamples=60, seed=3)
-        cells = {row["metric"]: row for row in card.rows if (row["split"], row["measure"]) == ("svhn", "largest")}
+        cells = {row["metric"]: row for row in card.rows if (row["split"], row["measure"]) == ("svhn", "msp")}
         for row in result.rows:
             if row["method"] == name and row["split"] == "svhn":
                 keys = ("value", "low", "high", "n", "condition", "level", "measure")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brute_grades import brute_grades
 from nescio import metrics
 from nescio.analysis.grading import (
     class_severities,
@@ -21,6 +20,7 @@ from nescio.analysis.grading import (
     window_severities,
 )
 from nescio.errors import BadInput
+from tests.support.brute_grades import brute_grades
 
 # ---- the division
 

@@ -15,7 +15,7 @@ from nescio.analysis.pixels import PixelCounts
 from nescio.cli import main
 from nescio.datasets.decode import opened_map
 from nescio.errors import BadInput, Undefined
-from shapes import grey_png
+from tests.support.shapes import grey_png
 
 Image = pytest.importorskip("PIL.Image")
 VOID = 255

@@ -619,7 +619,7 @@ def test_a_folder_without_labels_and_a_pretrained_model(capsys, tmp_path, monkey
     import torch
 
     from nescio.networks import weights
-    from zoo_help import checkpoint, folder
+    from tests.support.zoo_help import checkpoint, folder
 
     held, keys = store
     monkeypatch.delenv("NESCIO_WEIGHTS", raising=False)

@@ -52,15 +52,15 @@ def test_a_score_that_is_better_is_chosen_and_beats_the_baseline():
     wrong = rng.random(800) < 0.3
     truth = wrong + 0.0
     scores = {"other": truth + rng.normal(size=800), "best": 2 * truth + rng.normal(size=800)}
-    scores |= {"largest": truth + rng.normal(size=800), "copy": 3 * scores["best"]}
+    scores |= {"msp": truth + rng.normal(size=800), "copy": 3 * scores["best"]}
     choice = choose_among("mistakes", list(scores), rows_of(scores, wrong))
     assert choice.measure == "best" and set(choice.group) == {"best", "copy"} and choice.beats_baseline
-    assert choice.baseline_value == pytest.approx(metrics.auroc(scores["largest"], wrong), abs=0.02)
+    assert choice.baseline_value == pytest.approx(metrics.auroc(scores["msp"], wrong), abs=0.02)
     assert choice.value == pytest.approx(metrics.auroc(scores["best"], wrong), abs=0.02)
     assert choice.gain == pytest.approx(choice.value - choice.baseline_value)
     assert sum(choice.chosen.values()) == choice.folds == 25
     said = " ".join(choice_of_score(choice))
-    assert "use `best`" in said and "It beat the plain baseline `largest`" in said and ": `copy`." in said
+    assert "use `best`" in said and "It beat the plain baseline `msp`" in said and ": `copy`." in said
     same = replace(choice, naive=choice.value + 1e-9)  # equal as printed
     assert "flatter" not in " ".join(choice_of_score(same)) and "flatter" not in " ".join(
         choice_of_score(replace(choice, naive=choice.value - 0.01))
@@ -71,9 +71,9 @@ def test_where_nothing_is_better_the_sentence_says_so():
     rng = np.random.default_rng(3)
     wrong = rng.random(300) < 0.3
     largest = wrong + rng.normal(size=300)
-    choice = choose_among("mistakes", ["largest", "twice"], rows_of({"twice": 2 * largest, "largest": largest}, wrong))
-    assert choice.measure == "largest" and not choice.beats_baseline
-    assert "Nothing beat the plain baseline `largest`" in choice_of_score(choice)[1]
+    choice = choose_among("mistakes", ["msp", "twice"], rows_of({"twice": 2 * largest, "msp": largest}, wrong))
+    assert choice.measure == "msp" and not choice.beats_baseline
+    assert "Nothing beat the plain baseline `msp`" in choice_of_score(choice)[1]
 
 
 def test_the_area_of_unknown_rows_is_the_mean_over_sets_and_of_both_that_of_the_mixture():
@@ -94,7 +94,7 @@ def test_the_area_of_unknown_rows_is_the_mean_over_sets_and_of_both_that_of_the_
 def test_sets_that_had_no_say():
     """Each set has a score of its own: chosen by the other set, that score is useless."""
     rng = np.random.default_rng(5)
-    u = {name: rng.normal(size=200) for name in ("largest", "sees_x", "sees_y")}
+    u = {name: rng.normal(size=200) for name in ("msp", "sees_x", "sees_y")}
     outside = {kind: {name: rng.normal(3 * (name == f"sees_{kind}"), 1, 100) for name in u} for kind in ("x", "y")}
     choice = choose_among("unknown", list(u), question_rows("unknown", u, None, outside))
     assert choice.value > 0.7 and choice.elsewhere == pytest.approx(0.5, abs=0.1)
@@ -111,7 +111,7 @@ def dump(seed, n=300, shift=0.0):
 
 @pytest.fixture(scope="module")
 def card():
-    only = ("largest", "entropy", "guess", "cheat")
+    only = ("msp", "entropy", "guess", "cheat")
     ood = {"far": dump(3, shift=1.5).replace(labels=None), "near": dump(4, shift=1.0).replace(labels=None)}
     val_ood = {"other": dump(5, shift=1.2).replace(labels=None)}
     return scorecard(dump(1), val=dump(2), ood=ood, val_ood=val_ood, only=only, calibration=None)
@@ -142,12 +142,12 @@ def test_the_short_table_holds_the_best_and_the_baseline():
     rng = np.random.default_rng(6)
     wrong = rng.random(400) < 0.3
     scores = {
-        "largest": rng.normal(size=400),
+        "msp": rng.normal(size=400),
         "good": wrong + rng.normal(size=400),
         "bad": rng.normal(size=400) - wrong,
     }
     choice = choose_among("mistakes", list(scores), rows_of(scores, wrong))
-    assert [labels[0] for labels, _ in scores_table(choice, everything=False).lines] == ["good", "largest (baseline)"]
+    assert [labels[0] for labels, _ in scores_table(choice, everything=False).lines] == ["good", "msp (baseline)"]
     assert len(scores_table(choice).lines) == 3
 
 

@@ -38,7 +38,7 @@ def values(card):
 @pytest.mark.parametrize(("draws", "size"), [(1, 100), (3, 250), (1, 899)])
 def test_the_numbers_are_those_of_the_whole_dump(draws, size):
     test, far = dump(draws=draws), dump(300, 1, draws)
-    outside = Predictions(logits=far.logits, scores=far.scores, taught=False)
+    outside = Predictions(logits=far.logits, scores=far.scores, in_distribution=False)
     whole = values(scorecard(test, ood={"far": outside}))
     made = values(scorecard_of_shards(shards(test, size), {"far": shards(outside, size)}))
     assert {metric for _, metric, _ in whole.keys() - made.keys()} == LEFT_OUT | MIXTURES
@@ -52,10 +52,10 @@ def test_the_numbers_are_those_of_the_whole_dump(draws, size):
 
 
 def test_rows_that_were_not_in_training_are_detected_though_a_shard_has_only_such():
-    taught = np.arange(900) >= 300
-    test = dump(taught=taught)
+    in_distribution = np.arange(900) >= 300
+    test = dump(in_distribution=in_distribution)
     whole, made = (values(card) for card in (scorecard(test), scorecard_of_shards(shards(test, 100))))
-    assert made["largest", "auroc", "untaught"] == whole["largest", "auroc", "untaught"]
+    assert made["msp", "auroc", "ood_rows"] == whole["msp", "auroc", "ood_rows"]
     assert made["entropy", "augrc", "test"] == whole["entropy", "augrc", "test"]
     np.testing.assert_allclose(made[None, "nll", "test"], whole[None, "nll", "test"], **ADDED_UP)
     with pytest.raises(BadInput, match="Every row is of a class that was not in training"):

@@ -448,10 +448,10 @@ def test_both_shares_delta_and_takes_the_larger_coverage():
 
 def test_rows_of_classes_that_were_not_taught_are_left_out():
     dump = two_class_dump(np.random.default_rng(11), 1000)
-    taught = np.arange(1000) % 4 > 0
-    labels = np.where(taught, dump.labels, 77)
-    found = guard(dump.replace(labels=labels, taught=taught), risk=0.06)
-    assert found.guarantee == guard(dump.take(taught), risk=0.06).guarantee and found.guarantee.n == 750
+    in_distribution = np.arange(1000) % 4 > 0
+    labels = np.where(in_distribution, dump.labels, 77)
+    found = guard(dump.replace(labels=labels, in_distribution=in_distribution), risk=0.06)
+    assert found.guarantee == guard(dump.take(in_distribution), risk=0.06).guarantee and found.guarantee.n == 750
 
 
 def test_judging_other_rows():
@@ -508,7 +508,7 @@ def test_no_labels_and_nothing_taught():
     with pytest.raises(BadInput, match="no labels"):
         guard(dump.replace(labels=None), risk=0.1)
     with pytest.raises(BadInput, match="not in training"):
-        guard(dump.replace(taught=False), risk=0.1)
+        guard(dump.replace(in_distribution=False), risk=0.1)
 
 
 # ---- the command
@@ -549,7 +549,7 @@ def test_json_says_what_to_do(capsys, files):
     code, out, err = ask(capsys, "threshold", files / "preds.npz", "--risk", 0.05, "--json")
     found = json.loads(out)
     assert code == 0 and err == "" and found["attainable"]
-    assert found["measure"] == "largest" and found["method"] == "ltt" and found["delta"] == 0.05
+    assert found["measure"] == "msp" and found["method"] == "ltt" and found["delta"] == 0.05
     dump = Predictions.load(files / "preds.npz")
     z = np.asarray(dump.logits[:, 0], np.float64)
     u = 1 / (1 + np.exp(np.abs(z[:, 0] - z[:, 1])))
@@ -572,7 +572,7 @@ def test_the_sentences(capsys, files):
     assert code == 0
     for words in (
         "Predict when",
-        "'largest' is at most",
+        "'msp' is at most",
         "probability is at least",
         "fitted on 200 other rows",
         "95 % confidence",

@@ -18,7 +18,7 @@ def seen(classes, seed, n=240, spread=0.7):
     rng = np.random.default_rng(seed)
     labels = rng.choice(classes, n)
     embeddings = (CENTRES[labels] + spread * rng.normal(size=(n, 12))).astype(np.float32)
-    return Predictions(embeddings=embeddings, logits=embeddings @ CENTRES[:8].T, labels=labels, taught=False)
+    return Predictions(embeddings=embeddings, logits=embeddings @ CENTRES[:8].T, labels=labels, in_distribution=False)
 
 
 def moved(dump, seed):
@@ -126,7 +126,7 @@ def test_the_page_has_both_kinds_of_scores(dump):
 def test_four_lines_of_python(dump):
     """What docs/transfer.md shows, after Algorithm 1 of the paper."""
     embeddings, labels, u = dump.embeddings, dump.labels, dump.scores["mine"]
-    mine = nescio.Predictions(embeddings=embeddings, labels=labels, scores={"mine": u}, taught=False)
+    mine = nescio.Predictions(embeddings=embeddings, labels=labels, scores={"mine": u}, in_distribution=False)
     result = nescio.transfer(mine)
     by_score = {row["measure"]: row["value"] for row in result.rows}
     assert by_score["mine"] == r_auroc(embeddings, labels, u)

@@ -14,7 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_help import (
+
+from nescio.errors import BadInput
+from nescio.work.launchers import Task, start
+from nescio.work.steps import Context, Work
+from nescio.work.store import Store, StoreError
+from tests.support.cluster_help import (
     Unknown,
     begun_by,
     cards,
@@ -32,13 +37,8 @@ from cluster_help import (
     undisturbed,
     without_torch,
 )
-
-from disks import disk_of, remount
-from nescio.errors import BadInput
-from nescio.work.launchers import Task, start
-from nescio.work.steps import Context, Work
-from nescio.work.store import Store, StoreError
-from waiting import until
+from tests.support.disks import disk_of, remount
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("ray")
@@ -248,7 +248,7 @@ COMMAND = """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which the children of a background job ignore
     sys.path[:0] = {path!r}
     import nescio.work.ray
-    import cluster_help
+    from tests.support import cluster_help
     from nescio.work.launchers import start
     from nescio.work.ray import EngineLost
     from nescio.work.steps import Context

@@ -21,7 +21,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from cluster_help import (
+
+import nescio.work.slurm
+from nescio.cli import main
+from nescio.errors import BadInput
+from nescio.work.launchers import Task, start
+from nescio.work.slurm import with_queue
+from nescio.work.steps import Context, Work, evaluation, table
+from nescio.work.store import Store, StoreError
+from tests.support.cluster_help import (
     Unknown,
     begun_by,
     cards,
@@ -40,16 +48,8 @@ from cluster_help import (
     undisturbed,
     without_torch,
 )
-
-import nescio.work.slurm
-from disks import disk_of, fill, remount
-from nescio.cli import main
-from nescio.errors import BadInput
-from nescio.work.launchers import Task, start
-from nescio.work.slurm import with_queue
-from nescio.work.steps import Context, Work, evaluation, table
-from nescio.work.store import Store, StoreError
-from waiting import until
+from tests.support.disks import disk_of, fill, remount
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("submitit")
@@ -356,7 +356,7 @@ COMMAND = """
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which the children of a background job ignore
     sys.path[:0] = {path!r}
     import nescio.work.slurm
-    import cluster_help
+    from tests.support import cluster_help
     from nescio.work.launchers import start
     from nescio.work.steps import Context
     from nescio.work.store import Store
@@ -410,7 +410,7 @@ def test_two_commands_at_once_wait_for_the_same_jobs(light, context, tmp_path):
 def test_a_training_that_is_cancelled_half_way_ends_identical(slurm, tmp_path):
     from nescio.training import train_step
     from nescio.trials import Training
-    from test_training import trial_of
+    from tests.test_training import trial_of
 
     trial = trial_of(training=Training(epochs=150, batch_size=64, augment="none"))
     step, folders = train_step(trial), {}

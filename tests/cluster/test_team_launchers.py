@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cluster_help import said
 
 import nescio.work.slurm
 from nescio.errors import BadInput
@@ -26,8 +25,9 @@ from nescio.trials import Training
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
-from test_training import trial_of
-from waiting import until
+from tests.support.cluster_help import said
+from tests.support.waiting import until
+from tests.test_training import trial_of
 
 pytestmark = pytest.mark.cluster
 SCRIPT = Path(__file__).parent / "slurm" / "cluster.sh"
@@ -126,7 +126,7 @@ def test_what_ray_does_not_have_is_refused_at_once(cluster, tmp_path):
 
 
 def test_a_lost_node_of_a_training_is_replaced_and_it_ends_the_same(cluster, tmp_path):
-    from test_ray import lose_a_node
+    from tests.cluster.test_ray import lose_a_node
 
     cluster.add_node(**cluster.node)  # one more than it needs
 

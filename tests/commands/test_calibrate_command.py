@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from fake_zoo import keep
 from nescio import Predictions, metrics
 from nescio.analysis import calibrate
 from nescio.cli import main
 from nescio.work.store import Store
+from tests.support.fake_zoo import keep
 
 
 def model(seed, n=600, c=4, sharp=3.0):

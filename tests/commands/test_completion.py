@@ -67,7 +67,7 @@ def offered(script):
         (["run", "uim"], ["uimnet"]),
         (["run", "uimnet", "--preset", ""], ["small", "demo", "paper"]),
         (["store", "p"], ["prune"]),
-        (["measures", "larg"], ["largest", "largest_tuned"]),
+        (["measures", "larg"], ["msp", "msp_tuned"]),
         (["completion", ""], ["bash", "zsh"]),
     ],
 )

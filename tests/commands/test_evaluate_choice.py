@@ -37,7 +37,7 @@ def test_groups_of_sets_get_their_means(files, capsys, commas):
     rows = evaluated(capsys, files / "test.npz", *given, "--ood-share", "0.2")["rows"]
 
     def value(split, metric):
-        return next(row for row in rows if (row["split"], row["metric"], row["measure"]) == (split, metric, "largest"))
+        return next(row for row in rows if (row["split"], row["metric"], row["measure"]) == (split, metric, "msp"))
 
     for metric in ("auroc", "aupr", "scod_aurc", "scod_augrc", "scod_cost@0.1"):
         a, b, mean = (value(split, metric) for split in ("near:a", "near:b", "near"))
@@ -63,21 +63,21 @@ def test_the_share_changes_mixtures_alone(files, capsys):
     )
     changed = {metric for (measure, metric, split), value in few.items() if value != many[measure, metric, split]}
     assert changed == {"scod_aurc", "scod_augrc", "scod_cost@0.1", "scod_cost@0.3"}
-    assert few["largest", "scod_augrc", "unknown"] < many["largest", "scod_augrc", "unknown"]
-    assert few["largest", "auroc", "unknown"] == many["largest", "auroc", "unknown"]
+    assert few["msp", "scod_augrc", "unknown"] < many["msp", "scod_augrc", "unknown"]
+    assert few["msp", "auroc", "unknown"] == many["msp", "auroc", "unknown"]
 
 
 def test_intervals_of_mixtures(files, capsys):
     word = f"unknown={files / 'unknown.npz'}"
     rows = evaluated(capsys, files / "test.npz", "--ood", word, "--bootstrap", "40")["rows"]
-    mixed = [row for row in rows if row["metric"].startswith("scod_") and row["measure"] == "largest"]
+    mixed = [row for row in rows if row["metric"].startswith("scod_") and row["measure"] == "msp"]
     assert len(mixed) == 4 and all(row["low"] < row["value"] < row["high"] for row in mixed)
 
 
 def test_a_choice_in_json_and_in_words(files, capsys):
     words = [files / "test.npz", "--val", files / "val.npz", "--ood", f"unknown={files / 'odd.npz'}"]
     (mistakes,) = evaluated(capsys, *words, "--choose", "mistakes")["choices"]
-    assert mistakes["folds"] == 0 and mistakes["baseline"] == "largest" and mistakes["low"] < mistakes["value"]
+    assert mistakes["folds"] == 0 and mistakes["baseline"] == "msp" and mistakes["low"] < mistakes["value"]
     (nested,) = evaluated(capsys, *words, "--choose", "unknown")["choices"]
     assert nested["folds"] == 25 and not nested["ood_validation"]
     chosen = ["--val-ood", f"other={files / 'even.npz'}"]
@@ -86,11 +86,11 @@ def test_a_choice_in_json_and_in_words(files, capsys):
     assert main(["evaluate", *map(str, words), "--choose", "both"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "To reject wrong answers and rows that are out of distribution use" in said
-    assert "plain baseline `largest`" in said and "Which score to use" in said
+    assert "plain baseline `msp`" in said and "Which score to use" in said
 
 
 def test_options_of_a_choice_need_one(files, capsys):
-    assert main(["evaluate", str(files / "test.npz"), "--ood-tuned", "largest"]) == 2
+    assert main(["evaluate", str(files / "test.npz"), "--ood-tuned", "msp"]) == 2
     assert "give --choose" in capsys.readouterr().err
     assert main(["evaluate", str(files / "test.npz"), "--ood-share", "1"]) == 2
     assert "--ood-share" in capsys.readouterr().err

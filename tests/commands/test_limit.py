@@ -53,8 +53,8 @@ def test_protocols_over_files_take_a_part_too(folder, capsys, protocol):
         dump = Predictions.load(folder / f"{name}.npz")
         for limit, seed in ((120, 0), (120, 7)):
             random_part(dump, limit, seed).save(folder / f"{name}{seed}.npz")
-    small = "--estimation 8 --test 8 --window 2 --measures largest"
-    every = "--measures largest"
+    small = "--estimation 8 --test 8 --window 2 --measures msp"
+    every = "--measures msp"
 
     def rows(names, more=""):
         files = " ".join(f"{letter}={letter}{names}.npz" for letter in "ab")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nescio.errors import EXTRAS, install
-from paths import ROOT
+from tests.support.paths import ROOT
 
 BLOCKER = """
 import sys

@@ -75,7 +75,7 @@ def test_torch_files_are_read(ask, folder):
 def test_answers_with_their_confidence_will_do(ask):
     truth = numbers(ask("evaluate", "a.npz", "--json")[1])
     top = numbers(ask("evaluate", "a-top.csv", "--json")[1])
-    for cell in (("accuracy", None), ("ece", None), ("auroc", "largest"), ("aurc", "largest"), ("sac@0.95", "largest")):
+    for cell in (("accuracy", None), ("ece", None), ("auroc", "msp"), ("aurc", "msp"), ("sac@0.95", "msp")):
         assert top[cell] == pytest.approx(truth[cell]), cell
     code, out, _ = ask("compare", "a-top.csv", "b-top.csv", "--json", "--bootstrap", 200)
     whole = json.loads(ask("compare", "a.npz", "b.npz", "--json", "--bootstrap", 200)[1])
@@ -86,7 +86,7 @@ def test_answers_with_their_confidence_will_do(ask):
 
     assert intervals(json.loads(out)) == pytest.approx(intervals(whole))
     code, out, _ = ask("threshold", "a-top.csv", "--risk", 0.1)
-    assert code == 0 and "'largest' is at most" in out
+    assert code == 0 and "'msp' is at most" in out
 
 
 def test_files_have_names(ask):

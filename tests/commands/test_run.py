@@ -23,7 +23,7 @@ from nescio.work.launchers import launcher
 from nescio.work.launchers import registry as launchers
 from nescio.work.local import LocalWorkers
 from nescio.work.steps import evaluation, table
-from paths import page_of
+from tests.support.paths import page_of
 
 
 @tag("plan:counting")

@@ -22,7 +22,7 @@ from nescio.protocols.base import registry as protocols
 from nescio.training import usual_batch
 from nescio.trials import Training, from_plain
 from nescio.work.store import Store
-from waiting import until
+from tests.support.waiting import until
 
 torch.set_num_threads(1)
 TRAIN = ["train", "--backbone", "mlp", "--epochs", "2"]
@@ -111,7 +111,7 @@ def test_predict_writes_a_file_to_evaluate(store, tmp_path, capsys):
         assert main(["predict", key[:6], "--split", split, "--store", store, "--to", str(file)]) == 0
         dump = Predictions.load(file)
         assert abs(len(dump) - rows) < 5 and dump.logits.shape[1:] == (1, 6)
-        assert dump.taught.all() if split != "out" else not dump.taught.any()
+        assert dump.in_distribution.all() if split != "out" else not dump.in_distribution.any()
         assert set(dump.scores) == {"native"}
     file = tmp_path / "probed.npz"
     assert main(["predict", key, "--probes", "--store", store, "--to", str(file)]) == 0

@@ -10,7 +10,7 @@ from nescio.cli import main
 from nescio.measures import gallery_doubt
 from nescio.metrics import r_auroc, recall_at_1
 from nescio.predictions import Predictions
-from zoo_help import checkpoint, folder
+from tests.support.zoo_help import checkpoint, folder
 
 MODEL = "test_byobnet.r160_in1k"
 N = 120

@@ -18,8 +18,8 @@ from nescio.report.scorecards import card_tables
 from nescio.rows import from_parquet
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
-from paths import page_of
-from zoo_help import N, answers, folder, images_at
+from tests.support.paths import page_of
+from tests.support.zoo_help import N, answers, folder, images_at
 
 pytest.importorskip("torch")
 timm = pytest.importorskip("timm")

@@ -902,10 +902,10 @@ def test_in_domain_classes_are_renumbered_and_the_others_are_not_taught():
     data = load("digits")
     parts = splits(data, (5, 2, 8))
     for images in (parts.train, parts.val, parts.test):
-        assert images.taught.all() and set(images.labels) == {0, 1, 2}
+        assert images.in_distribution.all() and set(images.labels) == {0, 1, 2}
     original = dict(zip(data.test.index.tolist(), data.test.labels.tolist(), strict=True))
     assert [(5, 2, 8)[label] for label in parts.test.labels] == [original[row] for row in parts.test.index]
-    assert not parts.out.taught.any()
+    assert not parts.out.in_distribution.any()
     assert parts.out.labels.tolist() == [original[row] for row in parts.out.index]
     assert set(parts.out.labels) == {0, 1, 3, 4, 6, 7, 9}
     assert set(splits(data, (5, 2, 8), outside=(1, 0)).out.labels) == {0, 1}

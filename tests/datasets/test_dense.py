@@ -14,7 +14,7 @@ from nescio.datasets.dense import CITYSCAPES
 from nescio.datasets.images import ImageSet
 from nescio.datasets.shifts import levels
 from nescio.errors import BadInput
-from shapes import grey_png
+from tests.support.shapes import grey_png
 
 CPU = torch.device("cpu")
 H, W = 6, 10

@@ -55,16 +55,16 @@ def test_every_split_is_the_rows_that_its_name_says(data):
     for split in ("train", "val", "test", "learnt"):  # class 2 is the first of the network, class 0 the second
         own = np.array(rows(sets[split])) % N % CLASSES
         assert set(own.tolist()) == {0, 2} and (sets[split].labels == np.where(own == 2, 0, 1)).all()
-        assert sets[split].images.taught.all() if split != "learnt" else True
+        assert sets[split].images.in_distribution.all() if split != "learnt" else True
     out = sets["out"]
-    assert set(out.labels.tolist()) == {1, 3} and not out.images.taught.any()
+    assert set(out.labels.tolist()) == {1, 3} and not out.images.in_distribution.any()
     assert set(ImageSet(data, "out", classes=(2, 0), outside=(3,)).load().labels.tolist()) == {3}
 
 
 def test_given_is_what_a_network_from_elsewhere_is_evaluated_on_and_outside_is_everything(data, tmp_path):
     assert rows(ImageSet(data, "given").load()) == list(range(N, 2 * N))
     outside = ImageSet(data, "outside").load()
-    assert sorted(rows(outside)) == list(range(2 * N)) and not outside.images.taught.any()
+    assert sorted(rows(outside)) == list(range(2 * N)) and not outside.images.in_distribution.any()
     assert np.array_equal(outside.images.pixels[N], datasets.load(data).test.pixels[0])
     held = np.load(data.removeprefix("npz:"))
     np.savez(tmp_path / "test.npz", x_test=held["x_test"], y_test=held["y_test"])

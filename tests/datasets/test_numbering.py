@@ -6,7 +6,7 @@ import pytest
 from nescio.datasets.images import ImageSet, absolute, numbered
 from nescio.errors import BadInput
 from nescio.specs import DatasetName
-from zoo_help import encoded, folder, pack, picture
+from tests.support.zoo_help import encoded, folder, pack, picture
 
 
 def labelled(data, split="given", **options):
@@ -106,8 +106,8 @@ def test_labels_in_the_numbering_of_the_model(tmp_path):
         numbered(texts, 1000)
     animals = labelled(f"folder:{folder(tmp_path / 'animals', ('ant', 'bee', 'cat'))}")
     assert numbered(animals, 3).labels.tolist() == [0, 0, 1, 1, 2, 2]
-    taught = numbered(animals, 2, ("cat", "ant"))
-    assert taught.labels.tolist() == [1, 1, 0, 0] and taught.rows != animals.rows
+    in_distribution = numbered(animals, 2, ("cat", "ant"))
+    assert in_distribution.labels.tolist() == [1, 1, 0, 0] and in_distribution.rows != animals.rows
     some = folder(tmp_path / "some", (WNIDS[0], "n00000001"))
     with pytest.raises(BadInput, match="has 2 classes and the model 1000"):
         numbered(labelled(f"folder:{some}"), 1000)

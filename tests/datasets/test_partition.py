@@ -16,7 +16,7 @@ from nescio.datasets import partition as imagenot
 from nescio.datasets.partition import Partition, class_means, draw, partition
 from nescio.errors import BadInput
 from nescio.predictions import Predictions
-from paths import TESTS
+from tests.support.paths import TESTS
 
 SEEDS = st.integers(0, 2**32 - 1)
 

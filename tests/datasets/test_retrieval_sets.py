@@ -120,7 +120,7 @@ def test_a_part_has_all_images_of_classes_that_stand_on_one_side_and_else_the_te
     whole = datasets.load("cub200@8", cub)
     part = ImageSet("part:cub200@8#1", "outside").load(cub)  # a training class
     assert sorted(part.index.tolist()) == sorted(whole.train.index[whole.train.labels == 1].tolist())
-    assert set(part.labels.tolist()) == {1} and not part.images.taught.any()
+    assert set(part.labels.tolist()) == {1} and not part.images.in_distribution.any()
     digits = datasets.load("digits")
     part = ImageSet("part:digits#7-9", "outside").load()
     assert part.index.tolist() == digits.test.index[digits.test.labels >= 7].tolist()

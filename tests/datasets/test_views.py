@@ -21,8 +21,8 @@ from nescio.datasets.views import cache, pixels_of
 from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.work.store import Store, StoreError
-from waiting import until
-from zoo_help import SHAPES, encoded, folder, pack, picture
+from tests.support.waiting import until
+from tests.support.zoo_help import SHAPES, encoded, folder, pack, picture
 
 timm = pytest.importorskip("timm")
 

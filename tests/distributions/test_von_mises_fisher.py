@@ -17,7 +17,7 @@ from nescio.distributions.von_mises_fisher import (
     log_normalizer,
     mean_resultant,
 )
-from reference import load
+from tests.support.reference import load
 
 DIMENSIONS = (2, 3, 4, 7, 12, 20, 26, 31, 32, 33, 42, 64, 129, 512, 1000, 2048, 4096)
 KAPPAS = np.geomspace(1e-3, 1e6, 13)

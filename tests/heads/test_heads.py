@@ -26,7 +26,7 @@ from nescio.heads import (
     reliability_targets,
 )
 from nescio.metrics import kendall
-from reference import load, note
+from tests.support.reference import load, note
 
 LIMITS = {"float32": 2e-3, "float64": 1e-4}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nescio.layers.contrastive import info_nce, nt_xent, unit
-from reference import load, note
+from tests.support.reference import load, note
 
 
 def by_hand(z, t):

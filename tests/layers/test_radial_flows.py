@@ -6,7 +6,7 @@ import torch
 from scipy.stats import multivariate_normal
 
 from nescio.layers.radial_flows import RadialFlows, masses
-from reference import load
+from tests.support.reference import load
 
 
 def strong(width, classes=3, count=6):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nescio.layers.random_features import MEAN_FIELD, RandomFeatureGP, dempster_shafer, mean_field
-from reference import load
+from tests.support.reference import load
 
 
 def test_products_of_random_features_are_the_kernel():

@@ -11,7 +11,7 @@ from nescio import BadInput, Predictions, Undefined
 from nescio.arrays.parallel import one_blas_thread, one_thread, threads
 from nescio.distributions import von_mises_fisher
 from nescio.measures import _density, choose_components, gaussian_mixture, gmm, mahalanobis, registry, vmf_mixture
-from reference import load, note
+from tests.support.reference import load, note
 
 FITTED = (gmm, mahalanobis, gaussian_mixture, vmf_mixture)
 
@@ -62,7 +62,7 @@ def test_gmm_equals_the_stored_mixture_with_its_sign_turned():
     stored = load("uimnet_measures")
     labels, test = stored["train_labels"], dump(stored["features"])
     used = (labels > 0) | (np.arange(len(labels)) < 30)  # the stored fit saw 30 of the 40 rows of class 0
-    train = dump(stored["train_features"], labels, taught=used)
+    train = dump(stored["train_features"], labels, in_distribution=used)
     np.testing.assert_array_equal(np.bincount(labels[used]), stored["MoG_counts"])
     for jitter in (0.0, 0.01):
         fitted = gmm(train, jitter=jitter)
@@ -77,9 +77,9 @@ def test_gmm_equals_the_stored_mixture_with_its_sign_turned():
 
 def test_gmm_leaves_untaught_rows_out():
     x, labels = blobs()
-    taught = np.arange(len(x)) % 5 > 0
-    everything = dump(x, np.where(taught, labels, 99), taught=taught)
-    only = dump(x[taught], labels[taught])
+    in_distribution = np.arange(len(x)) % 5 > 0
+    everything = dump(x, np.where(in_distribution, labels, 99), in_distribution=in_distribution)
+    only = dump(x[in_distribution], labels[in_distribution])
     for fitted in (gmm, mahalanobis):
         np.testing.assert_array_equal(fitted(everything)(dump(x)), fitted(only)(dump(x)))
 
@@ -470,8 +470,8 @@ def test_class_conditional_measures_need_labels(fit):
     x, labels = blobs()
     with pytest.raises(Undefined, match="no labels"):
         fit(dump(x))
-    with pytest.raises(Undefined, match="taught = False"):
-        fit(dump(x, labels, taught=np.zeros(len(x), bool)))
+    with pytest.raises(Undefined, match="in_distribution = False"):
+        fit(dump(x, labels, in_distribution=np.zeros(len(x), bool)))
 
 
 @pytest.mark.parametrize("fit", [gaussian_mixture, vmf_mixture])

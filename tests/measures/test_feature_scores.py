@@ -162,7 +162,7 @@ def test_sirc_by_neighbours():
     k = min(50, len(TRAIN))
     familiar = -own[:, min(k, len(TRAIN) - 1)]  # after the row itself
     a, b = familiar.mean() - 3 * familiar.std(), 1 / familiar.std()
-    expected = np.log(measures.largest(TEST)) + np.logaddexp(0, -b * (-test[:, k - 1] - a))
+    expected = np.log(measures.msp(TEST)) + np.logaddexp(0, -b * (-test[:, k - 1] - a))
     np.testing.assert_allclose(measures.sirc(TRAIN, "knn")(TEST), expected, rtol=1e-5)
 
 
@@ -184,24 +184,24 @@ def test_dead_features_have_no_weight():
 
 
 def test_rows_of_unknown_classes_take_no_part():
-    taught = np.arange(60) < 50
-    logits = TRAIN.logits + np.where(taught, 0, 100.0)[:, None, None]
-    found = recover_last_layer(TRAIN.replace(logits=logits, taught=taught))
+    in_distribution = np.arange(60) < 50
+    logits = TRAIN.logits + np.where(in_distribution, 0, 100.0)[:, None, None]
+    found = recover_last_layer(TRAIN.replace(logits=logits, in_distribution=in_distribution))
     np.testing.assert_allclose(found.weight, WEIGHT, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", ["knn", "sirc", "vim", "react", "kl_matching", "nnguide", "fdbd", "rmds"])
 def test_a_score_is_fitted_on_rows_of_known_classes_alone(name):
-    taught = np.arange(60) % 4 > 0
-    f = np.where(taught[:, None], FT, 3 * FT)
-    mixed = TRAIN.replace(embeddings=f, logits=f @ WEIGHT.T + BIAS, taught=taught)
+    in_distribution = np.arange(60) % 4 > 0
+    f = np.where(in_distribution[:, None], FT, 3 * FT)
+    mixed = TRAIN.replace(embeddings=f, logits=f @ WEIGHT.T + BIAS, in_distribution=in_distribution)
     fit = getattr(measures, name)
     options = {"k": 5} if name in ("knn", "nnguide") else {}
-    expected = fit(TRAIN.take(taught), **options)(TEST)
+    expected = fit(TRAIN.take(in_distribution), **options)(TEST)
     np.testing.assert_allclose(fit(mixed, **options)(TEST), expected, rtol=1e-9)
-    assert np.abs(fit(mixed.replace(taught=None), **options)(TEST) - expected).max() > 1e-6
-    with pytest.raises(Undefined, match="taught = False"):
-        fit(TRAIN.replace(taught=np.zeros(60, bool)))
+    assert np.abs(fit(mixed.replace(in_distribution=None), **options)(TEST) - expected).max() > 1e-6
+    with pytest.raises(Undefined, match="in_distribution = False"):
+        fit(TRAIN.replace(in_distribution=np.zeros(60, bool)))
 
 
 def test_a_class_without_probability_has_no_decision_boundary():

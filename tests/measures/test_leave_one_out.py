@@ -39,11 +39,11 @@ def test_it_is_what_fitting_without_each_row_gives(name, n, d, classes):
 @pytest.mark.parametrize("fit", [measures.gmm, partial(measures.knn, k=5)])
 def test_rows_that_were_not_taught_are_judged_as_new_ones(fit):
     rows = clusters(60, 4, 3)
-    taught = np.arange(60) % 4 != 0
-    mixed, known = rows.replace(taught=taught), rows.take(taught)
+    in_distribution = np.arange(60) % 4 != 0
+    mixed, known = rows.replace(in_distribution=in_distribution), rows.take(in_distribution)
     u = fit(mixed).leave_one_out(mixed)
-    np.testing.assert_array_equal(u[~taught], fit(mixed)(mixed)[~taught])
-    np.testing.assert_allclose(u[taught], fit(known).leave_one_out(known), rtol=1e-12)
+    np.testing.assert_array_equal(u[~in_distribution], fit(mixed)(mixed)[~in_distribution])
+    np.testing.assert_allclose(u[in_distribution], fit(known).leave_one_out(known), rtol=1e-12)
 
 
 @pytest.mark.parametrize("measure", ["gmm", "mahalanobis", "knn_distance"])

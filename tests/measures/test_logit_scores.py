@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from nescio import BadInput, Predictions, Undefined, measures, scorecard
-from nescio.measures.logit_scores import TunedScore, largest_tuned
+from nescio.measures.logit_scores import TunedScore, msp_tuned
 from nescio.metrics import aurc
 
 LOGITS = arrays(
@@ -191,21 +191,21 @@ def test_pnorm_repairs_a_broken_confidence_and_falls_back_where_nothing_is_broke
     wrong = test.logits[:, 0].argmax(1) != test.labels
     tuned = measures.pnorm_tuned(val)
     assert tuned.option in range(1, 10)
-    assert aurc(tuned(test), wrong) < 0.7 * aurc(measures.largest(test), wrong)
+    assert aurc(tuned(test), wrong) < 0.7 * aurc(measures.msp(test), wrong)
     rng = np.random.default_rng(0)
     z = rng.normal(size=(3000, 3)) * rng.uniform(0.1, 6, size=(3000, 1))
     p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
     honest = Predictions(logits=z, labels=[rng.choice(3, p=row) for row in p])
     fitted = measures.pnorm_tuned(honest)
     assert fitted.option is None
-    np.testing.assert_array_equal(fitted(honest), measures.largest(honest))
+    np.testing.assert_array_equal(fitted(honest), measures.msp(honest))
 
 
 def test_the_tuned_temperature_is_the_best_of_those_offered():
     val = broken(0)
-    tuned = measures.largest_tuned(val, temperatures=(0.5, 4.0))
+    tuned = measures.msp_tuned(val, temperatures=(0.5, 4.0))
     wrong = val.logits[:, 0].argmax(1) != val.labels
-    at = {t: aurc(measures.largest(val.replace(logits=val.logits / t)), wrong) for t in (0.5, 1.0, 4.0)}
+    at = {t: aurc(measures.msp(val.replace(logits=val.logits / t)), wrong) for t in (0.5, 1.0, 4.0)}
     best = min(at, key=at.get)
     assert tuned.aurc == pytest.approx(at[best]) and (tuned.option or 1.0) == best
 
@@ -215,7 +215,7 @@ def test_tuned_scores_need_held_out_rows_and_set_no_threshold_on_them():
     without = scorecard(test)
     assert any(r["measure"] == "pnorm_tuned" and "--val" in r["reason"] for r in without.reasons)
     card = scorecard(test, val=val)
-    assert {"pnorm_tuned", "largest_tuned"} <= {row["measure"] for row in card.rows if row["metric"] == "auroc"}
+    assert {"pnorm_tuned", "msp_tuned"} <= {row["measure"] for row in card.rows if row["metric"] == "auroc"}
     assert not [r for r in card.rows if r["measure"] == "pnorm_tuned" and r["metric"] == "in_as_in"]
 
 
@@ -225,7 +225,7 @@ def test_tuning_of_huge_logits(scale):
     """Divided by a temperature they would overflow; what they say is that the largest logit takes all."""
     labels = np.arange(40) % 4
     logits = 3 * np.eye(4)[labels] + np.random.default_rng(7).normal(size=(40, 4))
-    at_a_tenth = TunedScore("largest", 0.1, 0.0)
+    at_a_tenth = TunedScore("msp", 0.1, 0.0)
     u = at_a_tenth(Predictions(labels=labels, logits=logits * scale))
     np.testing.assert_allclose(u, at_a_tenth(Predictions(labels=labels, logits=logits * min(scale, 1e9))))
-    assert largest_tuned(Predictions(labels=labels, logits=logits * scale)).aurc <= 1
+    assert msp_tuned(Predictions(labels=labels, logits=logits * scale)).aurc <= 1

@@ -32,7 +32,7 @@ def test_it_learns_where_losses_are_large():
     test = rows_of(1, 1000)
     fitted = measures.loss_order(rows_of(0, 1000), steps=400)
     assert spearman(fitted(test), test.embeddings[:, 0]) > 0.8
-    assert abs(spearman(measures.largest(test), test.embeddings[:, 0])) < 0.1  # which the softmax does not know
+    assert abs(spearman(measures.msp(test), test.embeddings[:, 0])) < 0.1  # which the softmax does not know
 
 
 def test_it_has_two_hidden_layers_of_512_and_gives_positive_numbers(monkeypatch):

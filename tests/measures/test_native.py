@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from nescio import Predictions, Undefined
 from nescio.measures import _native, jacobian, native, norm
-from reference import load
+from tests.support.reference import load
 
 
 @given(arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 5)), elements=st.floats(-1e3, 1e3)))

@@ -9,7 +9,7 @@ from sklearn.neighbors import NearestNeighbors
 from nescio import BadInput, Predictions, Undefined
 from nescio.arrays import nearest as _nearest
 from nescio.measures._neighbours import consistency, feature_variance, knn_distance, neighborhood_inconsistency
-from reference import load, note
+from tests.support.reference import load, note
 
 
 def dumps(stack, index=None):

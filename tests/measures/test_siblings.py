@@ -14,7 +14,7 @@ from nescio import measures
 from nescio.errors import BadInput, Undefined
 from nescio.measures.siblings import ALONE, NO_VARIANCE, rankings_agree, scores_of, spaces_of
 from nescio.predictions import Predictions
-from reference import load
+from tests.support.reference import load
 
 KS = (1, 2, 5, 10, 20)
 
@@ -358,8 +358,8 @@ def test_theorem_2_bounds_the_variance_of_lipschitz_heads():
     labels = (scene[:, 0] > 0).astype(int)
     m, anchors = 5, slice(0, 400)
     spaces = [scene @ rotation(rng, 8) + 0.01 * rng.normal(size=scene.shape) for _ in range(m)]
-    taught = [rng.choice(400, 40, replace=False) for _ in range(m)]  # heads of few rows differ
-    heads = [logistic(x[rows], labels[rows]) for x, rows in zip(spaces, taught, strict=True)]
+    in_distribution = [rng.choice(400, 40, replace=False) for _ in range(m)]  # heads of few rows differ
+    heads = [logistic(x[rows], labels[rows]) for x, rows in zip(spaces, in_distribution, strict=True)]
     # the slope of the sigmoid is at most 1/4 (Lemma 1 takes 1), so that a head's constant is ‖w‖/4
     lipschitz = max(np.linalg.norm(head.coef_) for head in heads) / 4
     said = np.array([head.predict_proba(x)[:, 1] for head, x in zip(heads, spaces, strict=True)])  # (m, rows)

@@ -18,14 +18,14 @@ from nescio.measures import (
     entropy,
     expected_entropy,
     gap,
-    largest,
     max_logit,
+    msp,
     mutual_information,
 )
 from nescio.measures._softmax import LEADING, mean_probs, prob_blocks, summary, top_k_answers
-from reference import load
+from tests.support.reference import load
 
-OF_PROBS = (largest, gap, entropy, mutual_information, expected_entropy)
+OF_PROBS = (msp, gap, entropy, mutual_information, expected_entropy)
 OF_SCORES = (max_logit, energy, dempster_shafer)
 ALL = OF_PROBS + OF_SCORES
 
@@ -40,7 +40,7 @@ def by_definition(logits):
     c = z.shape[2]
     of_draws = scipy_entropy(p, axis=2)
     return {
-        "largest": 1 - ordered[:, -1],
+        "msp": 1 - ordered[:, -1],
         "gap": 1 - (ordered[:, -1] - ordered[:, -2]),
         "entropy": scipy_entropy(mean, axis=1),
         "mutual_information": scipy_entropy(mean, axis=1) - of_draws.mean(1),
@@ -103,9 +103,9 @@ def test_saturated_rows_keep_their_order():
     logits = np.zeros((500, 3), np.float32)
     logits[:, 1] = lead
     dump = Predictions(logits=logits, labels=np.ones(500, int))
-    for measure in (largest, entropy, energy, max_logit):
+    for measure in (msp, entropy, energy, max_logit):
         assert (np.diff(measure(dump)) < 0).all(), measure.__name__
-    np.testing.assert_allclose(largest(dump), 2 * np.exp(-logits[:, 1].astype(np.float64)), rtol=1e-8)
+    np.testing.assert_allclose(msp(dump), 2 * np.exp(-logits[:, 1].astype(np.float64)), rtol=1e-8)
     a = summary(dump).answers()
     np.testing.assert_allclose(a.log_loss, a.doubt, rtol=1e-8)
     np.testing.assert_allclose(a.brier[:100], 1.5 * a.doubt[:100] ** 2, rtol=1e-8)
@@ -113,7 +113,7 @@ def test_saturated_rows_keep_their_order():
     np.testing.assert_allclose(wrong.log_loss, logits[:, 1], rtol=1e-7)  # never the log of an underflowed softmax
 
 
-@pytest.mark.parametrize("measure", [largest, gap, entropy, max_logit])
+@pytest.mark.parametrize("measure", [msp, gap, entropy, max_logit])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_thirty_times_the_logits_of_two_classes_give_the_same_order(measure, dtype):
     """Of two classes all four are functions of one difference, or of one logit, so that the order cannot change."""
@@ -127,7 +127,7 @@ def test_thirty_times_the_logits_of_many_classes_are_ordered_as_in_exact_arithme
     logits = (np.random.default_rng(0).normal(size=(2000, 10)) * 3).astype(np.float32) * 30
     logs = np.sort(log_softmax(logits.astype(np.float64), axis=1), axis=1)
     rest = logsumexp(logs[:, :-1], axis=1)
-    exact = {largest: rest, gap: np.logaddexp(rest, logs[:, -2])}  # log(1 − p₁) and log(1 − p₁ + p₂)
+    exact = {msp: rest, gap: np.logaddexp(rest, logs[:, -2])}  # log(1 − p₁) and log(1 − p₁ + p₂)
     for measure, truth in exact.items():
         np.testing.assert_array_equal(np.argsort(measure(Predictions(logits=logits))), np.argsort(truth))
 
@@ -149,7 +149,7 @@ def test_far_away_logits_stay_finite(scale, offset):
 def test_a_common_offset_changes_no_probability():
     logits = np.random.default_rng(0).normal(size=(100, 5)) * 3
     near, far = Predictions(logits=logits), Predictions(logits=logits + 4096.0)
-    for measure in (largest, gap, entropy):
+    for measure in (msp, gap, entropy):
         np.testing.assert_allclose(measure(near), measure(far), rtol=1e-9)
 
 
@@ -205,7 +205,7 @@ def test_members_weigh_alike_whatever_their_number_of_draws():
     expected = scipy_entropy(means.mean(1), axis=1) - scipy_entropy(means, axis=2).mean(1)
     dump = Predictions(logits=logits, members=[0, 0, 0, 7])
     np.testing.assert_allclose(mutual_information(dump), expected, rtol=1e-10)
-    np.testing.assert_allclose(largest(dump), 1 - p.mean(1).max(1), rtol=1e-12)  # the answer is the mean over draws
+    np.testing.assert_allclose(msp(dump), 1 - p.mean(1).max(1), rtol=1e-12)  # the answer is the mean over draws
 
 
 def test_agreeing_members_disagree_by_nothing():
@@ -259,8 +259,8 @@ def test_uimnet_measures():
     r = load("uimnet_measures")
     np.testing.assert_allclose(r["features"] @ r["w_classifier.weight"].T + r["w_classifier.bias"], r["logits"])
     dump = Predictions(logits=r["logits"])
-    np.testing.assert_allclose(largest(dump), 1 + r["Largest"], rtol=1e-12)  # theirs is -max p, ours 1 - max p
-    assert (largest(dump) != r["Largest"]).all()
+    np.testing.assert_allclose(msp(dump), 1 + r["Largest"], rtol=1e-12)  # theirs is -max p, ours 1 - max p
+    assert (msp(dump) != r["Largest"]).all()
     np.testing.assert_allclose(gap(dump), 1 + r["Gap"], rtol=1e-12)  # theirs is p₂ - p₁
     np.testing.assert_allclose(entropy(dump), r["Entropy"], rtol=1e-12)
     np.testing.assert_allclose(energy(dump), r["LogSumExp"], rtol=1e-12)
@@ -299,7 +299,7 @@ def test_shares_of_votes_tie(dtype):
     rng = np.random.default_rng(0)
     votes = rng.multinomial(10, np.full(5, 0.2), size=2000)
     dump = Predictions(probs=(votes / 10).astype(dtype))
-    assert len(np.unique(largest(dump))) == len(np.unique(votes.max(1)))
+    assert len(np.unique(msp(dump))) == len(np.unique(votes.max(1)))
     ordered = np.sort(votes, axis=1)
     if dtype == np.float64:  # in float32, 0.6 - 0.4 and 0.5 - 0.3 differ by themselves
         assert len(np.unique(gap(dump))) == len(np.unique(ordered[:, -1] - ordered[:, -2]))
@@ -309,7 +309,7 @@ def test_shares_of_votes_tie(dtype):
 
 def test_one_hot_probabilities():
     dump = Predictions(probs=np.eye(4, dtype=np.float32), labels=[0, 1, 3, 3])
-    np.testing.assert_allclose(largest(dump), 0, atol=1e-30)
+    np.testing.assert_allclose(msp(dump), 0, atol=1e-30)
     np.testing.assert_allclose(entropy(dump), 0, atol=1e-30)
     a = summary(dump).answers()
     assert a.floored == 1 and a.zero[2]
@@ -328,7 +328,7 @@ def test_zeros_of_half_precision_do_not_add_up():
     as_given = half.astype(np.float64)
     np.testing.assert_allclose(summary(dump).answers().confidence, as_given.max(1), rtol=1e-6)
     unsaturated = as_given.max(1) < 0.999
-    np.testing.assert_allclose(largest(dump)[unsaturated], 1 - as_given.max(1)[unsaturated], rtol=1e-5)
+    np.testing.assert_allclose(msp(dump)[unsaturated], 1 - as_given.max(1)[unsaturated], rtol=1e-5)
     np.testing.assert_allclose(entropy(dump), -(as_given * np.log(np.maximum(as_given, 1e-30))).sum(1), atol=1e-3)
     np.testing.assert_allclose(mean_probs(dump), as_given, atol=1e-4)  # a true 6e-5 beside zeros is lost with them
     a = summary(dump).answers()
@@ -339,7 +339,7 @@ def test_zeros_of_half_precision_do_not_add_up():
 def test_a_true_six_in_a_hundred_thousand_counts():
     tiny = float(np.finfo(np.float16).tiny)
     dump = Predictions(probs=np.array([[1 - tiny, tiny]], np.float32))
-    np.testing.assert_allclose(largest(dump), tiny, rtol=1e-5)
+    np.testing.assert_allclose(msp(dump), tiny, rtol=1e-5)
 
 
 # ---- what the summary knows
@@ -347,20 +347,20 @@ def test_a_true_six_in_a_hundred_thousand_counts():
 
 def test_untaught_rows_have_measures_but_no_answers():
     logits = np.random.default_rng(0).normal(size=(4, 3))
-    dump = Predictions(logits=logits, labels=[0, 1, 99, 2], taught=[True, True, False, False])
+    dump = Predictions(logits=logits, labels=[0, 1, 99, 2], in_distribution=[True, True, False, False])
     s = summary(dump)
     np.testing.assert_array_equal(s.known, [True, True, False, False])
-    assert s.answers().n == 2 and len(s.u["largest"]) == 4
+    assert s.answers().n == 2 and len(s.u["msp"]) == 4
     assert s.answers(np.array([1])).n == 1
     with pytest.raises(BadInput, match="not in training"):
         s.answers(np.array([1, 2]))
     with pytest.raises(Undefined, match="No row"):
-        summary(Predictions(logits=logits, labels=[7, 8, 9, 9], taught=np.zeros(4, bool))).answers()
+        summary(Predictions(logits=logits, labels=[7, 8, 9, 9], in_distribution=np.zeros(4, bool))).answers()
 
 
 def test_nothing_to_say():
     with pytest.raises(Undefined, match="no logits"):
-        largest(Predictions(labels=[0, 1]))
+        msp(Predictions(labels=[0, 1]))
     with pytest.raises(Undefined, match="no logits"):
         mean_probs(Predictions(labels=[0, 1]))
     with pytest.raises(Undefined, match="no labels"):
@@ -369,9 +369,9 @@ def test_nothing_to_say():
 
 def test_the_pass_happens_once_and_its_results_cannot_be_changed(monkeypatch):
     dump = Predictions(logits=np.random.default_rng(0).normal(size=(5, 3)))
-    first = largest(dump)
+    first = msp(dump)
     monkeypatch.setattr(module, "_pass", None)
-    assert largest(dump) is first
+    assert msp(dump) is first
     with pytest.raises(ValueError, match="read-only"):
         first[0] = 1
 
@@ -426,7 +426,7 @@ def test_the_leading_classes_of_the_pass_are_those_of_the_probabilities(logits, 
     n, _, c = logits.shape
     labels = np.arange(n) % (c + 1)  # the last one is of no class of the model
     given = {"probs": softmax(logits, axis=2)} if normalized else {"logits": logits}
-    dump = Predictions(labels=labels, taught=labels < c, **given)
+    dump = Predictions(labels=labels, in_distribution=labels < c, **given)
     if k > c:
         with pytest.raises(Undefined):
             top_k_answers(dump, k)

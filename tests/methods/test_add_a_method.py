@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from paths import ROOT, page_of
+from tests.support.paths import ROOT, page_of
 
 pytest.importorskip("torch")
-from warm import Warm
+from tests.support.warm import Warm
 
 PAGE = ROOT / "docs" / "add-a-method.md"
 FILES = dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL))

@@ -7,7 +7,6 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from test_methods import deceive, replace_after
 from torch import nn
 from torch.distributions import Dirichlet
 from torch.nn.functional import binary_cross_entropy, cross_entropy, mse_loss, one_hot
@@ -35,8 +34,9 @@ from nescio.testing import check_method
 from nescio.testing.methods import special, trial_of
 from nescio.training import fit, start_of
 from nescio.trials import Training, Trial
-from reference import load
-from two_moons import moons, own_score
+from tests.methods.test_methods import deceive, replace_after
+from tests.support.reference import load
+from tests.support.two_moons import moons, own_score
 
 torch.set_num_threads(1)
 SEVEN = ("dcs", "dcu", "ddu", "duq", "mir", "postnet", "sngp")

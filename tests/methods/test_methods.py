@@ -30,7 +30,7 @@ from nescio.testing import check_method
 from nescio.testing.methods import observe, special, trial_of
 from nescio.training import fit
 from nescio.trials import Training, Trial
-from reference import load, note
+from tests.support.reference import load, note
 
 torch.set_num_threads(1)
 TEN = ("deep-ae", "due", "erm", "mc-dropout", "mimo", "mixup", "oc", "rbf", "rnd", "soft-labels")

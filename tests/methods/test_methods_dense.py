@@ -29,7 +29,7 @@ from nescio.training import WEIGHTS, facts_of, fit, start_of, train, train_step,
 from nescio.trials import Training, Trial
 from nescio.work.steps import Context
 from nescio.work.store import Store
-from shapes import VOID, write_shapes
+from tests.support.shapes import VOID, write_shapes
 
 torch.set_num_threads(1)
 HERE = runtime("cpu")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load
-from test_methods import deceive, replace_after
 from torch import nn
 
 from nescio import datasets, training
@@ -30,6 +29,7 @@ from nescio.testing.methods import special, trial_of
 from nescio.training import FEATURES, fit, load_method, start_of, train
 from nescio.trials import Training
 from nescio.work.store import Store
+from tests.methods.test_methods import deceive, replace_after
 
 torch.set_num_threads(1)
 FOUR = ("heads", "het-xl", "losspred", "losspred-order")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nescio import BadInput, Undefined
 from nescio.metrics._alignment import crop_agreement, has_votes, human_alignment, kendall, spearman, vote_entropy
-from reference import load, note
+from tests.support.reference import load, note
 
 numbers = st.integers(-3, 3) | st.floats(-1e6, 1e6)
 two_columns = st.lists(st.tuples(numbers, numbers), min_size=2, max_size=40).map(np.array)

@@ -9,7 +9,7 @@ from scipy.special import softmax
 
 from nescio import BadInput, Undefined
 from nescio.metrics import accuracy, answers, brier, nll
-from reference import load
+from tests.support.reference import load
 
 
 @st.composite

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
-from test_answers import tied
 
 from nescio import BadInput, Predictions
 from nescio.measures._softmax import prob_blocks, summary
 from nescio.metrics import classwise_ece, ece, reliability_curve
 from nescio.metrics._calibration import bin_index, bins_of, classwise_ece_of_blocks
-from reference import load
+from tests.metrics.test_answers import tied
+from tests.support.reference import load
 
 
 def by_definition(confidence, right, bins):

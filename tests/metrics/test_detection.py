@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nescio import BadInput
 from nescio.metrics import auroc, in_as_in, out_as_out, threshold
-from reference import load
+from tests.support.reference import load
 
 SCORES = st.lists(st.integers(-4, 4).map(lambda i: i / 2), min_size=1, max_size=25)
 

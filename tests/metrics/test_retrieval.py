@@ -12,7 +12,7 @@ from nescio import BadInput, Undefined
 from nescio.arrays import nearest as _nearest
 from nescio.arrays.nearest import distances, nearest, nearest_other, points
 from nescio.metrics._retrieval import r_auroc, recall_at_1, retrieved
-from reference import load, note
+from tests.support.reference import load, note
 
 
 def all_distances(a, b, metric):

@@ -28,7 +28,7 @@ from nescio.metrics import (
     selective_risk,
 )
 from nescio.metrics._ranking import rows_for
-from reference import load, note
+from tests.support.reference import load, note
 
 TIED = st.sampled_from([-2.0, -0.5, -0.0, 0.0, 0.5, 3.0])
 

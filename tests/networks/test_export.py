@@ -94,7 +94,7 @@ def wanted(images, rule, times=1.0, draws=0):
 # ---- the arithmetic
 
 
-@pytest.mark.parametrize("measure", ["largest", "entropy"])
+@pytest.mark.parametrize("measure", ["msp", "entropy"])
 @pytest.mark.parametrize("draws", [0, 3])
 def test_saturated_answers_keep_their_order(measure, draws):
     """Plain float32 gives a probability of one and an uncertainty of zero to most of these rows."""
@@ -105,7 +105,7 @@ def test_saturated_answers_keep_their_order(measure, draws):
     _, _, doubt, entropy = answers(stacked, 1.3)
     plain = 1 - torch.softmax(logits / 1.3, -1).amax(-1)
     u, _, _ = wanted(images, Rule(0.5, 1.3, measure), 0.35, draws)
-    found = (doubt if measure == "largest" else entropy).double().numpy()
+    found = (doubt if measure == "msp" else entropy).double().numpy()
     assert (plain == 0).sum() > 50 and u.min() < 1e-20
     np.testing.assert_allclose(found, u, rtol=3e-5)
     order = np.argsort(u)
@@ -143,7 +143,7 @@ def test_the_threshold_itself_is_answered():
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize(("measure", "draws"), [("entropy", 0), ("largest", 2)])
+@pytest.mark.parametrize(("measure", "draws"), [("entropy", 0), ("msp", 2)])
 def test_the_file_says_what_the_measures_say(tmp_path, ending, measure, draws):
     images = images_of(300)
     rule = Rule(0.0, 2.0, measure)
@@ -365,7 +365,7 @@ def test_rules_from_files(tmp_path):
     assert held == Promise(classes=4, terms={"risk": 0.05, "delta": 0.05})
     assert rule_of("0.2") == (Rule(0.2), Promise()) and rule_of("0.2", 3.0, "entropy")[0] == Rule(0.2, 3.0, "entropy")
     assert rule_of(str(file), 1.5, "entropy")[0] == rule
-    for options, word in (({"temperature": 2.0}, "temperature"), ({"measure": "largest"}, "measure")):
+    for options, word in (({"temperature": 2.0}, "temperature"), ({"measure": "msp"}, "measure")):
         with pytest.raises(BadInput, match=word):
             rule_of(str(file), **options)
     for text, word in (
@@ -432,7 +432,7 @@ def test_a_file_of_torch_refuses_images_that_are_not_bytes(tmp_path):
 
 def test_a_model_of_the_zoo_is_exported_with_the_padding_of_its_predictions(tmp_path, monkeypatch):
     from nescio.networks.export import exportable
-    from zoo_help import checkpoint, pack
+    from tests.support.zoo_help import checkpoint, pack
 
     monkeypatch.chdir(tmp_path)
     name = "tf_efficientnet_lite0"
@@ -639,7 +639,7 @@ def test_a_learned_score_of_other_embeddings_is_refused(tmp_path):
     classifier = ExportableNetwork(network, (0.0,), (1.0,), (3, 3), 9, score=loss_order(6))
     with pytest.raises(BadInput, match="of 6 features"):
         export(classifier, Rule(0.5, 1.0, "loss_order"), tmp_path / "file.pt2")
-    for given, measure in ((loss_order(5), "largest"), (None, "loss_order")):
+    for given, measure in ((loss_order(5), "msp"), (None, "loss_order")):
         with pytest.raises(BadInput, match="loss_order"):
             export(replace(classifier, score=given), Rule(0.5, 1.0, measure), tmp_path / "file.pt2")
 
@@ -746,7 +746,7 @@ def test_sampling_methods_of_the_store_are_refused(tmp_path, capsys):
 def test_bad_input_is_one_sentence(checkpoints, capsys, tmp_path, monkeypatch, words, sentence):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.json").write_text(
-        json.dumps({"threshold": 0.1, "temperature": 1.0, "measure": "largest", "classes": 10})
+        json.dumps({"threshold": 0.1, "temperature": 1.0, "measure": "msp", "classes": 10})
     )
     if "--weights" not in words:
         monkeypatch.setenv("NESCIO_WEIGHTS", str(checkpoints))
@@ -784,7 +784,7 @@ def test_a_published_network_on_real_images(tmp_path):
     few = ImageSet(f"npz:{images}", split="given", limit=40)
     plain = predict(model, few, Context(store, device="cpu"), Keeping(("logits",), "float16", precision="float32"))
     dump = Temperature(1.2)(plain)
-    u = measures.largest(dump)
+    u = measures.msp(dump)
     rule = Rule(float(np.median(u)), 1.2)
     made = export(exportable(model.name, store, weights=weights), rule, tmp_path / "lite0.onnx")
     held = np.load(views.cache(few.load(), model.view, store))

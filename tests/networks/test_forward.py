@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nescio.work.store import Store
-from zoo_help import answers
+from tests.support.zoo_help import answers
 
 torch = pytest.importorskip("torch")
 timm = pytest.importorskip("timm")

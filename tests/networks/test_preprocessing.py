@@ -23,7 +23,7 @@ from nescio.predictions.entries import stored_dump
 from nescio.protocols import posthoc, shift, url
 from nescio.work.steps import Context
 from nescio.work.store import Store
-from zoo_help import checkpoint, encoded, folder, picture
+from tests.support.zoo_help import checkpoint, encoded, folder, picture
 
 torch = pytest.importorskip("torch")
 timm = pytest.importorskip("timm")

@@ -15,7 +15,7 @@ from nescio.networks import weights
 from nescio.networks.models import answer_names, build_classifier, network, pick, with_classes, with_weights
 from nescio.training import start_key
 from nescio.work.store import Store
-from zoo_help import checkpoint
+from tests.support.zoo_help import checkpoint
 
 torch = pytest.importorskip("torch")
 timm = pytest.importorskip("timm")
@@ -439,8 +439,8 @@ def test_unknown_names(patterns, sentence):
 
 
 def test_a_family_has_its_distilled_models_with_it(tmp_path):
-    every, taught = ({each.name for each in pick((), STORE, family=word)} for word in ("xcit", "XCiT-distilled"))
-    assert taught < every and all("dist" in name for name in taught)
+    every, distilled = ({each.name for each in pick((), STORE, family=word)} for word in ("xcit", "XCiT-distilled"))
+    assert distilled < every and all("dist" in name for name in distilled)
     with pytest.raises(BadInput, match=r"No model of the family 'xcit' has its weights in "):
         pick((), STORE, family="xcit", folder=tmp_path)
 

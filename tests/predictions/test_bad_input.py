@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from malformed import LABELS, LOGITS, MALFORMED, PROBS, N, changed, pickled_folder
 from nescio import BadInput, Predictions, Undefined, join, measures, metrics, stack
+from tests.support.malformed import LABELS, LOGITS, MALFORMED, PROBS, N, changed, pickled_folder
 
 GOOD = Predictions(labels=LABELS, logits=LOGITS, embeddings=LOGITS)
 U = np.arange(6.0)
@@ -99,7 +99,11 @@ PREDICTIONS = [
     ("stack other keys", lambda: stack([GOOD, TEXT]), r"One index holds text"),
     ("stack other labels", lambda: stack([GOOD, GOOD.replace(labels=LABELS[::-1])]), r"Member 1 has other labels"),
     ("stack without labels", lambda: stack([GOOD, GOOD.replace(labels=None)]), r"Member 1 has other labels"),
-    ("stack other taught", lambda: stack([GOOD, GOOD.replace(taught=False)]), r"Member 1 has other taught"),
+    (
+        "stack other in_distribution",
+        lambda: stack([GOOD, GOOD.replace(in_distribution=False)]),
+        r"Member 1 has other in_distribution",
+    ),
     ("stack logs on logits", lambda: stack([GOOD, GOOD.replace(probs=PROBS)]), r"Some members hold logits and others"),
     ("join nothing", lambda: join(), r"There is nothing to join"),
     ("join strangers", lambda: join(GOOD, GOOD.replace(index=U + 10)), r"The files have no row in common"),
@@ -221,7 +225,7 @@ OTHERS = [
     ("masks of two shapes", BadInput, lambda: metrics.miou(np.ones((2, 2), int), np.ones(3, int), 3), r"shape"),
     ("mask of an unknown class", BadInput, lambda: metrics.miou(LABELS, LABELS + 7, 3), r"labels holds \d+"),
     ("mask of void", Undefined, lambda: metrics.miou(LABELS, LABELS * 0, 3, void=0), r"no pixel"),
-    ("measure without logits", Undefined, lambda: measures.largest(BARE), r"no logits"),
+    ("measure without logits", Undefined, lambda: measures.msp(BARE), r"no logits"),
     ("energy of probs", Undefined, lambda: measures.energy(Predictions(probs=PROBS)), r"probabilities"),
     ("largest logit of probs", Undefined, lambda: measures.max_logit(Predictions(probs=PROBS)), r"probabilities"),
     ("norm of nothing", Undefined, lambda: measures.norm(BARE), r"no embeddings"),

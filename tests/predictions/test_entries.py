@@ -9,7 +9,7 @@ from nescio.errors import BadInput
 from nescio.predictions import Predictions
 from nescio.predictions.entries import dump_named, file_dump, stored_dumps
 from nescio.work.store import Damaged, Store
-from zoo_help import N, answers, folder, images_at
+from tests.support.zoo_help import N, answers, folder, images_at
 
 pytest.importorskip("timm")
 
@@ -37,7 +37,7 @@ def test_sets_outside_are_marked(place, tmp_path):
     images = ImageSet(absolute(f"folder:{other}"), split="outside")
     (found,), _ = answers(place, store, "test_resnet", images=images)
     dump = found.load()
-    assert not dump.taught.any() and dump.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert not dump.in_distribution.any() and dump.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert found.facts["outside"] is True and "accuracy" not in found.facts
     assert [each.key for each in stored_dumps(store, outside=True)] == [found.key]
     assert stored_dumps(store, outside=False) == []

@@ -109,7 +109,7 @@ def test_masked_classes_have_probability_zero():
             dump = Predictions(logits=z, labels=labels)
             found = summary(dump)
             without = summary(Predictions(logits=np.delete(z, 2, 1), labels=labels - (labels > 2)))
-        for name in ("largest", "entropy", "gap", "energy", "max_logit"):
+        for name in ("msp", "entropy", "gap", "energy", "max_logit"):
             np.testing.assert_allclose(found.u[name], without.u[name], rtol=1e-12, err_msg=name)
         np.testing.assert_allclose(found.answers().log_loss, without.answers().log_loss, rtol=1e-12)
     of_masked = summary(Predictions(logits=masked, labels=np.full(50, 2))).answers()
@@ -175,7 +175,7 @@ def test_a_name_that_is_no_class_belongs_to_a_row_that_was_not_taught(tmp_path):
     held = {"labels": ["ant", "yak"], "logits": LOGITS[:2], "class_names": ["ant", "bee", "cat", "owl"]}
     with pytest.raises(BadInput, match="labels holds 4 in row 1, but the classes are 0 to 3"):
         Predictions(**held)
-    assert Predictions(**held, taught=[True, False]).labels.tolist() == [0, 4]
+    assert Predictions(**held, in_distribution=[True, False]).labels.tolist() == [0, 4]
     assert Predictions.load({"labels": ["yak", "emu"], "logits": LOGITS[:2]}, outside=True).labels.tolist() == [1, 0]
 
 

@@ -214,8 +214,8 @@ def test_predictions_take_named_fields():
 def test_a_value_of_a_scorecard_has_the_names_of_the_field():
     card = scorecard(Predictions(logits=LOGITS, labels=LABELS))
     assert card.value("Acc") == card.value("accuracy")
-    assert card.value("AUROC", "MSP") == card.value("auroc", "largest")
-    assert card.value("FPR95", "msp") == card.value("fpr_at_tpr@0.95", "largest")
+    assert card.value("AUROC", "MSP") == card.value("auroc", "msp")
+    assert card.value("FPR95", "msp") == card.value("fpr_at_tpr@0.95", "msp")
     with pytest.raises(BadInput, match="Did you mean 'accuracy'"):
         card.value("acuracy")
     with pytest.raises(Undefined, match="There are: accuracy"):

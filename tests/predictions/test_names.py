@@ -98,7 +98,7 @@ def test_every_field_from_a_file_of_its_own(tmp_path):
     np.testing.assert_array_equal(p.logits[:, 0], LOGITS)
     assert p.labels.tolist() == LABELS.tolist() and p.scores["u"].tolist() == (LABELS * 0.5).tolist()
     out = Predictions.from_files(logits=str(tmp_path / "z.npy"), outside=True)
-    assert not out.taught.any()
+    assert not out.in_distribution.any()
 
 
 def test_files_of_one_field_that_cannot_be_used(tmp_path):

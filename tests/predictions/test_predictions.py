@@ -28,7 +28,7 @@ def full(n=7, s=1, c=4, d=3, dtype=np.float32, text=True, members=False, normali
     return Predictions(
         index=np.array([f"row {i} ☂" for i in range(n)]) if text else rng.permutation(n) + 2**60,
         labels=rng.integers(0, c, n),
-        taught=rng.random(n) < 0.8,
+        in_distribution=rng.random(n) < 0.8,
         logits=logits,
         members=np.arange(s) // 2 if members else None,
         variants={"tta": rng.normal(size=(n, c)).astype(dtype), "a_1": rng.normal(size=(n, c))},
@@ -218,13 +218,15 @@ def test_class_columns_are_ordered_by_their_number(tmp_path):
 
 def test_tables_written_by_pandas(tmp_path):
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"label": [0, 1], "prob_0": [0.75, 0.5], "prob_1": [0.25, 0.5], "taught": [True, False]})
+    frame = pandas.DataFrame(
+        {"label": [0, 1], "prob_0": [0.75, 0.5], "prob_1": [0.25, 0.5], "in_distribution": [True, False]}
+    )
     frame["group_site"] = pandas.Categorical(["x", "y"])
     frame.to_csv(tmp_path / "a.csv", index=False)
     frame.to_parquet(tmp_path / "a.parquet")
     for name in ("a.csv", "a.parquet"):
         p = Predictions.load(tmp_path / name)
-        assert p.normalized and p.taught.tolist() == [True, False] and p.groups["site"].tolist() == ["x", "y"]
+        assert p.normalized and p.in_distribution.tolist() == [True, False] and p.groups["site"].tolist() == ["x", "y"]
         np.testing.assert_allclose(np.exp(p.logits[:, 0]), [[0.75, 0.25], [0.5, 0.5]])
 
 
@@ -265,12 +267,12 @@ def test_reading_tables_needs_no_pandas(tmp_path):
 def test_outside_rows_were_not_taught(tmp_path):
     path = tmp_path / "ood.npz"
     np.savez(path, logits=np.eye(3), labels=[7, 8, 9])
-    assert Predictions.load(path, outside=True).taught.tolist() == [False] * 3
+    assert Predictions.load(path, outside=True).in_distribution.tolist() == [False] * 3
     with pytest.raises(BadInput, match="labels holds 7"):
         Predictions.load(path)
-    mixed = {"logits": np.eye(3), "labels": [7, 1, 9], "taught": [False, True, False]}
-    assert Predictions.load(mixed, outside=True).taught.tolist() == [False, True, False]
-    assert not Predictions.load(Predictions(logits=np.eye(3)), outside=True).taught.any()
+    mixed = {"logits": np.eye(3), "labels": [7, 1, 9], "in_distribution": [False, True, False]}
+    assert Predictions.load(mixed, outside=True).in_distribution.tolist() == [False, True, False]
+    assert not Predictions.load(Predictions(logits=np.eye(3)), outside=True).in_distribution.any()
 
 
 @pytest.mark.parametrize("ending", [".npz", ".safetensors", ".parquet", ".csv"])
@@ -344,7 +346,7 @@ def test_defaults():
     assert p.index.tolist() == [0, 1, 2] and p.logits.shape == (3, 1, 2) and p.logits.dtype == np.float64
     assert (len(p), p.draws, p.classes, p.labels, p.normalized) == (3, 1, 2, None, False)
     assert repr(p) == "Predictions(index 3, logits 3×1×2)"
-    assert Predictions(logits=np.eye(2), taught=False).taught.tolist() == [False, False]
+    assert Predictions(logits=np.eye(2), in_distribution=False).in_distribution.tolist() == [False, False]
 
 
 def test_arrays_are_not_copied():
@@ -398,7 +400,7 @@ def test_take_select_and_join_move_every_field_together():
 
 def test_stack_joins_on_index_and_names_members():
     a, b = full(s=2, text=False, seed=0), full(s=3, text=False, seed=0)
-    b = b.replace(labels=a.labels, taught=a.taught, index=a.index)
+    b = b.replace(labels=a.labels, in_distribution=a.in_distribution, index=a.index)
     shuffled = b.take(np.random.default_rng(2).permutation(7))
     both = stack([a, shuffled])
     assert both.draws == 5 and both.members.tolist() == [0, 0, 1, 1, 1]

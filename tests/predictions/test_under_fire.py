@@ -7,16 +7,15 @@ import subprocess
 import sys
 import warnings
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fuzzing import READERS, TORCH
-from malformed import LOGITS, raw, safetensors, tensor, zipped
 from nescio import BadInput, Predictions
+from tests.support.fuzzing import READERS, TORCH
+from tests.support.malformed import LOGITS, raw, safetensors, tensor, zipped
+from tests.support.paths import ROOT
 
-HERE = Path(__file__).parents[1]
 MB, SECONDS = 500, 2  # at the most, for any file
 
 
@@ -197,8 +196,8 @@ MADE_TO_BE_READ = ("a cell over 131 kB", "carriage returns alone")  # unusual, b
 def outcomes(tmp_path_factory):
     """name -> (path, MB, seconds, what was said), of one process that reads them all."""
     paths = {name: build(tmp_path_factory.mktemp("fire")) for name, build in FAMILIES.items()}
-    command = [sys.executable, HERE / "fuzzing.py", "load", *paths.values()]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "tests.support.fuzzing", "load", *paths.values()]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     lines = [json.loads(line) for line in run.stdout.splitlines()]
     assert run.returncode == 0 and not run.stderr, f"{list(paths)[len(lines)]}: {run.stderr}"
     return {name: (paths[name], *line) for name, line in zip(paths, lines, strict=True)}
@@ -252,8 +251,8 @@ def test_a_dump_that_is_cut_while_it_is_read_is_a_sentence(tmp_path, ending):
 
 
 def fuzz(seconds, seed, *readers):
-    command = [sys.executable, HERE / "fuzzing.py", "fuzz", str(seconds), str(seed), *readers]
-    run = subprocess.run(command, capture_output=True, text=True)
+    command = [sys.executable, "-m", "tests.support.fuzzing", "fuzz", str(seconds), str(seed), *readers]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, f"seed {seed}: {run.stdout} {run.stderr}"
     for line in run.stdout.splitlines():
         _, tried, _, megabytes = line.split()

@@ -11,7 +11,7 @@ from nescio.options import option
 from nescio.protocols import base
 from nescio.report.blocks import Story
 from nescio.report.studies import Study, read_study
-from paths import ROOT
+from tests.support.paths import ROOT
 
 RESULTS = sorted(path.parent for path in (ROOT / "results").glob("*/plan.json"))
 

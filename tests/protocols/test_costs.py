@@ -21,7 +21,7 @@ from nescio.work.launchers import start
 from nescio.work.rehearsal import Rehearsal
 from nescio.work.steps import Context
 from nescio.work.store import Store
-from paths import ROOT
+from tests.support.paths import ROOT
 
 PERFORMANCE = (ROOT / "docs" / "performance.md").read_text()
 TRIAL = Trial(

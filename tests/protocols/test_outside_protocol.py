@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from nescio.rows import from_parquet
-from paths import ROOT, page_of
-from waiting import until
+from tests.support.paths import ROOT, page_of
+from tests.support.waiting import until
 
 SOURCE = '''
 """How does the mean of drawn numbers settle? A protocol that needs no network."""

@@ -44,8 +44,8 @@ def test_both_reports_mark_every_distilled_model_alike(other: str) -> None:
     rows = []
     for number, name in enumerate(names):
         rows += [row(name, metric=metric, value=0.5 + number / 1000) for metric in ("accuracy", "ece")]
-        rows.append(row(name, metric="auroc", measure="largest", value=0.5 + number / 1000))
-        place = {"split": "out", "condition": "severity", "measure": "largest", "metric": "auroc"}
+        rows.append(row(name, metric="auroc", measure="msp", value=0.5 + number / 1000))
+        place = {"split": "out", "condition": "severity", "measure": "msp", "metric": "auroc"}
         rows += [row(name, value=0.6 + number / 1000, level=float(level), **place) for level in range(11)]
     frame = Frame(rows)
     assert all(regimes.distilled(name) == (name != other) for name in names)
@@ -62,10 +62,10 @@ def grown(names: list[str], seed: int = 0, **facts: Any) -> list[Row]:
     """Rows of both protocols for these models, each with a skill of its own."""
     rng, rows = random.Random(seed), []
     for name in names:
-        place = {"split": "out", "condition": "severity", "measure": "largest", "metric": "auroc"}
+        place = {"split": "out", "condition": "severity", "measure": "msp", "metric": "auroc"}
         for level in range(11):
             rows.append(row(name, value=rng.uniform(0.6, 0.9), level=float(level), **place) | facts)
-        for metric, measure in (("accuracy", None), ("ece", None), ("auroc", "largest"), ("sac@0.99", "largest")):
+        for metric, measure in (("accuracy", None), ("ece", None), ("auroc", "msp"), ("sac@0.99", "msp")):
             rows.append(row(name, metric=metric, measure=measure, value=rng.uniform(0.1, 0.9)) | facts)
     return rows
 
@@ -94,8 +94,8 @@ def words_of(report: str, rows: list[Row]) -> str:
 
 @pytest.mark.parametrize("report", ["selective/fig1", "selective/fig5", "cood/fig7"])
 def test_captions_name_only_what_is_shown(report: str) -> None:
-    taught, plain = distilled_names()[:4], ["resnet18.tv_in1k", "resnet34.tv_in1k", "resnet50.tv_in1k"]
-    assert "distilled" in words_of(report, grown(taught)) and "distilled" not in words_of(report, grown(plain))
+    distilled, plain = distilled_names()[:4], ["resnet18.tv_in1k", "resnet34.tv_in1k", "resnet50.tv_in1k"]
+    assert "distilled" in words_of(report, grown(distilled)) and "distilled" not in words_of(report, grown(plain))
     assert "parameters" in words_of(report, grown(plain))
     assert "parameters" not in words_of(report, grown(plain, params=None))
     if report == "selective/fig5":

@@ -10,11 +10,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("optuna")
 
-from test_cood import dumps
-
-from fake_zoo import answers
 from nescio.report.studies import ROWS, TIMES
-from warm import Warm
+from tests.protocols.cood.test_cood import dumps
+from tests.support.fake_zoo import answers
+from tests.support.warm import Warm
 
 TINY = ("--epochs", "1", "--batch-size", "128")
 # benchmark → words, and the workers of the second run; the first has none beside itself

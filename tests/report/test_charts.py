@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from samples import sample_card, sample_comparison
 
 from nescio.analysis.curves import corp_points
 from nescio.report import charts
 from nescio.report.charts import DARK, PAPER, Box, on_page, on_paper
 from nescio.report.pages import data_of
 from nescio.report.scorecards import interval_points
+from tests.support.samples import sample_card, sample_comparison
 
 POINTS = [
     {
@@ -166,7 +166,7 @@ def test_names_with_quotes_newlines_and_backslashes_lose_no_chart() -> None:
     from nescio.report.charts import histogram_figure, intervals_figure, models_figure, on_paper
 
     names = ['it\'s "odd"\nname', "back\\slash", "<b>&amp;", "a.b[0]", ","]
-    curve = {"largest": ([0.5, 1.0], [0.1, 0.2])}
+    curve = {"msp": ([0.5, 1.0], [0.1, 0.2])}
     bins = {"edges": [0.0, 0.5, 1.0], "right": [3, 1], "wrong": [1, 2], "out": {name: [1, 1] for name in names}}
     points = [
         {"question": "accuracy", "model": name, "rank": at, "value": 0.5, "low": 0.4, "high": 0.6, "best": True}

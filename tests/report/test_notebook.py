@@ -11,7 +11,7 @@ import pytest
 
 import nescio
 from nescio import BadInput, Predictions, Undefined
-from paths import ROOT
+from tests.support.paths import ROOT
 
 
 def model(seed: int, n: int = 300) -> Predictions:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 from markupsafe import escape
-from samples import row, sample_card, sample_comparison
 
 from nescio import report
 from nescio.report import pages, scorecards
 from nescio.report.blocks import Choice, Figure, Fold, Gallery, Section, Story, Terms
 from nescio.report.charts import heat_figure
 from nescio.report.tables import Cell, Table
+from tests.support.samples import row, sample_card, sample_comparison
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
@@ -144,10 +144,10 @@ def test_readers_of_screens_and_keyboards_are_served(several: Path) -> None:
 
 def test_names_are_text_whatever_they_hold() -> None:
     card = sample_card(name=NASTY)
-    card.rows += [row("auroc", 0.5, NASTY), row("auroc", 0.5, "largest", split=NASTY)]
+    card.rows += [row("auroc", 0.5, NASTY), row("auroc", 0.5, "msp", split=NASTY)]
     card.reasons.append({"measure": NASTY, "metric": None, "split": NASTY, "reason": NASTY})
-    card.curves["risk_coverage"][NASTY] = card.curves["risk_coverage"]["largest"]
-    card.curves["histogram"]["largest"]["out"][NASTY] = card.curves["histogram"]["largest"]["right"]
+    card.curves["risk_coverage"][NASTY] = card.curves["risk_coverage"]["msp"]
+    card.curves["histogram"]["msp"]["out"][NASTY] = card.curves["histogram"]["msp"]["right"]
     text = report.page(report.card_story([card, sample_card(name=NASTY)], title=NASTY))
     tags = [tag for tag, _ in Reader(text).elements]
     assert tags.count("script") == 4 and "img" not in tags
@@ -169,8 +169,8 @@ def test_a_page_shows_the_figures_that_there_are(kept: tuple[str, ...]) -> None:
 
 def test_thirty_models_fit_into_five_megabytes(monkeypatch: pytest.MonkeyPatch) -> None:
     card = sample_card()
-    lines = {f"measure{at}": card.curves["risk_coverage"]["largest"] for at in range(12)}
-    shapes = {f"measure{at}": card.curves["histogram"]["largest"] for at in range(12)}
+    lines = {f"measure{at}": card.curves["risk_coverage"]["msp"] for at in range(12)}
+    shapes = {f"measure{at}": card.curves["histogram"]["msp"] for at in range(12)}
     card.curves = card.curves | {"risk_coverage": lines, "histogram": shapes}
     points = scorecards.PAGE_POINTS // 10  # three models with the points that thirty would get
     monkeypatch.setattr(scorecards, "PAGE_POINTS", points)
@@ -294,11 +294,11 @@ def test_a_browser_survives_names_that_look_like_markup(tmp_path: Path) -> None:
     card = sample_card(name=NASTY)
     lines = card.curves["risk_coverage"]
     card.curves["risk_coverage"] = {
-        NASTY: lines["largest"],
+        NASTY: lines["msp"],
         "it's \\ odd": lines["entropy"],
         "optimal": lines["optimal"],
     }
-    card.curves["histogram"] = {NASTY: card.curves["histogram"]["largest"] | {"out": {NASTY: np.arange(30)}}}
+    card.curves["histogram"] = {NASTY: card.curves["histogram"]["msp"] | {"out": {NASTY: np.arange(30)}}}
     path = tmp_path / "nasty.html"
     path.write_text(report.page(report.card_story([card, sample_card(name="b")], title=NASTY)))
     dom, log = browse(path, "--dump-dom", folder=tmp_path)
@@ -372,7 +372,7 @@ def test_a_machine_without_altair_writes_the_page_without_any_figure(
 
 def test_intervals_stand_under_their_values() -> None:
     card = sample_card()
-    card.rows = [row("auroc", 0.8, "largest", low=0.75, high=0.85), row("auroc", 0.7, "entropy")]
+    card.rows = [row("auroc", 0.8, "msp", low=0.75, high=0.85), row("auroc", 0.7, "entropy")]
     text = report.page(report.card_story([card]))
     assert "<td><strong>0.8000</strong><small> [0.7500, 0.8500]</small></td>" in text
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from samples import row, sample_card, sample_comparison, sample_rows
 
 from nescio import metrics, report
 from nescio.report.blocks import Figure, Fold, blocks_of, figures_of, tables_of
@@ -28,6 +27,7 @@ from nescio.report.scorecards import (
 )
 from nescio.report.tables import Cell, Table
 from nescio.report.words import percent
+from tests.support.samples import row, sample_card, sample_comparison, sample_rows
 
 
 def find(tables: list[Table], title: str) -> Table:
@@ -86,7 +86,7 @@ def test_the_calibrated_ranking_is_a_second_look_after_the_raw_one() -> None:
 def test_best_follows_the_direction_of_the_metric() -> None:
     held = cells(find(report.card_tables(sample_rows()), RANKING))
     best = {head: line for (line, head), cell in held.items() if cell.best}
-    assert best == {"AUROC ↑": "max_logit", "AURC ↓": "largest", "SAC@0.95 ↑": "max_logit", "risk@0.8 ↓": "largest"}
+    assert best == {"AUROC ↑": "max_logit", "AURC ↓": "msp", "SAC@0.95 ↑": "max_logit", "risk@0.8 ↓": "msp"}
 
 
 def test_a_metric_is_explained_once_where_it_is_first_seen_by_its_own_docstring() -> None:
@@ -99,41 +99,41 @@ def test_a_metric_is_explained_once_where_it_is_first_seen_by_its_own_docstring(
 
 @pytest.mark.parametrize("name", list(metrics.registry))
 def test_every_registered_metric_has_a_place(name: str) -> None:
-    assert report.card_tables([row(name, 0.5, "largest")])[0].lines
+    assert report.card_tables([row(name, 0.5, "msp")])[0].lines
 
 
 def test_a_metric_that_nobody_registered_is_still_shown_without_an_arrow() -> None:
-    (table,) = report.card_tables([row("own_thing", 0.25, "largest"), row("own_thing", 0.75, "entropy")])
+    (table,) = report.card_tables([row("own_thing", 0.25, "msp"), row("own_thing", 0.75, "entropy")])
     assert table.title == OTHER and table.heads == ("own thing",)
     assert not any(cell.best for cell in table.cells().values())
 
 
 def test_a_split_with_answers_is_in_distribution_whatever_its_name() -> None:
-    rows = [row("accuracy", 0.9, split="held out"), row("auroc", 0.8, "largest", split="held out")]
+    rows = [row("accuracy", 0.9, split="held out"), row("auroc", 0.8, "msp", split="held out")]
     assert [table.title for table in report.card_tables(rows)] == ["How good are the answers", RANKING]
 
 
 def test_groups_have_tables_of_their_own() -> None:
-    rows = [row("auroc", 0.8, "largest"), row("auroc", 0.7, "largest", group="severity=5")]
+    rows = [row("auroc", 0.8, "msp"), row("auroc", 0.7, "msp", group="severity=5")]
     assert [table.title for table in report.card_tables(rows)] == [RANKING, f"{RANKING}: severity=5"]
     assert isinstance(card_blocks(rows)[1], Fold)
 
 
 def test_the_best_known_measures_come_first() -> None:
-    rows = [row("auroc", 0.8, name) for name in ("gmm", "own", "entropy", "largest")]
+    rows = [row("auroc", 0.8, name) for name in ("gmm", "own", "entropy", "msp")]
     names = [labels for labels, _ in report.card_tables(rows)[0].lines]
-    assert names == [("largest",), ("entropy",), ("gmm",), ("own",)]
+    assert names == [("msp",), ("entropy",), ("gmm",), ("own",)]
 
 
 def test_rows_of_several_models_are_told_apart_by_what_differs() -> None:
-    rows = [row("auroc", 0.8, "largest", method="erm", trial=0), row("auroc", 0.7, "largest", method="mcd", trial=0)]
+    rows = [row("auroc", 0.8, "msp", method="erm", trial=0), row("auroc", 0.7, "msp", method="mcd", trial=0)]
     (table,) = report.card_tables(rows)
-    assert [labels for labels, _ in table.lines] == [("erm", "largest"), ("mcd", "largest")]
+    assert [labels for labels, _ in table.lines] == [("erm", "msp"), ("mcd", "msp")]
 
 
 def test_nothing_measured_is_no_table() -> None:
     assert report.card_tables([]) == []
-    alone = report.card_tables([row("human_alignment", 0.2, "largest")])
+    alone = report.card_tables([row("human_alignment", 0.2, "msp")])
     assert [table.title for table in alone] == [HUMAN]
 
 
@@ -186,7 +186,7 @@ def test_summary_has_one_line_per_model_and_marks_the_best() -> None:
     assert [labels for labels, _ in table.lines] == [("a",), ("a (2)",)]
     held = cells(table)
     assert held["a", "accuracy ↑"].best and held["a (2)", "NLL ↓"].best
-    assert "AUROC ↑ noise" in table.heads and "largest" in table.note
+    assert "AUROC ↑ noise" in table.heads and "msp" in table.note
     assert str(held["a", "NLL ↓"]) == "0.4000"  # the raw figure
 
 
@@ -196,7 +196,7 @@ def test_comparison_shows_intervals_and_the_group_that_cannot_be_told_from_the_b
     assert str(held["accuracy ↑", "logistic"]) == "#2* 0.8900 [0.8800, 0.9020]" and held["accuracy ↑", "logistic"].best
     assert str(held["accuracy ↑", "tree"]) == "#3 0.8000 [0.7900, 0.8120]" and not held["accuracy ↑", "tree"].best
     assert "1,000 paired resamples of 400 shared rows" in values.note and "95 %" in values.note
-    line = ("AUROC ↑ · largest", "tree − forest")
+    line = ("AUROC ↑ · msp", "tree − forest")
     assert str(differences.cells()[line, "difference"]) == "-0.0400"
 
 
@@ -236,16 +236,14 @@ def test_the_best_measure_is_named_with_its_equals() -> None:
     rng = np.random.default_rng(0)
     wrong = rng.random(400) < 0.3
     good = wrong + rng.normal(size=400)
-    drawn = {
-        "raw": {"wrong": wrong, "u": {"largest": good + 1e-3 * rng.normal(size=400), "entropy": good, "gap": -good}}
-    }
+    drawn = {"raw": {"wrong": wrong, "u": {"msp": good + 1e-3 * rng.normal(size=400), "entropy": good, "gap": -good}}}
     (said,) = rejection(SimpleNamespace(drawn=drawn))
     assert (
         said.startswith("Best at rejecting wrong answers: `")
         and "not significantly different: `" in said
         and "gap" not in said
     )
-    (said,) = rejection(SimpleNamespace(drawn={"raw": {"wrong": wrong, "u": {"largest": good, "gap": -good}}}))
+    (said,) = rejection(SimpleNamespace(drawn={"raw": {"wrong": wrong, "u": {"msp": good, "gap": -good}}}))
     assert said.endswith(", significantly better than the others.")
     assert rejection(SimpleNamespace(drawn={"raw": {"wrong": wrong & False, "u": {"a": good, "b": good}}})) == []
 
@@ -253,11 +251,11 @@ def test_the_best_measure_is_named_with_its_equals() -> None:
 def test_the_best_measure_for_every_set_stands_beside_the_baseline() -> None:
     rng = np.random.default_rng(0)
     u, out = rng.normal(size=400), rng.normal(size=300)
-    drawn = {"u": {"largest": u, "vim": u}, "out": {"largest": {"sea": out}, "vim": {"sea": out + 2}}, "wrong": None}
+    drawn = {"u": {"msp": u, "vim": u}, "out": {"msp": {"sea": out}, "vim": {"sea": out + 2}}, "wrong": None}
     (said,) = rejection(SimpleNamespace(drawn={"raw": drawn}))
-    assert said.startswith("Best at rejecting “sea”: `vim` (AUROC 0.9") and "the baseline `largest` has 0.5" in said
+    assert said.startswith("Best at rejecting “sea”: `vim` (AUROC 0.9") and "the baseline `msp` has 0.5" in said
     page = report.page(report.Story("scores", [said], []))
-    assert "<code>vim</code>" in page and "<code>largest</code>" in page and "`vim" not in page
+    assert "<code>vim</code>" in page and "<code>msp</code>" in page and "`vim" not in page
 
 
 def test_the_short_story_holds_the_essentials_and_fits_a_screen() -> None:
@@ -360,15 +358,15 @@ def test_rows_of_several_cards_are_told_apart() -> None:
 
 def test_many_models_share_the_points_of_the_page() -> None:
     curves = sample_card().curves
-    assert len(thinned(curves, 1)["risk_coverage"]["largest"][0]) == 400
-    coverage, risk = thinned(curves, 1000)["risk_coverage"]["largest"]
+    assert len(thinned(curves, 1)["risk_coverage"]["msp"][0]) == 400
+    coverage, risk = thinned(curves, 1000)["risk_coverage"]["msp"]
     assert len(coverage) == len(risk) == LEAST_POINTS
-    assert coverage[0] == curves["risk_coverage"]["largest"][0][0] and coverage[-1] == 1.0
-    assert risk[-1] == curves["risk_coverage"]["largest"][1][-1]
+    assert coverage[0] == curves["risk_coverage"]["msp"][0][0] and coverage[-1] == 1.0
+    assert risk[-1] == curves["risk_coverage"]["msp"][1][-1]
 
 
 def test_the_default_measure_is_shown_first() -> None:
-    assert measures_of({"risk_coverage": {"entropy": 0, "largest": 0, "optimal": 0}}) == ["largest", "entropy"]
+    assert measures_of({"risk_coverage": {"entropy": 0, "msp": 0, "optimal": 0}}) == ["msp", "entropy"]
 
 
 def test_every_table_of_a_card_is_in_its_story() -> None:

@@ -15,7 +15,7 @@ from nescio.report.studies import Study, files, joined, manifest, print_story, r
 from nescio.report.tables import table
 from nescio.rows import COLUMNS, Row, to_parquet
 from nescio.work.launchers import Failure
-from paths import ROOT
+from tests.support.paths import ROOT
 
 
 def row(**facts: Any) -> Row:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from samples import row
 
 import nescio
 from nescio import metrics as registered
 from nescio.report.frame import Frame
 from nescio.report.tables import COUNT, Cell, Column, Form, Head, Table, decimals, metrics, percents, table, wide
+from tests.support.samples import row
 
 
 def best(made: Table) -> list[bool]:
@@ -99,7 +99,7 @@ def test_a_wide_row_is_a_line_and_its_texts_are_words() -> None:
 
 def test_two_rows_for_one_cell_are_an_error_not_an_overwrite() -> None:
     with pytest.raises(nescio.BadInput, match="in which they differ"):
-        table([row("auroc", 0.8, "largest"), row("auroc", 0.7, "largest")])
+        table([row("auroc", 0.8, "msp"), row("auroc", 0.7, "msp")])
 
 
 def test_a_table_can_be_narrowed() -> None:
@@ -150,7 +150,7 @@ def test_rows_that_say_who_is_best_are_believed() -> None:
 
 
 def test_spreads_and_intervals_are_shown_unless_they_are_not_wanted() -> None:
-    rows = [row("auroc", 0.8, "largest", low=0.75, high=0.85), row("auroc", 0.7, "entropy")]
+    rows = [row("auroc", 0.8, "msp", low=0.75, high=0.85), row("auroc", 0.7, "entropy")]
     assert [str(cell) for cell in table(rows).cells().values()] == ["0.8000 [0.7500, 0.8500]", "0.7000"]
     assert [str(cell) for cell in table(rows, around=False).cells().values()] == ["0.8000", "0.7000"]
     assert best(table(rows)) == [True, False]

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from samples import row, sample_card, sample_comparison
 
 from nescio import report
 from nescio.report.scorecards import RANKING
 from nescio.report.tables import Cell, Table, table
 from nescio.rows import COLUMNS
+from tests.support.samples import row, sample_card, sample_comparison
 
 
 def printed(source: Any, width: int = 160) -> str:

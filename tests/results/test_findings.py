@@ -18,7 +18,7 @@ from nescio.protocols.uimnet.reports import ORACLE, effects, first_lines, means,
 from nescio.protocols.url.reports import results as retrieval_table
 from nescio.report.frame import Frame
 from nescio.report.studies import read_study
-from paths import ROOT
+from tests.support.paths import ROOT
 
 RESULTS = ROOT / "results"
 SAME_BACKBONE = ("erm", "rnd", "oc", "deep-ae")
@@ -41,7 +41,7 @@ def rows(name):
 def order_of_measures():
     """Entropy first, the Jacobian below chance."""
     auc = {labels[0]: cells[0].value for labels, cells in ranking(rows("uimnet")).lines}
-    assert list(auc) == ["entropy", "tta", "largest", "gap", "gmm", "native", "jacobian"]
+    assert list(auc) == ["entropy", "tta", "msp", "gap", "gmm", "native", "jacobian"]
     assert auc["jacobian"] < 0.5
     return auc
 
@@ -1100,7 +1100,7 @@ def average(question, score):
 
 def gains(question, score):
     """By how much a score is above the largest softmax, by network."""
-    return {network: own[score]["value"] - own["largest"]["value"] for network, own in area(question).items()}
+    return {network: own[score]["value"] - own["msp"]["value"] for network, own in area(question).items()}
 
 
 def five_networks():
@@ -1118,18 +1118,18 @@ def five_networks():
 def mistakes_need_little():
     """The plain baseline is among the best but for the transformer, where a fitted temperature is enough."""
     own = area("mistakes")
-    worse = [network for network, scores in own.items() if not scores["largest"]["best"]]
-    assert worse == [VIT] and next(iter(own[VIT])) == "largest_tuned"
-    return {name: own[VIT][name]["value"] for name in ("largest", "largest_tuned")}
+    worse = [network for network, scores in own.items() if not scores["msp"]["best"]]
+    assert worse == [VIT] and next(iter(own[VIT])) == "msp_tuned"
+    return {name: own[VIT][name]["value"] for name in ("msp", "msp_tuned")}
 
 
 def near_by_logits():
     """The plain baseline is never among the best; nothing that is fitted beats energy on average."""
     own = area("near")
-    assert not any(scores["largest"]["best"] for scores in own.values()) and min(gains("near", "energy").values()) > 0
+    assert not any(scores["msp"]["best"] for scores in own.values()) and min(gains("near", "energy").values()) > 0
     shared = [name for name in own[VIT] if all(name in scores for scores in own.values())]
     assert max(shared, key=lambda name: average("near", name)) == "energy"
-    return {name: average("near", name) for name in ("energy", "gen", "knn", "largest")}
+    return {name: average("near", name) for name in ("energy", "gen", "knn", "msp")}
 
 
 def far_by_neighbours():
@@ -1139,7 +1139,7 @@ def far_by_neighbours():
     assert max(shared, key=lambda name: average("far", name)) == "knn"
     return {
         "knn": average("far", "knn"),
-        "largest": average("far", "largest"),
+        "msp": average("far", "msp"),
         "least": min(gains("far", "knn").values()),
     }
 
@@ -1174,7 +1174,7 @@ POSTHOC = {
     ),
     mistakes_need_little: (
         "To notice mistakes, no score beats the largest softmax on four of five networks. On the transformer, "
-        "which is overconfident, a temperature fitted on validation images is enough: AUROC {largest_tuned:.3f} "
+        "which is overconfident, a temperature fitted on validation images is enough: AUROC {msp_tuned:.3f} "
         "against {largest:.3f}."
     ),
     near_by_logits: (
@@ -1219,17 +1219,15 @@ def pnorm_on_lite1():
     (case,) = pnorm_repairs(rows("lite"))
     assert case["holds"] and "lite1" in case["network"]
     area = lite("mistakes")
-    assert area["lite1", "largest"] < area["lite0", "largest"] and area["lite1", "pnorm"] > area["lite0", "pnorm"]
-    return {f"{name}_{score}": area[name, score] for name in ("lite0", "lite1") for score in ("largest", "pnorm")}
+    assert area["lite1", "msp"] < area["lite0", "msp"] and area["lite1", "pnorm"] > area["lite0", "pnorm"]
+    return {f"{name}_{score}": area[name, score] for name in ("lite0", "lite1") for score in ("msp", "pnorm")}
 
 
 def far_from_imagenet():
     area = lite("far")
     assert all(max((s for n, s in area if n == name), key=lambda s, n=name: area[n, s]) == "gen" for name, _ in area)
     assert all(case["holds"] and case["score"] == "gradnorm" for case in shaping_collapses(rows("lite")))
-    return {
-        f"{name}_{score}": area[name, score] for name in ("lite0", "lite1") for score in ("largest", "gen", "gradnorm")
-    }
+    return {f"{name}_{score}": area[name, score] for name in ("lite0", "lite1") for score in ("msp", "gen", "gradnorm")}
 
 
 LITE = {

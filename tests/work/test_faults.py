@@ -14,12 +14,12 @@ import time
 
 import pytest
 
-from disks import disk_of, remount
-from paths import TESTS, page_of
+from tests.support.disks import disk_of, remount
+from tests.support.paths import ROOT, page_of
 
 pytest.importorskip("torch")
 from nescio.work.store import Store
-from waiting import until
+from tests.support.waiting import until
 
 SWEEP = shlex.split(
     "run uimnet --in 0-5 --out 6-9 --methods erm,mc-dropout --backbones mlp --spectral none --trials 2 --seeds 1 "
@@ -107,9 +107,8 @@ def count(store):
 @pytest.mark.slow
 def test_ten_kills_of_a_command_with_its_workers(finished, tmp_path):
     """The same from outside: `python -m nescio`, two workers, the whole process group killed."""
-    here = TESTS
-    (tmp_path / "sitecustomize.py").write_text("import killing")
-    path = os.pathsep.join(map(str, (tmp_path, here, here.parent / "src")))
+    (tmp_path / "sitecustomize.py").write_text("from tests.support import killing")
+    path = os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "src")))
     env = os.environ | {"PYTHONPATH": path, "NESCIO_THREADS": "1"}
     store, rng = tmp_path / "store", random.Random(1)
     command = [sys.executable, "-m", "nescio", *SWEEP, "--workers", "2", "--store", str(store)]

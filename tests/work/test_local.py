@@ -18,7 +18,7 @@ from nescio.work import progress
 from nescio.work.launchers import BLAS, Queue, Task
 from nescio.work.local import LocalWorkers
 from nescio.work.store import Busy, Store, StoreError
-from waiting import alive, until
+from tests.support.waiting import alive, until
 
 pytestmark = pytest.mark.usefixtures("light")
 
@@ -230,7 +230,7 @@ def test_workers_end_with_their_sweep_however_it_ends(tmp_path):
     code = """
         import signal, sys
         sys.path[:0] = {path!r}
-        import test_local
+        from tests.work import test_local
         if __name__ == "__main__":
             signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
             test_local.sweep([test_local.Task("t", test_local.hours, ({folder!r}, "pid"))] * 2, 2)

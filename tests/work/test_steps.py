@@ -356,7 +356,7 @@ class OneProcessPerTask:
         return failures
 
     def _answer(self, task):
-        import test_steps  # as the processes import it
+        from tests.work import test_steps  # as the processes import it
 
         ours, theirs = PROGRAMS.Pipe()
         process = PROGRAMS.Process(target=test_steps.answer, args=(theirs, pickle.dumps(task)))
@@ -379,7 +379,7 @@ def subprocesses(monkeypatch):
 
 
 def test_a_launcher_of_another_package_runs_the_same_steps(context, subprocesses, tmp_path):
-    import test_steps  # as the processes import it: their functions are those of this module
+    from tests.work import test_steps  # as the processes import it: their functions are those of this module
 
     deadly = test_steps.step("deadly", make=test_steps.die)
     steps = [test_steps.card(0.25, test_steps.step("a")), test_steps.card(0.5, deadly), test_steps.card(0.75)]

@@ -19,15 +19,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fake_zoo
 import nescio.work.store
-from disks import disk_of
 from nescio.errors import BadInput
 from nescio.identity import tag
 from nescio.predictions.entries import dump_named
 from nescio.search import Recipe, hparam, uniform
 from nescio.trials import Training, Trial
 from nescio.work.store import Busy, Lost, Store, StoreError, _machine, read_checkpoint
+from tests.support import fake_zoo
+from tests.support.disks import disk_of
 
 
 @tag("recipe:toy of the store")

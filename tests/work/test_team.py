@@ -21,7 +21,7 @@ from nescio.work.local import LocalWorkers
 from nescio.work.steps import Context, Step, Work
 from nescio.work.store import Stopped, Store, ending, reason_of
 from nescio.work.team import TeamFailed
-from waiting import alive, until
+from tests.support.waiting import alive, until
 
 # ---- who takes part
 
@@ -50,7 +50,7 @@ def test_only_what_can_be_made_together_takes_several_processes(tmp_path):
 
 def test_no_key_depends_on_the_number_of_processes():
     from nescio.training import train_step
-    from test_training import trial_of
+    from tests.test_training import trial_of
 
     step = train_step(trial_of())
     assert step.together and step.key == replace(step, together=False).key
@@ -273,7 +273,7 @@ def test_a_process_that_dies_is_one_line_with_its_log_and_the_step_can_be_made_a
 
 def training_of(**more):
     from nescio.trials import Training
-    from test_training import trial_of
+    from tests.test_training import trial_of
 
     return trial_of(training=Training(batch_size=128, augment="none", lr=0.1, **more))
 
@@ -309,7 +309,8 @@ def test_two_processes_of_a_local_worker_learn_what_one_does(tmp_path):
 MAIN = """
     import sys
     sys.path[:0] = {path!r}
-    import signal, test_team
+    import signal
+    from tests.work import test_team
     from nescio.work.launchers import start
     from nescio.work.store import Stopped, ending
     if __name__ == "__main__":

@@ -19,16 +19,16 @@ def answerable(dump: Predictions) -> Predictions:
     if not dump.judged:
         lacking = "labels" if dump.labels is None else "logits and no probs"
         raise BadInput(f"The dump has no {lacking}: right and wrong answers cannot be told apart.")
-    if dump.taught is None or dump.taught.all():
+    if dump.in_distribution is None or dump.in_distribution.all():
         return dump
-    if not dump.taught.any():
+    if not dump.in_distribution.any():
         raise BadInput("Every row is of a class that was not in training: no answer can be right.")
-    return dump.take(dump.taught)
+    return dump.take(dump.in_distribution)
 
 
 def in_distribution(dump: Predictions) -> Predictions:
     """The rows of classes that the model can answer; all where the dump does not mark them."""
-    known = dump.taught if dump.labels is None or dump.logits is None else measures.summary(dump).known
+    known = dump.in_distribution if dump.labels is None or dump.logits is None else measures.summary(dump).known
     if known is None or known.all():
         return dump
     if not known.any():
@@ -43,7 +43,9 @@ def under_dropout(dump: Predictions) -> Predictions:
     if MC_DROPOUT not in dump.variants:
         raise Undefined(NO_DROPOUT)
     logs = dump.variants[MC_DROPOUT][:, None]
-    return Predictions(index=dump.index, labels=dump.labels, taught=dump.taught, logits=logs, normalized=True)
+    return Predictions(
+        index=dump.index, labels=dump.labels, in_distribution=dump.in_distribution, logits=logs, normalized=True
+    )
 
 
 def judged(dump: Predictions, measure: str) -> tuple[Predictions, str]:

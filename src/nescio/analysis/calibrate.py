@@ -190,7 +190,7 @@ class _Rows:
             raise BadInput("The validation dump has no logits and no probs: there is nothing to calibrate.")
         if val.labels is None:
             raise BadInput("The validation dump has no labels: calibration is fitted to them.")
-        known = np.ones(len(val), bool) if val.taught is None else val.taught
+        known = np.ones(len(val), bool) if val.in_distribution is None else val.in_distribution
         if known.sum() < 2:
             raise BadInput(f"The validation dump has {known.sum()} labelled rows; calibration needs at least two.")
         self.logits, self.normalized, self.known = val.logits, val.normalized, known

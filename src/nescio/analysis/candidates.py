@@ -187,7 +187,9 @@ def shared_keys(candidates: Sequence[Candidate]) -> Array:
             raise BadInput(
                 f"The index of {candidate.name} and that of {first.name} are of two kinds, text and numbers."
             )
-    return join([Predictions(index=candidate.tests[0].index, taught=True) for candidate in candidates])[0].index
+    return join([Predictions(index=candidate.tests[0].index, in_distribution=True) for candidate in candidates])[
+        0
+    ].index
 
 
 def judged_rows(candidates: Sequence[Candidate], split: int | None = None, seed: int = 0) -> JudgedRows:

@@ -39,7 +39,7 @@ from nescio.work.progress import track
 Array = NDArray[Any]
 
 LARGE = 20_000_000  # above this many probabilities what is heavy costs more than all the rest
-UNTAUGHT = "untaught"  # the split of rows with taught = False
+OOD_ROWS = "ood_rows"  # the split of rows with in_distribution = False
 MOST_PROBS = 200_000_000  # above this many probabilities in all resamples their metrics have no interval
 FEW_ROWS = 50  # validation rows for each parameter of a calibration: with fewer it is in doubt
 REPR = ("accuracy", "nll", "ece", "temperature")  # what the text of a scorecard shows
@@ -151,7 +151,7 @@ def scorecard(
 
     train        reference of the density and neighbour measures (`val` stands in when it is missing)
     val          fits the calibration, adding calibrated rows beside the raw ones, and sets the rejection threshold
-    ood          out-of-distribution dumps by name; rows of `predictions` with taught = False join them as "untaught"
+    ood          out-of-distribution predictions by name; rows that are not in-distribution join them as "ood_rows"
     by           groups whose values get rows of their own, e.g. ("severity",)
     calibration  "temperature", "vector", or None for no calibrated rows
     only         names of the measures to take; None: all that there are
@@ -172,13 +172,13 @@ def scorecard(
     train, val = (None if dump is None else _dump(dump) for dump in (train, val))
     outside = _outside(ood, split)
     known = predictions
-    if predictions.taught is not None and not predictions.taught.all():
-        outside[UNTAUGHT] = predictions.take(~predictions.taught)
-        if not predictions.taught.any():
+    if predictions.in_distribution is not None and not predictions.in_distribution.all():
+        outside[OOD_ROWS] = predictions.take(~predictions.in_distribution)
+        if not predictions.in_distribution.any():
             raise BadInput(
                 "Every row is of a class that was not in training; give this file as out-of-distribution rows."
             )
-        known = predictions.take(predictions.taught)
+        known = predictions.take(predictions.in_distribution)
     val_outside = {label: _dump(dump, outside=True) for label, dump in (val_ood or {}).items()}
     for label, other in {"val": val, **val_outside, **outside}.items():
         if (
@@ -251,7 +251,7 @@ def _outside(ood: Any, split: str) -> dict[str, Predictions]:
     named = {"ood": ood} if ood is not None and not isinstance(ood, Mapping) else dict(ood or {})
     groups = {group_of(label) for label in named}
     for label in (*named, *groups):
-        if label in (split, "val", UNTAUGHT) or (label in named and label in groups):
+        if label in (split, "val", OOD_ROWS) or (label in named and label in groups):
             raise BadInput(
                 f"Out-of-distribution rows cannot be named {label!r}, which names others; give them another name."
             )

@@ -77,7 +77,7 @@ def choose(
     requirement: Requirement,
     refused: Mapping[str, str] | None = None,
     *,
-    measure: str = "largest",
+    measure: str = "msp",
     among: int = 20,
     resamples: int | None = None,
     level: float = 0.95,

@@ -93,7 +93,7 @@ class Interval:
 def compare(
     models: Mapping[str, Predictions] | Sequence[Predictions],
     *,
-    measure: str = "largest",
+    measure: str = "msp",
     metrics: Iterable[str] | None = None,
     resamples: int = 1000,
     level: float = 0.95,
@@ -112,8 +112,8 @@ def compare(
     population: their intervals, of the population's value, reach as far down as that bias may (see `estimates`).
 
     `models`: by name, or a sequence whose models are called "0", "1" and so on.
-    `metrics`: names such as auroc, sac@0.95, accuracy@5; every one that applies unless given. Rows of classes that were
-    not taught are left out.
+    `metrics`: names such as auroc, sac@0.95, accuracy@5; every one that applies unless given.
+    Rows that are not in-distribution are left out.
     `ood`: of every out-of-distribution set, by name, the predictions of each model, as `models` has them. They are
     joined and drawn by themselves, the same rows for every model. `ood_share`: see Comparison.
     """
@@ -285,7 +285,7 @@ def _neighbours(predictions: Predictions) -> tuple[Array | None, str]:
 def bootstrap(
     predictions: Predictions,
     *,
-    measures: Sequence[str] = ("largest",),
+    measures: Sequence[str] = ("msp",),
     metrics: Iterable[str] | None = None,
     resamples: int = 1000,
     level: float = 0.95,
@@ -372,7 +372,7 @@ def _left_out(of: Interval, resamples: int) -> str:
 
 
 def _joined(models: Mapping[str, Predictions]) -> dict[str, Array]:
-    """The positions, in every model's own arrays, of the taught rows that all models hold, in one order."""
+    """The positions, in every model's own arrays, of the in-distribution rows that all models hold, in one order."""
     light = []
     for name, predictions in models.items():
         if not predictions.judged and predictions.labels is None:
@@ -380,13 +380,13 @@ def _joined(models: Mapping[str, Predictions]) -> dict[str, Array]:
         if not predictions.judged:
             raise BadInput(f"{_model(name)} has neither logits nor probs; there are no answers to compare.")
         facts = {"row": np.arange(len(predictions)), **_true_classes(predictions)}
-        light.append(Predictions(index=predictions.index, taught=predictions.taught, groups=facts))
+        light.append(Predictions(index=predictions.index, in_distribution=predictions.in_distribution, groups=facts))
     shared = join(*light)
     first_name, first = next(iter(models)), shared[0]
-    taught = np.ones(len(first), bool)
+    in_distribution = np.ones(len(first), bool)
     for name, dump in zip(models, shared, strict=True):
-        if dump.taught is not None:
-            taught &= dump.taught
+        if dump.in_distribution is not None:
+            in_distribution &= dump.in_distribution
         labels = dump.groups.get("label"), first.groups.get("label")
         if labels[0] is None or labels[1] is None or labels[0].dtype.kind != labels[1].dtype.kind:
             continue
@@ -396,9 +396,9 @@ def _joined(models: Mapping[str, Predictions]) -> dict[str, Array]:
                 f"{_model(name)} and {_model(first_name).lower()} have different labels in {len(differ)} shared rows, "
                 f"first at index {first.index[differ[0]]}; the same index must mean the same image."
             )
-    if not taught.any():
+    if not in_distribution.any():
         raise BadInput("No shared row is in-distribution; answers to the others cannot be right or wrong.")
-    return {name: dump.groups["row"][taught] for name, dump in zip(models, shared, strict=True)}
+    return {name: dump.groups["row"][in_distribution] for name, dump in zip(models, shared, strict=True)}
 
 
 def _outside(name: str, dumps: Any, models: Mapping[str, Predictions]) -> dict[str, Predictions]:

@@ -35,7 +35,7 @@ def sample_dumps(seed: int = 0) -> dict[str, Predictions]:
         return Predictions(
             index=own,
             labels=digits[own],
-            taught=None if inside else np.zeros(len(own), bool),
+            in_distribution=None if inside else np.zeros(len(own), bool),
             logits=logits.astype(np.float32),
             embeddings=features[own].astype(np.float32),
         )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nescio import measures
 from nescio.analysis.answers import answerable
 from nescio.analysis.bootstrap import shown_metrics
-from nescio.analysis.cards import UNTAUGHT, Scorecard, floored_note, members_of
+from nescio.analysis.cards import OOD_ROWS, Scorecard, floored_note, members_of
 from nescio.errors import BadInput, FaultyPart, Undefined
 from nescio.measures import summary, top_k_answers
 from nescio.metrics import ScoreCounts, ece_gaps
@@ -118,7 +118,7 @@ def scorecard_of_shards(
 ) -> Scorecard:
     """The scorecard of a dump that comes in shards, in the memory of one of them.
 
-    ood  out-of-distribution dumps by name, in shards as well; rows of `shards` with taught = False are "untaught"
+    ood  out-of-distribution shards by name; rows of `shards` that are not in-distribution are "ood_rows"
     """
     inside: ShardScores | None = None
     outside: dict[str, ShardScores] = {}
@@ -132,11 +132,11 @@ def scorecard_of_shards(
     for shard in shards:
         members, known = members_of(shard), shard
         notes += [note for note in shard.notes if note not in notes]
-        if shard.taught is not None and not shard.taught.all():
-            add(UNTAUGHT, shard.take(~shard.taught))
-            if not shard.taught.any():
+        if shard.in_distribution is not None and not shard.in_distribution.all():
+            add(OOD_ROWS, shard.take(~shard.in_distribution))
+            if not shard.in_distribution.any():
                 continue
-            known = shard.take(shard.taught)
+            known = shard.take(shard.in_distribution)
         scores = ShardScores.of(known)
         inside = scores if inside is None else inside + scores
     if inside is None:

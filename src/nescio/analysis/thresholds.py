@@ -268,7 +268,7 @@ def guard(
     risk: float | None = None,
     coverage: float | None = None,
     delta: float = 0.05,
-    measure: str = "largest",
+    measure: str = "msp",
     method: str = "ltt",
     temperature: float | str = 1.0,
     val: Predictions | None = None,
@@ -295,7 +295,7 @@ def guard(
         raise BadInput("A temperature is given, and validation rows to fit one on: give one of them.")
     if val is not None and same_rows(predictions, val):
         raise BadInput("The validation rows are the rows that earn the guarantee: fit the temperature on other rows.")
-    known = predictions if predictions.taught is None else _known(predictions)
+    known = predictions if predictions.in_distribution is None else _known(predictions)
     measure = measures.canonical(measure, predictions)
     rest, fitted, at_edge = np.arange(len(known)), 0, False
     if temperature == "fit":
@@ -359,10 +359,10 @@ def divided(predictions: Predictions, rows: int, seed: int = 0) -> tuple[Array, 
 
 
 def _known(predictions: Predictions) -> Predictions:
-    assert predictions.taught is not None
-    if not predictions.taught.any():
+    assert predictions.in_distribution is not None
+    if not predictions.in_distribution.any():
         raise BadInput("Every row is of a class that was not in training; a guarantee needs rows that can be right.")
-    return predictions if predictions.taught.all() else predictions.take(predictions.taught)
+    return predictions if predictions.in_distribution.all() else predictions.take(predictions.in_distribution)
 
 
 def _fit_rows(wanted: int | None, n: int) -> int:

@@ -104,7 +104,7 @@ def integers(name: str, value: Any) -> Array:
 
 
 def check_finite(name: str, array: Array, masks: bool = False, largest: float = np.inf) -> None:
-    """Refuse NaN, infinities and magnitudes above `largest`; with `masks`, -inf is allowed beside a finite value."""
+    """Refuse NaN, infinities and magnitudes above `msp`; with `masks`, -inf is allowed beside a finite value."""
     if array.dtype.kind != "f":
         return
     width = max(1, int(np.prod(array.shape[1:])))

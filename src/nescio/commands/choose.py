@@ -60,8 +60,8 @@ class Options:
         (), "architecture families, comma-separated: vit,xcit distilled", metavar="NAMES", group="limits"
     )
     measure: str = option(
-        "largest",
-        "which uncertainty withholds answers: largest, entropy, mc-dropout … (see `nescio measures`)",
+        "msp",
+        "which uncertainty withholds answers: msp, entropy, mc-dropout … (see `nescio measures`)",
         part="measure",
     )
     among: int = option(20, "how many models, the best first, the bootstrap compares", metavar="M")

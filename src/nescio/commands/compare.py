@@ -23,7 +23,7 @@ from nescio.options import argument, nested, option
 @dataclass(frozen=True, kw_only=True)
 class Options:
     files: tuple[str, ...] = argument("predictions of each model on the same split", metavar="[NAME=]FILE")
-    measure: str = option("largest", "which uncertainty ranks the predictions")
+    measure: str = option("msp", "which uncertainty ranks the predictions")
     metrics: tuple[str, ...] = option((), "which metrics", metavar="METRIC,…", unset="all that apply")
     ood: tuple[str, ...] = option(
         (),

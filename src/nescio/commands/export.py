@@ -43,7 +43,7 @@ class Options:
     temperature: float | None = option(None, "divides the logits", metavar="T", unset="of the threshold's file, or 1")
     measure: str | None = option(
         None,
-        "a score of the logits such as largest, entropy or energy, or loss_order; fitted ones by the threshold's file",
+        "a score of the logits such as msp, entropy or energy, or loss_order; fitted ones by the threshold's file",
         unset="of the threshold's file, or largest; loss_order with --loss-order",
         part="measure",
     )

@@ -53,9 +53,9 @@ class Options:
     coverage: float | None = option(None, "share of rows to answer: the risk limit comes out", metavar="C")
     delta: float = option(0.05, "chance that the promise fails", metavar="D")
     measure: str = option(
-        "largest",
+        "msp",
         "uncertainty that the threshold acts on: see `nescio measures`; mc-dropout for a variant of that name, "
-        "scores/NAME for a score of FILE; largest is one minus the largest probability",
+        "scores/NAME for a score of FILE; msp is one minus the largest probability",
     )
     method: Literal["ltt", "sgr", "both"] = option("ltt", "for --risk")
     temperature: str | None = option(
@@ -127,13 +127,13 @@ def run(options: Options) -> int:
     written = {"file": options.score, "sha256": score.save(options.score)} if score and options.score else None
     promise = guarded.guarantee
     judged = guarded.judge(check) if check is not None and promise.attainable else None
-    untaught = 0 if predictions.taught is None else int((~predictions.taught).sum())
+    untaught = 0 if predictions.in_distribution is None else int((~predictions.in_distribution).sum())
     if promise.attainable and fitted is not None and not written and options.measure in measures.PORTABLE:
         command = _again(options, f"--score {options.measure}.safetensors")
         print(f"nescio threshold: `nescio export` needs the fitted score as a file: {command}.", file=sys.stderr)
     if options.json:
         about: dict[str, Any] = {"file": files[0], **options.inputs.origin(files[0])}
-        about |= {"classes": predictions.classes, "untaught": untaught, "notes": predictions.notes}
+        about |= {"classes": predictions.classes, "ood_rows": untaught, "notes": predictions.notes}
         about |= {"score": written} if written else {}
         say(json_of({**about, **_facts(guarded, judged)}))
     elif promise.attainable:
@@ -178,7 +178,7 @@ def _sentences(guarded: Guard, untaught: int, check: Judged | None) -> list[str]
     promise = guarded.guarantee
     assert promise.threshold is not None and promise.bound is not None
     when = f"{guarded.measure!r} is at most {promise.threshold:.4g}"
-    if guarded.measure == "largest":
+    if guarded.measure == "msp":
         when = f"the top probability is at least {1 - promise.threshold:.4g} ({when})"
     lines = [f"Predict when {when}, else abstain (all digits: --json)."]
     if guarded.temperature != 1:

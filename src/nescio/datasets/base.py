@@ -191,7 +191,7 @@ class Images:
     index: Array  # (n,) unique in the whole dataset
     backing: Pixels | Encoded | Joined = field(repr=False)  # shared by all subsets …
     rows: Array  # (n,) … of which these are here
-    taught: Array | None = None  # (n,) False where the class is not in training
+    in_distribution: Array | None = None  # (n,) False where the class is not in training
     annotations: Array | None = None  # (n, c) human votes
     groups: Mapping[str, Array] = field(default_factory=dict)  # (n,) each: domain, corruption, severity …
     maps: Pixels | Frames | Joined | None = field(default=None, repr=False)  # (m, h, w, 1) a label for every pixel
@@ -237,7 +237,7 @@ class Images:
             labels=self.labels[rows],
             index=self.index[rows],
             rows=self.rows[rows],
-            taught=some(self.taught),
+            in_distribution=some(self.in_distribution),
             annotations=some(self.annotations),
             groups=groups,
         )
@@ -259,14 +259,14 @@ class Images:
         return replace(
             kept,
             labels=number[kept.labels],
-            taught=np.ones(len(kept), bool),
+            in_distribution=np.ones(len(kept), bool),
             annotations=None if votes is None else votes[:, classes],
         )
 
     def outside(self, classes: Iterable[int]) -> Images:
         """The rows of these classes under their own labels, marked as not in training."""
         kept = self.take(np.flatnonzero(np.isin(self.labels, list(classes))))
-        return replace(kept, taught=np.zeros(len(kept), bool))
+        return replace(kept, in_distribution=np.zeros(len(kept), bool))
 
 
 @dataclass(frozen=True, eq=False)

@@ -179,7 +179,7 @@ def _rows_of_split(images: ImageSet, root: str | None) -> tuple[Dataset, Images]
     if images.split == "outside":
         dataset = load(images.data, root, "all")
         rows = _joined([part for part in (dataset.train, dataset.test) if len(part)])
-        return dataset, replace(rows, taught=np.zeros(len(rows), bool))
+        return dataset, replace(rows, in_distribution=np.zeros(len(rows), bool))
     if images.split == "given":
         dataset = load(images.data, root, "test")
         return dataset, dataset.test
@@ -205,7 +205,7 @@ def _joined(parts: Sequence[Images]) -> Images:
     first = parts[0]
     columns = {
         name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("labels", "index", "rows", "taught", "annotations")
+        for name in ("labels", "index", "rows", "in_distribution", "annotations")
         if all(getattr(part, name) is not None for part in parts)
     }
     shared = [name for name in first.groups if all(name in part.groups for part in parts)]

@@ -52,7 +52,7 @@ def gmm(train: Predictions, *, priors: bool = True, jitter: float = 0.0) -> Fit:
 
     λ_c are the class shares of the reference, or 1/c with `priors=False`. Σ_c is the unbiased covariance plus
     `jitter` on the diagonal, the same for all classes and increased until every Σ_c can be factored. A class with
-    one row has no covariance and takes the pooled one. Rows with taught = False are left out. The Σ_c of few rows is
+    one row has no covariance and takes the pooled one. Only in-distribution rows count. The Σ_c of few rows is
     kept by its axes (Woodbury's identity), which takes rows × d for each of them instead of d × d.
     UIMNET §4 (on validation rows); DDU, Mukhoti et al. 2021 (on training rows).
     """
@@ -82,7 +82,7 @@ def mahalanobis(train: Predictions, *, jitter: float = 0.0) -> Fit:
     """Squared Mahalanobis distance to the nearest class mean: u = min_c (φ − μ_c)ᵀ Σ⁻¹ (φ − μ_c).
 
     Σ = Σ_c Σ_{i in c} (φ_i − μ_c)(φ_i − μ_c)ᵀ/n is tied over the classes, plus `jitter`, increased until Σ can be
-    factored. Rows with taught = False are left out. Lee et al. 2018.
+    factored. Rows with in_distribution = False are left out. Lee et al. 2018.
     """
     _classes_of(train, "mahalanobis")  # refuses a reference without labels
     return class_distances(train, jitter=jitter)
@@ -295,7 +295,7 @@ class ReferenceMoments:
 
 
 def moments(train: Predictions, name: str, unit: bool = False) -> ReferenceMoments:
-    """The moments of the rows of a reference with taught not False, computed once; `unit`: of rows at length one."""
+    """Moments of the in-distribution rows of a reference, computed once; `unit`: of rows at length one."""
     return kept(train, ("moments", unit), lambda: _moments(train, name, unit))
 
 
@@ -303,7 +303,7 @@ def moments(train: Predictions, name: str, unit: bool = False) -> ReferenceMomen
 def _moments(train: Predictions, name: str, unit: bool) -> ReferenceMoments:
     embeddings = _rows_of(train, name, unit)
     if train.labels is None:
-        groups = [np.arange(len(train)) if train.taught is None else np.flatnonzero(train.taught)]
+        groups = [np.arange(len(train)) if train.in_distribution is None else np.flatnonzero(train.in_distribution)]
     else:
         _, groups = _classes_of(train, name)
     means = np.stack(_each(partial(_mean, embeddings), groups))
@@ -617,12 +617,12 @@ def _embeddings(predictions: Predictions, name: str, d: int | None = None) -> Ar
 
 
 def taught_part(train: Predictions, name: str) -> Predictions:
-    """The rows of a reference with taught not False; made once, and the reference itself where these are all."""
-    if train.taught is None or train.taught.all():
+    """The in-distribution rows of a reference; made once, and the reference itself if these are all."""
+    if train.in_distribution is None or train.in_distribution.all():
         return train
-    if not train.taught.any():
-        raise Undefined(f"Every row of the reference has taught = False, so {name} has nothing to fit.")
-    return kept(train, "taught", lambda: train.take(train.taught))
+    if not train.in_distribution.any():
+        raise Undefined(f"Every row of the reference has in_distribution = False, so {name} has nothing to fit.")
+    return kept(train, "in_distribution", lambda: train.take(train.in_distribution))
 
 
 class _Directions:
@@ -649,9 +649,9 @@ def _classes_of(train: Predictions, name: str) -> tuple[Array, list[Array]]:
     embeddings = _embeddings(train, name)
     if train.labels is None:
         raise Undefined(f"The reference has no labels, and {name} needs the true class of every row.")
-    rows = np.arange(len(embeddings)) if train.taught is None else np.flatnonzero(train.taught)
+    rows = np.arange(len(embeddings)) if train.in_distribution is None else np.flatnonzero(train.in_distribution)
     if not len(rows):
-        raise Undefined(f"Every row of the reference has taught = False, so {name} has no class to fit.")
+        raise Undefined(f"Every row of the reference has in_distribution = False, so {name} has no class to fit.")
     order = np.argsort(train.labels[rows], kind="stable")
     _, starts = np.unique(train.labels[rows][order], return_index=True)
     return embeddings, np.split(rows[order], starts[1:])

@@ -19,7 +19,7 @@ from nescio.predictions import Predictions
 
 Array = NDArray[Any]
 OF_LOGITS = (  # what an exported file computes of its logits alone
-    *("largest", "entropy", "energy", "max_logit", "gap", "gen", "renyi", "tsallis", "dempster_shafer", "pnorm"),
+    *("msp", "entropy", "energy", "max_logit", "gap", "gen", "renyi", "tsallis", "dempster_shafer", "pnorm"),
 )
 PORTABLE = (
     *("mahalanobis", "mds", "mds_plus", "rmds", "rmds_plus", "gmm", "residual", "vim", "fdbd", "nci", "nnguide"),

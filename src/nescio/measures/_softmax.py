@@ -28,7 +28,7 @@ SAFE = 300.0  # exp(z) and its square stay in range for |z| up to this; beyond i
 TINY = float(np.finfo(np.float64).tiny)
 LOWEST = -1000.0  # exp of this is 0: what a score of -inf counts as, where 0 · -inf would be no number
 OF_SCORES = ("max_logit", "energy", "dempster_shafer")
-OF_PROBS = ("largest", "gap", "entropy", "mutual_information", "expected_entropy", "renyi", "tsallis")
+OF_PROBS = ("msp", "gap", "entropy", "mutual_information", "expected_entropy", "renyi", "tsallis")
 LEADING = int(max(registry["top_k_ece"].at["k"]))  # most probable classes whose probabilities the pass keeps
 
 
@@ -36,13 +36,13 @@ LEADING = int(max(registry["top_k_ece"].at["k"]))  # most probable classes whose
 
 
 @measure("plain", needs=("logits",), stand_in="confidence")
-def largest(predictions: Predictions) -> Array:
+def msp(predictions: Predictions) -> Array:
     """One minus the probability of the most probable class.
 
     1 - max_j p_j of the mean over draws, from the sum of the other classes: confident rows keep their order.
     Hendrycks & Gimpel (2017); UIMNET, §4.
     """
-    return _measure(predictions, "largest")
+    return _measure(predictions, "msp")
 
 
 @measure("plain", needs=("logits",))
@@ -155,8 +155,12 @@ def _top_only(predictions: Predictions) -> Summary:
     n, right, confidence = len(predictions), predictions.right, predictions.confidence
     if right is None and confidence is None:
         raise Undefined("There are no logits and no probs, so there is no softmax.")
-    u = {} if confidence is None else {"largest": 1 - confidence.astype(np.float64)}
-    known = np.full(n, right is not None) if predictions.taught is None else predictions.taught & (right is not None)
+    u = {} if confidence is None else {"msp": 1 - confidence.astype(np.float64)}
+    known = (
+        np.full(n, right is not None)
+        if predictions.in_distribution is None
+        else predictions.in_distribution & (right is not None)
+    )
     answers = top_answers(np.zeros(n, bool) if right is None else right & known, confidence, predictions.predicted)
     leading = answers.confidence[:, None]
     return Summary(u, known, leading, answers.predicted, answers.confidence, None if right is None else answers)
@@ -209,8 +213,8 @@ class _Columns:
         self.labels, self.known = predictions.labels, np.zeros(n, bool)
         if self.labels is not None:
             self.known = (self.labels >= 0) & (self.labels < c)
-            if predictions.taught is not None:
-                self.known &= predictions.taught
+            if predictions.in_distribution is not None:
+                self.known &= predictions.in_distribution
             self.labels = np.where(self.known, self.labels, 0)
             self.log_loss, self.brier = np.empty(n), np.empty(n)
             self.rank, self.zero = np.empty(n, np.int64), np.zeros(n, bool)
@@ -234,7 +238,7 @@ class _Columns:
                 predicted=self.predicted,
                 right=(self.predicted == self.labels) & self.known,
                 confidence=self.confidence,
-                doubt=self.u["largest"],
+                doubt=self.u["msp"],
                 log_loss=self.log_loss,
                 brier=self.brier,
                 rank=self.rank,
@@ -364,7 +368,7 @@ def _finish_one_draw(out: _Columns) -> None:
     soft, u = _softmax(x), out.u
     scale = soft.confidence / x.unit
     out.leading[:, 1:] *= scale[:, None]  # the first column is the confidence, still to come
-    u["largest"] = soft.doubt
+    u["msp"] = soft.doubt
     u["gap"] = soft.doubt + out.leading[:, 1]
     u["entropy"] = u["expected_entropy"] = soft.entropy
     u["renyi"], u["tsallis"] = _power_entropies(np.sqrt(scale) * x.roots, scale**2 * x.squares, soft.doubt)
@@ -420,7 +424,7 @@ def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
     mean[r, top] = 0
     others = mean.sum(1)
     doubt = without_cancellation(confidence, others) if out.normalized else others
-    u["largest"][part] = doubt
+    u["msp"][part] = doubt
     squares = np.vecdot(mean, mean)
     roots = np.sqrt(mean, out=room.e[:b]).sum(1)
     u["renyi"][part], u["tsallis"][part] = _power_entropies(roots, squares, doubt)

@@ -112,7 +112,7 @@ class Measure:
 registry: Registry[Measure] = Registry(
     "measure",
     aliases={
-        "largest": ("msp", "mcp", "max_prob", "max_softmax", "max_softmax_probability", "softmax_response"),
+        "msp": ("msp", "mcp", "max_prob", "max_softmax", "max_softmax_probability", "softmax_response"),
         "max_logit": ("mls", "max_logit_score"),
         "energy": ("ebo", "energy_score"),
         "gap": ("margin", "softmax_margin", "confidence_margin"),

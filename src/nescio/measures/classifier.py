@@ -74,12 +74,14 @@ def logits_of(dump: Predictions, part: Any) -> Array:
 
 def taught_rows(dump: Predictions, part: slice) -> Any:
     """Which rows of a block are of classes that were in training."""
-    return slice(None) if dump.taught is None else dump.taught[part]
+    return slice(None) if dump.in_distribution is None else dump.in_distribution[part]
 
 
 def _mean_logits(train: Predictions) -> Array:
     sums = _each(lambda part: logits_of(train, part)[taught_rows(train, part)].sum(0), train.blocks())
-    return np.asarray(np.sum(sums, axis=0) / (len(train) if train.taught is None else train.taught.sum()))
+    return np.asarray(
+        np.sum(sums, axis=0) / (len(train) if train.in_distribution is None else train.in_distribution.sum())
+    )
 
 
 @one_blas_thread()

@@ -383,7 +383,7 @@ class KthNeighbour(NeighbourDistance):
         if known is ref:
             return super().leave_one_out(ref)
         u = np.array(self(ref))
-        u[ref.taught] = super().leave_one_out(known)
+        u[ref.in_distribution] = super().leave_one_out(known)
         return u
 
 
@@ -443,9 +443,9 @@ def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm"
     start = float(known.mean()) - 3 * sigma
 
     def of(test: Predictions) -> Array:
-        if "largest" not in summary(test).u:
+        if "msp" not in summary(test).u:
             raise Undefined("sirc needs the probability of every answer, and there is none.")
-        doubt = np.log(np.maximum(summary(test).u["largest"], TINY))
+        doubt = np.log(np.maximum(summary(test).u["msp"], TINY))
         return np.asarray(doubt + np.logaddexp(0, -(familiar(test) - start) / sigma))
 
     if second != "norm":

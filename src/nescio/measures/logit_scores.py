@@ -88,7 +88,7 @@ def tsallis(predictions: Predictions, alpha: float = ORDER) -> Array:
 def doctor(predictions: Predictions) -> Array:
     """Odds that a class drawn from the probabilities is another one than drawn before: (1 − g)/g, g = Σ_j p_j².
 
-    It ranks as `tsallis` of order 2 does. Granese et al. (2021), D_α; their D_β, (1 − max p)/max p, ranks as `largest`.
+    It ranks as `tsallis` of order 2 does. Granese et al. (2021), D_α; their D_β, (1 − max p)/max p, ranks as `msp`.
     """
     doubt = tsallis(predictions)
     return np.asarray(doubt / (1 - doubt))
@@ -259,18 +259,18 @@ class TunedScore:
     """The score of `options` that withheld wrong answers best on the rows that it was tuned on."""
 
     name: str
-    option: float | None  # p, or the temperature; None: nothing was better than `largest`
+    option: float | None  # p, or the temperature; None: nothing was better than `msp`
     aurc: float
 
     def __call__(self, predictions: Predictions) -> Array:
         if self.option is None:
-            return summary(predictions).u["largest"]
+            return summary(predictions).u["msp"]
         return pnorm(predictions, self.option) if self.name == "pnorm" else _at(predictions, self.option)
 
 
 @measure("tuned", needs=("logits", "labels"))
 def pnorm_tuned(val: Predictions, powers: Sequence[float] = POWERS) -> TunedScore:
-    """`pnorm` with the p of the lowest AURC on held-out rows, or `largest` where that is lower: no repair without need.
+    """`pnorm` with the p of the lowest AURC on held-out rows, or `msp` where that is lower: no repair without need.
 
     Cattelan & Silva (2024).
     """
@@ -278,9 +278,9 @@ def pnorm_tuned(val: Predictions, powers: Sequence[float] = POWERS) -> TunedScor
 
 
 @measure("tuned", needs=("logits", "labels"))
-def largest_tuned(val: Predictions, temperatures: Sequence[float] = TEMPERATURES) -> TunedScore:
-    """`largest` at the temperature of the lowest AURC on held-out rows, which need not be the calibrated one."""
-    return _tuned("largest", _at, temperatures, val)
+def msp_tuned(val: Predictions, temperatures: Sequence[float] = TEMPERATURES) -> TunedScore:
+    """`msp` at the temperature of the lowest AURC on held-out rows, which need not be the calibrated one."""
+    return _tuned("msp", _at, temperatures, val)
 
 
 def _tuned(name: str, score: Callable[[Predictions, float], Array], options: Sequence[float], val: Any) -> TunedScore:
@@ -288,7 +288,7 @@ def _tuned(name: str, score: Callable[[Predictions, float], Array], options: Seq
         raise Undefined(f"{name} is tuned on held-out rows with logits and labels.")
     known = summary(val).known
     wrong = summary(val).answers().wrong
-    best = TunedScore(name, None, aurc(summary(val).u["largest"][known], wrong))
+    best = TunedScore(name, None, aurc(summary(val).u["msp"][known], wrong))
     for option in options:
         found = aurc(score(val, option)[known], wrong)
         if found < best.aurc:
@@ -297,7 +297,7 @@ def _tuned(name: str, score: Callable[[Predictions, float], Array], options: Seq
 
 
 def _at(predictions: Predictions, temperature: float) -> Array:
-    """`largest` at a temperature: the logits divided by it."""
+    """`msp` at a temperature: the logits divided by it."""
     if predictions.logits is None:
         raise Undefined("There are no logits to divide by a temperature.")
     u = np.empty(len(predictions))
@@ -308,5 +308,5 @@ def _at(predictions: Predictions, temperature: float) -> Array:
             z = (z - z.max(axis=2, keepdims=True)) / temperature
         if predictions.normalized:
             z -= np.logaddexp.reduce(z, axis=2, keepdims=True)
-        u[part] = summary(Predictions(logits=z, normalized=predictions.normalized)).u["largest"]
+        u[part] = summary(Predictions(logits=z, normalized=predictions.normalized)).u["msp"]
     return u

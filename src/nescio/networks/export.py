@@ -70,7 +70,7 @@ class Rule:
 
     threshold: float
     temperature: float = 1.0
-    measure: str = "largest"
+    measure: str = "msp"
 
     def __post_init__(self) -> None:
         if self.measure not in MEASURES:
@@ -240,8 +240,8 @@ def export(classifier: ExportableNetwork, rule: Rule, path: str | Path) -> Expor
 
 
 def _check_threshold(rule: Rule, classes: int) -> None:
-    most = {"largest": 1 - 1 / classes, "entropy": math.log(classes)}.get(rule.measure, math.inf)
-    least = 0 if rule.measure in ("largest", "entropy", LOSS_ORDER) else -math.inf
+    most = {"msp": 1 - 1 / classes, "entropy": math.log(classes)}.get(rule.measure, math.inf)
+    least = 0 if rule.measure in ("msp", "entropy", LOSS_ORDER) else -math.inf
     if not least <= rule.threshold <= most + ROUNDING:
         always = "always" if rule.threshold < 0 else "never"
         raise BadInput(
@@ -594,7 +594,7 @@ def rule_of(threshold: str, temperature: float | None = None, measure: str | Non
         value = float(threshold)
     except ValueError:
         return _rule_of_file(Path(threshold), temperature, measure)
-    return Rule(value, 1.0 if temperature is None else temperature, measure or "largest"), Promise()
+    return Rule(value, 1.0 if temperature is None else temperature, measure or "msp"), Promise()
 
 
 def _rule_of_file(file: Path, temperature: float | None, measure: str | None) -> tuple[Rule, Promise]:

@@ -166,7 +166,7 @@ def _pnorm(s: MeanSoftmax, z: Tensor) -> Tensor:
 
 
 LOGIT_SCORES: dict[str, Callable[[MeanSoftmax, Tensor], Tensor]] = {
-    "largest": lambda s, z: s.doubt,
+    "msp": lambda s, z: s.doubt,
     "entropy": _entropy,
     "energy": lambda s, z: -_energy(z),
     "max_logit": lambda s, z: -_mean_of_draws(z.amax(-1)),

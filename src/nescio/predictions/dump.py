@@ -31,7 +31,7 @@ class Predictions:
 
     index        (n,)       join key across models; the row number unless given
     labels       (n,)       true class ids of the split's own dataset
-    taught       (n,)       False where that class was not in training (out-of-distribution); or one value for all
+    in_distribution (n,)    False if the class was not in training; or one value for all rows
     logits       (n, s, c)  unnormalised scores of s draws; (n, c) is taken as one draw; -inf is a probability of 0
     members      (s,)       which network a draw came from
     variants     (n, c)     other predictive log-probabilities by name, e.g. "tta"; view_0 …: embeddings (n, d) of crops
@@ -54,7 +54,7 @@ class Predictions:
 
     index: Array
     labels: Array | None
-    taught: Array | None
+    in_distribution: Array | None
     logits: Array | None
     members: Array | None
     variants: Mapping[str, Array]
@@ -74,7 +74,7 @@ class Predictions:
         *unnamed: Any,
         index: Any = None,
         labels: Any = None,
-        taught: Any = None,
+        in_distribution: Any = None,
         logits: Any = None,
         probs: Any = None,
         members: Any = None,
@@ -92,22 +92,22 @@ class Predictions:
     ) -> None:
         if unnamed:
             raise BadInput("The fields of Predictions have names: write Predictions(logits=…, labels=…).")
-        whole = isinstance(taught, (bool, np.bool_))
-        flags = None if taught is None or whole else inputs.booleans("taught", taught)
+        whole = isinstance(in_distribution, (bool, np.bool_))
+        flags = None if in_distribution is None or whole else inputs.booleans("in_distribution", in_distribution)
         # Labels come first: those of another task explain why its outputs are no probabilities.
         labels, predicted = inputs.classes_given("labels", labels), inputs.classes_given("predicted", predicted)
         scores_given = inputs.scores(logits, probs, inputs.yes_or_no("normalized", normalized))
         classes = 0 if scores_given.logits is None else int(scores_given.logits.shape[2])
         if classes > MOST_CLASSES:
             raise BadInput(f"there are {classes:,} classes, and predictions may have {MOST_CLASSES:,}: give fewer.")
-        all_outside = taught is not None and not np.any(taught)
+        all_outside = in_distribution is not None and not np.any(in_distribution)
         ids = inputs.class_ids(labels, predicted, class_names, classes, all_outside)
         known_notes = (*inputs.sentences(notes), *scores_given.notes, *ids.notes)
         self._hold(
             {
                 "index": None if index is None else inputs.keys(index),
                 "labels": ids.labels,
-                "taught": flags,
+                "in_distribution": flags,
                 "logits": scores_given.logits,
                 "members": None if members is None else integers("members", members),
                 "variants": _each("variants", variants, partial(matrix, masks=True, largest=LARGEST_SQUARED)),
@@ -127,7 +127,7 @@ class Predictions:
         if index is None:
             object.__setattr__(self, "index", np.arange(n))
         if whole:
-            object.__setattr__(self, "taught", np.full(n, bool(taught)))
+            object.__setattr__(self, "in_distribution", np.full(n, bool(in_distribution)))
         if index is not None:
             self._check_unique()
         self._check_classes()
@@ -180,13 +180,13 @@ class Predictions:
                 )
         if self.labels is not None:
             bad = (self.labels < 0) | (self.labels >= c)
-            if self.taught is not None:
-                bad &= self.taught
+            if self.in_distribution is not None:
+                bad &= self.in_distribution
             if bad.any():
                 row = int(np.argmax(bad))
                 raise BadInput(
                     f"labels holds {self.labels[row]} in row {row}, but the classes are 0 to {c - 1}: correct it, "
-                    "or mark rows of classes that were not in training with taught = False."
+                    "or mark rows of classes that were not in training with in_distribution = False."
                 )
 
     def _check_answers(self) -> None:
@@ -197,8 +197,8 @@ class Predictions:
         if self.labels is None or self.correct is None:
             return
         differ = self.correct != (self.predicted == self.labels)
-        if self.taught is not None:
-            differ &= self.taught
+        if self.in_distribution is not None:
+            differ &= self.in_distribution
         if differ.any():
             row = int(np.argmax(differ))
             raise BadInput(
@@ -326,7 +326,7 @@ class Predictions:
 
         names    field -> the name that it has in the file, e.g. {"logits": "predictions", "labels": "label_ids"};
                  other names that are no fields are then passed over
-        outside  every row is of a class that was not in training, unless the file has `taught`
+        outside  every row is of a class that was not in training, unless the file has `in_distribution`
         """
         from nescio.predictions.files import load
 
@@ -376,7 +376,7 @@ def stack(*members: Predictions | Iterable[Predictions]) -> Predictions:
             if not np.array_equal(np.sort(member.index), np.sort(first.index)):
                 raise BadInput(f"Member {number} holds other rows than member 0: their index sets must be equal.")
             member = member.select(first.index)
-        for field in ("labels", "taught"):
+        for field in ("labels", "in_distribution"):
             ours, theirs = getattr(first, field), getattr(member, field)
             if (ours is None) != (theirs is None) or (ours is not None and not np.array_equal(ours, theirs)):
                 raise BadInput(f"Member {number} has other {field} than member 0: they must be equal.")
@@ -393,7 +393,7 @@ def stack(*members: Predictions | Iterable[Predictions]) -> Predictions:
     return Predictions(
         index=first.index,
         labels=first.labels,
-        taught=first.taught,
+        in_distribution=first.in_distribution,
         logits=np.concatenate([np.asarray(member.logits) for member in aligned], axis=1),
         members=np.concatenate(names),
         variants={name: _log_mean([member.variants[name] for member in aligned]) for name in shared},

@@ -53,10 +53,10 @@ def load(
     """Reads what `save` writes, or a dict of arrays, whose mappings may be flat (`scores/NAME`) or nested.
 
     names    field -> the name that it has in the file, where that is another
-    outside  every row is of a class that was not in training, unless the file has `taught`
+    outside  every row is of a class that was not in training, unless the file has `in_distribution`
     """
     if isinstance(source, Predictions):
-        return source.replace(taught=False) if outside and source.taught is None else source
+        return source.replace(in_distribution=False) if outside and source.in_distribution is None else source
     mapped = Names(names, outside)
     if isinstance(source, Mapping):
         fields = {str(key): mapped.field(str(key)) for key in source}
@@ -156,8 +156,8 @@ def _build(source: Mapping[str, Any], outside: bool, names: Names) -> Prediction
             values[key] = value
         else:
             raise BadInput(unknown("field", key, MEANT, FIELDS, source))
-    if outside and values.get("taught") is None:
-        values["taught"] = False
+    if outside and values.get("in_distribution") is None:
+        values["in_distribution"] = False
     notes = values.pop("notes", ())
     return Predictions(**values, notes=(*(notes.tolist() if isinstance(notes, np.ndarray) else notes), *names.notes))
 

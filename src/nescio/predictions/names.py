@@ -11,7 +11,7 @@ from nescio.errors import BadInput, near, nearest_word
 Flat = dict[str, Any]  # key -> array: a field, or `scores/NAME`, `variants/NAME`, `groups/NAME`
 MAPPINGS = ("scores", "variants", "groups")
 ARRAYS = (
-    *("index", "labels", "taught", "logits", "probs", "members", "embeddings", "annotations"),
+    *("index", "labels", "in_distribution", "logits", "probs", "members", "embeddings", "annotations"),
     *("predicted", "correct", "confidence", "class_names", "notes", "normalized"),
 )
 FIELDS = [*ARRAYS, *(f"{field}/NAME" for field in MAPPINGS)]
@@ -34,7 +34,7 @@ MEANT = {
 
 
 MEANT |= dict.fromkeys(("image_id", "filename", "file", "path", "uid"), "index")
-TRUTH = ("labels", "correct", "annotations", "taught")  # what images of other classes need not have
+TRUTH = ("labels", "correct", "annotations", "in_distribution")  # what images of other classes need not have
 
 
 def is_field(key: str) -> bool:

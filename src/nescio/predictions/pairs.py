@@ -53,15 +53,15 @@ def pair_of_files(model: str, inside: str, outside: str, others: Mapping[str, st
         if dump.key == pair.inside.key and not _of_both_sides(dump):
             raise BadInput(
                 f"{model}: {dump.place} is what the model says of in-distribution images, and is given as images of "
-                "other classes too: name another file, or mark the rows of each kind by `taught`."
+                "other classes too: name another file, or mark the rows of each kind by `in_distribution`."
             )
     return pair
 
 
 def _of_both_sides(dump: ModelDump) -> bool:
     """Whether a dump marks rows of both sides."""
-    taught = dump.load().taught
-    return taught is not None and bool(taught.any()) and not taught.all()
+    in_distribution = dump.load().in_distribution
+    return in_distribution is not None and bool(in_distribution.any()) and not in_distribution.all()
 
 
 # ---- models of a store

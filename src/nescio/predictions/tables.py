@@ -21,7 +21,7 @@ from nescio.predictions.names import Flat, Names, shown, unknown
 
 Array = NDArray[Any]
 NUMBERED = {"logit": "logits", "prob": "probs", "logprob": "logits", "emb": "embeddings", "vote": "annotations"}
-SINGLE = {"index": "index", "label": "labels", "taught": "taught", "correct": "correct"}
+SINGLE = {"index": "index", "label": "labels", "in_distribution": "in_distribution", "correct": "correct"}
 SINGLE |= {"pred": "predicted", "predicted": "predicted", "conf": "confidence", "confidence": "confidence"}
 WHOLE = {"logits": "logits", "logit": "logits", "probs": "probs", "prob": "probs", "embeddings": "embeddings"}
 WHOLE |= {"annotations": "annotations"}  # lists, or one number of a binary classifier
@@ -31,7 +31,18 @@ COLUMN = re.compile(
     r"|variant_(?P<variant>.+)_(?P<at>\d{1,9})|(?P<named>u|group)_(?P<name>.+)",
     re.DOTALL | re.ASCII,
 )
-COLUMNS = ["index", "label", "taught", "pred", "correct", "conf", "logit_0 …", "prob_0 …", "logprob_0 …", "u_NAME"]
+COLUMNS = [
+    "index",
+    "label",
+    "in_distribution",
+    "pred",
+    "correct",
+    "conf",
+    "logit_0 …",
+    "prob_0 …",
+    "logprob_0 …",
+    "u_NAME",
+]
 COLUMNS += ["emb_0 …", "vote_0 …", "group_NAME", "variant_NAME_0 …"]
 MEANT_COLUMN = {
     **dict.fromkeys(("labels", "y", "target", "targets", "y_true"), "label"),
@@ -48,7 +59,13 @@ CLASS_PREFIXES = {  # of columns that are named by classes → what they hold, N
     **dict.fromkeys(("score_", "scores_", ""), None),
 }
 ROUNDED = 2e-2  # by which a row of rounded probabilities may be off one
-TEXT_FIELDS = ("index", "labels", "predicted", "taught", "correct")  # beside groups: a table may hold text there
+TEXT_FIELDS = (
+    "index",
+    "labels",
+    "predicted",
+    "in_distribution",
+    "correct",
+)  # beside groups: a table may hold text there
 TRUTH = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 MOST_COLUMNS = 50_000  # a table of more takes longer to open than to read
 MOST_LINE = 1 << 24  # bytes of a line of a .csv file
@@ -410,7 +427,7 @@ def read_csv(path: Path, names: Names) -> Flat:
         values = _column(table.column(position), columns[position], field, size)
         if values.dtype.kind != "U":
             return values
-        if field in ("taught", "correct"):
+        if field in ("in_distribution", "correct"):
             return _truth(values, columns[position])
         return _numbers_or_text(values)
 

@@ -32,7 +32,7 @@ def refuse_measures(names: Sequence[str], of: Sequence[str], kept: Sequence[str]
         if kept is not None and (measure.kind != "plain" or not set(measure.needs) <= set(kept)):
             raise BadInput(
                 f"The measure {name} needs more than {' and '.join(kept)} of the test images, and no more is kept for "
-                "every corruption. Take one such as entropy, largest, max_logit or energy."
+                "every corruption. Take one such as entropy, msp, max_logit or energy."
             )
 
 

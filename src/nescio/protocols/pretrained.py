@@ -19,7 +19,7 @@ from nescio.report.tables import Form, Table, percents, wide
 from nescio.report.words import millions
 from nescio.rows import COLUMNS, Row
 
-USUAL, ENTROPY = "largest", "entropy"
+USUAL, ENTROPY = "msp", "entropy"
 LEAST = 3  # models of a family whose correlation is shown
 TOP = 20  # models in the first table
 ALL = "all models"

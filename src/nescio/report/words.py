@@ -51,7 +51,7 @@ PLAIN = {  # sentences of metrics without a parameter, where their own are about
 }
 ARROWS = {"higher": "↑", "lower": "↓"}
 COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-DEFAULT_MEASURE = "largest"  # represents a model unless another one is named: every classifier has it
+DEFAULT_MEASURE = "msp"  # represents a model unless another one is named: every classifier has it
 IN_DISTRIBUTION = frozenset({None, "", "test"})  # names of splits that need no mention
 
 

@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-import fake_zoo
-from brute_grades import brute_auroc, brute_grades
-from fake_zoo import keep
 from nescio import Predictions, measures, metrics
 from nescio.analysis.answers import uncertainty
 from nescio.analysis.grading import divide, levels
@@ -25,6 +22,9 @@ from nescio.protocols.cood import Plan
 from nescio.report.studies import Study
 from nescio.rows import COLUMNS
 from nescio.work.store import Store
+from tests.support import fake_zoo
+from tests.support.brute_grades import brute_auroc, brute_grades
+from tests.support.fake_zoo import keep
 
 SMALL = Plan(estimation=6, test=4)
 
@@ -48,13 +48,16 @@ def dumps(seed: int = 0, spread: float = 0.3, flip: bool = False) -> tuple[Predi
     margin = np.abs(rng.normal(3, 1, 80))
     labels = np.where(rng.random(80) < 0.85, 1, rng.integers(0, SEEN, 80))
     labels[:SEEN] = range(SEEN)
-    inside = Predictions(logits=sure(margin), labels=labels, taught=True, index=np.arange(80))
+    inside = Predictions(logits=sure(margin), labels=labels, in_distribution=True, index=np.arange(80))
     kinds = np.repeat(np.arange(CLASSES), IMAGES)
     order = np.random.default_rng(9).permutation(len(kinds))
     kinds = kinds[order]
     level = (CLASSES - 1 - kinds if flip else kinds) / 6
     outside = Predictions(
-        logits=sure(level + spread * rng.normal(size=len(kinds))), labels=kinds, taught=False, index=1000 + order
+        logits=sure(level + spread * rng.normal(size=len(kinds))),
+        labels=kinds,
+        in_distribution=False,
+        index=1000 + order,
     )
     return inside, outside
 
@@ -81,7 +84,7 @@ def values(rows: Any, **facts: Any) -> dict[str | None, float]:
     return {group(row): row["value"] for row in rows if all(row[name] == value for name, value in facts.items())}
 
 
-def severities(rows: Any, model: str = "a", measure: str = "largest", metric: str = "auroc") -> list[float]:
+def severities(rows: Any, model: str = "a", measure: str = "msp", metric: str = "auroc") -> list[float]:
     found = values(rows, backbone=model, measure=measure, metric=metric, split="out")
     return [found[f"severity {level}"] for level in range(11)]
 
@@ -98,7 +101,7 @@ def test_known_severities_give_known_groups_and_exact_aurocs(tmp_path: Path) -> 
     assert study.failures == [] and all(row.keys() == set(COLUMNS) for row in study.rows)
     found = severities(study.rows)
     assert found == sorted(found, reverse=True) and found[0] > 0.99 and found[-1] < found[0] - 0.2
-    u_in, u_out = measures.largest(inside), measures.largest(outside)
+    u_in, u_out = measures.msp(inside), measures.msp(outside)
     division = divide(outside.labels, outside.index, 6, 4)
     plain = brute_grades(u_in, u_out, division, 4, 11)
     assert [group for group, _ in plain] == [set(range(at, at + 4)) for at in levels(21)]
@@ -110,7 +113,7 @@ def test_known_severities_give_known_groups_and_exact_aurocs(tmp_path: Path) -> 
     assert means == sorted(means)
     chosen = read_npz(next((tmp_path / "store" / "evaluate").glob("*/classes.npz")))
     own = [outside_confidence(outside)[rows].mean() for rows in division.estimation]
-    np.testing.assert_allclose(chosen["severity.largest"], own, atol=1e-6)
+    np.testing.assert_allclose(chosen["severity.msp"], own, atol=1e-6)
     row = next(row for row in study.rows if row["level"] == 3 and row["metric"] == "auroc")
     assert row["n"] == 80 + 4 * 4 and row["protocol"] == "cood" and row["method"] == "pretrained"
 
@@ -124,15 +127,15 @@ def test_groups_are_rebuilt_for_every_measure(tmp_path: Path) -> None:
     probs[:, 0] = peak
     probs[kinds < 10, 1:] = ((1 - peak[kinds < 10]) / 3)[:, None]  # sure, the rest spread: entropy 0.94
     probs[kinds >= 10, 1] = 1 - peak[kinds >= 10]  # less sure, one other class: entropy 0.66
-    outside = Predictions(probs=probs, labels=kinds, taught=False)
-    inside = Predictions(probs=measures_probs(inside), labels=inside.labels, taught=True)
+    outside = Predictions(probs=probs, labels=kinds, in_distribution=False)
+    inside = Predictions(probs=measures_probs(inside), labels=inside.labels, in_distribution=True)
     pair = saved(tmp_path, "a", inside, outside)
     store = Store(tmp_path / "store")
     study = graded(SMALL, [pair], store)
     held = read_npz(cood._step(SMALL, pair, ()).folder(store) / cood.CLASSES)
-    hard = {κ: set(held[f"order.{κ}"][-4:].tolist()) for κ in ("largest", "entropy")}
-    assert hard["largest"] <= set(range(10)) and hard["entropy"] <= set(range(10, 20))
-    for κ in ("largest", "entropy"):
+    hard = {κ: set(held[f"order.{κ}"][-4:].tolist()) for κ in ("msp", "entropy")}
+    assert hard["msp"] <= set(range(10)) and hard["entropy"] <= set(range(10, 20))
+    for κ in ("msp", "entropy"):
         u_in, u_out = (getattr(measures, κ)(each) for each in (inside, outside))
         plain = brute_grades(u_in, u_out, divide(kinds, np.arange(200), 6, 4), 4, 11)
         assert severities(study.rows, measure=κ) == [auroc for _, auroc in plain]
@@ -169,7 +172,7 @@ def test_without_dropout_there_is_a_reason(tmp_path: Path) -> None:
     with pytest.raises(Undefined, match="no answers under dropout"):
         uncertainty(dumps()[0], "mc-dropout")
     study = graded(SMALL, [saved(tmp_path, "a", *dumps())], Store(tmp_path / "store"))
-    assert {row["measure"] for row in study.rows} == {None, "largest", "entropy"}
+    assert {row["measure"] for row in study.rows} == {None, "msp", "entropy"}
     (reason,) = study.reasons
     assert (reason["backbone"], reason["measure"], reason["split"]) == ("a", "mc-dropout", "out")
 
@@ -195,20 +198,20 @@ def test_a_fixed_set_stands_beside_the_severities(tmp_path: Path) -> None:
     fixed = dumps(seed=7)[1].take(slice(0, 31))
     pair = saved(tmp_path, "a", inside, outside, **{"imagenet-o": fixed})
     study = graded(SMALL, [pair], Store(tmp_path / "store"))
-    u_in, u = measures.largest(inside), measures.largest(fixed)
-    found = values(study.rows, measure="largest", metric="auroc", split="out")["imagenet-o"]
+    u_in, u = measures.msp(inside), measures.msp(fixed)
+    found = values(study.rows, measure="msp", metric="auroc", split="out")["imagenet-o"]
     assert found == float(brute_auroc(u_in, u))
     with pytest.raises(BadInput, match="cannot be named 'severity 3'"):
         graded(SMALL, [replace(pair, others={"severity 3": pair.outside})], Store(tmp_path / "store"))
 
 
 def test_rows_of_the_other_side_are_left_aside(tmp_path: Path) -> None:
-    """One dump of both kinds of rows may be given twice: `taught` says which are which."""
+    """One dump of both kinds of rows may be given twice: `in_distribution` says which are which."""
     inside, outside = dumps()
     both = Predictions(
         logits=np.concatenate([inside.logits, outside.logits]),
         labels=np.concatenate([inside.labels, outside.labels]),
-        taught=np.concatenate([inside.taught, outside.taught]),
+        in_distribution=np.concatenate([inside.in_distribution, outside.in_distribution]),
         index=np.concatenate([inside.index, outside.index]),
     )
     store = Store(tmp_path / "store")
@@ -218,7 +221,7 @@ def test_rows_of_the_other_side_are_left_aside(tmp_path: Path) -> None:
 
 
 def test_out_labels_are_class_ids_of_their_own(tmp_path: Path) -> None:
-    """A file that does not say `taught` may hold labels that no answer of the model has."""
+    """A file that does not say `in_distribution` may hold labels that no answer of the model has."""
     inside, outside = dumps()
     paths = tmp_path / "in.npz", tmp_path / "out.npz"
     np.savez(paths[0], logits=inside.logits[:, 0], labels=inside.labels)
@@ -259,7 +262,7 @@ def test_a_failure_costs_one_model(tmp_path: Path, store: Store) -> None:
     inside, outside = dumps()
     few = saved(tmp_path, "few", inside, outside.take(slice(0, 60)))
     bare = saved(tmp_path, "bare", inside, Predictions(logits=outside.logits))
-    five = Predictions(logits=sure(np.ones(240), 5), labels=np.arange(240) % 24, taught=False)
+    five = Predictions(logits=sure(np.ones(240), 5), labels=np.arange(240) % 24, in_distribution=False)
     other = saved(tmp_path, "other", inside, five)
     study = graded(SMALL, [few, bare, saved(tmp_path, "good", inside, outside), other], store)
     assert {row["backbone"] for row in study.rows} == {"good"}
@@ -349,8 +352,8 @@ def test_overlap_counts_classes_of_any_and_of_every_model(tmp_path: Path, store:
     sides = [dumps(0, 0.01), dumps(1, 0.01), dumps(2, 0.01, flip=True)]
     pairs = [saved(tmp_path, name, *each) for name, each in zip("abc", sides, strict=True)]
     study = graded(SMALL, pairs, store)
-    union = values(study.rows, metric="union", measure="largest")
-    shared = values(study.rows, metric="intersection", measure="largest")
+    union = values(study.rows, metric="union", measure="msp")
+    shared = values(study.rows, metric="intersection", measure="msp")
     for level, at in enumerate(levels(21)):
         own, turned = set(range(at, at + 4)), {23 - y for y in range(at, at + 4)}
         assert union[f"severity {level}"] == len(own | turned)

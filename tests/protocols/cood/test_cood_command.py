@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_cood import dumps, group, severities, zoo
 
-from brute_grades import brute_grades
 from nescio import Predictions, metrics
 from nescio.cli import main
 from nescio.rows import from_parquet
 from nescio.work.store import Store
-from paths import page_of
+from tests.protocols.cood.test_cood import dumps, group, severities, zoo
+from tests.support.brute_grades import brute_grades
+from tests.support.paths import page_of
 
 
 def run(*words: Any) -> int:
@@ -180,7 +180,7 @@ def test_names_that_are_not_one_a_class_are_refused(files: Path, capsys: pytest.
 
 def test_one_file_is_not_both_sides(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     inside, outside = files / "a-in.npz", files / "a-out.npz"
-    dumps(0)[0].replace(taught=None).save(files / "bare.npz")
+    dumps(0)[0].replace(in_distribution=None).save(files / "bare.npz")
     (files / "copy.npz").write_bytes(inside.read_bytes())
     for rest in (inside, files / "copy.npz", f"{outside},hard={inside}"):
         refused(
@@ -207,7 +207,7 @@ def test_one_file_is_not_both_sides(files: Path, capsys: pytest.CaptureFixture[s
         logits=np.concatenate([known.logits, new.logits])[:, 0],
         labels=np.concatenate([known.labels, new.labels]),
         index=both,
-        taught=both < len(known),
+        in_distribution=both < len(known),
     ).save(files / "both.npz")  # says which rows are of which side
     assert run("--pair", f"a={files / 'both.npz'},{files / 'both.npz'}", *FEW, "--store", files / "store") == 0
 
@@ -321,7 +321,7 @@ def test_every_default_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> Non
         run("--help")
     text = " ".join(capsys.readouterr().out.split()).replace("- ", "-")
     half = "as many as are in-distribution; half of the out-classes"
-    for word in ("150", "50", "11", "largest,entropy,mc-dropout", half):
+    for word in ("150", "50", "11", "msp,entropy,mc-dropout", half):
         assert word in text
 
 
@@ -349,7 +349,9 @@ def test_real_classes_from_easy_to_hard(tmp_path: Path, capsys: pytest.CaptureFi
         apart = (features**2).mean(1)[:, None] - 2 * features @ means.T / features.shape[1] + (means**2).mean(1)
         logits = -20 * side * apart
         for rows, file in ((known & ~shown, "in"), (~known, "out")):
-            dump = Predictions(logits=logits[rows], labels=labels[rows], index=index[rows], taught=file == "in")
+            dump = Predictions(
+                logits=logits[rows], labels=labels[rows], index=index[rows], in_distribution=file == "in"
+            )
             dump.save(tmp_path / f"{name}-{file}.npz")
         words += ["--pair", f"{name}={tmp_path / name}-in.npz,{tmp_path / name}-out.npz"]
     assert run(*words, "--estimation", 100, "--test", 60, "--store", tmp_path / "store", "--json") == 0
@@ -364,7 +366,7 @@ def test_real_classes_from_easy_to_hard(tmp_path: Path, capsys: pytest.CaptureFi
         assert aurocs[0] > aurocs[5] > aurocs[10] and aurocs[0] - aurocs[10] > 0.1
         assert all(later < earlier + 0.02 for earlier, later in pairwise(aurocs))
         inside, outside = (Predictions.load(tmp_path / f"{name}-{side}.npz") for side in ("in", "out"))
-        u_in, u_out = measures.largest(inside), measures.largest(outside)
+        u_in, u_out = measures.msp(inside), measures.msp(outside)
         division = divide(outside.labels, outside.index, 100, 60)
         slow = [group for group, _ in brute_groups(u_out, division)]
         for level in (0, 10):

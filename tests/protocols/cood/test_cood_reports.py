@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from scipy import stats
-from test_pages import NASTY, browse, chart, console
 
 from nescio.cli import main
 from nescio.networks import families, regimes
@@ -32,6 +31,7 @@ from nescio.report.studies import Study, print_story, write_story
 from nescio.report.tables import Table
 from nescio.rows import COLUMNS, Row, to_parquet
 from nescio.work.launchers import Failure
+from tests.report.test_pages import NASTY, browse, chart, console
 
 MODELS = (
     *("vit_tiny_patch16_224.augreg_in21k_ft_in1k", "vit_small_patch16_224.augreg_in21k_ft_in1k"),
@@ -58,7 +58,7 @@ def rows_of(models: tuple[str, ...] = MODELS, dropout: int = 5, seed: int = 0) -
         facts["embedding_size"] = rng.choice([192, 512, 2048])
         rows += [row(**own, split="test", metric=metric, value=value) for metric, value in facts.items()]
         rows += [row(**own, metric=metric, value=value) for metric, value in (("out_classes", 60), ("window", 10))]
-        for κ in ("largest", "entropy", *(["mc-dropout"] if name in models[:dropout] else [])):
+        for κ in ("msp", "entropy", *(["mc-dropout"] if name in models[:dropout] else [])):
             skill = rng.uniform(0.8, 0.95)
             rows.append(row(**own, split="test", measure=κ, metric="auroc", value=rng.uniform(0.7, 0.9)))
             for level, group in enumerate(LEVELS):
@@ -66,7 +66,7 @@ def rows_of(models: tuple[str, ...] = MODELS, dropout: int = 5, seed: int = 0) -
                 rows.append(row(**own, **place(group), measure=κ, metric="auroc", value=value))
                 rows.append(row(**own, **place(group), measure=κ, metric="severity", value=0.5 + 0.03125 * level))
             rows.append(row(**own, target="imagenet-o", measure=κ, metric="auroc", value=rng.uniform(0.3, 0.7)))
-    for κ in ("largest", "entropy"):
+    for κ in ("msp", "entropy"):
         for level, group in enumerate(LEVELS):
             rows.append(row(**place(group), measure=κ, metric="union", value=60 - level, n=len(models)))
             rows.append(row(**place(group), measure=κ, metric="intersection", value=level // 4, n=len(models)))
@@ -86,7 +86,7 @@ ROWS = rows_of()
 FRAME = Frame(ROWS)
 
 
-def value(name: str, group: str | None, κ: str | None = "largest", metric: str = "auroc", split: str = "out") -> float:
+def value(name: str, group: str | None, κ: str | None = "msp", metric: str = "auroc", split: str = "out") -> float:
     facts = {"backbone": name, **place(group), "measure": κ, "metric": metric, "split": split}
     (found,) = [r["value"] for r in ROWS if facts.items() <= r.items()]
     return float(found)
@@ -111,7 +111,7 @@ def rho(a: list[float], b: list[float]) -> float:
 # ---- Figure 6
 
 
-@pytest.mark.parametrize("κ", ["largest", "entropy", "mc-dropout"])
+@pytest.mark.parametrize("κ", ["msp", "entropy", "mc-dropout"])
 def test_figure_6_is_the_quartiles_of_all_models(κ: str) -> None:
     table = reports.severities(FRAME, κ)
     assert [name for (name,), _ in table.lines] == [*LEVELS, "imagenet-o"]
@@ -141,8 +141,8 @@ def test_figure_6_draws_all_levels_the_fixed_set_and_the_best_model() -> None:
 def test_the_best_model_is_best_over_severities_not_on_fixed_sets() -> None:
     rows = []
     for name, graded, fixed in (("a", 0.8, 0.1), ("b", 0.7, 0.99)):
-        rows += [row(backbone=name, **place(g), measure="largest", metric="auroc", value=graded) for g in LEVELS]
-        rows.append(row(backbone=name, target="hard", measure="largest", metric="auroc", value=fixed))
+        rows += [row(backbone=name, **place(g), measure="msp", metric="auroc", value=graded) for g in LEVELS]
+        rows.append(row(backbone=name, target="hard", measure="msp", metric="auroc", value=fixed))
     more = [r | {"target": "other", "value": 1.0} for r in rows[-1:]]
     assert reports.graded_models(Frame([*rows, *more])).best() == "a"
 
@@ -235,7 +235,7 @@ def test_pruning_with_its_teacher_is_distillation_in_any_form() -> None:
 
 @pytest.mark.parametrize(
     ("figure", "after", "before"),
-    [(22, "entropy", "largest"), (23, "mc-dropout", "largest"), (24, "mc-dropout", "entropy")],
+    [(22, "entropy", "msp"), (23, "mc-dropout", "msp"), (24, "mc-dropout", "entropy")],
 )
 def test_one_measure_against_another(figure: int, after: str, before: str) -> None:
     picture, table = blocks_of(f"fig{figure}")
@@ -352,7 +352,7 @@ def test_charts_are_valid_whatever_they_are_called() -> None:
 def study() -> Study:
     notes = ["3 of 63 out-classes have fewer than 200 images and are left out."]
     reasons = [{"backbone": "a", "measure": "mc-dropout", "metric": None, "split": "out", "reason": "It has none."}]
-    plan = asdict(Plan(pair=("a=in.npz,out.npz",), test=40, measures=("largest",)))
+    plan = asdict(Plan(pair=("a=in.npz,out.npz",), test=40, measures=("msp",)))
     failures = [Failure("dpn68", "The file is empty.")]
     packages = {"nescio": "0.1"}
     about = {"reasons": reasons, "failures": failures, "notes": notes, "packages": packages}
@@ -472,7 +472,7 @@ def test_rows_of_older_versions_are_the_same_rows() -> None:
             group = " · ".join((row["group"], row["target"], row["condition"]))
         elif row["condition"] == "severity":
             group = f"severity {row['level']:g}"
-        shifted = row["metric"] == "severity" and row["measure"] == "largest"
+        shifted = row["metric"] == "severity" and row["measure"] == "msp"
         before = {"version": 2, "value": row["value"] - 1} if shifted else {}
         return row | {"group": group, "target": None, "condition": None, "level": None} | before
 

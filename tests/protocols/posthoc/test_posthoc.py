@@ -94,8 +94,8 @@ def test_an_ensemble_has_the_mean_of_its_members_scores(study, context):
         mean = measures.over_members(name, trains, tests)
         row = frame.where(measure=name, group="mistakes", metric="auroc")
         assert row.one() == pytest.approx(metrics.auroc(mean, wrong)), name
-    largest = metrics.auroc(measures.largest(steps.stack(tests)), wrong)  # of the averaged answers
-    assert frame.where(measure="largest", group="mistakes", metric="auroc").one() == pytest.approx(largest)
+    largest = metrics.auroc(measures.msp(steps.stack(tests)), wrong)  # of the averaged answers
+    assert frame.where(measure="msp", group="mistakes", metric="auroc").one() == pytest.approx(largest)
     assert frame.where(measure="mutual_information", metric="auroc")
 
 
@@ -107,7 +107,7 @@ def test_what_is_left_out_has_its_reason(study):
 
 def test_the_best_score_is_among_the_best(study):
     for own in reports.areas(study.frame).values():
-        assert next(iter(own.values()))["best"] and "largest" in own
+        assert next(iter(own.values()))["best"] and "msp" in own
         assert [row["value"] for row in own.values()] == sorted((row["value"] for row in own.values()), reverse=True)
 
 
@@ -130,49 +130,49 @@ def rows_of(network, group, values, best=(), metric="auroc"):
 
 
 def test_pnorm_is_judged_where_the_softmax_is_broken():
-    sound = rows_of("a", "mistakes", {"largest": 0.9, "pnorm": 0.8}, best=("largest",))
+    sound = rows_of("a", "mistakes", {"msp": 0.9, "pnorm": 0.8}, best=("msp",))
     assert reports.pnorm_repairs(Frame(sound)) == []
-    broken = rows_of("b", "mistakes", {"largest": 0.7, "pnorm": 0.8}, best=("pnorm",))
-    lower = rows_of("b", "mistakes", {"largest": 0.4, "pnorm": 0.3}, metric="naurc")
+    broken = rows_of("b", "mistakes", {"msp": 0.7, "pnorm": 0.8}, best=("pnorm",))
+    lower = rows_of("b", "mistakes", {"msp": 0.4, "pnorm": 0.3}, metric="naurc")
     (case,) = reports.pnorm_repairs(Frame(sound + broken + lower))
     assert case["network"] == "erm b" and case["holds"] and case["difference"] == pytest.approx(-0.1)
-    higher = rows_of("b", "mistakes", {"largest": 0.3, "pnorm": 0.4}, metric="naurc")
+    higher = rows_of("b", "mistakes", {"msp": 0.3, "pnorm": 0.4}, metric="naurc")
     assert not reports.pnorm_repairs(Frame(broken + higher))[0]["holds"]
 
 
 def test_shaping_is_judged_by_its_lowest_score():
-    fine = rows_of("a", "near", {"largest": 0.8, "ash": 0.75})
-    fallen = rows_of("b", "far", {"largest": 0.8, "ash": 0.9, "scale": 0.5})
+    fine = rows_of("a", "near", {"msp": 0.8, "ash": 0.75})
+    fallen = rows_of("b", "far", {"msp": 0.8, "ash": 0.9, "scale": 0.5})
     sound, collapsed = reports.shaping_collapses(Frame(fine + fallen))
     assert not sound["holds"] and collapsed["holds"]
     assert (collapsed["score"], collapsed["question"]) == ("scale", "far")
     assert collapsed["difference"] == pytest.approx(-0.3)
-    assert reports.shaping_collapses(Frame(rows_of("a", "mistakes", {"largest": 0.8, "ash": 0.1}))) == []
+    assert reports.shaping_collapses(Frame(rows_of("a", "mistakes", {"msp": 0.8, "ash": 0.1}))) == []
 
 
 def test_mahalanobis_is_judged_on_transformers():
-    of_resnet = rows_of("resnet18", "far", {"largest": 0.8, "mds_plus": 0.9}, best=("mds_plus",))
+    of_resnet = rows_of("resnet18", "far", {"msp": 0.8, "mds_plus": 0.9}, best=("mds_plus",))
     assert reports.mahalanobis_leads(Frame(of_resnet)) == []
-    ahead = rows_of(VIT, "far", {"largest": 0.8, "mds_plus": 0.7, "rmds_plus": 0.9}, best=("rmds_plus",))
-    as_good = ("largest", "mds_plus", "gen")  # a group that cannot be told apart is no lead
-    behind = rows_of(VIT, "near", {"largest": 0.8, "mds_plus": 0.7, "gen": 0.75}, best=as_good)
+    ahead = rows_of(VIT, "far", {"msp": 0.8, "mds_plus": 0.7, "rmds_plus": 0.9}, best=("rmds_plus",))
+    as_good = ("msp", "mds_plus", "gen")  # a group that cannot be told apart is no lead
+    behind = rows_of(VIT, "near", {"msp": 0.8, "mds_plus": 0.7, "gen": 0.75}, best=as_good)
     first, last = reports.mahalanobis_leads(Frame(ahead + behind))
     assert first["holds"] and (first["score"], first["rank"]) == ("rmds_plus", "1 of 3")
-    assert not last["holds"] and (last["rank"], last["against"]) == ("3 of 3", "largest")
+    assert not last["holds"] and (last["rank"], last["against"]) == ("3 of 3", "msp")
     sentences, cases = reports.claims(Frame(ahead + behind))
     assert "It holds in 1 of 2 cases." in sentences.sentences[2] and "Not tested" in sentences.sentences[0]
     assert cases.cells()[("Mahalanobis++ leads", "near"), "difference"].value == pytest.approx(-0.1)
 
 
 def test_a_network_from_a_file_is_called_by_its_file():
-    rows = rows_of("vit_tiny_patch16_224@/weights/mine.pth", "far", {"largest": 0.8, "mds_plus": 0.9})
+    rows = rows_of("vit_tiny_patch16_224@/weights/mine.pth", "far", {"msp": 0.8, "mds_plus": 0.9})
     (case,) = reports.mahalanobis_leads(Frame(rows))
     assert case["network"] == "erm mine" and case["holds"]
 
 
 def test_too_few_mistakes_are_no_verdict():
     """One mistake: no score can be told from another, so the baseline is not called beaten."""
-    verdict = rows_of("a", "mistakes", {"largest": 0.7, "gen": 0.9}, best=("gen",))
+    verdict = rows_of("a", "mistakes", {"msp": 0.7, "gen": 0.9}, best=("gen",))
     told, unknown = (reports.best_scores(Frame(rows)).cells() for rows in (verdict, verdict[:2]))
     assert str(told[("erm a", "mistakes"), "as good?"]) == "no"
     assert unknown.get((("erm a", "mistakes"), "as good?")) is None
@@ -180,9 +180,9 @@ def test_too_few_mistakes_are_no_verdict():
 
 
 def test_the_heat_map_has_the_best_scores_first():
-    rows = rows_of("a", "far", {"gen": 0.6, "vim": 0.9, "largest": 0.7}) + rows_of("b", "far", {"gen": 0.8, "vim": 0.9})
+    rows = rows_of("a", "far", {"gen": 0.6, "vim": 0.9, "msp": 0.7}) + rows_of("b", "far", {"gen": 0.8, "vim": 0.9})
     (figure,) = figures_of([reports.heat(Frame(rows))])
-    assert list(dict.fromkeys(cell["line"] for cell in figure.points)) == ["largest", "vim", "gen"]
+    assert list(dict.fromkeys(cell["line"] for cell in figure.points)) == ["msp", "vim", "gen"]
 
 
 def test_other_sets_are_named_by_content_in_rows(tmp_path):

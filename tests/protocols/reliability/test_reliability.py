@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from reference import load, note
+from tests.support.reference import load, note
 
 pytest.importorskip("torch")
 import torch
@@ -41,7 +41,7 @@ from nescio.trials import Training
 from nescio.work.local import LocalWorkers
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
-from paths import page_of
+from tests.support.paths import page_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PLAN = Plan(

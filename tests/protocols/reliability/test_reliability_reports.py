@@ -16,7 +16,7 @@ from nescio.report.named import find, names_of
 from nescio.report.studies import Study, read_study
 from nescio.report.tables import Table
 from nescio.rows import COLUMNS
-from paths import ROOT
+from tests.support.paths import ROOT
 
 WORDS = {name: score.word for name, score in SCORES.items()}
 

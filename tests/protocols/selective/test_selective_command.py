@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fake_zoo
-from fake_zoo import answers, keep
 from nescio.cli import main
 from nescio.predictions import Predictions
 from nescio.predictions.entries import file_dump
 from nescio.protocols import selective
 from nescio.rows import from_parquet, without_empty
 from nescio.work.store import Store
-from paths import page_of
+from tests.support import fake_zoo
+from tests.support.fake_zoo import answers, keep
+from tests.support.paths import page_of
 
 NAMES = ("vgg11.tv_in1k", "vgg13.tv_in1k", "deit_tiny_patch16_224.fb_in1k", "deit_tiny_distilled_patch16_224.fb_in1k")
 

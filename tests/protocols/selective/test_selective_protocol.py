@@ -18,8 +18,6 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
-import fake_zoo
-from fake_zoo import DATA, NAMES, WITH_DROPOUT, answers, entry, zoo
 from nescio.analysis.answers import NO_DROPOUT, judged
 from nescio.cli import main
 from nescio.errors import BadInput, Undefined
@@ -36,7 +34,9 @@ from nescio.report.named import registry as all_reports
 from nescio.report.pages import data_of as texts_of
 from nescio.report.studies import Study, print_story, write_story
 from nescio.work.store import Store
-from reference import note
+from tests.support import fake_zoo
+from tests.support.fake_zoo import DATA, NAMES, WITH_DROPOUT, answers, entry, zoo
+from tests.support.reference import note
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_the_rows_of_a_model_are_their_definitions(held, study):
             ((p - one_hot) ** 2).sum(1).mean(), rel=1e-6
         )
         assert value(rows, "ece", calibrated=calibrated) == pytest.approx(ece_of(p, y[test]), abs=1e-6)
-        check_ranking(rows, 1 - p.max(1), ~right, "largest", calibrated)
+        check_ranking(rows, 1 - p.max(1), ~right, "msp", calibrated)
         check_ranking(rows, -(p * np.log(p)).sum(1), ~right, "entropy", calibrated)
     p = np.exp(dump.variants["mc-dropout"][test])
     right = p.argmax(1) == y[test]
@@ -205,13 +205,13 @@ def test_temperature_finds_what_the_logits_were_scaled_by(tmp_path):
 
 def test_rows_of_untaught_classes_are_left_out(tmp_path):
     dump = answers(3, n=500)
-    taught = np.ones(600, bool)
-    taught[500:] = False
+    in_distribution = np.ones(600, bool)
+    in_distribution[500:] = False
     more = Predictions(
         logits=np.concatenate([dump.logits[:, 0], np.zeros((100, 8), np.float16)]),
         labels=np.concatenate([dump.labels, np.full(100, 99)]),
         index=np.concatenate([dump.index, 10_000 + np.arange(100)]),
-        taught=taught,
+        in_distribution=in_distribution,
     )
     one = selective.rows_of(Plan(), entry("m", dump, tmp_path / "a.npz"))
     assert selective.rows_of(Plan(), entry("m", more, tmp_path / "b.npz")) == one
@@ -267,12 +267,12 @@ def test_a_model_that_is_always_right_has_no_temperature_and_no_auroc(tmp_path):
         labels=labels, logits=5.0 * np.eye(4)[labels] + np.random.default_rng(0).normal(size=(600, 4)) / 9
     )
     rows, reasons = selective.rows_of(Plan(), entry("m", dump, tmp_path / "m.npz"))
-    assert value(rows, "accuracy") == 1 and value(rows, "sac@0.99", "largest") == 1
+    assert value(rows, "accuracy") == 1 and value(rows, "sac@0.99", "msp") == 1
     assert {row["calibrated"] for row in rows} == {False}
     why = {(row["measure"], row["metric"]): row["reason"] for row in reasons}
     assert why[None, "calibrated"].startswith("Every validation answer is right")
     assert "auroc" not in {row["metric"] for row in rows}
-    assert ("largest", "auroc") in why and (None, "accuracy@5") in why
+    assert ("msp", "auroc") in why and (None, "accuracy@5") in why
 
 
 # ---- the protocol
@@ -393,7 +393,7 @@ def test_table_1_is_spearman_by_family(study):
             ("Input Size", lambda m: m.get(("input_size", None, False))),
         ):
             have = [models[name] for name in own if of(models[name]) is not None]
-            for quality, sign, key in (("AUROC", 1, ("auroc", "largest", False)), ("-ECE", -1, ("ece", None, False))):
+            for quality, sign, key in (("AUROC", 1, ("auroc", "msp", False)), ("-ECE", -1, ("ece", None, False))):
                 cell = line[f"{quality} & {factor}"]
                 if len({of(m) for m in have}) == 1:
                     assert cell is None, (label, factor)  # a dash: the input size does not vary
@@ -407,7 +407,7 @@ def test_table_1_is_spearman_by_family(study):
 
 def test_agreement_is_the_correlation_of_auroc_and_ece(study):
     table, models = reports.agreement(study.frame), frame(study)
-    pairs = [(m["auroc", "largest", False], m["ece", None, False]) for m in models.values()]
+    pairs = [(m["auroc", "msp", False], m["ece", None, False]) for m in models.values()]
     assert cells(table, "all models")["AUROC & ECE"].value == pytest.approx(rho(pairs))
     own = [pair for name, pair in zip(models, pairs, strict=True) if families.family(name) == "xcit"]
     assert cells(table, "XCiT")["AUROC & ECE"].value == pytest.approx(rho(own)) and len(own) == 3
@@ -421,7 +421,7 @@ def test_table_2_is_mc_dropout_beside_the_softmax(study):
     for model in WITH_DROPOUT:
         plain, under = cells(table, model, "vanilla"), cells(table, model, "MC-dropout")
         for head, metric in (("accuracy ↑", "accuracy"), ("AUROC ↑", "auroc"), ("SAC@0.99 ↑", "sac@0.99")):
-            a = models[model][metric, None if metric == "accuracy" else "largest", False]
+            a = models[model][metric, None if metric == "accuracy" else "msp", False]
             b = models[model][metric, "mc-dropout", False]
             assert plain[head].value == pytest.approx(a) and under[head].value == pytest.approx(b)
             assert str(plain[head]) == f"{100 * a:.2f}"
@@ -440,13 +440,13 @@ def expected_gains(study):
     for name, own in models.items():
         found["temperature scaling", name] = gain(own, own, after=True)
         if name in WITH_DROPOUT:
-            before, after = own["auroc", "largest", False], own["auroc", "mc-dropout", False]
+            before, after = own["auroc", "msp", False], own["auroc", "mc-dropout", False]
             found["MC-dropout", name] = ((after - before) / before, None)
     return found
 
 
 def gain(before, after_model, after=False):
-    a, b = before["auroc", "largest", False], after_model["auroc", "largest", after]
+    a, b = before["auroc", "msp", False], after_model["auroc", "msp", after]
     e, f = before["ece", None, False], after_model["ece", None, after]
     return (b - a) / a, (e - f) / e
 
@@ -528,13 +528,13 @@ def points(study, name):
 @pytest.mark.parametrize(
     ("name", "x", "y"),
     [
-        ("fig1", ("auroc", "largest", False), ("ece", None, False)),
-        ("fig8", ("auroc", "largest", False), ("ece", None, False)),
-        ("fig15", ("auroc", "largest", True), ("ece", None, True)),
-        ("fig5", ("accuracy", None, False), ("sac@0.99", "largest", False)),
-        ("fig9", "params", ("auroc", "largest", False)),
+        ("fig1", ("auroc", "msp", False), ("ece", None, False)),
+        ("fig8", ("auroc", "msp", False), ("ece", None, False)),
+        ("fig15", ("auroc", "msp", True), ("ece", None, True)),
+        ("fig5", ("accuracy", None, False), ("sac@0.99", "msp", False)),
+        ("fig9", "params", ("auroc", "msp", False)),
         ("fig10", "params", ("ece", None, False)),
-        ("fig18", "params", ("sac@0.99", "largest", False)),
+        ("fig18", "params", ("sac@0.99", "msp", False)),
     ],
 )
 def test_a_cloud_holds_every_model_at_its_numbers(study, name, x, y):
@@ -565,9 +565,9 @@ def test_the_pareto_table_names_the_models_of_every_front(study):
         ("accuracy", lambda m: m["accuracy", None, False], 1),
     ):
         for good, of_good in (
-            ("AUROC", lambda m: m["auroc", "largest", False]),
+            ("AUROC", lambda m: m["auroc", "msp", False]),
             ("ECE", lambda m: -m["ece", None, False]),
-            ("SAC@0.99", lambda m: m["sac@0.99", "largest", False]),
+            ("SAC@0.99", lambda m: m["sac@0.99", "msp", False]),
         ):
             known = {n: (sign * of_cost(m), of_good(m)) for n, m in models.items() if of_cost(m) is not None}
             best = {
@@ -579,18 +579,18 @@ def test_the_pareto_table_names_the_models_of_every_front(study):
 
 def test_figure_2_shows_the_best_the_worst_and_one_that_accuracy_misjudges(study):
     models = frame(study)
-    ranked = sorted(models, key=lambda m: -models[m]["auroc", "largest", False])
+    ranked = sorted(models, key=lambda m: -models[m]["auroc", "msp", False])
     best, last, *others = reports.curve_models(models_of(study.frame), reports.risk_coverage(study.frame))
     assert [best, last] == [ranked[0], ranked[-1]]
     worst = models[ranked[-1]]
     for model in others:
         own = models[model]
         assert own["accuracy", None, False] < worst["accuracy", None, False]
-        assert own["sac@0.95", "largest", False] > worst["sac@0.95", "largest", False]
+        assert own["sac@0.95", "msp", False] > worst["sac@0.95", "msp", False]
     spec = chart(study, "fig2").to_dict(validate=False)
     row = next(row for row in max(data_of(spec), key=len) if float(row["coverage"]) == 0.5)
     drawn = [
-        value([r for r in study.rows if r["backbone"] == m], "selective_risk", "largest", False, 0.5)
+        value([r for r in study.rows if r["backbone"] == m], "selective_risk", "msp", False, 0.5)
         for m in (ranked[0], ranked[-1])
     ]
     assert [float(row["risk0"]), float(row["risk1"])] == pytest.approx(drawn, abs=1e-4)
@@ -600,7 +600,7 @@ def test_the_third_curve_is_of_a_less_accurate_model_that_covers_more():
     """The paper's case: ViT-B/32-SAM is right less often than EfficientNet-V2-XL and reaches 95 % all the same."""
 
     def rows(name, accuracy, auroc, sac):
-        base = {"backbone": name, "params": 1, "calibrated": False, "split": "test", "measure": "largest", "n": 9}
+        base = {"backbone": name, "params": 1, "calibrated": False, "split": "test", "measure": "msp", "n": 9}
         values = {"auroc": auroc, "sac@0.95": sac, "sac@0.99": sac / 2}
         made = [base | {"metric": "accuracy", "measure": None, "value": accuracy}]
         made += [base | {"metric": metric, "value": value} for metric, value in values.items()]
@@ -682,13 +682,13 @@ def test_figures_11_and_12_are_straight_and_bent(study):
 def test_the_table_for_a_newcomer(study):
     table, models = reports.scores(study.frame), frame(study)
     names = [name for (name,), _ in table.lines]
-    assert names == sorted(models, key=lambda m: (-models[m]["auroc", "largest", False], m))
+    assert names == sorted(models, key=lambda m: (-models[m]["auroc", "msp", False], m))
     line = cells(table, names[0])
     own = models[names[0]]
     assert line["right ↑"].value == own["accuracy", None, False] and line["notices ↑"].best
     assert line["ECE ↓"].value == own["ece", None, False] and line["ECE, T ↓"].value == own["ece", None, True]
-    assert line["keeps@95 ↑"].value == own["sac@0.95", "largest", False]
-    assert line["keeps@99 ↑"].value == own["sac@0.99", "largest", False]
+    assert line["keeps@95 ↑"].value == own["sac@0.95", "msp", False]
+    assert line["keeps@99 ↑"].value == own["sac@0.99", "msp", False]
     assert cells(table, "my own net")["params"] is None
     for head, better in (("right ↑", max), ("ECE ↓", min), ("keeps@99 ↑", max)):
         column = [cells(table, name)[head] for name in names]
@@ -699,8 +699,8 @@ def test_the_table_for_a_newcomer(study):
 
 
 def test_other_accuracies_are_told_as_they_were_asked(held, tmp_path):
-    study = judge(Plan(accuracies=(0.8,), measures=("largest",)), held[:4], Store(tmp_path))
-    assert {row["measure"] for row in study.rows} == {None, "largest"}
+    study = judge(Plan(accuracies=(0.8,), measures=("msp",)), held[:4], Store(tmp_path))
+    assert {row["measure"] for row in study.rows} == {None, "msp"}
     table = reports.scores(study.frame)
     assert "keeps@80 ↑" in table.heads and "keeps@99 ↑" not in table.heads
     assert reports.strictest(models_of(study.frame)) == 0.8
@@ -766,7 +766,7 @@ def test_the_lead_says_who_is_best_at_what(study):
     models = frame(study)
     words = " ".join(reports.lead(study))
     assert f"{len(NAMES)} pretrained models answered 500 images" in words
-    for metric, measure in (("accuracy", None), ("sac@0.99", "largest")):
+    for metric, measure in (("accuracy", None), ("sac@0.99", "msp")):
         best = max(models, key=lambda m: models[m][metric, measure, False])
         assert best in words
 
@@ -822,7 +822,7 @@ def test_single_reports_by_name(study, store, tmp_path, capsys):
     for row in rows:  # called as the axes, and nothing rounded
         own = numbers[row["model"]]
         assert float(row["accuracy"]) == own["accuracy", None, False]
-        assert float(row["coverage at 99 % accuracy"]) == own["sac@0.99", "largest", False]
+        assert float(row["coverage at 99 % accuracy"]) == own["sac@0.99", "msp", False]
         assert (int(row["parameters"]) if row["parameters"] else None) == own["params"]
     changes = list(csv.DictReader((tmp_path / "fig3-points.csv").read_text("utf-8").splitlines()))
     assert [*changes[0]] == ["regime", "model", "compared with", "AUROC improvement"]

@@ -35,8 +35,8 @@ from nescio.trials import Training
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
-from warm import Warm
-from zoo_help import checkpoint, pack
+from tests.support.warm import Warm
+from tests.support.zoo_help import checkpoint, pack
 
 pytest_plugins = ("zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -711,7 +711,7 @@ def words_of(frame, measures):
 
 def test_captions_say_by_what_curves_are_ranked(study):
     assert words_of(study.frame, {}) == {"By the own score, or by entropy where there is none.", "By entropy."}
-    assert words_of(study.frame, {"native": None, "entropy": "largest"}) == {"By largest."}
+    assert words_of(study.frame, {"native": None, "entropy": "msp"}) == {"By msp."}
     assert words_of(study.frame.where(method="ddu"), {"entropy": None}) == {"By the own score."}
     several = words_of(study.frame, {"native": "density"})
     assert several == {"By the first measure that a line has: entropy and density."}

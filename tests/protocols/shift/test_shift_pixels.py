@@ -35,7 +35,7 @@ from nescio.runtime import runtime
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
-from shapes import VOID, write_folders, write_shapes
+from tests.support.shapes import VOID, write_folders, write_shapes
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HERE = runtime("cpu")

@@ -23,7 +23,7 @@ from nescio.work.launchers import start
 from nescio.work.rehearsal import Rehearsal
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
-from shapes import write_folders
+from tests.support.shapes import write_folders
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PLAN = replace(

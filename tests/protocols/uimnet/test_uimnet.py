@@ -137,7 +137,7 @@ def test_the_paper_preset_is_the_paper():
     budget = plan.training
     assert (budget.optimizer, budget.epochs, budget.batch_size) == ("sgd", 100, 256)
     assert (budget.schedule, budget.step_epochs, budget.step_factor) == ("step", 30, 0.1)
-    assert set(plan.measures) == {"largest", "gap", "entropy", "jacobian", "gmm", "tta", "native"}
+    assert set(plan.measures) == {"msp", "gap", "entropy", "jacobian", "gmm", "tta", "native"}
 
 
 def planned(*words):
@@ -150,7 +150,7 @@ def test_options_reach_the_plan():
     words = "--data cifar10 --methods erm,mimo --backbones mlp,conv --spectral none,3 --trials 4 --search optuna"
     words += " --seeds 1 --in 0-2,5 --out 7 --no-oracle --epochs 9 --batch-size 32 --lr 0.2 --step-epochs 4"
     words += " --schedule cosine --augment none"
-    plan = planned(*words.split(), "--measures", "entropy,largest", "--ensemble-size", "1,3")
+    plan = planned(*words.split(), "--measures", "entropy,msp", "--ensemble-size", "1,3")
     assert (plan.data, plan.methods, plan.backbones, plan.spectral) == (
         "cifar10",
         ("erm", "mimo"),
@@ -158,7 +158,7 @@ def test_options_reach_the_plan():
         (None, 3),
     )
     assert (plan.trials, plan.seeds, plan.search, plan.inside, plan.outside) == (4, 1, "optuna", (0, 1, 2, 5), (7,))
-    assert (plan.oracle, plan.measures, plan.members) == (False, ("entropy", "largest"), (1, 3))
+    assert (plan.oracle, plan.measures, plan.members) == (False, ("entropy", "msp"), (1, 3))
     budget = plan.training
     assert (budget.epochs, budget.batch_size, budget.lr, budget.step_epochs) == (9, 32, 0.2, 4)
     assert (budget.schedule, budget.augment) == ("cosine", "none")

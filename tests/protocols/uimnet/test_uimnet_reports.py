@@ -15,7 +15,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-from test_pages import HARMLESS, NASTY, Reader, browse, chart, console, figures_of
 
 from nescio.cli import main
 from nescio.protocols.base import registry, story_of
@@ -27,10 +26,11 @@ from nescio.report.studies import Study, files, read_study, write_story
 from nescio.report.tables import Cell, Table
 from nescio.rows import COLUMNS, Row, to_parquet
 from nescio.work.launchers import Failure
-from paths import ROOT
+from tests.report.test_pages import HARMLESS, NASTY, Reader, browse, chart, console, figures_of
+from tests.support.paths import ROOT
 
 METHODS = ("erm", "mixup", "due")
-MEASURES = ("largest", "entropy", "native")
+MEASURES = ("msp", "entropy", "native")
 
 
 def row(**facts: Any) -> Row:
@@ -409,7 +409,7 @@ def test_a_browser_draws_the_study_and_turns_its_panes(folder: Path, tmp_path: P
       await wait(1500);
       const shown = () => [...document.querySelectorAll(".pane")].filter(p => !p.hidden).map(p => p.dataset.pane);
       const before = shown(), select = document.querySelector("select.turn");
-      select.value = "largest"; select.dispatchEvent(new Event("change"));
+      select.value = "msp"; select.dispatchEvent(new Event("change"));
       const tips = [];
       for (const key of ["methods", "heat", "networks"]) {
         document.getElementById(key).scrollIntoView({behavior: "instant", block: "center"});
@@ -436,7 +436,7 @@ def test_a_browser_draws_the_study_and_turns_its_panes(folder: Path, tmp_path: P
         assert found, dom[-2000:]
         result = json.loads(found[1])
         methods, heat, networks = result.pop("tips")
-        assert result == {"before": ["entropy"], "after": ["largest"], "wide": True, "asked": []}, size
+        assert result == {"before": ["entropy"], "after": ["msp"], "wide": True, "asked": []}, size
         assert "mean" in methods and "AUC" in heat and "validation NLL" in networks and "trial" in networks
         assert not any(word in tip for tip in (methods, heat, networks) for word in ("undefined", "NaN", "null"))
 

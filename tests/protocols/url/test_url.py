@@ -33,7 +33,7 @@ from nescio.trials import from_plain
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
-from zoo_help import checkpoint, pack
+from tests.support.zoo_help import checkpoint, pack
 
 pytest_plugins = ("zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("one_thread")

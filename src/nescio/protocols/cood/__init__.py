@@ -81,7 +81,7 @@ class Plan(Checked):
         group="grading",
     )
     measures: tuple[str, ...] = option(
-        ("largest", "entropy", MC_DROPOUT), "of uncertainty, comma-separated", group="grading", part="measure"
+        ("msp", "entropy", MC_DROPOUT), "of uncertainty, comma-separated", group="grading", part="measure"
     )
     limit: int | None = option(
         None, "a random part of so many rows of every file", metavar="N", unset="all", group="grading", introduced=None
@@ -215,7 +215,7 @@ def _make(part: Part, context: Context, plan: Plan, pair: PairedDumps, refused: 
 
 def most_confident(measure: str) -> float:
     """The confidence where u is 0, so that a severity is a mean confidence: 1 − u of the largest softmax, else −u."""
-    return 1.0 if measure == "largest" else 0.0
+    return 1.0 if measure == "msp" else 0.0
 
 
 @dataclass(kw_only=True)
@@ -265,10 +265,10 @@ class GradedModel(ModelRows):
                 f"{dump.place} answers with {outside.classes} classes, {self.dump.place} with {inside.classes}: both "
                 "must come from one model."
             )
-        assert outside.taught is not None  # loaded as outside
-        if outside.taught.all():
-            raise BadInput(f"{dump.place} marks every row as of a class that was in training (taught).")
-        return outside.take(~outside.taught) if outside.taught.any() else outside
+        assert outside.in_distribution is not None  # loaded as outside
+        if outside.in_distribution.all():
+            raise BadInput(f"{dump.place} marks every row as of a class that was in training (in_distribution).")
+        return outside.take(~outside.in_distribution) if outside.in_distribution.any() else outside
 
     def _accuracy(self, inside: Predictions) -> None:
         if inside.labels is None or inside.logits is None:

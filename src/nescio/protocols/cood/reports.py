@@ -269,8 +269,8 @@ def fig_21(frame: Frame) -> Made:
 def _counterparts(models: Models) -> dict[str, dict[str, str]]:
     """Regime → {model: its counterpart}; pruning with the unpruned teacher is distillation too."""
     pairs = regimes.counterparts(models.sizes)
-    taught = pairs.pop(regimes.DISTILLATION, {}) | pairs.pop(regimes.PRUNING_TAUGHT, {})
-    return ({regimes.DISTILLATION: taught} if taught else {}) | pairs
+    distilled = pairs.pop(regimes.DISTILLATION, {}) | pairs.pop(regimes.PRUNING_TAUGHT, {})
+    return ({regimes.DISTILLATION: distilled} if distilled else {}) | pairs
 
 
 @report("cood/fig26", needs=f"{THREE} that differ in accuracy, size or input")
@@ -308,7 +308,7 @@ def _lines(
 
 
 COMPARED = {  # name → after, before, what it needs
-    "fig22": (ENTROPY, USUAL, "the measures largest and entropy (--measures)"),
+    "fig22": (ENTROPY, USUAL, "the measures msp and entropy (--measures)"),
     "fig23": (MC_DROPOUT, USUAL, pretrained.UNDER_DROPOUT),
     "fig24": (MC_DROPOUT, ENTROPY, pretrained.UNDER_DROPOUT),
 }

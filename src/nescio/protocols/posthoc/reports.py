@@ -17,7 +17,7 @@ from nescio.report.tables import COUNT, Column, Head, Table, decimals, metrics, 
 from nescio.report.words import data_name, number, plural
 from nescio.rows import Row
 
-BASELINE = "largest"  # the plain largest softmax
+BASELINE = "msp"  # the plain largest softmax
 SHAPING = ("react", "ash", "scale", "dice", "gradnorm")
 COLLAPSE = 0.1  # of AUROC below that of the baseline
 ALIKE = "DeLong's paired test over rows (Holm's adjustment, 5 %) cannot tell from the best, in every run"

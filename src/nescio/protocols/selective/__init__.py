@@ -38,7 +38,7 @@ NAME, VERSION = "selective", 5
 COVERAGE = "coverage"  # the condition of a point of a risk–coverage curve; its level is the share
 DIFFERENCE, ADJUSTED = "difference", "adjusted_p"  # of a model (backbone) to the best (group) by a metric (condition)
 AMONG = 10  # models, the best by a metric, that are tested against the first of them
-OF_SOFTMAX = ("largest", "entropy")
+OF_SOFTMAX = ("msp", "entropy")
 MEASURES = (*OF_SOFTMAX, MC_DROPOUT)
 RIGHT = ("accuracy", "accuracy@5")  # which a temperature does not change: of all rows, as everywhere else
 ANSWERS = ("nll", "brier", "ece")
@@ -119,7 +119,7 @@ def selective(plan: Plan, work: Work) -> None:
     examples:
       nescio run selective vit.npz resnet50=r50.npz --facts results-imagenet.csv
       nescio run selective --store store --data imagenet:PATH
-      nescio run selective *.npz --measures largest,entropy --to page
+      nescio run selective *.npz --measures msp,entropy --to page
     """
     from nescio.datasets.images import named_if_there
     from nescio.networks.published import with_facts

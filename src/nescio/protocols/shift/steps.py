@@ -412,7 +412,7 @@ class Outcome:
                 u[name] = measures.uncertainty(name, dump)
             except (Undefined, BadInput) as reason:
                 missing[name] = str(reason)
-        judged = dump.judged and (dump.taught is None or bool(dump.taught.all()))
+        judged = dump.judged and (dump.in_distribution is None or bool(dump.in_distribution.all()))
         answers = measures.summary(dump).answers() if judged else None
         return cls(answers, np.empty(0, bool) if answers is None else answers.wrong, u, missing)
 

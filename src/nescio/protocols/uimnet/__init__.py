@@ -17,7 +17,7 @@ from nescio.work.steps import Work
 
 NAME, VERSION = "uimnet", 4
 TRIAL = "trial"  # condition of rows about one trial, which selection and the NLL-versus-AUC plot need
-MEASURES = ("largest", "gap", "entropy", "jacobian", "gmm", "tta", "native")  # those of the paper
+MEASURES = ("msp", "gap", "entropy", "jacobian", "gmm", "tta", "native")  # those of the paper
 
 
 def _method_names(text: str) -> tuple[str, ...]:

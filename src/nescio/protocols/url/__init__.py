@@ -21,7 +21,7 @@ NAME, VERSION = "url", 4  # 3: equal entropies of human votes tie; 4: rows witho
 # the methods of the paper (§4.1); its deep ensemble is `heads`
 PAPER = ("erm", "infonce", "mc-infonce", "elk", "nivmf", "hib", "het-xl", "losspred", "heads", "mc-dropout", "sngp")
 EVERY = (*PAPER, "losspred-order")
-MEASURES = ("entropy", "largest", "norm")
+MEASURES = ("entropy", "msp", "norm")
 
 
 @tag("plan:url")

@@ -10,12 +10,12 @@ import time
 from functools import partial
 from pathlib import Path
 
-from disks import remount
 from nescio.errors import BadInput
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work, evaluation, table
 from nescio.work.store import Busy, Store
-from waiting import until
+from tests.support.disks import remount
+from tests.support.waiting import until
 
 
 def without_torch(folder, monkeypatch):
@@ -130,7 +130,7 @@ def predicted(store, launcher, shards):
     from nescio.datasets.images import ImageSet
     from nescio.networks.models import trained
     from nescio.predict import predict_step, row_ranges
-    from test_training import trial_of
+    from tests.test_training import trial_of
 
     context = Context(store, device="cpu")
     network, images = trained(trial_of("mc-dropout")), ImageSet("digits")

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NOBODY = 65534
 ALL = ("paths", "core", "load", "avx2", "sse")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zoo_help import N, checkpoint, pack
+from tests.support.zoo_help import N, checkpoint, pack
 
 
 @pytest.fixture

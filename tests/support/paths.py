@@ -1,8 +1,8 @@
-"""Where the repository and its tests lie."""
+"""Paths of the repository and of its tests."""
 
 from pathlib import Path
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 
 

@@ -11,7 +11,7 @@ from nescio import metrics
 from nescio.analysis.curves import curves_of
 from nescio.rows import COLUMNS
 
-MEASURES = ("largest", "entropy", "max_logit")
+MEASURES = ("msp", "entropy", "max_logit")
 RANKED = ("auroc", "aurc", "sac@0.95", "selective_risk@0.8")
 
 
@@ -53,7 +53,7 @@ def sample_card(seed: int = 0, n: int = 400, name: str = "digits-svm") -> Simple
         m: {s: np.clip(rng.beta(3, 4, n), 0, 1) * (1 + at) for s in ("letters", "noise")}
         for at, m in enumerate(MEASURES)
     }
-    probs = np.column_stack([1 - u["largest"] / 2, u["largest"] / 2])
+    probs = np.column_stack([1 - u["msp"] / 2, u["msp"] / 2])
     labels = wrong.astype(int)
     answers = metrics.answers(probs, labels)
     softer = metrics.answers(np.column_stack([0.02 + 0.96 * probs[:, 0], 0.02 + 0.96 * probs[:, 1]]), labels)
@@ -74,8 +74,8 @@ def sample_comparison() -> SimpleNamespace:
     rows, differences = [], []
     for metric, measure, values in (
         ("accuracy", None, (0.9, 0.89, 0.8)),
-        ("auroc", "largest", (0.91, 0.88, 0.87)),
-        ("aurc", "largest", (0.02, 0.021, 0.05)),
+        ("auroc", "msp", (0.91, 0.88, 0.87)),
+        ("aurc", "msp", (0.02, 0.021, 0.05)),
     ):
         for rank, (model, value) in enumerate(zip(("forest", "logistic", "tree"), values, strict=True), start=1):
             interval = {"low": value - 0.01, "high": value + 0.012}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-FOLDER = Path(os.environ.get("NESCIO_REFERENCE") or Path(__file__).parent / "reference")
+FOLDER = Path(os.environ.get("NESCIO_REFERENCE") or Path(__file__).parents[1] / "reference")
 
 
 def load(name: str) -> dict[str, np.ndarray]:

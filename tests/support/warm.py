@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.paths import ROOT
+
 SECONDS = 240  # a command that hangs is ended
 
 SERVER = """
@@ -22,7 +24,7 @@ torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), 0.1)  # the first optimiser 
 import pyarrow.parquet, rich.console, scipy.optimize
 import nescio.cli, nescio.commands.run, nescio.methods, nescio.predict, nescio.protocols.uimnet, nescio.training
 import nescio.report.pages, nescio.report.studies, nescio.protocols.uimnet.reports
-import killing
+from tests.support import killing
 assert threading.active_count() == 1
 print("warm", flush=True)
 for line in sys.stdin:
@@ -83,8 +85,7 @@ class Warm:
     def __init__(self, folder: Path, path: Sequence[Path] = (), **more: str) -> None:
         """more  variables of the environment"""
         self.folder, self.count = folder, 0
-        here = Path(__file__).parent
-        path = [str(each) for each in (*path, here, here.parent / "src")]
+        path = [str(folder) for folder in (*path, ROOT, ROOT / "src")]
         env = os.environ | {"PYTHONPATH": os.pathsep.join(path), "NESCIO_THREADS": "1", "OMP_NUM_THREADS": "1"}
         env |= more
         command = [sys.executable, "-W", "ignore", "-c", SERVER]

@@ -1,0 +1,282 @@
+"""The vocabulary of nescio: names, prose and assertions. A list of rooms that are not done yet only ever shrinks."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.paths import ROOT
+
+SOURCE = ROOT / "src" / "nescio"
+# Words that name nothing of the domain: as a parameter, attribute, function, class, or local of a longer function.
+VAGUE = {
+    "own",
+    "part",
+    "place",
+    "made",
+    "found",
+    "known",
+    "wanted",
+    "shown",
+    "given",
+    "here",
+    "each",
+    "about",
+    "at",
+    "of",
+    "words",
+    "together",
+    "judged",
+    "taught",
+    "untaught",
+    "doubt",
+    "sure",
+    "surer",
+    "alive",
+}
+# Phrases for which docs/glossary has a word of the field.
+PRIVATE = (
+    r"\btaught\b|\buntaught\b|\bsurer\b|\bsurest\b|cannot be told|\bjudged?\b|"
+    r"\bfrom \d+ on\b|\bone an? (row|line|model)\b|"
+    r"\bdumps?\b|\brecipes?\b|so many (rows|images)|no say in|\bwhere nobody\b"
+)
+NAMES_PENDING = {
+    "__init__",
+    "__main__",
+    "analysis",
+    "arrays",
+    "backbones",
+    "checkpoints",
+    "cli",
+    "commands",
+    "datasets",
+    "distributions",
+    "errors",
+    "files",
+    "heads",
+    "identity",
+    "layers",
+    "measures",
+    "methods",
+    "metrics",
+    "networks",
+    "options",
+    "predict",
+    "predictions",
+    "probes",
+    "protocols",
+    "provenance",
+    "recording",
+    "registry",
+    "report",
+    "rows",
+    "runtime",
+    "search",
+    "specs",
+    "testing",
+    "training",
+    "trials",
+    "work",
+}
+PROSE_PENDING = {
+    "README.md",
+    "__init__",
+    "__main__",
+    "analysis",
+    "arrays",
+    "backbones",
+    "checkpoints",
+    "cli",
+    "commands",
+    "datasets",
+    "distributions",
+    "docs",
+    "errors",
+    "files",
+    "heads",
+    "identity",
+    "layers",
+    "measures",
+    "methods",
+    "metrics",
+    "networks",
+    "options",
+    "predict",
+    "predictions",
+    "probes",
+    "protocols",
+    "provenance",
+    "recording",
+    "registry",
+    "report",
+    "rows",
+    "runtime",
+    "search",
+    "specs",
+    "testing",
+    "training",
+    "trials",
+    "work",
+}
+ASSERTIONS_PENDING = {
+    "analysis",
+    "cluster",
+    "commands",
+    "datasets",
+    "distributions",
+    "heads",
+    "layers",
+    "measures",
+    "methods",
+    "metrics",
+    "networks",
+    "predictions",
+    "protocols",
+    "report",
+    "results",
+    "test_aliases.py",
+    "test_architecture.py",
+    "test_backbones.py",
+    "test_cli.py",
+    "test_content_names.py",
+    "test_coverage.py",
+    "test_examples.py",
+    "test_habits.py",
+    "test_identity.py",
+    "test_options.py",
+    "test_plugin.py",
+    "test_predict.py",
+    "test_predict_many.py",
+    "test_predict_shards.py",
+    "test_probes.py",
+    "test_readme.py",
+    "test_recording.py",
+    "test_rows.py",
+    "test_scale.py",
+    "test_search.py",
+    "test_specs.py",
+    "test_training.py",
+    "test_trials.py",
+    "testing",
+    "work",
+}
+LONG = 500  # lines of a module
+LONG_PENDING = {
+    "_density",
+    "_softmax",
+    "base",
+    "bootstrap",
+    "cards",
+    "charts",
+    "comparison",
+    "corruptions",
+    "dump",
+    "export",
+    "models",
+    "options",
+    "predict",
+    "ranking",
+    "reports",
+    "scorecards",
+    "steps",
+    "store",
+    "tables",
+    "training",
+    "zoo",
+}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def named(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, identifier) of every function, class, parameter and attribute, and of the locals of longer functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.lineno, node.name
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
+            arguments = node.args
+            for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+                if isinstance(node, ast.FunctionDef):
+                    yield argument.lineno, argument.arg
+        if isinstance(node, ast.FunctionDef) and (node.end_lineno or node.lineno) - node.lineno > 5:
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                    yield inner.lineno, inner.id
+        if isinstance(node, ast.ClassDef):
+            for statement in node.body:
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    yield statement.lineno, statement.target.id
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+
+
+def test_identifiers_are_nouns_of_the_domain_or_verbs() -> None:
+    wrong = []
+    for path in SOURCE.rglob("*.py"):
+        if room_of(path) not in NAMES_PENDING:
+            found = {pair for pair in named(ast.parse(path.read_text())) if pair[1].lstrip("_") in VAGUE}
+            wrong += [f"{path.relative_to(ROOT)}:{line} {name}" for line, name in sorted(found)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_prose_uses_the_vocabulary() -> None:
+    paths = [path for path in SOURCE.rglob("*.py") if room_of(path) not in PROSE_PENDING]
+    paths += [path for path in (ROOT / "docs").glob("*.md") if "docs" not in PROSE_PENDING]
+    paths += [ROOT / "README.md"] if "README.md" not in PROSE_PENDING else []
+    wrong = []
+    for path in paths:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if match := re.search(PRIVATE, line):
+                wrong.append(f"{path.relative_to(ROOT)}:{number} {match[0]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def asserted(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, text) of the strings inside of assertions and of `match=`."""
+    for node in ast.walk(tree):
+        holders: list[ast.AST] = []
+        if isinstance(node, ast.Assert):
+            holders = [node.test]
+        elif isinstance(node, ast.keyword) and node.arg == "match":
+            holders = [node.value]
+        for holder in holders:
+            for inner in ast.walk(holder):
+                if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                    yield inner.lineno, inner.value
+
+
+def test_assertions_hold_names_and_numbers_not_sentences() -> None:
+    sentence = re.compile(r"\b[a-z]+( [a-z]+){3,}\b")
+    wrong = []
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        if path.relative_to(ROOT / "tests").parts[0] in ASSERTIONS_PENDING:
+            continue
+        for line, text in asserted(ast.parse(path.read_text())):
+            if match := sentence.search(text):
+                wrong.append(f"{path.relative_to(ROOT)}:{line} {match[0]!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_modules_are_short() -> None:
+    long = {path.stem: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    wrong = {name: length for name, length in long.items() if length > LONG and name not in LONG_PENDING}
+    assert not wrong, wrong
+
+
+def test_signatures_with_any_become_fewer() -> None:
+    """`Any` stands only where a type is not known; the limit only ever falls."""
+    count = 0
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                notes = [argument.annotation for argument in arguments] + [node.returns]
+                count += any(
+                    isinstance(inner, ast.Name) and inner.id == "Any"
+                    for note in notes
+                    if note
+                    for inner in ast.walk(note)
+                )
+    assert count <= 1000, count

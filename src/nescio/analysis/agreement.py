@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio import metrics
 from nescio.analysis.downstream import DownstreamLosses, knn_accuracy, probe_accuracy
 from nescio.analysis.ranking import COMPONENTS as TRIED
 from nescio.analysis.ranking import agreements, chosen_components
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked
 from nescio.measures import ComponentChoice
@@ -26,7 +26,6 @@ from nescio.options import at_least, option
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 
-Array = NDArray[Any]
 STAR = "*"  # after a score of one member alone (Tables 8 and 9)
 NEIGHBOURS, MEMBERS, COMPONENTS = "k", "M", "C"  # column `group` of rows that vary a number: of neighbours, …
 CHOSEN, HELD_OUT = "components", "held_out_likelihood"  # metrics: the number of LL's components, and why this one

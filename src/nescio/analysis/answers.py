@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from nescio import measures
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions
 
@@ -53,7 +50,7 @@ def judged(dump: Predictions, measure: str) -> tuple[Predictions, str]:
     return (under_dropout(dump), "entropy") if measure == MC_DROPOUT else (dump, measures.canonical(measure, dump))
 
 
-def uncertainty(dump: Predictions, measure: str) -> NDArray[Any]:
+def uncertainty(dump: Predictions, measure: str) -> Array:
     """u (n,) by the name of a measure that needs one dump only; mc-dropout is the entropy of the mean under dropout."""
     dump, name = judged(dump, measure)
     return measures.uncertainty(name, dump)

@@ -11,15 +11,14 @@ from inspect import Parameter, signature
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import one_blas_thread, share
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics import OF_MIXTURES, Answers, Metric, Mixture, Ranking, bins_of, registry
 from nescio.specs import parameter
 from nescio.work.progress import track
 
-Array = NDArray[Any]
 MOST_RESAMPLES = 1_000_000  # their values are kept
 CALIBRATED = 100  # draws of labels from the probabilities, which say what a metric is where these are right
 UNSEEN = 2  # rows: a kind with so many in n rows on average is in none of them once in seven samples

@@ -15,15 +15,14 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.checks import forget
 from nescio.arrays.parallel import blocks, share, threads
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
-Array = NDArray[Any]
 BLOCK = 1 << 16  # scores worked on together, by one thread
 HELD_BYTES = 1 << 28  # calibrated logits up to this size are an array; larger ones are computed when they are read
 REACH = 1e3  # a temperature is sought within this factor of the scores' own spread, and a class's scale of the best one

@@ -6,17 +6,16 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.identity import seed_for
 from nescio.predictions.dump import Predictions, check_same_keys, join
 from nescio.predictions.files import naming, one_array
 
-Array = NDArray[Any]
 MOST = 5000  # references, as in the paper, where they are a part of the rows
 
 

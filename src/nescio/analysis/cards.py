@@ -10,7 +10,6 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio import measures, metrics
 from nescio.analysis import calibrate
@@ -29,14 +28,13 @@ from nescio.analysis.bootstrap import (
 )
 from nescio.analysis.notebook import Presented
 from nescio.arrays.parallel import one_thread
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, FaultyPart, Undefined, near
 from nescio.measures import Measure, mean_probs, prob_blocks, summary, top_k_answers
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 from nescio.specs import group_of
 from nescio.work.progress import track
-
-Array = NDArray[Any]
 
 LARGE = 20_000_000  # above this many probabilities what is heavy costs more than all the rest
 OOD_ROWS = "ood_rows"  # the split of rows with in_distribution = False

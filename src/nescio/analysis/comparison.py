@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio import measures as _measures
 from nescio.analysis.bootstrap import (
@@ -31,6 +30,7 @@ from nescio.analysis.bootstrap import (
 )
 from nescio.analysis.cards import OOD_SHARE, Scorecard, crop_pairs, probs_part, retrieval_part
 from nescio.analysis.notebook import Presented
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures import summary
 from nescio.metrics import SHARE, Mixture, retrieved
@@ -39,7 +39,6 @@ from nescio.rows import COLUMNS
 
 __all__ = ["Comparison", "Interval", "add_intervals", "bootstrap", "compare", "interval"]
 
-Array = NDArray[Any]
 CELL = ("calibrated", "group", "split", "measure", "metric")  # columns that tell rows of one scorecard apart
 ROUNDING = 1e-12  # a smaller difference between two models is the order of a sum
 OUTSIDE = {"detection", "mixture"}  # kinds of metrics of in-distribution and out-of-distribution rows together

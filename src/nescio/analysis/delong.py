@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.errors import Undefined
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

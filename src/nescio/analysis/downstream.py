@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.nearest import nearest, points
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.heads import fit_heads, reliability_targets
 from nescio.measures.siblings import Quantity, aligned
 from nescio.predictions import Predictions
 
-Array = NDArray[Any]
 LOSSES = {
     "brier": Quantity("Brier", "lower", "of downstream heads: squared error of the probabilities"),
     "entropy": Quantity("entropy", "lower", "of downstream heads, in nats"),

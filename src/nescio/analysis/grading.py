@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.identity import seed_for
 from nescio.metrics import as_scores
-
-Array = NDArray[Any]
-
 
 # ---- the division: which images estimate, and which test
 

@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.npz import npz_bytes, read_npz
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics import MOST_SCORES, HalfCounts, ScoreCounts, aurc, auroc, class_ious, mean_iou, raulc
 from nescio.predictions.files import naming, one_array
 from nescio.rows import Row
 
-Array = NDArray[Any]
 Opened = Callable[[str], AbstractContextManager[Any]]  # the image in a file
 LABELS = 256  # of label maps in files: 8 bits a pixel
 BLOCK = 1 << 21  # pixels that are counted at once: those of an image of Cityscapes

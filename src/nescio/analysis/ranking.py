@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.analysis.bootstrap import Estimate, WantedMetric, check_resampling, draw, interval
 from nescio.analysis.candidates import Candidate, JudgedRows, different_layers, equal_members, judged_rows
 from nescio.analysis.comparison import Comparison, _judge
 from nescio.analysis.downstream import LOSSES, DownstreamLosses, downstream_losses, joined
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked
 from nescio.measures import ComponentChoice, choose_components
@@ -30,7 +30,6 @@ from nescio.options import option
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
-Array = NDArray[Any]
 K = 100  # neighbours of NC …
 SHARE = 20  # … or one for so many references, where there are fewer than K · SHARE
 RESAMPLES = 1000

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.analysis.cards import Scorecard
 from nescio.analysis.delong import Placements, best_of, interval, placements
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics import SHARE
 
-Array = NDArray[Any]
 Question = Literal["mistakes", "unknown", "both"]
 Scores = Mapping[str, Array]
 QUESTIONS: tuple[Question, ...] = ("mistakes", "unknown", "both")

@@ -11,19 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio import measures
 from nescio.analysis.answers import answerable
 from nescio.analysis.bootstrap import shown_metrics
 from nescio.analysis.cards import OOD_ROWS, Scorecard, floored_note, members_of
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, FaultyPart, Undefined
 from nescio.measures import summary, top_k_answers
 from nescio.metrics import ScoreCounts, ece_gaps
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 
-Array = NDArray[Any]
 MEANS = ("accuracy", "nll", "brier")  # over rows: a shard adds its mean times its rows
 AT_ONCE = "It needs all rows at once, and these are read in shards."
 FITTED = "It is fitted on other rows, and scores of shards are of the answers alone."

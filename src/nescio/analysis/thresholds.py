@@ -19,17 +19,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio import measures
 from nescio.analysis import calibrate
 from nescio.analysis.answers import judged
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.measures import summary
 from nescio.metrics import Ranking, as_share, ranking, rows_for
 from nescio.predictions import Predictions, same_rows
 
-Array = NDArray[Any]
 STARTS, GRID = 5, 100  # of Learn-then-Test: where the sequence may begin anew, and how many thresholds it goes through
 FIT_SHARE, FIT_MOST = 10, 5000  # a fitted temperature takes a tenth of the rows, and no more than this
 LEAST_RISK = 1e-12  # below it float64 cannot tell limits of neighbouring numbers of rows apart

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio import measures, metrics
 from nescio.analysis.bootstrap import ResampledModel, SharePart, WantedMetric, check_resampling, interval, resample
 from nescio.analysis.cards import retrieval_part
+from nescio.arrays.types import Array
 from nescio.errors import Undefined
 from nescio.measures.gallery import CONSISTENCY, DOUBT, MARGIN, J, K, Search, search_rows
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 
-Array = NDArray[Any]
 IMAGE, GALLERY = "image", "gallery"  # what a score sees, in the column `condition`
 ENTROPY = "entropy"
 RECALL = WantedMetric("recall_at_1", metrics.registry["recall_at_1"], {})

@@ -6,12 +6,11 @@ import mmap
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 
-Array = NDArray[Any]
 LARGEST_SQUARED = 1e150  # numbers whose products, and their sums, stay finite in float64
 CACHE_VALUES = 1 << 18  # a field is checked in blocks of about this many numbers, so that a block stays in the cache
 

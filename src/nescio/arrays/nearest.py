@@ -14,14 +14,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.checks import matrix
 from nescio.arrays.parallel import blocks, one_blas_thread, share, threads
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.work.progress import track
 
-Array = NDArray[Any]
 METRICS = ("cosine", "euclidean")
 BLOCK = 1 << 22  # entries of one block of products
 CHOICE = 1 << 19  # entries of it that are chosen from at once

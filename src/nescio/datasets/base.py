@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.datasets import decode
 from nescio.errors import BadInput
 from nescio.identity import seed_for, to_json
 from nescio.registry import Registry, file_of
 from nescio.specs import DatasetName
 
-Array = NDArray[Any]
 P = TypeVar("P", str, Path)
 MOST_CLASSES = 1_000_000
 VALIDATION = 0.1  # share of the training set that is held out (UIMNET §2)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.arrays.parallel import threads
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.work.progress import track
 
@@ -199,7 +200,7 @@ def opened_map(path: str) -> Iterator[Any]:
         yield file
 
 
-def label_map(path: str, shape: tuple[int, int], goal: tuple[int, int], table: NDArray[Any]) -> NDArray[np.uint8]:
+def label_map(path: str, shape: tuple[int, int], goal: tuple[int, int], table: Array) -> NDArray[np.uint8]:
     """A label map of this shape, scaled to another one by the nearest pixel: (h, w, 1). `table` (256,) gives the class
     of every value in the file, −1 where it has none."""
     from PIL import Image
@@ -226,7 +227,7 @@ def _check_shape(path: str, image: Any, shape: tuple[int, int]) -> None:
         )
 
 
-def _spans(numbers: NDArray[Any]) -> str:
+def _spans(numbers: Array) -> str:
     """0–18, 255."""
     parts = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]}–{part[-1]}" for part in parts)

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from nescio.arrays.types import Array
 from nescio.datasets import decode
 from nescio.datasets.base import (
-    Array,
     Dataset,
     Frames,
     Images,

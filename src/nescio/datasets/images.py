@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.datasets import imagenet
 from nescio.datasets.base import Dataset, Images, Joined, Wanted, load, registry, splits
 from nescio.datasets.changes import Change
@@ -30,7 +30,6 @@ from nescio.identity import Checked, ContentName, renamed, seed_for, tag
 from nescio.specs import DatasetName, select, selections, split_severity
 from nescio.work.store import Store
 
-Array = NDArray[Any]
 Split = Literal["train", "val", "test", "out", "learnt", "given", "outside"]
 
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.files import read_json, write_file
 from nescio.predictions import Predictions
@@ -31,7 +31,6 @@ from nescio.work.progress import track
 if TYPE_CHECKING:
     from nescio.datasets import Dataset
 
-Array = NDArray[Any]
 RULE = 1  # version of the rule above; a change that moves a class raises it
 KIND = "nescio.partition"  # what a saved partition calls itself
 BLOCK_VALUES = 1 << 24  # features are summed in blocks of about this many numbers

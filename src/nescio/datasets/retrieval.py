@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from nescio.arrays.types import Array
 from nescio.datasets.base import (
-    Array,
     Dataset,
     Encoded,
     Images,

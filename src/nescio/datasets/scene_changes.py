@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nescio.datasets.base import Array
+from nescio.arrays.types import Array
 from nescio.datasets.changes import ZENITH, Change
 from nescio.datasets.decode import on_threads
 from nescio.datasets.scene_layout import MARKING, PAVEMENT, ROAD, Draws

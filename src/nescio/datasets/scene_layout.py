@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.identity import seed_for
 
-Array = NDArray[Any]
 T = TypeVar("T")
 Colour = tuple[float, ...]
 Range = tuple[float, float]

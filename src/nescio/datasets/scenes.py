@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from nescio.datasets.base import Array, Dataset, Images, Pixels, Request, source
+from nescio.arrays.types import Array
+from nescio.datasets.base import Dataset, Images, Pixels, Request, source
 from nescio.datasets.decode import IMAGENET_MEAN, IMAGENET_STD, on_threads
 from nescio.datasets.scene_layout import (
     BUILDING,

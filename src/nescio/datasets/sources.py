@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from nescio.arrays.types import Array
 from nescio.datasets import decode
 from nescio.datasets.base import (
-    Array,
     Dataset,
     Images,
     Part,

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks, threads
+from nescio.arrays.types import Array
 from nescio.datasets import decode
 from nescio.datasets.images import LoadedImages
 from nescio.datasets.view import View
@@ -203,22 +204,22 @@ def _make_room(draft: Path, shape: tuple[int, ...], root: Path) -> None:
                 raise
 
 
-def blocks_of(rows: NDArray[Any]) -> list[NDArray[Any]]:
+def blocks_of(rows: Array) -> list[Array]:
     return [rows[block] for block in blocks(len(rows), BLOCK)]
 
 
 def decoded(
     file: Path,
     source: Callable[[int], Any],
-    left: Sequence[NDArray[Any]],
+    left: Sequence[Array],
     view: View,
     processes: bool = False,
     workers: int | None = None,
-) -> Iterator[tuple[NDArray[Any], list[tuple[int, str]]]]:
+) -> Iterator[tuple[Array, list[tuple[int, str]]]]:
     """Decodes blocks of rows into the file; yields (rows, those that cannot be read and why), as they are done."""
     workers = workers or threads()
     with _pool(processes, workers) as pool:
-        todo, going = iter(left), dict[Future[list[tuple[int, str]]], NDArray[Any]]()
+        todo, going = iter(left), dict[Future[list[tuple[int, str]]], Array]()
         try:
             while True:
                 while len(going) < 4 * workers and (rows := next(todo, None)) is not None:
@@ -242,7 +243,7 @@ def _pool(processes: bool, workers: int) -> Executor:
     return ThreadPoolExecutor(workers)
 
 
-def _decode_block(file: str, rows: NDArray[Any], sources: Sequence[Any], view: View) -> list[tuple[int, str]]:
+def _decode_block(file: str, rows: Array, sources: Sequence[Any], view: View) -> list[tuple[int, str]]:
     """Writes the pixels of these images to their rows; returns those that cannot be read, with the reason."""
     pixels, bad = np.load(file, mmap_mode="r+"), []
     for row, source in zip(rows.tolist(), sources, strict=True):

@@ -11,15 +11,14 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.heads._minimise import cast, namespace
 from nescio.heads._tasks import TASKS, Heads
 from nescio.work.progress import track
 
-Array = NDArray[Any]
 BLOCK = 1 << 22  # predictions of all members that are held at once
 
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks, one_blas_thread
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.heads import _problems
 from nescio.heads._minimise import MEMORY, cast, like, minimise, namespace
 
-Array = NDArray[Any]
 TOLERANCE = {"float32": 2e-4, "float64": 5e-6}  # of a log-odds: a tenth of what probabilities may be off, or less
 ROOM = 1 << 30  # bytes of steps that are remembered at once
 

@@ -14,16 +14,15 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks, one_blas_thread, share, threads
+from nescio.arrays.types import Array
 from nescio.distributions import von_mises_fisher
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import kept, measure
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
-Array = NDArray[Any]
 Fit = Callable[[Predictions], Array]
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import Undefined
 from nescio.measures._spec import measure
 from nescio.predictions import Predictions
 
-Array = NDArray[Any]
 BLOCK_VALUES = 1 << 20
 
 

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.nearest import METRICS, distances, nearest, points, unit
 from nescio.arrays.parallel import blocks, share
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import measure
 from nescio.predictions import Predictions
 
-Array = NDArray[Any]
 MARKS = 1 << 21  # marks of neighbours that are held at once: they stay in the cache
 DIGITS = 12  # decimals of a mean of similarities: means of other fractions that are equal stay equal
 

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.files import parse_json
 from nescio.measures._spec import registry
 from nescio.predictions import Predictions
 
-Array = NDArray[Any]
 OF_LOGITS = (  # what an exported file computes of its logits alone
     *("msp", "entropy", "energy", "max_logit", "gap", "gen", "renyi", "tsallis", "dempster_shafer", "pnorm"),
 )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.errors import Undefined
 from nescio.measures._native import read_only
 from nescio.measures._spec import measure
@@ -14,7 +12,7 @@ from nescio.predictions import Predictions
 
 
 @measure("plain", needs=("scores",))
-def jacobian(predictions: Predictions) -> NDArray[Any]:
+def jacobian(predictions: Predictions) -> Array:
     """How much the answer moves with the image: ‖∇ₓ f(x)‖² over all softmax outputs.
 
     The network is needed for it, so it is taken at predict time and kept as scores["jacobian"] (UIMNET §4).
@@ -25,7 +23,7 @@ def jacobian(predictions: Predictions) -> NDArray[Any]:
 
 
 @measure("plain", needs=("variants",))
-def tta(predictions: Predictions) -> NDArray[Any]:
+def tta(predictions: Predictions) -> Array:
     """Doubt of the answer averaged over augmented copies of the image: −max of the mean probability.
 
     The log of the mean is taken at predict time and kept as variants["tta"] (test-time augmentation, UIMNET §4).

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.checks import check_whole, forget
 from nescio.arrays.parallel import blocks, share, threads
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import measure
 from nescio.metrics import Answers, places, registry, top_answers, top_k, without_cancellation
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
-Array = NDArray[Any]
 BLOCK = 1 << 16  # probabilities made together: half a megabyte in float64, so that two buffers stay in the cache
 PASS_BLOCK = 1 << 19  # scores of the pass, whose buffers stay: with fewer, its threads wait for Python's lock
 SAFE = 300.0  # exp(z) and its square stay in range for |z| up to this; beyond it the maximum is subtracted first

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, FaultyPart, Undefined
 from nescio.predictions import Predictions
 from nescio.registry import Registry, file_of, is_outside
@@ -57,12 +57,12 @@ class Measure:
             if name not in but and (value is None or (isinstance(value, Mapping) and not value)):
                 raise Undefined(f"{self.name} needs {name}, and there are none in this dump.")
 
-    def of(self, dump: Predictions) -> NDArray[Any]:
+    def of(self, dump: Predictions) -> Array:
         """u (n,) of a plain measure; Undefined where the dump lacks what it needs."""
         self.check(dump)
         return self.checked(self.function, dump)
 
-    def checked(self, of: Callable[[Predictions], Any], dump: Predictions) -> NDArray[Any]:
+    def checked(self, of: Callable[[Predictions], Any], dump: Predictions) -> Array:
         """u (n,) by this measure, or by what it fitted; BadInput where it is not one number per row."""
         with self._naming_faults():
             u = np.asarray(of(dump))
@@ -89,7 +89,7 @@ class Measure:
         with self._naming_faults():
             return self.function(rows, **({} if self.shown is None else self.shown(len(rows))))
 
-    def fit_checked(self, rows: Predictions) -> Callable[[Predictions], NDArray[Any]]:
+    def fit_checked(self, rows: Predictions) -> Callable[[Predictions], Array]:
         """`fit`, with checked numbers unless it can leave rows out itself."""
         fitted = self.fit(rows)
         return fitted if hasattr(fitted, "leave_one_out") else partial(self.checked, fitted)
@@ -222,7 +222,7 @@ def canonical(name: str, dump: Predictions) -> str:
     return name if name in dump.scores or name.startswith(SCORE) else registry.canonical(name)
 
 
-def uncertainty(name: str, dump: Predictions) -> NDArray[Any]:
+def uncertainty(name: str, dump: Predictions) -> Array:
     """u (n,) of the rows of a dump by the name of a measure that needs nothing else, or of a score of the dump."""
     measure = named(name, dump)
     if measure.kind != "plain":

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks, one_blas_thread, share
+from nescio.arrays.types import Array
 from nescio.errors import Undefined
 from nescio.measures._density import LEAST_ROWS, _doubles, _each, _embeddings, moments
 from nescio.measures._spec import kept
 from nescio.predictions import Predictions
 
-Array = NDArray[Any]
 RESIDUAL = 0.02  # of the logits' standard deviation: half precision leaves 0.001, another layer's embedding far more
 
 

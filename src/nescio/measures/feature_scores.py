@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.nearest import points
 from nescio.arrays.parallel import one_blas_thread
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._density import (
     NearestMean,
@@ -40,7 +40,6 @@ from nescio.measures.classifier import logits_of, recover_last_layer
 from nescio.measures.logit_scores import distance_to_uniform
 from nescio.predictions import Predictions
 
-Array = NDArray[Any]
 Fit = Callable[[Predictions], Array]
 BANK_ROWS = 1000  # the least number of reference rows that `nnguide` looks at, where there are as many
 TINY = float(np.finfo(float).tiny)

@@ -13,19 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import lcm
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.nearest import distances, nearest, points
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._neighbours import _aligned, _embeddings
 from nescio.measures._spec import measure
 from nescio.metrics import ranks
 from nescio.predictions import Predictions
 
-Array = NDArray[Any]
 Search = Callable[[Array, Array, Sequence[int]], Array]
 K = 20  # neighbours that views should have in common
 J = 50  # the rival that the nearest neighbour is compared with; both chosen on the validation classes of CUB-200-2011

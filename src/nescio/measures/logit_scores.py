@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks, share, threads
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._softmax import BLOCK, mean_probs, summary
 from nescio.measures._spec import kept, measure
 from nescio.metrics import aurc, without_cancellation
 from nescio.predictions import Predictions
 
-Array = NDArray[Any]
 Fit = Callable[[Predictions], Array]
 GAMMA, TOP = 0.1, 100  # of GEN
 ALPHA, ORDER = 0.5, 2.0  # of the Rényi and the Tsallis entropy; of one order both rank alike

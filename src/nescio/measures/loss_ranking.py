@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import one_blas_thread
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._density import _doubles, _each, _embeddings, _parts
 from nescio.measures._softmax import summary
@@ -19,7 +18,6 @@ from nescio.measures._spec import measure
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
-Array = NDArray[Any]
 WIDTH, MARGIN, SLOPE, FLOOR = 512, 0.1, 0.01, 1e-6  # units of a hidden layer, of the cost, of LeakyReLU, of u
 BETAS, DECAY, EPSILON = (0.8, 0.95), 1e-4, 1e-8  # of AdamW
 WARM_UP = 0.05  # share of the steps in which the rate rises

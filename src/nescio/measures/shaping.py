@@ -7,11 +7,11 @@ the training rows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._density import _each, _embeddings, _parts, moments, stored_type, taught_part
 from nescio.measures._spec import kept, measure
@@ -19,7 +19,6 @@ from nescio.measures.classifier import LastLayer, logits_of, recover_last_layer
 from nescio.measures.feature_scores import Fit, WithArrays, by_blocks, energy_of
 from nescio.predictions import Predictions
 
-Array = NDArray[Any]
 Shape = Callable[[Array], Array]
 
 

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio import measures
 from nescio.arrays.nearest import distances, nearest, points
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._neighbours import _aligned, _check_members, _embeddings, _sizes, consistency
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
-Array = NDArray[Any]
 Similarity = Literal["jaccard", "overlap"]
 ALONE = "A lone model has no neighbours to agree with: give two or more siblings."
 NO_VARIANCE = "A lone model does not vary: give two or more siblings."

@@ -6,14 +6,13 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics._answers import as_array
 from nescio.metrics._ranking import as_scores
 from nescio.metrics._spec import metric
 
-Array = NDArray[Any]
 ROUNDING = 1e-12  # entropies of votes that are nearer than this are equal; rounding moves them by less than 1e-14
 
 

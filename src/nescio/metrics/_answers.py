@@ -6,13 +6,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics._spec import metric
 
-Array = NDArray[Any]
 BLOCK = 1 << 18  # probabilities looked at together: two megabytes in float64, so that they stay in the cache
 TINY = float(np.finfo(np.float64).tiny)  # what a probability of 0 counts as in a logarithm
 SURE = 1 - 2.0**-10  # above this, 1 - p loses digits that the other probabilities still hold

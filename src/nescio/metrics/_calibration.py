@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics._answers import BLOCK, Answers, answers, as_whole, checked
 from nescio.metrics._spec import metric
-
-Array = NDArray[Any]
 
 
 @metric("answers", better="lower", prepared=True, bias="calibrated")

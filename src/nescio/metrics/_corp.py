@@ -11,14 +11,13 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics._answers import Answers, answers, as_whole, checked, top_answers
 from nescio.metrics._calibration import ece, known_confidence, row_blocks
 from nescio.metrics._spec import metric
 
-Array = NDArray[Any]
 LEVEL, RESAMPLES = 0.9, 200  # of the band of a diagram
 RUNS = 12  # times that falling runs are pooled at once
 

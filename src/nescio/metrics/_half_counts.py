@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
-from nescio.metrics._ranking import Array, Ranking, as_classes
+from nescio.metrics._ranking import Ranking, as_classes
 
 KEYS = 1 << 16
 BLOCK = 1 << 18  # rows at once: the keys of a block stay in cache

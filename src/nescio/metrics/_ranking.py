@@ -8,14 +8,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics._answers import as_array
 from nescio.metrics._spec import metric
 
-Array = NDArray[Any]
 ROUNDING = Fraction(1, 2**51)  # what a sum or two of shares can be off: four steps of a float just below 1
 INT64_ROWS = 1 << 31  # up to here twice the number of pairs of rows fits into 64 bits
 CACHED = 1 << 12  # groups at once: a dozen temporaries of this length stay in cache

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics._ranking import auroc
 from nescio.metrics._spec import metric as metric_
-
-Array = NDArray[Any]
 
 
 def retrieved(embeddings: Any, labels: Any, metric: str = "cosine") -> Array:

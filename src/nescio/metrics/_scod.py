@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
-from nescio.metrics._ranking import Array, Ranking, as_classes, as_scores, as_share, ranking
+from nescio.metrics._ranking import Ranking, as_classes, as_scores, as_share, ranking
 from nescio.metrics._selective import augrc, aurc
 from nescio.metrics._spec import metric
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
-from nescio.metrics._ranking import Array, Ranking, as_classes, as_scores
+from nescio.metrics._ranking import Ranking, as_classes, as_scores
 
 MOST_SCORES = 1 << 18  # distinct ones that are kept
 SIGN, LAST = np.uint64(1 << 63), np.uint64(1)

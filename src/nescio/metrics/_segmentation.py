@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.metrics._answers import as_array, as_whole
 from nescio.metrics._spec import metric
 
-Array = NDArray[Any]
 PIXELS = 1 << 22  # counted at once
 
 

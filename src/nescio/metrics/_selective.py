@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.metrics._ranking import CACHED, Array, Ranking, as_share, ranking, rows_for, total_share
+from nescio.metrics._ranking import CACHED, Ranking, as_share, ranking, rows_for, total_share
 from nescio.metrics._spec import metric
 
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.measures.gallery import Search
 
-Array = NDArray[Any]
 SPARE = 8, 64  # candidates beyond the one neighbour, or the several, that are wanted: the further, the denser they lie
 GROUP = 64  # similarities of which the largest is looked at first
 ROWS, FEW = 2048, 256  # queries of one product, of one that looks at all rows in float64

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.files import beside, flush
 from nescio.predictions.files import naming
 from nescio.predictions.tables import escaped
-
-Array = NDArray[Any]
 
 
 def writable_ending(path: str | Path) -> str:

@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.files import check_growth
 from nescio.predictions.names import Flat, Names, shown
 
-Array = NDArray[Any]
 WRITE_BYTES = 1 << 24  # written at once
 READ_BYTES = 1 << 20  # read at once
 HEADER_BYTES = 1 << 24  # of JSON; those of real files have some thousands

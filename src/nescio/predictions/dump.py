@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.checks import LARGEST_SQUARED, check_whole, integers, kind_of, matrix, vector
 from nescio.arrays.parallel import blocks
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.predictions import inputs
 
-Array = NDArray[Any]
 MOST_CLASSES = 100_000
 CHECK_BYTES = 1 << 24  # a dump is read in blocks of about this size
 VIEW = "view"  # how variants begin that hold embeddings

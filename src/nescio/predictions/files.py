@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, near
 from nescio.files import beside, flush, flush_folder, read_json
 from nescio.predictions.containers import (
@@ -35,7 +36,7 @@ from nescio.predictions.containers import (
     write_npz,
     write_safetensors,
 )
-from nescio.predictions.dump import Array, Predictions
+from nescio.predictions.dump import Predictions
 from nescio.predictions.names import FIELDS, MAPPINGS, MEANT, Flat, Names, is_field, shown, unknown
 from nescio.predictions.tables import check_text, read_csv, read_footer, read_parquet, write_csv, write_parquet
 

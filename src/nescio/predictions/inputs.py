@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.arrays.checks import (
     CACHE_VALUES,
@@ -24,9 +23,9 @@ from nescio.arrays.checks import (
     numbers,
 )
 from nescio.arrays.parallel import blocks, share
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 
-Array = NDArray[Any]
 SINGLE_LABEL = "nescio evaluates single-label classification, where every row has one class"
 LOG_SLACK = 2e-2  # how far probabilities that went through rounded logarithms, or a softmax, may be from theirs
 MOST_OFF = 0.5  # a row that rounding put further from one is not worth dividing by its sum

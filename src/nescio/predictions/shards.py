@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from nescio.arrays.checks import forget
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.predictions import files
-from nescio.predictions.dump import NOT_ROWS, Array, Predictions
+from nescio.predictions.dump import NOT_ROWS, Predictions
 from nescio.predictions.names import MAPPINGS
 
 

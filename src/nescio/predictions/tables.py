@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.files import check_growth, parse_json
 from nescio.predictions.dump import Predictions
 from nescio.predictions.footer import column_count, table_size
 from nescio.predictions.names import Flat, Names, shown, unknown
 
-Array = NDArray[Any]
 NUMBERED = {"logit": "logits", "prob": "probs", "logprob": "logits", "emb": "embeddings", "vote": "annotations"}
 SINGLE = {"index": "index", "label": "labels", "in_distribution": "in_distribution", "correct": "correct"}
 SINGLE |= {"pred": "predicted", "predicted": "predicted", "conf": "confidence", "confidence": "confidence"}

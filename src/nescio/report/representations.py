@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio.analysis.candidates import JudgedRows
 from nescio.analysis.downstream import LOSSES
 from nescio.analysis.ranking import QUANTITIES, Ranked, ScoredRows, Scoring, by_paper, chance, natural, title
+from nescio.arrays.types import Array
 from nescio.measures import ComponentChoice
 from nescio.measures.siblings import kind
 from nescio.report.blocks import Figure, Fold, Gallery, Made, SectionParts, Story, Terms, sections_of
@@ -20,7 +20,6 @@ from nescio.report.tables import COUNT, Column, Form, Head, Table, Writer, decim
 from nescio.report.words import number
 from nescio.rows import Row
 
-Array = NDArray[Any]
 BINS = 30  # of the histogram
 QUANTILES = {"lowest": 0.0, "5 %": 0.05, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "95 %": 0.95, "highest": 1.0}
 FORMS: dict[str, Writer] = {"nc": decimals(4), "first": percents(1), "place": decimals(2)}

@@ -13,16 +13,14 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures import Measure, summary
 from nescio.measures import registry as measures
 from nescio.metrics import Ranking, answers
 from nescio.metrics import registry as metrics
 from nescio.predictions import Predictions
-
-Array = NDArray[Any]
 
 
 def check_metric(name: str | Callable[..., Any]) -> list[str]:

@@ -16,8 +16,9 @@ import numpy as np
 
 from nescio import measures, metrics
 from nescio.analysis.answers import MC_DROPOUT, in_distribution, judged, uncertainty
-from nescio.analysis.grading import Array, Division, Grades, divide, grade, same_answers, shared_classes, window_of
+from nescio.analysis.grading import Division, Grades, divide, grade, same_answers, shared_classes, window_of
 from nescio.arrays.npz import npz_bytes, read_npz
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.files import read_json
 from nescio.identity import Checked, tag, to_json

@@ -10,7 +10,6 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio import metrics
 from nescio.analysis import delong
@@ -19,6 +18,7 @@ from nescio.analysis.bootstrap import wanted_metric
 from nescio.analysis.calibrate import Temperature, temperature_or_reason
 from nescio.analysis.comparison import compare
 from nescio.analysis.thresholds import divided
+from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked, seed_for, tag
 from nescio.measures import summary
@@ -33,7 +33,6 @@ from nescio.work.launchers import Failure
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part
 
-Array = NDArray[Any]
 NAME, VERSION = "selective", 5
 COVERAGE = "coverage"  # the condition of a point of a risk–coverage curve; its level is the share
 DIFFERENCE, ADJUSTED = "difference", "adjusted_p"  # of a model (backbone) to the best (group) by a metric (condition)

@@ -20,6 +20,7 @@ import torch
 
 from nescio import datasets
 from nescio.analysis.pixels import PixelCounts
+from nescio.arrays.types import Array
 from nescio.datasets import Batches
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from nescio.datasets.decode import thumbnail
@@ -38,7 +39,6 @@ from nescio.protocols.shift.steps import (
     CLEAN,
     EVALUATE,
     RANKING,
-    Array,
     Level,
     Predictor,
     RowMaker,

@@ -15,11 +15,11 @@ from statistics import median
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio import datasets, measures, metrics
 from nescio.analysis.bootstrap import wanted_metric
 from nescio.analysis.selection import best_trials
+from nescio.arrays.types import Array
 from nescio.datasets.changes import Change
 from nescio.datasets.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from nescio.datasets.images import ImageSet, Split, named, same_images
@@ -40,7 +40,6 @@ from nescio.trials import Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part, Store
 
-Array = NDArray[Any]
 Level = tuple[str, float]  # what was changed, and how much
 Task = Literal["classification", "segmentation"]
 CLEAN: Level = ("clean", 0.0)

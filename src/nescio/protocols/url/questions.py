@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nescio import measures, metrics
 from nescio.analysis.bootstrap import SharePart, interval, resample, wanted_metric
 from nescio.analysis.cards import retrieval_part
 from nescio.arrays.nearest import nearest, points
+from nescio.arrays.types import Array
 from nescio.datasets.changes import Crop
 from nescio.datasets.images import ImageSet, draw
 from nescio.errors import BadInput, Undefined
@@ -28,7 +28,6 @@ from nescio.training import facts_of, title_of, train_step
 from nescio.work.steps import Context, Files, Step, evaluation, table
 from nescio.work.store import Part
 
-Array = NDArray[Any]
 KEEPING = Keeping(precision="float32")  # bf16 has too few digits to order neighbours
 CROP = Crop()
 OWN_IMAGE = "own image"  # condition: the neighbour of a crop is right when it is the image that it was cut from

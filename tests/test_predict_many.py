@@ -24,7 +24,7 @@ from nescio.networks.models import Network, network, with_weights  # noqa: E402
 from nescio.predict import Keeping, predict_step  # noqa: E402
 from nescio.runtime import runtime  # noqa: E402
 
-pytest_plugins = ("zoo_fixtures",)
+pytest_plugins = ("tests.support.zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("offline")
 
 

@@ -28,7 +28,7 @@ from nescio.work.store import Store
 from tests.support.zoo_help import images_at
 
 torch.set_num_threads(1)
-pytest_plugins = ("zoo_fixtures",)
+pytest_plugins = ("tests.support.zoo_fixtures",)
 IMAGES = ImageSet("digits", limit=150)
 BATCH = 16
 

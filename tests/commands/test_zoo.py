@@ -23,7 +23,7 @@ from tests.support.zoo_help import N, answers, folder, images_at
 
 pytest.importorskip("torch")
 timm = pytest.importorskip("timm")
-pytest_plugins = ("zoo_fixtures",)
+pytest_plugins = ("tests.support.zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("offline")
 
 

@@ -16,7 +16,7 @@ from nescio.networks.forward import DropoutPasses, heads  # noqa: E402
 from nescio.networks.models import build_classifier, network, with_weights  # noqa: E402
 from nescio.runtime import runtime  # noqa: E402
 
-pytest_plugins = ("zoo_fixtures",)
+pytest_plugins = ("tests.support.zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("offline")
 
 

@@ -27,7 +27,7 @@ from tests.support.zoo_help import checkpoint, encoded, folder, picture
 
 torch = pytest.importorskip("torch")
 timm = pytest.importorskip("timm")
-pytest_plugins = ("zoo_fixtures",)
+pytest_plugins = ("tests.support.zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("offline")
 SMALL, STORE = "test_resnet", Store("no-store")
 CLASSES = ("lily", "rose", "tulip")

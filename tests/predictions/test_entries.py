@@ -16,7 +16,7 @@ pytest.importorskip("timm")
 from nescio.datasets.images import ImageSet, absolute
 from nescio.networks.models import network, with_weights
 
-pytest_plugins = ("zoo_fixtures",)
+pytest_plugins = ("tests.support.zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("offline")
 
 

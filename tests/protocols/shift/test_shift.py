@@ -38,7 +38,7 @@ from nescio.work.store import Store
 from tests.support.warm import Warm
 from tests.support.zoo_help import checkpoint, pack
 
-pytest_plugins = ("zoo_fixtures",)
+pytest_plugins = ("tests.support.zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = {1: "erm", 2: "deep-ensemble"}  # by the number of networks
 OPTIONS = (

@@ -35,7 +35,7 @@ from nescio.work.steps import Context, Work
 from nescio.work.store import Store
 from tests.support.zoo_help import checkpoint, pack
 
-pytest_plugins = ("zoo_fixtures",)
+pytest_plugins = ("tests.support.zoo_fixtures",)
 pytestmark = pytest.mark.usefixtures("one_thread")
 FIGURES = {f"fig{number}" for number in range(1, 14)} | {"table1"}
 

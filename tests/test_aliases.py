@@ -86,8 +86,8 @@ def test_aliases_of_sets_within_texts_become_registered_names(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert [absolute(name) for name in ("CIFAR-10", "CUB@64", "npz:A.npz")] == ["cifar10", "cub200@64", "npz:A.npz"]
     assert set_name("FMNIST") == "fashion-mnist"
-    protocols = pytest.importorskip("nescio.protocols.reliability")
-    protocols.Plan(data=("tiny-imagenet",), targets=("Tiny_ImageNet_200=CIFAR-10",)).check()
+    benchmarks = pytest.importorskip("nescio.benchmarks.reliability")
+    benchmarks.Plan(data=("tiny-imagenet",), targets=("Tiny_ImageNet_200=CIFAR-10",)).check()
 
 
 def test_evaluate_names_what_takes_a_measure(capsys):
@@ -104,7 +104,7 @@ def test_a_study_without_rows_is_no_success(tmp_path, capsys):
     from nescio.commands._work import end
     from nescio.report.studies import Study
 
-    assert end(Study(protocol="uimnet", version=1, rows=[]), tmp_path / "report") == 1
+    assert end(Study(benchmark="uimnet", version=1, rows=[]), tmp_path / "report") == 1
     assert "failed: " in capsys.readouterr().err and not (tmp_path / "report").exists()
 
 

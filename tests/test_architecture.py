@@ -34,7 +34,7 @@ TIERS = [
     "networks",
     "predict",
     "testing",
-    "protocols",
+    "benchmarks",
     "commands",
     "cli",
 ]
@@ -140,7 +140,7 @@ def test_no_class_name_has_two_meanings():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 seen.setdefault(node.name, []).append(".".join(parts))
-    allowed = {"Options", "Plan"}  # of each command, of each protocol
+    allowed = {"Options", "Plan"}  # of each command, of each benchmark
     twice = {name: places for name, places in seen.items() if len(places) > 1 and name not in allowed}
     assert not twice, twice
 

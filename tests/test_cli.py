@@ -199,7 +199,7 @@ def test_the_first_help_fits_a_small_terminal_and_names_every_command(capsys, mo
         (["evaluate", "a.npz", "--bootstrap", "many"], "--bootstrap is a whole number, not 'many'."),
         (["metrics", "auroc", "aurc"], "'aurc' is one word too many."),
         (["threshold", "a.npz", "--json", "promise.json"], "--json > promise.json"),
-        (["run", "uimnt"], "There is no protocol 'uimnt'. Did you mean 'uimnet'?"),
+        (["run", "uimnt"], "There is no benchmark 'uimnt'. Did you mean 'uimnet'?"),
         (["store", "prun"], "There is no action 'prun'. Did you mean 'prune'?"),
         (["store", "prune", "--dryrun"], "no option --dryrun. Did you mean '--dry-run'?"),
         (

@@ -13,10 +13,10 @@ from functools import cache
 
 import pytest
 
+from nescio.benchmarks.base import registry as benchmarks
 from nescio.cli import main
 from nescio.commands import COMMANDS, parser_for
 from nescio.errors import BadInput
-from nescio.protocols.base import registry as protocols
 from nescio.report.named import registry as reports
 from tests.support.paths import ROOT
 
@@ -226,13 +226,13 @@ def _command(cell):
         return f"{cell} has unknown options {unknown}."
     names = ",".join(getattr(options, "only", [])).split(",")
     wrong = [name for name in names if name and name not in report_names()]
-    return f"{cell}: no protocol has a report of the full name {', '.join(wrong)}." if wrong else ""
+    return f"{cell}: no benchmark has a report of the full name {', '.join(wrong)}." if wrong else ""
 
 
 @cache
 def report_names():
-    for protocol in protocols.parts():
-        importlib.import_module(protocol.reports)
+    for benchmark in benchmarks.parts():
+        importlib.import_module(benchmark.reports)
     return frozenset(reports)
 
 
@@ -272,8 +272,8 @@ def test_nothing_is_missing():
         (r"nescio imagenot --data digits", "nescio imagenot", "does not parse"),
         (r"::test_the_oracle_is_told_what_is_outside", "::test_the_oracle", "has no test_the_oracle."),
         (r"tests/analysis/test_selection.py", "tests/test_select.py", "there is no tests/test_select.py."),
-        (r"--only cood/fig6`", "--only selective/fig6`", "no protocol has a report of the full name selective/fig6."),
-        (r"--only selective/fig1`", "--only fig1`", "no protocol has a report of the full name fig1."),
+        (r"--only cood/fig6`", "--only selective/fig6`", "no benchmark has a report of the full name selective/fig6."),
+        (r"--only selective/fig1`", "--only fig1`", "no benchmark has a report of the full name fig1."),
         (r"\| Appendix D:", "| The list:", "nothing says that Appendix D is not there."),
         (r"nescio\.metrics\.sac`", "nescio.metrics.sack`", "there is no nescio.metrics.sack."),
         (r"^## UIMNET", "## UINET", "UIMNET has no section."),

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nescio.benchmarks.base import BUILT_IN
+from nescio.benchmarks.base import registry as benchmarks
 from nescio.errors import BadInput
 from nescio.identity import Checked, canonical, tag
 from nescio.options import (
@@ -25,8 +27,6 @@ from nescio.options import (
     option,
     options_of,
 )
-from nescio.protocols.base import BUILT_IN
-from nescio.protocols.base import registry as protocols
 from nescio.specs import SpecError, assignment, items, numbers, split
 from nescio.trials import Training
 
@@ -309,15 +309,15 @@ def variants(plan):
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_every_protocol_is_run_again_by_the_command_of_its_plan(name):
-    protocol = protocols[name]
-    plans = list(protocol.presets.values()) or [protocol.plan()]
+def test_every_benchmark_is_run_again_by_the_command_of_its_plan(name):
+    benchmark = benchmarks[name]
+    plans = list(benchmark.presets.values()) or [benchmark.plan()]
     plans += [variant for plan in plans for variant in variants(plan)]
     assert len(plans) > 5
     for plan in plans:
-        words = shlex.split(command_of(plan, (), protocol.presets))
-        assert parsed(words, protocol.plan, protocol.presets) == plan
-        assert instance_of(protocol.plan, json.loads(json.dumps(asdict(plan)))) == plan
+        words = shlex.split(command_of(plan, (), benchmark.presets))
+        assert parsed(words, benchmark.plan, benchmark.presets) == plan
+        assert instance_of(benchmark.plan, json.loads(json.dumps(asdict(plan)))) == plan
 
 
 def test_a_plan_of_an_older_file_has_the_values_of_its_time():

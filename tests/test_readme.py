@@ -11,14 +11,14 @@ import sys
 
 import pytest
 
+from nescio.benchmarks.base import registry as benchmarks
 from nescio.commands import COMMANDS, parser_for
-from nescio.protocols.base import registry as protocols
 from tests.support.paths import ROOT
 
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("results/**/*.md"))]
 PAGES = [page for page in PAGES if page.name != "tables.md"]
-GUIDE = "settling"  # the protocol of docs/add-a-protocol.md
+GUIDE = "settling"  # the benchmark of docs/add-a-benchmark.md
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -69,13 +69,13 @@ def test_the_sample_of_the_readme_is_what_the_command_prints(tmp_path):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_parse(page):
     for words in map(shlex.split, commands(page)):
-        if words[1:3] == ["run", GUIDE]:  # installed by tests/protocols/test_outside_protocol.py alone
+        if words[1:3] == ["run", GUIDE]:  # installed by tests/benchmarks/test_outside_benchmark.py alone
             continue
         words = [word for word in words if word != "--help"]
         line = " ".join(words)
         assert words[1] in COMMANDS, line
         if words[1] == "run" and len(words) > 2:
-            assert words[2] in protocols, line
+            assert words[2] in benchmarks, line
         if len(words) > 2 + (words[1] in ("run", "store")):  # more than its name
             _, unknown = parser_for(words[1], words[1:]).parse_known_args(words[1:])
             assert not unknown, line
@@ -90,14 +90,14 @@ def test_links_and_tests_exist(page):
         assert (ROOT / path).exists(), path
 
 
-def test_the_guide_to_protocols_shows_the_protocol_that_the_tests_run():
-    tree = ast.parse((ROOT / "tests" / "protocols" / "test_outside_protocol.py").read_text("utf-8"))
+def test_the_guide_to_benchmarks_shows_the_benchmark_that_the_tests_run():
+    tree = ast.parse((ROOT / "tests" / "benchmarks" / "test_outside_benchmark.py").read_text("utf-8"))
     (source,) = [
         ast.literal_eval(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign) and node.targets[0].id == "SOURCE"
     ]
-    assert blocks(ROOT / "docs" / "add-a-protocol.md", "python") == [source.lstrip("\n")]
+    assert blocks(ROOT / "docs" / "add-a-benchmark.md", "python") == [source.lstrip("\n")]
 
 
 def test_the_guide_to_data_names_every_source_and_change():

@@ -14,7 +14,7 @@ from nescio.files import check_growth, read_small
 
 Row = dict[str, Any]
 TYPES = {  # column → Arrow type; every column but metric and value may be empty
-    "protocol": "string",
+    "benchmark": "string",
     "version": "int64",
     "task": "string",  # classification, segmentation …
     "dataset": "string",  # what the network learnt from

@@ -364,7 +364,7 @@ def test_inside_the_box():
     assert not found.at_edge and found.note is None
 
 
-def test_calibration_that_the_protocol_leaves_out():
+def test_calibration_that_the_benchmark_leaves_out():
     logits, labels = counted()
     for made, truth, why in (
         (np.eye(3), [0, 1, 2], "Every validation answer is right"),

@@ -295,8 +295,8 @@ def test_a_sweep_that_ends_half_way_leaves_the_store_whole_and_the_next_goes_on(
 
 
 def study(store, launcher, watch=None):
-    from nescio.protocols import base
-    from nescio.protocols.uimnet import Plan
+    from nescio.benchmarks import base
+    from nescio.benchmarks.uimnet import Plan
     from nescio.trials import Training
 
     budget = Training(epochs=60, batch_size=64, augment="none")  # seconds

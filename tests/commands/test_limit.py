@@ -46,8 +46,8 @@ def test_a_part_of_the_rows_is_drawn_and_stamped(folder, capsys, command):
     assert "at least 1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("protocol", ["selective", "cood"])
-def test_protocols_over_files_take_a_part_too(folder, capsys, protocol):
+@pytest.mark.parametrize("benchmark", ["selective", "cood"])
+def test_benchmarks_over_files_take_a_part_too(folder, capsys, benchmark):
     """Rows of the part equal those of files that hold nothing else; the whole is not taken for the part, nor back."""
     for name in "ab":
         dump = Predictions.load(folder / f"{name}.npz")
@@ -59,7 +59,7 @@ def test_protocols_over_files_take_a_part_too(folder, capsys, protocol):
     def rows(names, more=""):
         files = " ".join(f"{letter}={letter}{names}.npz" for letter in "ab")
         pairs = " ".join(f"--pair {letter}={letter}{names}.npz,o{names}.npz" for letter in "ab")
-        words = f"run selective {files} {every}" if protocol == "selective" else f"run cood {pairs} {small}"
+        words = f"run selective {files} {every}" if benchmark == "selective" else f"run cood {pairs} {small}"
         assert main([*words.split(), *more.split(), "--json"]) == 0
         said = capsys.readouterr()
         return [row | {"key": None} for row in json.loads(said.out)], said.err
@@ -76,8 +76,8 @@ def test_protocols_over_files_take_a_part_too(folder, capsys, protocol):
     assert everything != part and "random part" not in notes
     other, notes = rows("", "--limit 120 --seed 7")
     assert stamp.format(7) in notes and other == rows("7", "--seed 7")[0] and other != part
-    words = ["a.npz"] if protocol == "selective" else ["--pair", "a=a.npz,o.npz"]
-    assert main(["run", protocol, *words, "--limit", "0"]) == 2
+    words = ["a.npz"] if benchmark == "selective" else ["--pair", "a=a.npz,o.npz"]
+    assert main(["run", benchmark, *words, "--limit", "0"]) == 2
     assert "--limit must be at least 1, not 0." in capsys.readouterr().err
 
 

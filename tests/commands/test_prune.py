@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from nescio.benchmarks import base
 from nescio.cli import main
-from nescio.protocols import base
 from nescio.work.store import Store
 from nescio.work.versions import STAGES
 

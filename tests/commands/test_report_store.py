@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
+from nescio.benchmarks.base import keep, kept, page_name, read_kept
 from nescio.cli import main
 from nescio.errors import BadInput
-from nescio.protocols.base import keep, kept, page_name, read_kept
 from nescio.provenance import command
 from nescio.report.studies import Study, files
 from nescio.rows import from_parquet
 from nescio.work.store import Damaged, Store
 
-ROW = {"protocol": "uimnet", "version": 4, "method": "erm", "split": "test", "metric": "accuracy", "value": 0.5}
+ROW = {"benchmark": "uimnet", "version": 4, "method": "erm", "split": "test", "metric": "accuracy", "value": 0.5}
 
 
 def study(value):
-    return Study(protocol="uimnet", version=4, rows=[ROW | {"value": value}], plan={"data": "digits"})
+    return Study(benchmark="uimnet", version=4, rows=[ROW | {"value": value}], plan={"data": "digits"})
 
 
 def test_a_flipped_bit_in_the_rows_is_named(tmp_path, capsys):
@@ -48,10 +48,10 @@ def test_the_newest_study_is_the_one_kept_last_whatever_the_clock_says(tmp_path)
     assert kept(store)[0].key == newest.key
 
 
-def test_rows_of_no_known_protocol_are_refused(tmp_path):
+def test_rows_of_no_known_benchmark_are_refused(tmp_path):
     store = Store(tmp_path)
-    keep(Study(protocol="nobody", version=1, rows=[ROW | {"protocol": "nobody"}]), store)
-    with pytest.raises(BadInput, match="no protocol named 'nobody'"):
+    keep(Study(benchmark="nobody", version=1, rows=[ROW | {"benchmark": "nobody"}]), store)
+    with pytest.raises(BadInput, match="no benchmark named 'nobody'"):
         read_kept(store, kept(store)[0])
 
 

@@ -1,4 +1,4 @@
-"""`nescio run` takes a protocol's options from its plan, does its steps and writes a page of its own."""
+"""`nescio run` takes a benchmark's options from its plan, does its steps and writes a page of its own."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from functools import partial
 
 import pytest
 
+from nescio.benchmarks import base
 from nescio.cli import main
 from nescio.errors import BadInput
 from nescio.identity import Checked, tag
 from nescio.options import command_of, nested, option
-from nescio.protocols import base
 from nescio.report.blocks import Story
 from nescio.rows import Row, from_parquet
 from nescio.trials import Training
@@ -40,7 +40,7 @@ PRESETS = {"short": Plan(), "long": Plan(upto=5, training=Training(epochs=50))}
 def count(part, context, number, bad, name):
     if number == bad:
         raise BadInput(f"{number} cannot be counted.")
-    return table([Row({"protocol": name, "version": 1}, metric="number", value=float(number))])
+    return table([Row({"benchmark": name, "version": 1}, metric="number", value=float(number))])
 
 
 def count_all(part, context, number, bad, name, count=count):
@@ -50,17 +50,17 @@ def count_all(part, context, number, bad, name, count=count):
 
 def story(study):
     values = sorted(row["value"] for row in study.rows)
-    return Story(f"{study.protocol}: {values}", [f"Counted {len(values)}."], [])
+    return Story(f"{study.benchmark}: {values}", [f"Counted {len(values)}."], [])
 
 
 def first_look(study):
     from nescio.report.tables import Cell, Table
 
     cells = tuple(Cell(row["value"]) for row in study.rows)
-    return [Table(study.protocol, ("what",), tuple(str(at) for at in range(len(cells))), ((("number",), cells),))]
+    return [Table(study.benchmark, ("what",), tuple(str(at) for at in range(len(cells))), ((("number",), cells),))]
 
 
-def protocol_of(name):
+def benchmark_of(name):
     def counting(plan, work):
         """Counts.
 
@@ -76,11 +76,11 @@ def protocol_of(name):
 
 
 @pytest.fixture(autouse=True)
-def protocols(monkeypatch):
+def benchmarks(monkeypatch):
     monkeypatch.setattr(base, "BUILT_IN", ())
-    monkeypatch.setattr(base, "registry", base._Protocols())
+    monkeypatch.setattr(base, "registry", base._Benchmarks())
     for name in ("counting", "recounting"):
-        base.protocol(name, version=1, plan=Plan, presets=PRESETS, reports=__name__, workers=0)(protocol_of(name))
+        base.benchmark(name, version=1, plan=Plan, presets=PRESETS, reports=__name__, workers=0)(benchmark_of(name))
 
 
 def run(capsys, *words):
@@ -236,7 +236,7 @@ def test_another_launcher_is_an_option(tmp_path, capsys, monkeypatch):
 def test_the_command_of_a_plan_runs_that_plan(plan, tmp_path, capsys, monkeypatch):
     plans, run = [], base.run
     short = Plan(upto=1)
-    monkeypatch.setattr(base, "run", lambda protocol, plan, work: run(protocol, plans.append(plan) or short, work))
+    monkeypatch.setattr(base, "run", lambda benchmark, plan, work: run(benchmark, plans.append(plan) or short, work))
     words = shlex.split(command_of(plan, ("nescio", "run", "counting"), PRESETS))
     assert main([*words[1:], "--store", str(tmp_path)]) == 0
     assert plans == [plan]

@@ -70,7 +70,7 @@ def test_a_study_has_its_date_data_methods_and_command(tmp_path, capsys):
     assert main(["runs", "--store", str(tmp_path / "store"), "--json"]) == 0
     (study,) = [run for run in json.loads(capsys.readouterr().out) if run["stage"] == "study"]
     assert study["command"] == shlex.join(["nescio", *words])
-    assert study["date"] and study["protocol"] == "selective"
+    assert study["date"] and study["benchmark"] == "selective"
     page = tmp_path / "store" / "report" / f"selective-{study['key'][:8]}" / "index.html"
     assert study["date"] in page.read_text() and "SHA-256" in page.read_text()
     assert main(["runs", "--store", str(tmp_path / "store")]) == 0
@@ -80,7 +80,9 @@ def test_a_study_has_its_date_data_methods_and_command(tmp_path, capsys):
 def test_a_study_of_given_networks_names_these_and_not_the_methods_of_its_preset(tmp_path, capsys):
     plan = {"data": "digits", "methods": ["erm", "sngp"], "networks": ["store:3f2a"]}
     for networks in (["store:3f2a"], []):
-        with Store(tmp_path).work("study", {"protocol": "shift", "plan": plan | {"networks": networks}}, title="shift"):
+        with Store(tmp_path).work(
+            "study", {"benchmark": "shift", "plan": plan | {"networks": networks}}, title="shift"
+        ):
             pass
     assert main(["runs", "--store", str(tmp_path), "--json"]) == 0
     studies = [run["methods"] for run in json.loads(capsys.readouterr().out) if run["stage"] == "study"]

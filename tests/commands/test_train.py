@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from nescio.benchmarks.base import registry as benchmarks
 from nescio.cli import main
 from nescio.commands import train
 from nescio.datasets import base, images
 from nescio.methods import registry
 from nescio.options import add_options
 from nescio.predictions import Predictions
-from nescio.protocols.base import registry as protocols
 from nescio.training import usual_batch
 from nescio.trials import Training, from_plain
 from nescio.work.store import Store
@@ -77,7 +77,7 @@ def helped(cls, presets=None):
 
 def test_train_and_run_have_one_budget_and_name_where_it_starts():
     budget = {entry.name for entry in fields(Training)}
-    uimnet = protocols["uimnet"]
+    uimnet = benchmarks["uimnet"]
     trained, run = helped(train.Options), helped(uimnet.plan, uimnet.presets)
     assert budget <= trained.keys() & run.keys()
     for name in budget:

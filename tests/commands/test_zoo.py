@@ -125,7 +125,7 @@ def test_graded_detection_of_other_classes(place, tmp_path, capsys):
     words += ["--out", f"folder:{other}", "--also", f"hard=folder:{fixed}", "--estimation", 4, "--test", 2, "--json"]
     assert run(*words) == 0
     rows = json.loads(capsys.readouterr().out)
-    graded = [row for row in rows if row["protocol"] == "cood" and row["metric"] == "auroc"]
+    graded = [row for row in rows if row["benchmark"] == "cood" and row["metric"] == "auroc"]
     assert {0.0, 10.0} <= {row["level"] for row in graded} and "hard" in {row["target"] for row in graded}
 
 

@@ -132,5 +132,5 @@ def test_names_of_classes(tmp_path: Path) -> None:
 
 
 def test_no_torch() -> None:
-    code = "import sys, nescio.datasets.hierarchy, nescio.protocols.cood; sys.exit('torch' in sys.modules)"
+    code = "import sys, nescio.datasets.hierarchy, nescio.benchmarks.cood; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

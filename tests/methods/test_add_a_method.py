@@ -91,7 +91,7 @@ assert dead == ["one length"], dead
     assert done.returncode == 0, done.stderr
 
 
-def test_it_goes_through_the_whole_protocol(nescio, tmp_path):
+def test_it_goes_through_the_whole_benchmark(nescio, tmp_path):
     words = (
         "run uimnet --in 0-5 --methods logit-norm,erm --backbones mlp --spectral none --trials 2 --seeds 1 --epochs 2"
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nescio.benchmarks import posthoc, shift, url
 from nescio.cli import main
 from nescio.datasets.images import ImageSet
 from nescio.datasets.views import pixels_of
@@ -20,7 +21,6 @@ from nescio.networks.models import build_classifier, network, preprocessed, prep
 from nescio.networks.preprocessing import Preprocessing, stated, stated_classes
 from nescio.predict import Keeping, predict_all
 from nescio.predictions.entries import stored_dump
-from nescio.protocols import posthoc, shift, url
 from nescio.work.steps import Context
 from nescio.work.store import Store
 from tests.support.zoo_help import checkpoint, encoded, folder, picture

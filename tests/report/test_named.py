@@ -1,4 +1,4 @@
-"""Reports have names that carry their protocol; a bare name will do where it is unambiguous."""
+"""Reports have names that carry their benchmark; a bare name will do where it is unambiguous."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from nescio.report.tables import Table, table
 ROWS = [{"metric": "auroc", "measure": name, "value": value} for name, value in (("a", 0.5), ("b", 0.7))]
 
 
-def study(protocol: str, rows: list[dict[str, Any]] = ROWS) -> Study:
-    return Study(protocol=protocol, version=1, rows=rows)
+def study(benchmark: str, rows: list[dict[str, Any]] = ROWS) -> Study:
+    return Study(benchmark=benchmark, version=1, rows=rows)
 
 
 def lines(key: str) -> Figure:
@@ -52,7 +52,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry[Report]]:
 
 
 def test_a_full_name_or_an_unambiguous_bare_one_finds_a_report() -> None:
-    assert find("one/table1").name == "one/table1" and find("fig5").protocol == "two"
+    assert find("one/table1").name == "one/table1" and find("fig5").benchmark == "two"
     assert find("table1", ["one"]).name == "one/table1" and find("table1", ["two"]).bare == "table1"
     assert names_of("two") == ["table1", "fig5"]
 
@@ -63,9 +63,9 @@ def test_an_ambiguous_name_lists_its_candidates() -> None:
 
 
 def test_an_unknown_name_says_what_there_is_and_who_has_it() -> None:
-    with pytest.raises(BadInput, match=r"no report named 'fig5'. Protocol two has one.*There are: table1"):
+    with pytest.raises(BadInput, match=r"no report named 'fig5'. Benchmark two has one.*There are: table1"):
         find("fig5", ["one"])
-    with pytest.raises(BadInput, match="needs a study of protocol two"):
+    with pytest.raises(BadInput, match="needs a study of benchmark two"):
         find("two/fig5", ["one"])
     with pytest.raises(BadInput, match="Did you mean 'one/table1'"):
         find("one/tabel1")
@@ -75,7 +75,7 @@ def test_an_unknown_name_says_what_there_is_and_who_has_it() -> None:
         report("one/table1")(lambda frame: None)
 
 
-def test_a_report_reads_the_study_of_its_own_protocol_and_says_what_it_lacks() -> None:
+def test_a_report_reads_the_study_of_its_own_benchmark_and_says_what_it_lacks() -> None:
     made = named([study("one", ROWS[:1]), study("two")], ["one/table1", "two/table1"])
     (empty, blocks), (_, others) = made.items()
     assert blocks == [] and empty.lacking == "one/table1 is empty: it needs two measures." and len(others) == 1
@@ -102,8 +102,8 @@ def test_tables_and_figures_are_files_under_their_names(tmp_path: Path) -> None:
     assert "a,x,0.5" in (tmp_path / "fig5-p-points.csv").read_text()
 
 
-def test_files_of_two_protocols_do_not_overwrite_each_other(tmp_path: Path) -> None:
+def test_files_of_two_benchmarks_do_not_overwrite_each_other(tmp_path: Path) -> None:
     made = named([study("one"), study("two")], ["one/table1", "two/table1"])
     assert {file.name for file in write_named(made, tmp_path)} == {
-        f"{protocol}-table1.{ending}" for protocol in ("one", "two") for ending in ("md", "tex", "csv")
+        f"{benchmark}-table1.{ending}" for benchmark in ("one", "two") for ending in ("md", "tex", "csv")
     }

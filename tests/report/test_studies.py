@@ -1,4 +1,4 @@
-"""Studies are kept in files, read again, joined, and put into one story whatever their protocol."""
+"""Studies are kept in files, read again, joined, and put into one story whatever their benchmark."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.paths import ROOT
 
 
 def row(**facts: Any) -> Row:
-    base = {"protocol": "own", "version": 2, "dataset": "npz:PATH/tiny.npz@32", "method": "a", "metric": "nll"}
+    base = {"benchmark": "own", "version": 2, "dataset": "npz:PATH/tiny.npz@32", "method": "a", "metric": "nll"}
     return dict.fromkeys(COLUMNS) | base | {"value": 0.5} | facts
 
 
 def study_of(*rows: Row, **more: Any) -> Study:
-    return Study(protocol="own", version=2, rows=list(rows) or [row()], **more)
+    return Study(benchmark="own", version=2, rows=list(rows) or [row()], **more)
 
 
 def kept(study: Study, folder: Path) -> Path:
@@ -59,7 +59,7 @@ def test_a_plan_of_older_files_holds_pairs_of_name_and_reason(tmp_path: Path) ->
     ]
     for name in ("uimnet", "reliability"):  # as they were published
         study = read_study(ROOT / "results" / name)
-        assert study.protocol == name and study.plan and study.packages["torch"]
+        assert study.benchmark == name and study.plan and study.packages["torch"]
         assert all(isinstance(failure, Failure) for failure in study.failures) and "condition" in study.rows[0]
 
 
@@ -138,7 +138,7 @@ def test_studies_that_differ_in_a_number_or_in_its_meaning_are_not_joined() -> N
     with pytest.raises(BadInput, match=r"Two studies differ in a, npz:PATH/tiny.npz@32, nll: 0\.5 and 0\.7"):
         joined([study_of(row(low=0.1)), study_of(row(value=0.7, low=0.2))])
     with pytest.raises(BadInput, match="do not mean the same"):
-        joined([study_of(), Study(protocol="own", version=3, rows=[row(version=3)])])
+        joined([study_of(), Study(benchmark="own", version=3, rows=[row(version=3)])])
 
 
 # ---- stories
@@ -158,7 +158,7 @@ def test_every_story_ends_with_failures_gaps_and_how_it_was_made() -> None:
     assert story.sections[1].blocks == [Terms([("train b", "No memory.")])]
     assert story.sections[2].blocks == [Terms([("ECE", "No.")])] and story.sections[2].words == "A note. Another."
     (made_by,) = story.footer
-    assert made_by.startswith("Protocol own, version 2. Page by nescio") and "nescio 0.1 and torch 2.11" in made_by
+    assert made_by.startswith("Benchmark own, version 2. Page by nescio") and "nescio 0.1 and torch 2.11" in made_by
     plain = story_of(study_of(), "Title", [], [("Who?", "Who?", [None])])
     assert plain.sections == [] and plain.lead == [] and len(plain.footer) == 1
 

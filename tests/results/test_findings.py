@@ -10,12 +10,12 @@ from functools import cache, partial
 import pytest
 
 from nescio.analysis.repeated import paired_runs
+from nescio.benchmarks.base import upgraded
+from nescio.benchmarks.posthoc.reports import areas, mahalanobis_leads, pnorm_repairs, shaping_collapses
+from nescio.benchmarks.sensitivity.reports import correlation, correlations, idle_strengths, points
+from nescio.benchmarks.uimnet.reports import ORACLE, effects, first_lines, means, ranking
+from nescio.benchmarks.url.reports import results as retrieval_table
 from nescio.metrics import spearman
-from nescio.protocols.base import upgraded
-from nescio.protocols.posthoc.reports import areas, mahalanobis_leads, pnorm_repairs, shaping_collapses
-from nescio.protocols.sensitivity.reports import correlation, correlations, idle_strengths, points
-from nescio.protocols.uimnet.reports import ORACLE, effects, first_lines, means, ranking
-from nescio.protocols.url.reports import results as retrieval_table
 from nescio.report.frame import Frame
 from nescio.report.studies import read_study
 from tests.support.paths import ROOT
@@ -1387,7 +1387,7 @@ def one_network_cannot_tell():
 
 
 def hib_hardly_retrieves():
-    """What --least of the protocol would leave out."""
+    """What --least of the benchmark would leave out."""
     own = rows("url/scratch").where(metric="recall_at_1", method="hib", split="val")
     (value,) = own.column("value")
     assert value == min(rows("url/scratch").where(metric="recall_at_1", split="val").column("value")) < 0.1
@@ -1486,7 +1486,7 @@ def test_findings_are_these_sentences_and_no_others(name, sentences):
 def test_the_version_and_the_budget_are_stated(name):
     text = " ".join((RESULTS / name / "README.md").read_text("utf-8").split())
     own = study(name)
-    assert f"version {own.version} of the protocol" in text
+    assert f"version {own.version} of the benchmark" in text
     for plan in own.parts or [own.plan]:
         if plan.get("networks"):  # of others: nothing was trained
             continue

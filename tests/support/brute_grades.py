@@ -1,4 +1,4 @@
-"""Graded detection by its plain definition, for tests of the grading and of its protocol."""
+"""Graded detection by its plain definition, for tests of the grading and of its benchmark."""
 
 from __future__ import annotations
 

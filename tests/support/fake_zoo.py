@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from nescio.benchmarks.base import registry, study_of
 from nescio.predictions import Predictions
 from nescio.predictions.entries import DUMP, FACTS, STAGE, ModelDump, file_dump
-from nescio.protocols.base import registry, study_of
 from nescio.report.studies import Study
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
@@ -79,10 +79,10 @@ def keep(store: Store, model: str, data: str, dump: Predictions, outside: bool, 
 
 
 def study(
-    protocol: str, plan: Any, store: Store, do: Callable[[Work], None], workers: int = 0, watch: Any = None
+    benchmark: str, plan: Any, store: Store, do: Callable[[Work], None], workers: int = 0, watch: Any = None
 ) -> Study:
-    """The study of a protocol's own function over models that are at hand."""
+    """The study of a benchmark's own function over models that are at hand."""
     with start("local", workers) as launcher:
         work = Work(Context(store), launcher, watch)
         do(work)
-        return study_of(registry[protocol], plan, work)
+        return study_of(registry[benchmark], plan, work)

@@ -22,8 +22,8 @@ import torch
 torch.set_num_threads(1)
 torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), 0.1)  # the first optimiser imports half of torch
 import pyarrow.parquet, rich.console, scipy.optimize
-import nescio.cli, nescio.commands.run, nescio.methods, nescio.predict, nescio.protocols.uimnet, nescio.training
-import nescio.report.pages, nescio.report.studies, nescio.protocols.uimnet.reports
+import nescio.cli, nescio.commands.run, nescio.methods, nescio.predict, nescio.benchmarks.uimnet, nescio.training
+import nescio.report.pages, nescio.report.studies, nescio.benchmarks.uimnet.reports
 from tests.support import killing
 assert threading.active_count() == 1
 print("warm", flush=True)

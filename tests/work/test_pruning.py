@@ -11,7 +11,7 @@ from nescio.work.store import REMOVED, Store
 from nescio.work.versions import STAGES
 
 TODAY = {"train": STAGES["train"], "predict": STAGES["predict"], "evaluate": 3, "study": 3}
-PROTOCOLS = {"mine": 3}
+BENCHMARKS = {"mine": 3}
 
 
 @pytest.fixture
@@ -39,17 +39,17 @@ def keys(store):
 def test_work_below_todays_version_goes_and_todays_stays(store):
     kept, gone = set(), set()
     for stage, version in TODAY.items():
-        recipe = {"protocol": "mine"} if stage in ("evaluate", "study") else {}
+        recipe = {"benchmark": "mine"} if stage in ("evaluate", "study") else {}
         kept.add(add(store, stage, version, **recipe))
         kept.add(add(store, stage, version, 1, fail=True, **recipe))
         gone.add(add(store, stage, version - 1, **recipe))
         gone.add(add(store, stage, version - 1, 1, fail=True, **recipe))
-    old = old_work(store, PROTOCOLS)
+    old = old_work(store, BENCHMARKS)
     assert {work.run.key for work in old} == gone
     assert all(work.bytes >= 1000 for work in old)
     assert prune(store, old) == old
     assert keys(store) == kept
-    assert not old_work(store, PROTOCOLS)
+    assert not old_work(store, BENCHMARKS)
     for run in store.runs():
         if run.state == "finished":
             store.verify(run.stage, run.key)
@@ -58,22 +58,22 @@ def test_work_below_todays_version_goes_and_todays_stays(store):
 def test_stages_that_are_gone_go_and_unknown_ones_stay(store):
     add(store, "zoo", 99)
     other = add(store, "someone-elses", 1)
-    foreign = add(store, "evaluate", 1, protocol="of another package")
-    prune(store, old_work(store, PROTOCOLS))
+    foreign = add(store, "evaluate", 1, benchmark="of another package")
+    prune(store, old_work(store, BENCHMARKS))
     assert keys(store) == {other, foreign}
 
 
 def test_running_work_is_never_touched(store):
     with store.work("train", {"number": 5}, version=1) as part:
         part.write("half", b"y")
-        assert not old_work(store, PROTOCOLS)
+        assert not old_work(store, BENCHMARKS)
     (run,) = store.runs()
     assert run.state == "finished" and (run.folder / "half").read_bytes() == b"y"
 
 
 def test_work_that_was_taken_up_since_it_was_listed_stays(store):
     key = add(store, "train", 1, fail=True)
-    old = old_work(store, PROTOCOLS)
+    old = old_work(store, BENCHMARKS)
     with store.work("train", {"number": 0}, version=1) as part:
         assert prune(store, old) == []
         part.write("weights", b"z")
@@ -89,13 +89,13 @@ def test_stopped_work_of_a_dead_owner_goes(store):
     os.waitpid(pid, 0)
     (run,) = store.runs()
     assert run.state == "stopped"
-    prune(store, old_work(store, PROTOCOLS))
+    prune(store, old_work(store, BENCHMARKS))
     assert not keys(store) and not [path for path in store.root.rglob("*") if path.is_file()]
 
 
 def test_a_kill_while_removing_leaves_nothing_half_finished(store, monkeypatch):
     add(store, "train", 1)
-    old = old_work(store, PROTOCOLS)
+    old = old_work(store, BENCHMARKS)
 
     def killed(*_, **__):
         raise KeyboardInterrupt

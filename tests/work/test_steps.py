@@ -319,7 +319,7 @@ def test_notes_are_kept_once(context):
     assert work.notes == ["one", "two", "three"]
 
 
-# ---- another launcher is a file, not a change of protocols
+# ---- another launcher is a file, not a change of benchmarks
 
 # Programs of their own that start at once: forked from one that has imported torch, never from this one.
 PROGRAMS = multiprocessing.get_context("forkserver")
@@ -396,11 +396,11 @@ def test_a_launcher_of_another_package_runs_the_same_steps(context, subprocesses
     assert again.rows == work.rows and again.failures == [] and made(context) == ["a"]
 
 
-def test_a_protocol_runs_unchanged_under_another_launcher(subprocesses, tmp_path):
+def test_a_benchmark_runs_unchanged_under_another_launcher(subprocesses, tmp_path):
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)  # as the processes have
-    from nescio.protocols import base
-    from nescio.protocols.uimnet import Plan
+    from nescio.benchmarks import base
+    from nescio.benchmarks.uimnet import Plan
     from nescio.trials import Training
 
     budget = Training(epochs=1, batch_size=64, augment="none")

@@ -328,7 +328,7 @@ def judged_rows(
     """(u, wrong) of the rows whose class was in training, under this temperature.
 
     A fitted score reads the logits that it was fitted to, whatever the temperature of the probability beside it.
-    `mc-dropout` judges the answers of the mean under dropout by its entropy, as protocol `selective` does.
+    `mc-dropout` judges the answers of the mean under dropout by its entropy, as benchmark `selective` does.
     """
     measure = measures.canonical(measure, predictions)
     of_logits = measure in measures.registry and "logits" in measures.registry[measure].needs

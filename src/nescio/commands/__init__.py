@@ -42,7 +42,7 @@ GROUPS = {
         "train": "one network: a method, a dataset, a backbone, a budget",
         "predict": "predictions of a trained network, as a file to evaluate",
         "verify": "whether a method is alive: the evidence, on trained weights",
-        "run": "a paper's whole protocol, from data to its tables; resumable",
+        "run": "a paper's whole benchmark, from data to its tables; resumable",
         "report": "tables and page of a finished study, without its networks",
         "imagenot": "divides classes into in- and out-of-distribution ones",
     },

@@ -19,7 +19,7 @@ def say_costs(stages: Sequence[StageCost], context: Context, workers: int, besid
 
     beside  processor seconds of the command itself: start-up, charts
     """
-    from nescio.protocols.costs import machine_of
+    from nescio.benchmarks.costs import machine_of
 
     if json:
         say(json_of([asdict(stage) | {"missing": stage.missing} for stage in stages]))

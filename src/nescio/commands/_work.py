@@ -194,7 +194,7 @@ def page_place(folder: Path, study: Study) -> Path:
         before = read_study(folder)
     except (BadInput, OSError):  # not a page of nescio
         before = None
-    if before is not None and before.protocol == study.protocol and before.plan == json.loads(json_text(study.plan)):
+    if before is not None and before.benchmark == study.benchmark and before.plan == json.loads(json_text(study.plan)):
         rows = {tuple(map(row.get, COLUMNS)) for row in study.rows}
         if before.failures or all(tuple(map(row.get, COLUMNS)) in rows for row in before.rows):
             return folder
@@ -205,21 +205,21 @@ def page_place(folder: Path, study: Study) -> Path:
 
 def show(study: Study, folder: Path, others: Mapping[str, str] | None = None) -> None:
     """Writes the page, then prints the first look: a pipe that is closed early costs no page."""
-    from nescio.protocols.base import registry
+    from nescio.benchmarks.base import registry
     from nescio.report.blocks import Story
     from nescio.report.studies import print_story, write_story
 
-    protocol, page, made = registry[study.protocol], folder / "index.html", folder / ".made"
+    benchmark, page, made = registry[study.benchmark], folder / "index.html", folder / ".made"
     fingerprint = _fingerprint(study, others)
     lead = _lead_of(page, made, fingerprint)
-    story = Story("", lead, []) if lead is not None else protocol.story(study)  # all of it takes seconds
+    story = Story("", lead, []) if lead is not None else benchmark.story(study)  # all of it takes seconds
     try:
         if lead is None:
             made.unlink(missing_ok=True)  # a page that is being written is not a page
             page = write_story(study, story, folder, others)
             write_file(made, json.dumps([fingerprint, list(story.lead)]))
     finally:  # also where the page cannot be written
-        print_story(study, story, protocol.first_look(study))
+        print_story(study, story, benchmark.first_look(study))
     say(f"\nThe page is {page}; tables and rows lie beside it.")
 
 
@@ -241,7 +241,7 @@ def _fingerprint(study: Study, others: Mapping[str, str] | None) -> str:
     source = Path(nescio.__file__).parent
     code = [
         (str(path), path.stat().st_mtime_ns)
-        for room in ("report", "protocols")
+        for room in ("report", "benchmarks")
         for path in sorted((source / room).rglob("*"))
         if path.suffix in (".py", ".html", ".css", ".js")
     ]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from nescio.benchmarks.costs import comparing, decoding, judging, pretrained_prediction
+from nescio.benchmarks.selective import AMONG
 from nescio.datasets.images import ImageSet
 from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.networks.models import Network
 from nescio.predict import Keeping, as_seen
-from nescio.protocols.costs import comparing, decoding, judging, pretrained_prediction
-from nescio.protocols.selective import AMONG
 from nescio.work.rehearsal import Cost, Expected
 from nescio.work.steps import Context
 from nescio.work.store import Run

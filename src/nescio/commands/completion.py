@@ -3,8 +3,7 @@
 bash  put `source <(nescio completion bash)` into ~/.bashrc
 zsh   put `source <(nescio completion zsh)` into ~/.zshrc, after compinit
 
-Names of methods, measures, metrics and protocols are written into the script, those of plug-ins too: make it again when
-there are new ones.
+The script contains the names of methods, measures, metrics and benchmarks, of plug-ins too. Make it again for new ones.
 """
 
 from __future__ import annotations

@@ -26,13 +26,13 @@ class Options:
 def run(options: Options) -> int:
     import torch  # noqa: F401  (the demo trains networks: a missing torch is reported before any work)
 
-    from nescio.protocols import base
+    from nescio.benchmarks import base
 
     folder = Path(options.to)
     place = PlaceOptions(store=str(folder / "store"), device="cpu")
-    protocol = base.registry["uimnet"]
+    benchmark = base.registry["uimnet"]
     with working(place, CrewOptions(workers=options.workers)) as work:
-        study = base.run(protocol, protocol.presets["demo"], work)
+        study = base.run(benchmark, benchmark.presets["demo"], work)
     show(study, folder)
     say("Open it in a browser. What lies behind it:")
     say(f"  nescio runs --store {place.store}     every training and prediction, finished or failed")

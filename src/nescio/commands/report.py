@@ -1,12 +1,12 @@
 """The tables and the page of a study again, from its rows alone: nothing is trained, and torch is not needed.
 
 SOURCE is the store of `nescio run`, or a file rows.parquet that a report holds (with plan.json beside it, if it is
-there). Every study of a store gets its page; --study names one, or several. Studies of one protocol, in one store or in
-several, can be joined: one page, whose tables hold the lines of all. Other forms, such as --json, are of the newest.
+there). Every study of a store gets its page; --study names one, or several. Studies of one benchmark, in one store or
+in several, can be joined: one page, whose tables hold the lines of all. Other forms, such as --json, are of the newest.
 SOURCE is only read: the report is written to --to, or to the folder nescio-report below the current one.
 
-Tables and figures have names that carry their protocol: --only uimnet/table2 writes that one; the bare name is enough
-where one protocol alone has it. A table is NAME.md, NAME.tex and NAME.csv (one line per cell); a figure is NAME.svg,
+Tables and figures have names that carry their benchmark: --only uimnet/table2 writes that one; the bare name is enough
+where one benchmark alone has it. A table is NAME.md, NAME.tex and NAME.csv (one line per cell); a figure is NAME.svg,
 and what it shows NAME-points.csv, its columns called as the axes.
 
 Exit code: 0 fine; 1 everything that --only names is empty, or a damaged study was left out: the reason is printed;
@@ -49,19 +49,19 @@ class Options:
         None,
         "write the page, tables and rows there",
         metavar="DIR",
-        unset="nescio-report/PROTOCOL-KEY; with --only, nescio-report",
+        unset="nescio-report/BENCHMARK-KEY; with --only, nescio-report",
     )
     only: tuple[str, ...] = option(
         (), "tables and figures by name, comma-separated", metavar="NAMES", unset="all of them, as a page"
     )
     study: tuple[str, ...] = option(
-        (), "which of the store, by key", metavar="KEYS", unset="all; with --only, the newest of every protocol"
+        (), "which of the store, by key", metavar="KEYS", unset="all; with --only, the newest of every benchmark"
     )
     format: str = formats()
 
 
 def run(options: Options) -> int:
-    from nescio.protocols.base import page_name
+    from nescio.benchmarks.base import page_name
     from nescio.report.studies import joined
 
     sources, keys = [Path(source) for source in options.source], options.study or (None,)
@@ -104,7 +104,7 @@ def _foreign(sources: Sequence[Path]) -> Iterator[None]:
 
 def _every(source: Path, options: Options) -> int:
     """The page of every study of a store, the newest first; 1 if one of them cannot be read."""
-    from nescio.protocols.base import page_name
+    from nescio.benchmarks.base import page_name
 
     runs, damaged = _runs(source, None), list[Exception]()
     for run in runs:
@@ -114,7 +114,7 @@ def _every(source: Path, options: Options) -> int:
             continue
         if len(runs) > 1:
             made = "".join(f", made on {each.date} with `{each.command}`" for each in study.made)
-            say(f"# {study.protocol} {run.key}{made}\n")
+            say(f"# {study.benchmark} {run.key}{made}\n")
         folder = report_folder(None, options.to or ".", *(() if options.to else (FOLDER,)), page_name(study))
         _whole(study, Path(options.to) if options.to and len(runs) == 1 else folder, options)
     if len(damaged) == len(runs):
@@ -124,17 +124,17 @@ def _every(source: Path, options: Options) -> int:
 
 def _whole(study: Study, folder: Path, options: Options) -> int:
     """A study's page in a folder and the first look on the terminal, or its rows or tables in another form."""
-    from nescio.protocols.base import registry
+    from nescio.benchmarks.base import registry
     from nescio.report.blocks import tables_of
     from nescio.report.studies import print_story, write_story
     from nescio.report.text import latex, markdown, rows_csv
 
-    protocol = registry[study.protocol]
-    story = protocol.story(study)
+    benchmark = registry[study.benchmark]
+    story = benchmark.story(study)
     if options.to or options.format == "table":
         page = write_story(study, story, folder)
     if options.format == "table":
-        print_story(study, story, protocol.first_look(study))
+        print_story(study, story, benchmark.first_look(study))
         say(f"The page is {page}; all tables and rows lie beside it.")
     elif options.format == "json":
         say(json_of(study.rows))
@@ -147,7 +147,7 @@ def _whole(study: Study, folder: Path, options: Options) -> int:
 
 def _only(studies: Sequence[Study], folder: Path, options: Options) -> int:
     """Single tables and figures: written to a folder, or printed alone in another form."""
-    from nescio.protocols.base import named_reports
+    from nescio.benchmarks.base import named_reports
     from nescio.report.blocks import tables_of
     from nescio.report.named import write_named
     from nescio.report.text import latex, markdown, tables_csv, terminal
@@ -183,7 +183,7 @@ def _newest(source: Path, key: str | None, damaged: list[Exception]) -> Study:
         return _from_file(source)
     runs = _runs(source, key)
     if len(runs) > 1 and key is None:
-        others = ", ".join(f"{run.key} ({run.recipe.get('protocol')})" for run in runs[1:6])
+        others = ", ".join(f"{run.key} ({run.recipe.get('benchmark')})" for run in runs[1:6])
         others += f" and {len(runs) - 6} more, which `nescio runs` lists" if len(runs) > 6 else ""
         print(f"This is the newest of {len(runs)} studies; --study names the others: {others}.", file=sys.stderr)
     study = _first_readable(source, runs if key is None else runs[:1], damaged)
@@ -193,12 +193,12 @@ def _newest(source: Path, key: str | None, damaged: list[Exception]) -> Study:
 
 
 def _studies(source: Path, key: str | None, damaged: list[Exception]) -> list[Study]:
-    """The newest study of each protocol in a store, the newest first, or that of a file of rows."""
+    """The newest study of each benchmark in a store, the newest first, or that of a file of rows."""
     if _alone(source):
         return [_from_file(source)]
     runs: dict[str, list[Run]] = {}
     for run in _runs(source, key):
-        runs.setdefault(str(run.recipe.get("protocol")), []).append(run)
+        runs.setdefault(str(run.recipe.get("benchmark")), []).append(run)
     studies = [study for of in runs.values() if (study := _first_readable(source, of, damaged)) is not None]
     if not studies:
         raise damaged[0]
@@ -207,7 +207,7 @@ def _studies(source: Path, key: str | None, damaged: list[Exception]) -> list[St
 
 def _first_readable(source: Path, runs: Sequence[Run], damaged: list[Exception]) -> Study | None:
     """The first study that can be read."""
-    from nescio.protocols.base import read_kept
+    from nescio.benchmarks.base import read_kept
     from nescio.work.store import Store, StoreError
 
     for run in runs:
@@ -219,7 +219,7 @@ def _first_readable(source: Path, runs: Sequence[Run], damaged: list[Exception])
 
 
 def _from_file(source: Path) -> Study:
-    from nescio.protocols.base import upgraded
+    from nescio.benchmarks.base import upgraded
     from nescio.report.studies import read_study
 
     return upgraded(read_study(source))
@@ -233,12 +233,12 @@ def _alone(source: Path) -> bool:
 
 def _runs(source: Path, key: str | None) -> list[Run]:
     """The finished studies of a store whose key begins so, the newest first."""
-    from nescio.protocols.base import kept
+    from nescio.benchmarks.base import kept
     from nescio.work.store import Store
 
     runs = kept(Store(source))
     if not runs:
-        raise BadInput(f"{source} holds no study: `nescio run PROTOCOL --store {source}` makes or finishes one.")
+        raise BadInput(f"{source} holds no study: `nescio run BENCHMARK --store {source}` makes or finishes one.")
     chosen = [run for run in runs if key is None or run.key.startswith(key)]
     if not chosen:
         raise BadInput(f"{source} holds no study {key}. There are, newest first: {', '.join(r.key for r in runs)}.")

@@ -1,4 +1,4 @@
-"""A paper's whole protocol: train or read, predict, evaluate, tables and page.
+"""A paper's whole benchmark: train or read, predict, evaluate, tables and page.
 
 Finished work lies in the store: run the same command again and only what is missing is done. Kill it at any time.
 Several runs may share one store at once; nothing is done twice. A network that fails does not stop the others.
@@ -9,7 +9,7 @@ examples:
   nescio run cood --pair resnet=cifar10.npz,cifar100.npz --estimation 40 --test 20
   nescio run reliability --data digits --methods simclr,moco --members 3
   nescio run uimnet --preset paper --dry-run       steps, what is finished, time and disk; nothing is done
-  nescio run uimnet --help                         the options of a protocol
+  nescio run uimnet --help                         the options of a benchmark
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+from nescio.benchmarks import base
 from nescio.commands._dry_run import say_costs
 from nescio.commands._loggers import check_log
 from nescio.commands._output import check_place, page_option, report_folder
@@ -30,14 +31,13 @@ from nescio.commands._work import CrewOptions, PlaceOptions, end, page_place, wo
 from nescio.errors import BadInput
 from nescio.identity import canonical
 from nescio.options import add_options, nested, option, options_of
-from nescio.protocols import base
 from nescio.work.rehearsal import Rehearsal, costs
 from nescio.work.store import StoreError
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What every protocol takes."""
+    """What every benchmark takes."""
 
     place: PlaceOptions = nested(PlaceOptions())
     crew: CrewOptions = nested(CrewOptions())
@@ -48,7 +48,7 @@ class RunOptions:
         group="output",
     )
     to: str | None = page_option(
-        "page, tables and rows there", unset="STORE/report/PROTOCOL-KEY, by the key of the study"
+        "page, tables and rows there", unset="STORE/report/BENCHMARK-KEY, by the key of the study"
     )
     json: bool = option(False, "print the rows as JSON, alone on stdout; write no page", group="output")
     dry_run: bool = option(
@@ -59,34 +59,34 @@ class RunOptions:
 
 
 def configure(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    protocols = parser.add_subparsers(metavar="PROTOCOL", dest="_protocol", required=True, parser_class=type(parser))
-    for name, protocol in base.registry.items():
-        sub = protocols.add_parser(
+    benchmarks = parser.add_subparsers(metavar="BENCHMARK", dest="_benchmark", required=True, parser_class=type(parser))
+    for name, benchmark in base.registry.items():
+        sub = benchmarks.add_parser(
             name,
-            help=protocol.sentence.replace("%", "%%"),
-            description=protocol.doc,
+            help=benchmark.sentence.replace("%", "%%"),
+            description=benchmark.doc,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        add_options(sub, protocol.plan, protocol.presets)
-        add_options(sub, RunOptions, start=_start(protocol), words=words)
+        add_options(sub, benchmark.plan, benchmark.presets)
+        add_options(sub, RunOptions, start=_start(benchmark), words=words)
         sub.set_defaults(_parser=sub)
 
 
-def _start(protocol: base.Protocol) -> RunOptions:
-    return RunOptions(crew=CrewOptions(workers=protocol.workers))
+def _start(benchmark: base.Benchmark) -> RunOptions:
+    return RunOptions(crew=CrewOptions(workers=benchmark.workers))
 
 
 def run(args: argparse.Namespace) -> int:
-    protocol = base.registry[args._protocol]
-    plan = options_of(args, protocol.plan, protocol.presets)
-    options = options_of(args, RunOptions, start=_start(protocol))
+    benchmark = base.registry[args._benchmark]
+    plan = options_of(args, benchmark.plan, benchmark.presets)
+    options = options_of(args, RunOptions, start=_start(benchmark))
     check_log(options.log)
     if options.to is not None and not options.json:
         check_place(Path(options.to), "--to")
     if options.dry_run:
-        return _rehearse(protocol, plan, options)
+        return _rehearse(benchmark, plan, options)
     with working(options.place, options.crew, options.log, canonical(plan)) as work:
-        study = base.run(protocol, plan, work)
+        study = base.run(benchmark, plan, work)
     if options.json:
         return end(study, None)
     return end(
@@ -97,9 +97,9 @@ def run(args: argparse.Namespace) -> int:
 # ---- --dry-run
 
 
-def _rehearse(protocol: base.Protocol, plan: Any, options: RunOptions) -> int:
+def _rehearse(benchmark: base.Benchmark, plan: Any, options: RunOptions) -> int:
     """Says what a run would do and take."""
-    from nescio.protocols.costs import STORY, by_figures, clock_of, waking
+    from nescio.benchmarks.costs import STORY, by_figures, clock_of, waking
     from nescio.work.launchers import one_thread, start
 
     started = process_time()  # of this process, and so of a worker
@@ -110,7 +110,7 @@ def _rehearse(protocol: base.Protocol, plan: Any, options: RunOptions) -> int:
         raise BadInput(f"{context.store.root} is a file, and a store is a folder: name another --store.")
     rehearsal = Rehearsal(context, start("local", 0))
     with suppress(StoreError):  # what all else needs is not there yet: the last line says so
-        protocol.run(plan, rehearsal)
+        benchmark.run(plan, rehearsal)
     crew = options.crew
     together, places = crew.processes * crew.nodes, min(crew.processes, workers)
     steps = rehearsal.steps.values()

@@ -97,18 +97,18 @@ def _is_study(run: Run) -> bool:
 
 def _study(run: Run) -> dict[str, str]:
     """Date, data, methods (or the networks in their place) and command of a finished study."""
-    from nescio.protocols.base import made_by
+    from nescio.benchmarks.base import made_by
 
     plan = run.recipe.get("plan") or {}
     made = made_by(run.folder)
-    names = {"protocol": run.recipe.get("protocol")} | {
+    names = {"benchmark": run.recipe.get("benchmark")} | {
         name: plan.get(name) for name in ("data", "methods", "networks")
     }
     texts = {
         name: value if isinstance(value, str) else ", ".join(map(str, value or ())) for name, value in names.items()
     }
     texts["methods"] = texts.pop("networks") or texts["methods"]
-    known = {name: texts[name] for name in ("protocol", "data", "methods")}
+    known = {name: texts[name] for name in ("benchmark", "data", "methods")}
     return {"date": made[0].date if made else ""} | known | {"command": made[0].command if made else ""}
 
 

@@ -96,11 +96,11 @@ def _sync(args: argparse.Namespace) -> int:
 
 
 def _prune(args: argparse.Namespace) -> int:
-    from nescio.protocols.base import registry
+    from nescio.benchmarks.base import registry
 
     options = options_of(args, PruneOptions)
     store = _existing(options.store)
-    old = old_work(store, {protocol.name: protocol.version for protocol in registry.parts()})
+    old = old_work(store, {benchmark.name: benchmark.version for benchmark in registry.parts()})
     for run in damaged_work(store):
         print(
             f"not removed: {run.stage}/{run.key}: its recipe.json is damaged; remove the folder {run.folder}.",

@@ -37,6 +37,9 @@ from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING, Any, Literal
 
+from nescio.benchmarks.base import page_name, registry, study_of
+from nescio.benchmarks.cood import Plan as GradingPlan
+from nescio.benchmarks.selective import Plan as SelectivePlan
 from nescio.commands._inputs import limit_option
 from nescio.commands._output import json_of, page_option, report_folder, say
 from nescio.commands._work import CrewOptions, PlaceOptions, end, padding_option, page_place, shards_option
@@ -44,20 +47,17 @@ from nescio.errors import BadInput
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import REQUIRED, argument, nested, option
 from nescio.predictions.pairs import pairs_of
-from nescio.protocols.base import page_name, registry, study_of
-from nescio.protocols.cood import Plan as GradingPlan
-from nescio.protocols.selective import Plan as SelectivePlan
 from nescio.specs import NetworkName, mapping, numbers
 from nescio.work.launchers import Failure
 from nescio.work.progress import Stages
 from nescio.work.steps import Context, Step, Work
 
 if TYPE_CHECKING:
+    from nescio.benchmarks.cood.models import ClassNames
     from nescio.datasets.images import ImageSet
     from nescio.networks.models import Network
     from nescio.predict import Keeping, ManyPredictions
     from nescio.predictions.entries import ModelDump
-    from nescio.protocols.cood.models import ClassNames
     from nescio.report.studies import Study
 
 UNUSED = ("pair", "data", "out", "also", "severities", "window", "measures", "limit", "seed")  # of the grading
@@ -191,11 +191,11 @@ def _check_names(options: Options) -> None:
 
 def _rehearse(options: Options) -> int:
     """Prints what a run would do and take; no weights are read, and images need not be there."""
+    from nescio.benchmarks.costs import STORY, by_figures, clock_of
+    from nescio.benchmarks.selective import winners
     from nescio.commands import _zoo_steps
     from nescio.commands._dry_run import say_costs
     from nescio.predictions.entries import stored_dump
-    from nescio.protocols.costs import STORY, by_figures, clock_of
-    from nescio.protocols.selective import winners
     from nescio.report import grid
     from nescio.work.launchers import start
     from nescio.work.rehearsal import Rehearsal, costs
@@ -429,8 +429,8 @@ def _together(failures: Sequence[Failure], named: Sequence[str]) -> list[Failure
 
 def _class_names(options: Options, work: Work) -> ClassNames | None:
     """Names of the classes of both sets, and that they can be graded, checked before any model predicts."""
+    from nescio.benchmarks.cood.models import class_names, overlapping_classes
     from nescio.datasets.images import ImageSet, absolute
-    from nescio.protocols.cood.models import class_names, overlapping_classes
 
     plan = options.plan
     names = class_names(plan, work)
@@ -457,11 +457,11 @@ def _judge(
     work: Work,
     grading: Work,
 ) -> list[str]:
-    """Evaluate selective prediction on --data, then detection of --out; return the names of the protocols."""
+    """Evaluate selective prediction on --data, then detection of --out; return the names of the benchmarks."""
+    from nescio.benchmarks import cood, selective
+    from nescio.benchmarks.cood.models import check_names
     from nescio.datasets.images import ImageSet, absolute
     from nescio.identity import canonical
-    from nescio.protocols import cood, selective
-    from nescio.protocols.cood.models import check_names
 
     def outside(data: str) -> dict[str, ModelDump]:
         shown = ImageSet(absolute(data), split="outside").named(work.context.root).data

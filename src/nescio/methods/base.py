@@ -247,7 +247,7 @@ registry: Registry[type[Method]] = Registry(
     aliases={
         "erm": ("baseline", "cross_entropy", "softmax", "deterministic", "vanilla"),
         "mc-dropout": ("dropout", "mcd"),
-        "deep-ensemble": ("deep-ensembles", "ensemble", "ensembles"),  # of protocols; it is no method that is trained
+        "deep-ensemble": ("deep-ensembles", "ensemble", "ensembles"),  # of benchmarks; it is no method that is trained
         "losspred": ("loss_prediction", "learning_loss"),
         "sngp": ("spectral_normalized_gaussian_process",),
     },

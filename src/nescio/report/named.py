@@ -1,4 +1,4 @@
-"""Reports by name: single tables and figures of a protocol, such as uimnet/table2.
+"""Reports by name: single tables and figures of a benchmark, such as uimnet/table2.
 
 @report("uimnet/table2", needs="rows of the test split")
 def table_2(frame: Frame) -> Made:
@@ -27,14 +27,14 @@ F = TypeVar("F", bound=Callable[..., Made])
 
 @dataclass(frozen=True)
 class Report:
-    """A function from rows to blocks (none where the rows do not hold what it shows), under its protocol's name."""
+    """A function from rows to blocks (none where the rows do not hold what it shows), under its benchmark's name."""
 
     name: str
     function: Callable[[Frame], Made]
     needs: str = ""  # what the rows must hold, after the words "it needs"
 
     @property
-    def protocol(self) -> str:
+    def benchmark(self) -> str:
         return self.name.partition("/")[0]
 
     @property
@@ -54,7 +54,7 @@ registry: Registry[Report] = Registry("report")
 
 
 def report(name: str, *, needs: str = "") -> Callable[[F], F]:
-    """Registers a function of a Frame as the report PROTOCOL/NAME and returns it unchanged."""
+    """Registers a function of a Frame as the report BENCHMARK/NAME and returns it unchanged."""
 
     def register(function: F) -> F:
         registry.add(name, Report(name, function, needs))
@@ -63,19 +63,19 @@ def report(name: str, *, needs: str = "") -> Callable[[F], F]:
     return register
 
 
-def names_of(protocol: str) -> list[str]:
-    """The bare names of a protocol's reports."""
-    return [part.bare for part in registry.parts() if part.protocol == protocol]
+def names_of(benchmark: str) -> list[str]:
+    """The bare names of a benchmark's reports."""
+    return [part.bare for part in registry.parts() if part.benchmark == benchmark]
 
 
-def find(name: str, protocols: Sequence[str] | None = None) -> Report:
-    """A report by its full name, or by its bare name where only one of the protocols has one (default: of all)."""
-    wanted = [part for part in registry.parts() if protocols is None or part.protocol in protocols]
+def find(name: str, benchmarks: Sequence[str] | None = None) -> Report:
+    """A report by its full name, or by its bare name where only one of the benchmarks has one (default: of all)."""
+    wanted = [part for part in registry.parts() if benchmarks is None or part.benchmark in benchmarks]
     if "/" in name:
         report = registry[name]
         if report not in wanted:
             raise BadInput(
-                f"{name} needs a study of protocol {report.protocol}; these are of {', '.join(protocols or ())}."
+                f"{name} needs a study of benchmark {report.benchmark}; these are of {', '.join(benchmarks or ())}."
             )
         return report
     candidates = [part for part in wanted if part.bare == name]
@@ -84,30 +84,30 @@ def find(name: str, protocols: Sequence[str] | None = None) -> Report:
     if candidates:
         raise BadInput(f"There are several reports named {name}: say {' or '.join(part.name for part in candidates)}.")
     if not wanted:
-        raise BadInput(f"The tables of protocol {', '.join(protocols or ())} have no names of their own; omit --only.")
-    other = next((part.protocol for part in registry.parts() if part.bare == name), None)
+        raise BadInput(f"The tables of {', '.join(benchmarks or ())} have no names; omit --only.")
+    other = next((part.benchmark for part in registry.parts() if part.bare == name), None)
     known = list(dict.fromkeys(part.bare for part in wanted))
-    hint = f" Protocol {other} has one: `nescio run {other}` makes a study of it." if other else near(name, known)
+    hint = f" Benchmark {other} has one: `nescio run {other}` makes a study of it." if other else near(name, known)
     raise BadInput(f"There is no report named {name!r}.{hint} There are: {', '.join(known)}.")
 
 
 def named(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[Block]]:
-    """What the named reports show of these studies, at most one study per protocol."""
-    of = {study.protocol: study for study in reversed(studies)}
+    """What the named reports show of these studies, at most one study per benchmark."""
+    of = {study.benchmark: study for study in reversed(studies)}
     reports = dict.fromkeys(find(name, list(of)) for name in names)
-    return {report: report.blocks(of[report.protocol].frame) for report in reports}
+    return {report: report.blocks(of[report.benchmark].frame) for report in reports}
 
 
 def write_named(made: Mapping[Report, Sequence[Block]], folder: str | Path) -> list[Path]:
     """Writes tables as NAME.md, .tex and .csv, figures as NAME.svg with their points in NAME-points.csv; which files.
 
-    Of several figures, each has its own name behind it, such as fig1-fog-auroc.svg. Reports of two protocols that share
-    a bare name are written as PROTOCOL-NAME.
+    Of several figures, each has its own name behind it, such as fig1-fog-auroc.svg. Reports of two benchmarks that
+    share a bare name are written as BENCHMARK-NAME.
     """
     folder, written = Path(folder), []
     shared = Counter(report.bare for report in made)
     for report, blocks in made.items():
-        name = report.bare if shared[report.bare] == 1 else f"{report.protocol}-{report.bare}"
+        name = report.bare if shared[report.bare] == 1 else f"{report.benchmark}-{report.bare}"
         for file, text in _texts(name, blocks).items():
             written.append(write_file(folder / file, text))
     return written

@@ -30,9 +30,9 @@ MADE = "made.json"
 
 @dataclass(kw_only=True)
 class Study:
-    """The rows of one run of a protocol, with its plan as plain values and everything that went wrong."""
+    """The rows of one run of a benchmark, with its plan as plain values and everything that went wrong."""
 
-    protocol: str
+    benchmark: str
     version: int | None
     rows: list[Row]
     plan: dict[str, Any] = field(default_factory=dict)  # empty: not known
@@ -94,7 +94,7 @@ def read_study(path: str | Path, *, verified: bool = False) -> Study:
     rows = from_parquet(path, verified=verified)
     if not rows:
         raise BadInput(f"{path} holds no rows: nothing was measured.")
-    study = Study(protocol=str(rows[0]["protocol"]), version=rows[0]["version"], rows=rows)
+    study = Study(benchmark=str(rows[0]["benchmark"]), version=rows[0]["version"], rows=rows)
     if PLAN in beside:
         _read_plan(path.parent / PLAN, study)
     if TIMES in beside:
@@ -162,18 +162,18 @@ def _failure(entry: Any) -> Failure:
 
 
 def joined(studies: Sequence[Study]) -> Study:
-    """Several studies of one protocol as one. Its plan is what all of them have in common."""
+    """Several studies of one benchmark as one. Its plan is what all of them have in common."""
     first, *others = studies
     if not others:
         return first
     for other in others:
-        if (other.protocol, other.version) != (first.protocol, first.version):
+        if (other.benchmark, other.version) != (first.benchmark, first.version):
             raise BadInput(
-                f"A study of {other.protocol}, version {other.version}, cannot be joined to one of {first.protocol}, "
+                f"A study of {other.benchmark}, version {other.version}, cannot be joined to one of {first.benchmark}, "
                 f"version {first.version}: their numbers do not mean the same."
             )
     return Study(
-        protocol=first.protocol,
+        benchmark=first.benchmark,
         version=first.version,
         rows=_compatible([study.rows for study in studies]),
         plan=_common([study.plan for study in studies]),
@@ -241,7 +241,7 @@ def story_of(
     *,
     gaps: Sequence[tuple[str, str]] | None = None,
 ) -> Story:
-    """A protocol's story: its sections, then what failed, what could not be said, and how it was made.
+    """A benchmark's story: its sections, then what failed, what could not be said, and how it was made.
 
     sections  (link, title, what reports returned, words); empty blocks and sections are left out
     gaps      (what, reason) of missing rows (default: all reasons of the study)
@@ -261,7 +261,7 @@ def _made_by(study: Study) -> str:
     from nescio import __version__
 
     by = " and ".join(f"{name} {study.packages[name]}" for name in ("nescio", "torch") if name in study.packages)
-    about = f"Protocol {study.protocol}, version {study.version}. Page by nescio {__version__}."
+    about = f"Benchmark {study.benchmark}, version {study.version}. Page by nescio {__version__}."
     return f"{about}{f' Rows made with {by}.' if by else ''}"
 
 

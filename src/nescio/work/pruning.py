@@ -20,18 +20,18 @@ class OldWork:
     bytes: int
 
 
-def old_work(store: Store, protocols: Mapping[str, int]) -> list[OldWork]:
+def old_work(store: Store, benchmarks: Mapping[str, int]) -> list[OldWork]:
     """The work of older versions; work that is going on is never among it, nor work whose stage is not known.
 
-    protocols  name → today's version
+    benchmarks  name → today's version
     """
-    return [OldWork(run, _size(run.folder)) for run in store.runs() if _old(run, protocols)]
+    return [OldWork(run, _size(run.folder)) for run in store.runs() if _old(run, benchmarks)]
 
 
-def _old(run: Run, protocols: Mapping[str, int]) -> bool:
+def _old(run: Run, benchmarks: Mapping[str, int]) -> bool:
     if run.state == "running" or run.version is None:
         return False
-    today = STAGES.get(run.stage) or protocols.get(str(run.recipe.get("protocol")), 0)
+    today = STAGES.get(run.stage) or benchmarks.get(str(run.recipe.get("benchmark")), 0)
     return run.stage in GONE or run.version < today
 
 

@@ -18,7 +18,7 @@ from nescio.work.store import ENV, Store, StoreError
 
 @dataclass
 class Rehearsal(Work):
-    """Gathers the steps of a protocol in place of running them; to the protocol, what is not finished has failed."""
+    """Gathers the steps of a benchmark in place of running them; to the benchmark, what is not finished has failed."""
 
     steps: dict[str, Step] = field(default_factory=dict)  # by key, parents among them
 
@@ -148,7 +148,7 @@ def _kinds(stage: str, recipe: Mapping[str, Any], network: Mapping[str, Any], pr
     """What work has to share to take as long, the closest first: method and split may differ, network and data not."""
     images, own = (_first(part) for part in (recipe.get("images"), network or recipe.get("facts") or recipe))
     data = images.get("data") or own.get("data") or own.get("dataset")
-    of = (recipe.get("protocol"), recipe.get("step"), recipe.get("model"), str(data), own.get("backbone"))
+    of = (recipe.get("benchmark"), recipe.get("step"), recipe.get("model"), str(data), own.get("backbone"))
     kind = (processes, stage, *of, images.get("sample") is None)
     return [(*kind, own.get("method"), images.get("split")), kind]
 

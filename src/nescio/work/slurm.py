@@ -80,7 +80,7 @@ class SlurmJobs:
         None,
         "partition of the jobs",
         unset="the cluster's",
-        name="slurm-partition",  # protocols have a --partition of classes
+        name="slurm-partition",  # benchmarks have a --partition of classes
         metavar="NAME",
     )
     account: str | None = option(None, "account that the jobs are charged to", unset="yours")

@@ -1,7 +1,7 @@
 """Steps: pieces of work with a key, parents and a function that makes their files; and the thing that runs them.
 
 A step's key follows from its stage, recipe, parents and version. Whether it is finished, failed, damaged or being made
-elsewhere follows from the store. A protocol yields steps; a launcher runs them; neither knows the other.
+elsewhere follows from the store. A benchmark yields steps; a launcher runs them; neither knows the other.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def _by_content(rows: Sequence[Row]) -> list[Row]:
 
 
 def evaluation(
-    protocol: str,
+    benchmark: str,
     version: int,
     title: str,
     recipe: Mapping[str, Any],
@@ -229,8 +229,8 @@ def evaluation(
     make: Callable[[Part, Context], Files],
     summary: Callable[[Step, Context], dict[str, Any]] | None = None,
 ) -> Step:
-    """A step of a protocol that turns finished work into rows and other small files."""
-    return Step(title, "evaluate", {"protocol": protocol, **recipe}, make, tuple(parents), version, summary)
+    """A step of a benchmark that turns finished work into rows and other small files."""
+    return Step(title, "evaluate", {"benchmark": benchmark, **recipe}, make, tuple(parents), version, summary)
 
 
 # ---- running
@@ -242,7 +242,7 @@ Watch = Callable[[str, int, int, int, Any, int], None]
 
 @dataclass
 class Work:
-    """Runs a protocol's steps, and gathers its rows, reasons, failures and notes."""
+    """Runs a benchmark's steps, and gathers its rows, reasons, failures and notes."""
 
     context: Context
     launcher: Launcher

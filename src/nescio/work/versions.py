@@ -1,7 +1,7 @@
 """Versions of the stages of a store, in one table: a change that moves what a stage writes raises its version.
 
 They stand here, away from the code that they are of, so that a store can be looked after without importing torch.
-Versions of the stages `evaluate` and `study` are those of the protocols.
+Versions of the stages `evaluate` and `study` are those of the benchmarks.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Benchmarks: one paper's question each. Which trials, which splits, which rows."""

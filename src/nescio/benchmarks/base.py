@@ -1,0 +1,247 @@
+"""What a benchmark is: a plan, a function that runs its steps, and reports on its rows; and where benchmarks are found.
+
+    @benchmark("shift", version=1, plan=Plan, presets={"small": Plan()}, reports="nescio.benchmarks.shift.reports")
+    def shift(plan: Plan, work: Work) -> None:
+        \"""One sentence for `nescio run --help`.
+
+        The rest is what `nescio run shift --help` says, with examples.
+        \"""
+        networks = work.do("train", [train_step(trial, work.context.root) for trial in plan.trials()])
+        work.evaluate("evaluate", [evaluation("shift", 1, …) for network in networks])
+
+Outside packages bring benchmarks by the entry-point group `nescio.benchmarks`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from nescio.errors import BadInput
+from nescio.files import read_json
+from nescio.identity import has_tag, tag
+from nescio.options import command_of, instance_of, option
+from nescio.provenance import Provenance, provenance
+from nescio.registry import Registry
+from nescio.report.blocks import Block, Story
+from nescio.report.named import Report, named
+from nescio.report.studies import MANIFEST, TIMES, Study, files, read_study
+from nescio.report.tables import Table
+from nescio.rows import Row
+from nescio.work.launchers import Failure
+from nescio.work.steps import Work
+from nescio.work.store import ENV, Damaged, Store, StoreError, environment
+from nescio.work.store import Run as KeptRun
+
+BUILT_IN = ("uimnet", "selective", "cood", "reliability", "shift", "sensitivity", "url", "posthoc")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A named question with a plan, the steps that answer it, and reports of what came out."""
+
+    name: str
+    version: int  # a change that moves numbers raises it; rows carry it
+    plan: type  # a dataclass whose fields are options
+    run: Callable[[Any, Work], Any]  # may return the plan with what was left open filled in
+    presets: Mapping[str, Any]
+    sentence: str  # one line for lists
+    doc: str  # help text with examples
+    reports: str  # module with `story(study)` and `first_look(study)`; importing it registers its named reports
+    upgrade: Callable[[list[Row]], list[Row]] | None = None  # rows of older versions in today's columns
+    upgrade_plan: Callable[[dict[str, Any]], dict[str, Any]] | None = None  # … and their plans in today's fields
+    workers: int | None = None  # processes unless --workers says; None: one per core, one on a GPU
+
+    def story(self, study: Study) -> Story:
+        """What the page of a study tells, and the commands that made it, or that would run its plans again."""
+        story: Story = self._module.story(study)
+        if study.made:
+            return replace(story, made=[text for each in study.made for text in each.sentences()])
+        commands = [self.command(plan) for plan in study.parts or [study.plan] if plan]
+        return replace(story, made=[f"Made by `{words}`" for words in commands if words])
+
+    def first_look(self, study: Study) -> Sequence[Table]:
+        """The tables for the terminal."""
+        tables: Sequence[Table] = self._module.first_look(study)
+        return tables
+
+    def command(self, plan: Mapping[str, Any]) -> str:
+        """The command that runs a plan again; none for a plan that another version of nescio wrote."""
+        fields = self.upgrade_plan(dict(plan)) if self.upgrade_plan else plan
+        try:
+            return command_of(instance_of(self.plan, fields), ("nescio", "run", self.name), self.presets)
+        except BadInput:
+            return ""
+
+    @property
+    def _module(self) -> Any:
+        return import_module(self.reports)
+
+
+class _Benchmarks(Registry[Benchmark]):
+    """The built-in ones are imported when one of them is named: listing them should not import a dozen modules."""
+
+    def __init__(self) -> None:
+        super().__init__("benchmark")
+
+    def __getitem__(self, name: str) -> Benchmark:
+        if name in BUILT_IN:
+            import_module(f"nescio.benchmarks.{name}")
+        return super().__getitem__(name)
+
+    def plug_in(self) -> None:
+        for name in BUILT_IN:
+            import_module(f"nescio.benchmarks.{name}")
+        super().plug_in()
+
+
+registry = _Benchmarks()
+Run = Callable[[Any, Work], Any]
+
+
+def benchmark(
+    name: str,
+    *,
+    version: int,
+    plan: type,
+    presets: Mapping[str, Any] | None = None,
+    reports: str | None = None,
+    upgrade: Callable[[list[Row]], list[Row]] | None = None,
+    upgrade_plan: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    workers: int | None = None,
+) -> Callable[[Run], Run]:
+    """Registers a function of (plan, work) as a benchmark; its docstring is the help, its module has the reports."""
+
+    def register(run: Run) -> Run:
+        doc = inspect.getdoc(run) or ""
+        sentence = doc.partition("\n")[0].rstrip(".")
+        if not has_tag(plan):
+            tag(f"plan:{name}")(plan)
+        module = reports or run.__module__
+        registry.add(
+            name,
+            Benchmark(name, version, plan, run, presets or {}, sentence, doc, module, upgrade, upgrade_plan, workers),
+        )
+        return run
+
+    return register
+
+
+def networks_option(instead_of: str) -> Any:
+    """The field of a plan for networks that exist already; `instead_of` names the fields that are about training."""
+    words = "of one's own, in place of training: timm's names, torchvision:NAME, NAME@FILE, store:KEY"
+    return option((), words, metavar="NAME", instead_of=instead_of)
+
+
+def check_preprocessing(plan: Any) -> None:
+    """Refuses a preprocessing of networks that a plan does not name."""
+    if plan.preprocessing.given and not plan.networks:
+        raise BadInput(f"Preprocessing.{plan.preprocessing.given[0]} is of no effect without networks that exist.")
+
+
+def run(benchmark: Benchmark, plan: Any, work: Work) -> Study:
+    """Does what is missing in the store, keeps the study there and returns it."""
+    return study_of(benchmark, benchmark.run(plan, work) or plan, work)
+
+
+def study_of(benchmark: Benchmark, plan: Any, work: Work) -> Study:
+    """The study of what a work has gathered, which the store keeps."""
+    study = Study(
+        benchmark=benchmark.name,
+        version=benchmark.version,
+        rows=work.rows,
+        plan=asdict(plan),
+        reasons=work.reasons,
+        failures=work.failures,
+        notes=work.notes,
+        pictures=work.pictures,
+        times=work.times,
+        packages=environment()["packages"],
+    )
+    if study.rows:
+        keep(study, work.store)
+    return study
+
+
+def keep(study: Study, store: Store) -> None:
+    """Keeps a study in the store, so that it can be reported again without its networks, and gives it its key.
+
+    The command that made it first is in env.json, since the key follows from rows and plan alone.
+    """
+    content = files(replace(study, made=[]))
+    digests = [sha256(data).hexdigest() for name, data in content.items() if name not in (TIMES, MANIFEST)]
+    recipe = {"benchmark": study.benchmark, "plan": study.plan, "content": digests}
+    try:
+        with store.work("study", recipe, version=study.version or 0, title=study.benchmark) as part:
+            if part is not None:
+                part.env["number"] = 1 + max((n for run in kept(store) if (n := _number(run)) < math.inf), default=0)
+                part.env["made"] = asdict(provenance())
+                for name, data in content.items():
+                    part.write(name, data)
+        study.key = store.key("study", recipe, version=study.version or 0)
+        study.made = made_by(store.path("study", study.key))
+    except StoreError as error:  # the tables can still be shown
+        study.failures.append(Failure("keeping the study", str(error)))
+
+
+def kept(store: Store) -> list[KeptRun]:
+    """The finished studies of a store, the newest first: by the number each got when it was kept, not by a clock."""
+    runs = [run for run in store.runs() if (run.stage, run.state) == ("study", "finished")]
+    return sorted(runs, key=lambda run: (_number(run), run.folder.stat().st_mtime_ns), reverse=True)
+
+
+def _number(run: KeptRun) -> float:
+    """The number that a study got when it was kept; infinite where it cannot be read."""
+    try:
+        number = read_json(run.folder / ENV).get("number", 0)
+    except (OSError, ValueError):
+        return math.inf
+    return number if isinstance(number, int) else math.inf
+
+
+def made_by(folder: Path) -> list[Provenance]:
+    """The command that made a kept study, if that is known."""
+    try:
+        return [Provenance.read(read_json(folder / ENV)["made"])]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def read_kept(store: Store, run: KeptRun) -> Study:
+    """A study of a store, byte for byte as it was kept, in today's columns."""
+    store.verify("study", run.key)
+    if _number(run) == math.inf:
+        raise Damaged(f"{run.folder / ENV} is damaged: remove the folder {run.key} and run again.")
+    study = upgraded(read_study(run.folder, verified=True))
+    return replace(study, key=run.key, made=made_by(run.folder))
+
+
+def page_name(study: Study, name: str = "") -> str:
+    """The name of the folder of a study's page: no two studies of a store share one.
+
+    name  of the page (default: the benchmark's)
+    """
+    return "-".join(filter(None, (name or study.benchmark, study.key[:8])))
+
+
+def named_reports(studies: Sequence[Study], names: Sequence[str]) -> dict[Report, list[Block]]:
+    """What reports show of these studies, by their names; importing a benchmark's reports registers them."""
+    for known in registry.parts():
+        import_module(known.reports)
+    return named(studies, names)
+
+
+def upgraded(study: Study) -> Study:
+    """A study of older rows with its rows in today's columns."""
+    known = registry[study.benchmark]
+    return replace(study, rows=known.upgrade(study.rows)) if known.upgrade else study
+
+
+def story_of(study: Study) -> Story:
+    return registry[study.benchmark].story(study)

@@ -1,0 +1,43 @@
+"""What benchmarks that train networks refuse before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nescio import backbones, datasets, measures
+from nescio.errors import BadInput
+from nescio.methods import registry as methods
+from nescio.training import check_batch
+from nescio.trials import Training
+
+
+def refuse_without_labels(names: Sequence[str], benchmark: str) -> None:
+    """Refuses methods that do not classify."""
+    if mute := [name for name in names if not methods[name].classifies]:
+        raise BadInput(f"{benchmark} compares classifiers, and {mute[0]} learns features without labels: omit it.")
+
+
+def refuse_measures(names: Sequence[str], of: Sequence[str], kept: Sequence[str] | None = None) -> None:
+    """Refuses measures that neither nescio nor one of these methods has.
+
+    kept  what dumps hold beside scores, where they hold less than a measure may need
+    """
+    if not names:
+        raise BadInput("--measures names no measure of uncertainty: name one, such as entropy.")
+    scores = {"native", *(score for name in of for score in methods[name].scores)}
+    for name in names:
+        if name.removeprefix(measures.SCORE) in scores:
+            continue
+        measure = measures.registry[name]
+        if kept is not None and (measure.kind != "plain" or not set(measure.needs) <= set(kept)):
+            raise BadInput(
+                f"The measure {name} needs more than {' and '.join(kept)} of the test images, and no more is kept for "
+                "every corruption. Take one such as entropy, msp, max_logit or energy."
+            )
+
+
+def refuse_training(dataset: datasets.Dataset, names: Sequence[str], training: Training, rows: int) -> None:
+    """Refuses backbones that cannot see these images, and batches that so many rows cannot fill."""
+    for name in names:
+        backbones.build(name, dataset.channels, dataset.shape)
+    check_batch(training, rows)

@@ -1,0 +1,394 @@
+"""Graded class-out-of-distribution detection: out-classes from easy to hard for each model and its own confidence.
+
+Source: Galil, Dabbah and El-Yaniv 2023, §4, appendices L and M; severities and groups are in `analysis.grading`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from nescio import measures, metrics
+from nescio.analysis.answers import MC_DROPOUT, in_distribution, judged, uncertainty
+from nescio.analysis.grading import Division, Grades, divide, grade, same_answers, shared_classes, window_of
+from nescio.arrays.npz import npz_bytes, read_npz
+from nescio.arrays.types import Array
+from nescio.benchmarks.base import benchmark
+from nescio.benchmarks.cood.models import ClassNames, class_names, overlapping_classes, paired_dumps
+from nescio.benchmarks.pretrained import ModelRows, recipe_of, row_of
+from nescio.errors import BadInput, Undefined
+from nescio.files import read_json
+from nescio.identity import Checked, tag, to_json
+from nescio.measures import summary
+from nescio.options import at_least, option
+from nescio.predictions import Predictions
+from nescio.predictions.entries import ModelDump
+from nescio.predictions.pairs import PairedDumps
+from nescio.predictions.subset import most_note
+from nescio.rows import Row
+from nescio.work.steps import Context, Files, Step, Work, evaluation, table
+from nescio.work.store import Part
+
+NAME, VERSION = "cood", 4
+SEVERITY = "severity"  # the condition of a group of out-classes; its level is the number
+CLASSES, ABOUT = "classes.npz", "about.json"  # beside the rows of one model: which classes it got, and what to know
+PICTURED = ("index", "label", "answer")  # what is kept of the images of a model's hardest group
+FACTS = ("input_size", "embedding_size")  # of a model, as rows
+SETTINGS = ("estimation", "test", "severities", "window", "measures", "seed")  # that decide numbers
+OVERLAP = "classes that overlap"  # heading of options
+
+
+@tag("plan:cood")
+@dataclass(frozen=True)
+class Plan(Checked):
+    """Which models are graded, and how their out-classes are divided."""
+
+    pair: tuple[str, ...] = option(
+        (),
+        "a model by its files of predictions; further files are fixed out-sets, shown beside the severities",
+        style="whole",
+        metavar="NAME=IN,OUT[,SET=FILE]",
+        unset="models of --store",
+        group="models",
+    )
+    data: str | None = option(
+        None, "in-distribution set of the store's models", metavar="IN", group="models", part="dataset"
+    )
+    out: str | None = option(
+        None, "out-of-distribution set of these models", metavar="OUT", group="models", part="dataset"
+    )
+    also: tuple[str, ...] = option(
+        (),
+        "a fixed out-of-distribution set, such as imagenet-o=folder:PATH",
+        style="repeats",
+        metavar="NAME=SET",
+        unset="none",
+        group="models",
+    )
+    estimation: int = option(150, "images of a class that set its severity", group="grading")
+    test: int = option(50, "images of a class that are detected", group="grading")
+    severities: int = option(11, "groups from easy to hard", group="grading")
+    window: int | None = option(
+        None,
+        "classes of a group",
+        metavar="CLASSES",
+        unset="as many as are in-distribution; half of the out-classes where they are no more",
+        group="grading",
+    )
+    measures: tuple[str, ...] = option(
+        ("msp", "entropy", MC_DROPOUT), "of uncertainty, comma-separated", group="grading", part="measure"
+    )
+    limit: int | None = option(
+        None, "a random part of so many rows of every file", metavar="N", unset="all", group="grading", introduced=None
+    )
+    seed: int = option(0, "of the division into estimation and test, and of --limit", group="grading")
+    hierarchy: str | None = option(
+        None, "is-a file: out-classes above or below an in-class are left out", metavar="FILE", group=OVERLAP
+    )
+    in_names: str | None = option(
+        None,
+        "names of the in-classes, one per line, class 0 first",
+        metavar="FILE",
+        unset="the dataset's",
+        group=OVERLAP,
+    )
+    out_names: str | None = option(
+        None, "names of the out-classes", metavar="FILE", unset="the dataset's", group=OVERLAP
+    )
+
+    def check(self) -> None:
+        at_least(self, 1, "estimation", "test", "window", "limit")
+        at_least(self, 2, "severities")
+        at_least(self, 0, "seed")
+        if not self.measures:
+            raise BadInput("There is no measure to grade by: name some with --measures.")
+        for name in self.measures:
+            if name != MC_DROPOUT and measures.registry[name].kind != "plain":
+                raise BadInput(f"{name} is fitted on reference rows or several networks: it cannot grade one dump.")
+
+
+def upgrade(rows: list[Row]) -> list[Row]:
+    """Rows before version 3 wrote severities, fixed sets and mistaken images as texts of their group.
+
+    Before version 4 the severity by the largest softmax was the mean confidence less 1.
+    """
+    rows = [row if row["group"] is None or row["condition"] else _regrouped(row, row["group"]) for row in rows]
+    return [
+        row | {"value": row["value"] + most_confident(row["measure"]), "version": VERSION}
+        if (row["version"] or 0) < 4 and row["metric"] == SEVERITY
+        else row
+        for row in rows
+    ]
+
+
+def _regrouped(row: Row, group: str) -> Row:
+    kind, _, level = group.rpartition(" ")
+    if kind == SEVERITY:
+        return row | {"group": None, "condition": SEVERITY, "level": float(level)}
+    if row["metric"] == "same_answer":
+        image, label, answer = group.split(" · ")
+        return row | {"group": image, "target": label, "condition": answer}
+    return row | {"group": None, "target": group}
+
+
+@benchmark(NAME, version=VERSION, plan=Plan, reports="nescio.benchmarks.cood.reports", upgrade=upgrade, workers=0)
+def cood(plan: Plan, work: Work) -> None:
+    """Which models notice classes that were not in training, from the easiest to the hardest for each of them.
+
+    For every model and every measure of uncertainty: out-classes are sorted by how sure the model is of them on
+    estimation images; groups of as many classes as the in-distribution data has slide over them; eleven groups, 10 %
+    apart, are the severities 0 to 10; each gives the AUROC of its test images against the in-distribution images (Galil
+    et al. 2023, §4 and appendix L).
+
+    Models are files of predictions, one about in-distribution images and one about images of other classes under class
+    ids of their own (--pair), or those of a store that `nescio zoo` has evaluated on both sets (--data and --out).
+
+    A class takes part if it has --estimation + --test images (150 + 50); smaller sets need smaller numbers. With
+    --hierarchy, out-classes that are in-classes, above one or below one are left out; its lines are PARENT CHILD, as in
+    ImageNet's wordnet.is_a.txt, and classes are named as it names them: folders by WordNet id, or --in-names,
+    --out-names.
+
+    examples:
+      nescio run cood --pair resnet=in.npz,out.npz --pair vit=in-vit.npz,out-vit.npz --estimation 40 --test 20
+      nescio run cood --pair resnet=val.npz,out.npz,imagenet-o=hard.npz
+      nescio run cood --store store --data imagenet:val --out folder:imagenet21k --hierarchy wordnet.is_a.txt
+      nescio run cood --store store --data imagenet:val --out folder:imagenet21k --also imagenet-o=folder:imagenet-o
+    """
+    pairs, notes = paired_dumps(plan, work)
+    if plan.limit is not None:
+        notes.append(most_note(plan.limit, plan.seed))
+        pairs = [pair.limited(plan.limit, plan.seed) for pair in pairs]
+    work.note(*notes)
+    grade_models(plan, pairs, class_names(plan, work, pairs), work)
+
+
+def grade_models(plan: Plan, pairs: Sequence[PairedDumps], names: ClassNames | None, work: Work) -> None:
+    """Grades what is not graded yet, one step per model, and takes the rows of all.
+
+    names  of the in-classes and of the out-classes, class 0 first: out-classes that are in-classes are left out, and
+           with a hierarchy those above or below one
+    """
+    if not pairs:
+        raise BadInput("There is no model to grade: name at least one pair of in- and out-of-distribution predictions.")
+    models = [pair.model for pair in pairs]
+    if twice := [model for model in models if models.count(model) > 1]:
+        raise BadInput(f"Two pairs are named {twice[0]}: every model needs a name of its own.")
+    for name in (name for pair in pairs for name in pair.others):
+        if name.startswith(f"{SEVERITY} "):
+            raise BadInput(f"A fixed out-set cannot be named {name!r}: that is the name of a group.")
+    refused, notes = overlapping_classes(plan, names, pairs)
+    work.note(*notes)
+    steps = work.evaluate("grading the out-classes", [_step(plan, pair, refused) for pair in pairs])
+    folders = [step.folder(work.store) for step in steps]
+    for folder in folders:
+        work.note(*read_json(folder / ABOUT)["notes"])
+    chosen = [read_npz(folder / CLASSES) for folder in folders]
+    work.rows += overlap(chosen, plan) + alike(chosen, plan, names)
+
+
+def _step(plan: Plan, pair: PairedDumps, refused: tuple[int, ...]) -> Step:
+    others = sorted(pair.others.items())
+    recipe = recipe_of(pair.inside, FACTS, plan, SETTINGS) | {
+        "out": pair.outside.data,
+        "others": [name for name, _ in others],
+        "refused": sha256(to_json(refused).encode()).hexdigest()[:16],
+    }
+    parents = (pair.inside.rows_key, pair.outside.rows_key, *(dump.rows_key for _, dump in others))
+    make = partial(_make, plan=plan, pair=pair, refused=refused)
+    return evaluation(NAME, VERSION, pair.model, recipe, parents, make)
+
+
+def _make(part: Part, context: Context, plan: Plan, pair: PairedDumps, refused: tuple[int, ...]) -> Files:
+    graded = GradedModel(benchmark=NAME, version=VERSION, dump=pair.inside, plan=plan, pair=pair)
+    graded.grade(refused)
+    about = json.dumps({"notes": graded.notes}).encode()
+    return table(graded.rows, graded.reasons) | {CLASSES: npz_bytes(graded.chosen), ABOUT: about}
+
+
+# ---- one model
+
+
+def most_confident(measure: str) -> float:
+    """The confidence where u is 0, so that a severity is a mean confidence: 1 − u of the largest softmax, else −u."""
+    return 1.0 if measure == "msp" else 0.0
+
+
+@dataclass(kw_only=True)
+class GradedModel(ModelRows):
+    """Gathers the rows of one model, which classes each of its groups holds, and what to know of them."""
+
+    plan: Plan
+    pair: PairedDumps
+    notes: list[str] = field(default_factory=list)
+    chosen: dict[str, Array] = field(default_factory=dict)
+
+    def grade(self, refused: Sequence[int]) -> None:
+        plan, inside = self.plan, in_distribution(self.pair.inside.load())
+        outside = self._outside(self.pair.outside, inside)
+        others = {name: self._outside(dump, inside) for name, dump in sorted(self.pair.others.items())}
+        self.facts(FACTS, len(inside))
+        self._accuracy(inside)
+        if outside.labels is None:
+            raise BadInput(f"{self.pair.outside.place}: out-classes are graded by their labels, and there are none.")
+        division = divide(outside.labels, outside.index, plan.estimation, plan.test, plan.seed, refused)
+        window = self._window(division, inside.classes if inside.labels is None else len(np.unique(inside.labels)))
+        for measure in plan.measures:
+            try:
+                answered, own = judged(inside, measure)
+                u_in, u_out = measures.uncertainty(own, answered), uncertainty(outside, measure)
+            except Undefined as reason:
+                self._because(measure, None, "out", reason)
+                continue
+            if answered.labels is not None and answered.logits is not None:
+                self._auroc(u_in, ~summary(answered).answers().right, measure)
+            grades = grade(u_in, u_out, division, window, plan.severities)
+            self._graded(grades, measure, len(u_in))
+            for name, other in others.items():
+                self._fixed(name, other, u_in, measure)
+            if "hard.index" not in self.chosen:  # by the first measure
+                self._hardest(division.test[grades.group(-1)].reshape(-1), outside)
+
+    def _because(self, measure: str | None, metric: str | None, split: str, reason: object) -> None:
+        about = {"backbone": self.dump.model, "method": "pretrained", "measure": measure, "metric": metric}
+        self.reasons.append(about | {"split": split, "reason": str(reason)})
+
+    def _outside(self, dump: ModelDump, inside: Predictions) -> Predictions:
+        """The rows of classes that were not in training."""
+        outside = dump.load(outside=True)
+        if outside.logits is not None and inside.logits is not None and outside.classes != inside.classes:
+            raise BadInput(
+                f"{dump.place} answers with {outside.classes} classes, {self.dump.place} with {inside.classes}: both "
+                "must come from one model."
+            )
+        assert outside.in_distribution is not None  # loaded as outside
+        if outside.in_distribution.all():
+            raise BadInput(f"{dump.place} marks every row as of a class that was in training (in_distribution).")
+        return outside.take(~outside.in_distribution) if outside.in_distribution.any() else outside
+
+    def _accuracy(self, inside: Predictions) -> None:
+        if inside.labels is None or inside.logits is None:
+            lacking = "labels" if inside.labels is None else "logits"
+            reason = f"There are no {lacking}: right and wrong answers cannot be told apart."
+            self._because(None, "accuracy", "test", reason)
+        else:
+            self.row("accuracy", metrics.accuracy(summary(inside).answers()), len(inside))
+
+    def _window(self, division: Division, in_classes: int) -> int:
+        """Classes of a group, with what to know of them."""
+        k, plan = len(division.classes), self.plan
+        window = window_of(plan.window, in_classes, k)
+        if division.scarce:
+            self.notes.append(
+                f"{division.scarce:,} of {k + division.scarce:,} out-classes have fewer than "
+                f"{plan.estimation + plan.test} images and are left out."
+            )
+        if plan.window is None and window < in_classes:
+            self.notes.append(
+                f"There are {k:,} out-classes for {in_classes:,} in-classes: a group has {window:,} "
+                f"{'class' if window == 1 else 'classes'}, half of the out-classes, so that the easiest and the "
+                "hardest group share none (`nescio run cood --window` sets it)."
+            )
+        if k - window + 1 < plan.severities:
+            self.notes.append(
+                f"{k:,} out-classes have {k - window + 1} windows of {window:,}, fewer than the {plan.severities} "
+                "severities: some severities are the same group."
+            )
+        self.row("out_classes", k, k, split="out")
+        self.row("window", window, k, split="out")
+        self.chosen = {"classes": division.classes.astype(np.int32), "window": np.array(window)}
+        return window
+
+    def _auroc(self, u: Array, positive: Array, measure: str, **about: Any) -> None:
+        """Of wrong against right answers, or of a set that is the same for all models against in-distribution rows."""
+        try:
+            self.row("auroc", metrics.auroc(u, positive), len(u), measure=measure, **about)
+        except Undefined as reason:
+            self._because(measure, "auroc", "test", reason)
+
+    def _graded(self, grades: Grades, measure: str, n_in: int) -> None:
+        n, top = n_in + grades.window * self.plan.test, most_confident(measure)
+        for level, (auroc, severity) in enumerate(zip(grades.aurocs, grades.severities, strict=True)):
+            where = severity_columns(level, measure)
+            self.row("auroc", auroc, n, **where)
+            self.row(SEVERITY, severity + top, grades.window * self.plan.estimation, **where)
+        self.chosen |= {
+            "starts": grades.starts,
+            f"order.{measure}": grades.order.astype(np.int32),
+            f"severity.{measure}": (grades.severity + top).astype(np.float32),
+        }
+
+    def _fixed(self, name: str, outside: Predictions, u_in: Array, measure: str) -> None:
+        """A set that is the same for all models, beside the severities."""
+        try:
+            u = uncertainty(outside, measure)
+        except Undefined as reason:
+            self._because(measure, "auroc", name, reason)
+            return
+        out = np.repeat([False, True], [len(u_in), len(u)])
+        self._auroc(np.concatenate([u_in, u]), out, measure, split="out", target=name)
+
+    def _hardest(self, at: Array, outside: Predictions) -> None:
+        """What the model answers to the test images of its hardest group."""
+        if outside.logits is not None and outside.labels is not None:
+            answers = summary(outside).predicted[at].astype(np.int32)
+            images = (outside.index[at], outside.labels[at].astype(np.int32), answers)
+            self.chosen |= {f"hard.{of}": values for of, values in zip(PICTURED, images, strict=True)}
+            self.chosen["hard.outputs"] = np.array(outside.classes)
+
+
+def severity_columns(level: int, measure: str) -> Row:
+    return {"split": "out", "condition": SEVERITY, "level": float(level), "measure": measure}
+
+
+# ---- between models (appendix M.8)
+
+
+def overlap(models: Sequence[Mapping[str, Array]], plan: Plan) -> list[Row]:
+    """Rows without a model: how many classes any model's group holds (`union`), and every one's (`intersection`).
+
+    One of each for a measure and a severity, over the n models that have it.
+    """
+    rows = []
+    for measure in plan.measures:
+        own = [model for model in models if f"order.{measure}" in model]
+        for level in range(plan.severities) if len(own) > 1 else ():
+            counts = shared_classes([_group(model, measure, level) for model in own])
+            for metric, shared in zip(("union", "intersection"), counts, strict=True):
+                rows.append(row_of(NAME, VERSION, metric, shared, len(own), **severity_columns(level, measure)))
+    return rows
+
+
+def _group(model: Mapping[str, Array], measure: str, level: int) -> Array:
+    """The classes of one model at a severity."""
+    start = int(model["starts"][level])
+    return model["classes"][model[f"order.{measure}"][start : start + int(model["window"])]]
+
+
+def alike(models: Sequence[Mapping[str, Array]], plan: Plan, names: ClassNames | None = None) -> list[Row]:
+    """Rows without a model: the images to which most models give the same answer, among their hardest (Fig. 27).
+
+    `group` is the image, `target` its class and `condition` the answer; the value is how many of the n models give it.
+    """
+    own = [model for model in models if "hard.index" in model]
+    kinds = {model["hard.index"].dtype.kind for model in own}
+    if len(own) < 2 or len(kinds) > 1:  # keys of text and of numbers cannot be joined
+        return []
+    images, labels, answers = (np.concatenate([model[f"hard.{of}"] for model in own]) for of in PICTURED)
+    outputs = np.repeat([model["hard.outputs"] for model in own], [len(model["hard.index"]) for model in own])
+    inside, outside = names or ((), ())
+    rows = []
+    for at, times in same_answers(images, answers, plan.seed):
+        answer = _named(answers[at], inside if len(inside) == outputs[at] else ())  # else of classes of its own
+        where = {"split": "out", "group": str(images[at]), "target": _named(labels[at], outside), "condition": answer}
+        rows.append(row_of(NAME, VERSION, "same_answer", times, len(own), **where))
+    return rows
+
+
+def _named(number: int, names: Sequence[str]) -> str:
+    return names[number] if 0 <= number < len(names) else str(number)

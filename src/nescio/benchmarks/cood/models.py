@@ -1,0 +1,150 @@
+"""Which models a plan means, and which of their classes overlap: names from files or datasets, and a hierarchy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nescio.analysis.answers import in_distribution
+from nescio.datasets import hierarchy, imagenet
+from nescio.datasets.images import ImageSet, named_if_there
+from nescio.errors import BadInput
+from nescio.predictions.entries import ModelDump
+from nescio.predictions.pairs import PairedDumps, pair_named, pairs_of_store
+from nescio.specs import STORE, NetworkName, mapping
+from nescio.work.launchers import Failure
+from nescio.work.steps import Work
+
+if TYPE_CHECKING:
+    from nescio.benchmarks.cood import Plan
+
+LISTED = 50  # classes that are left out, by name
+ClassNames = tuple[Sequence[str], Sequence[str]]  # of the in-classes and of the out-classes, class 0 first
+
+
+def paired_dumps(plan: Plan, work: Work) -> tuple[list[PairedDumps], list[str]]:
+    """The models that a plan names, and sentences on those that are left out; damaged entries are failures."""
+    if plan.pair:
+        if plan.data or plan.out or plan.also:
+            raise BadInput("--pair names files; omit --data, --out and --also, which name sets of a store.")
+        return [pair_named(text) for text in plan.pair], []
+    if not (plan.data and plan.out):
+        raise BadInput(
+            "Name models by their files with --pair NAME=IN,OUT, or models of a store with --data and --out."
+        )
+    root = work.context.root
+    also = {name: named_if_there(data, root, "all") for name, data in mapping(plan.also, "NAME=SET").items()}
+    inside, outside = named_if_there(plan.data, root, "test"), named_if_there(plan.out, root, "all")
+    damaged: list[str] = []
+    pairs, notes = pairs_of_store(work.store, inside, outside, also, damaged)
+    work.failures += [Failure("reading the store", reason) for reason in dict.fromkeys(damaged)]
+    return pairs, notes
+
+
+# ---- names of classes
+
+
+def class_names(plan: Plan, work: Work, pairs: Sequence[PairedDumps] = ()) -> ClassNames | None:
+    """Names of the in-classes and of the out-classes, from files or from the datasets; None where there are none.
+
+    Those of files must be those of the classes of `pairs`. In-classes without names are an empty list.
+    """
+    _tree_of(plan)  # one that cannot be read is named first
+    files = (plan.in_names, plan.out_names)
+    if any(files) and not all(files) and not (plan.data and plan.out):
+        raise BadInput("Give both --in-names and --out-names: overlap is between the two.")
+    inside = hierarchy.names(files[0]) if files[0] else _names_of_set(plan, plan.data, "given", work)
+    outside = hierarchy.names(files[1]) if files[1] else _names_of_set(plan, plan.out, "outside", work)
+    if outside is None:
+        return None
+    names = inside or (), outside
+    if any(files):
+        check_names(names, pairs)
+    return names
+
+
+def _names_of_set(plan: Plan, data: str | None, split: str, work: Work) -> Sequence[str] | None:
+    from nescio.datasets.images import absolute
+
+    if data is None:
+        return None
+    try:
+        own = ImageSet(absolute(data), split=split).load(work.context.root).classes  # type: ignore[arg-type]
+    except BadInput as reason:
+        if plan.hierarchy:
+            raise
+        work.note(f"Whether classes of the two sets are the same could not be found out: {reason}")
+        return None
+    if not all(name.isdigit() for name in own):  # a number is not a name: class 3 of two sets is not one class
+        return own
+    if plan.hierarchy:
+        raise BadInput(f"The classes of {data} have numbers, no names: name them with --in-names and --out-names.")
+    return None
+
+
+def check_names(names: ClassNames, pairs: Sequence[PairedDumps]) -> None:
+    """Names that a person listed are those of the dumps' classes: one each of the in-classes, none of an id missing.
+
+    In-classes are all that the model can answer, or those that it was evaluated on; a dump does not hold how many
+    out-classes there are beyond its largest label.
+    """
+    for pair in pairs:
+        try:
+            inside, outside = in_distribution(pair.inside.load()), pair.outside.load(outside=True)
+        except BadInput:
+            continue  # its own step fails later
+        evaluated = 0 if inside.labels is None else len(np.unique(inside.labels))
+        counts = [count for count in dict.fromkeys((inside.classes, evaluated)) if count]
+        if counts and len(names[0]) not in counts:
+            raise BadInput(
+                f"--in-names has {len(names[0])} names and {pair.inside.place} has {' or '.join(map(str, counts))} "
+                "classes: name each class once, class 0 first."
+            )
+        last = -1 if outside.labels is None else int(outside.labels.max())
+        if last >= len(names[1]):
+            raise BadInput(
+                f"--out-names has {len(names[1])} names and {pair.outside.place} has a class {last}: name every class, "
+                "class 0 first."
+            )
+
+
+def overlapping_classes(
+    plan: Plan, names: ClassNames | None, pairs: Sequence[PairedDumps] = ()
+) -> tuple[tuple[int, ...], list[str]]:
+    """The out-classes that overlap with in-classes, or with what the models were trained on; and sentences on them."""
+    tree = _tree_of(plan)
+    if names is None:
+        if tree is not None:
+            raise BadInput("A hierarchy needs the names of the classes: give --in-names and --out-names.")
+        return (), []
+    inside, outside = names
+    of_imagenet = bool(inside) and set(inside) <= set(imagenet.wordnet_ids())
+    known = imagenet.by_name() if of_imagenet or any(_of_imagenet(pair.inside) for pair in pairs) else {}
+    refused = hierarchy.overlapping(inside, outside, tree, known)
+    notes = []
+    if refused:
+        why = "are in-classes" if tree is None else "are in-classes, or above or below one in the hierarchy"
+        why += ", or bear the name of a class of ImageNet-1k" if known else ""
+        shown = ", ".join(_described(outside[number], known) for number in refused[:LISTED])
+        more = f" and {len(refused) - LISTED:,} more" if len(refused) > LISTED else ""
+        notes.append(f"{len(refused):,} of {len(outside):,} out-classes {why}, and are left out: {shown}{more}.")
+    if tree is not None and (unknown := sum(name not in tree for name in (*inside, *outside))):
+        notes.append(f"The hierarchy does not know {unknown:,} of the {len(inside) + len(outside):,} classes.")
+    return refused, notes
+
+
+def _of_imagenet(dump: ModelDump) -> bool:
+    """Whether the model was trained on ImageNet-1k: a pretrained one of its number of classes."""
+    return dump.facts.get("classes") == imagenet.CLASSES and NetworkName.of(dump.model).kind != STORE
+
+
+def _described(name: str, known: Mapping[str, tuple[int, ...]]) -> str:
+    """A class, with how many classes of ImageNet-1k bear its name where they are several."""
+    times = len(known.get(imagenet.plain(name), ()))
+    return f"{name} (the name of {times} classes)" if times > 1 else name
+
+
+def _tree_of(plan: Plan) -> hierarchy.Hierarchy | None:
+    return None if plan.hierarchy is None else hierarchy.read(plan.hierarchy)

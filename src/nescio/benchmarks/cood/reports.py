@@ -1,0 +1,462 @@
+"""The tables and figures of Galil et al. 2023 about new classes by their names there; appendix M.8 is `overlap`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from statistics import fmean, median
+from typing import Any
+
+from nescio.analysis.answers import MC_DROPOUT
+from nescio.benchmarks import pretrained
+from nescio.benchmarks.cood import NAME, SEVERITY
+from nescio.benchmarks.pretrained import ENTROPY, LEAST, PARAMS, RHO, TOP, USUAL, Axis, Cloud, Models, Values
+from nescio.networks import families, regimes
+from nescio.report.blocks import Choice, Figure, Made, Story, flat, tables_of
+from nescio.report.charts import OTHERS, Box, box_figure, heat_block, levels_block
+from nescio.report.frame import Frame
+from nescio.report.named import report
+from nescio.report.studies import Study
+from nescio.report.tables import COUNT, Table, decimals, percents, wide
+from nescio.report.words import millions, number, of_hundred, plural
+from nescio.rows import Row
+from nescio.specs import NetworkName
+
+WORDS = {USUAL: "softmax", ENTROPY: "entropy", MC_DROPOUT: "MC-dropout"}  # measures as the paper calls them
+RESNETS = {"ResNet-50": 25_557_032, "ResNet-101": 44_549_160}  # sizes that the cloud of parameters marks
+AUROC = "AUROC of new against known"
+NEW, GAIN, SPEARMAN = "new classes", "relative improvement", "Spearman’s ρ"
+# what reports need of their rows
+GRADED = "a model with one of the measures on both sets"
+THREE = f"{LEAST} models or more"
+LABELLED = f"{THREE} with labels of the in-distribution images"
+
+
+# ---- rows to models
+
+
+@dataclass(frozen=True)
+class GradedModels:
+    """All models of the rows, and the groups of new classes that they were graded on."""
+
+    models: Models
+    severities: dict[str, float]  # "severity 0" …: the number
+    fixed: tuple[str, ...]  # names of sets that are the same for all
+    measures: tuple[str, ...]  # the usual one first; never none
+
+    def at(self, group: str, measure: str | None = None) -> Values:
+        """Model → AUROC at a severity, or on a fixed set."""
+        level = self.severities.get(group)
+        place = {"target": group} if level is None else {"condition": SEVERITY, "level": level}
+        return self.models.get("auroc", measure or self.usual, **place)
+
+    @property
+    def usual(self) -> str:
+        return self.measures[0]
+
+    @property
+    def middle(self) -> str:
+        """The median severity: 5 of 0 to 10."""
+        names = list(self.severities)
+        return names[(len(names) - 1) // 2] if names else ""
+
+    @property
+    def axes(self) -> dict[str, Axis]:
+        """What clouds show of models."""
+        return {
+            "detects": Axis(f"AUROC at {self.middle}", self.at(self.middle)),
+            "errors": Axis("in-distribution AUROC", self.models.get("auroc", self.usual)),
+            PARAMS: Axis(PARAMS, self.models.params),
+            "accuracy": Axis("accuracy", self.models.get("accuracy")),
+        }
+
+    def best(self) -> str | None:
+        """The model with the highest mean AUROC over all severities."""
+        levels = [self.at(level) for level in self.severities]
+        known = {name: [own[name] for own in levels if name in own] for name in self.models.sizes}
+        return pretrained.best_of({name: fmean(values) for name, values in known.items() if values})
+
+
+@lru_cache(maxsize=4)
+def graded_models(frame: Frame) -> GradedModels:
+    """The models of the rows, in their order."""
+    out = frame.where(metric="auroc", split="out", backbone=lambda name: name is not None)
+    levels = sorted(out.where(condition=SEVERITY).values("level"))
+    measures = sorted(out.values("measure"), key=lambda measure: measure != USUAL) or [USUAL]
+    fixed = tuple(name for name in out.values("target") if name is not None)
+    severities = {f"{SEVERITY} {level:g}": level for level in levels}
+    return GradedModels(pretrained.models_of(frame), severities, fixed, tuple(measures))
+
+
+def _word(measure: str) -> str:
+    return WORDS.get(measure, measure)
+
+
+def _short(level: str) -> str:
+    return level.replace(f"{SEVERITY} ", "s")
+
+
+def _ticks(levels: Iterable[str]) -> dict[str, str]:
+    return {level: _short(level) for level in levels}
+
+
+def _five(values: Values) -> Row:
+    """Ends and quartiles."""
+    numbers = list(values.values())
+    box = Box.of(numbers)
+    quartiles = {"lower quartile": box.lower, "median": box.middle, "upper quartile": box.upper}
+    return {"lowest": min(numbers)} | quartiles | {"highest": max(numbers)}
+
+
+# ---- every model
+
+ERRORS = "Notices errors: pairs of a wrong and a right answer in which it is less sure of the wrong one"
+DETECTS = (
+    "pairs of a new and a known image in which the model is less sure of the new one, from the classes that are "
+    "easiest for it to the hardest"
+)
+
+
+@report("cood/models", needs=GRADED)
+def scores(frame: Frame, most: int | None = None) -> Table:
+    """One line per model, the one that notices new classes best first; `most`: only so many."""
+    graded = graded_models(frame)
+    levels = list(graded.severities)
+    groups = dict.fromkeys((*levels[:1], graded.middle, *levels[-1:], *graded.fixed))
+    columns = {f"{_short(group)} ↑": (graded.at(group), "") for group in groups if group}
+    columns["right ↑"] = graded.models.get("accuracy"), "Right: answers on known images"
+    columns["notices errors ↑"] = graded.models.get("auroc", graded.usual), ERRORS
+    columns["params"] = graded.models.params, ""
+    if levels:
+        ends = " to ".join(map(_short, (levels[0], levels[-1])))
+        columns[f"{_short(levels[0])} ↑"] = graded.at(levels[0]), f"{ends}: {DETECTS}, by {_word(graded.usual)}"
+    title = "Which models notice classes that were not in training?"
+    return pretrained.models_table(title, graded.at(graded.middle), columns, most)
+
+
+# ---- every model at every severity
+
+
+def severities(frame: Frame, measure: str | None = None) -> Table:
+    """AUROC of all models at each severity and on fixed sets beside them: quartiles, ends, best model."""
+    graded = graded_models(frame)
+    measure = measure or graded.usual
+    rows = [
+        {NEW: group, "models": len(values), **_five(values), "best model": pretrained.best_of(values)}
+        for group in (*graded.severities, *graded.fixed)
+        if (values := graded.at(group, measure))
+    ]
+    note = (
+        f"AUROC of new against known images, by {_word(measure)}: severity 0 holds the classes that a model finds "
+        "easiest to notice, the last severity those of which it is most sure; every model and measure has its own"
+    )
+    title = f"Detection at each severity, {_word(measure)}"
+    return wide(rows, title, NEW, form=decimals(3), note=note, explain=("auroc",))
+
+
+@report("cood/fig6", needs=GRADED)
+def fig_6(frame: Frame) -> Made:
+    """Detection of all models at each severity, with a fixed set such as ImageNet-O beside."""
+    graded = graded_models(frame)
+    if not graded.severities:
+        return None
+    levels = {group: graded.at(group) for group in (*graded.severities, *graded.fixed)}
+    lines = {
+        name: {group: values[name] for group, values in levels.items() if name in values}
+        for name in dict.fromkeys((graded.best(), _resnet(graded)))
+        if name is not None and len(graded.models.sizes) > 1
+    }
+    words = (
+        "One box over all models at each severity: quartiles, whiskers to 1.5 times the height of the box, circles "
+        f"beyond; by {_word(graded.usual)}. 0.5 is chance."
+    )
+    if graded.fixed:
+        words += f" {', '.join(graded.fixed)}: the same images for every model."
+    title = "Detection from the easiest to the hardest classes"
+    look: Row = {"lines": lines, "apart": graded.fixed, "guide": 0.5}
+    picture = _boxes("fig6", title, words, levels, AUROC, **look)
+    tables = {_word(measure): [severities(frame, measure)] for measure in graded.measures}
+    return [picture, Choice("Measure of uncertainty", tables) if len(tables) > 1 else severities(frame)]
+
+
+def _boxes(key: str, title: str, words: str, levels: Mapping[str, Values], axis: str, **look: Any) -> Figure:
+    """One box over the models at each level."""
+    return levels_block(key, title, words, levels, (NEW, "model", axis), box_figure, ticks=_ticks(levels), **look)
+
+
+def _resnet(graded: GradedModels) -> str | None:
+    """The plain ResNet-50, which ImageNet-O was made to fool."""
+    names = graded.at(graded.middle)
+    return next((name for name in names if NetworkName.of(name).name.partition(".")[0] == "resnet50"), None)
+
+
+# ---- what goes with detection at the median severity
+
+DETECTION = "Detection at the median severity against"
+EACH = "One point per model."
+CLOUDS = (
+    Cloud("fig7", f"{DETECTION} in-distribution AUROC", "errors", "detects", EACH, LABELLED),
+    Cloud(
+        "fig19",
+        f"{DETECTION} parameters",
+        PARAMS,
+        "detects",
+        f"{EACH} Upright lines: the sizes of {' and '.join(RESNETS)}.",
+        "models whose number of parameters is known, as `nescio zoo` knows it",
+        guides=tuple(("x", float(size)) for size in RESNETS.values()),
+    ),
+    Cloud("fig20", f"{DETECTION} accuracy", "accuracy", "detects", EACH, LABELLED),
+)
+
+
+def scatter(frame: Frame, spec: Cloud) -> Made:
+    """Two numbers of every model, and their correlation by family; of sizes also the best model of a limited one."""
+    graded = graded_models(frame)
+    x, y = graded.axes[spec.x], graded.axes[spec.y]
+    both = [name for name in y.values if name in x.values]
+    small = [best_under(graded)] if spec.x == PARAMS else []
+    if len(both) < LEAST:
+        return small
+    head = f"ρ with {x.label}"
+    rows = pretrained.correlations(both, {head: (y.values, x.values)})
+    named = {row["architecture"]: _with_rho(row["architecture"], row[head], row["models"]) for row in rows}
+    colours = {name: named.get(families.label(families.family(name)), OTHERS) for name in both}
+    words = f"{spec.words} Behind a family: {SPEARMAN}, and how many models." if len(rows) > 1 else spec.words
+    picture = replace(spec, words=words).figure(graded.models, graded.axes, colours)
+    note = f"Families of at least {LEAST} models; a dash where one of the two numbers is the same for all of them"
+    table = wide(rows, spec.title, "architecture", form=RHO, note=note)
+    return [picture, table, *small] if picture else small
+
+
+def _with_rho(family: str, rho: float | None, n: int) -> str:
+    return f"{family} ({n})" if rho is None else f"{family} ({number(rho, 2)}, {n})"
+
+
+def best_under(graded: GradedModels) -> Table:
+    """The best model at the median severity among those of at most the size of ResNet-50, and of ResNet-101."""
+    params, detects = graded.models.params, graded.axes["detects"]
+    rows: list[Row] = []
+    for name, most in RESNETS.items():
+        own = {model: value for model, value in detects.values.items() if params.get(model, most + 1) <= most}
+        if best := pretrained.best_of(own):
+            line = {PARAMS: f"up to {name} ({millions(most)})", "best model": best, detects.label: own[best]}
+            rows.append(line | {"its parameters": params[best], "of models": len(own)})
+    title = "The best model of a limited size"
+    return wide(rows, title, PARAMS, form=decimals(3), forms={"its parameters": millions})
+
+
+# ---- figures over the severities, each with its table
+
+
+@report("cood/fig21", needs=pretrained.COUNTERPART)
+def fig_21(frame: Frame) -> Made:
+    """Mean relative improvement by training regime, from the easiest to the hardest classes."""
+    graded = graded_models(frame)
+    lines, counts = dict[str, Values](), dict[str, int]()
+    for regime, others in _counterparts(graded.models).items():
+        gained = {level: pretrained.gains_over(graded.at(level), others) for level in graded.severities}
+        lines[regime] = {level: fmean(own.values()) for level, own in gained.items() if own}
+        counts[regime] = len(set().union(*gained.values()))
+    note = (
+        "Mean relative improvement of AUROC over each model’s own counterpart, the same network without the regime; "
+        "distillation in any form, pruning with the unpruned teacher included. Above the line, and bold, is better"
+    )
+    look = {"form": pretrained.CHANGE, "note": note, "changes": True}
+    return _lines("fig21", "What the way of training does to detection", ("regime", NEW, GAIN), lines, counts, look)
+
+
+def _counterparts(models: Models) -> dict[str, dict[str, str]]:
+    """Regime → {model: its counterpart}; pruning with the unpruned teacher is distillation too."""
+    pairs = regimes.counterparts(models.sizes)
+    distilled = pairs.pop(regimes.DISTILLATION, {}) | pairs.pop(regimes.PRUNING_TAUGHT, {})
+    return ({regimes.DISTILLATION: distilled} if distilled else {}) | pairs
+
+
+@report("cood/fig26", needs=f"{THREE} that differ in accuracy, size or input")
+def fig_26(frame: Frame) -> Made:
+    """Rank correlation of detection with properties of models, at each severity."""
+    graded = graded_models(frame)
+    models = graded.models
+    factors = {"accuracy": models.get("accuracy"), "ID-AUROC": models.get("auroc", graded.usual)}
+    factors |= {"#parameters": models.params, "input size": models.get("input_size")}
+    factors["embedding size"] = models.get("embedding_size")
+    lines, counts = dict[str, Values](), dict[str, int]()
+    for name, values in factors.items():
+        rhos = {level: pretrained.correlation(graded.at(level), values) for level in graded.severities}
+        lines[name] = {level: rho for level, rho in rhos.items() if rho is not None}
+        counts[name] = len(values)
+    note = f"{SPEARMAN} over models, by {_word(graded.usual)}; a dash where the property does not vary"
+    title, look = "What goes with detection at each severity", {"form": RHO, "note": note}
+    return _lines("fig26", title, ("factor", NEW, SPEARMAN), lines, counts, look)
+
+
+def _lines(
+    key: str, title: str, names: tuple[str, str, str], lines: Mapping[str, Values], models: Mapping[str, int], look: Row
+) -> Made:
+    """Lines over the severities, and their table with the number of models behind each."""
+    lines = {name: line for name, line in lines.items() if line}
+    if not lines:
+        return None
+    form, ticks = "+.2%" if GAIN in names else ".3f", _ticks(next(iter(lines.values())))
+    picture = levels_block(key, title, f"{look['note']}.", lines, names, guide=0.0, form=form, ticks=ticks)
+    rows = [
+        {names[0]: name, "models": models[name]} | {_short(level): value for level, value in line.items()}
+        for name, line in lines.items()
+    ]
+    return [picture, wide(rows, title, names[0], **look)]
+
+
+COMPARED = {  # name → after, before, what it needs
+    "fig22": (ENTROPY, USUAL, "the measures msp and entropy (--measures)"),
+    "fig23": (MC_DROPOUT, USUAL, pretrained.UNDER_DROPOUT),
+    "fig24": (MC_DROPOUT, ENTROPY, pretrained.UNDER_DROPOUT),
+}
+
+
+def compared(frame: Frame, key: str) -> Made:
+    """Relative improvement of every model's AUROC by one measure over another, at each severity.
+
+    Each measure is judged on the groups that were built for it: those of the other would favour the other.
+    """
+    graded = graded_models(frame)
+    after, before, _ = COMPARED[key]
+    every = {level: pretrained.gains(graded.at(level, after), graded.at(level, before)) for level in graded.severities}
+    levels = {level: values for level, values in every.items() if values}
+    if not levels:
+        return None
+    rows = [
+        {NEW: level, "models": len(values), **_five(values), "mean": fmean(values.values())}
+        | {"better": fmean(value > 0 for value in values.values())}
+        for level, values in levels.items()
+    ]
+    title = f"{_word(after)} instead of {_word(before)}"
+    note = "(after − before)/before of AUROC; each measure on the groups that were built for it. Bold is for the better"
+    words = f"Relative improvement of each model’s AUROC; above the line {_word(after)} is better."
+    picture = _boxes(key, title, words, levels, GAIN, guide=0.0, form="+.2%")
+    look: Row = {"form": pretrained.CHANGE, "forms": {"better": percents(0)}, "changes": True}
+    return [picture, wide(rows, title, NEW, note=note, **look)]
+
+
+@report("cood/fig25", needs=THREE)
+def fig_25(frame: Frame) -> Made:
+    """Rank correlation of the models between severities."""
+    graded = graded_models(frame)
+    n, levels = len(graded.models.sizes), list(graded.severities)
+    cells: list[Row] = [
+        {"line": _short(a), "column": _short(b), "value": rho, "n": n}
+        for a in reversed(levels)
+        for b in levels
+        if (rho := pretrained.correlation(graded.at(a), graded.at(b))) is not None
+    ]
+    title, names = "Do severities rank the models alike?", (SEVERITY, "other severity", "models")
+    words = f"{SPEARMAN} over {n} models, by {_word(graded.usual)}: 1 is the same order, 0 is none"
+    picture = heat_block("fig25", title, f"{words}.", cells, SPEARMAN, 0.0, names)
+    rows = [{SEVERITY: line} | {c["column"]: c["value"] for c in own} for (line,), own in Frame(cells).by("line")]
+    return [picture, wide(rows, title, SEVERITY, form=RHO, note=words)] if picture else None
+
+
+# ---- whose classes are hard?
+
+
+@report("cood/overlap", needs="two models")
+def overlap(frame: Frame) -> Table | None:
+    """At each severity: how many classes some model's group holds, and how many every one's."""
+    classes, windows = (frame.where(metric=metric).column() for metric in ("out_classes", "window"))
+    shared = frame.where(metric=("union", "intersection"))
+    if not shared or not classes:
+        return None
+    rows = []
+    for (measure, level), own in shared.sort(lambda row: row["measure"] != USUAL).by("measure", "level"):
+        some = own.where(metric="union")
+        line = {"measure": _word(measure), NEW: f"{SEVERITY} {level:g}", "in some model's group": some.one()}
+        line |= {"of all": some.one() / max(classes), "in every model's": own.where(metric="intersection").one()}
+        rows.append(line | {"models": some.one("n")})
+    note = (
+        f"Of {max(classes):,.0f} new classes, {max(windows):,.0f} in a group. Where some model's group holds nearly "
+        "all of them and no class is in every model's, what is hard for one model is easy for another"
+    )
+    title = "Are the same classes hard for all models?"
+    return wide(rows, title, "measure", NEW, form=COUNT, forms={"of all": percents()}, note=note)
+
+
+@report("cood/fig27", needs="two models that give one answer to one of their hardest images")
+def fig_27(frame: Frame) -> Table:
+    """Images of hard classes to which most models give the same answer."""
+    rows = [
+        {"image": row["group"], "its class": row["target"], "the answer": row["condition"]}
+        | {"models that say so": row["value"], "of models": row["n"]}
+        for row in frame.where(metric="same_answer")
+    ]
+    note = "Among the test images of each model's own hardest group; no answer is right: the class was not in training"
+    title = "Images that many models mistake alike"
+    return wide(rows, title, "image", "its class", "the answer", form=COUNT, note=note)
+
+
+# ---- the whole
+
+for _cloud in CLOUDS:
+    report(f"{NAME}/{_cloud.name}", needs=_cloud.needs)(partial(scatter, spec=_cloud))
+for _key, (_, _, _needs) in COMPARED.items():
+    report(f"{NAME}/{_key}", needs=_needs)(partial(compared, key=_key))
+
+SECTIONS = (
+    ("Who notices?", "Which models notice classes that were not in training?", ()),
+    ("Severities", "From the easiest to the hardest classes", ("fig6",)),
+    ("Measures", "Which measure notices new classes best?", tuple(COMPARED)),
+    ("What goes with it", "Which models notice new classes?", ("fig26", "fig7", "fig20")),
+    ("Size", "Do larger models notice more?", ("fig19",)),
+    ("Training", "What does the way of training change?", ("fig21",)),
+    ("Rankings", "Do severities rank the models alike?", ("fig25",)),
+    ("Classes", "Are the same classes hard for all?", ("overlap", "fig27")),
+)
+
+
+def first_look(study: Study) -> list[Table]:
+    """The tables for the terminal."""
+    frame = study.frame
+    tables = [scores(frame, TOP)]
+    if len(pretrained.models_of(frame).sizes) > 1:
+        tables.append(severities(frame).only("lowest", "median", "highest", "best model"))
+    changes = flat([compared(frame, "fig22")])
+    tables += [table.only("lowest", "median", "highest", "better") for table in tables_of(changes)]
+    return [table for table in tables if table]
+
+
+UNTESTED = "Each model met its own easiest to hardest classes: whether it is ahead by more than chance is not tested."
+
+
+def lead(study: Study) -> list[str]:
+    """What was done and what came out, in plain sentences."""
+    frame = study.frame
+    graded = graded_models(frame)
+    one = len(graded.models.sizes) == 1
+    known = "" if pretrained.unnamed(study) else f" that know{'s' if one else ''} {study.data}"
+    classes, window = (frame.where(metric=metric).one() for metric in ("out_classes", "window"))
+    sentences = []
+    if classes is not None:
+        sentences.append(
+            f"{plural(len(graded.models.sizes), 'model')}{known} met {classes:,.0f} classes that were not in training, "
+            f"in groups of {window:,.0f} from the easiest to the hardest for each."
+        )
+    detects = graded.at(graded.middle)
+    if best := pretrained.best_of(detects):
+        others = "" if one else f" (the median model: {of_hundred(median(detects.values()))})"
+        hardest = graded.at(list(graded.severities)[-1])
+        last = f", in {of_hundred(hardest[best])} among its hardest classes" if best in hardest else ""
+        sentences.append(
+            f"Shown a new and a known image, {best} is less sure of the new one in {of_hundred(detects[best])} pairs "
+            f"at the median severity{others}{last}."
+        )
+        if not one:
+            sentences.append(UNTESTED)
+    changes = pretrained.gains(graded.at(graded.middle, ENTROPY), graded.at(graded.middle, USUAL))
+    if len(changes) > 1:
+        up = sum(value > 0 for value in changes.values())
+        sentences.append(f"Entropy notices more there than the largest softmax in {up} of {len(changes)} models.")
+    return sentences
+
+
+def story(study: Study) -> Story:
+    """The page of a graded study."""
+    return pretrained.page(study, "which models notice new classes?", lead(study), scores, SECTIONS)

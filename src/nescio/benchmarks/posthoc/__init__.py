@@ -1,0 +1,97 @@
+"""Which score of saved outputs notices mistakes, and which classes that were never seen? Its plan; `steps` has what is
+done, `reports` what is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nescio.benchmarks.base import benchmark, check_preprocessing, networks_option
+from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
+from nescio.benchmarks.shift import CIFAR, SMALL
+from nescio.identity import Checked, tag
+from nescio.networks.preprocessing import Preprocessing
+from nescio.options import nested, option
+from nescio.specs import method_on
+from nescio.trials import Training
+from nescio.work.steps import Work
+
+NAME, VERSION = "posthoc", 1
+VIT = "vit_tiny_patch16_224:patch4"
+TRANSFORMERS = ("vit", "deit", "swin", "swinv2", "xcit", "cait", "twins", "coat", "pit")  # families, trained by AdamW
+MISTAKES, NEAR, FAR = QUESTIONS = ("mistakes", "near", "far")  # groups of rows
+METRICS = (
+    *("accuracy", "ece", "nll"),  # of answers
+    *("auroc", "aurc", "e_aurc", "naurc", "augrc", "fpr_at_tpr@0.95", "scod_aurc"),  # of scores
+)
+AMONG_BEST = "among_best"  # 1 where a score cannot be told from the best of its question, 0 where it can
+
+
+@tag("plan:posthoc")
+@dataclass(frozen=True)
+class Plan(Checked):
+    """Which networks are trained or taken, and what they are shown."""
+
+    data: str = option(
+        "digits", "what networks are trained and tested on: digits, cifar10, folder:PATH, npz:PATH …", part="dataset"
+    )
+    trained: tuple[str, ...] = option(
+        ("erm/conv", "mc-dropout/conv"),
+        "networks to train; deep-ensemble/BACKBONE: an ensemble",
+        metavar="METHOD/BACKBONE",
+    )
+    members: int = option(5, "number of networks of deep-ensemble", name="ensemble-size", metavar="K")
+    near: tuple[str, ...] = option((), "out-of-distribution sets that are like the data", metavar="DATA")
+    far: tuple[str, ...] = option((), "out-of-distribution sets that are unlike it", metavar="DATA")
+    left_out: int = option(0, "classes of the data, its last ones, that no network learns: one more near set")
+    runs: int = option(1, "independent repetitions: the validation images and the initial weights are drawn anew")
+    networks: tuple[str, ...] = networks_option(
+        "trained members runs transformer_lr transformer_weight_decay transformer_epochs training"
+    )
+    fitted: int | None = option(None, "training images that scores are fitted on, at most", unset="all")
+    limit: int = option(10_000, "a random part of so many images of the test set and of each other set", metavar="N")
+    seed: int = option(0, "of --limit", introduced=0)
+    transformer_lr: float = option(1e-3, "learning rate of transformers, which AdamW trains", group="transformers")
+    transformer_weight_decay: float = option(0.05, "weight decay of transformers", group="transformers")
+    transformer_epochs: int = option(20, "epochs of transformers", group="transformers")
+    training: Training = nested(Training())
+    preprocessing: Preprocessing = nested(Preprocessing(), introduced=Preprocessing())
+
+    def check(self) -> None:
+        check_preprocessing(self)
+        self.need(2, "members")
+        self.need(1, "runs", "fitted", "limit", "transformer_epochs")
+        self.need(0, "left_out", "transformer_weight_decay", "seed")
+        self.need(0, "transformer_lr", above=True)
+        for pair in self.trained:
+            method_on(pair)
+
+
+PRESETS = {
+    "small": Plan(left_out=2, training=SMALL),
+    "gpu": Plan(
+        data="cifar10",
+        trained=("erm/resnet18", "mc-dropout/resnet18", "erm/repvgg_a0", f"erm/{VIT}", f"{DEEP_ENSEMBLE}/resnet18"),
+        transformer_epochs=60,
+        training=CIFAR,  # of `shift`, which trains the same networks: one store has them once
+    ),
+}
+
+
+@benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.posthoc.reports")
+def run(plan: Plan, work: Work) -> Any:
+    """Which score of saved outputs notices mistakes, and which out-of-distribution images.
+
+    Networks of several architectures and an ensemble predict training, validation and test images and those of other
+    sets. Every score that follows from these files: AUROC, AURC, E-AURC, NAURC and AUGRC of right against wrong
+    answers; AUROC and FPR of each other set against the test images, by near and far; AURC of both at once, with as
+    many images of each kind. Beside the best: the scores that cannot be told from it, and the largest softmax.
+
+    examples:
+      nescio run posthoc                               digits, two classes left out, two cores
+      nescio run posthoc --preset gpu --near cifar100 --far mnist,fashion-mnist
+      nescio run posthoc --data imagenet:PATH --networks resnet50,NAME@FILE --far folder:PATH --fitted 50000
+    """
+    from nescio.benchmarks.posthoc.steps import compare  # torch stays out of --help
+
+    return compare(plan, work)

@@ -1,0 +1,259 @@
+"""The scores of every network, which of them are best, claims of the literature, and the page of all this."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+from nescio.benchmarks.posthoc import AMONG_BEST, MISTAKES, QUESTIONS, TRANSFORMERS
+from nescio.networks.families import architecture
+from nescio.report.blocks import Choice, Figure, Made, Prose, SectionParts, Story
+from nescio.report.charts import heat_figure
+from nescio.report.frame import Frame
+from nescio.report.named import report
+from nescio.report.studies import Study, story_of
+from nescio.report.tables import COUNT, Column, Head, Table, decimals, metrics, table
+from nescio.report.words import data_name, number, plural
+from nescio.rows import Row
+
+BASELINE = "msp"  # the plain largest softmax
+SHAPING = ("react", "ash", "scale", "dice", "gradnorm")
+COLLAPSE = 0.1  # of AUROC below that of the baseline
+ALIKE = "DeLong's paired test over rows (Holm's adjustment, 5 %) cannot tell from the best, in every run"
+CASE = ("network", Column("question", keep=True))
+AREA, CHANGE = decimals(3), decimals(3, sign=True)
+
+
+def name_of(row: Row) -> str:
+    """What a network is called: its method and backbone, or its file; and the size of an ensemble."""
+    backbone = Path(row["backbone"]).stem if "@" in row["backbone"] else row["backbone"]
+    name = backbone if row["method"] == "pretrained" else f"{row['method']} {backbone}"
+    return name if row["members"] in (None, 1) else f"{name} × {row['members']}"
+
+
+def scores(frame: Frame) -> Frame:
+    """Every metric of every network, question and score, mean over sets and runs.
+
+    An AUROC is `best` where no run can tell it from the best one; None where there were too few rows to tell.
+    """
+    key = ("network", "group", "measure")
+    own = frame.with_column("network", name_of).where(target=None, group=QUESTIONS)
+    verdicts = own.where(metric=AMONG_BEST).summarise(key)
+    alike = {tuple(row[name] for name in key): row["value"] == 1 for row in verdicts}
+    means = own.without(metric=AMONG_BEST).summarise([*key, "backbone", "condition", "metric"], over=["data_seed"])
+    verdict = means.where(metric="auroc").with_column("best", lambda row: alike.get(tuple(row[name] for name in key)))
+    return Frame([*verdict, *means.without(metric="auroc")])
+
+
+def areas(frame: Frame) -> dict[tuple[str, str], dict[str, Row]]:
+    """(network, question) → score → the row of its AUROC, the highest first."""
+    cases = scores(frame).where(metric="auroc").by("network", "group")
+    return {key: {row["measure"]: row for row in own.sort(lambda row: -row["value"])} for key, own in cases}
+
+
+def runs_in(frame: Frame) -> str:
+    runs = len(frame.values("data_seed"))
+    return "one run" if runs == 1 else f"mean ± standard deviation over {runs} runs"
+
+
+@report("posthoc/networks")
+def networks(frame: Frame) -> Table:
+    """Accuracy of training and test images, ECE and NLL of every network."""
+    answers = frame.with_column("network", name_of).where(group=None, measure=None)
+    training = Head("training accuracy", where={"metric": "train_accuracy"}, form=decimals(4))
+    return table(
+        answers.summarise(["dataset", "network", "metric"], over=["data_seed"]),
+        "The networks",
+        lines=("network", "dataset"),
+        heads=[training, *metrics("accuracy", "ece", "nll")],
+        mark="none",
+        note=f"Test images; {runs_in(frame)}. Of an ensemble the lowest training accuracy of its members",
+    )
+
+
+@report("posthoc/best")
+def best_scores(frame: Frame) -> Table:
+    """For every network and question the best score, how many cannot be told from it, and the baseline."""
+    rows = []
+    for (network, question), own in areas(frame).items():
+        best, plain = next(iter(own.values())), own[BASELINE]
+        case = {"network": network, "question": question, "score": best["measure"], "auroc": best["value"]}
+        verdict = {None: None, True: "yes", False: "no"}[plain["best"]]
+        alike = sum(row["best"] for row in own.values()) if verdict else None
+        rows.append(case | {"alike": alike, "scores": len(own), "plain": plain["value"], "verdict": verdict})
+    heads = [
+        Head("best", "score"),
+        Head("AUROC", "auroc", form=AREA),
+        Head("as good", "alike", form=COUNT),
+        Head("of", "scores", form=COUNT),
+        Head(BASELINE, "plain", form=AREA),
+        Head("as good?", "verdict"),
+    ]
+    note = (
+        f"As good: what {ALIKE}; –: too few rows to tell. {BASELINE} is the baseline. The best looks better than it is"
+    )
+    return table(rows, "Which score is best?", lines=CASE, heads=heads, mark="none", note=note)
+
+
+@report("posthoc/scores")
+def every_score(frame: Frame) -> Made:
+    """Every score of every network: how well it tells mistakes, near and far sets, and each set."""
+    options = {}
+    apart = frame.with_column("network", name_of).where(metric="auroc", target=lambda name: name is not None)
+    for (network,), own in scores(frame).by("network"):
+        sets = apart.where(network=network)
+        each = sets.summarise(["group", "target", "measure", "condition", "metric"], over=["data_seed"])
+        heads = [head for question in QUESTIONS for head in _heads(question)]
+        heads += [
+            Head(f"{group}: {data_name(name)} AUROC ↑", where={"group": group, "target": name})
+            for (group, name), _ in sets.by("group", "target")
+        ]
+        options[network] = [
+            table(
+                [row for name in _order(own) for row in (*own.where(measure=name), *each.where(measure=name))],
+                f"Every score of {network}",
+                lines=(Column("measure", "score"), Column("condition", "fitted on", keep=True)),
+                heads=heads,
+                form=AREA,
+                note=f"The baseline first, the others by their mean AUROC; {runs_in(frame)}. Bold AUROC of a question: "
+                f"the best, and what {ALIKE}; otherwise the best",
+            )
+        ]
+    return Choice("Network", options)
+
+
+def _order(rows: Frame) -> list[str]:
+    """The scores, the baseline first and the others by their mean AUROC; what has none comes last."""
+    means = {name: rows.where(metric="auroc", measure=name).column() for name in rows.values("measure")}
+    return sorted(means, key=lambda name: (name != BASELINE, -fmean(means[name]) if means[name] else 0))
+
+
+def _heads(question: str) -> list[Head]:
+    """The columns of a question."""
+    names = ("auroc", "aurc", "e_aurc", "augrc") if question == MISTAKES else ("auroc", "fpr_at_tpr@0.95", "scod_aurc")
+    return [
+        Head(f"{question} {head.title}", where={**head.where, "group": question, "target": None}, metric=head.metric)
+        for head in metrics(*names)
+    ]
+
+
+@report("posthoc/figure")
+def heat(frame: Frame) -> Made:
+    """AUROC of every score and network at a glance, one picture for each question."""
+    options = {}
+    for question in QUESTIONS:
+        own = scores(frame).where(metric="auroc", group=question)
+        cells = [
+            {"line": name, "column": row["network"], "value": row["value"], "n": row["n"]}
+            for name in _order(own)
+            for row in own.where(measure=name)
+        ]
+        if cells:
+            chart = partial(heat_figure, cells, "AUROC", 0.5, ("score", "network", "runs"), ".3f")
+            words = (
+                "The baseline first, the others by their mean over the networks that have them. More colour is better; "
+                "none is chance or worse. An empty place: the network does not have the score."
+            )
+            options[question] = [Figure(f"scores-{question}", f"Every score: {question}", words, chart, cells)]
+    return Choice("Question", options)
+
+
+# ---- claims of the literature
+
+
+@report("posthoc/claims")
+def claims(frame: Frame) -> Made:
+    """What others found about these scores, in how many cases it holds here, and every case."""
+    sentences, rows = [], []
+    for claim in (pnorm_repairs, shaping_collapses, mahalanobis_leads):
+        words, own = " ".join(str(claim.__doc__).split()), claim(frame)
+        count = sum(row["holds"] for row in own)
+        verdict = (
+            "It holds" if count == len(own) else f"It holds in {count} of {len(own)} cases" if count else "It does not"
+        )
+        sentences.append(f"{words} {f'{verdict}.' if own else 'Not tested: there is no such case.'}")
+        name = " ".join(words.split()[:2])
+        rows += [row | {"claim": name, "verdict": "yes" if row["holds"] else "no"} for row in own]
+    forms = {"score": None, "value": AREA, "against": None, "its value": AREA, "difference": CHANGE, "rank": None}
+    heads = [Head(name, name, form=form) for name, form in forms.items()] + [Head("holds", "verdict")]
+    note = "AUROC; of pNorm NAURC, which is better when lower. The rank is among all scores of the network"
+    return [Prose(sentences), table(rows, "The cases", lines=("claim", *CASE), heads=heads, mark="none", note=note)]
+
+
+def _case(key: tuple[str, str], score: Row, other: Row, holds: bool, rank: str | None = None) -> Row:
+    """One score against another, by the metric of their rows."""
+    case = {"network": key[0], "question": key[1], "score": score["measure"], "value": score["value"], "rank": rank}
+    against = {"against": other["measure"], "its value": other["value"]}
+    return case | against | {"difference": score["value"] - other["value"], "holds": holds}
+
+
+def pnorm_repairs(frame: Frame) -> list[Row]:
+    """pNorm repairs broken confidences (Cattelan & Silva 2024): where the largest softmax is not as good as the best
+    score of mistakes, pnorm has a lower NAURC."""
+    naurc = {(row["network"], row["measure"]): row for row in scores(frame).where(metric="naurc")}
+    broken = [key for key, own in areas(frame).items() if key[1] == MISTAKES and own[BASELINE]["best"] is False]
+    pairs = [(key, naurc[key[0], "pnorm"], naurc[key[0], BASELINE]) for key in broken]
+    return [_case(key, pnorm, plain, pnorm["value"] < plain["value"]) for key, pnorm, plain in pairs]
+
+
+def shaping_collapses(frame: Frame) -> list[Row]:
+    """Shaping collapses on some architectures (OpenOOD): the lowest of react, ash, scale, dice and gradnorm is more
+    than 0.1 of AUROC below the largest softmax."""
+    rows = []
+    for key, own in areas(frame).items():
+        shaped = [row for name, row in own.items() if name in SHAPING]
+        if key[1] != MISTAKES and shaped:
+            rows.append(_case(key, shaped[-1], own[BASELINE], own[BASELINE]["value"] - shaped[-1]["value"] > COLLAPSE))
+    return rows
+
+
+def mahalanobis_leads(frame: Frame) -> list[Row]:
+    """Mahalanobis++ leads on transformers (Müller & Hein 2025): mds_plus or rmds_plus has the highest AUROC of all
+    scores on near and far sets."""
+    rows = []
+    for key, own in areas(frame).items():
+        ranked = [row for name, row in own.items() if name in ("mds_plus", "rmds_plus")]
+        if key[1] != MISTAKES and ranked and architecture(ranked[0]["backbone"]) in TRANSFORMERS:
+            rank = 1 + sum(row["value"] > ranked[0]["value"] for row in own.values())
+            rows.append(_case(key, ranked[0], next(iter(own.values())), rank == 1, f"{rank} of {len(own)}"))
+    return rows
+
+
+# ---- the page
+
+
+def first_look(study: Study) -> list[Table]:
+    return [networks(study.frame), best_scores(study.frame)]
+
+
+def story(study: Study) -> Story:
+    frame = study.frame
+    sections: list[SectionParts] = [
+        ("Best", "Which score is best?", [best_scores(frame), heat(frame)]),
+        ("Claims", "Claims of the literature, and what came out here", [claims(frame)]),
+        ("Scores", "Every score", [every_score(frame)]),
+        ("Networks", "The networks", [networks(frame)]),
+    ]
+    title = f"{study.data}: which score of saved outputs should one use?"
+    return story_of(study, title, _lead(frame), sections)
+
+
+def _lead(frame: Frame) -> list[str]:
+    """Which score is best on average, by question, and for how many networks the baseline is as good."""
+    cases = areas(frame)
+    count = len({network for network, _ in cases})
+    lead = [f"{plural(count, 'network')}, {len(scores(frame).values('measure'))} scores."]
+    for question in QUESTIONS:
+        own = [rows for (_, of), rows in cases.items() if of == question]
+        baselines = [rows[BASELINE]["best"] for rows in own if rows[BASELINE]["best"] is not None]
+        if not baselines:
+            continue
+        means = {name: fmean(of[name]["value"] for of in own) for name in own[0] if all(name in of for of in own)}
+        best = max(means, key=lambda name: means[name])
+        lead.append(
+            f"{question.capitalize()}: of the scores that all networks have, {best} has the highest mean AUROC, "
+            f"{number(means[best], 3)}; the largest softmax has {number(means[BASELINE], 3)} and is as good as the "
+            f"best score of {sum(baselines)} of {len(baselines)} networks."
+        )
+    return lead

@@ -1,0 +1,219 @@
+"""What `posthoc` does: train → predict training, validation, test and other images → every score → rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from nescio import datasets, measures
+from nescio.analysis.cards import Scorecard, scorecard
+from nescio.analysis.delong import best_of
+from nescio.analysis.score_choice import question_rows
+from nescio.benchmarks import shift
+from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
+from nescio.benchmarks.posthoc import AMONG_BEST, FAR, METRICS, MISTAKES, NAME, NEAR, TRANSFORMERS, VERSION, Plan
+from nescio.benchmarks.shift.steps import (
+    EVALUATE,
+    TRAIN,
+    Predictor,
+    RowMaker,
+    average,
+    existing,
+    init_seed,
+    plain_trial,
+)
+from nescio.benchmarks.shift.steps import refuse_impossible as refuse_shift
+from nescio.datasets.images import ImageSet, absolute, named, same_images
+from nescio.errors import BadInput
+from nescio.identity import canonical
+from nescio.networks.families import architecture
+from nescio.networks.models import Network
+from nescio.predict import Keeping, load_dump, predict_step
+from nescio.predictions import Predictions, stack
+from nescio.predictions.subset import most_note
+from nescio.rows import Row
+from nescio.specs import method_on
+from nescio.training import train_step
+from nescio.trials import Trial
+from nescio.work.steps import Context, Files, Step, Work, evaluation, table
+from nescio.work.store import Part
+
+KEEPING = Keeping(fields=("logits", "embeddings"), dtype="float16")
+OTHERS = ("gaussian_mixture", "vmf_mixture", "knn_distance")  # scores of representations, and slow at many rows
+TEST = "test"
+
+
+def compare(plan: Plan, work: Work) -> Plan:
+    """Does what is missing in the store; returns the plan with its data by its own name."""
+    root = work.context.root
+    plan = replace(plan, data=named(plan.data, work.context.root, "test" if plan.networks else None))
+    if plan.networks:
+        predictors = existing(
+            shift.Plan(data=plan.data, networks=plan.networks, preprocessing=plan.preprocessing), work
+        )
+    else:
+        refuse_impossible(plan, root)
+        lines = trials_of(plan, root)
+        work.do(TRAIN, [train_step(trial, root) for members in lines for trial in members])
+        done = [all(work.counts_on(train_step(trial, root)) for trial in members) for members in lines]
+        predictors = [average(members, root) for members, there in zip(lines, done, strict=True) if there]
+    work.evaluate(EVALUATE, [evaluation_step(plan, predictor, root) for predictor in predictors])
+    work.note(most_note(plan.limit, plan.seed, "images of the test set and of each other set"))
+    return plan
+
+
+# ---- networks
+
+
+def as_shift(plan: Plan, pair: str) -> shift.Plan:
+    """One kind of network in the words of `shift`, whose trials these are; transformers have their own budget."""
+    method, backbone = method_on(pair)
+    training = plan.training
+    if architecture(backbone) in TRANSFORMERS:
+        training = replace(training, optimizer="adamw", nesterov=False, clip=1.0, epochs=plan.transformer_epochs)
+        training = replace(training, lr=plan.transformer_lr, weight_decay=plan.transformer_weight_decay)
+    return shift.Plan(data=plan.data, methods=(method,), backbone=backbone, training=training)
+
+
+def refuse_impossible(plan: Plan, root: str | None) -> None:
+    """Refuses, before any work, what no trial could do."""
+    for pair in plan.trained:
+        refuse_shift(NAME, as_shift(plan, pair), root)
+    classes = len(datasets.load(plan.data, root).classes)
+    if plan.left_out > classes - 2:
+        raise BadInput(f"{plan.data} has {classes} classes: --left-out must leave two of them or more.")
+
+
+def trials_of(plan: Plan, root: str | None) -> list[tuple[Trial, ...]]:
+    """The members of every line of the tables in every run; one alone is a single network."""
+    known = range(len(datasets.load(plan.data, root).classes) - plan.left_out)
+
+    def members(pair: str, run: int) -> tuple[Trial, ...]:
+        own = shift.steps.by_own_names(as_shift(plan, pair))
+        seeds = [init_seed(run, at) for at in range(plan.members if DEEP_ENSEMBLE in own.methods else 1)]
+        plain = [plain_trial(own, own.trained[0], run, seed) for seed in seeds]
+        return tuple(replace(trial, classes=tuple(known) if plan.left_out else None) for trial in plain)
+
+    return [members(pair, run) for pair in plan.trained for run in range(plan.runs)]
+
+
+# ---- images
+
+
+def own_images(plan: Plan, network: Network, root: str | None) -> dict[str, ImageSet]:
+    """Training, validation and test images; of a network from elsewhere no image is known to be held out."""
+    trial = network.trial
+    if trial is not None and same_images(trial.data, plan.data, root):
+        train, val = (ImageSet(plan.data, split, trial.classes, seed=trial.data_seed) for split in ("train", "val"))
+        test = ImageSet(plan.data, classes=trial.classes, sample=plan.limit, sample_seed=plan.seed)
+        return {"train": replace(train, limit=plan.fitted), "val": val, TEST: test}
+    sets = {TEST: ImageSet(plan.data, "given", sample=plan.limit, sample_seed=plan.seed)}
+    try:
+        datasets.load(plan.data, root)
+    except BadInput:  # without training images
+        return sets
+    return {"train": ImageSet(plan.data, "learnt", limit=plan.fitted), **sets}
+
+
+def other_images(plan: Plan, network: Network, root: str | None) -> dict[str, ImageSet]:
+    """near:SET or far:SET, where SET is the set's name in keys → out-of-distribution images."""
+    pairs = [(NEAR, name) for name in plan.near] + [(FAR, name) for name in plan.far]
+    named_sets = [(group, ImageSet(absolute(name), "outside").named(root)) for group, name in pairs]
+    sets = {f"{group}:{canonical(images.data)}": images for group, images in named_sets}
+    trial = network.trial
+    if trial is not None and trial.classes is not None and same_images(trial.data, plan.data, root):
+        sets[f"{NEAR}:left out"] = ImageSet(plan.data, "out", classes=trial.classes)
+    return {name: replace(images, sample=plan.limit, sample_seed=plan.seed) for name, images in sets.items()}
+
+
+# ---- rows
+
+
+def evaluation_step(plan: Plan, predictor: Predictor, root: str | None) -> Step:
+    """Predicts every set by every member, and takes every score of every set."""
+    others = other_images(plan, predictor.networks[0], root)
+    sets = own_images(plan, predictor.networks[0], root) | others
+    dumps = [
+        {name: predict_step(each, images, root=root, keeping=KEEPING) for name, images in sets.items()}
+        for each in predictor.networks
+    ]
+    recipe = {"facts": predictor.facts, "sets": list(sets)}
+    make = partial(_evaluate, predictor=predictor, dumps=dumps, others=list(others))
+    return evaluation(NAME, VERSION, predictor.title, recipe, [step for own in dumps for step in own.values()], make)
+
+
+def _evaluate(
+    part: Part, context: Context, predictor: Predictor, dumps: Sequence[Mapping[str, Step]], others: Sequence[str]
+) -> Files:
+    made = RowMaker((NAME, VERSION), predictor.facts)
+    made.learnt(predictor, context)
+    members = [{name: load_dump(step, context.store) for name, step in own.items()} for own in dumps]
+    cards = [card_of(own, others) for own in members]
+    card = cards[0] if len(cards) == 1 else card_of(ensemble(members, cards), others)
+    for row in card.rows:
+        if row["metric"] in METRICS:
+            made.add(row["metric"], row["value"], row["n"], level=row["level"], **columns(row["split"], row["measure"]))
+    lacking = set(score_names()) - {row["measure"] for row in made.rows}
+    reasons = [entry for entry in cards[0].reasons if entry["metric"] is None and entry["measure"] in lacking]
+    for entry in reasons + [entry for entry in card.reasons if entry["metric"] in METRICS]:
+        made.because(entry["reason"], entry["measure"], entry["metric"])
+    for group in (MISTAKES, *dict.fromkeys(name.partition(":")[0] for name in others)):
+        best_group(made, card, group)
+    return table(made.rows, made.reasons)
+
+
+def columns(split: str, measure: str | None) -> Row:
+    """The columns of a number on a scorecard: its question, the out-of-distribution set, the score and its rows."""
+    name = measure.removeprefix(measures.SCORE) if measure else None
+    kind = measures.registry[name].kind if name and name in measures.registry else ""
+    group, _, target = split.partition(":")
+    if split == TEST:
+        group = MISTAKES if measure else ""
+    fitted = {"fitted": "train", "tuned": "val"}.get(kind)
+    return {"measure": name, "group": group or None, "target": target or None, "condition": fitted}
+
+
+def score_names() -> list[str]:
+    """The measures of one dump that are compared."""
+    parts = [part for part in measures.registry.parts() if part.kind in ("plain", "fitted", "tuned")]
+    return [part.name for part in parts if part.alias is None and part.name not in OTHERS]
+
+
+def card_of(dumps: Mapping[str, Predictions], others: Sequence[str]) -> Scorecard:
+    """Every score of one dump; an ensemble's has scores of its own beside those of its answers."""
+    known, outside = (dumps.get("train"), dumps.get("val")), {name: dumps[name] for name in others}
+    only = [*score_names(), *measures.scores_of(dumps[TEST])]
+    return scorecard(dumps[TEST], *known, outside, calibration=None, only=only, classwise=False)
+
+
+def ensemble(members: Sequence[Mapping[str, Predictions]], cards: Sequence[Scorecard]) -> dict[str, Predictions]:
+    """The averaged answers; with scores that need embeddings, which are means of the members' own."""
+    raw = [card.drawn["raw"] for card in cards]
+    whole = {name: stack([own[name] for own in members]) for name in members[0]}
+    featured = [part.name for part in measures.registry.parts() if "embeddings" in part.needs]
+    names = [name for name in featured if all(name in drawn["u"] for drawn in raw)]
+    for split, dump in whole.items():
+        u = {
+            name: [drawn["u"][name] if split == TEST else drawn["out"][name].get(split) for drawn in raw]
+            for name in names
+            if split not in ("train", "val")
+        }
+        whole[split] = dump.replace(scores={name: np.mean(own, axis=0) for name, own in u.items()})
+    return whole
+
+
+def best_group(made: RowMaker, card: Scorecard, group: str) -> None:
+    """Which scores cannot be told from the best of a question: DeLong's paired test over rows, Holm's adjustment."""
+    raw = card.drawn["raw"]
+    sets = [name for name in next(iter(raw["out"].values()), {}) if name.startswith(f"{group}:")]
+    outside = {each: {name: own[each] for name, own in raw["out"].items() if each in own} for each in sets}
+    rows = question_rows("unknown" if sets else "mistakes", raw["u"], raw["wrong"], outside)
+    if rows.least < 2:
+        made.because("Fewer than two rows of a kind: no score can be told from another.", None, AMONG_BEST)
+        return
+    equals = best_of({name: rows.placed(name) for name in rows.names}).equals
+    for name in rows.names:
+        made.add(AMONG_BEST, name in equals, rows.n, **columns(f"{group}:" if sets else TEST, name))

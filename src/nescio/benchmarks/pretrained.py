@@ -1,0 +1,291 @@
+"""What the benchmarks on many pretrained models share: rows of a model, numbers by model, families, clouds, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any
+
+from nescio.analysis.choosing import front
+from nescio.networks import families, regimes
+from nescio.predictions.entries import OWN, ModelDump
+from nescio.report.blocks import Block, Figure, Fold, SectionParts, Story, figures_of, fold_tables
+from nescio.report.charts import NAMED_POINTS, OTHERS, cloud_figure
+from nescio.report.frame import Frame
+from nescio.report.named import find
+from nescio.report.studies import Study, story_of
+from nescio.report.tables import Form, Table, percents, wide
+from nescio.report.words import millions
+from nescio.rows import COLUMNS, Row
+
+USUAL, ENTROPY = "msp", "entropy"
+LEAST = 3  # models of a family whose correlation is shown
+TOP = 20  # models in the first table
+ALL = "all models"
+PARAMS = "parameters"
+PLACE = ("target", "condition", "level")  # columns that tell rows of one metric and measure apart
+CHANGE = percents(2, sign=True)
+RHO = Form(".2f")
+UNDER_DROPOUT = "answers under dropout (the variant mc-dropout; `nescio zoo --dropout 0.2` for models of timm)"
+COUNTERPART = (
+    "a model and the same network without its training regime, by timm's names, such as "
+    "deit_tiny_distilled_patch16_224.fb_in1k and deit_tiny_patch16_224.fb_in1k"
+)
+Values = Mapping[str, float]  # model → a number, of those that have it
+Intervals = Mapping[str, tuple[float, float]]  # model → the ends of its interval
+
+
+# ---- rows of one model
+
+
+@dataclass(kw_only=True)
+class ModelRows:
+    """Gathers the rows of one model, and the reasons for those that are missing."""
+
+    benchmark: str
+    version: int
+    dump: ModelDump
+    rows: list[Row] = field(default_factory=list)
+    reasons: list[Row] = field(default_factory=list)
+
+    def row(self, metric: str, value: float, n: int, **more: Any) -> None:
+        params = self.dump.number("params")
+        about = {"dataset": self.dump.data, "backbone": self.dump.model, "members": 1, "split": "test"}
+        about["params"] = None if params is None else int(params)
+        self.rows.append(row_of(self.benchmark, self.version, metric, value, n, **about | more))
+
+    def facts(self, names: Iterable[str], n: int) -> None:
+        """What is known of the model, as rows."""
+        for name in names:
+            if (value := self.dump.number(name)) is not None:
+                self.row(name, value, n)
+
+
+def recipe_of(dump: ModelDump, facts: Iterable[str], plan: Any, settings: Iterable[str]) -> Row:
+    """What decides the numbers of one model: its facts that become rows, and fields of the plan."""
+    known = {name: dump.number(name) for name in ("params", *facts)}
+    own = {"model": dump.model, "data": dump.data, "facts": known}
+    return own | {name: getattr(plan, name) for name in settings}
+
+
+def row_of(benchmark: str, version: int, metric: str, value: float, n: int, **more: Any) -> Row:
+    base = {"benchmark": benchmark, "version": version, "method": "pretrained", "calibrated": False}
+    return dict.fromkeys(COLUMNS) | base | {"metric": metric, "value": float(value), "n": int(n)} | more
+
+
+# ---- rows to numbers
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models of the rows, in their order, and their numbers."""
+
+    sizes: dict[str, int | None]  # model → parameters
+    columns: dict[tuple[Any, ...], dict[str, float]]
+    intervals: dict[tuple[Any, ...], dict[str, tuple[float, float]]] = field(default_factory=dict)
+
+    def get(self, metric: str, measure: str | None = None, calibrated: bool = False, **place: Any) -> Values:
+        """Model → a number; `place` names the target, condition and level of its rows, if they have any."""
+        return self.columns.get((metric, measure, calibrated, *map(place.get, PLACE)), {})
+
+    def interval(self, metric: str, measure: str | None = None, calibrated: bool = False) -> Intervals:
+        """Model → the 95 % interval of the same number, of those that have one."""
+        return self.intervals.get((metric, measure, calibrated, *[None] * len(PLACE)), {})
+
+    @property
+    def params(self) -> Values:
+        return {name: size for name, size in self.sizes.items() if size}
+
+
+@lru_cache(maxsize=4)
+def models_of(frame: Frame) -> Models:
+    """Every backbone of the rows."""
+    models = Models({}, {})
+    for row in frame.where(backbone=lambda name: name is not None):
+        models.sizes.setdefault(row["backbone"], row["params"])
+        column = (row["metric"], row["measure"], bool(row["calibrated"]), *map(row.get, PLACE))
+        models.columns.setdefault(column, {})[row["backbone"]] = row["value"]
+        if row.get("low") is not None and row.get("high") is not None:
+            models.intervals.setdefault(column, {})[row["backbone"]] = row["low"], row["high"]
+    return models
+
+
+def gains(after: Values, before: Values, *, lower: bool = False) -> dict[str, float]:
+    """Relative improvement (after − before)/before of every model that has both; minus that of what is better lower."""
+    sign = -1 if lower else 1
+    return {name: sign * (after[name] - value) / value for name, value in before.items() if name in after and value}
+
+
+def gains_over(values: Values, others: Mapping[str, str], *, lower: bool = False) -> dict[str, float]:
+    """Relative improvement of every model over its other."""
+    before = {model: values[other] for model, other in others.items() if other in values}
+    return gains(values, before, lower=lower)
+
+
+def best_of(values: Values) -> str | None:
+    """The model with the highest value, the first by name of several."""
+    return max(sorted(values), key=lambda name: values[name], default=None)
+
+
+# ---- families
+
+
+def correlation(a: Values, b: Values) -> float | None:
+    """Spearman's ρ over the models that have both; None for fewer than three, or where one of them never varies."""
+    return Frame({"a": value, "b": b.get(name)} for name, value in a.items()).correlation("a", "b")
+
+
+def correlations(models: Collection[str], pairs: Mapping[str, tuple[Values, Values]]) -> list[Row]:
+    """A line for all models and one for each family of at least LEAST: how many, and ρ of every pair of numbers."""
+    groups = {ALL: models} | {name: own for name, own in families.by_family(models).items() if len(own) >= LEAST}
+    return [
+        {"architecture": group, "models": len(own)}
+        | {head: correlation({name: a[name] for name in own if name in a}, b) for head, (a, b) in pairs.items()}
+        for group, own in groups.items()
+    ]
+
+
+# ---- tables
+
+
+def models_table(
+    title: str, order: Values, columns: Mapping[str, tuple[Values, str]], most: int | None = None
+) -> Table:
+    """One line per model, the highest in `order` first; `most`: only so many.
+
+    columns  head → the numbers of models, and what they mean
+    """
+    names = sorted(order, key=lambda name: (-order[name], name))
+    rows = [{"model": name} | {head: values.get(name) for head, (values, _) in columns.items()} for name in names]
+    first = f"The {most} best of {len(names)}" if most and len(names) > most else ""
+    meanings = [meaning for values, meaning in columns.values() if values]
+    note = ". ".join(filter(None, (first, *meanings)))
+    whole = wide(rows, title, "model", form=percents(), forms={"params": millions}, note=note)
+    return whole.top(most) if most else whole
+
+
+# ---- clouds of models
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A number of models, and what it is called.
+
+    around  intervals of the numbers, where there are some
+    least   what the axis spans at least, so that it does not magnify noise; where intervals are wider, twice the widest
+    """
+
+    label: str
+    values: Values
+    around: Intervals = field(default_factory=dict)
+    least: float = 0.0
+
+    @property
+    def span(self) -> float:
+        return max([self.least, *(2 * (high - low) for low, high in self.around.values())])
+
+    def ends(self, name: str) -> Row:
+        """The ends of a model's interval, as columns of a point."""
+        low, high = self.around.get(name, (None, None))
+        return {f"{self.label}, from": low, f"{self.label}, to": high} if self.around else {}
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A report that shows two numbers of many models: names of the benchmark's axes, and the words around them.
+
+    most    families that have colours, the largest ones (None: all of LEAST models or more)
+    better  which x is better, lower or higher: a dashed line joins the models that no other one beats
+    guides  lines at x or y
+    """
+
+    name: str
+    title: str
+    x: str
+    y: str
+    words: str
+    needs: str = "two models or more"
+    most: int | None = 12
+    better: str = ""
+    guides: tuple[tuple[str, float], ...] = ()
+
+    def figure(
+        self,
+        models: Models,
+        axes: Mapping[str, Axis],
+        colours: Mapping[str, str] | None = None,
+        links: Sequence[tuple[str, str]] = (),
+    ) -> Figure | None:
+        """The figure of those models that have both numbers, if there are two of them or more.
+
+        colours  model → the name of its colour, of those that are shown (default: all, by family)
+        links    pairs of models with a line between them
+        """
+        x, y = axes[self.x], axes[self.y]
+        placed = [name for name in models.sizes if name in x.values and name in y.values]
+        colours = family_colours(placed, self.most) if colours is None else colours
+        points: dict[str, Row] = {
+            name: {"name": colours[name], "model": name, "family": families.label(families.family(name))}
+            | {x.label: x.values[name], y.label: y.values[name], **x.ends(name), **y.ends(name)}
+            | {PARAMS: models.sizes[name], "distilled": regimes.distilled(name)}
+            for name in placed
+            if name in colours
+        }
+        if len(placed) < 2 or not points:
+            return None
+        every = [(x.values[name], y.values[name]) for name in placed]
+        best = front(every, self.better == "lower") if self.better else []
+        shown, lines = list(points.values()), [(points[a], points[b]) for a, b in links]
+        words = {
+            self.words: True,
+            "A larger mark: more parameters.": any(point[PARAMS] for point in shown),
+            "A dot in the mark: a distilled model.": any(point["distilled"] for point in shown),
+            "The dashed line joins the models that no other one beats in both.": len(best) > 1,
+            "Lines through the marks: 95 % intervals.": bool(x.around or y.around) and len(shown) <= NAMED_POINTS,
+        }
+        look: Row = {"log": self.x == PARAMS, "front": best, "links": lines, "guides": self.guides}
+        look |= {"spans": (0.0 if self.x == PARAMS else x.span, y.span)}
+        tips = {"model": "model", "family": "family"}
+        chart = partial(cloud_figure, shown, x.label, y.label, tips=tips, **look)
+        made = [{key: value for key, value in point.items() if key != "name"} for point in shown]
+        return Figure(self.name, self.title, " ".join(text for text, holds in words.items() if holds), chart, made)
+
+
+def family_colours(models: Iterable[str], most: int | None = None) -> dict[str, str]:
+    """Model → its family, if that is one of the `most` largest of LEAST models or more; the others are grey."""
+    members = families.by_family(models)
+    several = [family for family, own in members.items() if len(own) >= LEAST]
+    named = (several or list(members))[: most or len(members)]
+    return {name: family if family in named else OTHERS for family, own in members.items() for name in own}
+
+
+# ---- the page
+
+
+def page(
+    study: Study,
+    question: str,
+    lead: Sequence[str],
+    scores: Callable[[Frame, int | None], Table],
+    sections: Sequence[tuple[str, str, Sequence[str]]],
+) -> Story:
+    """A story whose sections are named reports, the best models by `scores` first, and all of them last."""
+    frame, every = study.frame, scores(study.frame, None)
+    parts: list[SectionParts] = [(link, title, _blocks(study, names)) for link, title, names in sections]
+    link, title, first, *_ = parts[0]
+    parts[0] = link, title, [scores(frame, TOP), *first]
+    parts.append(("All models", "All models", [Fold("Every model", [every])] if len(every.lines) > TOP else []))
+    title = question[:1].upper() + question[1:] if unnamed(study) else f"{study.data}: {question}"
+    return story_of(study, title, lead, parts)
+
+
+def _blocks(study: Study, names: Sequence[str]) -> list[Block]:
+    """What named reports show; where a report has a figure, its tables stand behind folds."""
+    made = [find(f"{study.benchmark}/{name}").blocks(study.frame) for name in names]
+    return [block for own in made for block in (fold_tables(own) if figures_of(own) else own)]
+
+
+def unnamed(study: Study) -> bool:
+    """Whether the study's data has no name: files of predictions have none."""
+    return study.data in ("", OWN)

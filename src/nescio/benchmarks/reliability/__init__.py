@@ -1,0 +1,165 @@
+"""Which representations can be trusted, without labels? Its plan; `steps` has what is done, `reports` what is shown.
+
+Source: Park, Wang, Ardeshir and Azizan, Quantifying representation reliability, 2024.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nescio.analysis.agreement import NEIGHBOURS, SCORING, Scored, some
+from nescio.benchmarks.base import benchmark
+from nescio.errors import BadInput
+from nescio.identity import renamed
+from nescio.options import at_least, nested, option
+from nescio.registry import canonical_part
+from nescio.rows import Row
+from nescio.specs import assignment, counts
+from nescio.trials import Training
+from nescio.work.steps import Work
+
+NAME, VERSION = "reliability", 5
+
+
+@dataclass(frozen=True)
+class Plan(Scored):
+    """What to compare, on what, with which budget."""
+
+    data: tuple[str, ...] = option(("digits",), "pre-training data", part="dataset", metavar="SETS")
+    targets: tuple[str, ...] = option(
+        (),
+        "downstream data; tiny-imagenet=cifar10: of this pre-training set alone",
+        metavar="SETS",
+        unset="the pre-training data itself",
+    )
+    methods: tuple[str, ...] = option(("simclr", "byol", "moco"), "methods that learn without labels", part="method")
+    backbones: tuple[str, ...] = option(("conv",), "small to large")
+    members: int = option(10, "networks of each candidate, which differ in their seed", metavar="M")
+    members_of: tuple[tuple[str, int], ...] = option(
+        (),
+        "of some methods another number of networks, such as moco=3,byol=2",
+        metavar="METHOD=M",
+        parse=lambda text: tuple(counts(text).items()),
+        write=lambda pairs: ",".join(f"{name}={count}" for name, count in pairs),
+        unset="as many",
+    )
+    references: int = option(5000, "pre-training images that are references", metavar="N", group=SCORING)
+    seeds: int = option(5, "samples of references", group=SCORING)
+    k_accuracy: int = option(20, "neighbours that vote in the k-NN accuracy", metavar="K", group=SCORING, introduced=20)
+    tasks: Literal["one-vs-one", "multiclass"] = option("one-vs-one", "what heads learn downstream", group=SCORING)
+    training: Training = nested(Training())
+
+    def check(self) -> None:
+        super().check()
+        at_least(self, 1, "members", "references", "seeds", "k_accuracy")
+        for method, count in self.members_of:
+            if method not in self.methods or count < 1:
+                raise BadInput(f"--members-of {method}={count}: name a method of --methods and at least one network.")
+        for target in self.targets:
+            source, _ = assignment(target)
+            if source and not self.divided(target)[0]:
+                raise BadInput(f"--targets {target}: {source} is not in --data; name targets of --data.")
+        some(self, "data", "methods", "backbones")
+
+    def divided(self, target: str) -> tuple[str, str]:
+        """(SOURCE, TARGET) of SOURCE=TARGET, where SOURCE is in `data`; the source is empty if the target is of all."""
+        typed = next((data for data in self.data if target.startswith(f"{data}=")), "") or assignment(target)[0]
+        names = {canonical_part("dataset", data): data for data in self.data}
+        source = names.get(canonical_part("dataset", typed), "") if typed else ""
+        before = len(typed) + 1 if source else 0
+
+        def after(name: str) -> str:
+            return name[before:]
+
+        return source, renamed(target, after)
+
+    @property
+    def sources(self) -> dict[str, list[str]]:
+        """Pre-training data → its downstream data."""
+        pairs = list(map(self.divided, dict.fromkeys(self.targets)))
+        shared = [target for source, target in pairs if not source]
+        own = {data: [target for source, target in pairs if source == data] for data in self.data}
+        return {data: own[data] or shared or [data] for data in self.data}
+
+
+PRESETS: dict[str, Plan] = {
+    "small": Plan(
+        members=3, references=500, k=20, training=Training(epochs=30, batch_size=64, augment="full", schedule="cosine")
+    ),
+    # the paper's own, whose text leaves the budget of the pre-training open: it is ours
+    "paper": Plan(
+        data=("cifar10", "cifar100", "tiny-imagenet"),
+        targets=("tiny-imagenet=cifar10", "tiny-imagenet=cifar100", "tiny-imagenet=stl10"),
+        backbones=("resnet18", "resnet50"),
+        training=Training(epochs=200, batch_size=512, augment="full", schedule="cosine", warmup=10, weight_decay=5e-4),
+    ),
+}
+
+
+# ---- older studies
+
+
+def upgrade(rows: list[Row]) -> list[Row]:
+    """Rows of version 2, whose split was the target, data_seed the sample, and group the distance, "k 10" or "M 2"."""
+    distances = {row["group"] for row in rows}
+    swept = "cosine" if "cosine" in distances or "euclidean" not in distances else "euclidean"
+    return [row if row["target"] is not None else _upgraded(row, swept) for row in rows]
+
+
+def _upgraded(row: Row, swept: str) -> Row:
+    group, _, size = (row["group"] or "").partition(" ")
+    columns = {"target": row["split"], "split": None, "sample": row["data_seed"], "data_seed": None}
+    if not size:
+        return row | columns | {"condition": row["group"], "group": None}
+    level = float(size) if group == NEIGHBOURS else None
+    return row | columns | {"condition": swept, "group": group, "level": level}
+
+
+def upgrade_plan(plan: dict[str, Any]) -> dict[str, Any]:
+    """Version 2 had pairs of data and target, and `others` for `members_of`; before 4 `components` was one number."""
+    if "settings" in plan:
+        settings, others = plan.pop("settings"), plan.pop("others", ())
+        pairs = [f"{data}={target}" for data, target in settings]
+        targets = pairs if any(data != target for data, target in settings) else []
+        plan |= {"data": list(dict.fromkeys(data for data, _ in settings)), "targets": targets, "members_of": others}
+    if isinstance(plan.get("components"), int):
+        plan["components"] = [plan["components"]]
+    return plan
+
+
+# ---- the benchmark
+
+
+@benchmark(
+    NAME,
+    version=VERSION,
+    plan=Plan,
+    presets=PRESETS,
+    reports=f"{__name__}.reports",
+    upgrade=upgrade,
+    upgrade_plan=upgrade_plan,
+)
+def reliability(plan: Plan, work: Work) -> None:
+    """Which representations can be trusted, before their purpose is known.
+
+    Networks learn without labels (SimCLR, BYOL, MoCo), several seeds of each. Every test image gets scores from their
+    embeddings alone: neighbourhood consistency (NC), distance to the references (Dist), length (Norm), density (LL) and
+    variance between the networks (FV). Then labels come in: heads on the frozen features, one for every pair of
+    classes, say how well each image does downstream, and Kendall's τ how well each score predicts that (Park et al.
+    2024).
+
+    Downstream data is the pre-training data itself, or another set of images with as many channels (--targets); its
+    images are brought to the size that the networks know. Everything finished lies in the store: run the same command
+    again and only what is missing is done.
+
+    examples:
+      nescio run reliability
+      nescio run reliability --data digits --methods simclr,moco --members 3 --epochs 5 --workers 2
+      nescio run reliability --data cifar10 --backbones resnet18 --members 5 --references 5000 --k 100 --batch-size 512
+      nescio run reliability --data npz:tiny_imagenet_100.npz@32 --targets npz:cifar100_small.npz --backbones resnet18
+      nescio run reliability --preset paper          CIFAR-10, CIFAR-100, Tiny-ImageNet → three sets, two sizes, M = 10
+    """
+    from nescio.benchmarks.reliability.steps import compare  # torch stays out of --help
+
+    compare(plan, work)

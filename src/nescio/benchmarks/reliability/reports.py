@@ -1,0 +1,421 @@
+"""The tables and figures of Park et al. 2024: a candidate is a method on a backbone, a setting its data → target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from nescio.analysis.agreement import CHOSEN, COMPONENTS, HELD_OUT, MEMBERS, NEIGHBOURS, STAR
+from nescio.analysis.candidates import different_layers
+from nescio.analysis.downstream import ACCURACIES
+from nescio.analysis.downstream import LOSSES as HEADS
+from nescio.measures.siblings import SCORES
+from nescio.report.blocks import Block, Figure, Made, SectionParts, Story, fold_tables
+from nescio.report.charts import heat_block, levels_block
+from nescio.report.frame import Frame
+from nescio.report.named import report
+from nescio.report.representations import likelihood_table
+from nescio.report.studies import Study, story_of
+from nescio.report.tables import COUNT, Column, Head, Table, decimals, table
+from nescio.report.words import ARROWS, count, data_name, legend, number, plural
+from nescio.rows import Row
+
+LOSSES = ("entropy", "brier")  # in the paper's order
+USUAL = "brier"
+COSINE, EUCLIDEAN = "cosine", "euclidean"
+METHODS = {"simclr": "SimCLR", "byol": "BYOL", "moco": "MoCo"}
+ORDER = [f"{name}{star}" for name in SCORES for star in ("", STAR)]
+NO_REFERENCES = ("norm", "fv")  # they never look at a reference: no spread over samples of references
+AXES = {MEMBERS: "networks", NEIGHBOURS: "neighbours", COMPONENTS: "components"}
+MOST = 6  # candidates whose figures the page shows; of more it shows the tables
+WHICH = "Which score knows what a representation is worth?"
+TRUTH = "Brier score, with labels"
+WORTH = "What the representations are worth"
+NOT_STORED = "Linear-probe and k-NN accuracies were not stored before version 4 of the benchmark"
+TAU_AXIS = "Kendall’s τ"
+OF_TAUS: dict[str, Callable[[Sequence[float]], Any]] = {"mean τ ↑": fmean, "lowest τ ↑": min}
+TAU = (
+    "Kendall's τ between a score and the downstream performance of every test image, each score signed so that higher "
+    "is more reliable"
+)
+SAMPLES = f"{TAU}: mean ± standard deviation over samples of references"
+ALONE = (
+    "Kendall's τ with minus the Brier score of each network alone: mean ± standard deviation over networks. A star "
+    "marks the network's own score; the others are those of all siblings"
+)
+
+
+# ---- rows to means
+
+LINE = ("candidate", "backbone", "setting", "transfer", "method", "condition", "measure", "metric")
+
+
+def with_settings(frame: Frame) -> Frame:
+    """Rows with their setting and their candidate in words, and whether the setting is one of transfer."""
+
+    def named(row: Row) -> Row:
+        data, target = data_name(row["dataset"]), data_name(row["target"])
+        setting = data if row["dataset"] == row["target"] else f"{data} → {target}"
+        candidate = f"{method_word(row['method'])}, {row['backbone']}, {setting}"
+        return row | {"setting": setting, "candidate": candidate, "transfer": row["dataset"] != row["target"]}
+
+    return Frame(map(named, frame))
+
+
+def over_samples(frame: Frame, group: str | None = None, by: Sequence[str] = LINE) -> Frame:
+    """Mean and standard deviation over samples of references, of whole candidates; `group`: a sweep."""
+    whole = with_settings(frame).where(init_seed=None, group=group, measure=lambda name: name is not None)
+    means = whole.summarise(by, over=["sample"])
+    return means.with_column("spread", lambda row: None if row["measure"] in NO_REFERENCES else row["spread"])
+
+
+def over_members(frame: Frame) -> Frame:
+    """Mean and standard deviation over single networks, each the mean over samples of references (appendix C.2)."""
+    alone = with_settings(frame).where(init_seed=lambda seed: seed is not None)
+    return alone.summarise(LINE, over=["init_seed"])
+
+
+def swept(frame: Frame) -> str:
+    """The distance whose sweeps were kept and that the summary shows: cosine, where there is one."""
+    distances = frame.values("condition")
+    return COSINE if COSINE in distances or EUCLIDEAN not in distances else EUCLIDEAN
+
+
+def method_word(method: Any) -> str:
+    return METHODS.get(method, str(method))
+
+
+def score_word(measure: str) -> str:
+    """nc → NC, ll* → LL*."""
+    return SCORES[measure.removesuffix(STAR)].word + STAR * measure.endswith(STAR)
+
+
+# ---- Tables 1 to 9: how a score and the downstream performance agree
+
+
+def correlations(
+    means: Frame, title: str, losses: Sequence[str] = LOSSES, metric: str = "kendall", **look: Any
+) -> list[Table]:
+    """One table per backbone: method and score against settings and losses; the best of a method's column is bold."""
+    names = {f"{metric}_{loss}": loss for loss in losses}
+    shown, tables = means.where(metric=tuple(names)), list[Table]()
+    methods = shown.values("method")
+    shown = shown.sort(lambda row: methods.index(row["method"]), lambda row: ORDER.index(row["measure"]))
+    lines = [Column("method", word=method_word)] if any(methods) else []
+    lines.append(Column("measure", "score", score_word, keep=True))
+    look = {"note": SAMPLES, "within": ("method",)} | look
+    for (backbone,), own in shown.by("backbone"):
+        heads = [
+            Head(f"{setting} {loss}", where={"setting": setting, "metric": name}, better="higher", form=decimals(4))
+            for setting in means.where(backbone=backbone).values("setting")
+            for name, loss in names.items()
+        ]
+        tables.append(table(own, f"{title}, {backbone}", lines=lines, heads=heads, **look))
+    return tables
+
+
+def _tables(
+    number: int, title: str, *, transfer: bool, condition: str = COSINE, alone: bool = False, around: bool = True
+) -> Callable[[Frame], list[Table]]:
+    """Registers one of the paper's tables of correlations; `alone`: of single networks."""
+    data, distance = "other data" if transfer else "the pre-training data", condition.capitalize()
+
+    @report(f"reliability/table{number}", needs=f"{data} as target, and {distance} distances")
+    def tables(frame: Frame) -> list[Table]:
+        means = (over_members if alone else over_samples)(frame).where(transfer=transfer, condition=condition)
+        losses, note = ((USUAL,), ALONE) if alone else (LOSSES, SAMPLES if around else TAU)
+        return correlations(means, f"{title} (Table {number})", losses=losses, note=note, around=around)
+
+    return tables
+
+
+table_1 = _tables(1, "In-distribution", transfer=False, around=False)
+table_2 = _tables(2, "Transfer", transfer=True, around=False)
+table_4 = _tables(4, "In-distribution", transfer=False)
+table_5 = _tables(5, "In-distribution, unnormalised", transfer=False, condition=EUCLIDEAN)
+table_6 = _tables(6, "Transfer", transfer=True)
+table_7 = _tables(7, "Transfer, unnormalised", transfer=True, condition=EUCLIDEAN)
+table_8 = _tables(8, "Single networks, in-distribution", transfer=False, alone=True)
+table_9 = _tables(9, "Single networks, transfer", transfer=True, alone=True)
+
+
+@report("reliability/table3", needs="two methods or more, and cosine distances")
+def table_3(frame: Frame, losses: Sequence[str] = LOSSES) -> list[Table]:
+    """How a score ranks the candidates for each test image, against their real ranking (Table 3)."""
+    note = (
+        "For every test image, Kendall's τ between the ranking of the methods by a score and by downstream "
+        "performance; mean over images, ± standard deviation over samples of references"
+    )
+    means = over_samples(frame).where(condition=COSINE, method=None)
+    return correlations(means, "Ranking the candidates (Table 3)", losses=losses, metric="ranking", note=note)
+
+
+# ---- Figures 2, 4 and 5: ensemble size and number of neighbours
+
+
+def sweeps(frame: Frame, over: str) -> list[Frame]:
+    """The rows of every candidate in a sweep over k, M or C; `size` is that number, also of scores without k."""
+    column = "members" if over == MEMBERS else "level"
+    usual = frame.where(metric=f"kendall_{USUAL}")
+    means = over_samples(usual, over, (*LINE, column)).with_column("size", lambda row: int(row[column]))
+    level = over_samples(usual.where(condition=swept(frame))).without(measure=("nc", "dist"))
+    candidates = []
+    for (candidate,), own in means.by("candidate"):
+        rows = list(own)
+        if over == NEIGHBOURS:  # a score without neighbours is a level line
+            rows += [row | {"size": k} for row in level.where(candidate=candidate) for k in own.values("size")]
+        candidates.append(Frame(rows).sort(lambda row: ORDER.index(row["measure"]), "size"))
+    return candidates
+
+
+def sweep_blocks(candidates: Sequence[Frame], over: str, figure: str) -> list[Block]:
+    """A figure of each candidate, then their tables; `figure` is what the paper calls them."""
+    figures, tables = list[Block](), list[Block]()
+    note = f"Kendall's τ with minus the Brier score, over {AXES[over]}"
+    note += "; the Brier score is that of all networks, whatever M" if over == MEMBERS else ""
+    words = f"{figure}. Kendall’s τ with minus the Brier score against the number of {AXES[over]}, {over}."
+    key = figure.lower().replace("ure ", "")
+    lines = (Column("measure", "score", score_word),)
+    for place, rows in enumerate(candidates):
+        title, own = rows.one("candidate"), f"{key}-{over.lower()}{place}"
+        curves = {
+            score_word(measure): {str(row["size"]): row["value"] for row in line}
+            for (measure,), line in rows.by("measure")
+        }
+        figures.append(levels_block(own, title, words, curves, ("score", over, TAU_AXIS), guide=0.0))
+        sizes = sorted(rows.values("size"))
+        heads = [Head(f"{over} = {size}", where={"size": size}, form=decimals(4)) for size in sizes]
+        title = f"{title} ({figure})"
+        tables.append(table(rows, title, lines=lines, heads=heads, note=note, mark="none", around=False))
+    return [*figures, *tables]
+
+
+@report("reliability/fig2", needs="a sweep over k or over M")
+def fig_2(frame: Frame) -> list[Block]:
+    """τ against M and against k, of the first candidate in-distribution and the first in transfer (Figure 2)."""
+    blocks: list[Block] = []
+    for over in (MEMBERS, NEIGHBOURS):
+        first: dict[bool, Frame] = {}
+        for rows in sweeps(frame, over):
+            first.setdefault(rows.one("transfer"), rows)
+        blocks += sweep_blocks([first[side] for side in sorted(first)], over, "Figure 2")
+    return sorted(blocks, key=lambda block: isinstance(block, Table))
+
+
+@report("reliability/fig4", needs="a sweep over M")
+def fig_4(frame: Frame) -> list[Block]:
+    """τ against the number of networks of an ensemble, of every candidate in every setting (Figure 4)."""
+    return sweep_blocks(sweeps(frame, MEMBERS), MEMBERS, "Figure 4")
+
+
+@report("reliability/fig5", needs="a sweep over k")
+def fig_5(frame: Frame) -> list[Block]:
+    """τ against the number of neighbours, of every candidate in every setting (Figure 5)."""
+    return sweep_blocks(sweeps(frame, NEIGHBOURS), NEIGHBOURS, "Figure 5")
+
+
+@report("reliability/components", needs="mixtures of two numbers of components or more")
+def components(frame: Frame) -> list[Block]:
+    """How many components LL's mixtures have: held-out likelihood, by which the number is chosen, and τ for each."""
+    swept_rows = with_settings(frame.where(group=COMPONENTS))
+    chosen = {key: own.one() for key, own in swept_rows.where(metric=CHOSEN).by("candidate", "condition")}
+    rows = [
+        row | {"best": row["level"] == chosen[row["candidate"], row["condition"]]}
+        for row in swept_rows.where(metric=HELD_OUT)
+    ]
+    likely = [likelihood_table(rows, ("candidate", Column("condition", "distance")))] if rows else []
+    return [*likely, *sweep_blocks(sweeps(frame, COMPONENTS), COMPONENTS, "Components")]
+
+
+# ---- what a first reader wants to know
+
+
+def taus(frame: Frame, condition: str, loss: str = USUAL) -> dict[str, list[float]]:
+    """Score → τ of every candidate in every setting."""
+    means = over_samples(frame.where(condition=condition, metric=f"kendall_{loss}"))
+    return {measure: own.column() for (measure,), own in means.by("measure")}
+
+
+@report("reliability/summary", needs="scores of a candidate")
+def summary(frame: Frame) -> Table:
+    """One line per score: how well it knew, on average and at worst, and how often it pointed the right way."""
+    condition = swept(frame)
+    note = (
+        "Kendall's τ with the downstream performance of every test image (minus the Brier score, minus the entropy), "
+        f"over all candidates and settings, {condition} distance, each score signed so that higher is more reliable. "
+        "Above 0: where the score points the right way"
+    )
+    sides = {loss: taus(frame, condition, loss) for loss in (USUAL, "entropy")}
+    made = _by_score(sides, WHICH, note, OF_TAUS | {"above 0 ↑": _above})
+    known = [SCORES[measure] for measure in by_mean(sides[USUAL])]
+    return replace(made, legend=(*((score.word, score.meaning) for score in known), *legend(["kendall"])))
+
+
+Taus = Mapping[str, Sequence[float]]  # of every candidate in every setting, by score
+
+
+def by_mean(side: Taus) -> list[str]:
+    """Scores by their mean τ, the best first."""
+    return sorted(side, key=lambda measure: -fmean(side[measure]))
+
+
+def _by_score(sides: Mapping[str, Taus], title: str, note: str, of: Mapping[str, Any] = OF_TAUS) -> Table:
+    """One line per score, in the order of the first side: what `of` makes of its τ on every side."""
+    rows = [
+        {"measure": measure, "head": f"{side}: {what}", "value": make(values[measure])}
+        for measure in by_mean(next(iter(sides.values())))
+        for side, values in sides.items()
+        for what, make in of.items()
+        if measure in values
+    ]
+    lines = (Column("measure", "score", score_word),)
+    heads = [
+        Head(f"{side}: {what}", where={"head": f"{side}: {what}"}, form=decimals(3)) for side in sides for what in of
+    ]
+    return table(rows, title, lines=lines, heads=heads, note=note, mark="none")
+
+
+def _above(values: Sequence[float]) -> str:
+    return f"{sum(value > 0 for value in values)} of {len(values)}"
+
+
+@report("reliability/robustness", needs="cosine and Euclidean distances")
+def robustness(frame: Frame) -> Table | None:
+    """Unit vectors and cosines against raw vectors and Euclidean distances (§4.5)."""
+    sides = {distance: taus(frame, distance) for distance in (COSINE, EUCLIDEAN)}
+    note = "Kendall's τ with minus the Brier score, over all candidates and settings; the norm is the same in both"
+    return _by_score(sides, "Does the distance matter?", note) if all(sides.values()) else None
+
+
+@report("reliability/downstream", needs="downstream losses")
+def downstream(frame: Frame) -> Table:
+    """How reliable and how good the representations are: NC beside accuracies, and the mean losses of the heads."""
+    named, known = with_settings(frame), {"nc": SCORES["nc"]} | ACCURACIES | HEADS
+    accuracies, losses = named.where(metric=tuple(ACCURACIES)), named.where(metric=tuple(HEADS), measure=None)
+    nc = over_samples(frame.where(metric="mean", measure="nc", condition=swept(frame)))
+    rows = [row | {"metric": "nc", "value": 1 - row["value"]} for row in nc]
+    rows += [*accuracies.summarise(LINE, over=["init_seed"]), *losses]
+    heads = [
+        Head(f"{quantity.word} {ARROWS[quantity.better]}", where={"metric": name}, form=decimals(4))
+        for name, quantity in known.items()
+    ]
+    heads.append(Head("M", "members", where={"metric": USUAL}, form=COUNT))
+    notes = ["NC has seen no label: the reliable and the good need not be the same"]
+    if accuracies:
+        k = accuracies.where(metric="knn_accuracy").one("level")
+        notes.append(f"Linear probe and k-NN (k = {k:g}): mean ± standard deviation over networks")
+    elif rows:
+        notes.append(NOT_STORED)
+    notes.append("Losses: of the averaged answers of M networks, over test images and tasks")
+    if len(losses.values("members")) > 1:
+        notes.append("M is not equal, and more networks lower the losses")
+    lines = (Column("method", word=method_word), "backbone", "setting")
+    made = table(rows, WORTH, lines=lines, heads=heads, note=". ".join(notes), mark="none")
+    meanings = [(head.title, quantity.meaning) for head, quantity in zip(heads, known.values(), strict=False)]
+    return replace(made, legend=tuple(entry for entry in meanings if entry[0] in made.heads))
+
+
+@report("reliability/choices", needs="two methods or more")
+def choices(frame: Frame) -> Table:
+    """Which method each score would take by its mean over test images, against the best by mean Brier score (§4.3)."""
+    labelled = with_settings(frame).where(measure=None, metric=USUAL).with_column("measure", lambda row: TRUTH)
+    means = over_samples(frame.where(metric="mean", condition=swept(frame)))
+    words = {TRUTH: TRUTH} | {name: score_word(name) for name in SCORES}
+    rows: list[Row] = []
+    for (setting, backbone), truth in labelled.by("setting", "backbone"):
+        every = Frame([*truth, *means.where(setting=setting, backbone=backbone, measure=tuple(words))])
+        taken = {name: min(own, key=lambda row: row["value"])["method"] for (name,), own in every.by("measure")}
+        for name, method in taken.items() if len(truth) > 1 else ():
+            line = {"by": name, "of": f"{setting}, {backbone}", "text": method_word(method)}
+            rows.append(line | {"best": name != TRUTH and method == taken[TRUTH]})
+    shown = Frame(rows).sort(lambda row: list(words).index(row["by"]))
+    heads = [Head(name, "text", where={"of": name}) for name in shown.values("of")]
+    note = "The method with the best mean over test images; bold where a score, without labels, takes it as well"
+    lines = (Column("by", word=words.__getitem__),)
+    return table(shown, "Which method each score would take", lines=lines, heads=heads, note=note)
+
+
+@report("reliability/heat", needs="two scores or more")
+def heat(frame: Frame) -> Made:
+    """τ with minus the Brier score of every candidate, setting and score."""
+    means = over_samples(frame.where(condition=swept(frame), metric=f"kendall_{USUAL}"))
+    cells = [
+        {"line": row["candidate"], "column": score_word(row["measure"]), "value": row["value"], "n": row["n"]}
+        for _, own in means.by("candidate")
+        for row in own.sort(lambda row: ORDER.index(row["measure"]))
+    ]
+    words = "Kendall’s τ with minus the Brier score: more colour is better, 0 is guessing."
+    names = ("candidate", "score", "samples of references")
+    return heat_block("heat", "Every candidate with every score", words, cells, TAU_AXIS, 0.0, names)
+
+
+# ---- the whole
+
+
+def first_look(study: Study) -> list[Table]:
+    """The tables for the terminal."""
+    frame = study.frame
+    means = over_samples(frame.where(condition=swept(frame)))
+    return [
+        downstream(frame),
+        summary(frame),
+        *correlations(means.without(method=None), "Candidates", losses=(USUAL,)),
+        *table_3(frame, (USUAL,)),
+    ]
+
+
+def learnt(frame: Frame) -> str:
+    """The pre-training data."""
+    return ", ".join(dict.fromkeys(map(data_name, frame.values("dataset"))))
+
+
+def lead(frame: Frame) -> list[str]:
+    """What was done and what came out, in plain sentences."""
+    methods = frame.where(metric=f"kendall_{USUAL}").values("method")
+    members = sorted(frame.where(measure=None, metric=USUAL).values("members"), reverse=True)
+    networks = " or ".join(map(count, members))
+    sentences = [f"{plural(len(methods), 'method')} learnt {learnt(frame)} without labels, {networks} networks each."]
+    of_score = taus(frame, swept(frame))
+    means = {measure: fmean(values) for measure, values in of_score.items()}
+    if "nc" in means:
+        sentence = (
+            "Neighbourhood consistency, which has seen no label, goes with downstream performance in "
+            f"{_above(of_score['nc'])} cases (mean τ = {number(means['nc'], 2)})"
+        )
+        if "fv" in means:
+            sentence += f", feature variance in {_above(of_score['fv'])} (mean τ = {number(means['fv'], 2)})"
+        sentences.append(f"{sentence}.")
+    best = max(means, key=lambda name: means[name], default="nc")
+    if best != "nc" and len(means) > 1:
+        sentences.append(f"Here {score_word(best)} knows more than NC: mean τ = {number(means[best], 2)}.")
+    return [*sentences, *different_layers((), frame.values("backbone"))]
+
+
+def story(study: Study) -> Story:
+    """The page of a study of representations."""
+    frame, plan = study.frame, study.plan
+    fixed = f"NC looks at the {plan['k']} nearest of {plan['references']:,} references." if "k" in plan else ""
+    distance = [robustness(frame), *table_5(frame), *table_7(frame)]
+    single = [*table_8(frame), *table_9(frame)]
+    sections: list[SectionParts] = [
+        ("How good?", WORTH, [downstream(frame)]),
+        ("Which score?", WHICH, [summary(frame), heat(frame)]),
+        ("In distribution", "On the data they learnt from (Tables 1 and 4)", table_4(frame)),
+        ("Transfer", "On other data (Tables 2 and 6)", table_6(frame)),
+        ("Choice", "Which method should one take? (Table 3)", [choices(frame), *table_3(frame)]),
+        ("Distance", "Does the distance matter? (Tables 5 and 7)", distance),
+        ("One network", "The reliability of single networks (Tables 8 and 9)", single),
+        ("Networks", "How many networks? (Figures 2 and 4)", _few_figures(fig_4(frame)), fixed),
+        ("Neighbours", "How many neighbours? (Figures 2 and 5)", _few_figures(fig_5(frame))),
+        ("Components", "How many components has a mixture?", _few_figures(components(frame))),
+    ]
+    title = f"{learnt(frame)}: which representations can be trusted?"
+    return story_of(study, title, lead(frame), sections)
+
+
+def _few_figures(blocks: Sequence[Block]) -> list[Block]:
+    """Figures of a few candidates, and all numbers behind folds."""
+    figures = [block for block in blocks if isinstance(block, Figure)]
+    return fold_tables([*figures[:MOST], *(block for block in blocks if isinstance(block, Table))])

@@ -1,0 +1,478 @@
+"""The tables and figures of Galil et al. 2023 about in-distribution answers by their names there, and a few of ours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from statistics import fmean, median
+
+from nescio.analysis.answers import MC_DROPOUT
+from nescio.analysis.choosing import front
+from nescio.benchmarks import pretrained
+from nescio.benchmarks.pretrained import LEAST, PARAMS, TOP, USUAL, Axis, Cloud, Models, Values, gains, models_of
+from nescio.benchmarks.selective import ADJUSTED, AMONG, COVERAGE, DIFFERENCE, FACTS, FEWEST, NAME, SHARE
+from nescio.benchmarks.selective.examples import constant_figure
+from nescio.networks import families, regimes
+from nescio.report.blocks import Block, Figure, Made, Story
+from nescio.report.charts import Curve, changes_figure, curves_block
+from nescio.report.frame import Frame
+from nescio.report.named import report
+from nescio.report.scorecards import card_blocks
+from nescio.report.studies import Study
+from nescio.report.tables import Form, Table, Writer, decimals, percents, wide
+from nescio.report.words import lead_of_best, millions, of_hundred, percent, plural
+from nescio.rows import Row
+
+TEMPERATURE, DROPOUT = "temperature scaling", "MC-dropout"
+BESIDE_CARD = (*FACTS, "aurc_over")  # metrics that a scorecard does not show
+METRICS = {"auroc": "AUROC", "ece": "ECE"}  # of which changes are shown
+# what reports need of their rows
+ERRORS = "a model with right and wrong answers, and an ECE that is not zero"
+CHANGED = f"{pretrained.COUNTERPART}; or a temperature, or answers under dropout"
+SCALED = (
+    f"a model whose temperature could be fitted: on {SHARE * FEWEST:,} rows or more, right and wrong ones among them"
+)
+SIZES = "models whose number of parameters is known: `nescio zoo` knows it, for files --facts has it"
+TEACHER = (
+    "a teacher and a model that learnt from it, by timm's names, such as regnety_160.deit_in1k and "
+    "deit_tiny_distilled_patch16_224.fb_in1k"
+)
+
+
+def strictest(models: Models) -> float:
+    """The highest accuracy whose coverage was measured: 0.99 unless the plan says otherwise."""
+    shares = {metric.partition("@")[2] for metric, *_ in models.columns if metric.startswith("sac@")}
+    return max(map(float, shares), default=0.99)
+
+
+def middle(models: Models) -> float:
+    """The accuracy of the paper's example: 95 %, or the strictest that was measured."""
+    return 0.95 if keeps(models, 0.95) else strictest(models)
+
+
+def keeps(models: Models, accuracy: float, measure: str = USUAL) -> Values:
+    """The coverage that each model gives at an accuracy."""
+    return models.get(f"sac@{accuracy:g}", measure)
+
+
+def images_of(frame: Frame, metric: str) -> str:
+    """How many rows are behind a metric, the fewest and the most where models differ."""
+    counts = frame.where(metric=metric).column("n") or [0]
+    return " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
+
+
+# ---- every model
+
+NOTICES = "Notices: pairs of a wrong and a right answer in which it is less sure of the wrong one (AUROC)"
+KEEPS = "Keeps: share of images that it may answer, the surest first, while so many percent of these answers are right"
+
+
+@report("selective/models")
+def scores(frame: Frame, most: int | None = None) -> Table:
+    """One line per model, the one that knows best when it is wrong first; `most`: only so many."""
+    models = models_of(frame)
+    strict, common, auroc = strictest(models), middle(models), models.get("auroc", USUAL)
+    fit, judged = images_of(frame, "temperature"), images_of(frame, "auroc")
+    rest = "" if judged in ("0", images_of(frame, "accuracy")) else f", of all; the other numbers are of {judged}"
+    columns = {
+        "right ↑": (
+            models.get("accuracy"),
+            f"{images_of(frame, 'accuracy')} images each. Right: answers that are{rest}",
+        ),
+        "notices ↑": (auroc, NOTICES),
+        "ECE ↓": (models.get("ece"), "ECE: how far what it claims is from what it keeps"),
+        "ECE, T ↓": (models.get("ece", calibrated=True), f"T: after a temperature, fitted on {fit} others"),
+        f"keeps@{100 * common:g} ↑": (keeps(models, common), ""),
+        f"keeps@{100 * strict:g} ↑": (keeps(models, strict), KEEPS),
+        "params": (models.params, ""),
+    }
+    order = {name: auroc.get(name, 0) for name in models.sizes}
+    return pretrained.models_table("Which models know when they are wrong?", order, columns, most)
+
+
+@report("selective/table2", needs=pretrained.UNDER_DROPOUT)
+def table_2(frame: Frame) -> Table:
+    """MC-dropout against the plain softmax: accuracy, AUROC and coverage, in percent."""
+    models = models_of(frame)
+    strict, rows = strictest(models), []
+    for name in models.get("auroc", MC_DROPOUT):
+        for method, measure, answers in (("vanilla", USUAL, None), (DROPOUT, MC_DROPOUT, MC_DROPOUT)):
+            values = {
+                "accuracy ↑": models.get("accuracy", answers).get(name),
+                "AUROC ↑": models.get("auroc", measure).get(name),
+                f"SAC@{strict:g} ↑": keeps(models, strict, measure).get(name),
+            }
+            rows.append({"architecture": name, "method": method, **values})
+    note = "In percent. MC-dropout: answers of the mean softmax of the passes under dropout, ranked by its entropy"
+    look: Row = {"form": Form(".2f", 100), "within": ("architecture",), "explain": ("auroc", "sac")}
+    return wide(rows, "MC-dropout against the plain softmax", "architecture", "method", note=note, **look)
+
+
+# ---- correlations by family
+
+
+@report("selective/table1", needs=f"{LEAST} models or more")
+def table_1(frame: Frame) -> Table:
+    """Spearman's ρ of AUROC and −ECE with accuracy, parameters and input size, by family."""
+    models = models_of(frame)
+    minus_ece = {name: -value for name, value in models.get("ece").items()}
+    qualities = {"AUROC": models.get("auroc", USUAL), "-ECE": minus_ece}
+    resources = {"Accuracy": models.get("accuracy"), "#Parameters": models.params}
+    resources["Input Size"] = models.get("input_size")
+    pairs = {f"{q} & {r}": (qualities[q], resources[r]) for r in resources for q in qualities}
+    note = "positive is a good use of the resource, a dash is one that does not vary or is not known"
+    return _correlated(models, "What uncertainty is related to", pairs, note)
+
+
+@report("selective/agreement", needs=f"{LEAST} models or more that differ in AUROC and in ECE")
+def agreement(frame: Frame) -> Table:
+    """Spearman's ρ of AUROC and ECE, over all models and by family."""
+    models = models_of(frame)
+    pairs = {"AUROC & ECE": (models.get("auroc", USUAL), models.get("ece"))}
+    note = "near −1, the model that ranks best is calibrated best; near 1, worst"
+    return _correlated(models, "Do ranking and calibration agree?", pairs, note)
+
+
+def _correlated(models: Models, title: str, pairs: Mapping[str, tuple[Values, Values]], note: str) -> Table:
+    lines = pretrained.correlations(models.sizes, pairs)
+    rows = [row for row in lines if any(row[head] is not None for head in pairs)]
+    note = f"Spearman's ρ over the models of a family: {note}. Families of at least {LEAST} models"
+    small = sorted(family for family, own in families.by_family(models.sizes).items() if len(own) < LEAST)
+    if small:
+        more = f" and {len(small) - TOP} more" if len(small) > TOP else ""
+        note += f"; counted under {pretrained.ALL!r} only: {', '.join(small[:TOP])}{more}"
+    return wide(rows, title, "architecture", form=pretrained.RHO, note=note)
+
+
+# ---- what training regimes, temperatures and dropout change
+
+
+def improvements(models: Models) -> Frame:
+    """Every model against its own counterpart: `kind`, `model`, `than`, and relative improvements `auroc` and `ece`.
+
+    AUROC: (after − before)/before. ECE: (before − after)/before, so that better is positive in both. Kinds are the
+    regimes, temperature scaling and MC-dropout (AUROC only) against the same model's plain softmax.
+    """
+    auroc, ece, dropout = models.get("auroc", USUAL), models.get("ece"), models.get("auroc", MC_DROPOUT)
+    changes: list[tuple[str, Mapping[str, str], Values, Values]] = [
+        (regime, others, pretrained.gains_over(auroc, others), pretrained.gains_over(ece, others, lower=True))
+        for regime, others in regimes.counterparts(models.sizes).items()
+    ]
+    scaled = dict.fromkeys(models.get("temperature", calibrated=True), "itself, uncalibrated")
+    aurocs, eces = models.get("auroc", USUAL, True), models.get("ece", calibrated=True)
+    changes.append((TEMPERATURE, scaled, gains(aurocs, auroc), gains(eces, ece, lower=True)))
+    changes.append((DROPOUT, dict.fromkeys(dropout, "its plain softmax"), gains(dropout, auroc), {}))
+    return Frame(
+        {"kind": kind, "model": model, "than": other, "auroc": aurocs.get(model), "ece": eces.get(model)}
+        for kind, than, aurocs, eces in changes
+        for model, other in than.items()
+    )
+
+
+@report("selective/regimes", needs=CHANGED)
+def regime_table(frame: Frame) -> Table:
+    """The improvements by regime: how many models, mean, median, share that got better."""
+    parts = {kind: own for (kind,), own in improvements(models_of(frame)).by("kind")}
+    note = (
+        "Relative improvement of a model over its own counterpart: the same network without the regime, the same model "
+        "uncalibrated, or its plain softmax; a positive change is for the better in both"
+    )
+    return _change_table("What does the way of training change?", "regime", parts, note)
+
+
+@report("selective/temperature", needs=SCALED)
+def temperature_table(frame: Frame) -> Table:
+    """What temperature scaling does to AUROC and ECE, for temperatures below and above 1."""
+    models = models_of(frame)
+    warmth = models.get("temperature", calibrated=True)
+    every = improvements(models).where(kind=TEMPERATURE)
+    below, above = every.where(model=lambda name: warmth[name] < 1), every.where(model=lambda name: warmth[name] > 1)
+    note = "Relative improvement of each model by its own temperature, on rows that did not fit it; positive is better"
+    parts = {"all": every, "T < 1": below, "T > 1": above}
+    return _change_table("What does temperature scaling change?", "temperature", parts, note, warmth)
+
+
+def _change_table(
+    title: str, corner: str, parts: Mapping[str, Frame], note: str, warmth: Values | None = None
+) -> Table:
+    """Improvements in parts; with the `warmth` of models also how they go with it."""
+    rows = [{corner: name, "models": len(own)} for name, own in parts.items() if own]
+    for line in rows:
+        for metric, word in METRICS.items():
+            if gained := _gained(parts[str(line[corner])], metric):
+                values = list(gained.values())
+                line |= {f"{word} mean": fmean(values), f"{word} median": median(values)}
+                line |= {f"{word} better": fmean(value > 0 for value in values)}
+            line |= {f"{word} ρ with T": pretrained.correlation(warmth, gained)} if warmth else {}
+    forms: dict[str, Writer] = {f"{word} better": percents(0) for word in METRICS.values()}
+    forms |= {f"{word} ρ with T": pretrained.RHO for word in METRICS.values()}
+    return wide(rows, title, corner, form=pretrained.CHANGE, forms=forms, note=note, changes=True)
+
+
+def _gained(changes: Frame, metric: str) -> Values:
+    return {row["model"]: row[metric] for row in changes if row[metric] is not None}
+
+
+def change_figure(frame: Frame, name: str, metric: str, title: str) -> Made:
+    """Models against their own counterparts, by training regime."""
+    axis = f"{METRICS[metric]} improvement"
+    changes = improvements(models_of(frame)).where(**{metric: lambda value: value is not None})
+    points = [row | {"value": row[metric]} for row in changes]
+    words = "One point per model against its own counterpart: above the line it got better. The bar is the median."
+    shown = [{"regime": p["kind"], "model": p["model"], "compared with": p["than"], axis: p["value"]} for p in points]
+    return Figure(name, title, words, lambda: changes_figure(points, axis), shown) if points else None
+
+
+# ---- clouds of models
+
+BOTH = "Right: it knows better when it is wrong. Up: it claims what it keeps. Click on a name to see it alone."
+KEPT = "Up: it may answer more before its kept answers are wrong too often."
+LIMITED = "Of two models above each other, the upper one is better at the same size."
+HEATED = "Above the level line the model got better, right of the upright one the temperature is above 1."
+LEAST_SHARE = 0.02  # an axis of shares spans two points at least
+ONE = (("x", 1.0), ("y", 0.0))
+CLOUDS = (
+    Cloud("fig1", "Ranking and calibration of every model", "auroc", "ece", BOTH, ERRORS),
+    Cloud("fig8", "Ranking and calibration, with every family", "auroc", "ece", BOTH, ERRORS, most=None),
+    Cloud("fig15", "Ranking and calibration after scaling", "scaled auroc", "scaled ece", BOTH, SCALED),
+    Cloud("fig5", "How many answers are left at a high accuracy", "accuracy", "coverage", KEPT, better="higher"),
+    Cloud("fig9", "Ranking by size", PARAMS, "auroc", LIMITED, SIZES, better="lower"),
+    Cloud("fig10", "Calibration by size", PARAMS, "ece", LIMITED, SIZES, better="lower"),
+    Cloud("fig18", "How many answers are left, by size", PARAMS, "coverage", LIMITED, SIZES, better="lower"),
+    Cloud("fig16", "Does AUROC improve with the temperature?", "temperature", "auroc gain", HEATED, SCALED, guides=ONE),
+    Cloud("fig17", "Does ECE improve with the temperature?", "temperature", "ece gain", HEATED, SCALED, guides=ONE),
+)
+
+
+def axes_of(models: Models) -> dict[str, Axis]:
+    """What clouds show of models."""
+    strict, changes = strictest(models), improvements(models).where(kind=TEMPERATURE)
+    axes = {
+        PARAMS: Axis(PARAMS, models.params),
+        "accuracy": Axis("accuracy", models.get("accuracy"), models.interval("accuracy"), LEAST_SHARE),
+        "coverage": Axis(f"coverage at {100 * strict:g} % accuracy", keeps(models, strict), least=0.1),
+        "temperature": Axis("temperature", models.get("temperature", calibrated=True), least=0.2),
+    }
+    for prefix, calibrated in (("", False), ("scaled ", True)):
+        aurocs, eces = models.get("auroc", USUAL, calibrated), models.get("ece", calibrated=calibrated)
+        around = models.interval("auroc", USUAL, calibrated)
+        axes[f"{prefix}auroc"] = Axis("AUROC of wrong against right predictions", aurocs, around, LEAST_SHARE)
+        minus = {name: -math.log10(value) for name, value in eces.items() if value}
+        axes[f"{prefix}ece"] = Axis("calibration: −log₁₀ ECE (0.1 is 1, 0.01 is 2)", minus, least=math.log10(2))
+    for metric, word in METRICS.items():
+        gained = {name: 100 * value for name, value in _gained(changes, metric).items()}
+        axes[f"{metric} gain"] = Axis(f"{word} improvement, %", gained, least=2.0)
+    return axes
+
+
+def cloud(frame: Frame, spec: Cloud) -> Made:
+    """Two numbers of every model."""
+    models = models_of(frame)
+    return spec.figure(models, axes_of(models))
+
+
+@report("selective/pareto")
+def pareto(frame: Frame) -> Table:
+    """The models that no other one beats in two things at once, and in which two."""
+    models = models_of(frame)
+    strict, sizes, accuracy = strictest(models), models.params, models.get("accuracy")
+    coverage, auroc, ece = keeps(models, strict), models.get("auroc", USUAL), models.get("ece")
+    goods = {"AUROC": auroc, "ECE": {name: -value for name, value in ece.items()}, f"SAC@{strict:g}": coverage}
+    fronts: dict[str, list[str]] = {}
+    for cost, x in ((PARAMS, sizes), ("accuracy", accuracy)):
+        for good, y in goods.items():
+            points = {name: (x[name], y[name]) for name in x if name in y}
+            best = front(points.values(), less=cost == PARAMS)
+            for name in [name for name, at in points.items() if at in best]:
+                fronts.setdefault(name, []).append(f"{good} by {cost}")
+    columns = {PARAMS: sizes, "accuracy ↑": accuracy, "AUROC ↑": auroc, "ECE ↓": ece, f"SAC@{strict:g} ↑": coverage}
+    rows = [
+        {"model": name}
+        | {head: values.get(name) for head, values in columns.items()}
+        | {"on the fronts of": ", ".join(fronts[name])}
+        for name in sorted(fronts, key=lambda name: (sizes.get(name, 0), name))
+    ]
+    note = "No other model has fewer parameters (or is right more often) and is at least as good in the thing named"
+    title = "Models that no other one beats"
+    return wide(rows, title, "model", form=decimals(4), forms={PARAMS: millions}, note=note)
+
+
+# ---- risk–coverage curves
+
+
+@report("selective/fig2", needs=ERRORS)
+def fig_2(frame: Frame) -> Made:
+    """Risk–coverage curves of the best and the worst model by AUROC, and of one that accuracy misjudges."""
+    curves, models = risk_coverage(frame), models_of(frame)
+    chosen = curve_models(models, curves)
+    words = "Share of wrong answers among those that a model keeps, the surest first; lower is better."
+    if len(chosen) > 2:
+        _, worst, third = chosen
+        share = f"{100 * middle(models):g} % accuracy"
+        words += f" {third} is right less often than {worst}, and still gives more answers at {share}."
+    shown = {f"{name} ({why})": curves[name] for name, why in chosen.items()}
+    return curves_block("fig2", "Risk and coverage of the best and the worst", words, shown) if shown else None
+
+
+def risk_coverage(frame: Frame) -> dict[str, Curve]:
+    """Model → (coverages, risks) of the raw answers, ranked by the largest softmax."""
+    points = frame.where(metric="selective_risk", measure=USUAL, calibrated=False, condition=COVERAGE).sort("level")
+    return {name: (own.column("level"), own.column()) for (name,), own in points.by("backbone")}
+
+
+def curve_models(models: Models, known: Mapping[str, Curve]) -> dict[str, str]:
+    """The best and the worst by AUROC; of those less accurate than the worst, the one that covers most more than it."""
+    auroc, accuracy, covers = models.get("auroc", USUAL), models.get("accuracy"), keeps(models, middle(models))
+    ranked = sorted((name for name in auroc if name in known), key=lambda name: -auroc[name])
+    if len(ranked) < 2:
+        return dict.fromkeys(ranked, "the only one")
+    best, *between, worst = ranked
+    more = {name: covers[name] for name in between if covers.get(name, 0) > covers.get(worst, 0)}
+    under = [name for name in more if accuracy.get(name, 0) < accuracy.get(worst, 0)]
+    third = {max(under, key=lambda name: more[name]): "less accurate"} if under else {}
+    return {best: "best AUROC", worst: "worst AUROC"} | third
+
+
+# ---- distillation
+
+
+@report("selective/fig13", needs=pretrained.COUNTERPART)
+def fig_13(frame: Frame) -> Made:
+    """Distilled models and their undistilled counterparts."""
+    kinds = (regimes.DISTILLATION, regimes.PRUNING_TAUGHT)
+    pairs = [pair for pair in regimes.pairs(models_of(frame).sizes) if pair.regime in kinds]
+    names = {pair.model: "its own teacher" for pair in pairs if pair.own_teacher}
+    words = "A line goes from a model to its distilled version."
+    words += " “Its own teacher”: pruned networks that learnt from the network they were made from." if names else ""
+    spec = Cloud("fig13", "What distillation does to a model", "auroc", "ece", words)
+    return _linked(frame, spec, {pair.model: pair.counterpart for pair in pairs if pair.counterpart}, names)
+
+
+@report("selective/fig14", needs=TEACHER)
+def fig_14(frame: Frame) -> Made:
+    """Teachers and their students."""
+    pairs = regimes.pairs(models_of(frame).sizes)
+    origins = {pair.model: pair.teacher for pair in pairs if pair.teacher and not pair.own_teacher}
+    words = "A line goes from a teacher to a model that learnt from its answers."
+    spec = Cloud("fig14", "Teachers and their students", "auroc", "ece", words)
+    return _linked(frame, spec, origins, dict.fromkeys(origins.values(), "teacher"))
+
+
+def _linked(frame: Frame, spec: Cloud, origins: Mapping[str, str], names: Mapping[str, str]) -> Made:
+    """Models with a line from where they come from; `names` are those that are not called by their architecture."""
+    models = models_of(frame)
+    axes = axes_of(models)
+    placed = axes[spec.x].values.keys() & axes[spec.y].values.keys()
+    linked = {model: origin for model, origin in origins.items() if {model, origin} <= placed}
+    shown = {*origins, *origins.values()} if linked else set()
+    colours = {name: names.get(name) or families.label(families.architecture(name)) for name in shown}
+    figure = spec.figure(models, axes, colours, [(origin, model) for model, origin in linked.items()])
+    if figure is None:
+        return None
+    return replace(figure, points=[{**point, "comes from": linked.get(point["model"])} for point in figure.points])
+
+
+# ---- the whole
+
+for _spec in CLOUDS:
+    report(f"{NAME}/{_spec.name}", needs=_spec.needs)(partial(cloud, spec=_spec))
+for _name, _metric, _title in (
+    ("fig3", "auroc", "What changes how well models rank their answers"),
+    ("fig4", "ece", "What changes how well models are calibrated"),
+):
+    report(f"{NAME}/{_name}", needs=CHANGED)(partial(change_figure, name=_name, metric=_metric, title=_title))
+for _name, _best, _title in (
+    ("fig11", False, "Two models that cannot rank their answers"),
+    ("fig12", True, "The same two models with the best possible order"),
+):
+    report(f"{NAME}/{_name}")(partial(constant_figure, name=_name, best=_best, title=_title))
+
+SECTIONS = (
+    ("Who knows?", "Which models know when they are wrong?", ("fig1",)),
+    ("Scorecard", "Scorecard", ("scorecard",)),
+    ("Coverage", "How much may each model answer?", ("fig5", "fig18", "fig2")),
+    ("Size", "Who is best for its size?", ("fig9", "fig10", "pareto")),
+    ("Training", "What does the way of training change?", ("regimes", "fig3", "fig4", "fig13", "fig14")),
+    ("Temperature", "What does temperature scaling change?", ("temperature", "fig15", "fig16", "fig17")),
+    ("Families", "What is uncertainty related to?", ("table1", "agreement", "fig8")),
+    ("MC-dropout", "Does MC-dropout help?", ("table2",)),
+)
+
+
+def first_look(study: Study) -> list[Table]:
+    """The tables for the terminal: what fits it and can be read without the page."""
+    kept = f"keeps@{100 * strictest(models_of(study.frame)):g} ↑"
+    look = scores(study.frame, TOP).only("right ↑", "notices ↑", "ECE ↓", kept, "params")
+    changes = regime_table(study.frame).only("models", "AUROC median", "AUROC better", "ECE median", "ECE better")
+    return [table for table in (look, changes) if table]
+
+
+TESTED = (
+    f"Each was compared with the next, up to {AMONG - 1}, on the same images: a paired bootstrap, 95 % intervals, "
+    "Holm’s adjustment."
+)
+UNTESTED = "Not all of these models were compared on the same images: which are ahead by more than chance is not known."
+
+
+def lead(study: Study) -> list[str]:
+    """What was done and what came out, in plain sentences."""
+    models = models_of(study.frame)
+    strict, of = strictest(models), "" if pretrained.unnamed(study) else f" of {study.data}"
+    share = f"{100 * strict:g} %"
+    images, alone = f"{images_of(study.frame, 'accuracy')} images{of}", len(models.sizes) == 1
+    sentences = [f"{plural(len(models.sizes), 'pretrained model')} answered {images}."]
+    accuracy, auroc, kept = models.get("accuracy"), models.get("auroc", USUAL), keeps(models, strict)
+    right, best, most = map(pretrained.best_of, (accuracy, auroc, kept))
+    named = {}  # metric → the sentence that names its best model
+    if right and accuracy[right]:
+        who = f"{right} is right" if alone else f"Right most often: {right},"
+        named["accuracy"] = f"{who} in {percent(accuracy[right])} of answers."
+    elif right:
+        sentences.append("No answer is right.")
+    if best:
+        who = "It is" if alone else f"Knows best when it is wrong: {'the same model' if best == right else best},"
+        pairs = f"less sure of the wrong one in {of_hundred(auroc[best])} pairs of a wrong and a right answer"
+        named["auroc"] = f"{who} {pairs}."
+    if most and kept[most]:
+        who = f"it gives {percent(kept[most])}" if alone else f"{most} gives most: {percent(kept[most])}"
+        given = f"Where {share} of the answers given must be right, {who}."
+        named[f"sac@{strict:g}"] = given
+    leaders = {"accuracy": right, "auroc": best, f"sac@{strict:g}": most}
+    tested = {metric: _tested(study.frame, metric, leaders[metric]) for metric in named}
+    sentences += [" ".join(filter(None, (sentence, tested[metric]))) for metric, sentence in named.items()]
+    if most and not kept[most]:
+        sentences.append(f"No model gives any answers of which {share} are right.")
+    if alone and not (study.plan or {}).get("files"):
+        (name,) = models.sizes
+        sentences.append(f"Its scorecard is below; with charts: `nescio evaluate zoo:{name} --to DIR`.")
+    if named and not alone:
+        sentences.append(TESTED if all(tested.values()) else UNTESTED)
+    return sentences
+
+
+def _tested(frame: Frame, metric: str, best: str | None) -> str:
+    """How the best model by a metric stands to the next ones; nothing where they were not compared."""
+    rows = frame.where(metric=DIFFERENCE, condition=metric, group=best)
+    p = {row["backbone"]: row["value"] for row in frame.where(metric=ADJUSTED, condition=metric)}
+    differences = [
+        {"model": row["backbone"], "difference": row["value"], "adjusted": p.get(row["backbone"])}
+        | {end: row[end] for end in ("low", "high")}
+        for row in rows
+    ]
+    return lead_of_best(differences) if differences else ""
+
+
+@report("selective/scorecard", needs="one model")
+def scorecard(frame: Frame) -> list[Block]:
+    """The scorecard of a study of one model."""
+    if len(models_of(frame).sizes) > 1:
+        return []
+    return card_blocks(frame.where(condition=None).without(metric=BESIDE_CARD))
+
+
+def story(study: Study) -> Story:
+    """The page of a study of pretrained models."""
+    question = "which pretrained models know when they are wrong?"
+    return pretrained.page(study, question, lead(study), scores, SECTIONS)

@@ -1,0 +1,237 @@
+"""Figure 2 of the paper, the correlation behind it, and the page that holds them."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+
+from nescio.benchmarks.shift.reports import about_gaussians
+from nescio.errors import Undefined
+from nescio.metrics import spearman
+from nescio.report.blocks import Choice, Figure, Made, SectionParts, Story
+from nescio.report.charts import cloud_figure
+from nescio.report.frame import Frame
+from nescio.report.named import report
+from nescio.report.studies import Study, story_of
+from nescio.report.tables import COUNT, Column, Form, Head, Table, decimals, metrics, table
+from nescio.report.words import bare, data_name, listed, number, plural
+from nescio.rows import Row
+
+CLEAN, TURNED = "clean", "rotation"
+KEY = ("dataset", "method", "trial")  # of one strength
+NETWORK = (*KEY, "data_seed")
+LEVEL = 0.05  # of the correlation's test
+EXACT = 8  # networks up to which all orders are counted
+TIPS = {"method": "method", "strength": "strength", "run": "run"}
+
+
+def points(frame: Frame) -> list[Row]:
+    """One for every network and measure: strength, accuracy of clean images, rAULC and AUROC of all angles together."""
+    accuracy = _values(frame.where(metric="accuracy", condition=CLEAN))
+    strength = _values(frame.where(metric="strength"))
+    auroc = {(_network(row), row["measure"]): row["value"] for row in _pooled(frame, "auroc")}
+    return [
+        {name: row[name] for name in (*NETWORK, "measure")}
+        | {"strength": strength[_network(row)], "accuracy": accuracy[_network(row)], "rAULC": row["value"]}
+        | {"auroc": auroc.get((_network(row), row["measure"])), "name": row["method"], "run": row["data_seed"]}
+        for row in _pooled(frame, "raulc")
+    ]
+
+
+def _pooled(frame: Frame, metric: str) -> Frame:
+    return frame.where(metric=metric, condition=TURNED, level=None)
+
+
+def _network(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in NETWORK)
+
+
+def _values(frame: Frame) -> dict[tuple[Any, ...], float]:
+    return {_network(row): row["value"] for row in frame}
+
+
+def correlation(a: list[float], b: list[float]) -> tuple[float, float]:
+    """Spearman's ρ and its two-sided p-value: by all orders of up to EXACT values, else by Student's t with n − 2
+    degrees of freedom."""
+    from scipy.special import stdtr
+    from scipy.stats import rankdata
+
+    n = len(a)
+    if n < 3:
+        raise Undefined("A correlation of fewer than three networks has no p-value.")
+    rho = spearman(a, b)
+    if n <= EXACT:
+        centred, other = (rankdata(values) - (n + 1) / 2 for values in (a, b))
+        orders = other[np.array(list(permutations(range(n))))] @ centred
+        return rho, float(np.mean(np.abs(orders) >= abs(other @ centred) - 1e-9))
+    if abs(rho) == 1:
+        return rho, 0.0
+    return rho, 2 * float(stdtr(n - 2, -abs(rho) * ((n - 2) / (1 - rho**2)) ** 0.5))
+
+
+def correlations(frame: Frame) -> list[Row]:
+    """Of strength (from the weakest on) and rAULC, AUROC and accuracy, over all networks of a method."""
+    rows = []
+    for (data, method, measure), own in Frame(points(frame)).by("dataset", "method", "measure"):
+        line: Row = {"dataset": data, "method": method, "measure": measure, "networks": len(own)}
+        for name in ("rAULC", "auroc", "accuracy"):
+            known = own.where(**{name: lambda value: value is not None})
+            try:
+                line[f"ρ {name}"], line[f"p {name}"] = correlation(known.column("trial"), known.column(name))
+            except Undefined:
+                continue
+        by_run = [part.correlation("trial", "rAULC") for _, part in own.by("data_seed")]
+        if known_runs := [rho for rho in by_run if rho is not None]:
+            line["rising"] = f"{sum(rho > 0 for rho in known_runs)} of {len(known_runs)}"
+        rows.append(line)
+    return rows
+
+
+def idle_strengths(frame: Frame, method: str, data: str) -> list[int]:
+    """Numbers of the strengths whose bound holds back no layer of any network."""
+    own = frame.where(metric="at_bound", method=method, dataset=data)
+    return [trial for (trial,), part in own.by("trial") if max(part.column("value")) == 0]
+
+
+@report("sensitivity/table")
+def correlation_table(frame: Frame) -> Table:
+    """Spearman's correlation of strength and rAULC with its p-value; of strength and accuracy beside it."""
+    names = {"rAULC": "rAULC", "auroc": "AUROC", "accuracy": "accuracy"}
+    heads = [
+        head
+        for name, word in names.items()
+        for head in (
+            Head(f"ρ, {word}", f"ρ {name}", form=decimals(2, sign=True)),
+            Head(f"p, {word}", f"p {name}", form=Form(".1g")),
+        )
+    ]
+    return table(
+        correlations(frame),
+        "Does a stronger regularisation give a better uncertainty?",
+        lines=("method", "dataset", Column("measure", keep=True)),
+        heads=[*heads[:2], Head("rising", of="rising"), *heads[2:], Head("networks", "networks", form=COUNT)],
+        mark="none",
+        note="Spearman's ρ of strength, from the weakest to the strongest, over all networks of a method; where a "
+        "bound is the strength (ddu, sngp, due), the smallest is the strongest; methods without one of their own (erm, "
+        "mc-dropout) have factors on weight decay. p: two-sided, as if networks of one run were independent; rising: "
+        "in how many runs ρ of rAULC is positive. rAULC and AUROC of right against wrong answers, clean and turned "
+        "images together; accuracy of clean images",
+    )
+
+
+@report("sensitivity/strengths")
+def every_strength(frame: Frame) -> Table:
+    """Accuracy, AUROC and rAULC at every strength, mean ± standard deviation over runs, and what a bound does."""
+    strength = {tuple(row[name] for name in KEY): row["value"] for row in frame.where(metric="strength")}
+    accuracy = frame.where(metric="accuracy", condition=CLEAN)
+    measured = Frame([*_pooled(frame, "auroc"), *_pooled(frame, "raulc")])
+    bounded = frame.where(metric="at_bound")
+    beside = [row | {"measure": name} for name in measured.values("measure") for row in [*accuracy, *bounded]]
+    means = Frame([*measured, *beside]).summarise(["dataset", "method", "measure", "trial", "metric"], ["data_seed"])
+    rows = means.with_column("strength", lambda row: strength[tuple(row[name] for name in KEY)])
+    runs = plural(len(frame.values("data_seed")), "run").lower()
+    heads = metrics("accuracy", "auroc", "raulc", titles={"accuracy": "clean accuracy ↑"})
+    acting = ". Layers at their bound: the share that the spectral norm holds back; at 0 it does nothing"
+    return table(
+        rows.sort(lambda row: frame.values("method").index(row["method"]), "measure", "trial"),
+        "Every strength",
+        lines=("method", "dataset", Column("measure", keep=True), Column("strength", keep=True)),
+        heads=[*heads, Head("layers at their bound", where={"metric": "at_bound"})] if bounded else heads,
+        form=decimals(3),
+        within=("dataset", "method"),
+        note=". ".join(
+            [
+                f"Mean ± standard deviation over {runs}, from the weakest strength to the strongest. Bold: the best "
+                f"of a method{acting if bounded else ''}",
+                *about_gaussians(frame),
+            ]
+        ),
+    )
+
+
+@report("sensitivity/fig2")
+def figure_2(frame: Frame) -> Made:
+    """Accuracy of clean images against rAULC of all angles, one point for every network (Figure 2 of the paper)."""
+    words = "One point for every network: strengths × runs. Point at one to see its strength."
+    options = {}
+    for (data, measure), own in Frame(points(frame)).by("dataset", "measure"):
+        chart = partial(cloud_figure, own.rows, "accuracy", "rAULC", tips=TIPS)
+        name, key = _of(frame, data, measure)
+        options[name] = [Figure(f"fig2-{key}", f"Accuracy and rAULC by {name}", words, chart, own.rows)]
+    return Choice("Measure of uncertainty", options)
+
+
+def _of(frame: Frame, data: str, name: str) -> tuple[str, str]:
+    """What a figure is called, and its key: by its data too, where studies of several were joined."""
+    known = frame.values("dataset")
+    return (name, name) if len(known) == 1 else (f"{name}, {data_name(data)}", f"{name}-{known.index(data)}")
+
+
+@report("sensitivity/curves")
+def curves(frame: Frame) -> Made:
+    """rAULC against the strength, for every method."""
+    options = {}
+    for (data, method), own in Frame(points(frame)).by("dataset", "method"):
+        shown = [point | {"name": point["measure"]} for point in own]
+        words = "One point for every network. A bound (of ddu, sngp, due) is stronger where it is smaller."
+        chart = partial(cloud_figure, shown, "strength", "rAULC", tips=TIPS, log=True)
+        name, key = _of(frame, data, method)
+        options[name] = [Figure(f"curve-{key}", f"rAULC against the strength of {name}", words, chart, shown)]
+    return Choice("Method", options)
+
+
+# ---- the page
+
+
+def first_look(study: Study) -> list[Table]:
+    return [correlation_table(study.frame)]
+
+
+def story(study: Study) -> Story:
+    frame = study.frame
+    sections: list[SectionParts] = [
+        ("Correlation", "Does a stronger regularisation help?", [correlation_table(frame), curves(frame)]),
+        ("Accuracy", "What does it cost in accuracy?", [figure_2(frame)]),
+        ("Strengths", "Every strength", [every_strength(frame)]),
+    ]
+    data = listed([data_name(data) for data in frame.values("dataset")])
+    title = f"{data}: does more regularisation give a better uncertainty?"
+    return story_of(study, title, _lead(frame), sections)
+
+
+def _lead(frame: Frame) -> list[str]:
+    """For which methods a stronger regularisation goes with a higher rAULC, or a lower; each by its first measure."""
+    first = [rows.rows[0] for _, rows in Frame(correlations(frame)).by("dataset", "method")]
+    several = len({row["measure"] for row in first}) > 1
+    named = [f"{row['method']} by {row['measure']}" if several else row["method"] for row in first]
+    joined = len(frame.values("dataset")) > 1
+    own = [
+        row | {"name": f"{name} on {data_name(row['dataset'])}" if joined else name}
+        for row, name in zip(first, named, strict=True)
+    ]
+    certain = [row for row in own if row.get("p rAULC", 1.0) < LEVEL]
+    lead = [f"{plural(len(frame.values('method')), 'method')}, {len(frame.values('trial'))} strengths each."]
+    for words, sign in (("better", 1), ("worse", -1)):
+        if names := [f"{row['name']} (ρ {number(row['ρ rAULC'], 2)})" for row in certain if sign * row["ρ rAULC"] > 0]:
+            lead.append(f"A stronger regularisation goes with a {words} {bare('raulc')} of {listed(names)}.")
+    if rest := [row["name"] for row in own if row not in certain and "p rAULC" in row]:
+        lead.append(f"No correlation that can be told from none: {listed(rest)}.")
+    if few := [row["name"] for row in own if "p rAULC" not in row]:
+        lead.append(f"Too few networks for a correlation: {listed(few)}.")
+    idle = {
+        f"{name} on {data_name(data)}" if joined else name: len(idle_strengths(frame, name, data))
+        for (name, data), _ in frame.where(metric="at_bound").by("method", "dataset")
+    }
+    if any(idle.values()):
+        counts = listed([f"{count} of {name}" for name, count in idle.items() if count])
+        lead.append(f"Strengths that hold no layer of any network back: {counts}; the correlations hold them too.")
+    accuracies = [part.column() for _, part in frame.where(metric="accuracy", condition=CLEAN).by("dataset")]
+    if lost := sum(value < max(values) / 2 for values in accuracies for value in values):
+        lead.append(
+            f"{plural(lost, 'network')} of {sum(map(len, accuracies))} did not learn (less than half of the best clean "
+            "accuracy); the correlations hold them too."
+        )
+    return lead

@@ -1,0 +1,198 @@
+"""Which uncertainty still tells right from wrong when images are corrupted? (Postels et al. 2022.) Its plan; `steps`
+has what is done with classes of images, `pixels` with classes of pixels, `reports` what is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from nescio.benchmarks.base import benchmark, check_preprocessing, networks_option
+from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, trained_methods
+from nescio.benchmarks.names import corruption_names, measure_names, method_names
+from nescio.benchmarks.recipes import check_fixed, fixed_option
+from nescio.errors import BadInput
+from nescio.identity import Checked, tag
+from nescio.networks.preprocessing import Preprocessing
+from nescio.options import nested, option
+from nescio.trials import Training
+from nescio.work.steps import Work
+
+NAME, VERSION = "shift", 3  # 2: corruptions as published; 3: drops of rain fade in, rows of pixels name corruptions
+PAPER = ("erm", "mc-dropout", "sngp", "ddu", "mir", "duq", "dcu", "postnet")  # the methods of its Table 2 …
+DENSE = ("erm", "mc-dropout", "sngp", "ddu", "mir")  # … and of its Table 3
+MEASURES = ("native", "entropy")
+CORRUPTION = "corruption"  # the group of rows of pixels under a corruption: data has shifts of the same names
+
+
+@tag("plan:shift")
+@dataclass(frozen=True)
+class Plan(Checked):
+    """What is trained, how images are corrupted, and what is measured."""
+
+    task: Literal["classification", "segmentation"] = option(
+        "classification", "what a network names: the class of an image, or of every pixel", selects=True
+    )
+    data: str = option(
+        "digits",
+        "digits, cifar10, folder:PATH, npz:PATH …; segmentation: scenes, cityscapes, camvid, maps:PATH",
+        part="dataset",
+    )
+    methods: tuple[str, ...] = option(
+        PAPER, "comma-separated, or all; deep-ensemble: networks of erm with other initial seeds", parse=method_names
+    )
+    hparams: tuple[str, ...] = fixed_option()
+    backbone: str = option("conv", "of every method: conv, mlp, resnet18, any timm name")
+    runs: int = option(2, "independent repetitions: the validation images and the initial weights are drawn anew")
+    strengths: int = option(
+        1,
+        "values of each method's regularisation strength that are tried in run 0, by validation loss, its default (or "
+        "that of --hparams) among them; 1: that alone",
+    )
+    members: tuple[int, ...] = option(
+        (5,), "number of networks of deep-ensemble", name="ensemble-size", metavar="K", unset="none"
+    )
+    ensembled: tuple[str, ...] = option((), "further methods whose networks are averaged as ensembles", part="method")
+    corruptions: tuple[str, ...] = option(
+        (),
+        "comma-separated",
+        parse=corruption_names,
+        unset="all fifteen; scenes: darkness, fog, rain; maps:PATH with folders of shifted images: those",
+    )
+    severities: tuple[int, ...] = option(
+        (), "1 to 5 of each corruption; of a shift with levels of its own, 1 is the weakest", unset="all"
+    )
+    corrupted: str | None = option(
+        None,
+        "folder of published files, such as CIFAR-10-C, in place of corruptions made here",
+        metavar="PATH",
+        introduced=None,
+    )
+    out: tuple[str, ...] = option(
+        (), "sets of other classes, to be told from the clean test images", metavar="DATA", part="dataset"
+    )
+    networks: tuple[str, ...] = networks_option(
+        "methods hparams backbone runs strengths members ensembled reaches training"
+    )
+    measures: tuple[str, ...] = option(
+        MEASURES, "of uncertainty: measures, or scores of the methods", parse=measure_names
+    )
+    limit: int | None = option(None, "a random part of so many test images", metavar="N", unset="all")
+    seed: int = option(0, "draws the test images of --limit", introduced=0)
+    reaches: float | None = option(
+        None,
+        "training accuracy of plain training: networks far below are marked",
+        unset="what was seen on digits, cifar10, scenes and scenes@64; on other data, what erm reaches in the study",
+    )
+    training: Training = nested(Training())
+    preprocessing: Preprocessing = nested(Preprocessing(), introduced=Preprocessing())
+
+    def check(self) -> None:
+        check_preprocessing(self)
+        self.need(1, "runs", "strengths", "limit")
+        self.need(0, "seed")
+        check_fixed(self.hparams)
+        if min(self.members, default=2) < 2:
+            raise BadInput("An ensemble has at least two members; single networks are always there.")
+        strange = [name for name in self.ensembled if name not in self.methods]
+        if self.members and strange:
+            raise BadInput(f"--ensembled names {strange[0]}, which is not among --methods: {', '.join(self.methods)}.")
+        if self.reaches is not None and not 0 < self.reaches <= 1:
+            raise BadInput(f"--reaches is an accuracy between 0 and 1, not {self.reaches:g}.")
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The methods whose networks are trained."""
+        return trained_methods(self.methods)
+
+
+# Training accuracies that `erm` comes close to with the presets' budgets: 0.997, 0.98, 0.906 and 0.982 were seen
+REACHED = {"digits": 0.99, "cifar10": 0.97, "scenes@64": 0.9, "scenes": 0.97}
+# For CIFAR's size: `erm` reaches a clean accuracy of 0.920 with it (results/shift)
+CIFAR = Training(
+    lr=0.4, warmup=4.0, schedule="cosine", weight_decay=5e-4, nesterov=True, border="reflect", epochs=20, batch_size=512
+)
+# … and the others with these, by one network for each of a few values (results/shift)
+CIFAR_RECIPES = (
+    "mc-dropout.mc_samples=50",  # they share the features; the mutual information of ten is noisy
+    "dcu.pretraining=0.2",
+    "dcu.weight=0.1",
+    "duq.lr=1",
+    "duq.penalized=0.03",
+    "postnet.latent=4",
+    "postnet.lr=0.7",
+)
+SMALL = Training(lr=0.1, epochs=20, batch_size=64, schedule="cosine", warmup=2.0, weight_decay=5e-4, augment="shift")
+STREETS = Training(lr=0.1, epochs=60, batch_size=8, schedule="cosine", warmup=1.0, weight_decay=5e-4, nesterov=True)
+PRESETS = {
+    "small": Plan(hparams=("dcu.weight=0.1",), training=SMALL),  # with its default of 1 dcu is undertrained so soon
+    "gpu": Plan(
+        data="cifar10",
+        methods=(*PAPER, DEEP_ENSEMBLE),
+        hparams=CIFAR_RECIPES,
+        backbone="resnet18",
+        runs=3,
+        strengths=3,
+        training=CIFAR,
+    ),
+    # ResNet-50 and five runs are the paper's; its epochs and strengths are in a supplement that its text does not hold.
+    # Its rate over its batch is that of CIFAR, so that duq takes the steps that were looked for there
+    "paper": Plan(
+        data="cifar10",
+        methods=(*PAPER, DEEP_ENSEMBLE),
+        hparams=("mc-dropout.mc_samples=50", "duq.lr=1", "duq.momentum=0.999"),
+        backbone="resnet50",
+        runs=5,
+        strengths=5,
+        training=Training(
+            lr=0.1,
+            warmup=5.0,
+            schedule="cosine",
+            weight_decay=5e-4,
+            nesterov=True,
+            border="reflect",
+            epochs=200,
+            batch_size=128,
+        ),
+    ),
+    "scenes": Plan(  # erm was seen to reach a clean mIoU of 0.398
+        task="segmentation",
+        data="scenes@64",
+        methods=(*DENSE, DEEP_ENSEMBLE),
+        members=(3,),
+        training=replace(STREETS, epochs=12),
+    ),
+    "scenes-gpu": Plan(
+        task="segmentation",
+        data="scenes",
+        methods=(*DENSE, DEEP_ENSEMBLE),
+        backbone="resnet18",
+        runs=3,
+        training=STREETS,
+    ),
+}
+
+
+@benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.shift.reports")
+def run(plan: Plan, work: Work) -> Any:
+    """Which uncertainty still tells right from wrong when images are corrupted (Postels et al. 2022).
+
+    Networks are trained on clean images and predict clean and corrupted ones, every corruption at every severity. For
+    each set, and with clean images and all severities of a corruption together: AUROC and rAULC of right against wrong
+    answers; accuracy, ECE and NLL; and beside them how well the uncertainty finds images of other sets (--out). The
+    strength of a method's regularisation is the one with the lowest NLL of validation images in run 0.
+
+    --task segmentation: the same of every pixel. mIoU, accuracy, and AUROC and rAULC over all pixels that are not void,
+    of each level of a shift and of clean images and all its levels together; pictures of a few images.
+
+    examples:
+      nescio run shift                                 digits, the methods of the paper, two cores
+      nescio run shift --preset gpu --out cifar100     CIFAR-10, ResNet-18, 20 epochs
+      nescio run shift --preset paper --data cifar100  ResNet-50, five runs; the epochs are ours
+      nescio run shift --preset gpu --corrupted CIFAR-10-C                        the published files
+      nescio run shift --task segmentation             street scenes in the dark, in fog and in rain, two cores
+      nescio run shift --preset scenes-gpu --data cityscapes:PATH@256 --backbone resnet50 --runs 5
+      nescio run shift --data imagenet:PATH --networks resnet50,NAME@FILE --limit 5000     networks that exist already
+    """
+    from nescio.benchmarks.shift import pixels, steps  # torch stays out of --help
+
+    return (pixels if plan.task == "segmentation" else steps).compare(plan, work)

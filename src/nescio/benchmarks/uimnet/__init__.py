@@ -1,0 +1,137 @@
+"""UIMNET: what classifiers know what they don't know? Its plan; `steps` has what is done, `reports` what is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nescio.benchmarks.base import benchmark
+from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, trained_methods
+from nescio.benchmarks.names import ALL, measure_names, method_names
+from nescio.errors import BadInput
+from nescio.identity import Checked, tag
+from nescio.options import nested, option
+from nescio.rows import Row
+from nescio.trials import Training
+from nescio.work.steps import Work
+
+NAME, VERSION = "uimnet", 4
+TRIAL = "trial"  # condition of rows about one trial, which selection and the NLL-versus-AUC plot need
+MEASURES = ("msp", "gap", "entropy", "jacobian", "gmm", "tta", "native")  # those of the paper
+
+
+def _method_names(text: str) -> tuple[str, ...]:
+    return () if text == ALL else method_names(text)
+
+
+def _measure_names(text: str) -> tuple[str, ...]:
+    from nescio.measures import registry
+
+    if text != ALL:
+        return measure_names(text)
+    return tuple(part.name for part in registry.parts() if part.kind in ("plain", "fitted") and not part.alias)
+
+
+@tag("plan:uimnet")
+@dataclass(frozen=True)
+class Plan(Checked):
+    """What to compare, on what, with which budget."""
+
+    data: str = option("digits", "dataset: digits, cifar10, folder:PATH, npz:PATH …", part="dataset")
+    methods: tuple[str, ...] = option(
+        (),
+        "comma-separated, or all; deep-ensemble: networks of erm with other initial seeds",
+        parse=_method_names,
+        unset="all classifiers",
+    )
+    backbones: tuple[str, ...] = option(("conv",), "comma-separated, small to large")
+    spectral: tuple[float | None, ...] = option((None, 5.0), "targets of the spectral norm")
+    measures: tuple[str, ...] = option(
+        MEASURES, "of uncertainty: measures, or scores of the methods; or all", parse=_measure_names
+    )
+    exact_jacobian: bool = option(
+        False, "the whole Jacobian, one backward pass per class; else estimated above 16 classes", introduced=False
+    )
+    members: tuple[int, ...] = option(
+        (1, 5),
+        "sizes of ensembles of a method's best trials, 1 a single network; deep-ensemble has the largest",
+        name="ensemble-size",
+        metavar="K",
+    )
+    trials: int = option(3, "hyper-parameters tried for each method; the first are its defaults")
+    seeds: int = option(2, "data seeds: divisions into training and validation images")
+    search: Literal["random", "optuna"] = option("random", "how further trials are drawn")
+    search_seed: int = option(0, "of these draws")
+    inside: tuple[int, ...] | None = option(
+        None,
+        "in-distribution classes, as 0-5,7",
+        name="in",
+        metavar="CLASSES",
+        unset="by the Ward tree; digits: 0-5",
+    )
+    outside: tuple[int, ...] | None = option(
+        None, "out-of-distribution classes, with --in", name="out", metavar="CLASSES", unset="all others"
+    )
+    partition: str | None = option(None, "both, as `nescio imagenot` wrote them", metavar="FILE", introduced=None)
+    features: Literal["reference", "pixels"] | None = option(
+        None, "of the Ward tree", unset="those of a reference network"
+    )
+    oracle: bool = option(True, "a network that is trained on the out-of-distribution classes as well")
+    training: Training = nested(Training())
+
+    def check(self) -> None:
+        self.need(1, "trials", "seeds")
+        if min(self.members, default=0) < 1:
+            raise BadInput("An ensemble has at least one member.")
+        if DEEP_ENSEMBLE in self.methods and max(self.members) < 2:
+            raise BadInput("A deep ensemble has at least two networks: say --ensemble-size 1,5.")
+        for target in self.spectral:
+            if target is not None and target <= 0:
+                raise BadInput(f"A target of the spectral norm must be above 0, not {target:g}.")
+        if self.partition is not None and (self.inside or self.outside or self.features):
+            raise BadInput("--partition names the classes that are in and out: omit --in, --out and --features.")
+        if self.outside and not self.inside:
+            raise BadInput("--out goes with --in: name the in-distribution classes as well.")
+        if self.inside is not None and len(self.inside) < 2:
+            raise BadInput("At least two classes must be in-distribution: with one there is nothing to classify.")
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The methods whose networks are trained."""
+        return trained_methods(self.methods)
+
+
+# the methods of the paper (UIMNET §3)
+PAPER = ("erm", "mixup", "soft-labels", "rbf", "rnd", "oc", "deep-ae", "mc-dropout", "mimo", "due")
+DEMO = Training(epochs=15, batch_size=64, step_epochs=6, augment="shift")
+PRESETS = {
+    "small": Plan(training=Training(epochs=20, batch_size=64, step_epochs=8, augment="shift")),
+    "demo": Plan(methods=PAPER, trials=2, spectral=(None,), training=DEMO),
+    # the paper's own: ImageNet, two sizes, ten trials, three data seeds, SGD, 100 epochs, batch 256, rate ÷ 10 every 30
+    "paper": Plan(data="imagenet", methods=PAPER, backbones=("resnet18", "resnet50"), trials=10, seeds=3),
+}
+
+
+def upgrade(rows: list[Row]) -> list[Row]:
+    """Rows before version 4 marked those of trials by their group."""
+    return [row | {"condition": TRIAL, "group": None} if row["group"] == TRIAL else row for row in rows]
+
+
+@benchmark(
+    NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.uimnet.reports", upgrade=upgrade
+)
+def run(plan: Plan, work: Work) -> Any:
+    """What classifiers know what they don't know (UIMNET): methods × measures, in- and out-of-distribution.
+
+    Data seeds × trials × backbones × spectral norm are trained and calibrated, the best of each method averaged, and
+    all evaluated on classes that they were trained on and on others: Tables 2 and 3 of the paper, and the page.
+
+    examples:
+      nescio run uimnet --data digits --methods all --trials 3 --seeds 2 --workers 2
+      nescio run uimnet --data cifar10 --backbones resnet18 --methods erm,mimo,due --spectral none,5 --epochs 60
+      nescio run uimnet --preset paper                 ImageNet as in the paper: ten trials, three seeds, two sizes
+      nescio run uimnet --measures entropy,mine        a new measure over a finished study: no network predicts again
+    """
+    from nescio.benchmarks.uimnet.steps import compare  # torch stays out of --help
+
+    return compare(plan, work)

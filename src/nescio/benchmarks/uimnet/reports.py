@@ -1,0 +1,403 @@
+"""The UIMNET paper's tables and figures, each a named report, and the page that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from statistics import fmean
+from typing import Any
+
+from nescio.analysis.repeated import paired_runs
+from nescio.analysis.selection import best_trials
+from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE
+from nescio.benchmarks.uimnet import TRIAL
+from nescio.report.blocks import Choice, Figure, SectionParts, Story
+from nescio.report.charts import cloud_figure, dots_figure, heat_block
+from nescio.report.frame import Frame
+from nescio.report.named import report
+from nescio.report.studies import Study, story_of
+from nescio.report.tables import NOTHING, Column, Head, Table, decimals, metrics, percents, table
+from nescio.report.words import count, grouped, lead_of_best, number, of_hundred, plural, stage
+from nescio.rows import Row
+
+IN_DISTRIBUTION = ("accuracy", "accuracy@5", "nll", "ece")
+OUT_OF_DISTRIBUTION = ("auroc", "in_as_in", "out_as_out")
+SHOWN = IN_DISTRIBUTION + OUT_OF_DISTRIBUTION
+# AUROC on test rows is another question (right versus wrong): here it is in versus out
+SPLIT = dict.fromkeys(SHOWN, "test") | {"auroc": "out", "out_as_out": "out"}
+NAMES = {"accuracy": "ACC@1 ↑", "accuracy@5": "ACC@5 ↑", "nll": "NLL ↓", "ece": "ECE ↓", "auroc": "AUC ↑"}
+NAMES |= {"in_as_in": "InAsIn ↑", "out_as_out": "OutAsOut ↑"}
+NEW = "rows about classes that are out of distribution"  # what reports need
+MODEL = ("backbone", "method", "members", "calibrated", "spectral")
+LINE = (*MODEL, "measure", "metric")
+DEFAULT_MEASURE = "entropy"  # of the paper's Table 3
+ORACLE = "oracle"
+NLL, AUC = "validation NLL", "AUC of new versus known"
+LABELS = (
+    Column("method", "algorithm"),
+    Column("members", "k"),
+    Column("calibrated", "calibration", lambda value: NOTHING if value is None else stage(value)),
+    Column("spectral", "spectral norm"),
+)
+# what was changed → its column, and how a value of it is called
+ABLATIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "calibration": ("calibrated", stage),
+    "spectral norm": ("spectral", lambda value: "off" if value is None else f"{value:g}"),
+    "model size": ("backbone", str),
+    "ensembling": ("members", lambda value: f"k = {value}"),
+}
+
+
+# ---- rows
+
+
+def evaluated(frame: Frame) -> Frame:
+    """The rows of metrics on the splits that the paper takes them on."""
+    return Frame(row for row in frame if row["split"] == SPLIT.get(row["metric"]))
+
+
+@lru_cache(maxsize=2)  # of a study and of its lines: most tables begin with it
+def means(frame: Frame) -> Frame:
+    """Mean and standard deviation over data seeds of every line; what is averaged already stays as it is."""
+    if "spread" in (frame.rows or ({},))[0]:
+        return frame
+    return evaluated(frame.where(condition=None, group=None)).summarise(LINE, over=["data_seed"])
+
+
+def measures_of(frame: Frame) -> list[str]:
+    """The measures of out-of-distribution detection, the paper's first."""
+    names = [name for name in means(frame).values("measure") if name not in (None, ORACLE)]
+    return sorted(names, key=lambda name: name != DEFAULT_MEASURE)
+
+
+def first_measure(frame: Frame) -> str:
+    return next(iter(measures_of(frame)), DEFAULT_MEASURE)
+
+
+def ordered(frame: Frame, column: str) -> Frame:
+    """Rows by the mean AUROC of their value of a column, the best first; those without AUROC last."""
+    best = {key: -own.mean() for (key,), own in frame.where(metric="auroc").by(column)}
+    return frame.sort(lambda row: best.get(row[column], 0.0))
+
+
+def with_first_measure(frame: Frame) -> Frame:
+    """The lines of all methods but the oracle, by the first measure."""
+    return means(frame).without(method=ORACLE).where(measure=(None, first_measure(frame)))
+
+
+def first_lines(frame: Frame) -> Frame:
+    """Calibrated single networks of the first backbone, without spectral norm where that was tried; of deep-ensemble,
+    which has no single networks, its only size."""
+    lines = with_first_measure(frame)
+    least = {method: min(own.values("members")) for (method,), own in lines.by("method")}
+    lines = Frame(row for row in lines if row["members"] == least[row["method"]])
+    first: dict[str, Callable[[list[Any]], Any]] = {"backbone": lambda values: values[0], "calibrated": max}
+    first["spectral"] = lambda values: min(values, key=lambda value: value or 0)
+    for name, choose in first.items():
+        if lines:
+            lines = lines.where(**{name: choose(lines.values(name))})
+    return lines
+
+
+# ---- the paper's tables
+
+
+@report("uimnet/table2")
+def table_2(frame: Frame) -> list[Table]:
+    """In-distribution results (UIMNET Table 2): algorithm × k × calibration × spectral norm."""
+    own = means(frame).where(measure=None)
+    return [_lines(f"In-distribution results, {name}", part, IN_DISTRIBUTION) for (name,), part in own.by("backbone")]
+
+
+@report("uimnet/table3", needs=NEW)
+def table_3(frame: Frame) -> Choice:
+    """Out-of-distribution results (UIMNET Table 3), one table per measure, and the oracle that has seen both sides."""
+    tables: dict[str, list[Table]] = {measure: [] for measure in measures_of(frame)}
+    for measure, made in tables.items():
+        for (backbone,), own in means(frame).where(measure=(measure, ORACLE)).by("backbone"):
+            if own.without(method=ORACLE):
+                title = f"Out-of-distribution results, {backbone}, measure {measure}"
+                made.append(_lines(title, own, OUT_OF_DISTRIBUTION))
+    return Choice("Measure of uncertainty", tables)
+
+
+def _lines(title: str, frame: Frame, shown: Sequence[str]) -> Table:
+    """Lines × metrics with mean ± standard deviation; the oracle stands last and is never the best."""
+    own, n = frame.without(method=ORACLE), max(frame.column("n"))
+    methods, nothing = own.values("method"), dict.fromkeys(("members", "calibrated", "spectral"))
+    own = own.sort(lambda row: methods.index(row["method"]), "members", "calibrated", lambda row: row["spectral"] or 0)
+    return table(
+        [*own, *(row | nothing for row in frame.where(method=ORACLE))],
+        title,
+        lines=LABELS,
+        heads=metrics(*shown, titles=NAMES),
+        form=decimals(3),
+        ranked=lambda row: row["method"] != ORACLE,
+        note=f"Mean ± standard deviation over {n} data seeds" if n > 1 else "One data seed: no spread to show",
+    )
+
+
+# ---- what a first reader wants to know
+
+
+@report("uimnet/look")
+def look(frame: Frame) -> Table:
+    """One line per method: its calibrated single network, with the paper's measure."""
+    measure = first_measure(frame)
+    titles = {"accuracy": "right ↑", "ece": "calibration error ↓", "auroc": "new from known ↑"}
+    titles["out_as_out"] = "new refused ↑"
+    first = ordered(first_lines(frame), "method")
+    joint = f", and {DEEP_ENSEMBLE}, the networks of which predict together" * (DEEP_ENSEMBLE in first.values("method"))
+    note = (
+        f"Calibrated single networks{joint}. Right: answers on known classes. New from known: pairs in which the image "
+        f"of a class that is out of distribution has the higher {measure}. New refused: images of such classes above "
+        f"the {measure} that 95 % of known ones stay below"
+    )
+    heads = [Head(title, where={"metric": metric}) for metric, title in titles.items()]
+    title = "Does each method know what it does not know?"
+    return table(first, title, lines=("method",), heads=heads, form=percents(), around=False, note=note)
+
+
+@report("uimnet/search", needs="two trials of a search")
+def search(frame: Frame) -> Table | None:
+    """What the search changed: each method at its defaults, as selected, and over all trials."""
+    trials = frame.where(condition=TRIAL, calibrated=False)
+    if len(trials.values("trial")) < 2:
+        return None
+    rows: list[Row] = []
+    for names, (selected,) in best_trials(trials, 1).items():
+        line = dict(zip(("method", "backbone", "spectral"), names, strict=True))
+        own = evaluated(trials.where(**line))
+        choices = {"defaults": own.where(trial=0), f"selected (trial {selected})": own.where(trial=selected)}
+        for network, part in (choices | {"all trials": own}).items():
+            rows += [line | {"network": network} | row for row in part.summarise(["metric"])]
+    note = (
+        "Uncalibrated single networks, AUC with entropy. The selected trial has the lowest validation NLL. Mean ± "
+        "standard deviation over data seeds; of all trials over data seeds and trials: methods that differ by less may "
+        "differ by the luck of their draws"
+    )
+    lines = (Column("method", keep=True), "backbone", LABELS[-1], Column("network", "hyper-parameters"))
+    heads = metrics("accuracy", "nll", "auroc", titles=NAMES)
+    return table(rows, "What the search changed", lines=lines, heads=heads, form=decimals(3), mark="none", note=note)
+
+
+@report("uimnet/ranking", needs=NEW)
+def ranking(frame: Frame) -> Table:
+    """Measures by their mean AUC over all methods, ensembles and ablations (UIMNET §8)."""
+    own = means(frame).where(metric=OUT_OF_DISTRIBUTION, measure=tuple(measures_of(frame)))
+    rows = ordered(own.summarise(["measure", "metric"]), "measure")
+    title, heads = "Which measure notices new classes best?", metrics(*OUT_OF_DISTRIBUTION, titles=NAMES)
+    note = "Mean over methods, ensembles and ablations; a measure that not every method has, over those that have it"
+    return table(rows, title, heads=heads, form=decimals(3), around=False, note=note)
+
+
+@report("uimnet/effects", needs="two values of calibration, spectral norm, model size or ensemble size")
+def effects(frame: Frame) -> Table:
+    """Mean relative change of every metric from each ablation, all else equal (UIMNET §8)."""
+    own, rows = with_first_measure(frame), list[Row]()
+    for name, (column, called) in ABLATIONS.items():
+        values = own.values(column)
+        if column != "backbone":  # backbones stand from small to large, as the plan names them
+            values.sort(key=lambda value: value or 0)
+        if len(values) > 1:
+            change = f"{name} ({called(values[0])} → {called(values[-1])})"
+            for (metric,), part in own.by("metric"):
+                changes = _changes(part, column, values[0], values[-1])
+                rows += [{"change": change, "metric": metric, "value": fmean(changes)}] if changes else []
+    note = (
+        "Mean relative change over methods and all else that was tried, out-of-distribution metrics with "
+        f"{first_measure(frame)}; bold is a change for the better"
+    )
+    heads, form = metrics(*SHOWN, titles=NAMES), percents(sign=True)
+    return table(rows, "What helps?", lines=("change",), heads=heads, form=form, mark="change", note=note)
+
+
+def _changes(frame: Frame, column: str, before: Any, after: Any) -> list[float]:
+    """(after − before) / |before| of every pair of lines that differ in this column only."""
+    rest = [name for name in LINE if name != column]
+    first, last = ({key: own.one() for key, own in frame.where(**{column: side}).by(*rest)} for side in (before, after))
+    return [(last[key] - value) / abs(value) for key, value in first.items() if key in last and value]
+
+
+# ---- figures
+
+
+@report("uimnet/methods", needs=NEW)
+def methods(frame: Frame) -> Figure | None:
+    """AUC of each method's single network and ensemble, as in the first table; and the oracle's."""
+    first = ordered(first_lines(frame).where(metric="auroc"), "method")
+    if not first:
+        return None
+    alike = {name: first.one(name) for name in ("backbone", "calibrated", "spectral", "measure", "metric")}
+    order = {method: place for place, method in enumerate(first.values("method"))}
+    own = means(frame).without(method=ORACLE).where(**alike)
+    points = [
+        {"name": row["method"], "value": row["value"], "spread": row["spread"]}
+        | {"kind": "one network" if row["members"] == 1 else f"ensemble of {row['members']}"}
+        for row in own.sort("members", lambda row: order.get(row["method"], len(order)))
+    ]
+    oracle = oracle_mean(frame)
+    guide = (ORACLE, oracle) if oracle else None
+    words = "Dots are means over data seeds; a line joins a method's single network and its ensemble."
+    words += " The dashed line is a network that was trained on both sides." if guide else ""
+    title, axis = "How often each method is less sure of the new image", "tells new from known"
+    shown = [{"method": p["name"], "as": p["kind"], axis: p["value"], "spread": p["spread"]} for p in points]
+    return Figure("methods", title, words, lambda: dots_figure(points, axis, guide), shown)
+
+
+def oracle_mean(frame: Frame) -> float | None:
+    """The oracle's AUC."""
+    oracle = means(frame).where(method=ORACLE, metric="auroc")
+    return oracle.mean() if oracle else None
+
+
+@report("uimnet/heat", needs="two methods or two measures")
+def heat(frame: Frame) -> Figure | None:
+    """Mean AUC of every method with every measure."""
+    words = "Mean AUC over a method’s ensembles and ablations: more colour is better, 0.5 is guessing."
+    title, names = "Every method with every measure", ("method", "measure", "lines")
+    return heat_block("heat", title, words, heat_cells(frame), "AUC", 0.5, names)
+
+
+def heat_cells(frame: Frame) -> list[Row]:
+    """Cells of method × measure: mean AUC over a method's lines; the best lines and columns first."""
+    own = means(frame).without(method=ORACLE).where(metric="auroc")
+    columns = ordered(own, "measure").values("measure")
+    cells = own.summarise(["method", "measure"])
+    best = {method: -max(part.column()) for (method,), part in cells.by("method")}
+    cells = cells.sort(lambda row: best[row["method"]], lambda row: columns.index(row["measure"]))
+    return [{"line": row["method"], "column": row["measure"], "value": row["value"], "n": row["n"]} for row in cells]
+
+
+@report("uimnet/networks", needs="the trials of a search")
+def networks(frame: Frame) -> Figure | None:
+    """Validation NLL against the AUC of new versus known, one point per trained network (UIMNET, footnote 2)."""
+    points = nll_against_auc(frame)
+    if len(points) < 2:
+        return None
+    values = [point[NLL] for point in points]
+    log = min(values) > 0 and max(values) > 20 * min(values)
+    tips = {"name": "method", "about": "network"}
+    shown = [{tips.get(key, key): value for key, value in point.items()} for point in points]
+    words = "One point per network, uncalibrated, with entropy. Click on a name to see it alone."
+    chart = partial(cloud_figure, points, NLL, AUC, tips=tips, log=log)
+    return Figure("networks", "Every trained network", words, chart, shown)
+
+
+def nll_against_auc(frame: Frame) -> list[Row]:
+    """The points of that figure."""
+    points = []
+    for key, own in frame.where(condition=TRIAL).by("method", "backbone", "spectral", "trial", "data_seed"):
+        nll, auc = own.where(split="val", metric="nll").one(), own.where(split="out", metric="auroc").one()
+        if nll is not None and auc is not None:
+            method, backbone, spectral, trial, seed = key
+            bound = "" if spectral is None else f", spectral {spectral:g}"
+            about = f"{backbone}{bound}, trial {trial}, data seed {seed}"
+            points.append({"name": method, "about": about, NLL: nll, AUC: auc})
+    return sorted(points, key=lambda point: (str(point["name"]), point["about"]))
+
+
+def agreement(frame: Frame) -> str:
+    """How the order by validation NLL and the order by AUC agree, over the points of that figure."""
+    points = Frame(nll_against_auc(frame)).with_column(NLL, lambda point: -point[NLL])
+    if (rho := points.correlation(NLL, AUC)) is None:
+        return ""
+    strength = "hardly " if abs(rho) < 0.3 else "partly " if abs(rho) < 0.7 else ""
+    verdict = strength + ("agree" if rho > -0.3 else "oppose each other")
+    return (
+        f"Trials are chosen by their validation NLL, which has seen no new class. Over {len(points)} networks, the "
+        f"order by validation NLL and the order by AUC {verdict} "
+        f"(Spearman’s ρ = {number(rho, 2)}; 1 is the same order, 0 is none)."
+    )
+
+
+# ---- the whole
+
+
+def first_look(study: Study) -> list[Table]:
+    """The tables for the terminal."""
+    lines = means(study.frame)
+    return [look(lines), effects(lines), ranking(lines)]
+
+
+def story(study: Study) -> Story:
+    """The page of a UIMNET study."""
+    frame = study.frame
+    lines = means(frame)
+    about_oracle = "The oracle was trained to tell in from out: it has seen what the others cannot know."
+    first, changes, measures = first_look(study)
+    validation = "Does validation tell who will notice new classes?"
+    sections: list[SectionParts] = [
+        ("Who knows?", first.title, [first, methods(lines), search(frame)]),
+        ("What helps?", changes.title, [changes]),
+        ("Which measure?", measures.title, [measures, heat(lines)]),
+        ("Validation", validation, [networks(frame)], agreement(frame)),
+        ("Table 2", "Results on known classes (Table 2)", [table_2(lines)]),
+        ("Table 3", "Results on new classes (Table 3)", [table_3(lines)], about_oracle if oracle_mean(lines) else ""),
+    ]
+    title = f"{study.data}: which classifiers know what they don’t know?"
+    shown = [row for row in study.reasons if row.get("metric") is None or row.get("split") == SPLIT.get(row["metric"])]
+    return story_of(study, title, lead(study), sections, gaps=grouped(shown))
+
+
+def lead(study: Study) -> list[str]:
+    """What was done and what came out, in plain sentences."""
+    frame = study.frame
+    lines, names = means(frame), frame.without(method=ORACLE).values("method")
+    inside, outside = study.plan.get("inside"), study.plan.get("outside")
+    known = f"{count(len(inside)) if inside else 'some'} classes of {study.data}"
+    new = f"{count(len(outside))} new ones" if outside else "new ones"
+    sentences = [f"{plural(len(names), 'method')} learnt {known} and then met {new}."]
+    if pairs := ordered(first_lines(lines).where(metric="auroc"), "method"):
+        best = oracle_mean(lines)
+        end = f"; a network that was trained on both reaches {of_hundred(best)}" if best else ""
+        sentences.append(f"Shown one image of each kind, {_best_and_plain(pairs)}{end}.")
+        sentences += _lead_over_seeds(by_seed(seeds_of(frame, first_lines(lines)), "method"))
+    measures = everywhere(frame)
+    if len(measures) > 1:
+        best_measure = max(measures, key=lambda name: fmean(measures[name].values()))
+        sentences.append(f"Of the measures that every method has, {best_measure} notices new classes best.")
+        sentences += _lead_over_seeds(measures)
+    return sentences
+
+
+def _lead_over_seeds(runs: Mapping[str, Mapping[int, float]]) -> list[str]:
+    """How the best stands to the others, as data seeds can tell."""
+    if len(runs) < 2:
+        return []
+    seeds = len({seed for own in runs.values() for seed in own})
+    if seeds < 2:
+        return ["With one data seed, nothing says whether it is ahead by more than chance."]
+    others = paired_runs(runs)
+    return [f"{lead_of_best(others, others[0]['best']).removesuffix('.')} (paired t-test over {seeds} data seeds)."]
+
+
+def seeds_of(frame: Frame, lines: Frame) -> Frame:
+    """The rows of AUC, one a data seed, that the means of these lines are of."""
+    wanted = {tuple(row[name] for name in LINE) for row in lines.where(metric="auroc")}
+    own = evaluated(frame.where(condition=None, group=None))
+    return Frame(row for row in own if tuple(row[name] for name in LINE) in wanted)
+
+
+def everywhere(frame: Frame) -> dict[str, dict[int, float]]:
+    """Measure → data seed → mean AUC, of the measures that every line has."""
+    own = seeds_of(frame, means(frame).without(method=ORACLE))
+    count_of = {measure: len(part) for (measure,), part in own.by("measure")}
+    most = max(count_of.values(), default=0)
+    return {measure: runs for measure, runs in by_seed(own, "measure").items() if count_of[measure] == most}
+
+
+def by_seed(frame: Frame, column: str) -> dict[str, dict[int, float]]:
+    """Value of a column → data seed → mean."""
+    return {name: {seed: own.mean() for (seed,), own in part.by("data_seed")} for (name,), part in frame.by(column)}
+
+
+def _best_and_plain(pairs: Frame) -> str:
+    """The best method, and plain training beside it, or the last method."""
+    best, value = pairs.one("method"), pairs.one()
+    if len(pairs) == 1:
+        return f"{best} is less sure of the new one in {of_hundred(value)} pairs"
+    others = {row["method"]: row["value"] for row in pairs}
+    plain = "erm" if "erm" in others and best != "erm" else pairs.rows[-1]["method"]
+    words = "plain training (erm)" if plain == "erm" else f"{plain}, the last,"
+    return f"{best} is less sure of the new image in {of_hundred(value)} pairs, {words} in {of_hundred(others[plain])}"

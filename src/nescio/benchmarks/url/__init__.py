@@ -1,0 +1,212 @@
+"""Which uncertainty of a pretrained network still is one on other sets? (URL, Kirchhof et al. 2023.) Its plan; `steps`
+has what is done, `questions` what is measured of a network, `reports` what is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nescio.benchmarks.base import benchmark, check_preprocessing, networks_option
+from nescio.benchmarks.names import measure_names
+from nescio.benchmarks.recipes import check_fixed, fixed_option
+from nescio.errors import BadInput
+from nescio.identity import Checked, tag
+from nescio.networks.preprocessing import Preprocessing
+from nescio.options import nested, option
+from nescio.specs import mapping, product
+from nescio.trials import Training
+from nescio.work.steps import Work
+
+NAME, VERSION = "url", 4  # 3: equal entropies of human votes tie; 4: rows without measured times
+# the methods of the paper (§4.1); its deep ensemble is `heads`
+PAPER = ("erm", "infonce", "mc-infonce", "elk", "nivmf", "hib", "het-xl", "losspred", "heads", "mc-dropout", "sngp")
+EVERY = (*PAPER, "losspred-order")
+MEASURES = ("entropy", "msp", "norm")
+
+
+@tag("plan:url")
+@dataclass(frozen=True)
+class Plan(Checked):
+    """What is pretrained, where it is evaluated, and how its hyper-parameters are chosen."""
+
+    data: str = option("digits", "what the networks learn from: digits, cifar10, imagenet, npz:PATH …", part="dataset")
+    classes: tuple[int, ...] | None = option(
+        (0, 1, 2, 3, 4), "of it that they learn, as 0-4,7", metavar="CLASSES", unset="all"
+    )
+    downstream: tuple[str, ...] = option(
+        ("digits",),
+        "sets of other images, comma-separated: DATA, DATA#TEST-CLASSES or DATA#VALIDATION-CLASSES#TEST-CLASSES",
+        metavar="DATA",
+    )
+    human: tuple[str, ...] = option((), "sets with several human votes on every image", metavar="DATA")
+    methods: tuple[str, ...] = option(
+        ("erm", "mc-dropout", "sngp", "simclr"),
+        "of pretraining, comma-separated; deep-ensemble: networks of erm with other initial seeds",
+        part="method",
+    )
+    members: int = option(5, "number of networks of deep-ensemble", name="ensemble-size", metavar="K", introduced=5)
+    backbones: tuple[str, ...] = option(("conv",), "of every method, comma-separated")
+    pixels: tuple[int, ...] = option(
+        (), "of the images that each backbone learns from, in their order", unset="as the data has them", introduced=()
+    )
+    batches: tuple[str, ...] = option(
+        (),
+        "of single methods, METHOD=21x96 or METHOD@BACKBONE=21x96: 21 parts of 96 images",
+        unset="as the budget says",
+        introduced=(),
+    )
+    hparams: tuple[str, ...] = fixed_option()
+    start: tuple[str, ...] = option(
+        (), "checkpoint that each backbone starts from, file:PATH, in their order", unset="none: from scratch"
+    )
+    networks: tuple[str, ...] = networks_option(
+        "methods members backbones pixels batches hparams start trials extension stops seeds shots many training"
+    )
+    measures: tuple[str, ...] = option(
+        MEASURES, "of uncertainty, beside every score that a method has of its own", parse=measure_names
+    )
+    trials: int = option(3, "hyper-parameters that Optuna tries for each method; the first are its defaults")
+    extension: int = option(2, "further trials beyond a range whose bound has the best value")
+    stops: int = option(
+        3,
+        "epochs, evenly spaced, of which a training ends with that of the best R-AUROC on validation classes",
+        introduced=1,
+    )
+    seeds: int = option(3, "networks of the chosen hyper-parameters")
+    least: float = option(0.1, "networks with a lower R@1 of validation classes are not chosen")
+    validation: float = option(
+        0.5, "share of a downstream set's classes that choose, the first ones, where the set has no division of its own"
+    )
+    shots: tuple[int, ...] = option(
+        (1, 2, 5, 10), "images of each test class that chosen networks learn further", metavar="K"
+    )
+    many: bool = option(True, "an upper reference that learns test classes from other images of theirs")
+    bootstrap: int = option(200, "resamples of the images of each set, for intervals")
+    limit: int | None = option(None, "a random part of so many images of each set", metavar="N", unset="all")
+    seed: int = option(0, "of --limit", introduced=0)
+    search_seed: int = option(0, "of Optuna")
+    training: Training = nested(Training())
+    preprocessing: Preprocessing = nested(Preprocessing(), introduced=Preprocessing())
+
+    def check(self) -> None:
+        check_preprocessing(self)
+        self.need(1, "trials", "stops", "seeds", "limit", *(("bootstrap",) if self.bootstrap else ()))
+        self.need(2, "members")
+        self.need(0, "extension", "bootstrap", "seed")
+        for name in ("least", "validation"):
+            if not 0 <= getattr(self, name) < 1:
+                raise BadInput(f"--{name} is a share from 0 to below 1, not {getattr(self, name):g}.")
+        if not self.downstream:
+            raise BadInput("Name at least one downstream set.")
+        for name in ("start", "pixels"):
+            given = getattr(self, name)
+            if given and len(given) != len(self.backbones):
+                raise BadInput(f"--{name} has {len(given)} entries for {len(self.backbones)} backbones: give each one.")
+        for size in mapping(self.batches, "METHOD=PARTSxIMAGES, such as hib=21x96", "--batches").values():
+            product(size)
+        check_fixed(self.hparams)
+        if min(self.shots, default=1) < 1:
+            raise BadInput("--shots are numbers of images from 1 on; networks without any are always there.")
+
+
+DIGITS = Training(lr=0.05, epochs=15, batch_size=64, schedule="cosine", warmup=1.0, augment="shift")
+CIFAR = Training(
+    lr=0.4, warmup=4.0, schedule="cosine", weight_decay=5e-4, nesterov=True, border="reflect", epochs=20, batch_size=512
+)
+# appendix B: 32 epochs of LAMB, batches of 2048 in 16 parts, a flat epoch and five of warm-up. Its rates go from 1e-4
+# to 1e-2; trials multiply this one by 0.3 to 3, and further where the best lies at an edge. Where the rate starts is
+# not in its text: a hundredth is ours
+LAMB = Training(
+    optimizer="lamb",
+    lr=1e-3,
+    epochs=32,
+    batch_size=2048,
+    accumulate=16,
+    schedule="cosine",
+    warmup_flat=1.0,
+    warmup_from=0.01,
+    warmup=5.0,
+    augment="full",
+)
+VIT = "vit_medium_patch16_gap_256"
+# reduced budgets, defaults of every method. AdamW, because a layer under LAMB moves by a share of its own length in a
+# step: in few steps a new head stays where it was drawn, at rates that do not yet undo the weights that it starts from
+SHORT = Training(
+    optimizer="adamw",
+    lr=5e-4,
+    epochs=3,
+    batch_size=128,
+    schedule="cosine",
+    warmup=0.5,
+    weight_decay=0.01,
+    augment="full",
+)
+SCRATCH = replace(SHORT, lr=2e-3, epochs=32, batch_size=256, warmup=2.0, weight_decay=0.05)
+# with 100 classes elk's t of 64 is known to work
+REDUCED = Plan(classes=None, methods=EVERY, trials=1, seeds=2, shots=(), many=False, hparams=("elk.t=64",))
+PRESETS = {
+    "small": Plan(training=DIGITS),
+    "gpu": Plan(
+        data="cifar10", classes=None, downstream=("cifar100",), backbones=("resnet18",), trials=5, training=CIFAR
+    ),
+    "short": replace(  # from weights of ImageNet, which --start names
+        REDUCED,
+        data="tiny-imagenet",
+        downstream=("cub200", "cifar100"),
+        backbones=("tf_efficientnet_lite0",),
+        pixels=(128,),
+        hparams=("elk.t=64", "sngp.bound=100"),  # pretrained layers stretch by up to 75: its usual 6 spoils them
+        training=SHORT,
+    ),
+    "scratch": replace(
+        REDUCED,
+        data="cifar10",
+        downstream=("cifar100",),
+        human=("cifar10h",),
+        backbones=("resnet18",),
+        stops=1,
+        training=SCRATCH,
+    ),
+    "paper": Plan(
+        data="imagenet",
+        classes=None,
+        downstream=("cub200", "cars196", "sop"),
+        human=("cifar10h", "benthic", "pig", "turkey", "treeversity1"),
+        methods=PAPER,
+        backbones=("resnet50:max", VIT),  # embeddings are maxima over the map
+        pixels=(224, 256),
+        batches=("infonce=21x96", "mc-infonce=21x96", "hib=21x96", f"hib/{VIT}=43x48"),
+        hparams=("mc-infonce.average=losses",),  # equation 2
+        trials=10,
+        stops=8,
+        training=LAMB,
+    ),
+}
+
+
+@benchmark(NAME, version=VERSION, plan=Plan, presets=PRESETS, reports="nescio.benchmarks.url.reports")
+def run(plan: Plan, work: Work) -> Any:
+    """Which uncertainty of a pretrained network still is one on images of other sets (URL, Kirchhof et al. 2023).
+
+    Networks learn one set and embed others, without seeing a label of them. R@1: does the nearest other image have
+    the same label? R-AUROC: does the uncertainty know when it does not? Hyper-parameters are chosen on validation
+    classes of the downstream sets, once by R-AUROC and once by R@1, and trained with several seeds; test classes are
+    others. Beside it: human votes, crops, upstream against downstream, out-of-distribution detection, mixtures, a few
+    labelled images, and costs.
+
+    A downstream set is divided by classes. Sets that are published so (cub200, cars196, sop) keep their test classes,
+    and the second half of their training classes chooses; of others, the test images of classes that were not learnt
+    are taken, and the first half of these classes chooses. DATA#50-99#100-199 names validation and test classes (5,7-9
+    are four of them), DATA#100-199 test classes alone, for --trials 1.
+
+    examples:
+      nescio run url                                       digits: 0 to 4 are learnt, 5 to 9 are downstream
+      nescio run url --preset gpu --methods erm,mc-infonce,losspred     CIFAR-10 to CIFAR-100, ResNet-18
+      nescio run url --preset short --start file:LITE0     Tiny-ImageNet to CUB and CIFAR-100, from weights of ImageNet
+      nescio run url --preset scratch                      CIFAR-10 to CIFAR-100 and human votes, ResNet-18
+      nescio run url --preset paper --start file:RESNET50,file:VIT      ImageNet to CUB, CARS and SOP, two backbones
+      nescio run url --networks resnet50,NAME@FILE --data imagenet --downstream cub200     networks that exist already
+    """
+    from nescio.benchmarks.url.steps import compare  # torch stays out of --help
+
+    return compare(plan, work)

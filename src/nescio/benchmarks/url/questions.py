@@ -1,0 +1,286 @@
+"""What is measured of one network: a step that embeds every set once and turns what it says into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nescio import measures, metrics
+from nescio.analysis.bootstrap import SharePart, interval, resample, wanted_metric
+from nescio.analysis.cards import retrieval_part
+from nescio.arrays.nearest import nearest, points
+from nescio.arrays.types import Array
+from nescio.benchmarks.url import NAME, VERSION, Plan
+from nescio.datasets.changes import Crop
+from nescio.datasets.images import ImageSet, draw
+from nescio.errors import BadInput, Undefined
+from nescio.files import read_json
+from nescio.identity import seed_for
+from nescio.networks.models import Network
+from nescio.predict import FACTS, Keeping, load_dump, predict_step
+from nescio.predictions import Predictions, stack
+from nescio.rows import COLUMNS, Row
+from nescio.training import facts_of, title_of, train_step
+from nescio.work.steps import Context, Files, Step, evaluation, table
+from nescio.work.store import Part
+
+KEEPING = Keeping(precision="float32")  # bf16 has too few digits to order neighbours
+CROP = Crop()
+OWN_IMAGE = "own image"  # condition: the neighbour of a crop is right when it is the image that it was cut from
+UPSTREAM, OUT, MIXED = "upstream", "out", "mixed"  # splits, beside val and test classes of downstream sets
+ONE_VALUE = "one_value"  # metric: share of images with the commonest value, of measures that hardly differ
+QUANTILES = tuple(number / 20 for number in range(1, 20))
+Name = tuple[str | None, str, float | None]  # target, split, level
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The image sets that a network is evaluated on."""
+
+    upstream: ImageSet | None = None
+    downstream: Mapping[tuple[str, str], ImageSet] = field(default_factory=dict)  # by name and split
+    human: Mapping[str, ImageSet] = field(default_factory=dict)
+    tests: Mapping[tuple[str, float], ImageSet] = field(default_factory=dict)  # by name and images learnt of a class
+
+    def sets(self) -> Iterator[tuple[Name, ImageSet]]:
+        if self.upstream is not None:
+            yield (None, UPSTREAM, None), self.upstream
+        yield from (((name, split, None), images) for (name, split), images in self.downstream.items())
+        yield from (((name, "human", None), images) for name, images in self.human.items())
+        yield from (((name, "test", level), images) for (name, level), images in self.tests.items())
+
+
+def evaluate_step(
+    network: Network,
+    targets: Targets,
+    names: Sequence[str],
+    plan: Plan,
+    root: str | None,
+    facts: Mapping[str, Any] | None = None,
+    others: Sequence[Network] = (),
+) -> Step:
+    """Embeds every set, and crops of those on which a crop is compared with its image, and takes every metric.
+
+    names   of the measures of uncertainty, the method's own scores first
+    facts   further columns of its rows
+    others  networks that are averaged with the first
+    """
+    sets = dict(targets.sets())
+
+    def steps_of(images: ImageSet) -> tuple[Step, ...]:
+        return tuple(predict_step(each, images, root=root, keeping=KEEPING) for each in (network, *others))
+
+    whole = {name: steps_of(images) for name, images in sets.items()}
+    crops = {
+        name: steps_of(replace(images, change=CROP))
+        for name, images in sets.items()
+        if name[1] != "val" and name[2] is None
+    }
+    named = {"facts": dict(facts or {}), "measures": list(dict.fromkeys(names)), "bootstrap": plan.bootstrap}
+    recipe = {**named, "sets": list(sets), "crops": list(crops)}
+    title = title_of(network.trial) if network.trial else network.name
+    make = partial(_evaluate, network=network, sets=sets, whole=whole, crops=crops, named=named)
+    title = f"{1 + len(others)} × {title}" if others else title
+    parents = [step for steps in (*whole.values(), *crops.values()) for step in steps]
+    return evaluation(NAME, VERSION, title, recipe, parents, make)
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """What a network says about one set: embeddings, labels, which neighbours are right, and u by measure."""
+
+    dump: Predictions
+    labels: Array
+    votes: Array | None
+    u: Mapping[str, Array]
+
+    @property
+    def embeddings(self) -> Array:
+        if self.dump.embeddings is None:
+            raise BadInput("This network gives no embeddings: it has no last layer whose input could be taken.")
+        return np.asarray(self.dump.embeddings)
+
+
+def _evaluate(
+    part: Part,
+    context: Context,
+    network: Network,
+    sets: Mapping[Name, ImageSet],
+    whole: Mapping[Name, Sequence[Step]],
+    crops: Mapping[Name, Sequence[Step]],
+    named: Mapping[str, Any],
+) -> Files:
+    rows = _Rows(_facts(network, whole, context) | named["facts"], named["bootstrap"])
+
+    def embedded(images: ImageSet, steps: Sequence[Step]) -> Embedded:
+        dump = averaged([load_dump(step, context.store) for step in steps])
+        loaded = images.load(context.root, context.store).images
+        votes = None if loaded.annotations is None or len(loaded) != len(dump) else loaded.annotations
+        return Embedded(dump, np.asarray(dump.labels), votes, rows.uncertainties(dump, named["measures"]))
+
+    found = {name: embedded(images, whole[name]) for name, images in sets.items()}
+    for (target, split, level), own in found.items():
+        about = {"target": target, "split": split, "level": level}
+        rows.retrieval(own.u, rows.retrieved(own.embeddings, own.labels, split), **about)
+        rows.one_value(own.u, **about)
+        if own.votes is not None and split == "human":
+            rows.by_measure("human_alignment", own.u, own.votes, **about)
+        if (target, split, level) in crops:
+            rows.cropped(own, embedded(sets[target, split, level], crops[target, split, level]), **about)
+    if upstream := found.get((None, UPSTREAM, None)):
+        rows.upstream(upstream)
+        for (target, split, _), own in found.items():
+            if split == "test":
+                rows.against(upstream, own, target)
+    rows.costs(network, whole, context)
+    return table(rows.rows, rows.reasons, rows.times)
+
+
+def averaged(dumps: Sequence[Predictions]) -> Predictions:
+    """The predictions of an average of networks; of one, its own.
+
+    Members' embeddings lie in spaces of their own: side by side, each of length one, their cosine is the mean of the
+    members' cosines. They have the mean of the members' lengths.
+    """
+    if len(dumps) == 1:
+        return dumps[0]
+    whole, parts = stack(list(dumps)), []
+    for dump in dumps:
+        if dump.embeddings is None:
+            raise BadInput("This network gives no embeddings: it has no last layer whose input could be taken.")
+        parts.append(np.asarray(dump.embeddings, np.float64))
+    lengths = [np.linalg.norm(part, axis=1, keepdims=True) for part in parts]
+    ones = [
+        np.divide(part, length, where=length > 0, out=part * 0) for part, length in zip(parts, lengths, strict=True)
+    ]
+    embeddings = np.concatenate(ones, axis=1) * np.mean(lengths, axis=0) / len(dumps) ** 0.5
+    native = measures.mutual_information(whole)
+    return whole.replace(embeddings=embeddings.astype(np.float32), scores={"native": native})
+
+
+def _facts(network: Network, whole: Mapping[Name, Sequence[Step]], context: Context) -> Row:
+    """The columns that name the network."""
+    steps = next(iter(whole.values()))
+    params = sum(read_json(step.folder(context.store) / FACTS)["params"] for step in steps)
+    if network.trial is None:
+        return {"method": "pretrained", "backbone": network.name, "trial": 0, "data_seed": 0, "params": params}
+    return network.trial.describe() | {"params": params}
+
+
+@dataclass
+class _Rows:
+    """Gathers the rows of one network, and the reasons for those that are missing."""
+
+    facts: Row
+    resamples: int
+    rows: list[Row] = field(default_factory=list)
+    reasons: list[Row] = field(default_factory=list)
+    times: list[Row] = field(default_factory=list)
+
+    def row(self, metric: str, value: float, n: int, **columns: Any) -> Row:
+        row = dict.fromkeys(COLUMNS) | {"benchmark": NAME, "version": VERSION, "members": 1} | self.facts
+        return row | {"metric": metric, "value": float(value), "n": n} | columns
+
+    def add(self, metric: str, value: float, n: int, **columns: Any) -> None:
+        self.rows.append(self.row(metric, value, n, **columns))
+
+    def because(self, reason: str, measure: str | None, metric: str | None, split: str | None) -> None:
+        entry = {"method": self.facts["method"], "split": split, "measure": measure, "metric": metric, "reason": reason}
+        if entry not in self.reasons:
+            self.reasons.append(entry)
+
+    def uncertainties(self, dump: Predictions, names: Sequence[str]) -> dict[str, Array]:
+        """u by measure: those that are named, and every score that the method has of its own."""
+        u = {}
+        for name in dict.fromkeys((*names, *measures.scores_of(dump))):
+            try:
+                u[name] = measures.uncertainty(name, dump)
+            except Undefined as reason:
+                self.because(str(reason), name, None, None)
+        return u
+
+    def retrieved(self, embeddings: Array, labels: Array, split: str) -> Array:
+        """(n,) whether the nearest other row has the same label; one of length zero has none, and is wrong."""
+        known, right = embeddings.any(1), np.zeros(len(labels), bool)
+        if known.sum() > 1:
+            right[known] = metrics.retrieved(embeddings[known], labels[known])
+        if zero := int((~known).sum()):
+            reason = f"{zero} of {len(labels)} embeddings have length zero, and so no neighbour: they count as wrong."
+            self.because(reason, None, "recall_at_1", split)
+        return right
+
+    def retrieval(self, u: Mapping[str, Array], right: Array, **columns: Any) -> None:
+        """R@1, and R-AUROC of every measure, with intervals over resampled images."""
+        share = SharePart(right, wanted_metric("recall_at_1"))
+        parts = {name: retrieval_part(values, right) for name, values in u.items()}
+        values = resample([share, *parts.values()], len(right), self.resamples, 0) if self.resamples else None
+        for place, (name, part) in enumerate([(None, share), *parts.items()]):
+            metric, (value,) = "r_auroc" if name else "recall_at_1", part.point()
+            if isinstance(value, Undefined):
+                self.because(str(value), name, metric, columns["split"])
+                continue
+            low, high = (None, None) if values is None else interval(values[place])
+            self.add(metric, value, len(right), measure=name, low=low, high=high, **columns)
+
+    def one_value(self, u: Mapping[str, Array], **columns: Any) -> None:
+        """A row for every measure that has one value for more than half of the images."""
+        for name, values in u.items():
+            share = np.unique(values, return_counts=True)[1].max() / len(values)
+            if share > 0.5:
+                self.add(ONE_VALUE, share, len(values), measure=name, **columns)
+
+    def by_measure(self, metric: str, u: Mapping[str, Array], *others: Array, **columns: Any) -> None:
+        for name, values in u.items():
+            try:
+                self.add(metric, wanted_metric(metric)(values, *others), len(values), measure=name, **columns)
+            except Undefined as reason:
+                self.because(str(reason), name, metric, columns["split"])
+
+    def cropped(self, own: Embedded, crop: Embedded, **columns: Any) -> None:
+        """How often a crop is less sure than its image, and whether its neighbour is its image (A.6)."""
+        for name in (name for name in own.u if name in crop.u):
+            self.by_measure("crop_agreement", {name: own.u[name]}, crop.u[name], **columns)
+        known, right = own.embeddings.any(1) & crop.embeddings.any(1), np.zeros(len(own.labels), bool)
+        if known.any():
+            refs = points(own.embeddings[known], "cosine")
+            neighbour = nearest(refs, points(crop.embeddings[known], "cosine", like=refs), (1,))[:, 0]
+            right[known] = neighbour == np.arange(len(neighbour))
+        self.retrieval(crop.u, right, **columns | {"condition": OWN_IMAGE})
+
+    def upstream(self, own: Embedded) -> None:
+        """Answers about classes that the network learnt: accuracy, and AUROC of right against wrong ones."""
+        if own.dump.logits is None or not own.dump.judged:
+            return
+        answers = measures.summary(own.dump).answers()
+        self.add("accuracy", metrics.accuracy(answers), answers.n, split=UPSTREAM)
+        self.by_measure("auroc", own.u, answers.wrong, split=UPSTREAM)
+
+    def against(self, upstream: Embedded, own: Embedded, target: str | None) -> None:
+        """Equally many images of both sets: which are downstream (C.4)? And R@1 and R-AUROC of the mixture (C.5)."""
+        count = min(len(upstream.labels), len(own.labels))
+        chosen = [draw(len(each.labels), count, seed_for("url mixture", target)) for each in (upstream, own)]
+        pairs = list(zip((upstream, own), chosen, strict=True))
+        u = {name: np.concatenate([each.u[name][rows] for each, rows in pairs]) for name in upstream.u if name in own.u}
+        out = np.repeat([False, True], count)
+        self.by_measure("auroc", u, out, target=target, split=OUT)
+        labels = np.concatenate([2 * each.labels[rows] + side for side, (each, rows) in enumerate(pairs)])
+        embeddings = np.concatenate([each.embeddings[rows] for each, rows in pairs])
+        self.retrieval(u, self.retrieved(embeddings, labels, MIXED), target=target, split=MIXED)
+        for side, (each, rows) in enumerate(pairs):  # Figure 11
+            lengths = np.linalg.norm(each.embeddings[rows].astype(np.float64), axis=1)
+            for level, value in zip(QUANTILES, np.quantile(lengths, QUANTILES), strict=True):
+                self.add("length", value, count, target=target, split=(UPSTREAM, OUT)[side], level=level)
+
+    def costs(self, network: Network, whole: Mapping[Name, Sequence[Step]], context: Context) -> None:
+        """Seconds of a training epoch, and milliseconds of an image when it is embedded (C.7), of the first network."""
+        step = next(iter(whole.values()))[0]
+        facts = read_json(step.folder(context.store) / FACTS)
+        self.times.append(self.row("inference_ms", 1000 / facts["images_per_second"], facts["rows"]))
+        if network.trial is not None:
+            trained = facts_of(train_step(network.trial, context.root), context.store)
+            seconds = trained["seconds"] / network.trial.training.epochs
+            self.times.append(self.row("epoch_seconds", seconds, trained["images"]))

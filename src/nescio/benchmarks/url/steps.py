@@ -1,0 +1,467 @@
+"""What `url` does, in the order of the paper (Kirchhof et al. 2023, §3.2).
+
+Pretrain → stop where validation classes are best → embed validation and test classes of every downstream set → search
+hyper-parameters, chosen by validation classes → further seeds of the chosen ones → networks that learn from a few, or
+all, other images of the test classes → rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean
+from typing import Any, TypeVar
+
+from nescio import datasets, measures
+from nescio.benchmarks.checks import refuse_measures, refuse_training
+from nescio.benchmarks.deep_ensembles import APART, DEEP_ENSEMBLE, MEMBER, own_names, trained_methods
+from nescio.benchmarks.recipes import refuse_fixed, with_fixed
+from nescio.benchmarks.url import NAME, VERSION, Plan
+from nescio.benchmarks.url.questions import ONE_VALUE, Targets, evaluate_step
+from nescio.datasets.images import ImageSet, named, same_images
+from nescio.datasets.retrieval import disjoint, in_size, load_whole, part_spec, shots_spec
+from nescio.errors import BadInput
+from nescio.identity import renamed
+from nescio.methods import registry as methods
+from nescio.networks.models import Network, network, preprocessed, preprocessing_sentences, trained, with_weights
+from nescio.predictions.subset import most_note
+from nescio.report.words import data_name, some
+from nescio.rows import COLUMNS, Row
+from nescio.search import Recipe, guided, searched
+from nescio.specs import SpecError, class_lists, mapping, numbers, product
+from nescio.training import train_step
+from nescio.trials import Training, Trial
+from nescio.work.steps import Step, Work
+
+TRAIN, STOP, FEW = "train, embed and evaluate", "evaluate kept epochs", "learn a few labelled images"  # stages
+# metrics of rows that say which hyper-parameters were tried and chosen, and after which epoch training stopped
+TRIED, CHOSEN, STOPPED = "tried", "chosen", "stopped"
+CRITERIA = AREA, RECALL = "r_auroc", "recall_at_1"
+FEW_SHOT, MANY_SHOT = "few-shot", "many-shot"  # conditions
+SCORES = {"sngp": ("entropy",)}  # what the paper scores a method by, where that is not all of its own scores
+ALL = -1.0  # level of rows about networks that learnt from all other images
+PRETRAINED = "pretrained"  # method of networks that were trained elsewhere
+Line = tuple[str, str]  # method, backbone
+Judged = dict[str, tuple[float, str]]  # criterion → value, and the score that it is of; R-AUROC where it is defined
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Downstream:
+    """One downstream set: its name in rows, its data, and the classes that choose and those that test."""
+
+    name: str
+    data: str
+    val: tuple[int, ...]
+    test: tuple[int, ...]
+
+    def images(self, split: str, plan: Plan) -> ImageSet:
+        return outside(self.data, getattr(self, split), plan)
+
+
+def compare(plan: Plan, work: Work) -> Plan:
+    """Does what is missing in the store; returns the plan with its methods and data by their own names."""
+    root = work.context.root
+    data = named(plan.data, root, "test" if plan.networks else None)
+    plan = replace(plan, data=data, methods=own_names(plan.methods))
+    given = existing(plan, work)
+    sets = [downstream(text, plan, root, given) for text in plan.downstream]
+    if plan.limit is not None:
+        work.note(most_note(plan.limit, plan.seed, "images of each set"))
+    refuse_measures(plan.measures, () if plan.networks else trained_methods(plan.methods))
+    if plan.networks:
+        work.note(*preprocessing_sentences(given))
+        work.evaluate(TRAIN, [step_of(each, plan, sets, root) for each in given])
+        for each in given:
+            facts = each.trial.describe() if each.trial else {"method": PRETRAINED, "backbone": each.name, "trial": 0}
+            scores = own_scores(each.trial.method if each.trial else None)
+            choose(work, "test", {"given": facts}, {"given": judged(work.rows, facts, scores[:1], "test", 0.0)})
+        note_one_value(work)
+        return plan
+    before = partial(refuse_impossible, plan, sets, root)
+    chosen = search(plan, sets, work, before)
+    seeds = {
+        trial: [replace(trial, data_seed=seed, init_seed=seed, stop=None) for seed in range(1, plan.seeds)]
+        for trial in chosen
+    }
+    ends = early_stopped([trial for own in seeds.values() for trial in own], plan, sets, work, before)
+    work.evaluate(TRAIN, [step_of(trained(trial, root), plan, sets, root) for trial in ends.values()], before)
+    best = [trial for trial, criteria in chosen.items() if CRITERIA[0] in criteria]
+    if DEEP_ENSEMBLE in plan.methods:
+        for trial in (trial for trial in best if trial.method == MEMBER):
+            deep_ensembles([trial, *(ends[each] for each in seeds[trial])], plan, sets, work, before)
+    few = [
+        step
+        for trial in best
+        for first in [trial, *(ends[each] for each in seeds[trial])]
+        for step in few_steps(first, plan, sets, root)
+    ]
+    many = many_steps(plan, sets, root) if plan.many else []
+    work.evaluate(FEW, [*few, *many])
+    note_one_value(work)
+    return plan
+
+
+# ---- the plan, checked before any work
+
+
+def existing(plan: Plan, work: Work) -> list[Network]:
+    """The networks of the plan that are not trained here."""
+    root = work.context.root
+    known = (plan.data, *(named(class_lists(text)[0], root) for text in plan.downstream))
+    networks = [with_weights(network(name, work.store, root, known)) for name in plan.networks]
+    return preprocessed(networks, plan.preprocessing, plan.data)
+
+
+def downstream(text: str, plan: Plan, root: str | None, networks: Sequence[Network] = ()) -> Downstream:
+    """A downstream set as it is written: DATA, DATA#TEST or DATA#VALIDATION#TEST."""
+    data, words = class_lists(text)
+    data, given = named(data, root), [numbers(word) for word in words]
+    if len(given) > 2:
+        raise SpecError(text, text.find("#"), "there are more than two lists of classes", "DATA#VALIDATION#TEST")
+    if given:
+        val, test = (given[0] if len(given) == 2 else ()), given[-1]
+    else:
+        val, test = divided(data, plan, root, networks)
+    if plan.trials > 1 and not val and not plan.networks:
+        raise BadInput(f"{text} has no validation classes to choose hyper-parameters by: name some, or say --trials 1.")
+    if overlap := set(val) & set(test):
+        raise BadInput(f"Class {min(overlap)} of {text} is both a validation and a test class.")
+    name = renamed(data, lambda name: "#".join([name, *words]))
+    return Downstream(name, data, val, test)
+
+
+def divided(
+    data: str, plan: Plan, root: str | None, networks: Sequence[Network] = ()
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(validation classes, test classes) of a set: its own division by classes, or the first and the other ones.
+
+    networks  those that exist already: the classes that each learnt are omitted, in place of those of the plan
+    """
+    dataset = load_whole(data, root)
+    train, test = (sorted(set(part.labels.tolist())) for part in (dataset.train, dataset.test))
+    if train and disjoint(dataset):
+        return tuple(train[len(train) // 2 :]), tuple(test)
+    trained_on = [(each.trial.data, each.trial.classes) for each in networks if each.trial]
+    if not plan.networks:
+        trained_on = [(plan.data, plan.classes)]
+    learnt = [
+        set(test if classes is None else classes) for name, classes in trained_on if same_images(data, name, root)
+    ]
+    others = sorted(set(test).difference(*learnt))
+    if test and not others:
+        cure = (
+            "name other images with --downstream"
+            if plan.networks
+            else "name some with --classes, the others are then downstream"
+        )
+        raise BadInput(f"All classes of {data} are learnt: {cure}.")
+    choosing = round(plan.validation * len(others))
+    return tuple(others[:choosing]), tuple(others[choosing:])
+
+
+def refuse_impossible(plan: Plan, sets: Sequence[Downstream], root: str | None) -> None:
+    refuse_fixed(plan.hparams)
+    for backbone in plan.backbones:
+        dataset = datasets.load(data_of(plan, backbone, root), root)
+        rows = len(datasets.splits(dataset, plan.classes, 0).train)
+        for method in trained_methods(plan.methods):
+            refuse_training(dataset, [backbone], budget(plan, method, backbone), rows)
+
+
+# ---- trials
+
+
+def data_of(plan: Plan, backbone: str, root: str | None) -> str:
+    """The upstream set, in the size of a backbone's images."""
+    return named(f"{plan.data}@{plan.pixels[plan.backbones.index(backbone)]}", root) if plan.pixels else plan.data
+
+
+def budget(plan: Plan, method: str, backbone: str) -> Training:
+    """The budget, with the batches that a method has of its own."""
+    own = mapping(plan.batches)
+    if size := own.get(f"{method}/{backbone}", own.get(method)):
+        parts, images = product(size)
+        return replace(plan.training, batch_size=parts * images, accumulate=parts)
+    return plan.training
+
+
+def trial_of(plan: Plan, line: Line, recipe: Recipe, number: int, seed: int = 0, root: str | None = None) -> Trial:
+    method, backbone = line
+    trial = Trial(
+        method=method,
+        recipe=recipe,
+        data=data_of(plan, backbone, root),
+        backbone=backbone,
+        training=budget(plan, method, backbone),
+        classes=plan.classes,
+        spectral=methods[method].spectral_default,
+        trial=number,
+        data_seed=seed,
+        init_seed=seed,
+        start=plan.start[plan.backbones.index(backbone)] if plan.start else None,
+    )
+    return with_fixed(trial, plan.hparams)
+
+
+def own_scores(method: str | None) -> tuple[str, ...]:
+    """What a method is judged by: its own scores, else the entropy of its answers, or the length of its embeddings."""
+    if method is None:
+        return ("entropy",)
+    if names := SCORES.get(method, methods[method].scores):
+        return tuple(f"{measures.SCORE}{name}" if name in measures.registry else name for name in names)
+    return ("entropy",) if methods[method].classifies else ("norm",)
+
+
+def step_of(
+    network: Network,
+    plan: Plan,
+    sets: Sequence[Downstream],
+    root: str | None,
+    others: Sequence[Network] = (),
+) -> Step:
+    """Everything that is measured of one pretrained network, or of an average of it and others."""
+    splits = [split for split in ("val", "test") if any(getattr(each, split) for each in sets)]
+    targets = Targets(
+        upstream=ImageSet(plan.data, "given", sample=plan.limit, sample_seed=plan.seed)
+        if network.trial is None
+        else ImageSet(network.trial.data, "test", network.trial.classes, sample=plan.limit, sample_seed=plan.seed),
+        downstream={
+            (each.name, split): each.images(split, plan) for each in sets for split in splits if getattr(each, split)
+        },
+        human={name: human(name, plan, root) for name in (named(name, root) for name in plan.human)},
+    )
+    names = own_scores(network.trial.method if network.trial else None)
+    facts = {"method": DEEP_ENSEMBLE, "members": 1 + len(others)} if others else {}
+    return evaluate_step(network, targets, (*names, *plan.measures), plan, root, facts, others)
+
+
+def human(data: str, plan: Plan, root: str | None) -> ImageSet:
+    """The test images of a set with human votes."""
+    return outside(data, range(len(load_whole(data, root).classes)), plan)
+
+
+def outside(data: str, classes: Sequence[int], plan: Plan) -> ImageSet:
+    """Images of some classes of a set that no network learnt, or a random part of them."""
+    return ImageSet(part_spec(data, classes), "outside", sample=plan.limit, sample_seed=plan.seed)
+
+
+# ---- search (§3.2, appendix B)
+
+
+def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> dict[Trial, list[str]]:
+    """Trials that Optuna suggests from the validation R-AUROC of those before, all evaluated on the way; returns the
+    chosen trial of every method and backbone with the criteria that chose it.
+
+    Everything is seeded and results do not change, so a second run suggests the same trials and finds them finished.
+    """
+    lines = [(method, backbone) for backbone in plan.backbones for method in trained_methods(plan.methods)]
+    results: dict[Trial, Judged | None] = {}
+    root = work.context.root
+    split = _judging(sets)
+
+    def losses(number: int, recipes: Mapping[Line, Recipe]) -> dict[Line, float | None]:
+        made = {line: trial_of(plan, line, recipe, number, root=root) for line, recipe in recipes.items()}
+        if split == "val":
+            made = {line: replace(trial, kept=kept_epochs(plan)) for line, trial in made.items()}
+        for trial in made.values():
+            work.rows.append(row_of(trial.describe(), TRIED, condition=searched_words(trial.recipe), value=number))
+        ends = early_stopped(made.values(), plan, sets, work, before)
+        work.evaluate(TRAIN, [step_of(trained(trial, root), plan, sets, root) for trial in ends.values()], before)
+        results.update({trial: validated(trial) for trial in ends.values()})
+        found = {line: results[ends[trial]] for line, trial in made.items()}
+        return {line: -best[AREA][0] if best and AREA in best else None for line, best in found.items()}
+
+    def validated(trial: Trial) -> Judged | None:
+        facts, scores = trial.describe(), own_scores(trial.method)
+        best = judged(work.rows, facts, scores, "val", plan.least) if split == "val" else None
+        if plan.trials == 1 and (split == "test" or (best and AREA not in best)):  # nothing is chosen
+            best = judged(work.rows, facts, scores[:1], "test", 0.0)
+        return best
+
+    recipes = {line: methods[line[0]].recipe_class for line in lines}
+    guided(recipes, plan.trials, losses, plan.search_seed, plan.extension if plan.trials > 1 else 0)
+    note_extended(plan, results, work)
+    chosen: dict[Trial, list[str]] = {}
+    if work.rehearsed:
+        return {
+            next(trial for trial in results if (trial.method, trial.backbone) == line): [*CRITERIA] for line in lines
+        }
+    for line in lines:
+        own = {trial: best for trial, best in results.items() if (trial.method, trial.backbone) == line}
+        if not any(best and AREA in best for best in own.values()):
+            work.note(
+                f"No network of {line[0]} with {line[1]} can be chosen by R-AUROC: R@1 of validation classes is below "
+                f"{plan.least:g}, or always right, so that it has no R-AUROC."
+            )
+        for criterion, trial in choose(work, split, {trial: trial.describe() for trial in own}, own).items():
+            chosen.setdefault(trial, []).append(criterion)
+    return chosen
+
+
+def _judging(sets: Sequence[Downstream]) -> str:
+    """The classes that choose; those that test where there is one trial, and nothing is chosen."""
+    return "val" if all(each.val for each in sets) else "test"
+
+
+def deep_ensembles(firsts: Sequence[Trial], plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> None:
+    """Averages of each chosen network of plain training with others that differ in the initial seed alone."""
+    root, split = work.context.root, _judging(sets)
+    steps = []
+    for first in firsts:
+        further = [replace(first, init_seed=first.init_seed + number * APART) for number in range(1, plan.members)]
+        others = [trained(trial, root) for trial in further]
+        steps.append(step_of(trained(first, root), plan, sets, root, others))
+    work.evaluate(TRAIN, steps, before)
+    facts = firsts[0].describe() | {"method": DEEP_ENSEMBLE, "members": plan.members}
+    choose(work, split, {"deep": facts}, {"deep": judged(work.rows, facts, own_scores(MEMBER), split, 0.0)})
+
+
+def searched_words(recipe: Recipe) -> str:
+    """The hyper-parameters that a search may move."""
+    values = {name: getattr(recipe, name) for name in searched(type(recipe))}
+    texts = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in values.items()}
+    return ", ".join(f"{name} {text}" for name, text in texts.items())
+
+
+def kept_epochs(plan: Plan) -> tuple[int, ...]:
+    """The epochs before the last at which a training may stop."""
+    last = plan.training.epochs
+    return tuple(sorted({round(last * number / plan.stops) for number in range(1, plan.stops)} - {0, last}))
+
+
+def early_stopped(
+    trials: Iterable[Trial], plan: Plan, sets: Sequence[Downstream], work: Work, before: Any
+) -> dict[Trial, Trial]:
+    """Every trial with those of its kept weights that have the best R-AUROC on validation classes; the last ones where
+    none can be judged."""
+    root = work.context.root
+    ends = {trial: [*(replace(trial, stop=epoch) for epoch in trial.kept), trial] for trial in trials}
+    several = {end: {"condition": f"epoch {epoch_of(end)}"} for own in ends.values() if len(own) > 1 for end in own}
+    work.evaluate(STOP, [val_step(end, plan, sets, root, facts) for end, facts in several.items()], before)
+
+    def area(end: Trial) -> float:
+        found = judged(work.rows, end.describe() | several[end], own_scores(end.method), "val", plan.least)
+        return found[AREA][0] if found and AREA in found else -1.0
+
+    best = {trial: max(reversed(own), key=area) if len(own) > 1 else trial for trial, own in ends.items()}
+    for trial, end in best.items():
+        if trial.kept:
+            work.rows.append(row_of(end.describe(), STOPPED, value=epoch_of(end), split="val"))
+    return best
+
+
+def epoch_of(trial: Trial) -> int:
+    """After how many epochs a trial's weights were taken."""
+    return trial.stop or trial.training.epochs
+
+
+def val_step(end: Trial, plan: Plan, sets: Sequence[Downstream], root: str | None, facts: Row) -> Step:
+    """R@1 and R-AUROC on validation classes alone."""
+    targets = Targets(downstream={(each.name, "val"): each.images("val", plan) for each in sets})
+    return evaluate_step(trained(end, root), targets, own_scores(end.method), plan, root, facts)
+
+
+def choose(work: Work, split: str, facts: Mapping[T, Row], results: Mapping[T, Judged | None]) -> dict[str, T]:
+    """criterion → the best network by its results on a split, of which a row is kept."""
+    chosen = {}
+    for criterion in CRITERIA:
+        known = {key: result[criterion] for key, result in results.items() if result and criterion in result}
+        if known:
+            best = chosen[criterion] = max(known, key=lambda key: known[key][0])
+            value, measure = known[best]
+            about = {"condition": criterion, "measure": measure, "value": value, "split": split}
+            work.rows.append(row_of(facts[best], CHOSEN, **about))
+    return chosen
+
+
+def row_of(facts: Row, metric: str, **columns: Any) -> Row:
+    """A row about a network that is no result."""
+    return dict.fromkeys(COLUMNS) | facts | {"benchmark": NAME, "version": VERSION, "metric": metric} | columns
+
+
+def judged(rows: Sequence[Row], facts: Row, scores: Sequence[str], split: str, least: float) -> Judged | None:
+    """criterion → (mean over downstream sets, the score that it is of); None where R@1 is below `least`. Of several
+    scores of a method the best one counts; R-AUROC is missing where all images, or none, of a set are right."""
+    facts = {"condition": None, **facts}
+    own = [row for row in rows if row["split"] == split and row["target"]]
+    own = [row for row in own if all(row[name] == value for name, value in facts.items())]
+    recalls = [row["value"] for row in own if row["metric"] == RECALL]
+    if not recalls or fmean(recalls) < least:
+        return None
+    areas = {name: [row["value"] for row in own if (row["metric"], row["measure"]) == (AREA, name)] for name in scores}
+    means = {name: fmean(values) for name, values in areas.items() if len(values) == len(recalls)}
+    measure = max(means, key=lambda name: means[name]) if means else scores[0]
+    best = {AREA: (means[measure], measure)} if means else {}
+    return best | {RECALL: (fmean(recalls), measure)}
+
+
+def note_extended(plan: Plan, trials: Iterable[Trial], work: Work) -> None:
+    extended = dict.fromkeys(f"{trial.method} ({trial.backbone})" for trial in trials if trial.trial >= plan.trials)
+    if extended:
+        work.note(f"The best value lay at a bound of its range, and the range was extended: {', '.join(extended)}.")
+
+
+def note_one_value(work: Work) -> None:
+    """Names the measures that do not differ between most images of a set."""
+    same = [row for row in work.rows if row["metric"] == ONE_VALUE]
+    for method, measure in dict.fromkeys((row["method"], row["measure"]) for row in same):
+        own = [row for row in same if (row["method"], row["measure"]) == (method, measure)]
+        sets = some((data_name(row["target"] or row["split"]) for row in own), most=6)
+        share = min(row["value"] for row in own)
+        most = "all" if share == 1 else f"{share:.0%} or more"
+        work.note(f"{measure} of {method} has one value for {most} of the images of {sets}: it says nothing.")
+
+
+# ---- labelled images of the test classes (§4.2, C.6)
+
+
+def few_steps(first: Trial, plan: Plan, sets: Sequence[Downstream], root: str | None) -> list[Step]:
+    """A chosen network that learns further from k images of each test class, and without any."""
+    steps = []
+    for each in sets if plan.shots else ():
+        unseen = shots_spec(each.data, each.test, 0, first.data_seed)
+        none = Targets(tests={(each.name, 0.0): ImageSet(unseen, "outside")})
+        steps.append(shots_step(trained(first, root), none, FEW_SHOT, plan, root))
+        for shots in plan.shots:
+            further = labelled(first, each, shots, plan, root, f"store:{train_step(first, root).key}")
+            steps.append(shots_step(*further, FEW_SHOT, plan, root))
+    return steps
+
+
+def many_steps(plan: Plan, sets: Sequence[Downstream], root: str | None) -> list[Step]:
+    """The upper reference: networks of plain cross-entropy that learn the test classes themselves."""
+    recipe = methods["erm"].recipe_class()
+    return [
+        shots_step(*labelled(first, each, None, plan, root, first.start), MANY_SHOT, plan, root)
+        for each in sets
+        for backbone in plan.backbones
+        for seed in range(plan.seeds)
+        for first in [trial_of(plan, ("erm", backbone), recipe, 0, seed, root)]
+    ]
+
+
+def labelled(
+    first: Trial, each: Downstream, shots: int | None, plan: Plan, root: str | None, start: str | None
+) -> tuple[Network, Targets]:
+    """The network that learns further from labelled images of the test classes, and their other images."""
+    size = datasets.load(first.data, root).size
+    data = shots_spec(in_size(each.data, size, root), each.test, shots, first.data_seed)
+    rows = len(datasets.load(data, root).train)
+    batch = max(2, min(first.training.batch_size, rows))
+    training = (
+        first.training
+        if batch == first.training.batch_size
+        else replace(first.training, batch_size=batch, accumulate=1)
+    )
+    trial = replace(first, data=data, classes=each.test, training=training, start=start, kept=(), stop=None)
+    level = ALL if shots is None else float(shots)
+    return trained(trial, root), Targets(tests={(each.name, level): ImageSet(data, "test", each.test)})
+
+
+def shots_step(network: Network, targets: Targets, condition: str, plan: Plan, root: str | None) -> Step:
+    trial = network.trial
+    assert trial is not None
+    names = (*own_scores(trial.method), *plan.measures)
+    return evaluate_step(network, targets, names, plan, root, {"dataset": plan.data, "condition": condition})

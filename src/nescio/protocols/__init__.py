@@ -1,1 +1,0 @@
-"""Protocols: one paper's question each. Which trials, which splits, which rows."""

@@ -1,0 +1,196 @@
+"""Networks × scores × questions: whose trials these are, what an ensemble's scores are, and what the page states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from nescio import measures, metrics
+from nescio.benchmarks import base, shift
+from nescio.benchmarks.posthoc import PRESETS, VIT, reports, steps
+from nescio.benchmarks.shift.steps import trials_of as shift_trials
+from nescio.errors import BadInput
+from nescio.networks.models import trained
+from nescio.predict import load_dump
+from nescio.report.blocks import figures_of, tables_of
+from nescio.report.frame import Frame
+from nescio.training import train_step
+from nescio.work.launchers import start
+from nescio.work.steps import Work
+
+SMALL = PRESETS["small"]
+PLAN = replace(SMALL, trained=(*SMALL.trained, "deep-ensemble/conv"), members=2, left_out=4)
+PLAN = replace(PLAN, training=replace(SMALL.training, epochs=2))
+
+
+@pytest.fixture(scope="module")
+def study(context, one_thread):
+    with start("local", 0) as launcher:
+        study = base.run(base.registry["posthoc"], PLAN, Work(context, launcher))
+    assert study.failures == []
+    return study
+
+
+def dumps_of(context, line):
+    """The dumps of each member of a line of the tables, by set."""
+    predictor = steps.average(steps.trials_of(PLAN, None)[line], None)
+    parents = iter(steps.evaluation_step(PLAN, predictor, None).parents)
+    names = ("train", "val", "test", "near:left out")
+    return [{name: load_dump(next(parents), context.store) for name in names} for _ in predictor.networks]
+
+
+def test_networks_of_the_gpu_preset_are_those_of_shift():
+    plan = replace(PRESETS["gpu"], data="digits", runs=2)
+    theirs = replace(shift.PRESETS["gpu"], data="digits", runs=2, methods=("erm", "deep-ensemble"))
+    theirs = shift_trials(theirs, {"erm": 0})
+    ours = [members for members in steps.trials_of(plan, None) if members[0].method == "erm"]
+    ours = [members for members in ours if members[0].backbone == "resnet18"]
+    assert [[train_step(t).key for t in each] for each in ours] == [
+        [train_step(t).key for t in each] for each in theirs
+    ]
+
+
+def test_transformers_have_a_budget_of_their_own():
+    plan = PRESETS["gpu"]
+    assert steps.as_shift(plan, "erm/resnet18").training == plan.training == shift.CIFAR
+    own = steps.as_shift(plan, f"erm/{VIT}").training
+    assert (own.optimizer, own.lr, own.epochs) == ("adamw", plan.transformer_lr, plan.transformer_epochs)
+
+
+@pytest.mark.parametrize(("change", "words"), [({"trained": ("erm",)}, "METHOD/BACKBONE"), ({"members": 0}, "members")])
+def test_a_plan_that_cannot_be_is_refused(change, words):
+    with pytest.raises(BadInput, match=words):
+        replace(PLAN, **change)
+
+
+def test_two_classes_must_be_left():
+    with pytest.raises(BadInput, match="--left-out"):
+        steps.refuse_impossible(replace(PLAN, left_out=9), None)
+
+
+def test_numbers_are_those_of_the_scores(study, context):
+    ((dumps,), frame) = dumps_of(context, 0), Frame(study.rows).where(method="erm", members=1)
+    u, out = (measures.vim(dumps["train"])(dumps[name]) for name in ("test", "near:left out"))
+    wrong = measures.summary(dumps["test"]).answers().wrong
+    own = frame.where(measure="vim")
+    assert own.where(group="mistakes", metric="aurc").one() == pytest.approx(metrics.aurc(u, wrong))
+    apart = metrics.auroc(np.concatenate([u, out]), np.arange(len(u) + len(out)) >= len(u))
+    assert own.where(group="near", metric="auroc", target="left out").one() == pytest.approx(apart)
+    assert own.where(group="near", metric="auroc", target=None).one() == pytest.approx(apart)
+    assert own.where(group="near", metric="scod_aurc").one() == pytest.approx(metrics.scod_aurc(u, wrong, out))
+    assert own.where(group="near", metric="scod_aurc").one("level") == 0.5
+    assert (own.one("condition"), frame.where(measure="pnorm_tuned").one("condition")) == ("train", "val")
+
+
+def test_an_ensemble_has_the_mean_of_its_members_scores(study, context):
+    dumps, frame = dumps_of(context, -1), Frame(study.rows).where(members=2)
+    trains, tests = ([own[name] for own in dumps] for name in ("train", "test"))
+    wrong = measures.summary(steps.stack(tests)).answers().wrong
+    for name in ("vim", "mds_plus", "gradnorm"):
+        mean = measures.over_members(name, trains, tests)
+        row = frame.where(measure=name, group="mistakes", metric="auroc")
+        assert row.one() == pytest.approx(metrics.auroc(mean, wrong)), name
+    largest = metrics.auroc(measures.msp(steps.stack(tests)), wrong)  # of the averaged answers
+    assert frame.where(measure="msp", group="mistakes", metric="auroc").one() == pytest.approx(largest)
+    assert frame.where(measure="mutual_information", metric="auroc")
+
+
+def test_what_is_left_out_has_its_reason(study):
+    lacking = {entry["measure"]: entry["reason"] for entry in study.reasons if entry["method"] == "mc-dropout"}
+    assert "last layer" in lacking["vim"]  # dropout stands between the embedding and the answers
+    assert not Frame(study.rows).where(method="mc-dropout", measure="vim")
+
+
+def test_the_best_score_is_among_the_best(study):
+    for own in reports.areas(study.frame).values():
+        assert next(iter(own.values()))["best"] and "msp" in own
+        assert [row["value"] for row in own.values()] == sorted((row["value"] for row in own.values()), reverse=True)
+
+
+def test_the_page_holds_every_table_and_figure(study):
+    story = base.story_of(study)
+    titles = [made.title for made in tables_of(story)]
+    assert titles[0] == "Which score is best?" and "Every score of deep-ensemble conv × 2" in titles
+    assert {figure.key for figure in figures_of(story)} == {"scores-mistakes", "scores-near"}
+    assert reports.networks(study.frame).cells()[("mc-dropout conv",), "training accuracy"].value > 0.5
+
+
+# ---- claims, of rows that were made up
+
+
+def rows_of(network, group, values, best=(), metric="auroc"):
+    about = {"method": "erm", "backbone": network, "members": 1, "data_seed": 0, "group": group, "target": None}
+    rows = [about | {"metric": metric, "measure": name, "value": value} for name, value in values.items()]
+    verdicts = [about | {"metric": "among_best", "measure": name, "value": float(name in best)} for name in values]
+    return rows + verdicts if metric == "auroc" else rows
+
+
+def test_pnorm_is_judged_where_the_softmax_is_broken():
+    sound = rows_of("a", "mistakes", {"msp": 0.9, "pnorm": 0.8}, best=("msp",))
+    assert reports.pnorm_repairs(Frame(sound)) == []
+    broken = rows_of("b", "mistakes", {"msp": 0.7, "pnorm": 0.8}, best=("pnorm",))
+    lower = rows_of("b", "mistakes", {"msp": 0.4, "pnorm": 0.3}, metric="naurc")
+    (case,) = reports.pnorm_repairs(Frame(sound + broken + lower))
+    assert case["network"] == "erm b" and case["holds"] and case["difference"] == pytest.approx(-0.1)
+    higher = rows_of("b", "mistakes", {"msp": 0.3, "pnorm": 0.4}, metric="naurc")
+    assert not reports.pnorm_repairs(Frame(broken + higher))[0]["holds"]
+
+
+def test_shaping_is_judged_by_its_lowest_score():
+    fine = rows_of("a", "near", {"msp": 0.8, "ash": 0.75})
+    fallen = rows_of("b", "far", {"msp": 0.8, "ash": 0.9, "scale": 0.5})
+    sound, collapsed = reports.shaping_collapses(Frame(fine + fallen))
+    assert not sound["holds"] and collapsed["holds"]
+    assert (collapsed["score"], collapsed["question"]) == ("scale", "far")
+    assert collapsed["difference"] == pytest.approx(-0.3)
+    assert reports.shaping_collapses(Frame(rows_of("a", "mistakes", {"msp": 0.8, "ash": 0.1}))) == []
+
+
+def test_mahalanobis_is_judged_on_transformers():
+    of_resnet = rows_of("resnet18", "far", {"msp": 0.8, "mds_plus": 0.9}, best=("mds_plus",))
+    assert reports.mahalanobis_leads(Frame(of_resnet)) == []
+    ahead = rows_of(VIT, "far", {"msp": 0.8, "mds_plus": 0.7, "rmds_plus": 0.9}, best=("rmds_plus",))
+    as_good = ("msp", "mds_plus", "gen")  # a group that cannot be told apart is no lead
+    behind = rows_of(VIT, "near", {"msp": 0.8, "mds_plus": 0.7, "gen": 0.75}, best=as_good)
+    first, last = reports.mahalanobis_leads(Frame(ahead + behind))
+    assert first["holds"] and (first["score"], first["rank"]) == ("rmds_plus", "1 of 3")
+    assert not last["holds"] and (last["rank"], last["against"]) == ("3 of 3", "msp")
+    sentences, cases = reports.claims(Frame(ahead + behind))
+    assert "It holds in 1 of 2 cases." in sentences.sentences[2] and "Not tested" in sentences.sentences[0]
+    assert cases.cells()[("Mahalanobis++ leads", "near"), "difference"].value == pytest.approx(-0.1)
+
+
+def test_a_network_from_a_file_is_called_by_its_file():
+    rows = rows_of("vit_tiny_patch16_224@/weights/mine.pth", "far", {"msp": 0.8, "mds_plus": 0.9})
+    (case,) = reports.mahalanobis_leads(Frame(rows))
+    assert case["network"] == "erm mine" and case["holds"]
+
+
+def test_too_few_mistakes_are_no_verdict():
+    """One mistake: no score can be told from another, so the baseline is not called beaten."""
+    verdict = rows_of("a", "mistakes", {"msp": 0.7, "gen": 0.9}, best=("gen",))
+    told, unknown = (reports.best_scores(Frame(rows)).cells() for rows in (verdict, verdict[:2]))
+    assert str(told[("erm a", "mistakes"), "as good?"]) == "no"
+    assert unknown.get((("erm a", "mistakes"), "as good?")) is None
+    assert reports.pnorm_repairs(Frame(verdict[:2])) == []
+
+
+def test_the_heat_map_has_the_best_scores_first():
+    rows = rows_of("a", "far", {"gen": 0.6, "vim": 0.9, "msp": 0.7}) + rows_of("b", "far", {"gen": 0.8, "vim": 0.9})
+    (figure,) = figures_of([reports.heat(Frame(rows))])
+    assert list(dict.fromkeys(cell["line"] for cell in figure.points)) == ["msp", "vim", "gen"]
+
+
+def test_other_sets_are_named_by_content_in_rows(tmp_path):
+    """A set that has moved keeps its rows and keys."""
+    arrays = {"x_test": np.zeros((4, 8, 8), np.uint8), "y_test": np.arange(4)}
+    for name in ("one", "two"):
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+    plans = [replace(PRESETS["small"], far=(f"npz:{tmp_path / name}.npz",)) for name in ("one", "two")]
+    network = trained(steps.trials_of(plans[0], None)[0][0])
+    one, two = (steps.other_images(plan, network, None) for plan in plans)
+    assert list(one) == list(two) and any(name.startswith("far:npz:content-") for name in one)

@@ -1,0 +1,218 @@
+"""Strengths × runs × angles: what is pooled, what correlates, and what stands on the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from nescio import metrics
+from nescio.benchmarks import base
+from nescio.benchmarks.sensitivity import PRESETS, reports, steps
+from nescio.benchmarks.shift.steps import KEEPING, strength_of
+from nescio.cli import main
+from nescio.datasets.changes import Rotation
+from nescio.datasets.images import ImageSet
+from nescio.errors import BadInput
+from nescio.methods import classifiers
+from nescio.methods import registry as methods
+from nescio.networks.models import trained
+from nescio.predict import load_dump, predict_step
+from nescio.report.blocks import figures_of, tables_of
+from nescio.report.frame import Frame
+from nescio.search import Recipe
+from nescio.work.launchers import start
+from nescio.work.steps import Context, Work
+from nescio.work.store import Store
+
+PLAN = replace(
+    PRESETS["small"],
+    methods=("duq", "ddu"),
+    strengths=2,
+    runs=2,
+    degrees=(60.0, 180.0),
+    training=replace(PRESETS["small"].training, epochs=1),
+)
+
+
+def run(plan, context):
+    with start("local", 0) as launcher:
+        return base.run(base.registry["sensitivity"], plan, Work(context, launcher))
+
+
+@pytest.fixture(scope="module")
+def study(context, one_thread):
+    study = run(PLAN, context)
+    assert study.failures == []
+    return study
+
+
+@pytest.mark.parametrize("degrees", [(0.0,), (20.0, 360.0), (-720.0,), ()])
+def test_whole_turns_are_refused(degrees):
+    with pytest.raises(BadInput, match="0 is always there"):
+        replace(PLAN, degrees=degrees)
+
+
+@pytest.mark.parametrize("word", ["ddu.bound=3", "duq.penalty=1"])
+def test_a_strength_cannot_be_fixed(word, context):
+    """It is what is varied, and would be ignored."""
+    with pytest.raises(BadInput, match=f"--hparams {word}: .* is the strength that is varied"):
+        run(replace(PLAN, hparams=(word,)), context)
+
+
+def test_the_plan_is_the_papers():
+    paper = PRESETS["paper"]
+    assert set(paper.methods) == {"duq", "sngp", "mir", "ddu"} and (paper.data, paper.backbone) == ("mnist", "mlp")
+    assert paper.degrees == tuple(range(20, 181, 20)) and paper.strengths >= 8 and paper.runs == 5
+    angles = [level for condition, level in steps.levels_of(paper) if condition == "rotation"]
+    assert angles == [20.0 * step for step in range(1, 10)]
+
+
+def test_every_strength_meets_every_run():
+    trials = [trial for (trial,) in steps.trials_of(PLAN)]
+    assert len(trials) == len(set(trials)) == 2 * 2 * 2
+    assert {(trial.data_seed, trial.init_seed) for trial in trials} == {(0, 0), (1, 1)}
+    bounds = {trial.trial: strength_of(trial) for trial in trials if trial.method == "ddu"}
+    assert bounds[0] == 12.0 and bounds[1] == 0.5  # the smaller bound is the stronger one
+
+
+def test_all_angles_are_pooled(study, context):
+    (trial,) = [each for (each,) in steps.trials_of(PLAN) if (each.method, each.trial, each.data_seed) == ("ddu", 0, 1)]
+    u, wrong = [], []
+    for change in (None, Rotation(60.0), Rotation(180.0)):
+        images = ImageSet("digits", change=change)
+        dump = load_dump(predict_step(trained(trial), images, keeping=KEEPING), context.store)
+        u.append(dump.scores["density"])
+        wrong.append(np.asarray(dump.logits[:, 0]).argmax(1) != dump.labels)
+    expected = metrics.raulc(np.concatenate(u), np.concatenate(wrong))
+    (point,) = Frame(reports.points(study.frame)).where(method="ddu", trial=0, data_seed=1, measure="native")
+    assert point["rAULC"] == pytest.approx(expected)
+    assert point["accuracy"] == pytest.approx(1 - wrong[0].mean()) and point["strength"] == 12.0
+
+
+def test_studies_of_two_datasets_stand_apart(study):
+    """Strengths of one number differ between them, and so do their networks."""
+    other = [row | {"dataset": "npz:other.npz"} for row in study.rows if row["trial"] == 0]
+    other = [row | {"value": 7.0} if row["metric"] == "strength" else row for row in other]
+    both = replace(study, rows=study.rows + other)
+    cells = {labels[:2]: labels[-1] for labels, _ in reports.every_strength(Frame(other)).lines}
+    whole = reports.every_strength(both.frame)
+    shown = {(labels[0], labels[1], labels[-1]) for labels, _ in whole.lines}
+    assert {"7"} == set(cells.values()) and ("ddu", "npz:other.npz", "7") in shown and ("ddu", "digits", "12") in shown
+    figures = figures_of(reports.story(both))
+    assert len({figure.key for figure in figures}) == len(figures)
+    assert {point["dataset"] for figure in figures for point in figure.points} == {"digits", "npz:other.npz"}
+    assert all(len({point["dataset"] for point in figure.points}) == 1 for figure in figures)
+    assert reports.story(both).title.startswith("digits and other")
+
+
+def test_the_correlation_is_spearmans_with_its_p_value():
+    from scipy.stats import spearmanr
+
+    rng = np.random.default_rng(1)
+    a = np.repeat(np.arange(8), 5)
+    b = a / 10 + rng.normal(size=40)
+    expected = spearmanr(a, b)
+    assert reports.correlation(a.tolist(), b.tolist()) == pytest.approx((expected.statistic, expected.pvalue))
+    assert reports.correlation([1, 2, 3], [4, 5, 6]) == (1.0, pytest.approx(1 / 3))  # two of six orders are as extreme
+    few, other = [1, 2, 2, 4, 5], [3.0, 1.0, 2.0, 2.0, 9.0]
+    every = [abs(spearmanr(few, order).statistic) for order in permutations(other)]
+    seen = spearmanr(few, other).statistic
+    share = np.mean([rho >= abs(seen) - 1e-12 for rho in every])
+    assert reports.correlation(few, other) == pytest.approx((seen, share))
+    assert reports.correlation(list(range(20)), list(range(20))) == (1.0, 0.0)
+
+
+def made_up(method, effect, bound=False):
+    """Rows of eight strengths in five runs; the stronger, the higher rAULC by `effect`."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for trial in range(8):
+        for seed in range(5):
+            base = {"dataset": "digits", "method": method, "trial": trial, "data_seed": seed, "level": None}
+            value = 0.5 + effect * trial / 8 + rng.normal(scale=0.01)
+            strength = 2.0 ** (-trial if bound else trial)
+            rows += [
+                base | {"metric": "raulc", "measure": "native", "condition": "rotation", "value": value},
+                base | {"metric": "accuracy", "measure": None, "condition": "clean", "value": 0.9 - value / 9},
+                base | {"metric": "strength", "measure": None, "condition": None, "value": strength},
+            ]
+    return rows
+
+
+def test_a_smaller_bound_counts_as_stronger():
+    frame = Frame(
+        [*made_up("mir", 0.3), *made_up("ddu", 0.3, bound=True), *made_up("duq", -0.3), *made_up("sngp", 0.0)]
+    )
+    found = {row["method"]: row for row in reports.correlations(frame)}
+    assert found["mir"]["ρ rAULC"] == found["ddu"]["ρ rAULC"] > 0.9 and found["ddu"]["p rAULC"] < 1e-6
+    assert found["duq"]["ρ rAULC"] < -0.9 and found["sngp"]["p rAULC"] > 0.05
+    lead = " ".join(reports._lead(frame))
+    assert "better rAULC of mir" in lead and "worse rAULC of duq" in lead and "told from none: sngp" in lead
+
+
+def test_a_method_without_a_strength_of_its_own_varies_weight_decay(context):
+    found = run(replace(PLAN, methods=("erm",)), context)
+    decays = {(row["trial"], row["value"]) for row in found.frame.where(metric="strength")}
+    assert decays == set(enumerate(methods["erm"].strengths(PLAN.strengths)))
+    assert {trial.recipe.weight_decay for (trial,) in steps.trials_of(replace(PLAN, methods=("erm",)))} == {
+        value for _, value in decays
+    }
+    assert sorted(decays)[0][1] == pytest.approx(0.1) and sorted(decays)[-1][1] == pytest.approx(10)
+
+
+@pytest.mark.parametrize("name", classifiers())
+def test_every_method_can_be_asked(name):
+    values = {steps.with_strength(steps.plain_trial(PLAN, name, 0, 0), number, 3) for number in range(3)}
+    assert len({strength_of(trial) for trial in values}) == 3
+
+
+def test_a_method_that_nothing_regularises_is_refused(tmp_path, monkeypatch):
+    @dataclass(frozen=True)
+    class Fixed(Recipe):
+        pass
+
+    monkeypatch.setattr(methods["erm"], "recipe_class", Fixed)
+    with pytest.raises(BadInput, match="erm has no regularisation strength"):
+        run(replace(PLAN, methods=("duq", "erm")), Context(Store(tmp_path / "store"), device="cpu"))
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_command_shows_the_table_and_writes_the_page(study, context, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("nescio.report.pages.drawable", lambda: False)
+    words = ["run", "sensitivity", "--methods", "duq,ddu", "--strengths", "2", "--runs", "2", "--degrees", "60,180"]
+    words += ["--epochs", "1", "--workers", "0", "--device", "cpu", "--report", str(tmp_path / "page")]
+    before = {run.key for run in context.store.runs()}
+    assert main([*words, "--store", str(context.store.root)]) == 0
+    assert "ρ, rAULC" in capsys.readouterr().out and (tmp_path / "page" / "index.html").is_file()
+    assert {run.key for run in context.store.runs()} == before  # nothing was done twice
+
+
+def test_the_story_holds_every_table_and_figure(study):
+    story = reports.story(study)
+    assert len(tables_of(story)) == 2 and len(figures_of(story)) == 2 + 2
+    assert all(figure.chart() for figure in figures_of(story))
+    line = reports.every_strength(study.frame).cells()[("ddu", "native", "0.5"), "rAULC ↑"]
+    runs = Frame(reports.points(study.frame)).where(method="ddu", trial=1, measure="native").column("rAULC")
+    assert line.value == pytest.approx(np.mean(runs)) and line.n == len(runs) == 2
+
+
+def test_bounds_that_do_nothing_are_told(study):
+    """After one epoch no layer stretches twelvefold; half of the way is too little for every one."""
+    cells = reports.every_strength(study.frame).cells()
+    shares = [cells[("ddu", "native", bound), "layers at their bound"].value for bound in ("12", "0.5")]
+    assert shares == [0, 1] and reports.idle_strengths(study.frame, "ddu", "digits") == [0]
+    assert "hold no layer of any network back: 1 of ddu" in " ".join(reports._lead(study.frame))
+    without = study.frame.where(metric=lambda name: name != "at_bound")
+    assert "layers at their bound" not in reports.every_strength(without).heads
+
+
+def test_the_lead_names_every_method_by_the_first_measure_that_it_has():
+    """erm has no score of its own."""
+    plain = [row | {"measure": row["measure"] and "entropy"} for row in made_up("erm", -0.3)]
+    lead = " ".join(reports._lead(Frame([*made_up("mir", 0.3), *plain])))
+    assert "better rAULC of mir by native (ρ" in lead and "worse rAULC of erm by entropy (ρ" in lead

@@ -1,0 +1,865 @@
+"""The benchmark, piece by piece: which networks, which strength, what is pooled, and what stands on the page."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+from statistics import fmean, stdev
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+import torch
+
+from nescio import datasets, measures, metrics, predict
+from nescio.benchmarks import base
+from nescio.benchmarks.shift import PRESETS, Plan, reports, steps
+from nescio.cli import main
+from nescio.datasets.corruptions import CORRUPTIONS, Corruption
+from nescio.datasets.images import ImageSet
+from nescio.errors import BadInput
+from nescio.methods import registry as methods
+from nescio.networks.models import build, trained
+from nescio.predict import load_dump, predict_step
+from nescio.predictions import stack
+from nescio.report.blocks import figures_of, tables_of
+from nescio.report.frame import Frame
+from nescio.report.studies import read_study
+from nescio.report.words import legend
+from nescio.runtime import runtime
+from nescio.training import facts_of, title_of, train_step
+from nescio.trials import Training
+from nescio.work.launchers import start
+from nescio.work.steps import Context, Work
+from nescio.work.store import Store
+from tests.support.warm import Warm
+from tests.support.zoo_help import checkpoint, pack
+
+pytest_plugins = ("tests.support.zoo_fixtures",)
+pytestmark = pytest.mark.usefixtures("one_thread")
+NAMES = {1: "erm", 2: "deep-ensemble"}  # by the number of networks
+OPTIONS = (
+    *(
+        "run",
+        "shift",
+        "--methods",
+        "erm,ddu,mc-dropout,deep-ensemble",
+        "--backbone",
+        "mlp",
+        "--runs",
+        "2",
+        "--strengths",
+        "3",
+    ),
+    *("--ensemble-size", "2", "--corruptions", "gaussian_noise,contrast", "--severities", "1,5", "--epochs", "2"),
+    *("--workers", "0", "--device", "cpu"),
+)
+PLAN = replace(
+    PRESETS["small"],
+    methods=("erm", "ddu", "mc-dropout", "deep-ensemble"),
+    backbone="mlp",
+    strengths=3,
+    members=(2,),
+    corruptions=("gaussian_noise", "contrast"),
+    severities=(1, 5),
+    training=replace(PRESETS["small"].training, epochs=2),
+)
+
+
+def run(plan, context):
+    with start("local", 0) as launcher:
+        return base.run(base.registry["shift"], plan, Work(context, launcher))
+
+
+@pytest.fixture(scope="module")
+def calls():
+    """What was computed while the study was made."""
+    return {"built": [], "corrupted": []}
+
+
+@pytest.fixture(scope="module")
+def study(context, place, calls):
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (40, 8, 8, 1), np.uint8), np.arange(40) % 3
+    np.savez(place / "noise.npz", x_train=images[:20], y_train=labels[:20], x_test=images[20:], y_test=labels[20:])
+    build, apply = predict.build, Corruption.apply
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predict, "build", lambda network, *rest: calls["built"].append(network) or build(network, *rest))
+        patch.setattr(Corruption, "apply", lambda self, *rest: calls["corrupted"].append(self) or apply(self, *rest))
+        predict._last_built.cache_clear()
+        predict._kept.clear()
+        study = run(replace(PLAN, out=(f"npz:{place / 'noise.npz'}",)), context)
+    assert study.failures == []
+    return study
+
+
+def dump(trial, context, change=None, split="test", **more):
+    images = ImageSet("digits", split, change=change, **more)
+    return load_dump(predict_step(trained(trial), images, keeping=steps.KEEPING), context.store)
+
+
+def value(study, **facts):
+    """The one number with these facts."""
+    (found,) = [row for row in study.rows if all(row[name] == wanted for name, wanted in facts.items())]
+    return found["value"]
+
+
+def lines(plan=PLAN, **numbers):
+    return steps.trials_of(plan, {"erm": 0, "ddu": 1, "mc-dropout": 0} | numbers)
+
+
+# ---- which networks
+
+
+def test_data_and_init_seeds_move_with_the_run_and_ensembles_are_disjoint():
+    members = {}
+    for trials in lines(replace(PLAN, runs=3, members=(2, 4))):
+        assert {trial.data_seed for trial in trials} == {trials[0].data_seed}
+        members[trials[0].method, len(trials), trials[0].data_seed] = [trial.init_seed for trial in trials]
+    assert members["erm", 4, 0] == [0, 1000, 2000, 3000] and members["erm", 2, 1] == [1, 1001]
+    assert members["ddu", 1, 2] == [2]
+    every = [seed for (_, size, _), seeds in members.items() if size == 4 for seed in seeds]
+    assert len(every) == len(set(every)) == 12
+    assert not any(method != "erm" and size > 1 for method, size, _ in members)
+    assert {size for _, size, _ in members} == {1, 2, 4}
+
+
+def test_more_runs_and_members_train_no_network_again():
+    few = {trial for trials in lines(replace(PLAN, runs=2, members=())) for trial in trials}
+    more = {trial for trials in lines(replace(PLAN, runs=3, members=(2, 4))) for trial in trials}
+    assert few < more
+
+
+@pytest.mark.parametrize("name", ["erm", "ddu", "mc-dropout"])
+def test_a_trained_head_keeps_its_digits_in_bf16(name, study, context):
+    """As that of a pretrained network: entropies of three digits would be tied."""
+    (trial,) = next(trials for trials in lines() if trials[0].method == name)
+    module, _ = build(trained(trial), context.store, replace(runtime("cpu"), precision="bf16"))
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = module(torch.rand(20, 1, 8, 8)).logits
+    assert logits.dtype == torch.float32 and (logits != logits.bfloat16()).float().mean() > 0.9
+
+
+def test_a_method_that_compares_views_has_augmentations_of_its_own():
+    """On images that were only moved, contrastive training would have next to nothing to learn."""
+    kinds = {name: steps.plain_trial(PLAN, name, 0, 0).training.augment for name in ("erm", "dcu", "dcs")}
+    assert kinds == {"erm": "shift", "dcu": "full", "dcs": "shift"}
+
+
+def test_rows_say_whether_a_bound_acts_and_whether_gaussians_are_singular(study):
+    facts = {"method": "ddu", "data_seed": 0, "split": "train"}
+    assert 0 <= value(study, metric="at_bound", **facts) <= 1
+    assert value(study, metric="rows_a_feature", **facts) == pytest.approx(100 / 100, rel=0.3)  # of a class of digits
+    assert not [row for row in study.rows if row["metric"] == "at_bound" and row["method"] == "erm"]
+    made = reports.training(study.frame)
+    assert list(made.heads) == ["training accuracy ↑", "layers at their bound"]
+    few = [row | {"value": 0.18} if row["metric"] == "rows_a_feature" else row for row in study.rows]
+    assert "0.18 training rows for each feature" in reports.training(type(study.frame)(few)).note
+    many = [row | {"value": 9.0} if row["metric"] == "rows_a_feature" else row for row in study.rows]
+    assert "singular" not in reports.training(type(study.frame)(many)).note
+
+
+def test_a_line_with_two_networks_in_one_run_is_refused(study):
+    """As of two studies, one of which chose another strength."""
+    other = [row | {"trial": 2} for row in study.rows if row["method"] == "ddu"]
+    with pytest.raises(BadInput, match="Two networks of ddu in run 0 on digits have other strengths"):
+        reports.table_2(type(study.frame)([*study.rows, *other]))
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_a_measure_that_is_not_finite_costs_its_own_rows_alone(number):
+    rows = steps.RowMaker(("shift", 3), {"method": "erm"})
+    u = {"native": np.array([0.1, number, 0.3, 0.2]), "entropy": np.array([0.1, 0.4, 0.3, 0.2])}
+    outcome = SimpleNamespace(u=u, wrong=np.array([False, True, True, False]), missing={})
+    rows.ranking(outcome, ["native", "entropy"])
+    rows.detection(outcome, outcome, ["native", "entropy"])
+    assert {row["measure"] for row in rows.rows} == {"entropy"} and len(rows.rows) == 3
+    assert [entry["measure"] for entry in rows.reasons] == ["native"] and "finite" in rows.reasons[0]["reason"]
+
+
+def test_reasons_say_of_which_line_and_where():
+    rows = steps.RowMaker(("shift", 3), {"method": "erm", "members": 5})
+    never = metrics.Ranking(np.array([0.1, 0.2]), np.array([False, False]))  # nothing is wrong
+    rows.attempt("auroc", never, 2, measure="entropy", condition="contrast", level=1.0, group=None)
+    (entry,) = rows.reasons
+    named = {"method": "erm", "members": 5, "measure": "entropy", "metric": "auroc", "condition": "contrast"}
+    assert entry == named | {"level": 1.0, "split": "test", "reason": entry["reason"]}
+
+
+def test_other_methods_can_be_averaged_too():
+    plan = replace(PLAN, methods=PLAN.methods[:3], ensembled=("ddu", "mc-dropout"))
+    sizes = {(trials[0].method, len(trials)) for trials in lines(plan)}
+    assert sizes == {("erm", 1), ("ddu", 1), ("mc-dropout", 1), ("ddu", 2), ("mc-dropout", 2)}
+
+
+@pytest.mark.parametrize("name", [name for name in methods if methods[name].strength])
+def test_strengths_run_from_the_weakest_to_the_strongest(name):
+    trials = [steps.with_strength(steps.plain_trial(PLAN, name, 0, 0), number, 4) for number in range(4)]
+    values = [steps.strength_of(trial) for trial in trials]
+    assert [trial.trial for trial in trials] == [0, 1, 2, 3] and len(set(values)) == 4
+    assert values == sorted(values, reverse=methods[name].stronger == "smaller")
+    assert steps.with_strength(trials[0], 0, 1) == trials[0]  # one strength: as it is
+
+
+@pytest.mark.parametrize("name", [name for name in methods if methods[name].strength])
+def test_a_methods_own_strength_is_among_those_that_are_tried(name):
+    plain = steps.plain_trial(PLAN, name, 0, 0)
+    tried = [steps.strength_of(steps.with_strength(plain, number, 3, own=True)) for number in range(3)]
+    assert steps.strength_of(plain) in tried and len(set(tried) - set(methods[name].strengths(3))) <= 1
+    assert tried == sorted(tried, reverse=methods[name].stronger == "smaller")
+
+
+def test_the_chosen_strength_has_the_lowest_validation_nll(study, context):
+    losses = []
+    for number in range(3):
+        trial = steps.with_strength(steps.plain_trial(PLAN, "ddu", 0, 0), number, 3, own=True)
+        held = dump(trial, context, split="val")
+        p = np.exp(np.asarray(held.logits[:, 0], np.float64))
+        losses.append(-np.log((p / p.sum(1, keepdims=True))[np.arange(len(held)), held.labels]).mean())
+        assert losses[-1] == pytest.approx(value(study, split="val", method="ddu", trial=number, metric="nll"))
+    tested = {row["trial"] for row in study.rows if row["method"] == "ddu" and row["split"] == "test"}
+    assert tested == {int(np.argmin(losses))} and len(set(losses)) == 3
+    chosen = [labels[-1] for labels, cells in reports.strengths(study.frame).lines if cells[1] is not None]
+    assert chosen == [f"{(12, 3, 0.5)[int(np.argmin(losses))]:g}"]  # its default of 3 in place of 2.45
+
+
+def test_one_strength_is_the_default_and_none_is_tried(context):
+    with start("local", 0) as launcher:
+        work = Work(context, launcher)
+        assert steps.chosen(replace(PLAN, strengths=1), work) == {"erm": 0, "ddu": 0, "mc-dropout": 0}
+    assert work.rows == []
+    (ddu,) = {trial.recipe for trials in lines(replace(PLAN, strengths=1)) for trial in trials if trial.method == "ddu"}
+    assert ddu == methods["ddu"].recipe_class()
+
+
+# ---- what is said of them
+
+
+def by_hand(member_dumps):
+    """(entropy, wrong) of an average of members."""
+    z = np.concatenate([np.asarray(each.logits, np.float64) for each in member_dumps], 1)
+    p = np.exp(z - z.max(-1, keepdims=True))
+    p = (p / p.sum(-1, keepdims=True)).mean(1)
+    return -(p * np.log(p)).sum(1), p.argmax(1) != member_dumps[0].labels
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_pooling_is_clean_and_all_severities_of_a_corruption_together(study, context, size):
+    (trials,) = [each for each in lines() if (each[0].method, each[0].data_seed, len(each)) == ("erm", 1, size)]
+    facts = {"method": NAMES[size], "members": size, "data_seed": 1, "split": "test"}
+    pooled = []
+    for name in PLAN.corruptions:
+        u, wrong = [], []
+        for change in (None, Corruption(name, 1), Corruption(name, 5)):
+            here = by_hand([dump(trial, context, change) for trial in trials])
+            level = {"condition": change.name, "level": change.severity} if change else {"condition": "clean"}
+            assert value(study, **facts, **level, metric="accuracy") == pytest.approx(1 - here[1].mean())
+            auroc = metrics.auroc(*here)
+            assert value(study, **facts, **level, metric="auroc", measure="entropy") == pytest.approx(auroc, abs=1e-6)
+            u.append(here[0])
+            wrong.append(here[1])
+        expected = metrics.raulc(np.concatenate(u), np.concatenate(wrong))
+        found = value(study, **facts, condition=name, level=None, metric="raulc", measure="entropy")
+        assert found == pytest.approx(expected, abs=1e-6)
+        pooled.append(found)
+    mean = reports.pooled(study.frame).where(
+        method=NAMES[size], members=size, data_seed=1, metric="raulc", measure="entropy"
+    )
+    assert mean.one() == pytest.approx(fmean(pooled)) and pooled[0] != pooled[1]
+
+
+def test_an_ensemble_of_one_is_its_member_and_one_of_two_has_its_mutual_information(study, context):
+    first, second = next(trials for trials in lines() if len(trials) == 2)
+    a, b = dump(first, context), dump(second, context)
+    assert steps.averaged([a]) is a
+    both = steps.averaged([a, b])
+    assert np.array_equal(both.scores["native"], measures.mutual_information(stack([a, b])))
+    same = steps.averaged([a, a])
+    assert np.allclose(measures.entropy(same), measures.entropy(a)) and np.allclose(same.scores["native"], 0, atol=1e-6)
+
+
+def test_a_method_without_a_score_of_its_own_says_so_and_has_the_entropy(study):
+    assert {row["measure"] for row in study.rows if row["method"] == "erm" and row["members"] == 1} == {None, "entropy"}
+    assert any(row["method"] == "erm" and row["measure"] == "native" for row in study.reasons)
+    assert {row["measure"] for row in study.rows if row["method"] == "ddu"} == {None, "native", "entropy"}
+
+
+def test_images_of_another_set_against_clean_ones(study, context, place):
+    (trial,) = lines()[0]
+    data = f"npz:{place / 'noise.npz'}"
+    images = ImageSet(data, "outside", limit=steps.OUT_ROWS)
+    out = load_dump(predict_step(trained(trial), images, keeping=steps.KEEPING), context.store)
+    u, others = by_hand([dump(trial, context)])[0], measures.entropy(out)
+    assert len(others) == 40
+    wins = (others[:, None] > u).mean() + (others[:, None] == u).mean() / 2
+    facts = {"method": "erm", "members": 1, "data_seed": 0, "metric": "auroc"}
+    assert value(study, **facts, split="out", target=data) == pytest.approx(wins, abs=1e-6)
+
+
+def test_every_corruption_is_computed_once_and_every_network_built_once(study, calls):
+    corrupted = [(change.name, change.severity) for change in calls["corrupted"]]
+    blocks = -(-len(ImageSet("digits").load()) // predict.BATCH["cpu"])
+    assert len(corrupted) == 2 * 2 * blocks  # two corruptions at two severities, not once for each of ten networks
+    networks = [network.name for network in calls["built"]]
+    # run 0's ddu is built for its validation images and again for the test images; first members for their ensembles
+    assert len(networks) <= len(set(networks)) + 3 and len(set(networks)) == 3 * 2 + 2 + 2
+
+
+def test_what_has_no_room_is_computed_again(monkeypatch, context, study):
+    (trial,) = lines()[0]
+    shown = ImageSet("digits", change=Corruption("fog", 2)).load()
+    network, here = trained(trial), predict.runtime("cpu")
+    predict._kept.clear()
+    monkeypatch.setattr(predict, "ROOM", 0)
+    first = [x for x, _ in predict.inputs(network, shown, context.store, here, 200)]
+    assert predict._kept == {}
+    monkeypatch.setattr(predict, "ROOM", shown.images.backing.read(shown.images.rows).nbytes)
+    again = [x for x, _ in predict.inputs(network, shown, context.store, here, 100)]
+    assert len(predict._kept) == 1
+    kept = [x for x, _ in predict.inputs(network, shown, context.store, here, 300)]
+    assert torch.equal(torch.cat(first), torch.cat(again)) and torch.equal(torch.cat(first), torch.cat(kept))
+    other = ImageSet("digits", change=Corruption("fog", 3)).load()
+    list(predict.inputs(network, other, context.store, here, 300))
+    assert len(predict._kept) == 1  # full
+
+
+# ---- published files
+
+
+def test_published_files_give_the_rows_of_predicting_their_arrays(tmp_path):
+    context = Context(Store(tmp_path / "store"), device="cpu")
+    rng, n = np.random.default_rng(0), 30
+    labels = np.arange(2 * n) % 3
+    images = (80 * labels[:, None, None, None] + rng.integers(0, 60, (2 * n, 8, 8, 3))).astype(np.uint8)
+    clean = {"x_train": images[:n], "y_train": labels[:n], "y_test": labels[n:]}
+    np.savez(tmp_path / "clean.npz", **clean, x_test=images[n:])
+    (tmp_path / "C").mkdir()
+    np.save(tmp_path / "C" / "labels.npy", np.tile(labels[n:], 5))
+    files = {name: rng.integers(0, 256, (5 * n, 8, 8, 3), np.uint8) // 2 + np.tile(images[n:], (5, 1, 1, 1)) // 2
+             for name in ("contrast", "spatter")}  # fmt: skip
+    for name, array in files.items():
+        np.save(tmp_path / "C" / f"{name}.npy", array)
+    data = f"npz:{tmp_path / 'clean.npz'}"
+    plan = replace(PLAN, methods=("erm",), runs=1, strengths=1, members=(), data=data, corrupted=str(tmp_path / "C"))
+    plan = replace(plan, corruptions=tuple(files), training=replace(plan.training, batch_size=8), reaches=None)
+    found = run(plan, context)
+    (trial,) = steps.trials_of(plan, {"erm": 0})[0]
+    for name, array in files.items():
+        for severity in plan.severities:
+            other = tmp_path / f"{name}-{severity}.npz"
+            np.savez(other, **clean, x_test=array[(severity - 1) * n : severity * n])
+            step = predict_step(trained(trial), ImageSet(f"npz:{other}"), keeping=steps.KEEPING)
+            step.run(context)
+            u, wrong = by_hand([load_dump(step, context.store)])
+            facts = {"condition": name, "level": severity, "split": "test"}
+            assert 0 < wrong.mean() < 1 and value(found, **facts, metric="accuracy") == pytest.approx(1 - wrong.mean())
+            expected = metrics.raulc(u, wrong)
+            assert value(found, **facts, metric="raulc", measure="entropy") == pytest.approx(expected, abs=1e-6)
+    again = run(replace(plan, networks=(f"store:{train_step(trial).key}",)), context)
+    assert [row["value"] for row in again.rows] == [row["value"] for row in found.rows]
+    with pytest.raises(BadInput, match="no corruption named"):
+        run(replace(plan, corruptions=("rain",)), context)
+
+
+# ---- networks that did not learn
+
+
+def test_undertrained_networks_are_marked_and_keep_their_rows(study, context):
+    trial = steps.plain_trial(PLAN, "erm", 0, 0)
+    learnt = facts_of(train_step(trial), context.store)["train_accuracy"]
+    easy = run(replace(PLAN, reaches=0.01), context)
+    assert reports.undertrained(easy.frame) == [] and not any("undertrained" in note for note in easy.notes)
+    hard = run(replace(PLAN, methods=("erm",), reaches=min(1.0, learnt + 0.06)), context)
+    assert reports.undertrained(hard.frame) == [("digits", "erm")]
+    assert any("undertrained" in note for note in hard.notes)
+    assert len([row for row in hard.rows if row["metric"] == "raulc"]) > 0
+    assert any("undertrained" in labels[0] for labels, _ in reports.table_2(hard.frame).lines)
+    assert any("Undertrained" in sentence for sentence in reports.story(hard).lead)
+
+
+@pytest.mark.parametrize(
+    ("reaches", "data", "low"),
+    [
+        (None, "digits", ["erm", "ddu", "mc-dropout"]),  # by what was seen on these images, however short the budget
+        (None, "npz:mine.npz", ["ddu"]),  # nothing was seen on these: by erm of the study
+        (0.5, "digits", []),
+    ],
+)
+def test_what_plain_training_reaches_is_that_of_the_data(reaches, data, low):
+    rows = [
+        {"metric": "train_accuracy", "method": method, "members": 1, "value": accuracy, "group": None}
+        for method, accuracy in (("erm", 0.80), ("ddu", 0.70), ("mc-dropout", 0.78), ("erm", 0.82))
+    ]
+    work = Work(Context(Store("nowhere")), None)
+    work.rows.extend(rows)
+    steps.note_ends(Plan(data=data, reaches=reaches), work)
+    assert list(dict.fromkeys(row["method"] for row in rows if row["group"])) == low
+    assert all(f"{name} is undertrained" in " ".join(work.notes) for name in low)
+    assert any("erm, whose training accuracy is 0.810" in note for note in work.notes) == (data != "digits")
+
+
+def test_a_method_is_undertrained_on_one_data_and_not_on_the_other(study):
+    """As duq is in the paper, on CIFAR-100 alone."""
+    rows = [row | {"group": None} for row in study.rows]
+    other = [row | {"dataset": "npz:other.npz"} for row in rows]
+    for row in other:
+        if row["metric"] == "train_accuracy" and row["method"] == "ddu":
+            row["group"] = "undertrained"
+    both = Frame(rows + other)
+    labels = {labels[:2] for labels, _ in reports.table_2(both).lines}
+    assert ("ddu", "digits") in labels and ("ddu (undertrained)", "npz:other.npz") in labels
+    assert ("ddu", "npz:other.npz") not in labels
+    assert reports.story(replace(study, rows=both.rows)).lead[-1].endswith("no finding about the method: ddu on other.")
+
+
+# ---- networks that exist already
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_checkpoint_of_ones_own_is_not_trained(tmp_path, capsys):
+    file = checkpoint(tmp_path / "mine.safetensors", "test_resnet", num_classes=10)
+    data = pack(tmp_path / "val.npz", n=12, classes=10)
+    words = ["--data", f"npz:{data}", "--networks", f"test_resnet@{file}", "--corruptions", "fog,contrast"]
+    words += ["--severities", "2", "--workers", "0", "--device", "cpu", "--store", str(tmp_path / "store"), "--json"]
+    assert main(["run", "shift", *words]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["backbone"] for row in rows} == {f"test_resnet@{file}"}
+    assert {row["condition"] for row in rows} == {"clean", "fog", "contrast"}
+    assert not (tmp_path / "store" / "train").exists()
+    assert not list((tmp_path / "store").rglob("*.png"))  # no corrupted image on the disk
+
+
+def test_a_trial_of_the_store_gives_the_rows_it_had(study, context):
+    key = train_step(lines()[0][0]).key
+    again = run(replace(PLAN, networks=(f"store:{key}",)), context)
+    facts = {"method": "erm", "members": 1, "metric": "raulc", "condition": "contrast", "level": None}
+    assert value(again, **facts) == value(study, data_seed=0, measure="entropy", **facts)
+
+
+def test_networks_of_ones_own_are_lines_of_their_own(study, context):
+    """Two of one method are not averaged as runs of it; rows name the data of the plan."""
+    keys = [f"store:{train_step(members[0]).key}" for members in lines()[:2]]
+    both = run(replace(PLAN, networks=tuple(keys)), context)
+    assert {row["method"] for row in both.rows} == {f"erm {key}" for key in keys}
+    facts = {"metric": "accuracy", "condition": "clean"}
+    alone = [value(study, method="erm", members=1, data_seed=seed, **facts) for seed in (0, 1)]
+    assert [value(both, method=f"erm {key}", **facts) for key in keys] == alone
+    assert len(reports.table_2(both.frame).lines) == 2
+
+
+def test_a_trial_of_the_store_is_shown_a_set_of_test_images_alone(study, context, place):
+    digits = datasets.load("digits").test
+    np.savez(place / "test.npz", x_test=digits.pixels, y_test=digits.labels)
+    key = train_step(lines()[0][0]).key
+    alone = run(replace(PLAN, data=f"npz:{place / 'test.npz'}", out=(), networks=(f"store:{key}",)), context)
+    facts = {"method": "erm", "members": 1, "data_seed": 0, "metric": "accuracy"}
+    for level in ({"condition": "clean"}, {"condition": "contrast", "level": 5.0}):
+        assert value(alone, **facts, **level) == value(study, **facts, **level)
+
+
+def test_networks_of_other_classes_are_refused(context, place, study):
+    key = train_step(lines()[0][0]).key
+    asked = replace(PLAN, data=f"npz:{place / 'noise.npz'}", networks=(f"store:{key}",))
+    with pytest.raises(BadInput, match=r"learnt digits, whose classes \(0, 1, 2 …\) are not those of npz:"):
+        run(asked, context)
+
+
+def test_without_a_ranking_answers_are_shown(study):
+    bare = Frame(row for row in study.rows if row["measure"] is None)
+    assert reports.table_2(bare).lines
+
+
+def test_tables_of_answers_mark_what_is_undertrained(study):
+    """Here ddu alone."""
+    rows = [row | {"group": row["group"] if row["method"] == "ddu" else None} for row in study.rows]
+    made = reports.answers(Frame(rows))
+    names = {labels[0] for each in made for labels, _ in each.lines}
+    assert "ddu (undertrained)" in names and "ddu" not in names
+    bold = {labels[0] for each in made for labels, cells in each.lines if any(cell.best for cell in cells)}
+    assert bold and "ddu (undertrained)" not in bold
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"data": "scenes@32"}, "scenes@32 has a label for every pixel: nescio run shift --task segmentation"),
+        ({"ensembled": ("sngpp",)}, "--ensembled names sngpp, which is not among --methods"),
+        ({"methods": ("simclr",)}, "simclr learns features without labels"),
+        ({"measures": ("entropie",)}, "entropie"),
+        ({"measures": ("kernel",)}, "kernel"),  # of duq, which is not there
+        ({"corruptions": ("rain",)}, "no corruption named 'rain'"),
+        ({"severities": (6,)}, "severity from 1 to 5"),
+        ({"members": (1,)}, "at least two members"),
+        ({"reaches": 97.0}, "between 0 and 1"),
+        ({"backbone": "resnet1"}, "no backbone named"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_any_work(tmp_path, change, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        run(replace(PLAN, **change), Context(Store(tmp_path / "store"), device="cpu"))
+    assert not (tmp_path / "store").exists()
+
+
+# ---- through the command
+
+
+def test_the_presets_are_what_they_say():
+    assert PRESETS["paper"].backbone == "resnet50" and PRESETS["paper"].runs == 5
+    gpu = PRESETS["gpu"]
+    expected = Training(
+        lr=0.4,
+        warmup=4.0,
+        weight_decay=5e-4,
+        epochs=20,
+        batch_size=512,
+        schedule="cosine",
+        nesterov=True,
+        border="reflect",
+    )
+    assert (gpu.data, gpu.backbone, gpu.runs, gpu.training) == ("cifar10", "resnet18", 3, expected)
+    every = [(change.name, change.severity) for change in steps.made_here(Plan())]
+    assert every == [(name, severity) for name in CORRUPTIONS for severity in (1, 2, 3, 4, 5)]
+
+
+def test_the_command_shows_the_table_and_writes_the_page(study, place, capsys, monkeypatch):
+    monkeypatch.setattr("nescio.report.pages.drawable", lambda: False)
+    assert main([*OPTIONS, "--store", str(place / "store"), "--report", str(place / "page")]) == 0
+    assert "rAULC" in capsys.readouterr().out and (place / "page" / "index.html").is_file()
+    kept = read_study(place / "page")
+    pooled = [row for row in kept.rows if row["metric"] == "raulc" and row["level"] is None]
+    assert len(pooled) == 2 * 2 * (1 + 2 + 2 + 2)  # runs × corruptions × measures of erm, ddu, mc-dropout and two erm
+    assert main(["report", str(place / "store"), "--only", "shift/table2,shift/answers", "--to", str(place / "r")]) == 0
+    assert "clean accuracy" in (place / "r" / "table2.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_and_ends_alike(study, tmp_path):
+    warm = Warm(tmp_path)
+    try:
+        small = [
+            *OPTIONS,
+            "--methods",
+            "erm,deep-ensemble",
+            "--severities",
+            "5",
+            "--strengths",
+            "1",
+            "--store",
+            tmp_path / "store",
+        ]
+        for kill in ("rename 3", "rename 9", "replaced 30"):
+            assert warm.run(*small, kill=kill)[0] == -signal.SIGKILL
+        code, command = warm.run(*small, "--json")
+        assert code == 0, command.err
+        rows = [row for row in json.loads(command.out) if row["condition"] == "contrast" and row["level"] == 5]
+    finally:
+        warm.close()
+    names = ("method", "members", "data_seed", "condition", "level", "measure", "metric")
+    undisturbed = {tuple(row[name] for name in names): row["value"] for row in study.rows}
+    assert len(rows) > 10
+    for row in rows:
+        assert row["value"] == undisturbed[tuple(row[name] for name in names)]
+
+
+# ---- reports
+
+
+def test_undertrained_methods_are_not_among_the_best(study):
+    """However high they are."""
+    rows = [dict(row) for row in study.rows if row["group"] is None or row["metric"] != "train_accuracy"]
+    low = [dict(row) for row in study.rows if row["method"] == "ddu" and row["metric"] == "train_accuracy"]
+    for row in rows:
+        if row["method"] == "ddu" and row["metric"] == "raulc":
+            row["value"] = 0.99
+
+    def bold(frame):
+        return {labels[0] for labels, cells in reports.table_2(frame).lines if cells[2].best}
+
+    assert bold(Frame(rows)) == {"ddu"}
+    marked = Frame(rows + [row | {"group": "undertrained"} for row in low])
+    assert bold(marked) and not any("ddu" in name for name in bold(marked))
+
+
+def test_table_2_is_the_mean_and_deviation_over_runs(study):
+    runs = [row["value"] for row in reports.pooled(study.frame).where(method="ddu", metric="raulc", measure="native")]
+    cells = reports.table_2(study.frame).cells()
+    cell = cells[("ddu (undertrained)", "1", "native"), "rAULC ↑"]
+    assert cell.value == pytest.approx(fmean(runs)) and cell.spread == pytest.approx(stdev(runs)) and len(runs) == 2
+    clean = [cells[(name, "1", measure), "clean accuracy ↑"].value for name, measure in (
+        ("ddu (undertrained)", "native"), ("ddu (undertrained)", "entropy"),
+    )]  # fmt: skip
+    assert clean[0] == clean[1]
+
+
+def test_what_a_paired_t_test_cannot_tell_from_the_best_is_marked():
+    from scipy.stats import ttest_rel
+
+    rng = np.random.default_rng(0)
+    luck = rng.normal(size=5)
+    better = {"a": 0, "b": 0.05, "c": 0.1, "d": 1}
+    runs = {name: dict(enumerate(luck + more + rng.normal(size=5) / 10)) for name, more in better.items()}
+    alike = reports.like_the_best(runs, "higher")
+    assert alike == {
+        name for name in runs
+        if name == "d" or ttest_rel(list(runs["d"].values()), list(runs[name].values())).pvalue >= 0.05
+    } == {"d"}  # fmt: skip
+    near = {name: runs[name] for name in "abc"}
+    best = max(near, key=lambda name: fmean(near[name].values()))
+    expected = {
+        name for name in near
+        if name == best or ttest_rel(list(near[best].values()), list(near[name].values())).pvalue >= 0.05
+    }  # fmt: skip
+    assert reports.like_the_best(near, "higher") == expected and len(expected) > 1
+    assert reports.like_the_best({"a": {0: 1.0}, "b": {0: 2.0}}, "lower") == {"a"}
+    two = {"a": {0: 1.0, 1: 2.0}, "b": {0: 1.2, 1: 2.9}}  # p = 0.36: a test of two runs would mark nearly every line
+    assert reports.like_the_best(two, "higher") == {"b"}
+
+
+def test_figure_1_has_every_line_at_every_severity(study):
+    own = Frame([*reports.clean(study.frame), *reports.shifted(study.frame)])
+    curves = reports.curves(own, "accuracy")
+    assert set(curves) == {"erm", "ddu", "mc-dropout", "deep-ensemble × 2"}
+    assert all(list(line) == ["clean", "1", "5"] for line in curves.values())
+    rows = own.where(method="ddu", metric="accuracy", level=5.0)
+    assert curves["ddu"]["5"] == pytest.approx(rows.mean()) and len(rows) == 2 * 2
+
+
+def test_curves_of_two_datasets_stand_apart(study):
+    fewer = [row for row in study.rows if row["condition"] != "contrast"]
+    both = Frame(study.rows + [row | {"dataset": "npz:other.npz", "value": 0.5 * row["value"]} for row in fewer])
+    first, second, _ = reports.figure_1(both)
+    assert [figure.title.split(", ")[1] for figure in (first.figures[0], second.figures[0])] == ["digits", "other"]
+    clean = [[p["accuracy"] for p in panel.figures[0].points if p["severity"] == "clean"] for panel in (first, second)]
+    assert clean[1] == pytest.approx([0.5 * accuracy for accuracy in clean[0]]) and len(clean[0]) == 4
+    heat, choice = reports.every_corruption(both)
+    assert {"ddu (undertrained), digits", "ddu (undertrained), other"} <= {cell["line"] for cell in heat.points}
+    assert {name: len(panels) for name, panels in choice.options.items()} == {"gaussian noise": 2, "contrast": 1}
+    assert reports.story(replace(study, rows=both.rows))  # no figure has the key of another
+
+
+def test_the_story_holds_every_table_and_figure(study):
+    story = reports.story(study)
+    titles = [table.title for table in tables_of(story)]
+    assert len(titles) == 7 and len(figures_of(story)) == 2 + 2 * 2 + 1 + 2 * 3
+    assert all(figure.chart() for figure in figures_of(story)[:2])
+    assert len(reports.out_of_distribution(study.frame).heads) == 1
+
+
+def test_hyper_parameters_of_one_method_can_be_fixed():
+    plan = replace(PLAN, hparams=("ddu.lr=0.5", "mir.weight=3"))  # mir is not compared
+    ddu, erm = (steps.plain_trial(plan, name, 0, 0) for name in ("ddu", "erm"))
+    assert ddu == replace(steps.plain_trial(PLAN, "ddu", 0, 0), recipe=replace(ddu.recipe, lr=0.5))
+    assert erm == steps.plain_trial(PLAN, "erm", 0, 0)
+    assert steps.with_strength(ddu, 2, 3).recipe.lr == 0.5
+
+
+def test_the_bound_of_every_layer_can_be_fixed_too():
+    plain = {name: steps.plain_trial(PLAN, name, 0, 0) for name in ("due", "erm")}
+    assert (plain["due"].spectral, plain["erm"].spectral) == (3.0, None)
+    plan = replace(PLAN, hparams=("due.spectral=12", "due.lr=2", "erm.spectral=0.7"))
+    fixed = {name: steps.plain_trial(plan, name, 0, 0) for name in ("due", "erm")}
+    assert (fixed["due"].spectral, fixed["due"].recipe.lr, fixed["erm"].spectral) == (12.0, 2, 0.7)
+    off = steps.plain_trial(replace(PLAN, hparams=("due.spectral=none",)), "due", 0, 0)
+    assert off == replace(plain["due"], spectral=None)
+    assert steps.with_strength(fixed["due"], 2, 3).spectral == 0.5  # the search has the last word
+    with pytest.raises(BadInput, match=r"ddu has a bound of its own: write ddu\.bound=2"):  # rows name that one
+        steps.plain_trial(replace(PLAN, hparams=("ddu.spectral=2",)), "ddu", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("lr=3", "METHOD.FIELD"),
+        ("ddo.lr=3", "ddu"),
+        ("ddu.weigh_decay=3", "weight_decay"),
+        ("ddu.lr=-1", "lr"),
+        ("due.spectral=x", "^due.spectral is a number above 0, or none, not 'x'.$"),
+        ("due.spectral=0", "spectral"),
+    ],
+)
+def test_hyper_parameters_that_do_not_exist_are_refused(word, reason):
+    with pytest.raises(BadInput, match=reason):
+        steps.refuse_impossible("shift", replace(PLAN, hparams=(word,)), None)
+
+
+def test_plain_training_reaches_what_its_networks_do_and_not_the_luckiest_of_them():
+    rows = [
+        {"metric": "train_accuracy", "method": "erm", "members": members, "value": accuracy, "group": None}
+        for accuracy, members in ((0.42, 1), (0.44, 1), (0.50, 1), (0.41, 5))  # of five the lowest
+    ]
+    work = Work(Context(Store("nowhere")), None)
+    work.rows.extend(rows)
+    steps.note_ends(Plan(data="npz:mine.npz"), work)
+    assert not any(row["group"] for row in rows)
+    assert "erm, whose training accuracy is 0.440 here (the median of its networks)" in " ".join(work.notes)
+
+
+def words_of(frame, measures):
+    """Of the figures of a frame with other measures: name → other name, or None for rows that are left out."""
+    rows = [row | {"measure": measures.get(row["measure"], row["measure"])} for row in frame]
+    kept = Frame(row for row in rows if (row["measure"] is None) == (row["metric"] not in ("auroc", "raulc")))
+    return {
+        figure.words for figure in figures_of(reports.figure_1(kept)) if figure.title.startswith(("AUROC", "rAULC"))
+    }
+
+
+def test_captions_say_by_what_curves_are_ranked(study):
+    assert words_of(study.frame, {}) == {"By the own score, or by entropy where there is none.", "By entropy."}
+    assert words_of(study.frame, {"native": None, "entropy": "msp"}) == {"By msp."}
+    assert words_of(study.frame.where(method="ddu"), {"entropy": None}) == {"By the own score."}
+    several = words_of(study.frame, {"native": "density"})
+    assert several == {"By the first measure that a line has: entropy and density."}
+
+
+def test_every_line_has_a_curve_by_a_measure_that_it_has(study):
+    """erm alone lacks the first measure of the others."""
+    rows = [row | {"measure": "density"} if row["measure"] == "native" else row for row in study.rows]
+    own = Frame([*reports.clean(Frame(rows)), *reports.shifted(Frame(rows))])
+    first = {row["method"]: row["measure"] for row in reports.first_measure(own.where(metric="auroc", members=1))}
+    assert first == {"erm": "entropy", "ddu": "density", "mc-dropout": "density"}
+    assert set(reports.curves(own, "raulc")) == {"erm", "ddu", "mc-dropout", "deep-ensemble × 2"}
+
+
+def test_means_are_over_the_corruptions_that_every_line_has(study):
+    """A network that answers all images of a corruption right has no rAULC there: without it the others' mean would be
+    over harder images."""
+    frame = study.frame
+    whole = {line: part.mean() for line, part in reports.pooled(frame).where(metric="raulc").by(*reports.LINE)}
+    lost = frame.without(method="ddu", metric="raulc", condition="contrast", level=None, data_seed=0)
+    made = {line: part.mean() for line, part in reports.pooled(lost).where(metric="raulc").by(*reports.LINE)}
+    noise = frame.where(metric="raulc", condition="gaussian_noise", level=None)
+    assert made == {line: pytest.approx(part.mean()) for line, part in noise.by(*reports.LINE)} and made != whole
+    auroc = [reports.pooled(rows).where(metric="auroc").column() for rows in (frame, lost)]
+    assert auroc[0] == auroc[1]  # of which nothing is missing
+    assert "the mean over one corruption (without contrast: not every line has" in reports.table_2(lost).note
+    assert "the mean over two corruptions." in reports.table_2(frame).note
+
+
+def test_curves_are_means_over_what_every_line_has(study):
+    lost = study.frame.without(method="ddu", metric="raulc", condition="contrast", level=5.0)
+    points = reports.curves(Frame([*reports.clean(lost), *reports.shifted(lost)]), "raulc")["erm"]
+    assert points["5"] == pytest.approx(
+        lost.where(
+            method="erm", members=1, metric="raulc", measure="entropy", condition="gaussian_noise", level=5.0
+        ).mean()
+    )
+
+
+def test_a_curve_of_one_corruption_keeps_what_each_line_has(study):
+    """Nothing is averaged over corruptions there: a network that is always right costs its own point alone."""
+    own = study.frame.where(condition=("clean", "contrast")).without(method="ddu", metric="raulc", level=5.0)
+    lines = reports.curves(own, "raulc")
+    assert set(lines["erm"]) == {"clean", "1", "5"} and set(lines["ddu"]) == {"clean", "1"}
+
+
+def test_lines_judged_by_other_images_are_refused(study):
+    rows = [
+        row | {"n": row["n"] // 2} if row["method"] == "ddu" and row["level"] is None else row for row in study.rows
+    ]
+    with pytest.raises(BadInput, match="digits were judged by different images: gaussian_noise and clean has"):
+        reports.table_2(Frame(rows))
+
+
+def learnt(study):
+    """The study, as if its networks had learnt."""
+    return replace(study, rows=[row | {"group": None} for row in study.rows])
+
+
+def test_the_lead_says_what_cannot_be_told_from_the_best(study):
+    study = learnt(study)
+    assert "(two runs: no test)" in " ".join(reports.story(study).lead)
+    values = {
+        ("erm", 1, "entropy"): (0.9, 0.7, 0.8, 0.6),
+        ("deep-ensemble", 2, "entropy"): (0.8, 0.8, 0.7, 0.69),
+    }  # the rest: 0.5
+
+    def value(row, run):
+        if row["metric"] != "raulc" or row["level"] is not None:
+            return row["value"]
+        return values.get((row["method"], row["members"], row["measure"]), [0.5] * 4)[run]
+
+    first = [row for row in study.rows if row["data_seed"] == 0]
+    rows = [row | {"data_seed": run, "value": value(row, run)} for run in range(4) for row in first]
+    lead = " ".join(reports.story(replace(study, rows=rows)).lead)
+    assert (
+        "erm ranks right above wrong answers best, by entropy: rAULC 0.750; deep-ensemble × 2 by entropy cannot be told"
+        in lead
+    )
+
+
+def test_the_lead_says_that_the_best_has_augmentations_of_its_own(context):
+    """dcu compares views of an image: what leads may be its augmentations."""
+    plan = replace(PLAN, methods=("erm", "dcu"), runs=1, strengths=1, members=(), reaches=0.01)
+    made = run(replace(plan, training=replace(plan.training, epochs=1)), context)
+    assert made.frame.where(metric="own_augmentation").values("method") == ["dcu"]
+    pooled = [row for row in made.rows if row["metric"] == "raulc" and row["level"] is None]
+
+    def lead_of(best):
+        values = {id(row): 0.9 if row["method"] == best and row["measure"] == "entropy" else 0.5 for row in pooled}
+        rows = [row | {"value": values.get(id(row), row["value"])} for row in made.rows]
+        return " ".join(reports.story(replace(made, rows=rows)).lead)
+
+    assert "dcu is trained with augmentations of its own" in lead_of("dcu")
+    assert "augmentations" not in lead_of("erm")
+    alike = replace(plan, methods=("dcu",), training=replace(plan.training, epochs=1, augment="full"))
+    assert not run(alike, context).frame.where(metric="own_augmentation")
+
+
+def test_networks_of_one_ensemble_have_titles_of_their_own():
+    members = steps.trials_of(replace(PLAN, methods=("erm", "deep-ensemble"), members=(3,)), {"erm": 0})
+    titles = {title_of(trial) for trials in members for trial in trials}
+    assert len(titles) == 6 and "erm, mlp, trial 0, data seed 1, initial seed 2001" in titles
+
+
+@pytest.mark.parametrize("benchmark", ["shift", "sensitivity"])
+def test_a_study_without_measures_is_refused_before_any_work(benchmark, context):
+    known = base.registry[benchmark]
+    with pytest.raises(BadInput, match="--measures names no measure"):
+        known.run(replace(known.presets["small"], measures=()), Work(context, None))
+
+
+def test_an_ensemble_has_the_colour_of_its_method(study):
+    (figure, *_) = figures_of(reports.figure_1(learnt(study).frame))
+    layers = [layer["encoding"] for layer in figure.chart().to_dict()["layer"]]
+    scales = [next(layer[name]["scale"] for layer in layers if name in layer) for name in ("color", "strokeDash")]
+    colours, dashes = (dict(zip(scale["domain"], scale["range"], strict=True)) for scale in scales)
+    assert colours["deep-ensemble × 2"] == colours["erm"] != colours["mc-dropout"]
+    assert dashes["deep-ensemble × 2"] != dashes["erm"] == dashes["mc-dropout"]
+    assert "ddu (undertrained)" in reports.curves(study.frame, "accuracy", reports.undertrained(study.frame))
+
+
+def test_table_2_says_members_and_what_plain_accuracy_is(study):
+    made = reports.table_2(study.frame)
+    assert made.corner == ("method", "members", "measure")
+    sentence = dict(made.legend)["clean accuracy ↑"]
+    assert sentence.startswith("Share of rows whose most probable class is the label")
+    assert "k most probable" in dict(legend(["accuracy", "accuracy@5"]))["accuracy ↑"]
+
+
+def test_numbers_of_corruptions_are_written_as_words_are(study):
+    assert "the mean over two corruptions." in reports.table_2(study.frame).note
+    one = study.frame.without(condition="contrast")
+    assert "the mean over one corruption." in reports.table_2(one).note
+
+
+def test_notes_say_what_is_bold_only_where_something_is(study):
+    """On digits all networks of the study are undertrained."""
+    assert len(reports.undertrained(study.frame)) == 4
+    made = [reports.table_2(study.frame), *reports.answers(study.frame), reports.out_of_distribution(study.frame)]
+    assert not any(cell.best for each in made for cell in each.cells().values())
+    assert all("over 2 runs" in each.note and "Bold" not in each.note for each in made)
+    trained = Frame(row | {"group": None} for row in study.rows)
+    assert "Bold: the best alone" in reports.table_2(trained).note
+
+
+def test_a_single_network_that_existed_has_its_name_in_the_table(study):
+    rows = [row | {"method": "pretrained", "backbone": "resnet50@mine.pt"} for row in study.frame.where(method="ddu")]
+    made = reports.table_2(Frame(rows).where(split="test"))
+    assert made.corner == ("method", "backbone", "measure")
+    assert {labels[1] for labels, _ in made.lines} == {"resnet50@mine.pt"}

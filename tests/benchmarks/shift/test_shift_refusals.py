@@ -1,0 +1,216 @@
+"""What `shift` refuses before any work, what it leaves out with a word, and what a rehearsal of it counts."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("torch")
+
+from nescio.benchmarks import base
+from nescio.benchmarks.shift import PRESETS, pixels, steps
+from nescio.errors import BadInput
+from nescio.options import add_options, options_of
+from nescio.specs import SpecError
+from nescio.training import train_step
+from nescio.trials import Training
+from nescio.work.launchers import start
+from nescio.work.rehearsal import Rehearsal
+from nescio.work.steps import Context, Work
+from nescio.work.store import Store
+from tests.support.shapes import write_folders
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+PLAN = replace(
+    PRESETS["small"],
+    methods=("erm",),
+    backbone="mlp",
+    runs=1,
+    members=(),
+    corruptions=("contrast",),
+    severities=(1,),
+    training=replace(PRESETS["small"].training, epochs=1),
+)
+DENSE = replace(
+    PRESETS["scenes"],
+    methods=("erm",),
+    runs=1,
+    members=(),
+    reaches=None,
+    training=Training(epochs=1, batch_size=4, augment="none"),
+)
+
+
+def run(plan, context):
+    with start("local", 0) as launcher:
+        return base.run(base.registry["shift"], plan, Work(context, launcher))
+
+
+def plan_of(*words):
+    parser = argparse.ArgumentParser()
+    add_options(parser, type(PLAN), PRESETS)
+    return options_of(parser.parse_args(words), type(PLAN), PRESETS)
+
+
+def rehearse(plan, context):
+    rehearsal = Rehearsal(context, start("local", 0))
+    base.registry["shift"].run(plan, rehearsal)
+    return [step.stage for step in rehearsal.steps.values()], rehearsal
+
+
+def one_class(place):
+    x = np.zeros((40, 8, 8, 1), np.uint8)
+    np.savez(place / "one.npz", x_train=x, y_train=np.zeros(40, int), x_test=x, y_test=np.zeros(40, int))
+    return f"npz:{place / 'one.npz'}"
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A set of images and label maps in files, with two levels of rain."""
+    write_folders(tmp_path / "set", "shift/rain/1", "shift/rain/2")
+    return tmp_path / "set"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"out": ("nope",)}, "no dataset named 'nope'"),
+        ({"out": ("npz:nofile.npz",)}, "nofile.npz"),
+        ({"out": ("digits",)}, "--out names digits, the set whose own images"),
+        ({"measures": ("entropy", "gmm")}, "The measure gmm needs more than logits"),
+        ({"measures": ("tta",)}, "The measure tta needs more than logits"),
+        ({"methods": ("erm", "duq"), "training": replace(PLAN.training, compile=True)}, "duq cannot be compiled"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_any_work(tmp_path, change, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        run(replace(PLAN, **change), Context(Store(tmp_path / "store"), device="cpu"))
+    assert not (tmp_path / "store").exists()
+
+
+def test_one_class_is_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"has one class, .*: a classifier needs at least two"):
+        run(replace(PLAN, data=one_class(tmp_path)), Context(Store(tmp_path / "store"), device="cpu"))
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda place: Image.fromarray(np.full((24, 32), 77, np.uint8)).save(place / "labels/1.png"), "name no class"),
+        (lambda place: Image.fromarray(np.zeros((20, 32), np.uint8)).save(place / "labels/1.png"), "20 × 32 pixels"),
+        (lambda place: (place / "labels/1.png").write_bytes(b"no image"), r"labels.1\.png cannot be read"),
+        (lambda place: (place / "images/1.png").write_bytes(b"no image"), r"images.1\.png cannot be read"),
+        (lambda place: Image.new("RGB", (9, 9)).save(place / "images/1.png"), "9 × 9 pixels"),
+    ],
+)
+@pytest.mark.parametrize("folder", ["shift/rain/2", "test", "train"])
+def test_damaged_files_are_named_before_any_training(folders, tmp_path, damage, sentence, folder):
+    damage(folders / folder)
+    store = Store(tmp_path / "store")
+    with pytest.raises(BadInput, match=sentence):
+        run(replace(DENSE, data=f"maps:{folders}"), Context(store, device="cpu"))
+    assert not [each for each in store.runs() if each.state == "finished"]
+
+
+def test_images_that_are_turned_by_their_tag_are_taken(folders):
+    for number in range(2):  # as cameras do: stored on its side
+        image = Image.open(folders / "test/images" / f"{number}.png").rotate(90, expand=True)
+        tag = Image.Exif()
+        tag[0x0112] = 6
+        image.save(folders / "test/images" / f"{number}.jpg", exif=tag)
+        (folders / "test/images" / f"{number}.png").unlink()
+    pixels.refuse_unreadable(list(pixels.levels_of(replace(DENSE, data=f"maps:{folders}"), None).values()), None)
+
+
+def test_files_are_looked_at_once_and_not_when_all_is_done(folders, tmp_path, monkeypatch):
+    context = Context(Store(tmp_path / "store"), device="cpu")
+    plan = replace(DENSE, data=f"maps:{folders}")
+    seen = []
+    look = pixels.refuse_unreadable
+    monkeypatch.setattr(pixels, "refuse_unreadable", lambda *given: seen.append(1) or look(*given))
+    assert run(plan, context).failures == [] and seen == [1]
+    assert run(plan, context).failures == [] and seen == [1]
+
+
+def test_a_network_of_ones_own_has_pictures_whatever_its_seed_and_is_asked_for_its_own_score(folders, tmp_path):
+    context = Context(Store(tmp_path / "store"), device="cpu")
+    plan = replace(DENSE, data=f"maps:{folders}", methods=("ddu",), runs=2)
+    assert run(plan, context).pictures
+    trials = steps.trials_of(steps.by_own_names(plan), {"ddu": 0})
+    key = f"store:{train_step(next(each[0] for each in trials if each[0].data_seed == 1)).key}"
+    asked = replace(plan, methods=("erm",), networks=(key,), measures=("density", "entropy"))
+    study = run(asked, context)
+    assert {row["measure"] for row in study.rows} >= {"density", "entropy"}
+    assert {row["shows"] for row in study.pictures} == {"image", "labels", "prediction", "uncertainty"}
+
+
+def test_a_network_of_ones_own_segments_a_set_of_test_images_alone(folders, tmp_path):
+    context = Context(Store(tmp_path / "store"), device="cpu")
+    plan = replace(DENSE, data=f"maps:{folders}")
+    before = run(plan, context)
+    ((trial,),) = steps.trials_of(steps.by_own_names(plan), {"erm": 0})
+    shutil.copytree(folders, tmp_path / "alone", ignore=shutil.ignore_patterns("train"))
+    alone = run(replace(plan, data=f"maps:{tmp_path / 'alone'}", networks=(f"store:{train_step(trial).key}",)), context)
+
+    def numbers(study):
+        return [(row["condition"], row["level"], row["value"]) for row in study.rows if row["metric"] == "miou"]
+
+    assert len(numbers(alone)) == 4 and numbers(alone) == numbers(before)
+
+
+def test_a_classifier_of_ones_own_is_asked_for_its_own_score(tmp_path):
+    context = Context(Store(tmp_path / "store"), device="cpu")
+    run(replace(PLAN, methods=("ddu",)), context)
+    ((trial,),) = steps.trials_of(replace(PLAN, methods=("ddu",)), {"ddu": 0})
+    asked = replace(PLAN, networks=(f"store:{train_step(trial).key}",), measures=("density",))
+    assert "density" in {row["measure"] for row in run(asked, context).rows}
+    with pytest.raises(BadInput, match="kernel"):  # of duq
+        run(replace(asked, measures=("kernel",)), context)
+
+
+def test_a_rehearsal_counts_what_follows_training(tmp_path):
+    stages, rehearsal = rehearse(PLAN, Context(Store(tmp_path / "store"), device="cpu"))
+    assert sorted(stages) == ["evaluate", "predict", "predict", "train"]  # clean images, and one corruption
+    assert not (tmp_path / "store").exists() and rehearsal.rows == []
+
+
+def test_a_rehearsal_counts_pixels_too(tmp_path, folders):
+    stages, _ = rehearse(replace(DENSE, data=f"maps:{folders}"), Context(Store(tmp_path / "store"), device="cpu"))
+    assert sorted(stages) == ["count", "count", "count", "evaluate", "evaluate", "train"]  # rows, and pictures
+
+
+def test_sizes_of_ensembles_are_numbers_or_none():
+    assert plan_of("--ensemble-size", "none").members == () and plan_of("--ensemble-size", "2,5").members == (2, 5)
+    with pytest.raises(SpecError) as caught:
+        plan_of("--ensemble-size", "few")
+    assert caught.value.option == "--ensemble-size"
+
+
+def test_all_methods_are_those_that_can_segment(tmp_path, folders):
+    from nescio.methods import classifiers
+
+    plan = replace(DENSE, data=f"maps:{folders}", methods=tuple(classifiers()))
+    stages, rehearsal = rehearse(plan, Context(Store(tmp_path / "store"), device="cpu"))
+    assert 10 < stages.count("train") < len(classifiers())
+    assert any(note.startswith("Not among all methods") and "dcu" in note for note in rehearsal.notes)
+
+
+def test_an_unknown_shift_names_those_of_the_data(folders):
+    shutil.copytree(folders / "shift/rain", folders / "shift/sun")
+    for data, own in ((f"maps:{folders}", "rain, sun"), ("scenes@32", "darkness, fog, rain")):
+        with pytest.raises(BadInput, match=f"no shift named 'snoww'. There are: {own}, gaussian_noise"):
+            pixels.levels_of(replace(DENSE, data=data, corruptions=("snoww",)), None)
+
+
+@pytest.mark.parametrize("augment", ["full", "shift"])
+def test_augmentations_that_label_maps_do_not_have_are_refused(folders, tmp_path, augment):
+    plan = replace(DENSE, data=f"maps:{folders}", training=replace(DENSE.training, augment=augment))
+    with pytest.raises(BadInput, match="augmented by none or crop-flip"):
+        run(plan, Context(Store(tmp_path / "store"), device="cpu"))
+    assert not (tmp_path / "store").exists()

@@ -1,0 +1,100 @@
+"""Deep ensembles are a line of their own: the same hyper-parameters, other initial seeds, one name and one size."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+from nescio import measures
+from nescio.benchmarks import posthoc, sensitivity, shift, uimnet, url
+from nescio.benchmarks.base import registry
+from nescio.benchmarks.deep_ensembles import DEEP_ENSEMBLE, own_names, trained_methods
+from nescio.benchmarks.posthoc.steps import trials_of as posthoc_trials
+from nescio.benchmarks.sensitivity.steps import trials_of as sensitivity_trials
+from nescio.benchmarks.shift.steps import average
+from nescio.benchmarks.shift.steps import trials_of as shift_trials
+from nescio.benchmarks.uimnet.steps import Ensemble
+from nescio.benchmarks.url.questions import averaged
+from nescio.errors import BadInput
+from nescio.metrics import retrieved
+from nescio.predictions import Predictions
+
+METHODS = ("erm", DEEP_ENSEMBLE)
+
+
+def alike_but_for_the_seed(trials, size):
+    assert len(trials) == size == len({trial.init_seed for trial in trials})
+    assert len({replace(trial, init_seed=0) for trial in trials}) == 1
+
+
+def test_names_and_what_is_trained_for_them():
+    assert own_names(("Deep-Ensembles", "erm", "deep-ensemble")) == (DEEP_ENSEMBLE, "erm")
+    assert trained_methods((DEEP_ENSEMBLE, "sngp")) == ("erm", "sngp")
+    assert trained_methods(("sngp",)) == ("sngp",)
+
+
+@pytest.mark.parametrize("module", [shift, sensitivity, posthoc, url], ids=lambda module: module.NAME)
+def test_none_is_trained_unasked(module):
+    plan = registry[module.NAME].presets["small"]
+    assert DEEP_ENSEMBLE not in str(plan)
+    if module is shift:
+        assert {len(trials) for trials in shift_trials(plan, dict.fromkeys(plan.trained, 0))} == {1}
+    if module is posthoc:
+        assert {len(trials) for trials in posthoc_trials(plan, None)} == {1}
+
+
+def test_in_shift():
+    plan = shift.Plan(methods=METHODS, members=(3,), runs=2)
+    lines = shift_trials(plan, dict.fromkeys(plan.trained, 0))
+    assert [average(trials, None).facts["method"] for trials in lines] == ["erm"] * 2 + [DEEP_ENSEMBLE] * 2
+    for trials in lines[2:]:
+        alike_but_for_the_seed(trials, 3)
+
+
+def test_in_sensitivity():
+    plan = sensitivity.Plan(methods=METHODS, members=3, runs=1, strengths=2)
+    lines = sensitivity_trials(plan)
+    assert [average(trials, None).facts["method"] for trials in lines] == ["erm"] * 2 + [DEEP_ENSEMBLE] * 2
+    for one, several in zip(lines[:2], lines[2:], strict=True):
+        alike_but_for_the_seed(several, 3)
+        assert one[0] == several[0], "the first member is the network that stands alone"
+
+
+def test_in_posthoc():
+    plan = posthoc.Plan(trained=("erm/mlp", "deep-ensemble/mlp"), members=4)
+    one, several = posthoc_trials(plan, None)
+    alike_but_for_the_seed(several, 4)
+    assert average(several, None).facts | {"backbone": "mlp"} == average(several, None).facts
+    assert one[0] == several[0] and average(several, None).facts["method"] == DEEP_ENSEMBLE
+
+
+def test_in_uimnet_networks_of_other_trials_are_no_deep_ensemble():
+    plain = shift_trials(shift.Plan(methods=METHODS, members=(2,)), {"erm": 0})[-1]
+    searched = (plain[0], replace(plain[1], trial=1))
+    assert Ensemble(plain, (1.0, 1.0)).method == DEEP_ENSEMBLE
+    assert Ensemble(searched, (1.0, 1.0)).method == "erm"
+    with pytest.raises(BadInput, match="1,5"):
+        uimnet.Plan(methods=METHODS, members=(1,))
+
+
+def test_cosines_of_an_ensemble_are_means_of_its_members_cosines():
+    rng = np.random.default_rng(0)
+    labels = np.arange(12) % 3
+    dumps = [
+        Predictions(logits=rng.normal(size=(12, 1, 3)), labels=labels, embeddings=rng.normal(size=(12, width)))
+        for width in (4, 6)
+    ]
+
+    def unit(rows):
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    whole = averaged(dumps)
+    cosines = [unit(np.asarray(dump.embeddings)) @ unit(np.asarray(dump.embeddings)).T for dump in dumps]
+    own = unit(np.asarray(whole.embeddings))
+    assert own @ own.T == pytest.approx(np.mean(cosines, axis=0), abs=1e-6)
+    lengths = np.mean([np.linalg.norm(dump.embeddings, axis=1) for dump in dumps], axis=0)
+    assert np.linalg.norm(whole.embeddings, axis=1) == pytest.approx(lengths, rel=1e-6)
+    assert retrieved(np.asarray(whole.embeddings), labels).shape == (12,)
+    assert np.array_equal(measures.uncertainty("native", whole), whole.scores["native"])
+    assert averaged(dumps[:1]) is dumps[0]

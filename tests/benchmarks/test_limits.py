@@ -1,0 +1,49 @@
+"""--limit of the benchmarks that show images: a random subset, stamped on the study; no key moves without it."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from nescio.benchmarks import posthoc, shift, url
+from nescio.benchmarks.posthoc.steps import own_images
+from nescio.benchmarks.shift.steps import CLEAN, note_ends, with_clean
+from nescio.benchmarks.url.steps import Downstream, human
+from nescio.datasets.images import ImageSet
+
+STRANGER = SimpleNamespace(trial=None)
+
+
+def shown(benchmark, **options):
+    """The test images of a benchmark."""
+    if benchmark == "shift":
+        return with_clean(replace(shift.Plan(), data="digits", **options), [])[CLEAN]
+    if benchmark == "url":
+        return Downstream("digits", "digits", (), tuple(range(10))).images("test", replace(url.Plan(), **options))
+    return own_images(replace(posthoc.Plan(), data="digits", **options), STRANGER, None)["test"]
+
+
+@pytest.mark.parametrize("benchmark", ["shift", "url", "posthoc"])
+def test_a_random_part_of_the_images_is_shown(benchmark):
+    rows = {seed: shown(benchmark, limit=60, seed=seed).load().index for seed in (0, 1)}
+    again = shown(benchmark, limit=60).load().index
+    assert all(len(own) == 60 for own in rows.values()) and np.array_equal(rows[0], again)
+    assert len(set(rows[0]) & set(rows[1])) < 60, "another seed draws others"
+    counts = np.bincount(shown(benchmark, limit=60).load().labels, minlength=10)
+    assert counts.max() > 6, "drawn over all images, not evenly over the classes"
+
+
+def test_without_a_limit_the_images_are_described_as_before():
+    assert shown("shift") == ImageSet("digits", "test")
+    assert {shown("url").sample, shown("url").limit, human("digits", url.Plan(), None).sample} == {None}
+
+
+def test_the_part_is_stamped():
+    said = []
+    work = SimpleNamespace(rows=[], note=lambda *sentences: said.extend(sentences))
+    note_ends(replace(shift.Plan(), limit=1500, seed=3), work)
+    note_ends(shift.Plan(), work)
+    assert said == ["A random part: at most 1,500 test images (seed 3)."]

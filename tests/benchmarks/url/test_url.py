@@ -1,0 +1,637 @@
+"""The benchmark, piece by piece: what is measured, what is chosen, what is learnt further, what stands on the page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("optuna")
+
+from nescio import datasets, metrics, training
+from nescio.benchmarks import base
+from nescio.benchmarks.url import PAPER, PRESETS, VIT, Plan, questions, reports, steps
+from nescio.cli import main
+from nescio.datasets.changes import Crop
+from nescio.datasets.images import ImageSet
+from nescio.errors import BadInput
+from nescio.layers.uncertainty_head import UncertaintyHead
+from nescio.methods import registry as methods
+from nescio.networks.models import trained
+from nescio.predict import load_dump, predict_step
+from nescio.predictions import Predictions
+from nescio.report.blocks import figures_of, tables_of
+from nescio.report.frame import Frame
+from nescio.report.named import find, names_of
+from nescio.report.studies import read_study
+from nescio.training import train_step
+from nescio.trials import from_plain
+from nescio.work.launchers import start
+from nescio.work.steps import Context, Work
+from nescio.work.store import Store
+from tests.support.zoo_help import checkpoint, pack
+
+pytest_plugins = ("tests.support.zoo_fixtures",)
+pytestmark = pytest.mark.usefixtures("one_thread")
+FIGURES = {f"fig{number}" for number in range(1, 14)} | {"table1"}
+
+
+@pytest.fixture(scope="module")
+def votes(place):
+    """Forty grey images of 8 × 8 with human votes."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (40, 8, 8), np.uint8), np.arange(40) % 4
+    np.savez(place / "votes.npz", x_test=images, y_test=labels, annotations_test=rng.integers(0, 9, (40, 4)) + 1)
+    return f"npz:{place / 'votes.npz'}"
+
+
+@pytest.fixture(scope="module")
+def plan(votes):
+    small = PRESETS["small"]
+    return replace(
+        small,
+        methods=("erm", "simclr"),
+        backbones=("mlp",),
+        human=(votes,),
+        trials=2,
+        extension=0,
+        seeds=2,
+        shots=(1,),
+        bootstrap=20,
+        training=replace(small.training, epochs=1),
+    )
+
+
+def run(plan, context):
+    with start("local", 0) as launcher:
+        return base.run(base.registry["url"], plan, Work(context, launcher))
+
+
+@pytest.fixture(scope="module")
+def study(plan, context):
+    study = run(plan, context)
+    assert study.failures == []
+    return study
+
+
+def value(study, **facts):
+    """The one number with these facts."""
+    (found,) = [row for row in study.frame if all(row[name] == wanted for name, wanted in facts.items())]
+    return found["value"]
+
+
+def network(study, context, method="erm", trial=0, seed=0):
+    for run_ in context.store.runs():
+        if run_.stage == "train":
+            found = from_plain(
+                context.store.recipe("train", run_.key)["recipe"], lambda name: methods[name].recipe_class
+            )
+            facts = (found.method, found.trial, found.data_seed, found.data)
+            if facts == (method, trial, seed, "digits"):
+                return trained(found)
+    raise AssertionError("there is no such network")
+
+
+def dump(network, context, images):
+    return load_dump(predict_step(network, images, keeping=questions.KEEPING), context.store)
+
+
+def loops(embeddings, labels, u):
+    """(R@1, R-AUROC) by plain loops: the query is left out by its place, ties in u count half."""
+    e = np.asarray(embeddings, np.float64)
+    e /= np.linalg.norm(e, axis=1, keepdims=True)
+    right = []
+    for i in range(len(e)):
+        others = [j for j in range(len(e)) if j != i]
+        right.append(labels[max(others, key=lambda j: (round(float(e[i] @ e[j]), 12), -j))] == labels[i])
+    pairs = [(u[i] > u[j]) + 0.5 * (u[i] == u[j]) for i in range(len(e)) for j in range(len(e)) if right[j] > right[i]]
+    return fmean(right), fmean(pairs)
+
+
+# ---- what is measured
+
+
+def test_recall_and_r_auroc_are_their_definitions_by_loops_with_ties():
+    rng = np.random.default_rng(1)
+    embeddings = rng.normal(size=(60, 4)).round(0)[:, :] + [0.5, 0, 0, 0]
+    embeddings[30:40] = embeddings[:10]  # duplicates
+    labels, u = rng.integers(0, 3, 60), rng.integers(0, 4, 60).astype(float)
+    recall, area = loops(embeddings, labels, u)
+    right = metrics.retrieved(embeddings, labels)
+    assert right.mean() == pytest.approx(recall) and metrics.r_auroc(embeddings, labels, u) == pytest.approx(area)
+    rows = questions._Rows({"method": "erm"}, 0)
+    rows.retrieval({"u": u}, right, split="test", target="x")
+    assert {row["metric"]: row["value"] for row in rows.rows} == {
+        "recall_at_1": pytest.approx(recall),
+        "r_auroc": pytest.approx(area),
+    }
+
+
+def test_rows_of_a_network_are_what_its_dump_says(study, context):
+    own = network(study, context)
+    test = dump(own, context, ImageSet("part:digits#7-9", "outside"))
+    assert set(test.labels.tolist()) == {7, 8, 9}
+    p = np.exp(np.asarray(test.logits[:, 0], np.float64))
+    p /= p.sum(1, keepdims=True)
+    recall, area = loops(test.embeddings, test.labels, -(p * np.log(p)).sum(1))
+    facts = {"method": "erm", "trial": 0, "data_seed": 0, "target": "digits", "split": "test", "condition": None}
+    assert value(study, **facts, metric="recall_at_1") == pytest.approx(recall)
+    assert value(study, **facts, metric="r_auroc", measure="entropy") == pytest.approx(area, abs=1e-4)
+    (row,) = [r for r in study.rows if all(r[k] == v for k, v in (facts | {"metric": "recall_at_1"}).items())]
+    assert row["low"] < row["value"] < row["high"] and row["n"] == len(test)
+
+
+def test_validation_classes_and_test_classes_and_learnt_classes_are_three(plan):
+    small = steps.downstream("digits", plan, None)
+    assert (plan.classes, small.val, small.test) == ((0, 1, 2, 3, 4), (5, 6), (7, 8, 9))
+    named = steps.downstream("digits#5,7#8-9", plan, None)
+    assert (named.val, named.test) == ((5, 7), (8, 9))
+    assert steps.downstream("digits#8-9", replace(plan, trials=1), None).val == ()
+
+
+def test_a_set_that_is_divided_by_classes_keeps_its_test_classes(plan, place):
+    x, y = np.zeros((12, 8, 8), np.uint8), np.arange(12) // 2
+    np.savez(place / "classes.npz", x_train=x[:8], y_train=y[:8], x_test=x[8:], y_test=y[8:])
+    found = steps.downstream(f"npz:{place / 'classes.npz'}", plan, None)
+    assert (found.val, found.test) == ((2, 3), (4, 5))
+
+
+def embedded(embeddings, labels, u):
+    labels = np.asarray(labels)
+    return questions.Embedded(Predictions(embeddings=np.asarray(embeddings), labels=labels), labels, None, {"u": u})
+
+
+def test_mixtures_are_half_and_half_and_labels_of_two_sets_never_collide():
+    up = embedded(np.eye(4)[[0, 0, 1, 1, 2, 2]], [0, 0, 1, 1, 2, 2], np.zeros(6))
+    down = embedded(np.eye(4)[[0, 1, 3]] + 1e-3, [0, 1, 2], np.array([1.0, 1.0, 0.0]))
+    rows = questions._Rows({"method": "erm"}, 0)
+    rows.against(up, down, "x")
+    found = {(row["metric"], row["split"]): row for row in rows.rows if row["metric"] != "length"}
+    assert found["auroc", "out"]["n"] == found["recall_at_1", "mixed"]["n"] == 6  # three and three
+    assert found["auroc", "out"]["value"] == pytest.approx((2 * 3 + 3 * 0.5) / 9)
+    assert found["recall_at_1", "mixed"]["value"] < 0.5  # label 0 of the one set is not label 0 of the other
+
+
+def test_the_neighbour_of_a_crop_is_right_when_it_is_its_own_image():
+    whole = embedded(np.eye(5), [0, 0, 1, 1, 2], np.arange(5.0))
+    crop = embedded(np.eye(5)[[0, 1, 2, 3, 3]], [0, 0, 1, 1, 2], np.array([1.0, 1.0, 1.0, 4.0, 5.0]))
+    rows = questions._Rows({"method": "erm"}, 0)
+    rows.cropped(whole, crop, split="test", target="x")
+    found = {row["metric"]: row["value"] for row in rows.rows}
+    assert found == {"crop_agreement": pytest.approx(3 / 5), "recall_at_1": pytest.approx(4 / 5), "r_auroc": 1.0}
+    assert {row["condition"] for row in rows.rows if row["metric"] != "crop_agreement"} == {"own image"}
+
+
+def test_a_measure_with_one_value_for_more_than_half_of_the_images_gets_a_row():
+    rows = questions._Rows({"method": "elk"}, 0)
+    rows.one_value({"u": np.array([1.0, 1, 1, 3]), "v": np.array([1.0, 1, 2, 3])}, split="test", target="x")
+    assert [(row["metric"], row["measure"], row["value"]) for row in rows.rows] == [(questions.ONE_VALUE, "u", 0.75)]
+
+
+def test_a_score_that_died_is_said_in_one_line(study, plan, context, monkeypatch):
+    assert not any("one value" in note for note in study.notes)
+    dead = replace(plan, methods=("elk",), human=(), trials=1, seeds=1, stops=1, shots=(), many=False, bootstrap=0)
+    monkeypatch.setattr(UncertaintyHead, "forward", lambda self, e: 0 * self.layers(e).squeeze(-1) + 0.01)
+    notes = [note for note in run(dead, context).notes if "one value" in note]
+    said = "inverse_kappa of elk has one value for all of the images of upstream, digits: it says nothing."
+    assert notes == [said]
+
+
+def test_an_embedding_of_length_zero_retrieves_nothing_and_is_wrong():
+    rows = questions._Rows({"method": "erm"}, 0)
+    embeddings, labels = np.array([[1.0, 0], [1, 0.1], [0, 0], [0, 1], [0.1, 1]]), np.array([0, 0, 0, 1, 1])
+    assert rows.retrieved(embeddings, labels, "test").tolist() == [True, True, False, True, True]
+    assert "1 of 5 embeddings have length zero" in rows.reasons[0]["reason"]
+    own = embedded(embeddings, labels, np.arange(5.0))
+    rows.cropped(own, own, split="test", target="x")
+    assert next(row["value"] for row in rows.rows if row["metric"] == "recall_at_1") == pytest.approx(4 / 5)
+
+
+def test_crops_and_human_votes_of_a_network(study, context, votes):
+    own = network(study, context, "simclr")
+    images = ImageSet(f"part:{votes}#0-3", "outside")
+    whole, crop = (dump(own, context, replace(images, change=change)) for change in (None, Crop()))
+    u, u_crop = (-np.linalg.norm(each.embeddings.astype(float), axis=1) for each in (whole, crop))
+    facts = {"method": "simclr", "trial": 0, "data_seed": 0, "target": votes, "split": "human", "measure": "norm"}
+    aligned = metrics.human_alignment(u, images.load().images.annotations)
+    assert value(study, **facts, metric="human_alignment") == pytest.approx(aligned)
+    assert value(study, **facts, metric="crop_agreement") == pytest.approx(np.mean(u_crop > u))
+
+
+def test_upstream_rows_and_costs(study, context):
+    own = network(study, context)
+    test = dump(own, context, ImageSet("digits", "test", (0, 1, 2, 3, 4)))
+    right = test.logits[:, 0].argmax(1) == test.labels
+    facts = {"method": "erm", "trial": 0, "data_seed": 0, "split": "upstream", "condition": None}
+    assert value(study, **facts, metric="accuracy") == pytest.approx(right.mean())
+    assert set(test.labels.tolist()) == {0, 1, 2, 3, 4}
+    costs = {"method": "erm", "trial": 0, "data_seed": 0, "split": None, "condition": None}
+    seconds = training.facts_of(train_step(own.trial), context.store)["seconds"]
+    assert value(study, **costs, metric="epoch_seconds") == pytest.approx(seconds)
+    assert value(study, **costs, metric="inference_ms") > 0
+    stopped = steps.row_of(own.trial.describe(), "stopped", value=1)  # comes before what is measured, and has no costs
+    cells = reports.table_1(Frame([stopped, *study.frame])).cells()
+    built = training.build(own.trial, datasets.load("digits"), 0)
+    assert cells[("erm",), "parameters"].value == sum(weight.numel() for weight in built.parameters())
+
+
+# ---- what is chosen
+
+
+def test_networks_are_chosen_by_validation_classes_once_by_each_criterion(study):
+    for method, measure in (("erm", "entropy"), ("simclr", "norm")):
+        val = {"method": method, "split": "val", "data_seed": 0, "target": "digits", "condition": None}
+        areas = [value(study, **val, trial=trial, metric="r_auroc", measure=measure) for trial in (0, 1)]
+        recalls = [value(study, **val, trial=trial, metric="recall_at_1") for trial in (0, 1)]
+        for criterion, values in (("r_auroc", areas), ("recall_at_1", recalls)):
+            row = reports.chosen(study.frame, criterion)[method, "mlp"]
+            assert (row["trial"], row["value"]) == (int(np.argmax(values)), max(values))
+            seeds = study.frame.where(method=method, trial=row["trial"], condition=None, split="test")
+            assert set(seeds.values("data_seed")) == {0, 1}
+
+
+def test_all_that_was_tried_is_listed_with_its_values(study, context):
+    recipes = [context.store.recipe("train", run_.key)["recipe"] for run_ in context.store.runs("train")]
+    rates = {f"{plain['recipe']['rate']:.3g}" for plain in recipes if plain["method"] == "erm"}
+    cells = reports.search(study.frame).cells().items()
+    words = {labels: str(cell) for (labels, head), cell in cells if head == "hyper-parameters"}
+    assert len(words) == 4
+    assert rates == {text.split(",")[0].removeprefix("rate ") for (name, *_), text in words.items() if name == "erm"}
+
+
+def rows_of(*numbers):
+    """Rows of one network: (target, R@1, {score: R-AUROC}) each."""
+    facts = {"method": "erm", "condition": None, "split": "val"}
+    rows = []
+    for target, recall, areas in numbers:
+        rows.append(facts | {"target": target, "metric": "recall_at_1", "measure": None, "value": recall})
+        rows += [
+            facts | {"target": target, "metric": "r_auroc", "measure": name, "value": area}
+            for name, area in areas.items()
+        ]
+    return rows
+
+
+def test_means_over_sets_choose_the_best_score_counts_and_low_recall_is_filtered():
+    rows = rows_of(("a", 0.2, {"jsd": 0.9, "entropy": 0.5}), ("b", 0.06, {"jsd": 0.3, "entropy": 0.6}))
+    found = steps.judged(rows, {"method": "erm"}, ("entropy", "jsd"), "val", 0.1)
+    assert found == {"r_auroc": (pytest.approx(0.6), "jsd"), "recall_at_1": (pytest.approx(0.13), "jsd")}
+    assert steps.judged(rows, {"method": "erm"}, ("entropy", "jsd"), "val", 0.14) is None
+    undefined = rows_of(("a", 0.2, {"entropy": 0.9}), ("b", 0.5, {}))  # R-AUROC of b is not defined
+    assert steps.judged(undefined, {"method": "erm"}, ("entropy",), "val", 0.1) == {"recall_at_1": (0.35, "entropy")}
+
+
+def test_a_network_that_is_always_right_is_chosen_by_recall_though_it_has_no_r_auroc(context):
+    facts = {trial: {"method": "erm", "backbone": "mlp", "trial": trial} for trial in (0, 1)}
+    results = {0: {"r_auroc": (0.7, "entropy"), "recall_at_1": (0.9, "entropy")}, 1: {"recall_at_1": (1.0, "entropy")}}
+    with start("local", 0) as launcher:
+        work = Work(context, launcher)
+        assert steps.choose(work, "val", facts, results) == {"r_auroc": 0, "recall_at_1": 1}
+    recall = {"method": "erm", "backbone": "mlp", "data_seed": 0, "split": "test", "metric": "recall_at_1"}
+    rows = [steps.row_of(recall, "recall_at_1", trial=trial, value=value) for trial, value in ((0, 0.9), (1, 1.0))]
+    rows.append(steps.row_of(recall, "r_auroc", trial=0, value=0.6, measure="entropy"))
+    frame = Frame([*work.rows, *rows])
+    (row,) = reports.over_seeds(frame, reports.RECALL, "recall_at_1")
+    assert row["value"] == 1.0 and reports.figure_3(frame) is None  # the one without R-AUROC is no point
+
+
+def test_scores_of_the_paper():
+    assert steps.own_scores("sngp") == ("scores/entropy",)
+    assert steps.own_scores("erm") == steps.own_scores(None) == ("entropy",)
+    assert steps.own_scores("simclr") == ("norm",)
+
+
+@pytest.mark.parametrize(("goal", "trials"), [(30.0, 15), (1.0, 12)])
+def test_a_bound_that_has_the_best_value_extends_the_search(plan, context, monkeypatch, goal, trials):
+    """With made-up results whose best learning rate is `goal`, beyond or inside the range from 0.3 to 3."""
+    tried = []
+    monkeypatch.setattr(steps, "step_of", lambda network, *_: tried.append(network.trial) or network.trial)
+    monkeypatch.setattr(steps, "trained", lambda trial, root: type("Named", (), {"trial": trial}))
+    monkeypatch.setattr(Work, "evaluate", lambda self, *_: [])
+
+    def made_up(rows, facts, *_):
+        return dict.fromkeys(steps.CRITERIA, (-abs(np.log(tried[facts["trial"]].recipe.lr / goal)), "entropy"))
+
+    monkeypatch.setattr(steps, "judged", made_up)
+    with start("local", 0) as launcher:
+        work = Work(context, launcher)
+        chosen = steps.search(replace(plan, methods=("erm",), trials=12, extension=3), [], work, None)
+    assert len(tried) == trials and any("was extended" in note for note in work.notes) == (trials > 12)
+    (best,) = chosen
+    assert (best.recipe.lr > 3.0) == (trials > 12)
+
+
+def test_test_classes_never_choose_between_scores(plan, context, monkeypatch):
+    """Without validation classes a method is judged by its first score, whatever the others reach."""
+    seen = []
+    monkeypatch.setattr(steps, "step_of", lambda network, *_: network.trial)
+    monkeypatch.setattr(steps, "trained", lambda trial, root: type("Named", (), {"trial": trial}))
+    monkeypatch.setattr(Work, "evaluate", lambda self, *_: [])
+    monkeypatch.setattr(steps, "own_scores", lambda method: ("entropy", "jsd"))
+
+    def undefined(rows, facts, scores, split, least):
+        seen.append((split, scores))
+        return {"recall_at_1": (1.0, scores[0])}
+
+    monkeypatch.setattr(steps, "judged", undefined)
+    with start("local", 0) as launcher:
+        for text in ("digits#7-9", "digits#5-6#7-9"):
+            one = replace(plan, methods=("erm",), trials=1, downstream=(text,))
+            steps.search(one, [steps.downstream(text, one, None)], Work(context, launcher), None)
+    first, second = ("test", ("entropy",)), ("val", ("entropy", "jsd"))
+    assert seen == [first, second, first]  # the last where R-AUROC of validation classes is not defined
+
+
+def test_a_network_below_the_least_recall_is_not_chosen_with_one_trial_either(plan, context, monkeypatch):
+    monkeypatch.setattr(steps, "step_of", lambda network, *_: network.trial)
+    monkeypatch.setattr(steps, "trained", lambda trial, root: type("Named", (), {"trial": trial}))
+    one = replace(plan, methods=("erm",), trials=1, stops=1, downstream=("digits#5-6#7-9",))
+    for recall, known in ((0.09, False), (0.11, True)):
+
+        def evaluate(work, *_, recall=recall):
+            trial = steps.trial_of(one, ("erm", "mlp"), methods["erm"].recipe_class(), 0)
+            about = {"target": "x", "split": "val"}
+            work.rows.append(steps.row_of(trial.describe(), "recall_at_1", **about, value=recall))
+            work.rows.append(steps.row_of(trial.describe(), "r_auroc", **about, measure="entropy", value=0.6))
+            return []
+
+        monkeypatch.setattr(Work, "evaluate", evaluate)
+        with start("local", 0) as launcher:
+            work = Work(context, launcher)
+            chosen = steps.search(one, [steps.downstream("digits#5-6#7-9", one, None)], work, None)
+        assert bool(chosen) == known and bool(work.notes) != known
+
+
+def test_a_network_is_judged_upstream_on_the_classes_that_it_learnt(plan, monkeypatch):
+    trial = steps.trial_of(replace(plan, classes=(5, 6, 7, 8, 9)), ("erm", "mlp"), methods["erm"].recipe_class(), 0)
+    monkeypatch.setattr(steps, "evaluate_step", lambda network, targets, *_: targets)
+    given = replace(plan, networks=("store:3f2a",))
+    targets = steps.step_of(trained(trial), given, [steps.downstream("digits#7-9", given, None)], None)
+    assert set(targets.upstream.load().labels.tolist()) == {0, 1, 2, 3, 4} and targets.upstream.classes == (
+        5,
+        6,
+        7,
+        8,
+        9,
+    )
+
+
+@pytest.mark.parametrize(
+    ("learnt", "val", "test"), [((5, 6, 7, 8, 9), (0, 1), (2, 3, 4)), ((0, 1, 8, 9), (2, 3), (4, 5, 6, 7))]
+)
+def test_downstream_classes_are_those_that_a_network_of_the_store_did_not_learn(plan, learnt, val, test):
+    trial = steps.trial_of(replace(plan, classes=learnt), ("erm", "mlp"), methods["erm"].recipe_class(), 0)
+    given = replace(plan, networks=("store:3f2a",), validation=0.4)
+    found = steps.downstream("digits", given, None, [trained(trial)])
+    assert (found.val, found.test) == (val, test)
+    other = steps.downstream(plan.human[0], given, None, [trained(trial)])  # other images: all of their classes
+    assert {*other.val, *other.test} == {0, 1, 2, 3}
+    every = trained(replace(trial, classes=None))
+    with pytest.raises(BadInput, match="--downstream"):
+        steps.downstream("digits", given, None, [every])
+
+
+def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path, plan):
+    """Of three; what is embedded further, and learns further, are the weights of that epoch."""
+    budget = replace(plan.training, epochs=3, lr=0.02)
+    early = replace(plan, methods=("mc-dropout",), stops=3, trials=1, many=False, human=(), training=budget)
+    context = Context(Store(tmp_path), device="cpu")
+    found = run(early, context)
+    for seed in (0, 1):
+        val = found.frame.where(data_seed=seed, split="val")
+        areas = val.where(metric="r_auroc", measure=steps.own_scores("mc-dropout"))
+        best = {name: max(own.column("value")) for (name,), own in areas.by("condition")}
+        assert set(best) == {"epoch 1", "epoch 2", "epoch 3", None}
+        (epoch,) = val.where(metric="stopped").column("value")
+        assert best[None] == pytest.approx(best[f"epoch {epoch:g}"]) and best[None] == max(best.values())
+    recipes = [context.store.recipe("train", run_.key)["recipe"] for run_ in context.store.runs("train")]
+    trials = [from_plain(recipe, lambda name: methods[name].recipe_class) for recipe in recipes]
+    ends = {row["data_seed"]: row["value"] for row in found.frame.where(metric="stopped")}
+    first = [trial for trial in trials if not trial.start and ends[trial.data_seed] == (trial.stop or 3)]
+    further = {trial.start for trial in trials if trial.start}
+    assert len(first) == 2 and further == {f"store:{train_step(trial).key}" for trial in first}
+
+
+def test_hyper_parameters_that_are_not_searched(plan):
+    fixed = replace(plan, methods=("sngp",), hparams=("sngp.bound=100", "sngp.width=64"))
+    trial = steps.trial_of(fixed, ("sngp", "mlp"), methods["sngp"].recipe_class(), 0)
+    assert (trial.recipe.bound, trial.recipe.width) == (100, 64)
+    assert (
+        steps.trial_of(fixed, ("erm", "mlp"), methods["erm"].recipe_class(), 0).recipe == methods["erm"].recipe_class()
+    )
+    for words, sentence in (("bound=100", "such as sngp"), ("sngp.bond=1", "no setting 'bond'"), ("sngq.x=1", "sngq")):
+        with pytest.raises(BadInput, match=sentence):
+            steps.refuse_impossible(replace(plan, hparams=(words,)), [], None)
+
+
+@pytest.mark.parametrize("name", ["short", "scratch"])
+def test_reduced_budgets_have_every_method_of_the_paper_and_that_of_its_authors_after_it(name):
+    reduced = PRESETS[name]
+    assert set(reduced.methods) == {*PAPER, "losspred-order"} and (reduced.trials, reduced.seeds) == (1, 2)
+    assert reduced.training.optimizer == "adamw" and reduced.training.augment == "full"
+
+
+# ---- labelled images
+
+
+def test_few_shots_start_from_the_pretrained_network_and_never_see_test_images(plan, context, study):
+    own = network(study, context).trial
+    (downstream,) = [steps.downstream(text, plan, None) for text in plan.downstream]
+    further, targets = steps.labelled(own, downstream, 1, plan, None, f"store:{train_step(own).key}")
+    ((_, level),) = targets.tests
+    assert level == 1 and further.trial.start == f"store:{train_step(own).key}" and further.trial.recipe == own.recipe
+    (images,) = targets.tests.values()
+    learnt = ImageSet(further.trial.data, "train", further.trial.classes).load()
+    assert len(learnt) == 3 and not set(learnt.index) & set(images.load().index)
+    few = study.frame.where(condition="few-shot", metric="recall_at_1", method="erm")
+    assert few.values("level") == [0, 1] and set(few.values("data_seed")) == {0, 1}
+    assert len(set(few.column("n"))) == 1  # the same test images, with and without labels learnt
+
+
+def test_the_upper_reference_learns_test_classes(study):
+    many = study.frame.where(condition="many-shot", metric="recall_at_1")
+    assert set(many.values("method")) == {"erm"} and set(many.values("data_seed")) == {0, 1}
+    assert many.values("dataset") == ["digits"]
+
+
+# ---- reports
+
+
+def test_every_figure_and_the_table_of_the_paper_are_reports_of_these_rows(study):
+    assert set(names_of("url")) >= FIGURES
+    empty = {name for name in FIGURES if not find(f"url/{name}").blocks(study.frame)}
+    assert empty == {"fig8"}  # no transformer was trained
+    shown = [row | {"backbone": "vit_tiny"} for row in study.rows]
+    assert find("url/fig8").blocks(Frame(shown)) and not find("url/fig7").blocks(Frame(shown))
+
+
+def test_the_table_has_means_over_seeds_and_marks_who_cannot_be_told_from_the_best():
+    def rows(method, values, half):
+        facts = {"method": method, "backbone": "b", "trial": 0, "split": "test", "condition": None, "target": "x"}
+        wide = [
+            facts
+            | {"metric": "r_auroc", "measure": "u", "data_seed": seed, "value": v, "low": v - half, "high": v + half}
+            for seed, v in enumerate(values)
+        ]
+        return [*wide, facts | {"metric": "chosen", "condition": "r_auroc", "measure": "u", "data_seed": 0, "value": 1}]
+
+    frame = Frame([*rows("a", [0.64, 0.66], 0.01), *rows("b", [0.5, 0.66], 0.01), *rows("c", [0.2, 0.21], 0.01)])
+    found = {row["method"]: row for row in reports.over_seeds(frame, ("r_auroc", "test"), "r_auroc")}
+    assert [found[name]["best"] for name in "abc"] == [True, True, False]
+    assert (found["b"]["value"], found["b"]["least"], found["b"]["most"]) == pytest.approx((0.58, 0.5, 0.66))
+    cells = reports.results(frame).cells()
+    assert [cells[(name, "u"), "R-AUROC ↑"].best for name in "abc"] == [True, True, False]
+    wide = Frame([*rows("a", [0.64, 0.66], 0.01), *rows("c", [0.5, 0.52], 0.2)])  # few images: nothing can be told
+    assert all(row["best"] for row in reports.over_seeds(wide, ("r_auroc", "test"), "r_auroc"))
+    assert "It cannot be told from b (Welch’s test over two seeds and resampled images)." in reports._lead(frame)
+    apart = " ".join(reports._lead(Frame([*rows("a", [0.64, 0.66], 0.01), *rows("c", [0.2, 0.21], 0.01)])))
+    assert "The difference to the next, c, is +0.445 [0." in apart
+    ranges = Frame([*rows("a", [0.6, 0.7], 0.01), *rows("c", [0.5, 0.52], 0.01)])  # apart in range, but by two seeds
+    assert all(row["best"] for row in reports.over_seeds(ranges, ("r_auroc", "test"), "r_auroc"))
+    single = Frame(row | {"low": None, "high": None} for row in (*rows("a", [0.6], 0), *rows("c", [0.5], 0)))
+    assert "nothing says whether it is ahead by more than chance" in " ".join(reports._lead(single))
+
+
+def test_the_interval_of_a_mean_over_sets_is_narrower_than_theirs():
+    """Images of two sets are drawn apart: the variance of their mean is a quarter of the sum."""
+    rng = np.random.default_rng(0)
+    drawn = {"x": 0.6 + 0.03 * rng.normal(size=20000), "y": 0.7 + 0.04 * rng.normal(size=20000)}
+    ends = {target: np.quantile(values, (0.025, 0.975)) for target, values in drawn.items()}
+    rows = [
+        {"target": target, "data_seed": seed, "value": values.mean(), "low": ends[target][0], "high": ends[target][1]}
+        for target, values in drawn.items()
+        for seed in (0, 1)
+    ]
+    due = np.quantile((drawn["x"] + drawn["y"]) / 2, (0.025, 0.975))
+    assert reports._interval(Frame(rows)) == pytest.approx(due, abs=1e-3)
+    assert reports._interval(Frame(row for row in rows if row["target"] == "x")) == pytest.approx(ends["x"])
+
+
+def test_methods_stand_in_one_order_in_all_figures(study):
+    frame = Frame(reversed(study.frame.rows))
+    order = list(reports.chosen(frame, "recall_at_1"))
+    for quantities in ((reports.RECALL, reports.DOWN), (("crop_agreement", "upstream"), reports.DOWN)):
+        points = Frame(reports.networks(frame, *quantities))
+        assert [key for key, _ in points.by("method", "backbone")] == order
+
+
+def test_correlations_of_figures_are_those_of_their_points(study):
+    points = reports.networks(study.frame, ("r_auroc", "upstream"), ("r_auroc", "test"))
+    assert len(points) == len({tuple(p[name] for name in reports.NETWORK) for p in points}) >= 4
+    x, y = "R-AUROC upstream", "R-AUROC downstream"
+    expected = metrics.spearman([p[x] for p in points], [p[y] for p in points])
+    assert Frame(points).correlation(x, y) == pytest.approx(expected)
+    facts = {"method": "erm", "trial": 0, "data_seed": 0, "split": "test", "condition": None, "metric": "r_auroc"}
+    (point,) = [p for p in points if (p["method"], p["trial"], p["seed"]) == ("erm", 0, 0)]
+    assert point[y] == pytest.approx(value(study, **facts, measure="entropy"))
+
+
+def test_the_page_holds_everything(study):
+    story = reports.story(study)
+    keys = {figure.key.split("-")[0] for figure in figures_of(story)}
+    assert keys >= FIGURES - {"fig8", "table1"}
+    assert {"Who knows when an embedding is wrong?", "What it costs"} <= {table.title for table in tables_of(story)}
+
+
+# ---- the command
+
+
+def test_a_second_run_trains_nothing_and_gives_the_same_rows(study, plan, context, monkeypatch):
+    monkeypatch.setattr(training, "fit", None)
+    assert run(plan, context).rows == study.rows
+
+
+HERE = ("--bootstrap", "0", "--workers", "0", "--device", "cpu")
+WORDS = ("--backbones", "mlp", "--epochs", "1", "--no-many", *HERE)
+
+
+def test_from_the_command_line_to_the_page(tmp_path, capsys):
+    words = ["run", "url", "--methods", "mc-dropout", "--trials", "1", "--seeds", "1", "--shots", "1", *WORDS]
+    assert main([*words, "--store", str(tmp_path / "store"), "--to", str(tmp_path / "page")]) == 0
+    assert "Who knows when an embedding is wrong?" in capsys.readouterr().out
+    assert (tmp_path / "page" / "index.html").is_file()
+    kept = read_study(tmp_path / "page")
+    assert {row["method"] for row in kept.rows} == {"mc-dropout"}
+    only = ["report", str(tmp_path / "store"), "--only", "url/table1", "--to", str(tmp_path / "one")]
+    assert main(only) == 0 and (tmp_path / "one" / "table1.csv").is_file()
+
+
+@pytest.mark.parametrize("name", ["ddu", "byol"])
+def test_any_method_enters(name, tmp_path, plan):
+    tiny = replace(plan, methods=(name,), trials=1, seeds=1, shots=(), many=False, human=(), bootstrap=0)
+    found = run(tiny, Context(Store(tmp_path), device="cpu"))
+    assert found.failures == []
+    (row,) = reports.over_seeds(found.frame, ("r_auroc", "test"), "r_auroc")
+    assert row["measure"] in steps.own_scores(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(methods))
+def test_every_method_enters(name, tmp_path, plan):
+    test_any_method_enters(name, tmp_path, plan)
+
+
+def test_networks_that_exist_already(tmp_path, capsys):
+    file = checkpoint(tmp_path / "net.safetensors", "test_resnet", num_classes=1000)
+    data, other = pack(tmp_path / "val.npz", 12, 1000), pack(tmp_path / "other.npz", 12, 3, "test", 1)
+    words = ["run", "url", "--data", f"npz:{data}", "--downstream", f"npz:{other}", "--validation", "0"]
+    words += ["--networks", f"test_resnet@{file}", *HERE, "--store", str(tmp_path / "store"), "--json"]
+    assert main(words) == 0
+    rows = json.loads(capsys.readouterr().out)
+    test = [row for row in rows if row["split"] == "test" and row["metric"] == "recall_at_1" and not row["condition"]]
+    assert [row["n"] for row in test] == [12] and not (tmp_path / "store" / "train").exists()
+    assert {row["condition"] for row in rows if row["metric"] == "chosen"} == set(steps.CRITERIA)
+    (line,) = reports.results(Frame(rows)).lines
+    assert line[0] == ("pretrained", "entropy")
+
+
+def test_the_paper_preset_is_the_paper():
+    paper = PRESETS["paper"]
+    assert paper.methods == PAPER and len(PAPER) == 11 and (paper.trials, paper.seeds, paper.least) == (10, 3, 0.1)
+    assert (paper.downstream, paper.pixels) == (("cub200", "cars196", "sop"), (224, 256))
+    assert paper.shots == (1, 2, 5, 10) and len(paper.human) == 5
+    budget = {(m, b): steps.budget(paper, m, b) for m in ("erm", "infonce", "hib") for b in paper.backbones}
+    batches = {key: (own.accumulate, own.batch_size // own.accumulate) for key, own in budget.items()}
+    assert batches["erm", "resnet50:max"] == (16, 128) and batches["infonce", VIT] == batches[
+        "hib", "resnet50:max"
+    ] == (21, 96)
+    assert batches["hib", VIT] == (43, 48)
+    own = budget["erm", "resnet50:max"]
+    assert (own.optimizer, own.epochs, own.warmup_flat, own.warmup, own.schedule) == ("lamb", 32, 1.0, 5.0, "cosine")
+    assert steps.data_of(paper, VIT, None) == "imagenet@256"
+    recipe = methods["mc-infonce"].recipe_class()
+    assert steps.trial_of(paper, ("mc-infonce", VIT), recipe, 0).recipe.average == "losses"  # equation 2
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"downstream": ()}, "at least one downstream set"),
+        ({"validation": 1.0}, "--validation is a share"),
+        ({"shots": (0,)}, "--shots are numbers"),
+        ({"start": ("file:a", "file:b")}, "2 entries for 1 backbones"),
+        ({"batches": ("hib=21",)}, "PARTSxIMAGES"),
+    ],
+)
+def test_plans_that_cannot_be(change, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        replace(Plan(), **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"downstream": ("digits#7-9",)}, "has no validation classes"),
+        ({"downstream": ("digits#6-7#7-9",)}, "both a validation and a test class"),
+        ({"downstream": ("digits#1#2#3",)}, "write DATA#VALIDATION#TEST"),
+        ({"classes": None}, "All classes of digits are learnt"),
+        ({"measures": ("entropie",)}, "entropie"),
+    ],
+)
+def test_refused_before_any_work(plan, context, change, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        run(replace(plan, **change), context)

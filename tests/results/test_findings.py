@@ -103,7 +103,7 @@ def least_accurate():
 UIMNET = {
     order_of_measures: (
         "Entropy notices new classes best: its AUC is {entropy:.3f} over everything, then test-time augmentation "
-        "({tta:.3f}), the largest softmax ({largest:.3f}), the gap ({gap:.3f}), class Gaussians ({gmm:.3f}) and the"
+        "({tta:.3f}), the largest softmax ({msp:.3f}), the gap ({gap:.3f}), class Gaussians ({gmm:.3f}) and the"
         " methods' own scores ({native:.3f}). The Jacobian's {jacobian:.3f} is below chance. The paper also has "
         "entropy first, but counts augmentations among the worst measures."
     ),
@@ -1175,16 +1175,16 @@ POSTHOC = {
     mistakes_need_little: (
         "To notice mistakes, no score beats the largest softmax on four of five networks. On the transformer, "
         "which is overconfident, a temperature fitted on validation images is enough: AUROC {msp_tuned:.3f} "
-        "against {largest:.3f}."
+        "against {msp:.3f}."
     ),
     near_by_logits: (
-        "To notice images of CIFAR-100, the largest softmax ({largest:.3f} on average) is among the best scores "
+        "To notice images of CIFAR-100, the largest softmax ({msp:.3f} on average) is among the best scores "
         "of no network; energy, which needs nothing but logits, has the highest average, {energy:.3f}, and beats "
         "it on each (`gen` {gen:.3f}, neighbours {knn:.3f})."
     ),
     far_by_neighbours: (
         "To notice MNIST, Fashion-MNIST and birds, the distance to the nearest training image has the highest "
-        "average, {knn:.3f} against {largest:.3f} of the largest softmax, and is ahead by at least {least:.3f} on "
+        "average, {knn:.3f} against {msp:.3f} of the largest softmax, and is ahead by at least {least:.3f} on "
         "every network."
     ),
     length_one: (
@@ -1234,13 +1234,13 @@ LITE = {
     lite_networks: ("Accuracy on these images is {lite0:.3f} for EfficientNet-Lite0 and {lite1:.3f} for Lite1."),
     pnorm_on_lite1: (
         "pNorm repairs a broken confidence: the largest softmax of Lite1, the better network, notices its "
-        "mistakes worse than that of Lite0 (AUROC {lite1_largest:.3f} against {lite0_largest:.3f}); with `pnorm`, "
+        "mistakes worse than that of Lite0 (AUROC {lite1_msp:.3f} against {lite0_msp:.3f}); with `pnorm`, "
         "which needs neither labels nor validation images, it is ahead ({lite1_pnorm:.3f} against "
         "{lite0_pnorm:.3f})."
     ),
     far_from_imagenet: (
         "MNIST and Fashion-MNIST are noticed best by `gen` ({lite0_gen:.3f} and {lite1_gen:.3f}; the largest "
-        "softmax has {lite0_largest:.3f} and {lite1_largest:.3f}); `gradnorm` collapses on both "
+        "softmax has {lite0_msp:.3f} and {lite1_msp:.3f}); `gradnorm` collapses on both "
         "({lite0_gradnorm:.3f} and {lite1_gradnorm:.3f})."
     ),
 }

@@ -35,7 +35,7 @@ def parts(dumps: dict[str, Predictions], names: tuple[str, ...]) -> list[_bootst
     wanted = [_bootstrap.wanted_metric(name) for name in names]
     found: list[_bootstrap.ResampledModel] = []
     for dump in dumps.values():
-        answers = summary(dump).answers()
+        answers = summary(dump).outcomes()
         found.append(_bootstrap.ResampledAnswers(answers, [each for each in wanted if not each.ranks]))
         u, ranking = summary(dump).u["msp"], [each for each in wanted if each.ranks]
         found.append(_bootstrap.ResampledRanking(u, answers.wrong, ranking))
@@ -50,7 +50,7 @@ def check(dumps: dict[str, Predictions], samples: list[np.ndarray], held: list[_
         counts = _bootstrap.draw(N, SEED, number)
         rows = np.repeat(np.arange(N), counts)
         for place, dump in enumerate(dumps.values()):
-            answers, u = summary(dump).answers(), summary(dump).u["msp"]
+            answers, u = summary(dump).outcomes(), summary(dump).u["msp"]
             found = {}
             for part, values in zip(held[2 * place : 2 * place + 2], samples[2 * place : 2 * place + 2], strict=True):
                 found |= dict(zip([each.label for each in part.metrics], values[number], strict=True))
@@ -67,7 +67,7 @@ def run() -> list[dict[str, Any]]:
 
     dumps = models()
     u = [summary(dump).u["msp"] for dump in dumps.values()]
-    wrong = [summary(dump).answers().wrong for dump in dumps.values()]
+    wrong = [summary(dump).outcomes().wrong for dump in dumps.values()]
     drawn = [_bootstrap.draw(N, SEED, number) for number in range(PEER_SHARE)]
     rows = [np.repeat(np.arange(N), counts) for counts in drawn]
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from _table import best_of
 
-from nescio.metrics import HalfCounts, Ranking, auroc, registry
+from nescio.metrics import Float16Counts, Ranking, auroc, registry
 
 SIZES = (10_000, 100_000, 1_000_000, 10_000_000)
 NAMES = [*(m.name for m in registry.parts() if m.prepared and "ranking" in m.kinds), "risk_coverage"]
@@ -98,7 +98,7 @@ def streaming() -> list[dict[str, Any]]:
         scores = u.astype(np.float16)
         sortable = scores.astype(np.float32)  # NumPy sorts float32 faster than float16
         peer_s, _ = best_of(lambda sortable=sortable: np.sort(sortable))
-        ours_s, counts = best_of(lambda scores=scores, wrong=wrong: HalfCounts.of(scores, wrong), 5)
+        ours_s, counts = best_of(lambda scores=scores, wrong=wrong: Float16Counts.count(scores, wrong), 5)
         assert auroc(counts.ranking()) == auroc(scores, wrong)
         rows.append(
             {

@@ -15,7 +15,7 @@ from _table import best_of, show
 
 from nescio import Predictions
 from nescio.measures import neighborhood_inconsistency
-from nescio.measures.siblings import scores_of, spaces_of
+from nescio.measures.siblings import member_spaces, sibling_scores
 
 MEMBERS, TESTS, REFS, D = 10, 10_000, 5_000, 512
 KS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # the paper's (§4.5)
@@ -61,9 +61,9 @@ def run() -> list[dict[str, Any]]:
             "note": f"{extra / 1e6:.0f} MB extra (< {BYTES / 1e6:.0f})",
         }
     ]
-    whole, spaces = best_of(lambda: spaces_of(*dumps, k_nc=KS, components=0), 1)
+    whole, spaces = best_of(lambda: member_spaces(*dumps, k_nc=KS, components=0), 1)
     sweep, _ = best_of(lambda: [spaces.scores(range(m)) for m in range(1, MEMBERS + 1)], 1)
-    anew, _ = best_of(lambda: scores_of(dumps[0][:2], dumps[1][:2], k_nc=KS, components=0), 1)
+    anew, _ = best_of(lambda: sibling_scores(dumps[0][:2], dumps[1][:2], k_nc=KS, components=0), 1)
     rows.append(
         {
             "work": "every M from 1 to 10, all scores but LL, all k",

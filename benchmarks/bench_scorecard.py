@@ -19,7 +19,7 @@ from _table import best_of, show
 from nescio import Predictions, metrics
 from nescio.analysis.cards import Scorecard, scorecard
 from nescio.measures._softmax import mean_probs, prob_blocks
-from nescio.metrics._calibration import classwise_ece_of_blocks
+from nescio.metrics._calibration import classwise_ece_from_blocks
 
 N, CLASSES, TIMES = 50_000, 1_000, 5
 MEASURES = ("msp", "gap", "entropy", "max_logit", "energy", "dempster_shafer")
@@ -140,9 +140,9 @@ def check_float64(card: Scorecard, logits: np.ndarray, labels: np.ndarray) -> fl
         columns["max_logit"].append(-z.max(1))
         columns["energy"].append(-whole)
         columns["dempster_shafer"].append(CLASSES / (CLASSES + np.exp(whole)))
-        parts.append(metrics.answers(p, y))
+        parts.append(metrics.outcomes(p, y))
     fields = ("predicted", "right", "confidence", "doubt", "log_loss", "brier", "rank", "zero")
-    exact = metrics.Answers(CLASSES, *(np.concatenate([getattr(a, f) for a in parts]) for f in fields))
+    exact = metrics.Outcomes(CLASSES, *(np.concatenate([getattr(a, f) for a in parts]) for f in fields))
     u = {name: np.concatenate(column) for name, column in columns.items()}
     far = 0.0
     for row in card.rows:
@@ -183,7 +183,7 @@ def run() -> list[dict[str, Any]]:
     far, peak = check_float64(card, logits, labels), memory(logits, labels)
 
     predictions = Predictions(logits=logits, labels=labels)
-    class_s, classwise = best_of(lambda: classwise_ece_of_blocks(prob_blocks(predictions)))
+    class_s, classwise = best_of(lambda: classwise_ece_from_blocks(prob_blocks(predictions)))
     assert abs(classwise - metrics.classwise_ece(mean_probs(predictions), labels)) < 1e-12
 
     def row(what: str, peer: str, peer_s: float | None, seconds: float, target: str, note: str) -> dict[str, Any]:

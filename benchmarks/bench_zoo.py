@@ -23,7 +23,7 @@ from nescio.datasets.images import ImageSet
 from nescio.datasets.view import View
 from nescio.networks.models import network, with_weights
 from nescio.predict import Keeping, predict_step
-from nescio.predictions.entries import stored_dump
+from nescio.predictions.model_predictions import predictions_from_store
 from nescio.runtime import Runtime, runtime
 from nescio.work.steps import Context
 from nescio.work.store import Store
@@ -74,7 +74,7 @@ def models(root: Path, here: Runtime) -> tuple[float, float, float]:
         start = time.perf_counter()
         step.run(Context(store, device=str(here.device)))
         whole = ROWS / (time.perf_counter() - start)
-    return bare(here), float(stored_dump(store, step.key).facts["images_per_second"]), whole
+    return bare(here), float(predictions_from_store(store, step.key).facts["images_per_second"]), whole
 
 
 def bare(here: Runtime) -> float:

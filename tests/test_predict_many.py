@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nescio.datasets import views
-from nescio.predictions.entries import stored_dumps
+from nescio.predictions.model_predictions import list_stored_predictions
 from nescio.work.store import Store
 from tests.support.zoo_help import N, answers, checkpoint, folder, images_at, pack
 
@@ -198,7 +198,7 @@ def test_images_are_decoded_once_for_all_models_that_see_them_alike(place, tmp_p
     assert len({each.interpolation for each in seen}) == 2, "the ResNet is tested with another interpolation"
     assert len(seen) == 2 * N
     assert [each.model for each in found] == ["test_vit", "test_resnet", "test_efficientnet"]
-    assert [each.model for each in stored_dumps(store)] == ["test_efficientnet", "test_resnet", "test_vit"]
+    assert [each.model for each in list_stored_predictions(store)] == ["test_efficientnet", "test_resnet", "test_vit"]
 
 
 def test_a_failing_model_never_stops_the_others(place, tmp_path):
@@ -260,13 +260,13 @@ def killed(place, store, number):
 
 def test_a_killed_run_goes_on(place, tmp_path):
     store = Store(tmp_path)
-    assert killed(place, store, 2) == -signal.SIGKILL and stored_dumps(store) == []
+    assert killed(place, store, 2) == -signal.SIGKILL and list_stored_predictions(store) == []
     kept = {path.name for path in (tmp_path / "pixels").glob("*")}
     assert len(kept) == 1, "the decoded images stay"
     assert not answers(place, store, "test_resnet", "test_efficientnet", batch=4)[1]
     expected, _ = answers(place, Store(tmp_path / "other"), "test_resnet", "test_efficientnet", batch=4)
     for ours, theirs in zip(
-        sorted(stored_dumps(store), key=lambda each: each.model, reverse=True), expected, strict=True
+        sorted(list_stored_predictions(store), key=lambda each: each.model, reverse=True), expected, strict=True
     ):
         assert ours.model == theirs.model and ours.key == theirs.key
         np.testing.assert_array_equal(ours.load().logits, theirs.load().logits)
@@ -281,7 +281,7 @@ def test_two_processes_share_the_work(place, tmp_path):
             os._exit(killed(place, Store(tmp_path), 99))
         others.append(child)
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in others] == [0, 0]
-    found = stored_dumps(Store(tmp_path))
+    found = list_stored_predictions(Store(tmp_path))
     assert [each.model for each in found] == ["test_efficientnet", "test_resnet"]
     assert len(list((tmp_path / "pixels").glob("*"))) == 2
 

@@ -80,7 +80,7 @@ class Keeping(Checked):
         default=None, metadata={IN_KEYS: "drop"}
     )  # dropout before the head of timm's networks, which are built without
     precision: Literal["auto", "float32", "bf16"] | None = None  # None: that of the trial
-    compared: bool = False  # made to compare models: `predictions.entries` lists it
+    compared: bool = False  # made to compare models: `predictions.model_predictions` lists it
 
     def check(self) -> None:
         self.need(0, "mc_samples")

@@ -70,7 +70,7 @@ def test_it_is_the_minimum_of_the_likelihood_of_the_mean(s):
     grid = found * np.exp(np.linspace(-0.5, 0.5, 41))
     assert min(grid, key=nll) == pytest.approx(found)
     calibrated = Temperature(found)(Predictions(logits=logits, labels=labels))
-    assert summary(calibrated).answers().log_loss.mean() == pytest.approx(nll(found), rel=1e-12)
+    assert summary(calibrated).outcomes().log_loss.mean() == pytest.approx(nll(found), rel=1e-12)
 
 
 @pytest.mark.parametrize("s", [1, 3])
@@ -240,7 +240,7 @@ def test_a_large_dump_is_calibrated_without_a_copy(tmp_path, monkeypatch):
     temperature(Predictions(logits=counted()[0], labels=counted()[1]))  # imports the optimiser
     tracemalloc.start()
     calibrated = temperature(dump)(dump)
-    assert summary(calibrated).answers().log_loss.mean() < summary(dump).answers().log_loss.mean()
+    assert summary(calibrated).outcomes().log_loss.mean() < summary(dump).outcomes().log_loss.mean()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40e6 < 8 * file.size
@@ -254,11 +254,11 @@ def test_vector_scaling_undoes_a_bent_model():
     np.testing.assert_allclose(found.scale, 1 / bend, rtol=0.05)
     bias = -offset / bend
     np.testing.assert_allclose(found.bias - found.bias.mean(), bias - bias.mean(), atol=0.05)
-    by_vector = summary(found(dump)).answers().log_loss.mean()
-    by_temperature = summary(temperature(dump)(dump)).answers().log_loss.mean()
+    by_vector = summary(found(dump)).outcomes().log_loss.mean()
+    by_temperature = summary(temperature(dump)(dump)).outcomes().log_loss.mean()
     assert by_vector < by_temperature - 0.05
     assert by_vector == pytest.approx(
-        summary(Predictions(logits=logits, labels=labels)).answers().log_loss.mean(), abs=1e-3
+        summary(Predictions(logits=logits, labels=labels)).outcomes().log_loss.mean(), abs=1e-3
     )
 
 
@@ -267,7 +267,7 @@ def test_vector_scaling_of_several_draws_and_of_probabilities():
     for dump in (Predictions(logits=logits, labels=labels), Predictions(probs=softmax(logits, axis=2), labels=labels)):
         found = vector(dump)
         np.testing.assert_allclose(found.scale, 1, rtol=0.1)
-        assert summary(found(dump)).answers().log_loss.mean() <= summary(dump).answers().log_loss.mean()
+        assert summary(found(dump)).outcomes().log_loss.mean() <= summary(dump).outcomes().log_loss.mean()
 
 
 def test_rows_of_other_classes_do_not_teach():
@@ -311,7 +311,7 @@ def test_the_edge_of_the_box(factor, labels, edge, why, sentence):
     found = temperature(val)
     assert found.at_edge and found.edge == why and sentence in found.note
     assert found.temperature == pytest.approx(edge * factor * np.eye(3)[0].std())
-    assert np.isfinite(summary(found(val)).answers().log_loss).all()
+    assert np.isfinite(summary(found(val)).outcomes().log_loss).all()
     with pytest.raises(Undefined, match=sentence):
         vector(val)
 

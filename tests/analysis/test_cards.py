@@ -257,7 +257,7 @@ def test_a_part_says_itself_how_a_scorecard_takes_it(monkeypatch):
 
     fitted = Measure("far", far, "fitted", ("embeddings",), shown=lambda rows: {"k": rows})
     slow = Measure("slow", far, "tuned", ("embeddings",), trained=True)
-    count = Metric("count", whole, ("answers",), "neither", False, classwise=True, of_blocks=blocked)
+    count = Metric("count", whole, ("predictions",), "neither", False, classwise=True, of_blocks=blocked)
     for registry, part in ((measures.registry, fitted), (measures.registry, slow), (metrics.registry, count)):
         monkeypatch.setitem(registry._parts, part.name, part)
     dump, val = model(), model(200, seed=2)

@@ -20,7 +20,7 @@ from nescio.metrics import Metric
 from nescio.report.scorecards import verdict
 
 RANKING = [each for each in boot.applicable() if each.ranks]
-ANSWERS = [each for each in boot.applicable() if "answers" in each.metric.kinds and each.metric.prepared]
+ANSWERS = [each for each in boot.applicable() if "predictions" in each.metric.kinds and each.metric.prepared]
 MASS = boot.WantedMetric("ece mass", metrics.registry["ece"], {"scheme": "mass"})
 
 
@@ -74,7 +74,7 @@ def test_resampled_answers_are_the_answers_of_the_copied_rows(seed, n, c):
     counts = boot.draw(n, seed, 0)
     copied = np.repeat(np.arange(n), counts)
     wanted = [*ANSWERS, MASS, boot.wanted_metric("ece@7"), boot.wanted_metric("accuracy@2")]
-    values = boot.ResampledAnswers(metrics.answers(probs, labels), wanted).values(counts)
+    values = boot.ResampledAnswers(metrics.outcomes(probs, labels), wanted).values(counts)
     for each, value in zip(wanted, values, strict=True):
         truth = or_nan(each.metric.function, probs[copied], labels[copied], **each.options)
         assert value == pytest.approx(truth, rel=1e-12, abs=1e-14, nan_ok=True), each.label
@@ -226,7 +226,7 @@ def test_the_p_value_is_about_uniform_when_models_are_equally_good():
 
 def _answers_of(right):
     probs = np.where(right[:, None], [0.9, 0.1], [0.1, 0.9])
-    return metrics.answers(probs, np.zeros(len(right), int))
+    return metrics.outcomes(probs, np.zeros(len(right), int))
 
 
 def test_holm_adjusts_over_the_comparisons_with_the_best():
@@ -663,7 +663,7 @@ def test_intervals_of_calibration_hold_the_value_of_the_population(metric, sharp
     """At least 0.9 of the draws: 16 of 20, of which fewer come once in 23 trials even at 0.9."""
     function = {"ece": metrics.ece, "mcb": metrics.mcb}[metric]
     many = three_classes(np.random.default_rng(99), 60_000, sharpness)
-    true = 0.0 if sharpness == 1 else function(summary(many).answers())
+    true = 0.0 if sharpness == 1 else function(summary(many).outcomes())
     held = []
     for seed in range(20):
         rows = three_classes(np.random.default_rng(seed), 100, sharpness)
@@ -674,7 +674,7 @@ def test_intervals_of_calibration_hold_the_value_of_the_population(metric, sharp
 
 def test_intervals_of_differences_in_ece_hold_that_of_the_population():
     many = three_classes(np.random.default_rng(99), 60_000, 3)
-    true, held = metrics.ece(summary(many).answers()), []
+    true, held = metrics.ece(summary(many).outcomes()), []
     for seed in range(20):
         right = three_classes(np.random.default_rng(seed), 200, 1)
         sure = right.replace(logits=3 * right.logits)
@@ -699,7 +699,7 @@ def test_labels_drawn_from_the_probabilities_are_of_every_class_as_often_as_it_i
         shares.append(np.bincount(labels, minlength=3) / len(labels))
         return 0.0
 
-    metric = Metric("share", share, ("answers",), "lower", False, bias="calibrated")
+    metric = Metric("share", share, ("predictions",), "lower", False, bias="calibrated")
     part = ResampledProbs(probs, np.zeros(20_000, int), [WantedMetric("share", metric, {})])
     part.calibrated(np.random.default_rng(0))
     np.testing.assert_allclose(shares[-1], probs[0], atol=0.015)

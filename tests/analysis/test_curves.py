@@ -15,7 +15,7 @@ def test_curves_are_what_the_metrics_say() -> None:
     rng = np.random.default_rng(1)
     wrong, u = rng.random(1000) < 0.2, rng.normal(size=1000)
     probs = rng.dirichlet(np.ones(3), 1000)
-    answers = metrics.answers(probs, rng.integers(0, 3, 1000))
+    answers = metrics.outcomes(probs, rng.integers(0, 3, 1000))
     out = {"entropy": {"noise": u + 1}}
     drawn = {"raw": {"wrong": wrong, "u": {"entropy": u}, "out": out, "share": 0.3, "answers": answers}}
     curves = curves_of(drawn)

@@ -63,7 +63,7 @@ def test_rows_that_were_not_in_training_are_detected_though_a_shard_has_only_suc
 
 
 def test_what_is_left_out_has_its_reason_and_what_is_rounded_its_bound(monkeypatch):
-    monkeypatch.setattr(_score_counts, "MOST_SCORES", 64)
+    monkeypatch.setattr(_score_counts, "MAX_SCORES", 64)
     test = dump()
     card, whole = scorecard_of_shards(shards(test, 300)), values(scorecard(test))
     reasons = {(row["measure"], row["metric"]): row["reason"] for row in card.reasons}

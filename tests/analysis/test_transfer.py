@@ -40,7 +40,7 @@ def test_rows_are_the_metrics_with_intervals_and_scores_stand_apart(dump):
         assert row["value"] == r_auroc(dump.embeddings, dump.labels, result.u[row["measure"]])
         assert row["low"] <= row["value"] <= row["high"]
     assert set(frame.where(condition=GALLERY).values("measure")) == {
-        "gallery_margin", "gallery_consistency", "gallery_doubt",
+        "gallery_margin", "gallery_consistency", "gallery_uncertainty",
     }  # fmt: skip
     assert {"entropy", "norm", "mine"} <= set(frame.where(condition=IMAGE).values("measure"))
     image, gallery = transfer_tables(result)
@@ -52,7 +52,7 @@ def test_the_entropy_is_used_where_images_cannot_be_told_from_what_was_learnt(du
     reference = seen(range(8), 5)
     at_home = seen(range(8), 6)
     choose = [transfer(rows, [moved(rows, 1)], reference=reference, resamples=0) for rows in (at_home, dump)]
-    assert [each.use for each in choose] == ["entropy", "gallery_doubt"]
+    assert [each.use for each in choose] == ["entropy", "gallery_uncertainty"]
     assert "differ from" in choose[1].why and "shift" in choose[1].why and "classes" not in choose[0].why
     unlabelled = transfer(at_home.replace(labels=None), reference=reference, resamples=0)
     assert unlabelled.use == "entropy" and not unlabelled.rows  # labels had no part in it
@@ -68,7 +68,7 @@ def test_a_small_gallery_keeps_the_scores_that_need_none(dump):
     assert set(result.u) >= {"entropy", "norm", "gallery_consistency"} and "gallery_margin" not in result.u
     assert result.use == "gallery_consistency" and any("j is 50" in note for note in result.notes)
     tiny = transfer(few.take(np.arange(15)), resamples=0)
-    assert tiny.use == "entropy" and set(tiny.reasons) >= {"gallery_margin", "gallery_doubt"}
+    assert tiny.use == "entropy" and set(tiny.reasons) >= {"gallery_margin", "gallery_uncertainty"}
 
 
 def test_a_reference_that_cannot_be_compared_is_said_and_does_not_decide(dump):
@@ -76,7 +76,7 @@ def test_a_reference_that_cannot_be_compared_is_said_and_does_not_decide(dump):
     one = seen(range(8), 5, n=1)
     for reference, number in ((wide, "5 features"), (one, "20 rows")):
         result = transfer(dump, [moved(dump, 1)], reference=reference, resamples=0)
-        assert result.use == "gallery_doubt" and number in result.why
+        assert result.use == "gallery_uncertainty" and number in result.why
 
 
 def test_a_reference_that_holds_the_images_themselves_is_said_to_overlap(dump):
@@ -89,7 +89,7 @@ def test_the_sentences_say_what_ranks_higher_than_the_choice_and_what_is_below_c
     higher = {row["measure"]: row["value"] for row in result.rows if row["metric"] == "r_auroc"}
     for row in result.rows:
         if row["measure"] == "gallery_margin":
-            row["value"] = higher["gallery_doubt"] + 0.01
+            row["value"] = higher["gallery_uncertainty"] + 0.01
         elif row["condition"] == IMAGE:
             row["value"] = 0.4
     words = " ".join(transfer_sentences(result))

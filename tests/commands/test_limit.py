@@ -7,7 +7,7 @@ import pytest
 
 from nescio.cli import main
 from nescio.predictions import Predictions
-from nescio.predictions.subset import random_part
+from nescio.predictions.subset import random_subset
 
 COMMANDS = {
     "choose": "choose a.npz b.npz --bootstrap 20",
@@ -52,7 +52,7 @@ def test_benchmarks_over_files_take_a_part_too(folder, capsys, benchmark):
     for name in "ab":
         dump = Predictions.load(folder / f"{name}.npz")
         for limit, seed in ((120, 0), (120, 7)):
-            random_part(dump, limit, seed).save(folder / f"{name}{seed}.npz")
+            random_subset(dump, limit, seed).save(folder / f"{name}{seed}.npz")
     small = "--estimation 8 --test 8 --window 2 --measures msp"
     every = "--measures msp"
 
@@ -68,7 +68,7 @@ def test_benchmarks_over_files_take_a_part_too(folder, capsys, benchmark):
     outside = Predictions(labels=whole.labels, logits=np.asarray(whole.logits)[::-1].copy())
     outside.save(folder / "o.npz")
     for seed in (0, 7):
-        random_part(outside, 120, seed).save(folder / f"o{seed}.npz")
+        random_subset(outside, 120, seed).save(folder / f"o{seed}.npz")
     stamp = "A random part: at most 120 rows of every file (seed {})."
     part, notes = rows("", "--limit 120")
     assert stamp.format(0) in notes and part == rows("0")[0]

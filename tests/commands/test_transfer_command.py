@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nescio.cli import main
-from nescio.measures import gallery_doubt
+from nescio.measures import gallery_uncertainty
 from nescio.metrics import r_auroc, recall_at_1
 from nescio.predictions import Predictions
 from tests.support.zoo_help import checkpoint, folder
@@ -45,18 +45,18 @@ def test_files(place, tmp_path, capsys):
     code, out, _ = ask(capsys, *words, "--to", f"{tmp_path / 'page'},{tmp_path / 'u.csv'}", "--json")
     told = json.loads(out)
     dump, *seen = (Predictions.load(place / f"{name}.npz") for name in ("own", "view0", "view1"))
-    doubt = gallery_doubt(dump, seen)
-    assert code == 0 and told["use"] == "gallery_doubt" and told["sees"]["gallery_doubt"] == "gallery"
+    doubt = gallery_uncertainty(dump, seen)
+    assert code == 0 and told["use"] == "gallery_uncertainty" and told["sees"]["gallery_uncertainty"] == "gallery"
     assert value(told["rows"], "recall_at_1") == recall_at_1(dump.embeddings, dump.labels)
-    assert value(told["rows"], "r_auroc", "gallery_doubt") == r_auroc(dump.embeddings, dump.labels, doubt)
+    assert value(told["rows"], "r_auroc", "gallery_uncertainty") == r_auroc(dump.embeddings, dump.labels, doubt)
     with (tmp_path / "u.csv").open() as file:
         assert np.allclose([float(row["u_gallery_doubt"]) for row in csv.DictReader(file)], doubt)
     assert "Scores that see the gallery" in (tmp_path / "page" / "index.html").read_text()
     code, out, _ = ask(capsys, *words)
     assert code == 0 and out.index("see the image alone") < out.index("entropy") < out.index("gallery_margin")
     code, out, _ = ask(capsys, "evaluate", place / "own.npz", "--views", views, "--json")
-    assert value(json.loads(out)["files"][0]["rows"], "r_auroc", "gallery_doubt") == value(
-        told["rows"], "r_auroc", "gallery_doubt"
+    assert value(json.loads(out)["files"][0]["rows"], "r_auroc", "gallery_uncertainty") == value(
+        told["rows"], "r_auroc", "gallery_uncertainty"
     )
     code, out, _ = ask(capsys, "evaluate", place / "own.npz", "--views", views, "--all")
     assert "scores that see the gallery" in out
@@ -70,10 +70,10 @@ def test_a_checkpoint_looks_at_images_and_their_crops(tmp_path, capsys):
     code, out, err = ask(capsys, *words, "--crops", 1, "--k", 3, "--j", 4, "--bootstrap", 0, "--json")
     told = json.loads(out)
     assert code == 0 and told["n"] == 24, err
-    assert {"gallery_doubt", "entropy", "norm"} <= set(told["sees"])
+    assert {"gallery_uncertainty", "entropy", "norm"} <= set(told["sees"])
     _, out, _ = ask(capsys, *words, "--classes", "0-3", "--crops", 0, "--k", 3, "--j", 4, "--json")
     few = json.loads(out)
-    assert few["n"] == 12 and "gallery_doubt" not in few["sees"] and few["use"] == "gallery_margin"
+    assert few["n"] == 12 and "gallery_uncertainty" not in few["sees"] and few["use"] == "gallery_margin"
 
 
 def test_a_trained_network_knows_its_own_kind_of_images(tmp_path, capsys):
@@ -88,7 +88,7 @@ def test_a_trained_network_knows_its_own_kind_of_images(tmp_path, capsys):
         words = ("transfer", f"store:{key}", "--data", "digits", "--crops", 1, "--bootstrap", 0, "--json")
         _, out, _ = ask(capsys, *words, *(("--classes", classes) if classes == "5-9" else ()), *store)
         used[classes] = json.loads(out)
-    assert [used[classes]["use"] for classes in ("0-4", "5-9")] == ["entropy", "gallery_doubt"]
+    assert [used[classes]["use"] for classes in ("0-4", "5-9")] == ["entropy", "gallery_uncertainty"]
     assert used["0-4"]["n"] == 300 and used["5-9"]["n"] > 800
 
 

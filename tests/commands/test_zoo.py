@@ -13,7 +13,7 @@ from nescio.commands.zoo import Options, predictions
 from nescio.errors import BadInput
 from nescio.networks.export import exportable
 from nescio.predictions import Predictions
-from nescio.predictions.entries import stored_dumps
+from nescio.predictions.model_predictions import list_stored_predictions
 from nescio.report.scorecards import card_tables
 from nescio.rows import from_parquet
 from nescio.work.steps import Context, Work
@@ -98,7 +98,7 @@ def test_damaged_images_are_skipped_when_asked_for(place, tmp_path, capsys):
         assert f"note: 1 of {N} images of val cannot be read and are left out: image 4." in err
         assert {row["n"] for row in json.loads(out) if row["metric"] == "accuracy"} == {N - 1}
     assert "decoded" not in err and "images/s" not in err, "the second run finds all done"
-    found = stored_dumps(Store(tmp_path / "store"))
+    found = list_stored_predictions(Store(tmp_path / "store"))
     assert [each.load().index.tolist() for each in found] == 2 * [[row for row in range(N) if row != 4]]
     (whole,), _ = answers(place, Store(tmp_path / "whole"), "test_resnet")
     sound, whole = found[0].load(), whole.load()
@@ -216,7 +216,7 @@ def test_a_part_of_the_images_is_drawn_and_stamped(place, tmp_path, capsys):
         assert stamp in said.err and stamp in (page_of(store, "zoo") / "index.html").read_text()
         assert run(*words, "--store", store, "--seed", seed, "--json") == 0
         assert {(row["limit"], row["seed"]) for row in json.loads(capsys.readouterr().out)} == {(7, seed)}
-        drawn[seed] = stored_dumps(Store(store))[0].load().index.tolist()
+        drawn[seed] = list_stored_predictions(Store(store))[0].load().index.tolist()
     assert drawn[0] != drawn[1]
 
 
@@ -227,7 +227,7 @@ def test_a_look_at_a_few(place, tmp_path, capsys):
     assert max(row["n"] for row in rows) == 5
     labels = images_at(place).load().labels
     assert run(*words, "--store", tmp_path, "--classes", f"{labels[0]},{labels[3]},{labels[7]}") == 0
-    (found,) = [each for each in stored_dumps(Store(tmp_path)) if each.facts["rows"] == 3] or [None]
+    (found,) = [each for each in list_stored_predictions(Store(tmp_path)) if each.facts["rows"] == 3] or [None]
     rows = json.loads(capsys.readouterr().out)
     assert max(row["n"] for row in rows) == 3 and found is None, "most rows count in the store's list"
 
@@ -281,7 +281,7 @@ def test_a_network_of_ones_own(tmp_path, capsys):
     to = tmp_path / "test.npz"
     assert main(["predict", key, "--to", str(to), "--store", str(store), "--device", "cpu"]) == 0
     assert run(f"store:{key[:6]}", "--data", "digits", "--store", store, "--json") == 0
-    (found,) = stored_dumps(Store(store), "digits")
+    (found,) = list_stored_predictions(Store(store), "digits")
     ours, theirs = found.load(), Predictions.load(to)
     assert found.model == f"store:{key}"
     np.testing.assert_array_equal(ours.labels, theirs.labels)
@@ -298,7 +298,7 @@ def test_efficientnet_lite0_is_right_about_three_of_four_images(tmp_path, monkey
     monkeypatch.setenv("NESCIO_WEIGHTS", FILES)
     data = f"npz:{Path(REAL) / 'imagenet_val_2k.npz'}"
     assert run("tf_efficientnet_lite0", "--data", data, "--store", tmp_path, "--json") == 0
-    (found,) = stored_dumps(Store(tmp_path))
+    (found,) = list_stored_predictions(Store(tmp_path))
     assert found.facts["accuracy"] == pytest.approx(0.75, abs=0.03)
 
 
@@ -328,7 +328,7 @@ def test_a_fine_tuned_checkpoint_with_names_of_its_own(place, tmp_path, capsys):
     with pytest.raises(BadInput, match="does not name all 3 classes"):
         (tmp_path / "two.txt").write_text("tulips=0\na rose=1\n")
         exportable(name, Store(store), classes=tmp_path / "two.txt")
-    for dump in stored_dumps(Store(store)):
+    for dump in list_stored_predictions(Store(store)):
         held = dump.load()
         assert held.classes == 3 and held.labels.tolist() == [1] * 4 + [2] * 4 + [0] * 4
     (tmp_path / "some.txt").write_text("tulips=0\na rose=1\n")

@@ -294,6 +294,6 @@ def test_a_forgotten_cache_is_made_again(tmp_path):
 
 
 def test_the_decoder_needs_no_torch():
-    code = "import sys, nescio.datasets.views, nescio.predictions.entries; assert 'torch' not in sys.modules"
+    code = "import sys, nescio.datasets.views, nescio.predictions.model_predictions; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert multiprocessing.get_start_method(allow_none=True) in (None, "fork", "spawn", "forkserver")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nescio import BadInput, Predictions, Undefined, stack
-from nescio.measures import gallery_consistency, gallery_doubt, gallery_margin, gallery_scores
+from nescio.measures import gallery_consistency, gallery_margin, gallery_scores, gallery_uncertainty
 from nescio.metrics import auroc, retrieved
 from nescio.testing import check_measure
 
@@ -71,7 +71,7 @@ def test_equal_mean_consistencies_tie_in_any_order_of_the_views():
     assert len(np.unique(scores["gallery_consistency"])) == len(set(exact))
     for order in ((2, 0, 1), (1, 2, 0), (2, 1, 0)):
         again = gallery_scores(dump, [others[place] for place in order], k=k, j=6)
-        np.testing.assert_array_equal(again["gallery_doubt"], scores["gallery_doubt"])
+        np.testing.assert_array_equal(again["gallery_uncertainty"], scores["gallery_uncertainty"])
 
 
 def test_margin_is_the_first_less_the_jth_similarity(world):
@@ -101,8 +101,8 @@ def test_doubt_is_the_mean_rank_of_both_and_moves_with_each(world):
     scores = gallery_scores(dump, seen, k=9, j=4)
     parts = [scores[name] for name in ("gallery_consistency", "gallery_margin")]
     ranks = [(u[:, None] > u).sum(1) + (u[:, None] == u).sum(1) / 2 for u in parts]
-    assert np.allclose(gallery_doubt(dump, seen, k=9, j=4), sum(ranks) / (2 * len(own)))
-    assert 0 < scores["gallery_doubt"].min() < scores["gallery_doubt"].max() < 1
+    assert np.allclose(gallery_uncertainty(dump, seen, k=9, j=4), sum(ranks) / (2 * len(own)))
+    assert 0 < scores["gallery_uncertainty"].min() < scores["gallery_uncertainty"].max() < 1
 
 
 def test_equal_views_keep_every_neighbour_and_rows_are_joined_by_index(world):
@@ -143,7 +143,7 @@ def test_they_know_which_images_retrieve_another_class():
     assert np.array_equal(labels[scores.nearest] != labels, wrong)
 
 
-@pytest.mark.parametrize("name", ["gallery_consistency", "gallery_margin", "gallery_doubt"])
+@pytest.mark.parametrize("name", ["gallery_consistency", "gallery_margin", "gallery_uncertainty"])
 def test_contracts(name):
     assert check_measure(name)
 
@@ -154,7 +154,7 @@ def test_scores_for_which_the_gallery_is_large_enough_remain(world):
     whole = gallery_scores(dump, [view], k=20, j=50)
     for k, j, there in ((90, 50, "gallery_margin"), (20, 90, "gallery_consistency")):
         few = gallery_scores(dump, [view], k=k, j=j)
-        assert set(few.u) == {there} and "gallery_doubt" in few.reasons
+        assert set(few.u) == {there} and "gallery_uncertainty" in few.reasons
         assert np.array_equal(few[there], whole[there]) and np.array_equal(few.nearest, whole.nearest)
     none = gallery_scores(dump, [view], k=90, j=90)
     assert not none.u and np.array_equal(none.nearest, whole.nearest)
@@ -164,7 +164,7 @@ def test_what_is_missing_is_said(world):
     own, views, _ = world
     dump, view = dumps(own, views[0])
     with pytest.raises(Undefined, match="give those, or sibling"):
-        gallery_doubt(dump)
+        gallery_uncertainty(dump)
     with pytest.raises(Undefined, match="90 rows, and k is 90"):
         gallery_consistency(dump, [view], k=90)
     with pytest.raises(BadInput, match="j is 1"):

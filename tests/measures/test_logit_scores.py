@@ -101,10 +101,10 @@ def test_an_alias_ranks_as_its_measure_and_is_reported_once():
     embeddings = 2 * np.eye(4)[labels] + rng.normal(size=(300, 4))
     dump = Predictions(labels=labels, logits=embeddings, embeddings=embeddings)
     for name, part in measures.registry.items():
-        if part.alias:
+        if part.equivalent_to:
             u, v = (
                 f(dump) if part.kind == "plain" else f(dump)(dump)
-                for f in (part.function, measures.registry[part.alias].function)
+                for f in (part.function, measures.registry[part.equivalent_to].function)
             )
             np.testing.assert_array_equal(np.argsort(u, kind="stable"), np.argsort(v, kind="stable"), err_msg=name)
     card = scorecard(dump, train=dump)

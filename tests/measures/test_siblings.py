@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 
 from nescio import measures
 from nescio.errors import BadInput, Undefined
-from nescio.measures.siblings import ALONE, NO_VARIANCE, rankings_agree, scores_of, spaces_of
+from nescio.measures.siblings import ALONE, NO_VARIANCE, member_spaces, rankings_agree, sibling_scores
 from nescio.predictions import Predictions
 from tests.support.reference import load
 
@@ -71,7 +71,7 @@ def nc_by_sets(refs, tests, k, metric, similarity="jaccard"):
 @pytest.mark.parametrize("similarity", ["jaccard", "overlap"])
 def test_every_score_is_its_definition(metric, similarity):
     refs, tests = siblings()
-    found = scores_of(
+    found = sibling_scores(
         dumps(refs),
         dumps(tests),
         metric=metric,
@@ -104,7 +104,7 @@ def test_the_original_code_gives_the_same_scores():
     ref = load("repreli_scores")
     sides = [[Predictions(embeddings=member) for member in ref[name]] for name in ("ref", "test")]
     for metric in ("cosine", "euclidean"):
-        found = scores_of(*sides, metric=metric, k_nc=(1, 10, 100), k_dist=(1, 10, 100), components=0)
+        found = sibling_scores(*sides, metric=metric, k_nc=(1, 10, 100), k_dist=(1, 10, 100), components=0)
         for k in (1, 10, 100):
             np.testing.assert_allclose(found.reliability(f"nc@{k}"), ref[f"{metric}_NC_k{k}"], atol=1e-12)
             # equation (7) divides by M² where the code takes the mean over pairs
@@ -120,13 +120,13 @@ def test_densities_rank_rows_as_the_original_mixture_does():
     """EM ends elsewhere from another start: the two rank the test rows alike, and no more can be asked."""
     ref = load("repreli_scores")
     sides = [[Predictions(embeddings=member) for member in ref[name]] for name in ("ref", "test")]
-    found = scores_of(*sides, components=20)
+    found = sibling_scores(*sides, components=20)
     assert kendalltau(found.reliability("ll"), ref["cosine_ens-LL"]).statistic > 0.5
 
 
 def test_the_variance_is_the_sum_over_pairs_divided_by_m_squared():
     _, tests = siblings(m=5)
-    found = scores_of(*map(dumps, siblings(m=5)), metric="euclidean", k_nc=(3,), components=0)
+    found = sibling_scores(*map(dumps, siblings(m=5)), metric="euclidean", k_nc=(3,), components=0)
     pairs = sum(((a - b) ** 2).sum(1) for a, b in combinations(tests, 2))
     np.testing.assert_allclose(found["fv"], pairs / 25)
 
@@ -138,14 +138,14 @@ def test_the_variance_is_the_sum_over_pairs_divided_by_m_squared():
 def test_sweeps_equal_what_is_computed_anew(metric):
     refs, tests = (dumps(side) for side in siblings(m=5))
     options = {"metric": metric, "k_nc": KS, "k_dist": (1, 4), "components": 2}
-    spaces = spaces_of(refs, tests, **options)
+    spaces = member_spaces(refs, tests, **options)
     for m in (2, 3, 5):
-        swept, anew = spaces.scores(range(m)), scores_of(refs[:m], tests[:m], **options)
+        swept, anew = spaces.scores(range(m)), sibling_scores(refs[:m], tests[:m], **options)
         assert list(swept.u) == list(anew.u) and swept.members == m
         for name in anew.u:
             np.testing.assert_allclose(swept[name], anew[name], rtol=1e-12)
     for k in KS:
-        alone = scores_of(refs, tests, metric=metric, k_nc=(k,), components=0)
+        alone = sibling_scores(refs, tests, metric=metric, k_nc=(k,), components=0)
         np.testing.assert_array_equal(spaces.scores()[f"nc@{k}"], alone[f"nc@{k}"])
         np.testing.assert_array_equal(spaces.scores(k_nc=(k,))[f"nc@{k}"], alone[f"nc@{k}"])
         assert [name for name in spaces.scores(k_nc=(k,)).u if name.startswith("nc")] == [f"nc@{k}"]
@@ -157,7 +157,7 @@ def test_neighbours_are_searched_once_for_every_member(monkeypatch):
     calls = []
     search = representations.nearest
     monkeypatch.setattr(representations, "nearest", lambda *args: calls.append(1) or search(*args))
-    spaces = spaces_of(*map(dumps, siblings()), k_nc=KS, k_dist=KS, components=0)
+    spaces = member_spaces(*map(dumps, siblings()), k_nc=KS, k_dist=KS, components=0)
     for m in range(1, 5):
         spaces.scores(range(m))
     assert len(calls) == 4
@@ -166,11 +166,11 @@ def test_neighbours_are_searched_once_for_every_member(monkeypatch):
 def test_one_member_of_several_is_what_it_would_be_alone():
     """The starred, non-ensemble variants of Tables 8 and 9."""
     refs, tests = (dumps(side) for side in siblings())
-    spaces = spaces_of(refs, tests, k_nc=(5,), components=2)
+    spaces = member_spaces(refs, tests, k_nc=(5,), components=2)
     for member in range(4):
         own, alone = (
             spaces.scores([member]),
-            scores_of(refs[member : member + 1], tests[member : member + 1], k_nc=(5,), components=2),
+            sibling_scores(refs[member : member + 1], tests[member : member + 1], k_nc=(5,), components=2),
         )
         assert list(own.u) == list(alone.u) == ["dist@1", "norm", "ll"]
         for name in own.u:
@@ -182,7 +182,7 @@ def test_one_member_of_several_is_what_it_would_be_alone():
 
 def test_a_lone_model_has_distance_norm_and_density_and_the_reason_for_the_rest():
     refs, tests = (dumps(side[:1]) for side in siblings())
-    found = scores_of(refs, tests, k_nc=(5, 10), components=2)
+    found = sibling_scores(refs, tests, k_nc=(5, 10), components=2)
     assert sorted(found.u) == ["dist@1", "ll", "norm"]
     assert found.reasons == {"nc@5": ALONE, "nc@10": ALONE, "fv": NO_VARIANCE}
     with pytest.raises(Undefined, match="two or more siblings"):
@@ -194,16 +194,16 @@ def test_a_lone_model_has_distance_norm_and_density_and_the_reason_for_the_rest(
 def test_members_of_other_widths_agree_on_neighbours_but_have_no_variance():
     refs, tests = siblings()
     wide = [np.hstack([side[1], np.zeros((len(side[1]), 2))]) for side in (refs, tests)]
-    found = scores_of(dumps([refs[0], wide[0]]), dumps([tests[0], wide[1]]), k_nc=(5,), components=0)
+    found = sibling_scores(dumps([refs[0], wide[0]]), dumps([tests[0], wide[1]]), k_nc=(5,), components=0)
     np.testing.assert_allclose(1 - found["nc@5"], nc_by_sets(refs[:2], tests[:2], 5, "cosine"), atol=1e-12)
     assert found.reasons["fv"] == "The members have [6, 8] features: a variance needs the same number in each."
 
 
 def test_fewer_references_than_components_leave_the_density_out():
     refs, tests = (dumps(side) for side in siblings(r=12))
-    found = scores_of(refs, tests, k_nc=(5,))
+    found = sibling_scores(refs, tests, k_nc=(5,))
     assert found.reasons == {"ll": "A mixture of 20 components needs as many references, and there are 12."}
-    assert scores_of(refs, tests, k_nc=(5,), components=0).reasons == {"ll": "The mixture was omitted."}
+    assert sibling_scores(refs, tests, k_nc=(5,), components=0).reasons == {"ll": "The mixture was omitted."}
 
 
 @pytest.mark.parametrize(
@@ -223,16 +223,16 @@ def test_bad_input_is_said_in_a_sentence(change, words):
     refs, tests = (dumps(side) for side in siblings())
     options = {"k_nc": (5,), "components": 0} | {k: v for k, v in change.items() if k != "refs"}
     with pytest.raises(BadInput, match=words):
-        scores_of(refs[: change.get("refs", 4)], tests, **options)
+        sibling_scores(refs[: change.get("refs", 4)], tests, **options)
 
 
 def test_a_dump_without_embeddings_is_named():
     refs, tests = (dumps(side) for side in siblings())
     empty = Predictions(labels=np.zeros(60, int))
     with pytest.raises(Undefined, match="no embeddings in the reference dump of member 1"):
-        scores_of([refs[0], empty], tests[:2], k_nc=(5,), components=0)
+        sibling_scores([refs[0], empty], tests[:2], k_nc=(5,), components=0)
     with pytest.raises(Undefined, match="no embeddings in the reference dump"):
-        scores_of([empty], tests[:1], k_nc=(5,), components=0)
+        sibling_scores([empty], tests[:1], k_nc=(5,), components=0)
 
 
 # ---- traps
@@ -241,17 +241,17 @@ def test_a_dump_without_embeddings_is_named():
 def test_references_are_the_same_rows_for_all_members():
     """Another sample for one member makes agreement meaningless; another order of the same rows does no harm."""
     refs, tests = siblings()
-    plain = scores_of(dumps(refs), dumps(tests), k_nc=(5,), components=2)
+    plain = sibling_scores(dumps(refs), dumps(tests), k_nc=(5,), components=2)
     order = np.random.default_rng(1).permutation(60)
     mixed = [*dumps(refs[:3]), Predictions(embeddings=refs[3][order], index=order)]
     turned = np.arange(25)[::-1]
     asked = [*dumps(tests[:2]), Predictions(embeddings=tests[2][turned], index=turned), *dumps(tests[3:])]
-    joined = scores_of(mixed, asked, k_nc=(5,), components=2)
+    joined = sibling_scores(mixed, asked, k_nc=(5,), components=2)
     for name in ("nc@5", "dist@1", "norm", "fv"):
         np.testing.assert_allclose(joined[name], plain[name], rtol=1e-12)
     other = [*dumps(refs[:3]), Predictions(embeddings=refs[3], index=np.arange(1, 61))]
     with pytest.raises(BadInput, match="reference dump of member 3 holds other rows"):
-        scores_of(other, dumps(tests), k_nc=(5,), components=0)
+        sibling_scores(other, dumps(tests), k_nc=(5,), components=0)
 
 
 def test_ties_go_to_the_lower_index():
@@ -260,8 +260,8 @@ def test_ties_go_to_the_lower_index():
     twins = np.repeat(rng.normal(size=(4, 3)), 8, axis=0)
     refs = [twins @ rotation(rng, 3) for _ in range(3)]
     scene = rng.normal(size=(20, 3))
-    found = scores_of(dumps(refs), dumps([scene] * 3), metric="euclidean", k_nc=(1, 5, 11), components=0)
-    first = spaces_of(dumps(refs), dumps([scene] * 3), metric="euclidean", k_nc=(5,), components=0).neighbours
+    found = sibling_scores(dumps(refs), dumps([scene] * 3), metric="euclidean", k_nc=(1, 5, 11), components=0)
+    first = member_spaces(dumps(refs), dumps([scene] * 3), metric="euclidean", k_nc=(5,), components=0).neighbours
     assert all(sorted(row % 8) == [0, 1, 2, 3, 4] for row in first.reshape(-1, 5))
     np.testing.assert_allclose(1 - found["nc@5"], nc_by_sets(refs, [scene] * 3, 5, "euclidean"), atol=1e-12)
 
@@ -275,7 +275,7 @@ def test_more_references_than_sixteen_bits_can_count():
     refs[high], refs[low] = (50, 50), (-50, -50)
     other[high], other[low] = (-50, -50), (50, 50)
     tests = np.array([[51.0, 51.0]])
-    spaces = spaces_of(dumps([refs, other]), dumps([tests] * 2), metric="euclidean", k_nc=(1,), components=0)
+    spaces = member_spaces(dumps([refs, other]), dumps([tests] * 2), metric="euclidean", k_nc=(1,), components=0)
     assert spaces.neighbours[:, 0, 0].tolist() == [high, low]
     assert spaces.scores()["nc@1"] == 1
 
@@ -287,8 +287,8 @@ def test_the_metric_moves_distance_density_and_variance_but_never_the_norm():
     long = [[x * rng.uniform(0.1, 9, size=(len(x), 1)) for x in side] for side in (refs, tests)]
     options = {"k_nc": (5,), "components": 2}
     for metric, same in (("cosine", True), ("euclidean", False)):
-        before = scores_of(dumps(refs), dumps(tests), metric=metric, **options)
-        after = scores_of(*map(dumps, long), metric=metric, **options)
+        before = sibling_scores(dumps(refs), dumps(tests), metric=metric, **options)
+        after = sibling_scores(*map(dumps, long), metric=metric, **options)
         for name in ("nc@5", "dist@1", "ll", "fv"):
             assert np.allclose(before[name], after[name], rtol=1e-6) == same, (metric, name)
         assert not np.allclose(before["norm"], after["norm"])
@@ -303,7 +303,7 @@ def test_higher_is_less_reliable_for_every_score():
         refs.append(scene)
         known = 1.2 * scene[:1]  # long, and near
         tests.append(np.vstack([known, rng.normal(size=(1, 8)) * 0.5]))
-    found = scores_of(dumps(refs), dumps(tests), k_nc=(10,), components=8)
+    found = sibling_scores(dumps(refs), dumps(tests), k_nc=(10,), components=8)
     for name, u in found.u.items():
         assert u[1] > u[0], name
 
@@ -327,7 +327,7 @@ def test_theorem_1_rotated_spaces_vary_and_mean_the_same(metric):
     labels = (slope > np.median(slope)).astype(int)
     turns = [np.eye(5), -np.eye(5)] * 2  # diametrically opposed: Var = (diameter / 2)²
     refs, tests = [scene[:100] @ a for a in turns], [scene[100:] @ a for a in turns]
-    found = scores_of(dumps(refs), dumps(tests), metric=metric, k_nc=(1, 10, 50), components=0)
+    found = sibling_scores(dumps(refs), dumps(tests), metric=metric, k_nc=(1, 10, 50), components=0)
     size = np.linalg.norm(scene[100:], axis=1) if metric == "euclidean" else np.ones(50)
     np.testing.assert_allclose(found["fv"], size**2)  # ‖(z − (−z))/2‖², and no two points of that sphere are further
     for k in (1, 10, 50):
@@ -337,7 +337,7 @@ def test_theorem_1_rotated_spaces_vary_and_mean_the_same(metric):
     # … and so for rotations by any angle, up to rounding
     turns = [rotation(rng, 5) for _ in range(4)]
     refs, tests = [scene[:100] @ a for a in turns], [scene[100:] @ a for a in turns]
-    found = scores_of(dumps(refs), dumps(tests), metric=metric, k_nc=(10,), components=0)
+    found = sibling_scores(dumps(refs), dumps(tests), metric=metric, k_nc=(10,), components=0)
     np.testing.assert_array_equal(found.reliability("nc@10"), 1)
     assert found["fv"].min() > 0.05 * (size**2).min()
     said = [logistic(r, labels[:100]).predict_proba(t)[:, 1] for r, t in zip(refs, tests, strict=True)]
@@ -397,7 +397,7 @@ def test_theorem_2_says_why_consistent_neighbours_are_counted():
     epsilon = np.max(
         [distance(t[:, None], r[None], "euclidean") for r, t in zip(refs, tests, strict=True)], axis=0
     ).min(axis=1)
-    found = scores_of(dumps(refs), dumps(tests), metric="euclidean", k_nc=(10,), components=0)
+    found = sibling_scores(dumps(refs), dumps(tests), metric="euclidean", k_nc=(10,), components=0)
     assert epsilon[steady].max() < epsilon[~steady].min()
     assert found.reliability("nc@10")[steady].mean() > found.reliability("nc@10")[~steady].mean() + 0.3
 

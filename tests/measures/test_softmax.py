@@ -22,7 +22,7 @@ from nescio.measures import (
     msp,
     mutual_information,
 )
-from nescio.measures._softmax import LEADING, mean_probs, prob_blocks, summary, top_k_answers
+from nescio.measures._softmax import LEADING, mean_probs, prob_blocks, summary, top_k_outcomes
 from tests.support.reference import load
 
 OF_PROBS = (msp, gap, entropy, mutual_information, expected_entropy)
@@ -70,7 +70,7 @@ def test_answers_of_logits_are_those_of_the_mean_probabilities(logits, dtype, da
     n, _, c = logits.shape
     labels = data.draw(hnp.arrays(np.int64, n, elements=st.integers(0, c - 1)))
     dump = Predictions(logits=logits, labels=labels)
-    a = summary(dump).answers()
+    a = summary(dump).outcomes()
     probs = softmax(logits.astype(np.float64), axis=2).mean(1)
     own = log_softmax(logits.astype(np.float64), axis=2)[np.arange(n), :, labels]
     np.testing.assert_allclose(a.log_loss, -logsumexp(own, axis=1) + np.log(own.shape[1]), rtol=1e-12, atol=1e-14)
@@ -92,7 +92,7 @@ def test_one_draw_and_the_same_draw_twice_agree():
     once, twice = Predictions(logits=logits, labels=labels), Predictions(logits=logits.repeat(2, 1), labels=labels)
     for measure in ALL:
         np.testing.assert_allclose(measure(once), measure(twice), rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(summary(once).answers().brier, summary(twice).answers().brier, rtol=1e-12)
+    np.testing.assert_allclose(summary(once).outcomes().brier, summary(twice).outcomes().brier, rtol=1e-12)
     np.testing.assert_array_equal(mutual_information(once), 0.0)
     assert (mutual_information(twice) >= 0).all()
 
@@ -106,10 +106,10 @@ def test_saturated_rows_keep_their_order():
     for measure in (msp, entropy, energy, max_logit):
         assert (np.diff(measure(dump)) < 0).all(), measure.__name__
     np.testing.assert_allclose(msp(dump), 2 * np.exp(-logits[:, 1].astype(np.float64)), rtol=1e-8)
-    a = summary(dump).answers()
+    a = summary(dump).outcomes()
     np.testing.assert_allclose(a.log_loss, a.doubt, rtol=1e-8)
     np.testing.assert_allclose(a.brier[:100], 1.5 * a.doubt[:100] ** 2, rtol=1e-8)
-    wrong = summary(Predictions(logits=logits, labels=np.zeros(500, int))).answers()
+    wrong = summary(Predictions(logits=logits, labels=np.zeros(500, int))).outcomes()
     np.testing.assert_allclose(wrong.log_loss, logits[:, 1], rtol=1e-7)  # never the log of an underflowed softmax
 
 
@@ -141,7 +141,7 @@ def test_far_away_logits_stay_finite(scale, offset):
         dump = Predictions(logits=z, labels=np.zeros(50, int))
         for measure in ALL:
             assert np.isfinite(measure(dump)).all(), measure.__name__
-        a = summary(dump).answers()
+        a = summary(dump).outcomes()
         assert all(np.isfinite(getattr(a, name)).all() for name in ("log_loss", "brier", "doubt", "confidence"))
     np.testing.assert_allclose(energy(dump), -logits[:, 0].max(1), rtol=1e-3)
 
@@ -174,7 +174,7 @@ def test_blocks_and_threads_do_not_show(monkeypatch):
     blocked = summary(Predictions(logits=logits, labels=labels))
     for name in whole.u:
         np.testing.assert_array_equal(whole.u[name], blocked.u[name])
-    np.testing.assert_array_equal(whole.answers().log_loss, blocked.answers().log_loss)
+    np.testing.assert_array_equal(whole.outcomes().log_loss, blocked.outcomes().log_loss)
 
 
 # ---- draws and members
@@ -284,8 +284,8 @@ def test_probabilities_are_taken_as_given(dtype):
     probs = rng.dirichlet(np.full(6, 0.3), size=400).astype(dtype)
     labels = rng.integers(6, size=400)
     dump = Predictions(probs=probs, labels=labels)
-    given_ = metrics.answers(probs, labels)
-    found = summary(dump).answers()
+    given_ = metrics.outcomes(probs, labels)
+    found = summary(dump).outcomes()
     for name in ("confidence", "doubt", "brier", "log_loss"):
         np.testing.assert_allclose(getattr(found, name), getattr(given_, name), rtol=1e-5, atol=1e-7)
     for name in ("predicted", "right", "rank"):
@@ -311,7 +311,7 @@ def test_one_hot_probabilities():
     dump = Predictions(probs=np.eye(4, dtype=np.float32), labels=[0, 1, 3, 3])
     np.testing.assert_allclose(msp(dump), 0, atol=1e-30)
     np.testing.assert_allclose(entropy(dump), 0, atol=1e-30)
-    a = summary(dump).answers()
+    a = summary(dump).outcomes()
     assert a.floored == 1 and a.zero[2]
     assert a.log_loss[2] == pytest.approx(-np.log(np.finfo(np.float64).tiny), rel=1e-12)
     np.testing.assert_allclose(a.brier, [0, 0, 2, 0], atol=1e-12)
@@ -326,14 +326,14 @@ def test_zeros_of_half_precision_do_not_add_up():
     labels = np.where(half[:, 0] == 0, 0, 1)
     dump = Predictions(probs=half, labels=labels)
     as_given = half.astype(np.float64)
-    np.testing.assert_allclose(summary(dump).answers().confidence, as_given.max(1), rtol=1e-6)
+    np.testing.assert_allclose(summary(dump).outcomes().confidence, as_given.max(1), rtol=1e-6)
     unsaturated = as_given.max(1) < 0.999
     np.testing.assert_allclose(msp(dump)[unsaturated], 1 - as_given.max(1)[unsaturated], rtol=1e-5)
     np.testing.assert_allclose(entropy(dump), -(as_given * np.log(np.maximum(as_given, 1e-30))).sum(1), atol=1e-3)
     np.testing.assert_allclose(mean_probs(dump), as_given, atol=1e-4)  # a true 6e-5 beside zeros is lost with them
-    a = summary(dump).answers()
-    assert a.floored == metrics.answers(half, labels).floored > 0
-    np.testing.assert_allclose(a.log_loss, metrics.answers(half, labels).log_loss, rtol=1e-5)
+    a = summary(dump).outcomes()
+    assert a.floored == metrics.outcomes(half, labels).floored > 0
+    np.testing.assert_allclose(a.log_loss, metrics.outcomes(half, labels).log_loss, rtol=1e-5)
 
 
 def test_a_true_six_in_a_hundred_thousand_counts():
@@ -350,12 +350,12 @@ def test_untaught_rows_have_measures_but_no_answers():
     dump = Predictions(logits=logits, labels=[0, 1, 99, 2], in_distribution=[True, True, False, False])
     s = summary(dump)
     np.testing.assert_array_equal(s.known, [True, True, False, False])
-    assert s.answers().n == 2 and len(s.u["msp"]) == 4
-    assert s.answers(np.array([1])).n == 1
+    assert s.outcomes().n == 2 and len(s.u["msp"]) == 4
+    assert s.outcomes(np.array([1])).n == 1
     with pytest.raises(BadInput, match="not in training"):
-        s.answers(np.array([1, 2]))
+        s.outcomes(np.array([1, 2]))
     with pytest.raises(Undefined, match="No row"):
-        summary(Predictions(logits=logits, labels=[7, 8, 9, 9], in_distribution=np.zeros(4, bool))).answers()
+        summary(Predictions(logits=logits, labels=[7, 8, 9, 9], in_distribution=np.zeros(4, bool))).outcomes()
 
 
 def test_nothing_to_say():
@@ -364,7 +364,7 @@ def test_nothing_to_say():
     with pytest.raises(Undefined, match="no logits"):
         mean_probs(Predictions(labels=[0, 1]))
     with pytest.raises(Undefined, match="no labels"):
-        summary(Predictions(logits=np.zeros((2, 3)))).answers()
+        summary(Predictions(logits=np.zeros((2, 3)))).outcomes()
 
 
 def test_the_pass_happens_once_and_its_results_cannot_be_changed(monkeypatch):
@@ -413,10 +413,10 @@ def test_a_zero_costs_the_same_in_every_dtype():
     losses = []
     for dtype in (np.float16, np.float32, np.float64):
         probs = np.array([[0, 1], [0.5, 0.5]], dtype)
-        a = summary(Predictions(probs=probs, labels=labels)).answers()
+        a = summary(Predictions(probs=probs, labels=labels)).outcomes()
         assert a.zero.tolist() == [True, False]
         losses.append(a.log_loss.tolist())
-        np.testing.assert_allclose(a.log_loss, metrics.answers(probs, labels).log_loss, rtol=1e-6)
+        np.testing.assert_allclose(a.log_loss, metrics.outcomes(probs, labels).log_loss, rtol=1e-6)
     np.testing.assert_allclose(losses, [losses[2]] * 3, rtol=1e-6)
 
 
@@ -429,13 +429,13 @@ def test_the_leading_classes_of_the_pass_are_those_of_the_probabilities(logits, 
     dump = Predictions(labels=labels, in_distribution=labels < c, **given)
     if k > c:
         with pytest.raises(Undefined):
-            top_k_answers(dump, k)
+            top_k_outcomes(dump, k)
         return
-    ours, theirs = top_k_answers(dump, k), metrics.top_k(prob_blocks(dump), k)
+    ours, theirs = top_k_outcomes(dump, k), metrics.top_k(prob_blocks(dump), k)
     np.testing.assert_allclose(ours.confidence, theirs.confidence, rtol=1e-12)
     ordered = np.sort(mean_probs(dump)[summary(dump).known], axis=1)[:, ::-1]
     np.testing.assert_allclose(ours.confidence, ordered[:, :k].sum(1), rtol=1e-6)
-    np.testing.assert_array_equal(ours.right, summary(dump).answers().rank < k)
+    np.testing.assert_array_equal(ours.right, summary(dump).outcomes().rank < k)
 
 
 def test_memory_that_was_never_written_is_not_reckoned_with(monkeypatch):

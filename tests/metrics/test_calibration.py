@@ -9,8 +9,8 @@ from scipy.special import log_softmax, softmax
 from nescio import BadInput, Predictions
 from nescio.measures._softmax import prob_blocks, summary
 from nescio.metrics import classwise_ece, ece, reliability_curve
-from nescio.metrics._calibration import bin_index, bins_of, classwise_ece_of_blocks
-from tests.metrics.test_answers import tied
+from nescio.metrics._calibration import bin_index, bins_of, classwise_ece_from_blocks
+from tests.metrics.test_outcomes import tied
 from tests.support.reference import load
 
 
@@ -98,7 +98,7 @@ def test_uimnet():
     assert ours == pytest.approx(r["x_torchmetrics_ece15"], abs=1e-6)
     assert ours != pytest.approx(r["ece15"] / 15, rel=0.5)  # the paper's printed factor 1/B is not there
     dump = Predictions(logits=r["logits"], labels=labels)
-    assert ece(summary(dump).answers()) == pytest.approx(ours, abs=1e-14)
+    assert ece(summary(dump).outcomes()) == pytest.approx(ours, abs=1e-14)
 
 
 def test_equal_to_torchmetrics_away_from_certainty():
@@ -116,7 +116,7 @@ def test_probabilities_kept_as_logarithms_stay_in_their_bins(case, dtype, bins):
     probs, labels = case
     probs = probs.astype(dtype)
     dump = Predictions(probs=probs, labels=labels)
-    assert ece(summary(dump).answers(), bins=bins) == pytest.approx(ece(probs, labels, bins=bins), abs=1e-6)
+    assert ece(summary(dump).outcomes(), bins=bins) == pytest.approx(ece(probs, labels, bins=bins), abs=1e-6)
 
 
 def test_logarithms_in_float16_move_few_rows_to_another_bin():
@@ -124,7 +124,7 @@ def test_logarithms_in_float16_move_few_rows_to_another_bin():
     rng = np.random.default_rng(0)
     logs = log_softmax(rng.normal(size=(20_000, 10)) * 2, axis=1)
     labels = rng.integers(10, size=len(logs))
-    dump = summary(Predictions(logits=logs.astype(np.float16), labels=labels, normalized=True)).answers()
+    dump = summary(Predictions(logits=logs.astype(np.float16), labels=labels, normalized=True)).outcomes()
     moved = bins_of(dump, 15, "width") != bin_index(dump.confidence, 15)
     assert 0 < moved.mean() < 0.01
     assert ece(dump) == pytest.approx(ece(np.exp(logs), labels), abs=2e-4)
@@ -135,7 +135,7 @@ def test_classwise_ece_of_a_dump_in_blocks():
     logits, labels = rng.normal(size=(40_000, 2, 4)), rng.integers(4, size=40_000)
     dump = Predictions(logits=logits, labels=labels)
     expected = classwise_ece(softmax(logits, axis=2).mean(1), labels)
-    assert classwise_ece_of_blocks(prob_blocks(dump)) == pytest.approx(expected, abs=1e-12)
+    assert classwise_ece_from_blocks(prob_blocks(dump)) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("bins", [0, -3, 2.5, True])
@@ -149,7 +149,7 @@ def test_bad_scheme_and_no_rows():
     with pytest.raises(BadInput, match="'width' or 'mass'"):
         ece([[0.5, 0.5]], [0], scheme="equal")
     with pytest.raises(BadInput, match="no rows"):
-        classwise_ece_of_blocks([])
+        classwise_ece_from_blocks([])
 
 
 @pytest.mark.parametrize("bins", ["x", "15", None, 1.5, 0, -3, np.nan, np.inf, True, [15]])

@@ -36,7 +36,7 @@ def rows(n=3000, seed=0, decimals=None):
 
 def summed(u, wrong, cuts):
     parts = zip(np.split(u, cuts), np.split(wrong, cuts), strict=True)
-    total, *others = (ScoreCounts.of(*part) for part in parts)
+    total, *others = (ScoreCounts.count(*part) for part in parts)
     for other in others:
         total = total + other
     return total
@@ -56,7 +56,7 @@ def test_ranking_metrics_of_shards_are_those_of_all_rows(cuts, decimals):
 
 def test_minus_zero_is_zero_and_float16_is_exact():
     u = np.array([-0.0, 0.0, -1.5, 2.0], np.float16)
-    counts = ScoreCounts.of(u, [0, 1, 0, 1])
+    counts = ScoreCounts.count(u, [0, 1, 0, 1])
     assert counts.rows.tolist() == [[1, 0], [1, 1], [0, 1]]
     assert counts.ranking().values.tolist() == [-1.5, 0.0, 2.0]
 
@@ -66,8 +66,8 @@ def test_more_scores_than_there_is_room_for_lose_their_last_digits_alone(monkeyp
     exact = {metric: metric(u, wrong) for metric in (auroc, aurc, augrc)}
     found = {}
     for most in (16, 256, 2048):
-        monkeypatch.setattr(module, "MOST_SCORES", most)
-        counts = ScoreCounts.of(u, wrong)
+        monkeypatch.setattr(module, "MAX_SCORES", most)
+        counts = ScoreCounts.count(u, wrong)
         assert most / 4 < len(counts.keys) <= most and counts.digits > 0
         for metric, value in exact.items():
             off = abs(metric(counts.ranking()) - value)
@@ -89,7 +89,7 @@ def test_float64_counts_stay_inside_their_bound(case, most):
 
 
 def check_bound(u, wrong, most):
-    counts = ScoreCounts.of(u, wrong, most)
+    counts = ScoreCounts.count(u, wrong, most)
     if len(np.unique(u)) <= most:
         assert counts.digits == 0
     for metric in METRICS:
@@ -108,7 +108,7 @@ def test_the_bound_is_reached():
     """Two rows in one key: the counts say tied, the scores say in order, or inverted."""
     u = np.array([1, 1 + 2.0**-20], np.float32)
     for wrong in ([False, True], [True, False]):
-        counts = ScoreCounts.of(u, wrong, 1)
+        counts = ScoreCounts.count(u, wrong, 1)
         assert auroc(counts.ranking()) == 0.5 and counts.bound(auroc) == 0.5
         assert abs(auroc(u, wrong) - 0.5) == 0.5
         assert e_aurc(counts.ranking()) == pytest.approx(counts.bound(e_aurc))
@@ -117,7 +117,7 @@ def test_the_bound_is_reached():
 def test_wrong_rows_alone_in_a_key_still_hide_thresholds():
     u = np.array([0, 0, 0, 0, 1, 1 + 2.0**-20], np.float32)
     wrong = np.array([False] * 4 + [True, True])
-    counts = ScoreCounts.of(u, wrong, 2)
+    counts = ScoreCounts.count(u, wrong, 2)
     assert sac(counts.ranking(), accuracy=0.8) == 4 / 6 and sac(u, wrong, 0.8) == 5 / 6
     assert counts.bound(sac, accuracy=0.8) == pytest.approx(1 / 6)
     assert counts.bound(auroc) == 0 and counts.bound(aupr) >= abs(aupr(counts.ranking()) - aupr(u, wrong))
@@ -126,22 +126,22 @@ def test_wrong_rows_alone_in_a_key_still_hide_thresholds():
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float64, bool])
 def test_whole_numbers_and_truth_values_are_scores_too(dtype):
     u, wrong = np.array([0, 1, 1, 0, 1], dtype), [0, 1, 1, 0, 0]
-    assert auroc(ScoreCounts.of(u, wrong).ranking()) == auroc(u, wrong)
+    assert auroc(ScoreCounts.count(u, wrong).ranking()) == auroc(u, wrong)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("order", [">", "<"])
 def test_the_byte_order_does_not_matter(dtype, order):
     u, wrong = rows()
-    ours = ScoreCounts.of(u.astype(dtype), wrong)
-    foreign = ScoreCounts.of(u.astype(dtype).astype(np.dtype(dtype).newbyteorder(order)), wrong)
+    ours = ScoreCounts.count(u.astype(dtype), wrong)
+    foreign = ScoreCounts.count(u.astype(dtype).astype(np.dtype(dtype).newbyteorder(order)), wrong)
     assert np.array_equal(foreign.keys, ours.keys) and np.array_equal(foreign.rows, ours.rows)
 
 
 def test_where_shards_are_cut_does_not_matter(monkeypatch):
-    monkeypatch.setattr(module, "MOST_SCORES", 100)
+    monkeypatch.setattr(module, "MAX_SCORES", 100)
     u, wrong = rows()
-    whole = ScoreCounts.of(u, wrong)
+    whole = ScoreCounts.count(u, wrong)
     for cuts in ([1], [50, 2000], [*range(10, 3000, 10)]):
         made = summed(u, wrong, cuts)
         assert made.digits == whole.digits
@@ -150,7 +150,7 @@ def test_where_shards_are_cut_does_not_matter(monkeypatch):
 
 def test_rows_of_two_sets_are_counted_against_each_other():
     (u, wrong), (v, other) = rows(), rows(500, seed=1)
-    both = ScoreCounts.of(u, wrong).against(ScoreCounts.of(v, other)).ranking()
+    both = ScoreCounts.count(u, wrong).against(ScoreCounts.count(v, other)).ranking()
     out = np.repeat([False, True], [3000, 500])
     for metric in (auroc, fpr_at_tpr):
         assert metric(both) == metric(np.concatenate([u, v]), out)
@@ -160,17 +160,17 @@ def test_rows_of_two_sets_are_counted_against_each_other():
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -np.nan])
 def test_scores_must_be_finite(dtype, value):
     with pytest.raises(BadInput, match="in row 1; every row needs a finite number"):
-        ScoreCounts.of(np.array([0, value, 1], dtype), [0, 1, 1])
+        ScoreCounts.count(np.array([0, value, 1], dtype), [0, 1, 1])
 
 
 def test_what_is_no_score_is_refused():
     with pytest.raises(BadInput, match="u has 1 rows, wrong has 2"):
-        ScoreCounts.of([1.0], [0, 1])
+        ScoreCounts.count([1.0], [0, 1])
 
 
 def test_gaps_of_shards_add_up_to_those_of_all_rows():
     rng = np.random.default_rng(0)
     probs, labels = rng.dirichlet(np.ones(5), 999), rng.integers(0, 5, 999)
-    whole = metrics.answers(probs, labels)
+    whole = metrics.outcomes(probs, labels)
     parts = [metrics.ece_gaps(whole.take(slice(start, start + 100))) for start in range(0, 999, 100)]
     np.testing.assert_allclose(np.abs(sum(parts)).sum() / 999, metrics.ece(whole), rtol=1e-12)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from nescio import BadInput, Undefined
 from nescio.metrics import (
     Ranking,
-    answers,
     augrc,
     aulc,
     aurc,
@@ -22,12 +21,13 @@ from nescio.metrics import (
     e_aurc,
     ece,
     nll,
+    outcomes,
     raulc,
     risk_coverage,
     sac,
     selective_risk,
 )
-from nescio.metrics._ranking import rows_for
+from nescio.metrics._ranking import row_count
 from tests.support.reference import load, note
 
 TIED = st.sampled_from([-2.0, -0.5, -0.0, 0.0, 0.5, 3.0])
@@ -231,7 +231,7 @@ class Case:
 
 def answers_of(confidence, right):
     """Answers known by confidence and rightness only: all that ECE reads."""
-    anything = answers(np.full((len(right), 2), 0.5), np.zeros(len(right), int))
+    anything = outcomes(np.full((len(right), 2), 0.5), np.zeros(len(right), int))
     return replace(anything, right=right, confidence=confidence, doubt=1 - confidence)
 
 
@@ -470,8 +470,8 @@ def test_computed_coverages_mean_the_rows_of_the_decimal():
             meant = [-(-i * n // steps) for i in range(1, steps + 1)]
             rising = np.linspace(1 / steps, 1, steps)
             for computed in (rising, np.linspace(1, 1 / steps, steps)[::-1], np.linspace(0, 1, steps + 1)[1:]):
-                assert [rows_for(c, n, "coverage") for c in computed] == meant
-            assert [rows_for(f"{i}/{steps}", n, "coverage") for i in range(1, steps + 1)] == meant
+                assert [row_count(c, n, "coverage") for c in computed] == meant
+            assert [row_count(f"{i}/{steps}", n, "coverage") for i in range(1, steps + 1)] == meant
     u, wrong = np.arange(10), np.arange(10) == 3
     assert 0.30000000000000004 in np.linspace(0.1, 1, 10)
     assert selective_risk(u, wrong, 0.30000000000000004) == 0 and selective_risk(u, wrong, 0.31) == 1 / 4
@@ -479,9 +479,11 @@ def test_computed_coverages_mean_the_rows_of_the_decimal():
 
 
 def test_a_coverage_above_nothing_keeps_a_row_and_decimals_are_exact():
-    assert rows_for(1e-17, 10, "coverage") == rows_for(5e-324, 10**7, "coverage") == 1 and rows_for(0, 10, "c") == 0
-    assert rows_for(0.3000001, 10, "c") == 4 and rows_for(0.30000000001, 10, "c") == 4 and rows_for(0.3, 11, "c") == 4
-    assert all(rows_for(i / n, n, "c") == i for n in (3, 7, 49, 10**7 + 19) for i in range(1, min(n, 1000)))
+    assert row_count(1e-17, 10, "coverage") == row_count(5e-324, 10**7, "coverage") == 1 and row_count(0, 10, "c") == 0
+    assert (
+        row_count(0.3000001, 10, "c") == 4 and row_count(0.30000000001, 10, "c") == 4 and row_count(0.3, 11, "c") == 4
+    )
+    assert all(row_count(i / n, n, "c") == i for n in (3, 7, 49, 10**7 + 19) for i in range(1, min(n, 1000)))
 
 
 def test_coverages_that_are_one_number_are_refused():

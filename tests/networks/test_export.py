@@ -531,7 +531,7 @@ def test_a_fitted_score_as_a_network_is_the_one_of_the_library(measure, tmp_path
         measures.FittedScore.load(tmp_path / "score.safetensors", "0" * 64)
 
 
-@pytest.mark.parametrize("measure", measures.OF_LOGITS)
+@pytest.mark.parametrize("measure", measures.LOGIT_MEASURES)
 @pytest.mark.parametrize(("draws", "temperature"), [(1, 1.0), (3, 1.7)])
 def test_a_score_of_logits_is_the_one_of_the_library(measure, draws, temperature):
     logits = 4 * np.random.default_rng(0).normal(size=(200, draws, 6)) * np.geomspace(0.01, 8, 200)[:, None, None]

@@ -20,7 +20,7 @@ from nescio.networks.export import export, exportable, load, rule_of
 from nescio.networks.models import build_classifier, network, preprocessed, preprocessing_sentences
 from nescio.networks.preprocessing import Preprocessing, stated, stated_classes
 from nescio.predict import Keeping, predict_all
-from nescio.predictions.entries import stored_dump
+from nescio.predictions.model_predictions import predictions_from_store
 from nescio.work.steps import Context
 from nescio.work.store import Store
 from tests.support.zoo_help import checkpoint, encoded, folder, picture
@@ -143,7 +143,7 @@ def predicted(tmp_path):
     keeping = Keeping(("logits",), "float32", compared=True, precision="float32", mc_samples=0)
     many = predict_all([(own, ImageSet(f"folder:{data}", "given"))], Context(store, device="cpu"), keeping)
     assert not many.failures
-    return store, own, stored_dump(store, many.steps[0].key)
+    return store, own, predictions_from_store(store, many.steps[0].key)
 
 
 def test_weights_names_and_preprocessing_travel_to_the_exported_file(predicted, tmp_path, capsys):
@@ -173,7 +173,7 @@ def test_predictions_know_the_file_of_a_published_name(predicted, tmp_path):
     keeping = Keeping(("logits",), "float32", compared=True, precision="float32", mc_samples=0)
     many = predict_all([(named, images)], Context(store, device="cpu"), keeping, weights=tmp_path / "w")
     assert not many.failures
-    assert exportable(f"zoo:{SMALL}", store).digest == stored_dump(store, many.steps[0].key).weights
+    assert exportable(f"zoo:{SMALL}", store).digest == predictions_from_store(store, many.steps[0].key).weights
 
 
 def test_the_script_of_the_documentation_predicts_an_image_file(predicted, tmp_path):

@@ -7,13 +7,13 @@ import pytest
 
 from nescio.errors import BadInput
 from nescio.networks.published import disagreement, published_of, read_published
-from nescio.predictions.entries import ModelDump
+from nescio.predictions.model_predictions import ModelPredictions
 
 pytest.importorskip("timm")
 
 
 def dump_of(accuracy, rows=50_000, **facts):
-    return ModelDump("net", "imagenet", {"accuracy": accuracy, "rows": rows, **facts}, Path("."), "k")
+    return ModelPredictions("net", "imagenet", {"accuracy": accuracy, "rows": rows, **facts}, Path("."), "k")
 
 
 def test_a_published_accuracy_warns_beyond_chance(tmp_path):
@@ -36,8 +36,8 @@ def test_a_name_without_a_tag_finds_its_line(tmp_path):
     (tmp_path / "results.csv").write_text("model,top1\nresnet50.a1_in1k,80.2\nvgg16,71.6\n")
     held = read_published(tmp_path / "results.csv")
     for name, expected in (("resnet50", 0.802), ("resnet50.a1_in1k", 0.802), ("torchvision:vgg16", 0.716)):
-        assert published_of(ModelDump(name, "d", {}, Path("."), "k"), held).accuracy == pytest.approx(expected)
-    assert published_of(ModelDump("resnet50.a2_in1k", "d", {}, Path("."), "k"), held) is None
+        assert published_of(ModelPredictions(name, "d", {}, Path("."), "k"), held).accuracy == pytest.approx(expected)
+    assert published_of(ModelPredictions("resnet50.a2_in1k", "d", {}, Path("."), "k"), held) is None
 
 
 @pytest.mark.parametrize(

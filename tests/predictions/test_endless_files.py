@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nescio import BadInput, Predictions
-from nescio.predictions.entries import file_dump
+from nescio.predictions.model_predictions import predictions_from_file
 
 SIZE = 50_000_000_000
 
@@ -19,14 +19,14 @@ def test_a_sparse_file_is_refused_before_its_checksum_is_taken(tmp_path, ending)
     os.truncate(path, SIZE)
     before = time.process_time()
     with pytest.raises(BadInput, match="zeros"):
-        file_dump(path)
+        predictions_from_file(path)
     assert time.process_time() - before < 5  # the checksum takes more than 20
 
 
 def test_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "preds.npz")
     with pytest.raises(BadInput, match=r"preds\.npz"):
-        file_dump(tmp_path / "preds.npz")
+        predictions_from_file(tmp_path / "preds.npz")
 
 
 def test_a_small_table_of_many_labels_is_refused(tmp_path):

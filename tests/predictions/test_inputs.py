@@ -93,7 +93,7 @@ def test_one_column_of_a_binary_classifier(shape, rng):
     by_prob = Predictions(probs=p.reshape(shape), labels=labels)
     assert by_logit.classes == by_prob.classes == 2
     for dump in (by_logit, by_prob):
-        np.testing.assert_allclose(summary(dump).answers().confidence, np.maximum(p, 1 - p), rtol=1e-9)
+        np.testing.assert_allclose(summary(dump).outcomes().confidence, np.maximum(p, 1 - p), rtol=1e-9)
         np.testing.assert_array_equal(summary(dump).predicted, (p > 0.5).astype(int))
         assert "class 1 of a binary classifier" in dump.notes[0]
 
@@ -111,8 +111,8 @@ def test_masked_classes_have_probability_zero():
             without = summary(Predictions(logits=np.delete(z, 2, 1), labels=labels - (labels > 2)))
         for name in ("msp", "entropy", "gap", "energy", "max_logit"):
             np.testing.assert_allclose(found.u[name], without.u[name], rtol=1e-12, err_msg=name)
-        np.testing.assert_allclose(found.answers().log_loss, without.answers().log_loss, rtol=1e-12)
-    of_masked = summary(Predictions(logits=masked, labels=np.full(50, 2))).answers()
+        np.testing.assert_allclose(found.outcomes().log_loss, without.outcomes().log_loss, rtol=1e-12)
+    of_masked = summary(Predictions(logits=masked, labels=np.full(50, 2))).outcomes()
     assert of_masked.floored == 50
     np.testing.assert_allclose(of_masked.log_loss, -np.log(np.finfo(np.float64).tiny))
 
@@ -128,7 +128,7 @@ def test_masked_classes_stay_masked_under_calibration_and_in_files(tmp_path, rng
         np.testing.assert_array_equal(Predictions.load(dump.save(tmp_path / f"a{ending}")).logits, dump.logits)
     for scale in (calibrate.temperature(dump), calibrate.vector(dump)):
         np.testing.assert_array_equal(np.isneginf(scale(dump).logits), np.isneginf(dump.logits))
-        assert summary(scale(dump)).answers().log_loss.mean() <= summary(dump).answers().log_loss.mean() + 1e-9
+        assert summary(scale(dump)).outcomes().log_loss.mean() <= summary(dump).outcomes().log_loss.mean() + 1e-9
 
 
 def test_log_probabilities_must_sum_to_one():
@@ -150,10 +150,10 @@ def test_the_copy_in_half_precision_does_not_win_by_its_zeros(rng):
         probs = exact.astype(low)
         zero = probs[np.arange(400), labels] == 0
         copies = [Predictions(probs=copy, labels=labels) for copy in (probs, probs.astype(np.float64))]
-        losses = [summary(copy).answers().log_loss for copy in copies]
+        losses = [summary(copy).outcomes().log_loss for copy in copies]
         np.testing.assert_array_equal(losses[0][zero], losses[1][zero])
         assert (losses[0][zero] > 700).all()
-        assert losses[0].mean() >= summary(Predictions(probs=exact, labels=labels)).answers().log_loss.mean()
+        assert losses[0].mean() >= summary(Predictions(probs=exact, labels=labels)).outcomes().log_loss.mean()
 
 
 # ---- names of classes

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nescio import BadInput, Predictions
-from nescio.predictions.subset import random_part
+from nescio.predictions.subset import random_subset
 
 
 @pytest.mark.parametrize("text", [False, True])
@@ -13,9 +13,9 @@ def test_models_of_the_same_rows_keep_the_same_part_in_whatever_order(text):
     keys = np.array([f"image {key}" for key in range(500)]) if text else rng.permutation(5000)[:500]
     one = Predictions(index=keys, scores={"u": rng.random(500)})
     other = Predictions(index=keys, scores={"u": rng.random(500)}).take(rng.permutation(500))
-    part = random_part(one, 120, seed=4)
-    assert len(part) == 120 and set(part.index) == set(random_part(other, 120, seed=4).index)
-    assert set(part.index) != set(random_part(one, 120, seed=5).index)
+    part = random_subset(one, 120, seed=4)
+    assert len(part) == 120 and set(part.index) == set(random_subset(other, 120, seed=4).index)
+    assert set(part.index) != set(random_subset(one, 120, seed=5).index)
     assert part.notes == ("A random part: 120 of 500 rows (seed 4).",)
     assert (np.diff(np.flatnonzero(np.isin(keys, part.index))) > 0).all() and part.scores["u"][0] in one.scores["u"]
 
@@ -24,12 +24,12 @@ def test_every_row_has_the_same_chance():
     dump = Predictions(scores={"u": np.zeros(40)})
     taken = np.zeros(40)
     for seed in range(2000):
-        taken[random_part(dump, 10, seed).index] += 1
+        taken[random_subset(dump, 10, seed).index] += 1
     assert np.abs(taken / 2000 - 0.25).max() < 5 * np.sqrt(0.25 * 0.75 / 2000)
 
 
 def test_all_rows_are_no_part():
     dump = Predictions(scores={"u": np.zeros(4)})
-    assert random_part(dump, 4) is dump and random_part(dump, 9) is dump
+    assert random_subset(dump, 4) is dump and random_subset(dump, 9) is dump
     with pytest.raises(BadInput, match="at least 1"):
-        random_part(dump, 0)
+        random_subset(dump, 0)

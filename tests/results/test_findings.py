@@ -1301,20 +1301,20 @@ def the_rule_chooses():
     """The score it names is within 0.02 of the better of the two, on every network that it was not made for."""
     tried = json.loads((RESULTS / "url" / "transfer.json").read_text("utf-8"))
     for each in tried:
-        assert each[each["use"]] > max(each["entropy"], each["gallery_doubt"]) - 0.02
+        assert each[each["use"]] > max(each["entropy"], each["gallery_uncertainty"]) - 0.02
     birds, again, hundred, own = tried
-    assert [each["use"] for each in tried] == ["gallery_doubt"] * 3 + ["entropy"]
+    assert [each["use"] for each in tried] == ["gallery_uncertainty"] * 3 + ["entropy"]
     return {
-        "birds": birds["gallery_doubt"],
-        "again": again["gallery_doubt"],
+        "birds": birds["gallery_uncertainty"],
+        "again": again["gallery_uncertainty"],
         "birds_entropy": birds["entropy"],
         "birds_recall": birds["recall_at_1"],
         "again_recall": again["recall_at_1"],
         "again_entropy": again["entropy"],
-        "hundred": hundred["gallery_doubt"],
+        "hundred": hundred["gallery_uncertainty"],
         "hundred_entropy": hundred["entropy"],
         "own": own["entropy"],
-        "own_doubt": own["gallery_doubt"],
+        "own_doubt": own["gallery_uncertainty"],
     }
 
 
@@ -1345,7 +1345,7 @@ URL = {
         "often wrong here."
     ),
     the_rule_chooses: (
-        "Of scores that see the gallery, `gallery_doubt` has {birds:.3f} and {again:.3f} on birds with two "
+        "Of scores that see the gallery, `gallery_uncertainty` has {birds:.3f} and {again:.3f} on birds with two "
         "networks of `erm` (entropy {birds_entropy:.3f} and {again_entropy:.3f}; R@1 {birds_recall:.3f} and "
         "{again_recall:.3f}: weights of other epochs than those of the rows) and {hundred:.3f} on CIFAR-100 "
         "with a network of CIFAR-10 ({hundred_entropy:.3f}); on that network's own test images entropy has "

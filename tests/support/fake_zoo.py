@@ -11,7 +11,7 @@ import numpy as np
 
 from nescio.benchmarks.base import registry, study_of
 from nescio.predictions import Predictions
-from nescio.predictions.entries import DUMP, FACTS, STAGE, ModelDump, file_dump
+from nescio.predictions.model_predictions import DUMP, FACTS, STAGE, ModelPredictions, predictions_from_file
 from nescio.report.studies import Study
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
@@ -51,13 +51,13 @@ def answers(seed: int, n: int = 400, c: int = 8, *, dropout: bool = False, scale
     return Predictions(labels=labels, logits=z.astype(np.float16), index=3 * np.arange(n) + 7, variants=variants)
 
 
-def entry(model: str, dump: Predictions, file: Path, **facts: object) -> ModelDump:
+def entry(model: str, dump: Predictions, file: Path, **facts: object) -> ModelPredictions:
     """The dump as a file, and the entry of it."""
     place = dump.save(file)
-    return ModelDump(model, DATA, facts, place, file_dump(place).key)
+    return ModelPredictions(model, DATA, facts, place, predictions_from_file(place).key)
 
 
-def zoo(folder: Path, names: tuple[str, ...] = NAMES, n: int = 500) -> list[ModelDump]:
+def zoo(folder: Path, names: tuple[str, ...] = NAMES, n: int = 500) -> list[ModelPredictions]:
     """One entry a name; sizes differ, and one model of a family looks at larger images."""
     found = []
     for number, name in enumerate(names):

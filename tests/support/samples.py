@@ -55,8 +55,8 @@ def sample_card(seed: int = 0, n: int = 400, name: str = "digits-svm") -> Simple
     }
     probs = np.column_stack([1 - u["msp"] / 2, u["msp"] / 2])
     labels = wrong.astype(int)
-    answers = metrics.answers(probs, labels)
-    softer = metrics.answers(np.column_stack([0.02 + 0.96 * probs[:, 0], 0.02 + 0.96 * probs[:, 1]]), labels)
+    answers = metrics.outcomes(probs, labels)
+    softer = metrics.outcomes(np.column_stack([0.02 + 0.96 * probs[:, 0], 0.02 + 0.96 * probs[:, 1]]), labels)
     drawn = {
         "raw": {"wrong": wrong, "u": u, "out": out, "share": 0.5, "answers": answers},
         "calibrated": {"wrong": wrong, "u": u, "out": {}, "answers": softer},

@@ -79,7 +79,7 @@ def answers(place: Path, store: Any, *names: str, images: Any = None, weights: P
     """(models' dumps, failures) of networks on a set; `how` are fields of Keeping, and `batch`."""
     from nescio.networks.models import network
     from nescio.predict import Keeping, predict_all
-    from nescio.predictions.entries import stored_dump
+    from nescio.predictions.model_predictions import predictions_from_store
     from nescio.work.steps import Context
 
     batch = how.pop("batch", None)
@@ -88,4 +88,4 @@ def answers(place: Path, store: Any, *names: str, images: Any = None, weights: P
     pairs = [(network(name, store), one) for name in names for one in shown]
     context = Context(store, device="cpu")
     many = predict_all(pairs, context, keeping, weights=weights or place / "w", batch=batch)
-    return [stored_dump(store, step.key) for step in many.steps], many.failures
+    return [predictions_from_store(store, step.key) for step in many.steps], many.failures

@@ -22,7 +22,7 @@ import pytest
 import nescio.work.store
 from nescio.errors import BadInput
 from nescio.identity import tag
-from nescio.predictions.entries import dump_named
+from nescio.predictions.model_predictions import predictions_from_text
 from nescio.search import Recipe, hparam, uniform
 from nescio.trials import Training, Trial
 from nescio.work.store import Busy, Lost, Store, StoreError, _machine, read_checkpoint
@@ -822,7 +822,9 @@ def test_what_another_user_may_not_read_is_neither_damaged_nor_absent(shared):
         fake_zoo.keep(shared, "resnet18", "digits", dump, False)
     (folder,) = shared.folders("predict")
     with user(60002, 60000, 0o022):
-        assert len(dump_named("zoo:resnet18", shared).load()) == 200  # it may be read, and nothing is written
+        assert (
+            len(predictions_from_text("zoo:resnet18", shared).load()) == 200
+        )  # it may be read, and nothing is written
     files = [folder / name for name in ("facts.json", "dump/logits.npy", "recipe.json")]
     for place in (*files, shared.root / "predict"):
         mode = place.stat().st_mode
@@ -830,7 +832,7 @@ def test_what_another_user_may_not_read_is_neither_damaged_nor_absent(shared):
         nescio.work.store._verified.clear()
         with user(60002, 60000, 0o022):
             with pytest.raises(StoreError, match=f"{place}: you may not read it: ask its owner, or change its permis"):
-                dump_named("zoo:resnet18", shared).load()
+                predictions_from_text("zoo:resnet18", shared).load()
             if place.is_dir():
                 with pytest.raises(StoreError, match="you may not read it"):
                     shared.runs()

@@ -21,7 +21,7 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked
 from nescio.measures import ComponentChoice
-from nescio.measures.siblings import SiblingScores, Similarity, Spaces, densities, kind, spaces_of
+from nescio.measures.siblings import SiblingScores, Similarity, Spaces, kind, member_densities, member_spaces
 from nescio.options import at_least, option
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
@@ -157,7 +157,7 @@ def score(
     `components` are those of LL's mixtures, `seeds` those of the members; 0, 1, … by default.
     """
     ks = [k for k in plan.ks if k < len(refs[0])] if distance == plan.swept else []
-    spaces = spaces_of(
+    spaces = member_spaces(
         refs,
         tests,
         metric=distance,
@@ -242,7 +242,7 @@ class _ScoreRows:
         """LL by mixtures of every number of components."""
         for count in self.plan.components:
             if count <= len(refs[0]):
-                u = densities(refs, tests, self.facts["condition"], count).mean(0)
+                u = member_densities(refs, tests, self.facts["condition"], count).mean(0)
                 self.kendall("ll", u, self.losses.together, group=COMPONENTS, level=count)
 
     def kendall(self, name: str, u: Array, losses: Mapping[str, Array], **about: Any) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from nescio.arrays.parallel import one_blas_thread, share
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.metrics import OF_MIXTURES, Answers, Metric, Mixture, Ranking, bins_of, registry
+from nescio.metrics import MIXTURE_METRICS, Metric, Mixture, Outcomes, Ranking, bins_of, registry
 from nescio.specs import parameter
 from nescio.work.progress import track
 
@@ -64,7 +64,7 @@ def wanted_metric(label: str) -> WantedMetric:
     metric = registry[name]
     if value is None:
         return WantedMetric(label, metric, {})
-    keys = list(metric.at) or [
+    keys = list(metric.values) or [
         key
         for key, parameter in signature(metric.function).parameters.items()
         if isinstance(parameter.default, int | float) and parameter.kind is not Parameter.VAR_KEYWORD
@@ -74,7 +74,7 @@ def wanted_metric(label: str) -> WantedMetric:
     return WantedMetric(label, metric, {keys[0]: value})
 
 
-OF_ONE_MODEL = {"answers", "ranking", "votes", "retrieval", "retrieval-ranking"}  # kinds of metrics of its own rows
+OF_ONE_MODEL = {"predictions", "ranking", "votes", "retrieval", "retrieval-ranking"}  # kinds of metrics of its own rows
 
 
 def of_one_model(metric: Metric) -> bool:
@@ -89,9 +89,9 @@ def applicable() -> list[WantedMetric]:
 
 def at_shown_values(metric: Metric) -> list[WantedMetric]:
     """The metric as a scorecard shows it, once for every value of its parameter, spelled as sac@0.95."""
-    if not metric.at:
+    if not metric.values:
         return [WantedMetric(metric.name, metric, {})]
-    ((option, values),) = metric.at.items()
+    ((option, values),) = metric.values.items()
     return [
         WantedMetric(
             metric.name if (metric.name, value) == ("accuracy", 1) else f"{metric.name}@{value:g}",
@@ -123,7 +123,7 @@ class ResampledModel(Protocol):
 class ResampledAnswers:
     """Accuracy, NLL and the like: means over rows, so a resample is a product with its counts."""
 
-    def __init__(self, answers: Answers, metrics: Sequence[WantedMetric]) -> None:
+    def __init__(self, answers: Outcomes, metrics: Sequence[WantedMetric]) -> None:
         self.answers, self.metrics, self.n = answers, list(metrics), answers.n
         self._means: dict[int, Array] = {}
         self._binned: dict[int, tuple[Array, Array, Array]] = {}
@@ -245,7 +245,7 @@ class ResampledMixture:
 
 def of_mixture(metric: WantedMetric, ranking: Ranking) -> float:
     """A metric of mixtures of the ranking that the mixture is."""
-    return OF_MIXTURES[metric.metric.name](ranking, **metric.options)
+    return MIXTURE_METRICS[metric.metric.name](ranking, **metric.options)
 
 
 class SharePart:
@@ -345,12 +345,12 @@ def _harmonic(n: int) -> tuple[Array, Array]:
     return rounded, (exact - rounded).astype(np.float64)
 
 
-def _top(answers: Answers, k: float) -> Array:
+def _top(answers: Outcomes, k: float) -> Array:
     """(n,) whether the label is among the k most probable classes; NaN when there are fewer classes."""
     return answers.rank < k if k <= answers.classes else np.full(answers.n, np.nan)
 
 
-def _bin_gaps(answers: Answers, bins: int) -> tuple[Array, Array, Array]:
+def _bin_gaps(answers: Outcomes, bins: int) -> tuple[Array, Array, Array]:
     """(order, right − confidence in that order, starts of the bins) of the rows sorted by their bin of confidence."""
     which = bins_of(answers, bins, "width")
     order = np.argsort(which, kind="stable")

@@ -13,8 +13,8 @@ import numpy as np
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.identity import seed_for
-from nescio.predictions.dump import Predictions, check_same_keys, join
-from nescio.predictions.files import naming, one_array
+from nescio.predictions.files import naming_file, read_array
+from nescio.predictions.outputs import Predictions, check_same_keys, join
 
 MOST = 5000  # references, as in the paper, where they are a part of the rows
 
@@ -100,8 +100,8 @@ def embeddings_of(file: str | Path) -> Predictions:
 
 def _array(path: Path) -> Predictions:
     """A .npy file holds one array without a name, which here can only be the embeddings."""
-    with naming(path, "read"):
-        return Predictions(embeddings=one_array(path))
+    with naming_file(path, "read"):
+        return Predictions(embeddings=read_array(path))
 
 
 def in_one_order(dumps: Sequence[Predictions], names: Sequence[str]) -> list[Predictions]:

@@ -30,7 +30,7 @@ from nescio.analysis.notebook import Presented
 from nescio.arrays.parallel import one_thread
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, FaultyPart, Undefined, near
-from nescio.measures import Measure, mean_probs, prob_blocks, summary, top_k_answers
+from nescio.measures import Measure, mean_probs, prob_blocks, summary, top_k_outcomes
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
 from nescio.specs import group_of
@@ -143,7 +143,7 @@ def scorecard(
     views: Sequence[Predictions] = (),
     siblings: Sequence[Predictions] = (),
     val_ood: Mapping[str, Predictions] | None = None,
-    ood_share: float = metrics.SHARE,
+    ood_share: float = metrics.DEFAULT_OOD_SHARE,
 ) -> Scorecard:
     """Every measure × every metric that applies to one dump.
 
@@ -305,7 +305,7 @@ class _Maker:
         only: Sequence[str] | None,
     ) -> None:
         self.card, self.base, self.split, self.val, self.classwise = card, base, split, val, classwise
-        self.only = None if only is None else [measures.named(name, known).name for name in only]
+        self.only = None if only is None else [measures.find_measure(name, known).name for name in only]
         self.reference = train if train is not None else val
         self.learns = train is not None  # measures that take seconds are not for a first look
         self.held_out = val  # as it was given, before any calibration
@@ -313,7 +313,7 @@ class _Maker:
         self.views: Sequence[Predictions] = ()
         self.siblings: Sequence[Predictions] = ()
         self.val_outside: Mapping[str, Predictions] = {}
-        self.share = metrics.SHARE
+        self.share = metrics.DEFAULT_OOD_SHARE
         self.fitted: dict[str, Callable[[Predictions], Array]] = {}
         self.makers: dict[str, Callable[[Predictions], Any]] = {}  # of measures that were fitted on `val` itself
         self.crossed: Mapping[str, Array | ValueError] = {}  # u of `val` by those, fitted on other rows of it
@@ -393,7 +393,7 @@ class _Maker:
         drawn["wrong"], drawn["u"], drawn["out"], drawn["share"] = wrong, {}, {}, self.share
         drawn["val"] = self.validation()
         if wrong is not None and not (known.logits is None and known.confidence is None):
-            drawn["answers"] = summary(known).answers()
+            drawn["answers"] = summary(known).outcomes()
         of_model = f" of {self.card.name}" if self.card.name else ""
         for label, of in track(list(self.measures(known, raw)), f"measures{of_model}", name=itemgetter(0)):
             u = self.values(of, known, label, self.split)
@@ -420,8 +420,8 @@ class _Maker:
                 None, "answers", self.split, f"There are no {lacking}: right and wrong answers cannot be told apart."
             )
             return None
-        all_of = summary(known).answers()
-        shown = shown_metrics("answers")
+        all_of = summary(known).outcomes()
+        shown = shown_metrics("predictions")
         for metric in shown:
             if metric.metric.prepared:
                 self.ask(partial(metric, all_of), metric.label, len(known))
@@ -449,31 +449,31 @@ class _Maker:
     def measures(self, known: Predictions, raw: bool) -> Iterator[tuple[str, Callable[[Predictions], Array]]]:
         """(name, Predictions -> u) of every measure that this version changes: fitted ones know the raw logits only."""
         for part in measures.registry.parts():
-            if raw and part.alias and self.only is None:
+            if raw and part.equivalent_to and self.only is None:
                 self.because(
-                    part.name, None, self.split, f"It ranks as {part.alias} does, and is reported by that name."
+                    part.name, None, self.split, f"It ranks as {part.equivalent_to} does, and is reported by that name."
                 )
-            wanted = part.alias is None if self.only is None else part.name in self.only
+            wanted = part.equivalent_to is None if self.only is None else part.name in self.only
             if not wanted or (not raw and (part.kind != "plain" or "logits" not in part.needs)):
                 continue
-            if part.heavy and not (self.heavy or self.learns) and self.only is None and _large(known):
+            if part.slow and not (self.heavy or self.learns) and self.only is None and _large(known):
                 reason = "It takes as long as all the rest of a large dump: ask for it with --all, or give --train."
                 self.because(part.name, None, self.split, reason)
             elif part.kind == "plain":
-                if known.draws == 1 and part.several:
+                if known.draws == 1 and part.needs_draws:
                     self.because(part.name, None, self.split, "The model gives one draw a row; draws cannot disagree.")
                     continue
-                yield part.name, part.of
-            elif part.trained and not self.learns and self.only is None:
+                yield part.name, part.compute
+            elif part.trains and not self.learns and self.only is None:
                 self.because(part.name, None, self.split, "It is trained for some seconds: give --train as well.")
             elif part.kind in ("fitted", "tuned"):
                 if (fit := self.fit(part, known)) is not None:
                     yield part.name, partial(part.checked, fit)
             elif raw and part.kind == "ensemble":
                 self.because(part.name, None, self.split, "It compares several networks: one dump holds one of them.")
-        for name in measures.scores_of(known) if raw else ():
+        for name in measures.score_names(known) if raw else ():
             if self.only is None or name in self.only:
-                yield name, measures.named(name, known).function
+                yield name, measures.find_measure(name, known).function
 
     def fit(self, measure: Measure, known: Predictions) -> Callable[[Predictions], Array] | None:
         """The fitted measure, or None and a reason."""
@@ -568,7 +568,7 @@ class _Maker:
     def validation(self) -> dict[str, Any]:
         """Which validation rows are answered wrong, and places for the uncertainties of them and of those outside."""
         known: Any = slice(None) if self.val is None or not self.val.judged else summary(self.val).known
-        wrong = None if self.val is None or not self.val.judged else summary(self.val).answers().wrong
+        wrong = None if self.val is None or not self.val.judged else summary(self.val).outcomes().wrong
         return {"u": {}, "out": {}, "known": known, "wrong": wrong}
 
     def mixture(self, u: Array, wrong: Array | None, u_out: Array, measure: str, split: str) -> None:
@@ -706,7 +706,7 @@ def _of_probs(metric: WantedMetric, known: Predictions) -> float:
     if of_blocks is not None:
         return of_blocks(prob_blocks(known), **metric.options)
     if of_top is not None:
-        return of_top(top_k_answers(known, metric.option("k")))
+        return of_top(top_k_outcomes(known, metric.option("k")))
     return metric(mean_probs(known), known.labels)
 
 

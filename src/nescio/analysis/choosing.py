@@ -17,7 +17,7 @@ from nescio.errors import BadInput, Undefined
 from nescio.measures import summary
 from nescio.metrics import Ranking, auroc
 from nescio.predictions import Predictions
-from nescio.predictions.entries import ModelDump, check_comparable
+from nescio.predictions.model_predictions import ModelPredictions, check_comparable
 from nescio.work.progress import track
 
 RESAMPLES = 1000
@@ -73,7 +73,7 @@ class Chosen:
 
 
 def choose(
-    models: Sequence[ModelDump],
+    models: Sequence[ModelPredictions],
     requirement: Requirement,
     refused: Mapping[str, str] | None = None,
     *,
@@ -146,7 +146,7 @@ def _some_left(models: Mapping[str, Any], left: Sequence[tuple[str, str]]) -> No
 
 def _ranking(dump: Predictions, rows: Any, measure: str) -> Ranking:
     light = copy(dump)  # its summary goes with it: hundreds of them would fill the memory
-    wrong = summary(light).answers(rows).wrong
+    wrong = summary(light).outcomes(rows).wrong
     return Ranking(measures.uncertainty(measure, light)[rows], wrong)
 
 
@@ -157,7 +157,7 @@ def highest(ranking: Ranking) -> tuple[float, float]:
     return top, float(ranking.ends[shares == top].max()) / ranking.n
 
 
-def _cost(model: ModelDump) -> tuple[float, str]:
+def _cost(model: ModelPredictions) -> tuple[float, str]:
     params = model.number("params")
     return (math.inf if params is None else params, model.model)
 
@@ -171,7 +171,7 @@ def _sides(ranking: Ranking) -> dict[str, Any]:
     return {"accuracy": ranking.negatives / ranking.n, "auroc": notices, "reached": highest(ranking)}
 
 
-def _line(compared: Comparison, model: ModelDump, sides: Mapping[str, Any]) -> dict[str, Any]:
+def _line(compared: Comparison, model: ModelPredictions, sides: Mapping[str, Any]) -> dict[str, Any]:
     own = next(row for row in compared.rows if row["method"] == model.model)
     none = dict.fromkeys(("difference", "low", "high", "adjusted"))
     away = next((entry for entry in compared.differences if entry["model"] == model.model), none)

@@ -33,7 +33,7 @@ from nescio.analysis.notebook import Presented
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures import summary
-from nescio.metrics import SHARE, Mixture, retrieved
+from nescio.metrics import DEFAULT_OOD_SHARE, Mixture, retrieved
 from nescio.predictions import Predictions, join
 from nescio.rows import COLUMNS
 
@@ -64,7 +64,7 @@ class Comparison(Presented):
     resamples: int
     level: float
     seed: int
-    ood_share: float = SHARE
+    ood_share: float = DEFAULT_OOD_SHARE
     rows: list[dict[str, Any]] = field(default_factory=list)
     reasons: list[dict[str, Any]] = field(default_factory=list)
     differences: list[dict[str, Any]] = field(default_factory=list)
@@ -98,7 +98,7 @@ def compare(
     level: float = 0.95,
     seed: int = 0,
     ood: Mapping[str, Mapping[str, Predictions] | Sequence[Predictions]] | None = None,
-    ood_share: float = SHARE,
+    ood_share: float = DEFAULT_OOD_SHARE,
 ) -> Comparison:
     """Compares models on the rows that they share, by a paired bootstrap over those rows.
 
@@ -194,8 +194,8 @@ def _parts(
     predictions: Predictions, rows: Array, measure: str, wanted: Sequence[WantedMetric], resamples: int
 ) -> Iterator[ResampledModel | Absent]:
     """What the wanted metrics of one model are read off, at these rows."""
-    answers = summary(predictions).answers(rows)
-    own = [metric for metric in wanted if "answers" in metric.metric.kinds]
+    answers = summary(predictions).outcomes(rows)
+    own = [metric for metric in wanted if "predictions" in metric.metric.kinds]
     whole = [metric for metric in own if not metric.metric.prepared]
     yield ResampledAnswers(answers, [metric for metric in own if metric.metric.prepared])
     if whole and predictions.logits is None:
@@ -223,7 +223,7 @@ def _outside_parts(
         yield Absent(wanted, str(why))
         return
     flags = np.repeat([False, True], [len(u), len(u_out)])
-    mixture = Mixture(u, summary(predictions).answers(rows).wrong, u_out, share)
+    mixture = Mixture(u, summary(predictions).outcomes(rows).wrong, u_out, share)
     yield ResampledRanking(np.concatenate([u, u_out]), flags, [m for m in wanted if "detection" in m.metric.kinds])
     yield ResampledMixture(mixture, [m for m in wanted if "mixture" in m.metric.kinds])
 

@@ -64,7 +64,7 @@ def _costs(
 ) -> dict[str, dict[str, tuple[Any, Any]]]:
     """(prices, costs) of every measure and out-of-distribution set, and of the guides under the name of a measure: the
     best possible order, and none at all. The share is stated, so that these are the same for all sets."""
-    from nescio.metrics import PRICES as prices
+    from nescio.metrics import ABSTENTION_PRICES as prices
     from nescio.metrics import Mixture, cost_curve
 
     lines = {

@@ -15,7 +15,7 @@ from nescio.arrays.nearest import nearest, points
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.heads import fit_heads, reliability_targets
-from nescio.measures.siblings import Quantity, aligned
+from nescio.measures.siblings import Quantity, aligned_embeddings
 from nescio.predictions import Predictions
 
 LOSSES = {
@@ -81,8 +81,8 @@ def downstream_losses(
     tasks = "regression" predicts `numbers`, (n,) or (n, t) for the rows of train[0] and of tests[0]; its loss is the
     squared error.
     """
-    known = [place(rows) for rows in aligned(train, "training")]
-    unknown = [place(rows) for rows in aligned(tests, "test")]
+    known = [place(rows) for rows in aligned_embeddings(train, "training")]
+    unknown = [place(rows) for rows in aligned_embeddings(tests, "test")]
     truth, answers = (train[0].labels, tests[0].labels) if tasks != "regression" else numbers or (None, None)
     if (truth is None or answers is None) and tasks == "regression":
         raise Undefined("Regression needs the numbers that the heads are to predict, of training and of test rows.")

@@ -17,8 +17,8 @@ from nescio.arrays.npz import npz_bytes, read_npz
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.metrics import MOST_SCORES, HalfCounts, ScoreCounts, aurc, auroc, class_ious, mean_iou, raulc
-from nescio.predictions.files import naming, one_array
+from nescio.metrics import MAX_SCORES, Float16Counts, ScoreCounts, aurc, auroc, class_ious, mean_iou, raulc
+from nescio.predictions.files import naming_file, read_array
 from nescio.rows import Row
 
 Opened = Callable[[str], AbstractContextManager[Any]]  # the image in a file
@@ -35,7 +35,7 @@ class PixelCounts:
     so do the levels of a shift that are pooled."""
 
     confusion: Array  # (c, c) pixels of each true class (line) by predicted class (column), void left out
-    scores: dict[str, HalfCounts | ScoreCounts]  # right and wrong pixels by key of each score
+    scores: dict[str, Float16Counts | ScoreCounts]  # right and wrong pixels by key of each score
     infinite: dict[str, int] = field(default_factory=dict)  # other scores, and at how many pixels they are not finite
 
     @classmethod
@@ -99,7 +99,7 @@ class PixelCounts:
         arrays = {"confusion": self.confusion}
         arrays |= {f"{name}/infinite": np.array(count) for name, count in self.infinite.items()}
         for name, counts in self.scores.items():
-            if isinstance(counts, HalfCounts):
+            if isinstance(counts, Float16Counts):
                 arrays[f"{name}/table"] = counts.table
             else:
                 kept = {"keys": counts.keys, "rows": counts.rows, "kept": np.array([counts.digits, counts.most])}
@@ -109,11 +109,11 @@ class PixelCounts:
     @classmethod
     def load(cls, path: Path) -> PixelCounts:
         arrays = read_npz(path)
-        scores: dict[str, HalfCounts | ScoreCounts] = {}
+        scores: dict[str, Float16Counts | ScoreCounts] = {}
         infinite: dict[str, int] = {}
         for name, part in (entry.rsplit("/", 1) for entry in arrays if "/" in entry):
             if part == "table":
-                scores[name] = HalfCounts(arrays[f"{name}/table"])
+                scores[name] = Float16Counts(arrays[f"{name}/table"])
             elif part == "keys":
                 digits, most = arrays[f"{name}/kept"].tolist()
                 scores[name] = ScoreCounts(arrays[f"{name}/keys"], arrays[f"{name}/rows"], digits, most)
@@ -179,14 +179,14 @@ class PixelCounts:
         return rows, reasons
 
 
-def counted(u: Array, wrong: Array, distinct: int) -> HalfCounts | ScoreCounts:
+def counted(u: Array, wrong: Array, distinct: int) -> Float16Counts | ScoreCounts:
     """Right and wrong pixels by score. All float16 scores are distinguished; of others as many as there is room for,
     wherever they lie: log-densities differ in digits that a table of fixed keys leaves out."""
     if u.dtype == np.float16:
-        return HalfCounts.of(u, wrong)
+        return Float16Counts.count(u, wrong)
     if not len(u):  # an image of void alone
         return ScoreCounts(np.zeros(0, np.uint64), np.zeros((0, 2), np.int64), 0, distinct)
-    return ScoreCounts.of(u, wrong, distinct)
+    return ScoreCounts.count(u, wrong, distinct)
 
 
 # ---- folders of maps
@@ -236,7 +236,7 @@ def _each(
                 )
         if void is not None and ((predicted == void) & (truth != void)).any():
             raise BadInput(f"{folders['predictions'][stem]} calls pixels {void}, which is void: it is no class.")
-        counts = PixelCounts.of(truth, predicted, uncertainties, LABELS, void, MOST_SCORES)
+        counts = PixelCounts.of(truth, predicted, uncertainties, LABELS, void, MAX_SCORES)
         for name, count in counts.infinite.items():
             raise BadInput(
                 f"{folders[name][stem]} has no finite score at {count} pixels that are not void: correct it."
@@ -270,8 +270,8 @@ def _scores(path: Path, opened: Opened) -> Array:
     if path.suffix.lower() == ".png":
         array = _png(path, opened)
     else:
-        with naming(path, "read"):
-            array = one_array(path)
+        with naming_file(path, "read"):
+            array = read_array(path)
     if array.ndim != 2 or array.dtype.kind not in "fui":
         raise BadInput(f"{path} has shape {array.shape} and kind {array.dtype}: scores are one number per pixel.")
     return array

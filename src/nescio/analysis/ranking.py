@@ -24,7 +24,7 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.identity import Checked
 from nescio.measures import ComponentChoice, choose_components
-from nescio.measures.siblings import SCORES, Quantity, SiblingScores, Similarity, kind, rankings_agree, scores_of
+from nescio.measures.siblings import SCORES, Quantity, SiblingScores, Similarity, kind, rankings_agree, sibling_scores
 from nescio.metrics import Metric, kendall
 from nescio.options import option
 from nescio.predictions import Predictions
@@ -140,7 +140,7 @@ def scored(candidate: Candidate, rows: JudgedRows, k: int, scoring: Scoring) -> 
 
     def scores(refs: Sequence[Predictions], keys: Array) -> SiblingScores:
         try:
-            return scores_of(
+            return sibling_scores(
                 refs,
                 [dump.select(keys) for dump in candidate.tests],
                 metric=scoring.distance,

@@ -18,7 +18,7 @@ from nescio.analysis.cards import Scorecard
 from nescio.analysis.delong import Placements, best_of, interval, placements
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.metrics import SHARE
+from nescio.metrics import DEFAULT_OOD_SHARE
 
 Question = Literal["mistakes", "unknown", "both"]
 Scores = Mapping[str, Array]
@@ -104,7 +104,7 @@ class ScoreChoice:
 
 
 def question_rows(
-    question: Question, u: Scores, wrong: Array | None, outside: Mapping[str, Scores], share: float = SHARE
+    question: Question, u: Scores, wrong: Array | None, outside: Mapping[str, Scores], share: float = DEFAULT_OOD_SHARE
 ) -> QuestionRows:
     """The rows that answer a question.
 
@@ -134,7 +134,7 @@ def choose_scores(
     card: Scorecard,
     question: Question,
     *,
-    share: float = SHARE,
+    share: float = DEFAULT_OOD_SHARE,
     ood_tuned: Sequence[str] = (),
     level: float = 0.95,
     seed: int = 0,

@@ -18,7 +18,7 @@ from nescio.analysis.bootstrap import shown_metrics
 from nescio.analysis.cards import OOD_ROWS, Scorecard, floored_note, members_of
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, FaultyPart, Undefined
-from nescio.measures import summary, top_k_answers
+from nescio.measures import summary, top_k_outcomes
 from nescio.metrics import ScoreCounts, ece_gaps
 from nescio.predictions import Predictions
 from nescio.rows import COLUMNS, Row
@@ -50,10 +50,10 @@ class ShardScores:
     def of(cls, dump: Predictions, outside: bool = False) -> ShardScores:
         """Scores of one shard; of out-of-distribution rows, uncertainties only."""
         scores = cls(len(dump), 0, {}, {}, {}, {}) if outside else cls._of_answers(dump)
-        wrong = np.ones(len(dump), bool) if outside else summary(dump).answers().wrong
+        wrong = np.ones(len(dump), bool) if outside else summary(dump).outcomes().wrong
         for name, of in _plain_measures(dump):
             try:
-                scores.counts[name] = ScoreCounts.of(of(dump), wrong)
+                scores.counts[name] = ScoreCounts.count(of(dump), wrong)
             except (Undefined, BadInput) as reason:  # one measure is lost, the others are not
                 scores.reasons[name, None] = str(reason)
                 if isinstance(reason, FaultyPart):
@@ -62,16 +62,16 @@ class ShardScores:
 
     @classmethod
     def _of_answers(cls, dump: Predictions) -> ShardScores:
-        answers = summary(answerable(dump)).answers()
+        answers = summary(answerable(dump)).outcomes()
         scores = cls(answers.n, answers.floored, {}, {}, {}, {})
-        for wanted in shown_metrics("answers"):
+        for wanted in shown_metrics("predictions"):
             try:
                 if wanted.metric.name in MEANS:
                     scores.sums[wanted.label] = wanted(answers) * answers.n
                 elif wanted.metric.name == "ece":
                     scores.gaps[wanted.label] = ece_gaps(answers)
                 elif wanted.metric.name == "top_k_ece":
-                    scores.gaps[wanted.label] = ece_gaps(top_k_answers(dump, wanted.option("k")))
+                    scores.gaps[wanted.label] = ece_gaps(top_k_outcomes(dump, wanted.option("k")))
                 else:
                     raise Undefined(AT_ONCE)
             except Undefined as reason:
@@ -102,10 +102,10 @@ def _added(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]
 
 def _plain_measures(dump: Predictions) -> Iterator[tuple[str, Callable[[Predictions], Array]]]:
     for part in measures.registry.parts():
-        if part.kind == "plain" and part.alias is None and (dump.draws != 1 or not part.several):
-            yield part.name, part.of
-    for name in measures.scores_of(dump):
-        yield name, measures.named(name, dump).of
+        if part.kind == "plain" and part.equivalent_to is None and (dump.draws != 1 or not part.needs_draws):
+            yield part.name, part.compute
+    for name in measures.score_names(dump):
+        yield name, measures.find_measure(name, dump).compute
 
 
 def scorecard_of_shards(
@@ -157,7 +157,7 @@ def _fill(card: Scorecard, base: Row, split: str, inside: ShardScores, outside: 
         card.reasons.append({"measure": measure, "metric": metric, "split": split, "reason": reason})
     card.notes += dict.fromkeys(fault for scores in (inside, *outside.values()) for fault in scores.faults)
     for part in measures.registry.parts():
-        if part.kind != "plain" and part.alias is None:
+        if part.kind != "plain" and part.equivalent_to is None:
             card.reasons.append({"measure": part.name, "metric": None, "split": split, "reason": FITTED})
     off = 0.0
     for measure, counts in inside.counts.items():

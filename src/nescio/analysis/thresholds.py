@@ -26,7 +26,7 @@ from nescio.analysis.answers import judged
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.measures import summary
-from nescio.metrics import Ranking, as_share, ranking, rows_for
+from nescio.metrics import Ranking, as_share, ranking, row_count
 from nescio.predictions import Predictions, same_rows
 
 STARTS, GRID = 5, 100  # of Learn-then-Test: where the sequence may begin anew, and how many thresholds it goes through
@@ -99,7 +99,7 @@ def at_coverage(u: Any, wrong: Any, coverage: float, delta: float = 0.05) -> Gua
     """
     r = ranking(u, wrong, "wrong")
     _probability(delta, "delta")
-    kept = rows_for(coverage, r.n, "coverage")
+    kept = row_count(coverage, r.n, "coverage")
     if kept == 0:
         raise BadInput("coverage is 0, which keeps no row; give a share above 0.")
     return _promise(r, int(np.searchsorted(r.ends, kept)), "coverage", None, delta, delta)
@@ -306,7 +306,7 @@ def guard(
     t = _temperature(temperature)
     u, wrong = (array[rest] for array in judged_rows(known, measure, t, score))
     if len(u) > 1 and (u == u[0]).all():
-        one = measure in measures.registry and measures.registry[measure].several and known.draws == 1
+        one = measure in measures.registry and measures.registry[measure].needs_draws and known.draws == 1
         why = "it compares several draws, and these predictions have one" if one else "it cannot rank them"
         raise BadInput(f"The measure {measure!r} is {u[0]:g} for all {len(u):,} rows: {why}; use entropy instead.")
     if risk is None:
@@ -338,7 +338,7 @@ def judged_rows(
     scaled = predictions if temperature == 1 else calibrate.Temperature(temperature)(predictions)
     seen = summary(scaled)
     u = measures.uncertainty(measure, scaled) if score is None else score(predictions)
-    return u[seen.known], ~seen.answers().right
+    return u[seen.known], ~seen.outcomes().right
 
 
 def divided(predictions: Predictions, rows: int, seed: int = 0) -> tuple[Array, Array]:

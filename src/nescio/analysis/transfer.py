@@ -143,7 +143,7 @@ def told_apart(one: Predictions, other: Predictions, search: Search = search_row
 def _image_scores(dump: Predictions, reasons: dict[str, str]) -> Iterator[tuple[str, str, Array]]:
     """(name, image, u) of every measure that sees one image at a time, and of the dump's own scores."""
     names = [part.name for part in measures.registry.parts() if part.kind == "plain"]
-    for name in (*names, *measures.scores_of(dump)):
+    for name in (*names, *measures.score_names(dump)):
         try:
             u = measures.uncertainty(name, dump)
             if u.min() == u.max():

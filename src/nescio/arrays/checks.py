@@ -15,7 +15,7 @@ LARGEST_SQUARED = 1e150  # numbers whose products, and their sums, stay finite i
 CACHE_VALUES = 1 << 18  # a field is checked in blocks of about this many numbers, so that a block stays in the cache
 
 
-def kind_of(array: Array) -> str:
+def dtype_name(array: Array) -> str:
     kinds = {"O": "Python objects", "U": "text", "S": "text", "T": "text", "c": "complex values", "M": "dates"}
     return kinds.get(array.dtype.kind, str(array.dtype))
 
@@ -27,7 +27,7 @@ def as_array(name: str, value: Any) -> Array:
         array = np.asarray(value)
     except ValueError:
         raise BadInput(f"{name} has rows of different lengths: every row needs as many numbers.") from None
-    check_whole(array)
+    check_not_truncated(array)
     if array.dtype.name == "bfloat16":  # NumPy has no such type of its own
         array = array.astype(np.float32)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -47,7 +47,7 @@ def _plain(name: str, tensor: Any) -> Array:
 def numbers(name: str, value: Any) -> Array:
     array = as_array(name, value)
     if array.dtype.kind not in "fiub":
-        raise BadInput(f"{name} holds {kind_of(array)}, not numbers.")
+        raise BadInput(f"{name} holds {dtype_name(array)}, not numbers.")
     return array.astype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array
 
 
@@ -110,7 +110,7 @@ def check_finite(name: str, array: Array, masks: bool = False, largest: float = 
     parts = blocks(len(array), max(1, CACHE_VALUES // width))
     with np.errstate(over="ignore", invalid="ignore"):
         for part in parts:
-            check_whole(array)
+            check_not_truncated(array)
             rows = array[part]
             if not _squares_finite(rows):
                 _check_rows(name, rows, part.start, masks, largest)
@@ -136,7 +136,7 @@ def _check_rows(name: str, rows: Array, first: int, masks: bool, largest: float)
         raise BadInput(f"{name} masks every class with -inf in row {row}: at least one needs a finite value.")
 
 
-def check_whole(rows: Array) -> None:
+def check_not_truncated(rows: Array) -> None:
     """Refuses rows of a memory map whose file was cut since it was mapped: to read them would end the process."""
     mapped = _map_of(rows)
     if mapped is not None and mapped.size() < len(mapped):

@@ -9,7 +9,7 @@ from typing import Any
 
 from nescio.analysis.choosing import front
 from nescio.networks import families, regimes
-from nescio.predictions.entries import OWN, ModelDump
+from nescio.predictions.model_predictions import OWN, ModelPredictions
 from nescio.report.blocks import Block, Figure, Fold, SectionParts, Story, figures_of, fold_tables
 from nescio.report.charts import NAMED_POINTS, OTHERS, cloud_figure
 from nescio.report.frame import Frame
@@ -45,7 +45,7 @@ class ModelRows:
 
     benchmark: str
     version: int
-    dump: ModelDump
+    dump: ModelPredictions
     rows: list[Row] = field(default_factory=list)
     reasons: list[Row] = field(default_factory=list)
 
@@ -62,7 +62,7 @@ class ModelRows:
                 self.row(name, value, n)
 
 
-def recipe_of(dump: ModelDump, facts: Iterable[str], plan: Any, settings: Iterable[str]) -> Row:
+def recipe_of(dump: ModelPredictions, facts: Iterable[str], plan: Any, settings: Iterable[str]) -> Row:
     """What decides the numbers of one model: its facts that become rows, and fields of the plan."""
     known = {name: dump.number(name) for name in ("params", *facts)}
     own = {"model": dump.model, "data": dump.data, "facts": known}

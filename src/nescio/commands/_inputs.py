@@ -14,11 +14,11 @@ import numpy as np
 from nescio.errors import BadInput
 from nescio.options import option
 from nescio.predictions import Predictions, same_rows, shared_rows
-from nescio.predictions.entries import dump_named
-from nescio.predictions.files import one_array
+from nescio.predictions.files import read_array
+from nescio.predictions.model_predictions import predictions_from_text
 from nescio.predictions.names import is_field
 from nescio.predictions.shards import ShardFolder
-from nescio.predictions.subset import random_part
+from nescio.predictions.subset import random_subset
 from nescio.specs import ZOO, assignment, mapping, place_of, sources
 from nescio.work.store import Store
 
@@ -72,12 +72,12 @@ class InputOptions:
         """The predictions of FILE or NAME=FILE, or the part of them that --limit leaves."""
         place = assignment(word)[1]
         if place_of(ZOO, place):
-            dump = dump_named(place, Store(self.store)).load(outside=outside)
+            dump = predictions_from_text(place, Store(self.store)).load(outside=outside)
         elif arrays := _arrays(place):
             dump = Predictions.from_files(outside=outside, **arrays)
         else:
             dump = Predictions.load(place, names=self._names() or None, outside=outside)
-        return random_part(dump, self.limit, seed)
+        return random_subset(dump, self.limit, seed)
 
     def shards(self, word: str, *, outside: bool = False) -> ShardFolder | None:
         """The folder of shards that a word names, if it is too large to be read at once."""
@@ -90,7 +90,7 @@ class InputOptions:
         name, place = assignment(word)
         if _arrays(place):
             return {"model": name or None, "weights": None, "predictions": None}
-        dump = dump_named(place, Store(self.store))
+        dump = predictions_from_text(place, Store(self.store))
         model = dump.model if dump.store is not None else name or None
         return {"model": model, "weights": dump.weights, "predictions": dump.key, **dump.looked, **dump.known}
 
@@ -110,7 +110,7 @@ def _for_arrays(words: Sequence[str]) -> str:
     """The options that read .npy files, by what they hold."""
     options = {"--labels": "LABELS.npy"}
     for word in words:
-        array = np.asarray(one_array(Path(word)))
+        array = np.asarray(read_array(Path(word)))
         if array.ndim == 1 and array.dtype.kind in "iuUSb":
             options["--labels"] = word
         elif array.ndim >= 2 and array.dtype.kind == "f":

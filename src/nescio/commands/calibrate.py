@@ -77,7 +77,7 @@ def _figures(dump: Predictions) -> dict[str, float]:
 
     if dump.labels is None or not summary(dump).known.any():
         return {}
-    answers = summary(dump).answers()
+    answers = summary(dump).outcomes()
     return {name: float(metrics.registry[name].function(answers)) for name in SHOWN}
 
 

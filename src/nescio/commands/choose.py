@@ -31,7 +31,7 @@ from nescio.specs import ZOO
 
 if TYPE_CHECKING:
     from nescio.analysis.choosing import Chosen
-    from nescio.predictions.entries import ModelDump
+    from nescio.predictions.model_predictions import ModelPredictions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ def run(options: Options) -> int:
     from nescio.datasets.images import named_if_there
     from nescio.networks.limits import Limits, parameter_count
     from nescio.networks.published import with_facts
-    from nescio.predictions.entries import dumps_of
+    from nescio.predictions.model_predictions import collect_predictions
     from nescio.work.store import Store
 
     requirement = Requirement(options.accuracy, options.coverage)
@@ -85,7 +85,7 @@ def run(options: Options) -> int:
     limits = Limits(params, options.max_size, options.family)
     data = named_if_there(options.data, None, "test") if options.data else None
     damaged: list[str] = []
-    models = with_facts(dumps_of(options.files, Store(options.store), data, damaged), options.facts)
+    models = with_facts(collect_predictions(options.files, Store(options.store), data, damaged), options.facts)
     for sentence in damaged:
         print(f"left out: {sentence}", file=sys.stderr)
     models = [model.limited(options.limit, options.seed) for model in models]
@@ -103,7 +103,7 @@ def run(options: Options) -> int:
     return 0 if chosen.attained and not damaged else 1
 
 
-def next_command(chosen: Chosen, models: Sequence[ModelDump], store: str) -> str:
+def next_command(chosen: Chosen, models: Sequence[ModelPredictions], store: str) -> str:
     """The command that sets the threshold of the chosen model, for the risk that was required or 5 %."""
     first = next(model for model in models if model.model == chosen.models[0]["model"])
     accuracy, coverage = chosen.requirement.accuracy, chosen.requirement.coverage
@@ -116,7 +116,7 @@ def next_command(chosen: Chosen, models: Sequence[ModelDump], store: str) -> str
     return follow_up("threshold", *words, "--measure", chosen.measure)
 
 
-def _show(chosen: Chosen, form: str, models: Sequence[ModelDump], store: str) -> None:
+def _show(chosen: Chosen, form: str, models: Sequence[ModelPredictions], store: str) -> None:
     from nescio.report.choices import choice_sentences, choice_table
     from nescio.report.text import latex, markdown, rows_csv, screen, terminal
 

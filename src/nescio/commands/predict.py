@@ -25,7 +25,7 @@ from nescio.commands._output import say
 from nescio.commands._work import CrewOptions, PlaceOptions, shards_option, tell_notes, working
 from nescio.errors import BadInput
 from nescio.options import REQUIRED, argument, nested, option
-from nescio.predictions.subset import part_note
+from nescio.predictions.subset import subset_note
 from nescio.provenance import follow_up
 
 
@@ -80,7 +80,7 @@ def run(options: Options) -> int:
     dump, *probed = (load_dump(step, store) for step in steps)
     for other in probed:
         dump = dump.replace(scores={**dump.scores, **other.scores}, variants={**dump.variants, **other.variants})
-    stamp = [part_note(len(dump), len(whole), "images", options.seed)] if len(dump) < len(whole) else []
+    stamp = [subset_note(len(dump), len(whole), "images", options.seed)] if len(dump) < len(whole) else []
     dump.replace(notes=(*dump.notes, *stamp)).save(options.to)
     say(" ".join([f"{options.to} holds the predictions of {key} for {len(dump)} images ({options.split}).", *stamp]))
     if dump.logits is not None:

@@ -47,7 +47,7 @@ from nescio.errors import BadInput
 from nescio.measures.siblings import kind
 from nescio.networks.preprocessing import Preprocessing
 from nescio.options import argument, nested, option
-from nescio.predictions.subset import part_note, random_part
+from nescio.predictions.subset import random_subset, subset_note
 from nescio.specs import SIBLINGS, STORE, NetworkName, assignment, items, split
 from nescio.work.store import Store
 
@@ -114,9 +114,9 @@ class Options:
 def run(options: Options) -> int:
     folders, files = folders_and_files(options.to)
     for file in files:
-        from nescio.predictions.columns import save_columns, writable_ending
+        from nescio.predictions.columns import save_columns, writable_suffix
 
-        writable_ending(file)
+        writable_suffix(file)
     ranked = rank(
         candidates_of(options),
         options.scoring,
@@ -243,7 +243,7 @@ def _read(wanted: NamedMembers, train: str | None, options: Options) -> Candidat
     references = [file for file, _ in pairs if file is not None]
     if references and len(references) < len(pairs):
         raise BadInput(f"{wanted.name}: some members are REFERENCES:TESTS and some are one file; write all alike.")
-    tests = [random_part(dump, options.limit, options.scoring.seed) for dump in read([file for _, file in pairs])]
+    tests = [random_subset(dump, options.limit, options.scoring.seed) for dump in read([file for _, file in pairs])]
     refs = read(references) if references else None
     labelled = None
     if train == REFERENCES:
@@ -261,13 +261,13 @@ def _read(wanted: NamedMembers, train: str | None, options: Options) -> Candidat
 
 def _backbone_beside(file: Path) -> str | None:
     """The backbone of the network whose predictions a store holds there; None of other files."""
-    from nescio.predictions.entries import DUMP, STAGE, stored_dump
+    from nescio.predictions.model_predictions import DUMP, STAGE, predictions_from_store
 
     folder = Path(os.path.realpath(file)).parent
     if file.name != DUMP or folder.parent.name != STAGE:
         return None
     store = Store(folder.parents[1])
-    dump = stored_dump(store, folder.name)
+    dump = predictions_from_store(store, folder.name)
     if NetworkName.of(dump.model).kind == STORE:
         store.verify("train", str(dump.weights))
         return str(store.recipe("train", str(dump.weights))["recipe"]["backbone"])
@@ -312,7 +312,7 @@ def _stamp(tests: ImageSet, options: Options) -> tuple[str, ...]:
     whole = replace(tests, sample=None).load(options.place.root)
     stamp = [f"{whole.name}: {note}" for note in whole.dataset.notes]
     if tests.sample is not None and tests.sample < len(whole):
-        stamp.append(part_note(tests.sample, len(whole), f"images of {whole.name}", tests.sample_seed))
+        stamp.append(subset_note(tests.sample, len(whole), f"images of {whole.name}", tests.sample_seed))
     return tuple(stamp)
 
 

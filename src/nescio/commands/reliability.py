@@ -34,7 +34,7 @@ from nescio.commands._inputs import limit_option
 from nescio.commands._output import folders_and_files, json_of, print_findings, say, say_written, scores_option
 from nescio.errors import BadInput
 from nescio.options import argument, nested, option
-from nescio.predictions.subset import random_part
+from nescio.predictions.subset import random_subset
 
 ONE = (
     "One model has no neighbourhood consistency: NC is how far models agree on what is near to a row, so it needs the "
@@ -104,7 +104,7 @@ def candidate_of(options: Options) -> Candidate:
             f"There are {len(files)} files of embeddings and {len(references)} of references: give one of each per "
             "model, in the same order."
         )
-    tests = [random_part(dump, options.limit, options.scoring.seed) for dump in read(files)]
+    tests = [random_subset(dump, options.limit, options.scoring.seed) for dump in read(files)]
     return Candidate("", tests, read(references) if references else None)
 
 

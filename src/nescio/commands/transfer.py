@@ -7,8 +7,8 @@ A network looks at --data, and at --crops random crops of every image.
 R@1 is the share of images whose nearest neighbour is of their class. R-AUROC says how well a score knows which are not
 (Kirchhof et al. 2023). Scores that see the image alone and scores that see the gallery, all other images, stand apart.
 Which one to use is chosen without labels: the entropy if the images do not differ from --reference, images like those
-that the network learnt from; else gallery_doubt. The rule sees that images differ, not why: for shifted images of the
-network's own classes, for mixtures of its classes and others, and with few references it can name the worse score.
+that the network learnt from; else gallery_uncertainty. The rule sees that images differ, not why: for shifted images of
+the network's own classes, for mixtures with others, and with few references it can name the worse score.
 Without labels there are the scores and the choice alone.
 
 examples:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from nescio.datasets.images import ImageSet
     from nescio.networks.models import Network
     from nescio.predict import Keeping, ManyPredictions
-    from nescio.predictions.entries import ModelDump
+    from nescio.predictions.model_predictions import ModelPredictions
     from nescio.report.studies import Study
 
 UNUSED = ("pair", "data", "out", "also", "severities", "window", "measures", "limit", "seed")  # of the grading
@@ -195,7 +195,7 @@ def _rehearse(options: Options) -> int:
     from nescio.benchmarks.selective import winners
     from nescio.commands import _zoo_steps
     from nescio.commands._dry_run import say_costs
-    from nescio.predictions.entries import stored_dump
+    from nescio.predictions.model_predictions import predictions_from_store
     from nescio.report import grid
     from nescio.work.launchers import start
     from nescio.work.rehearsal import Rehearsal, costs
@@ -210,7 +210,7 @@ def _rehearse(options: Options) -> int:
     if all(each.step.done for each in predictions):
         rehearsal = Rehearsal(context, start("local", 0))
         names = _class_names(options, rehearsal) if options.out else None
-        dumps = [stored_dump(context.store, str(each.key)) for each in predictions]
+        dumps = [predictions_from_store(context.store, str(each.key)) for each in predictions]
         _judge(options, _inside(dumps), dumps, names, rehearsal, rehearsal)
         judged: Sequence[Step] = list(rehearsal.steps.values())
     else:
@@ -227,7 +227,7 @@ def _rehearse(options: Options) -> int:
 def _run(options: Options, work: Work, grading: Work) -> int:
     from nescio.networks.models import sentences_alike
     from nescio.networks.published import read_published, with_accuracies
-    from nescio.predictions.entries import stored_dump
+    from nescio.predictions.model_predictions import predictions_from_store
 
     if options.published:
         read_published(options.published, "top1")  # what cannot be read is found before hours of work
@@ -236,7 +236,7 @@ def _run(options: Options, work: Work, grading: Work) -> int:
     dumps = []
     for step in many.steps:
         try:
-            dumps.append(stored_dump(work.store, step.key))
+            dumps.append(predictions_from_store(work.store, step.key))
         except BadInput as error:  # damaged since it was finished
             work.failures.append(Failure(step.title, str(error)))
     inside = _inside(dumps)
@@ -377,12 +377,12 @@ def _note_unnamed(images: ImageSet, network: Network, file: Path, work: Work) ->
 def _note_what_is_left_out(images: ImageSet, work: Work) -> None:
     """Files that are no images, images that cannot be read, and those that --limit leaves."""
     from nescio.datasets.views import readable
-    from nescio.predictions.subset import part_note
+    from nescio.predictions.subset import subset_note
 
     whole = replace(images, readable=False, sample=None).load(work.context.root)
     work.note(*(f"{whole.name}: {note}" for note in whole.dataset.notes))
     if images.sample is not None and images.sample < len(whole):
-        work.note(part_note(images.sample, len(whole), f"images of {whole.name}", images.sample_seed))
+        work.note(subset_note(images.sample, len(whole), f"images of {whole.name}", images.sample_seed))
     if images.readable:
         _, note = readable(replace(images, readable=False).load(work.context.root), work.store, _tell)
         work.note(*([note] if note else []))
@@ -445,14 +445,14 @@ def _class_names(options: Options, work: Work) -> ClassNames | None:
     return names
 
 
-def _inside(dumps: Sequence[ModelDump]) -> list[ModelDump]:
+def _inside(dumps: Sequence[ModelPredictions]) -> list[ModelPredictions]:
     return [dump for dump in dumps if not dump.facts["outside"]]
 
 
 def _judge(
     options: Options,
-    inside: Sequence[ModelDump],
-    dumps: Sequence[ModelDump],
+    inside: Sequence[ModelPredictions],
+    dumps: Sequence[ModelPredictions],
     names: ClassNames | None,
     work: Work,
     grading: Work,
@@ -463,7 +463,7 @@ def _judge(
     from nescio.datasets.images import ImageSet, absolute
     from nescio.identity import canonical
 
-    def outside(data: str) -> dict[str, ModelDump]:
+    def outside(data: str) -> dict[str, ModelPredictions]:
         shown = ImageSet(absolute(data), split="outside").named(work.context.root).data
         return {d.model: d for d in dumps if d.facts["outside"] and canonical(d.data) == canonical(shown)}
 
@@ -482,8 +482,8 @@ def _judge(
 
 def _studies(
     options: Options,
-    inside: Sequence[ModelDump],
-    dumps: Sequence[ModelDump],
+    inside: Sequence[ModelPredictions],
+    dumps: Sequence[ModelPredictions],
     names: ClassNames | None,
     work: Work,
     grading: Work,

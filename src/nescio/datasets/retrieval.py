@@ -89,7 +89,7 @@ def cars196(request: Request) -> Dataset:
     folder = _folder(request, "cars196", ("cars196", "Cars196", "CARS"), ("cars_annos.mat", "car_ims"), published)
     from scipy.io import loadmat
 
-    with files.naming(folder / "cars_annos.mat", "read"):
+    with files.naming_file(folder / "cars_annos.mat", "read"):
         try:
             content = loadmat(BytesIO(read_small(folder / "cars_annos.mat")), squeeze_me=True)
             notes = np.atleast_1d(content["annotations"])
@@ -133,8 +133,8 @@ def cifar10h(request: Request) -> Dataset:
     published = "https://github.com/jcpeterson/cifar-10h (data/cifar10h-counts.npy)"
     place = find("cifar10h", request.root, folders, ["cifar10h-counts.npy"], published) / "cifar10h-counts.npy"
     dataset = cifar10(request)
-    with files.naming(place, "read"):
-        votes = check_votes(files.one_array(place))
+    with files.naming_file(place, "read"):
+        votes = check_votes(files.read_array(place))
     if votes.shape != (len(dataset.test), len(dataset.classes)):
         raise BadInput(
             f"{place} holds votes of shape {votes.shape}: it must be {len(dataset.test)} images × 10 classes."
@@ -149,7 +149,7 @@ def _voted(request: Request, name: str, folder: str) -> Dataset:
     """
     published = "https://zenodo.org/records/7180818"
     place = _folder(request, name, (folder, f"dcic/{folder}"), ("annotations.json",), published)
-    with files.naming(place / "annotations.json", "read"):
+    with files.naming_file(place / "annotations.json", "read"):
         try:
             entries = read_list(place / "annotations.json")
             votes = [(vote["image_path"], vote["class_label"]) for entry in entries for vote in entry["annotations"]]

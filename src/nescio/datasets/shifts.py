@@ -102,7 +102,7 @@ def published_corruptions(
 
 def _read(path: Path) -> Any:
     """A .npy file, mapped and not read."""
-    with files.naming(path, "read"):
+    with files.naming_file(path, "read"):
         return map_npy(path)
 
 

@@ -382,8 +382,8 @@ def npz(request: Request) -> Dataset:
     and groups, groups/NAME_test (n,), likewise for train; y_* of shape (n, height, width) are label maps, whose label
     `void` counts nowhere."""
     place = place_of(request)
-    with files.naming(place, "read"):
-        arrays = files.named_arrays(place)
+    with files.naming_file(place, "read"):
+        arrays = files.read_named_arrays(place)
         _check_arrays(arrays)
         names = arrays.get("classes", arrays.get("wnids"))
         classes = _named_by_labels(arrays) if names is None else _class_names(names)

@@ -3,7 +3,7 @@
 from nescio.measures._density import ComponentChoice, choose_components, gaussian_mixture, gmm, mahalanobis, vmf_mixture
 from nescio.measures._native import native, norm
 from nescio.measures._neighbours import feature_variance, knn_distance, neighborhood_inconsistency
-from nescio.measures._portable import OF_LOGITS, PORTABLE, FittedScore, fit, portable
+from nescio.measures._portable import LOGIT_MEASURES, PORTABLE, FittedScore, fit, portable
 from nescio.measures._probes import jacobian, tta
 from nescio.measures._softmax import (
     dempster_shafer,
@@ -17,9 +17,9 @@ from nescio.measures._softmax import (
     mutual_information,
     prob_blocks,
     summary,
-    top_k_answers,
+    top_k_outcomes,
 )
-from nescio.measures._spec import SCORE, Measure, canonical, measure, named, registry, scores_of, uncertainty
+from nescio.measures._spec import SCORE, Measure, canonical, find_measure, measure, registry, score_names, uncertainty
 from nescio.measures.classifier import LastLayer, recover_last_layer
 from nescio.measures.feature_scores import (
     fdbd,
@@ -38,7 +38,7 @@ from nescio.measures.feature_scores import (
     sirc,
     vim,
 )
-from nescio.measures.gallery import gallery_consistency, gallery_doubt, gallery_margin, gallery_scores
+from nescio.measures.gallery import gallery_consistency, gallery_margin, gallery_scores, gallery_uncertainty
 from nescio.measures.logit_scores import (
     brier_aleatoric,
     brier_epistemic,
@@ -57,7 +57,7 @@ from nescio.measures.loss_ranking import LossOrder, loss_order
 from nescio.measures.shaping import ash, dice, react, scale
 
 __all__ = [
-    "OF_LOGITS",
+    "LOGIT_MEASURES",
     "PORTABLE",
     "SCORE",
     "ComponentChoice",
@@ -79,11 +79,12 @@ __all__ = [
     "expected_entropy",
     "fdbd",
     "feature_variance",
+    "find_measure",
     "fit",
     "gallery_consistency",
-    "gallery_doubt",
     "gallery_margin",
     "gallery_scores",
+    "gallery_uncertainty",
     "gap",
     "gaussian_mixture",
     "gen",
@@ -103,7 +104,6 @@ __all__ = [
     "msp",
     "msp_tuned",
     "mutual_information",
-    "named",
     "native",
     "nci",
     "neighborhood_inconsistency",
@@ -122,11 +122,11 @@ __all__ = [
     "rmds",
     "rmds_plus",
     "scale",
-    "scores_of",
+    "score_names",
     "she",
     "sirc",
     "summary",
-    "top_k_answers",
+    "top_k_outcomes",
     "tsallis",
     "tta",
     "uncertainty",

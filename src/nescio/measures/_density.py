@@ -19,7 +19,7 @@ from nescio.arrays.parallel import blocks, one_blas_thread, share, threads
 from nescio.arrays.types import Array
 from nescio.distributions import von_mises_fisher
 from nescio.errors import BadInput, Undefined
-from nescio.measures._spec import kept, measure
+from nescio.measures._spec import cached, measure
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
@@ -247,7 +247,7 @@ class NearestMean:
 
     def squares(self, predictions: Predictions) -> tuple[Array, Array]:
         """Squared distances (n,) to the nearest class mean, and to the mean of all by the covariance of all."""
-        return kept(predictions, self, lambda: self._squares(predictions))
+        return cached(predictions, self, lambda: self._squares(predictions))
 
     @one_blas_thread()
     def _squares(self, predictions: Predictions) -> tuple[Array, Array]:
@@ -295,7 +295,7 @@ class ReferenceMoments:
 
 def moments(train: Predictions, name: str, unit: bool = False) -> ReferenceMoments:
     """Moments of the in-distribution rows of a reference, computed once; `unit`: of rows at length one."""
-    return kept(train, ("moments", unit), lambda: _moments(train, name, unit))
+    return cached(train, ("moments", unit), lambda: _moments(train, name, unit))
 
 
 @one_blas_thread()
@@ -311,7 +311,7 @@ def _moments(train: Predictions, name: str, unit: bool) -> ReferenceMoments:
 
 def class_distances(train: Predictions, unit: bool = False, jitter: float = 0.0) -> NearestMean:
     """Squared distances to class means under one covariance, and to the mean of all: fitted once a reference."""
-    return kept(train, ("class distances", unit, jitter), lambda: _class_distances(train, unit, jitter))
+    return cached(train, ("class distances", unit, jitter), lambda: _class_distances(train, unit, jitter))
 
 
 @one_blas_thread()
@@ -615,13 +615,13 @@ def _embeddings(predictions: Predictions, name: str, d: int | None = None) -> Ar
     return predictions.embeddings
 
 
-def taught_part(train: Predictions, name: str) -> Predictions:
+def in_distribution_part(train: Predictions, name: str) -> Predictions:
     """The in-distribution rows of a reference; made once, and the reference itself if these are all."""
     if train.in_distribution is None or train.in_distribution.all():
         return train
     if not train.in_distribution.any():
         raise Undefined(f"Every row of the reference has in_distribution = False, so {name} has nothing to fit.")
-    return kept(train, "in_distribution", lambda: train.take(train.in_distribution))
+    return cached(train, "in_distribution", lambda: train.take(train.in_distribution))
 
 
 class _Directions:

@@ -19,7 +19,7 @@ MARKS = 1 << 21  # marks of neighbours that are held at once: they stay in the c
 DIGITS = 12  # decimals of a mean of similarities: means of other fractions that are equal stay equal
 
 
-@measure("fitted", needs=("embeddings",), example={"k": 5}, shown=lambda rows: {"k": min(10, rows)})
+@measure("fitted", needs=("embeddings",), example={"k": 5}, scorecard_options=lambda rows: {"k": min(10, rows)})
 def knn_distance(
     ref: Predictions, k: int | Sequence[int] = 1, metric: str = "cosine"
 ) -> Callable[[Predictions], Array]:

@@ -17,7 +17,7 @@ from nescio.files import parse_json
 from nescio.measures._spec import registry
 from nescio.predictions import Predictions
 
-OF_LOGITS = (  # what an exported file computes of its logits alone
+LOGIT_MEASURES = (  # what an exported file computes of its logits alone
     *("msp", "entropy", "energy", "max_logit", "gap", "gen", "renyi", "tsallis", "dempster_shafer", "pnorm"),
 )
 PORTABLE = (

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nescio.arrays.checks import check_whole, forget
+from nescio.arrays.checks import check_not_truncated, forget
 from nescio.arrays.parallel import blocks, share, threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._spec import measure
-from nescio.metrics import Answers, places, registry, top_answers, top_k, without_cancellation
+from nescio.metrics import Outcomes, complement_of, label_ranks, registry, top_k, top_outcomes
 from nescio.predictions import Predictions
 from nescio.work.progress import track
 
@@ -28,13 +28,13 @@ TINY = float(np.finfo(np.float64).tiny)
 LOWEST = -1000.0  # exp of this is 0: what a score of -inf counts as, where 0 · -inf would be no number
 OF_SCORES = ("max_logit", "energy", "dempster_shafer")
 OF_PROBS = ("msp", "gap", "entropy", "mutual_information", "expected_entropy", "renyi", "tsallis")
-LEADING = int(max(registry["top_k_ece"].at["k"]))  # most probable classes whose probabilities the pass keeps
+LEADING = int(max(registry["top_k_ece"].values["k"]))  # most probable classes whose probabilities the pass keeps
 
 
 # ---- measures
 
 
-@measure("plain", needs=("logits",), stand_in="confidence")
+@measure("plain", needs=("logits",), fallback="confidence")
 def msp(predictions: Predictions) -> Array:
     """One minus the probability of the most probable class.
 
@@ -74,7 +74,7 @@ def energy(predictions: Predictions) -> Array:
     return _measure(predictions, "energy")
 
 
-@measure("plain", needs=("logits",), several=True)
+@measure("plain", needs=("logits",), needs_draws=True)
 def mutual_information(predictions: Predictions) -> Array:
     """How much the draws disagree: entropy of their mean minus their mean entropy, in nats (Jensen–Shannon divergence).
 
@@ -84,7 +84,7 @@ def mutual_information(predictions: Predictions) -> Array:
     return _measure(predictions, "mutual_information")
 
 
-@measure("plain", needs=("logits",), several=True)
+@measure("plain", needs=("logits",), needs_draws=True)
 def expected_entropy(predictions: Predictions) -> Array:
     """Mean over draws of their entropies, in nats: mean_i H(p_i)."""
     return _measure(predictions, "expected_entropy")
@@ -125,16 +125,16 @@ class Summary:
     leading: Array
     predicted: Array
     confidence: Array
-    _answers: Answers | None
+    _outcomes: Outcomes | None
 
-    def answers(self, rows: Any = None) -> Answers:
+    def outcomes(self, rows: Any = None) -> Outcomes:
         """The answers of these rows (numbers or a mask), by default of all rows with a known label."""
-        if self._answers is None:
+        if self._outcomes is None:
             raise Undefined("There are no labels, so there is nothing to judge the answers by.")
         rows = self.known if rows is None else rows
         if not self.known[rows].all():
             raise BadInput("Some of these rows have a label of a class that was not in training; omit them.")
-        picked = self._answers if rows is self.known and self.known.all() else self._answers.take(rows)
+        picked = self._outcomes if rows is self.known and self.known.all() else self._outcomes.take(rows)
         if not picked.n:
             raise Undefined("No row has a label of a class that was in training.")
         return picked
@@ -160,7 +160,7 @@ def _top_only(predictions: Predictions) -> Summary:
         if predictions.in_distribution is None
         else predictions.in_distribution & (right is not None)
     )
-    answers = top_answers(np.zeros(n, bool) if right is None else right & known, confidence, predictions.predicted)
+    answers = top_outcomes(np.zeros(n, bool) if right is None else right & known, confidence, predictions.predicted)
     leading = answers.confidence[:, None]
     return Summary(u, known, leading, answers.predicted, answers.confidence, None if right is None else answers)
 
@@ -169,7 +169,7 @@ def _pass(predictions: Predictions) -> Summary:
     if predictions.logits is None:
         return _top_only(predictions)
     for _, column in predictions.columns():
-        check_whole(column)
+        check_not_truncated(column)
     n, c = len(predictions), predictions.classes
     out = _Columns(predictions)
     parts = blocks(n, max(1, PASS_BLOCK // (c * out.draws)))
@@ -179,7 +179,7 @@ def _pass(predictions: Predictions) -> Summary:
         room = _Room(min(n, parts[0].stop), c)
         mine = parts[first::step]
         for part in track(mine, "softmax") if first == 0 else mine:
-            check_whole(predictions.logits)  # type: ignore[arg-type]
+            check_not_truncated(predictions.logits)  # type: ignore[arg-type]
             z = stored = np.asarray(predictions.logits[part])  # type: ignore[index]
             if z.dtype == np.float16:  # exact, and float32 is searched many times faster
                 z = z.astype(np.float32)
@@ -232,7 +232,7 @@ class _Columns:
             array.flags.writeable = False
         answers = None
         if self.labels is not None:
-            answers = Answers(
+            answers = Outcomes(
                 classes=self.classes,
                 predicted=self.predicted,
                 right=(self.predicted == self.labels) & self.known,
@@ -345,7 +345,7 @@ def _one_draw(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
         labels, r = out.labels[part], room.rows[: len(scores)]
         out.log_loss[part] = scores[r, labels]
         out.brier[part] = room.e[r, labels]
-        out.rank[part] = places(scores, labels, x.top)
+        out.rank[part] = label_ranks(scores, labels, x.top)
     _lead(room.e[: len(scores)], room, out.leading[part])
 
 
@@ -419,10 +419,10 @@ def _many_draws(scores: Array, part: slice, out: _Columns, room: _Room) -> None:
     if mixture is not None:
         mixture /= len(out.members)
         of_mixture = _entropy(mixture, room)
-    rank = None if labels is None else places(mean, labels, top)
+    rank = None if labels is None else label_ranks(mean, labels, top)
     mean[r, top] = 0
     others = mean.sum(1)
-    doubt = without_cancellation(confidence, others) if out.normalized else others
+    doubt = complement_of(confidence, others) if out.normalized else others
     u["msp"][part] = doubt
     squares = np.vecdot(mean, mean)
     roots = np.sqrt(mean, out=room.e[:b]).sum(1)
@@ -457,7 +457,7 @@ def _given(logs: Array, room: _Room) -> tuple[Array, Array]:
     r, top = room.rows[:b], z.argmax(1)
     most = e[r, top]
     e[r, top] = 0
-    doubt = without_cancellation(most, e.sum(1))
+    doubt = complement_of(most, e.sum(1))
     h = _top_term(most, doubt) - _dots(e, z)
     e[r, top] = most
     return e, np.maximum(h, 0)
@@ -544,10 +544,10 @@ def prob_blocks(predictions: Predictions) -> Iterator[tuple[Array, Array]]:
             yield mean_probs(predictions, part)[known[part]], labels[part][known[part]]
 
 
-def top_k_answers(predictions: Predictions, k: int) -> Answers:
+def top_k_outcomes(predictions: Predictions, k: int) -> Outcomes:
     """`metrics.top_k` of the rows with a known label; up to LEADING classes the pass has it already."""
     if predictions.logits is None or not 1 <= k <= min(LEADING, predictions.classes):
         return top_k(prob_blocks(predictions), k)
     kept = summary(predictions)
     together = kept.leading[kept.known, :k].sum(1)
-    return top_answers(kept.answers().rank < k, np.minimum(together, 1.0))
+    return top_outcomes(kept.outcomes().rank < k, np.minimum(together, 1.0))

@@ -37,12 +37,14 @@ class Measure:
     kind: Kind
     needs: tuple[str, ...]  # fields of Predictions that it reads: without them it is not called
     example: Mapping[str, Any] = field(default_factory=dict)  # options for the few rows of the contract
-    stand_in: str | None = None  # a field that it can do with where those are missing
-    alias: str | None = None  # the measure that ranks every dump as this one does: reports hold that one alone
-    several: bool = False  # it says something of several draws only
-    heavy: bool = False  # it takes as long as all light ones together: left out of large dumps unless it is wanted
-    trained: bool = False  # it has a training loop of its own: left out of a first look
-    shown: Callable[[int], Mapping[str, Any]] | None = None  # the number of reference rows → options on a scorecard
+    fallback: str | None = None  # a field that it can do with where those are missing
+    equivalent_to: str | None = None  # the measure that ranks every dump as this one does: reports hold that one alone
+    needs_draws: bool = False  # it says something of several draws only
+    slow: bool = False  # it takes as long as all light ones together: left out of large dumps unless it is wanted
+    trains: bool = False  # it has a training loop of its own: left out of a first look
+    scorecard_options: Callable[[int], Mapping[str, Any]] | None = (
+        None  # the number of reference rows → options on a scorecard
+    )
 
     @property
     def sentence(self) -> str:
@@ -50,14 +52,14 @@ class Measure:
 
     def check(self, dump: Predictions, but: Sequence[str] = ()) -> None:
         """Raises Undefined where the dump lacks a field that the measure needs, unless it is one of `but`."""
-        if self.stand_in is not None and getattr(dump, self.stand_in) is not None:
+        if self.fallback is not None and getattr(dump, self.fallback) is not None:
             return
         for name in self.needs:
             value = getattr(dump, name)
             if name not in but and (value is None or (isinstance(value, Mapping) and not value)):
                 raise Undefined(f"{self.name} needs {name}, and there are none in this dump.")
 
-    def of(self, dump: Predictions) -> Array:
+    def compute(self, dump: Predictions) -> Array:
         """u (n,) of a plain measure; Undefined where the dump lacks what it needs."""
         self.check(dump)
         return self.checked(self.function, dump)
@@ -87,7 +89,7 @@ class Measure:
     def fit(self, rows: Predictions) -> Any:
         """A fitted or tuned measure of these rows, as a scorecard shows it."""
         with self._naming_faults():
-            return self.function(rows, **({} if self.shown is None else self.shown(len(rows))))
+            return self.function(rows, **({} if self.scorecard_options is None else self.scorecard_options(len(rows))))
 
     def fit_checked(self, rows: Predictions) -> Callable[[Predictions], Array]:
         """`fit`, with checked numbers unless it can leave rows out itself."""
@@ -143,18 +145,18 @@ def measure(
     needs: tuple[str, ...],
     name: str | None = None,
     example: Mapping[str, Any] | None = None,
-    stand_in: str | None = None,
-    alias: str | None = None,
-    several: bool = False,
-    heavy: bool = False,
-    trained: bool = False,
-    shown: Callable[[int], Mapping[str, Any]] | None = None,
+    fallback: str | None = None,
+    equivalent_to: str | None = None,
+    needs_draws: bool = False,
+    slow: bool = False,
+    trains: bool = False,
+    scorecard_options: Callable[[int], Mapping[str, Any]] | None = None,
 ) -> Callable[[F], F]:
     """Registers a function on Predictions as a measure and returns it unchanged.
 
     needs     fields of Predictions without which it is not called; unknown ones are refused
     example   options with which it works on 120 rows, 4 classes and 6 features, where its defaults do not
-    stand_in  a field that it can do with where those are missing
+    fallback  a field that it can do with where those are missing
     alias     the measure that ranks every dump as this one does: reports hold that one alone
     several   it says something of several draws only
     heavy     it takes as long as all light ones together: left out of large dumps unless it is wanted
@@ -169,15 +171,27 @@ def measure(
         if kind not in get_args(Kind):
             place = f"The measure {name or function.__name__} ({file_of(function)})"
             raise BadInput(f"{place} is of the kind {kind!r}: the kinds are {', '.join(get_args(Kind))}.")
-        label, own = name or function.__name__, dict(example or {})
-        part = Measure(label, function, kind, needs, own, stand_in, alias, several, heavy, trained, shown)
+        label = name or function.__name__
+        part = Measure(
+            label,
+            function,
+            kind,
+            needs,
+            dict(example or {}),
+            fallback,
+            equivalent_to,
+            needs_draws,
+            slow,
+            trains,
+            scorecard_options,
+        )
         registry.add(label, part)
         return function
 
     return register
 
 
-def kept(dump: Predictions, key: Hashable, make: Callable[[], T]) -> T:
+def cached(dump: Predictions, key: Hashable, make: Callable[[], T]) -> T:
     """What `make` gives, computed once for a dump and kept on it as long as it lives: measures share their work."""
     cache: dict[Hashable, Any] | None = getattr(dump, "_kept", None)
     if cache is None:
@@ -194,7 +208,7 @@ def kept(dump: Predictions, key: Hashable, make: Callable[[], T]) -> T:
 SCORE = "scores/"
 
 
-def scores_of(dump: Predictions) -> list[str]:
+def score_names(dump: Predictions) -> list[str]:
     """The scores of a dump that no registered measure reads, as `named` calls them."""
     return [_called(score) for score in dump.scores if score not in registry or "scores" not in registry[score].needs]
 
@@ -204,7 +218,7 @@ def _called(score: str) -> str:
     return f"{SCORE}{score}" if score in registry else score
 
 
-def named(name: str, dump: Predictions) -> Measure:
+def find_measure(name: str, dump: Predictions) -> Measure:
     """A registered measure, or a score of the dump by its name; `scores/NAME` is always the score."""
     score = name.removeprefix(SCORE)
     if name in registry:
@@ -224,14 +238,14 @@ def canonical(name: str, dump: Predictions) -> str:
 
 def uncertainty(name: str, dump: Predictions) -> Array:
     """u (n,) of the rows of a dump by the name of a measure that needs nothing else, or of a score of the dump."""
-    measure = named(name, dump)
+    measure = find_measure(name, dump)
     if measure.kind != "plain":
         names = ", ".join(sorted(part.name for part in registry.parts() if part.kind == "plain"))
         why = (
             "must be fitted first" if measure.kind in ("fitted", "tuned") else "needs more than one set of predictions"
         )
         raise BadInput(f"The measure {name!r} {why}; take one of {names}.")
-    return measure.of(dump)
+    return measure.compute(dump)
 
 
 def _score(name: str, dump: Predictions) -> Any:

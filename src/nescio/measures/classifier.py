@@ -11,7 +11,7 @@ from nescio.arrays.parallel import blocks, one_blas_thread, share
 from nescio.arrays.types import Array
 from nescio.errors import Undefined
 from nescio.measures._density import LEAST_ROWS, _doubles, _each, _embeddings, moments
-from nescio.measures._spec import kept
+from nescio.measures._spec import cached
 from nescio.predictions import Predictions
 
 RESIDUAL = 0.02  # of the logits' standard deviation: half precision leaves 0.001, another layer's embedding far more
@@ -33,7 +33,7 @@ def recover_last_layer(train: Predictions) -> LastLayer:
     Undefined, with a sentence, where the residual proves that the embeddings are not what the last layer reads, or
     where there are too few rows to tell. Directions in which embeddings do not vary have no weight.
     """
-    found = kept(train, "classifier", lambda: _recover(train))
+    found = cached(train, "classifier", lambda: _recover(train))
     if found.residual > RESIDUAL:
         raise Undefined(
             "The embeddings are not what the last layer reads: a linear function of them misses the logits by "
@@ -71,13 +71,13 @@ def logits_of(dump: Predictions, part: Any) -> Array:
     return np.asarray(np.mean(dump.logits[part], axis=1, dtype=np.float64))
 
 
-def taught_rows(dump: Predictions, part: slice) -> Any:
+def in_distribution_mask(dump: Predictions, part: slice) -> Any:
     """Which rows of a block are of classes that were in training."""
     return slice(None) if dump.in_distribution is None else dump.in_distribution[part]
 
 
 def _mean_logits(train: Predictions) -> Array:
-    sums = _each(lambda part: logits_of(train, part)[taught_rows(train, part)].sum(0), train.blocks())
+    sums = _each(lambda part: logits_of(train, part)[in_distribution_mask(train, part)].sum(0), train.blocks())
     return np.asarray(
         np.sum(sums, axis=0) / (len(train) if train.in_distribution is None else train.in_distribution.sum())
     )
@@ -93,7 +93,7 @@ def _products(train: Predictions, mean: Array, middle: Array) -> tuple[Array, fl
     def work(first: int, step: int) -> tuple[Array, float]:
         cross, squares = np.zeros((len(mean), len(middle))), 0.0
         for part in parts[first::step]:
-            rows = taught_rows(train, part)
+            rows = in_distribution_mask(train, part)
             z = logits_of(train, part)[rows] - middle
             cross += (_doubles(embeddings, part)[rows] - mean).T @ z
             squares += float(np.vdot(z, z))

@@ -28,14 +28,14 @@ from nescio.measures._density import (
     _parts,
     _unit,
     class_distances,
+    in_distribution_part,
     mahalanobis,
     moments,
     stored_type,
-    taught_part,
 )
 from nescio.measures._neighbours import NeighbourDistance
 from nescio.measures._softmax import mean_probs, summary
-from nescio.measures._spec import kept, measure, registry
+from nescio.measures._spec import cached, measure, registry
 from nescio.measures.classifier import logits_of, recover_last_layer
 from nescio.measures.logit_scores import distance_to_uniform
 from nescio.predictions import Predictions
@@ -100,7 +100,7 @@ class WithArrays:
 # ---- distances to classes
 
 
-@measure("fitted", needs=("embeddings", "labels"), alias="mahalanobis")
+@measure("fitted", needs=("embeddings", "labels"), equivalent_to="mahalanobis")
 def mds(train: Predictions) -> Fit:
     """`mahalanobis` by the name that benchmarks of out-of-distribution detection give it. Lee et al. (2018)."""
     return mahalanobis(train)
@@ -182,7 +182,7 @@ def vim(train: Predictions, dims: int | None = None) -> Fit:
     matching.
     """
     outside = _residual(train, dims)
-    known = taught_part(train, "vim")
+    known = in_distribution_part(train, "vim")
     most = -summary(known).u["max_logit"]
     alpha = float(most.mean() / max(float(outside(known).mean()), TINY))
     arrays = {**outside.arrays, "alpha": np.array(alpha)}
@@ -190,7 +190,7 @@ def vim(train: Predictions, dims: int | None = None) -> Fit:
 
 
 def _residual(train: Predictions, dims: int | None) -> Residual:
-    return kept(train, ("residual", dims), lambda: _fit_residual(train, dims))
+    return cached(train, ("residual", dims), lambda: _fit_residual(train, dims))
 
 
 def _fit_residual(train: Predictions, dims: int | None) -> Residual:
@@ -215,7 +215,7 @@ class Residual:
     axes: Array
 
     def __call__(self, predictions: Predictions) -> Array:
-        return kept(predictions, self, lambda: self._lengths(predictions))
+        return cached(predictions, self, lambda: self._lengths(predictions))
 
     @property
     def arrays(self) -> dict[str, Array]:
@@ -332,7 +332,7 @@ def kl_matching(train: Predictions) -> Fit:
     """
     if train.logits is None:
         raise Undefined("kl_matching compares answers, and the reference has none.")
-    train = taught_part(train, "kl_matching")
+    train = in_distribution_part(train, "kl_matching")
     answers = summary(train).predicted
     sums, counts = np.zeros((train.classes, train.classes)), np.zeros(train.classes)
     for part in train.blocks(1024):
@@ -365,7 +365,7 @@ def knn(train: Predictions, k: int = 50) -> Fit:
 
     k is 50, or the number of training rows where there are fewer. Sun et al. (2022).
     """
-    refs = points(_embeddings(taught_part(train, "knn"), "knn"), "cosine", "the reference embeddings")
+    refs = points(_embeddings(in_distribution_part(train, "knn"), "knn"), "cosine", "the reference embeddings")
     if k < 1:
         raise BadInput(f"k is {k}; it must be a whole number from 1 on.")
     return KthNeighbour(refs, [min(k, len(refs))], "cosine", False)
@@ -378,7 +378,7 @@ class KthNeighbour(NeighbourDistance):
         return np.asarray(2 * away[:, : self.ks[0]].max(1))
 
     def leave_one_out(self, ref: Predictions) -> Array:
-        known = taught_part(ref, "knn")
+        known = in_distribution_part(ref, "knn")
         if known is ref:
             return super().leave_one_out(ref)
         u = np.array(self(ref))
@@ -392,7 +392,7 @@ def nnguide(train: Predictions, k: int = 100, share: float = 0.01, seed: int = 0
 
     E = log Σ_j exp z_j. The f̂_i are a random `share` of the training rows, at least 1000 of them. Park et al. (2023).
     """
-    train = taught_part(train, "nnguide")
+    train = in_distribution_part(train, "nnguide")
     embeddings, n = _embeddings(train, "nnguide"), len(train)
     size = min(n, max(BANK_ROWS, k, round(share * n)))
     if k < 1 or not 0 < share <= 1:
@@ -427,7 +427,7 @@ def sirc(train: Predictions, second: Literal["norm", "residual", "knn"] = "norm"
     """
     if second not in ("norm", "residual", "knn"):
         raise BadInput(f"sirc has no second score named {second!r}. There are: norm, residual, knn.")
-    train = taught_part(train, "sirc")
+    train = in_distribution_part(train, "sirc")
     outside: Any = _residual(train, None) if second == "residual" else knn(train) if second == "knn" else None
 
     def familiar(dump: Predictions) -> Array:

@@ -27,7 +27,7 @@ from nescio.predictions import Predictions
 Search = Callable[[Array, Array, Sequence[int]], Array]
 K = 20  # neighbours that views should have in common
 J = 50  # the rival that the nearest neighbour is compared with; both chosen on the validation classes of CUB-200-2011
-MARGIN, CONSISTENCY, DOUBT = "gallery_margin", "gallery_consistency", "gallery_doubt"
+MARGIN, CONSISTENCY, DOUBT = "gallery_margin", "gallery_consistency", "gallery_uncertainty"
 
 
 def search_rows(gallery: Array, queries: Array, cuts: Sequence[int]) -> Array:
@@ -62,7 +62,7 @@ def gallery_consistency(
 
 
 @measure("gallery", needs=("embeddings",), example={"k": 5, "j": 5})
-def gallery_doubt(
+def gallery_uncertainty(
     dump: Predictions, views: Sequence[Predictions] = (), siblings: Sequence[Predictions] = (), k: int = K, j: int = J
 ) -> Array:
     """How doubtful an image's place in the gallery is: the mean rank, from 0 to 1, of its consistency and its margin.

@@ -16,8 +16,8 @@ from nescio.arrays.parallel import blocks, share, threads
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures._softmax import BLOCK, mean_probs, summary
-from nescio.measures._spec import kept, measure
-from nescio.metrics import aurc, without_cancellation
+from nescio.measures._spec import cached, measure
+from nescio.metrics import aurc, complement_of
 from nescio.predictions import Predictions
 
 Fit = Callable[[Predictions], Array]
@@ -32,7 +32,7 @@ BITS = 2.0**9 + 1  # splits off the last 9 of 53 bits: the order of a sum must n
 # ---- measures
 
 
-@measure("plain", needs=("logits",), heavy=True)
+@measure("plain", needs=("logits",), slow=True)
 def pnorm(predictions: Predictions, p: float = P) -> Array:
     """Minus the largest centred logit over the p-norm of all of them, averaged over draws: unlike a softmax it does
     not grow with the scale of the logits.
@@ -45,7 +45,7 @@ def pnorm(predictions: Predictions, p: float = P) -> Array:
     return _scores(predictions, "pnorm", p, lambda part: _pnorm(np.array(_logits(predictions)[part], np.float64), p))
 
 
-@measure("plain", needs=("logits",), heavy=True)
+@measure("plain", needs=("logits",), slow=True)
 def gen(predictions: Predictions, gamma: float = GAMMA, top: int = TOP) -> Array:
     """Generalised entropy of the most probable classes: Σ_j p_j^γ·(1 − p_j)^γ over the `top` largest p_j.
 
@@ -83,7 +83,7 @@ def tsallis(predictions: Predictions, alpha: float = ORDER) -> Array:
     return np.asarray(_power_sum(predictions, alpha) / (1 - alpha))
 
 
-@measure("plain", needs=("logits",), alias="tsallis")
+@measure("plain", needs=("logits",), equivalent_to="tsallis")
 def doctor(predictions: Predictions) -> Array:
     """Odds that a class drawn from the probabilities is another one than drawn before: (1 − g)/g, g = Σ_j p_j².
 
@@ -119,7 +119,7 @@ def distance_to_uniform(predictions: Predictions) -> Array:
 
 def _scores(predictions: Predictions, name: str, options: Hashable, of_rows: Callable[[slice], Array]) -> Array:
     """(n,) what `of_rows` gives, block by block; made once for these options and kept on the dump."""
-    return kept(predictions, (name, options), lambda: _pass(predictions, of_rows))
+    return cached(predictions, (name, options), lambda: _pass(predictions, of_rows))
 
 
 def _pass(predictions: Predictions, of_rows: Callable[[slice], Array]) -> Array:
@@ -150,7 +150,7 @@ def _probs(predictions: Predictions, part: slice) -> tuple[Array, Array, Array]:
     most = p[rows, first]
     p[rows, first] = 0
     others = p.sum(1)
-    return p, most, without_cancellation(most, others) if predictions.normalized else others
+    return p, most, complement_of(most, others) if predictions.normalized else others
 
 
 def _pnorm(z: Array, power: float) -> Array:
@@ -173,25 +173,25 @@ def _pnorm(z: Array, power: float) -> Array:
 # ---- parts of the uncertainty of several draws
 
 
-@measure("plain", needs=("logits",), several=True)
+@measure("plain", needs=("logits",), needs_draws=True)
 def brier_aleatoric(predictions: Predictions) -> Array:
     """What members doubt by themselves, by the Brier score: mean_i (1 − Σ_j p_ij²)."""
     return decomposition(predictions)["brier"]["aleatoric"]
 
 
-@measure("plain", needs=("logits",), several=True)
+@measure("plain", needs=("logits",), needs_draws=True)
 def brier_epistemic(predictions: Predictions) -> Array:
     """How far members are from their mean, by the Brier score: mean_i Σ_j (p_ij − p̄_j)²."""
     return decomposition(predictions)["brier"]["epistemic"]
 
 
-@measure("plain", needs=("logits",), several=True)
+@measure("plain", needs=("logits",), needs_draws=True)
 def zero_one_aleatoric(predictions: Predictions) -> Array:
     """What members doubt by themselves, by the zero-one score: mean_i (1 − max_j p_ij)."""
     return decomposition(predictions)["zero_one"]["aleatoric"]
 
 
-@measure("plain", needs=("logits",), several=True)
+@measure("plain", needs=("logits",), needs_draws=True)
 def zero_one_epistemic(predictions: Predictions) -> Array:
     """What is lost when members must agree on one answer, by the zero-one score: mean_i max_j p_ij − max_j p̄_j."""
     return decomposition(predictions)["zero_one"]["epistemic"]
@@ -206,7 +206,7 @@ def decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
     """
     if predictions.logits is None:
         raise Undefined("The parts of uncertainty need the probabilities of all classes, and there are none.")
-    return kept(predictions, "decomposition", lambda: _decomposition(predictions))
+    return cached(predictions, "decomposition", lambda: _decomposition(predictions))
 
 
 def _decomposition(predictions: Predictions) -> dict[str, dict[str, Array]]:
@@ -286,7 +286,7 @@ def _tuned(name: str, score: Callable[[Predictions, float], Array], options: Seq
     if val.labels is None or val.logits is None:
         raise Undefined(f"{name} is tuned on held-out rows with logits and labels.")
     known = summary(val).known
-    wrong = summary(val).answers().wrong
+    wrong = summary(val).outcomes().wrong
     best = TunedScore(name, None, aurc(summary(val).u["msp"][known], wrong))
     for option in options:
         found = aurc(score(val, option)[known], wrong)

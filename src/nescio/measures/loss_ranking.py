@@ -63,7 +63,7 @@ class LossOrder:
             raise BadInput(f"{path} does not hold a loss order that nescio wrote.") from error
 
 
-@measure("tuned", needs=("embeddings", "logits", "labels"), example={"steps": 100}, trained=True)
+@measure("tuned", needs=("embeddings", "logits", "labels"), example={"steps": 100}, trains=True)
 def loss_order(
     rows: Predictions, *, steps: int = 600, batch: int = 256, rate: float = 1e-3, seed: int = 0
 ) -> LossOrder:
@@ -81,7 +81,7 @@ def loss_order(
         raise BadInput(
             f"loss_order needs steps from 1, batches from 2 rows and a rate above 0, not {steps}, {batch}, {rate}."
         )
-    known, answers = np.flatnonzero(summary(rows).known), summary(rows).answers()
+    known, answers = np.flatnonzero(summary(rows).known), summary(rows).outcomes()
     if len(known) < LEAST_ROWS:
         raise Undefined(f"loss_order learns from {LEAST_ROWS} labelled rows or more, and there are {len(known)}.")
     if answers.wrong.mean() < LEAST_WRONG:

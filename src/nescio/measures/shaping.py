@@ -13,8 +13,8 @@ import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.measures._density import _each, _embeddings, _parts, moments, stored_type, taught_part
-from nescio.measures._spec import kept, measure
+from nescio.measures._density import _each, _embeddings, _parts, in_distribution_part, moments, stored_type
+from nescio.measures._spec import cached, measure
 from nescio.measures.classifier import LastLayer, logits_of, recover_last_layer
 from nescio.measures.feature_scores import Fit, WithArrays, by_blocks, energy_of
 from nescio.predictions import Predictions
@@ -29,7 +29,7 @@ def react(train: Predictions, quantile: float = 0.9) -> Fit:
     Sun, Guo & Li (2021), with their 90 %.
     """
     layer = _layer(train, "react", quantile)
-    embeddings = _embeddings(taught_part(train, "react"), "react")
+    embeddings = _embeddings(in_distribution_part(train, "react"), "react")
     cut = float(np.quantile(np.asarray(embeddings), quantile))
     return _reread(layer.weight, layer.bias, lambda f: np.minimum(f, cut), "react", cut=cut)
 
@@ -105,7 +105,7 @@ def _check(dump: Predictions, name: str) -> None:
     """Refuses dumps without logits, and features below 0."""
     energy_of(dump, name)
     embeddings = _embeddings(dump, name)
-    lowest = kept(dump, "lowest", lambda: min(_each(lambda part: float(embeddings[part].min()), _parts(embeddings))))
+    lowest = cached(dump, "lowest", lambda: min(_each(lambda part: float(embeddings[part].min()), _parts(embeddings))))
     if lowest < 0:
         raise Undefined(
             f"{name} is for features that are 0 or more, as after a ReLU, and these go down to {lowest:.3g}."

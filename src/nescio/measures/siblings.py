@@ -1,7 +1,7 @@
 """How far a representation can be trusted, without labels: the scores of one candidate, which is M sibling networks.
 
 Siblings are networks of one algorithm and other seeds. Each gives embeddings of the same reference rows, r of them, and
-of the same n test rows. What every member says of the test rows is taken once (`spaces_of`): its neighbour lists,
+of the same n test rows. What every member says of the test rows is taken once (`member_spaces`): its neighbour lists,
 distances, lengths and densities. Every k, every ensemble size and every single member is then read off without another
 search. Source: Park, Wang, Ardeshir and Azizan 2024, §3.3, §4.1 and §4.4.
 """
@@ -76,9 +76,9 @@ def kind(name: str) -> str:
     return name.partition("@")[0]
 
 
-def scores_of(refs: Sequence[Predictions], tests: Sequence[Predictions], **options: Any) -> SiblingScores:
-    """The scores of a candidate from the embeddings of its members, in the order of tests[0]; see `spaces_of`."""
-    return spaces_of(refs, tests, **options).scores()
+def sibling_scores(refs: Sequence[Predictions], tests: Sequence[Predictions], **options: Any) -> SiblingScores:
+    """The scores of a candidate from the embeddings of its members, in the order of tests[0]; see `member_spaces`."""
+    return member_spaces(refs, tests, **options).scores()
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +139,7 @@ class Spaces:
         return measures.feature_variance(dumps, self.metric)
 
 
-def spaces_of(
+def member_spaces(
     refs: Sequence[Predictions],
     tests: Sequence[Predictions],
     *,
@@ -157,7 +157,7 @@ def spaces_of(
     the mixture, which takes most of the time; `seed` is that of its start.
     """
     _check_members(refs, tests, similarity)
-    reference_rows, test_rows = aligned(refs, "reference"), aligned(tests, "test")
+    reference_rows, test_rows = aligned_embeddings(refs, "reference"), aligned_embeddings(tests, "test")
     m, n, r = len(refs), len(tests[0]), len(refs[0])
     near, far = (tuple(sorted(set(_sizes(list(k), r)))) for k in (k_nc, k_dist))
     cuts = sorted({*near, *far})
@@ -180,20 +180,20 @@ def spaces_of(
         dist[member] = [away[:, :k].mean(1) for k in far]
         norm[member] = measures.norm(Predictions(embeddings=test_rows[member]))
     in_order = [Predictions(index=tests[0].index, embeddings=rows) for rows in test_rows]
-    ll = None if reasons or collapsed else densities(refs, in_order, metric, components, seed)
+    ll = None if reasons or collapsed else member_densities(refs, in_order, metric, components, seed)
     return Spaces(metric, similarity, r, in_order, near, far, neighbours, dist, norm, ll, reasons, collapsed)
 
 
-def densities(
+def member_densities(
     refs: Sequence[Predictions], tests: Sequence[Predictions], metric: str, components: int, seed: int = 0
 ) -> Array:
     """(m, n) minus the log-density of test rows, in the order of tests[0], in a mixture of each member's references."""
-    known, rows = aligned(refs, "reference"), aligned(tests, "test")
+    known, rows = aligned_embeddings(refs, "reference"), aligned_embeddings(tests, "test")
     fitted = [MIXTURE[metric](Predictions(embeddings=own), components, seed) for own in track(known, "mixtures")]
     return np.stack([fit(Predictions(embeddings=own)) for fit, own in zip(fitted, rows, strict=True)])
 
 
-def aligned(members: Sequence[Predictions], what: str) -> list[Array]:
+def aligned_embeddings(members: Sequence[Predictions], what: str) -> list[Array]:
     """The embeddings of every member in the order of the first one's rows, which all of them must hold."""
     return _aligned(members, what) if len(members) != 1 else [_embeddings(members[0], f"the {what} dump")]
 

@@ -1,11 +1,10 @@
 """Metrics: pure functions of arrays that say how good answers and uncertainties are."""
 
 from nescio.metrics._alignment import crop_agreement, has_votes, human_alignment, kendall, ranks, spearman
-from nescio.metrics._answers import Answers, accuracy, answers, brier, nll, places, top_answers, without_cancellation
 from nescio.metrics._calibration import (
     bins_of,
     classwise_ece,
-    classwise_ece_of_blocks,
+    classwise_ece_from_blocks,
     ece,
     ece_gaps,
     reliability_curve,
@@ -25,11 +24,21 @@ from nescio.metrics._corp import (
     unc,
 )
 from nescio.metrics._detection import in_as_in, out_as_out, threshold
-from nescio.metrics._half_counts import HalfCounts
-from nescio.metrics._ranking import Ranking, as_scores, as_share, aupr, auroc, fpr_at_tpr, gamma, ranking, rows_for
+from nescio.metrics._float16_counts import Float16Counts
+from nescio.metrics._outcomes import Outcomes, accuracy, brier, complement_of, label_ranks, nll, outcomes, top_outcomes
+from nescio.metrics._ranking import Ranking, as_scores, as_share, aupr, auroc, fpr_at_tpr, gamma, ranking, row_count
 from nescio.metrics._retrieval import r_auroc, recall_at_1, retrieved
-from nescio.metrics._scod import OF_MIXTURES, PRICES, SHARE, Mixture, cost_curve, scod_augrc, scod_aurc, scod_cost
-from nescio.metrics._score_counts import MOST_SCORES, ScoreCounts
+from nescio.metrics._scod import (
+    ABSTENTION_PRICES,
+    DEFAULT_OOD_SHARE,
+    MIXTURE_METRICS,
+    Mixture,
+    cost_curve,
+    scod_augrc,
+    scod_aurc,
+    scod_cost,
+)
+from nescio.metrics._score_counts import MAX_SCORES, ScoreCounts
 from nescio.metrics._segmentation import class_ious, mean_iou, miou
 from nescio.metrics._selective import (
     TENTHS,
@@ -47,20 +56,19 @@ from nescio.metrics._selective import (
 from nescio.metrics._spec import Metric, metric, registry
 
 __all__ = [
-    "MOST_SCORES",
-    "OF_MIXTURES",
-    "PRICES",
-    "SHARE",
+    "ABSTENTION_PRICES",
+    "DEFAULT_OOD_SHARE",
+    "MAX_SCORES",
+    "MIXTURE_METRICS",
     "TENTHS",
-    "Answers",
     "CorpCurve",
-    "HalfCounts",
+    "Float16Counts",
     "Metric",
     "Mixture",
+    "Outcomes",
     "Ranking",
     "ScoreCounts",
     "accuracy",
-    "answers",
     "as_scores",
     "as_share",
     "augrc",
@@ -73,8 +81,9 @@ __all__ = [
     "brier",
     "class_ious",
     "classwise_ece",
-    "classwise_ece_of_blocks",
+    "classwise_ece_from_blocks",
     "classwise_mcb",
+    "complement_of",
     "corp",
     "corp_band",
     "corp_curve",
@@ -91,6 +100,7 @@ __all__ = [
     "in_as_in",
     "isotonic",
     "kendall",
+    "label_ranks",
     "mcb",
     "mean_iou",
     "metric",
@@ -98,7 +108,7 @@ __all__ = [
     "naurc",
     "nll",
     "out_as_out",
-    "places",
+    "outcomes",
     "r_auroc",
     "ranking",
     "ranks",
@@ -108,7 +118,7 @@ __all__ = [
     "reliability_curve",
     "retrieved",
     "risk_coverage",
-    "rows_for",
+    "row_count",
     "sac",
     "scod_augrc",
     "scod_aurc",
@@ -116,10 +126,9 @@ __all__ = [
     "selective_risk",
     "spearman",
     "threshold",
-    "top_answers",
     "top_k",
     "top_k_ece",
     "top_k_mcb",
+    "top_outcomes",
     "unc",
-    "without_cancellation",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.metrics._answers import as_array
+from nescio.metrics._outcomes import as_array
 from nescio.metrics._ranking import as_scores
 from nescio.metrics._spec import metric
 

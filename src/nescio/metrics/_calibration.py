@@ -11,22 +11,22 @@ import numpy as np
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.metrics._answers import BLOCK, Answers, answers, as_whole, checked
+from nescio.metrics._outcomes import BLOCK, Outcomes, as_whole, checked, outcomes
 from nescio.metrics._spec import metric
 
 
-@metric("answers", better="lower", prepared=True, bias="calibrated")
+@metric("predictions", better="lower", prepared=True, bias="calibrated")
 def ece(probs: Any, labels: Any = None, bins: int = 15, scheme: Literal["width", "mass"] = "width") -> float:
     """Mean gap between confidence and accuracy over bins of confidence, each bin weighted by its rows.
 
     Σ_b |B_b|/n · |acc(B_b) - conf(B_b)|, Guo et al. (2017). Bins of equal width are (lo, hi] with edges i/bins in
     float64 and 0.0 in the first; bins of equal mass split the rows in stable confidence order like np.array_split.
     """
-    a = answers(probs, labels)
+    a = outcomes(probs, labels)
     return float(np.abs(ece_gaps(a, bins, scheme)).sum() / a.n)
 
 
-def ece_gaps(a: Answers, bins: int = 15, scheme: Literal["width", "mass"] = "width") -> Array:
+def ece_gaps(a: Outcomes, bins: int = 15, scheme: Literal["width", "mass"] = "width") -> Array:
     """(bins,) right answers minus confidence, summed over the rows of each bin; of equal width, those of shards add up.
 
     ECE is the sum of their sizes, divided by the number of rows.
@@ -41,7 +41,7 @@ def row_blocks(probs: Array, labels: Array) -> Iterator[tuple[Array, Array]]:
         yield probs[part], labels[part]
 
 
-def classwise_ece_of_blocks(parts: Iterable[tuple[Array, Array]], bins: int = 15) -> float:
+def classwise_ece_from_blocks(parts: Iterable[tuple[Array, Array]], bins: int = 15) -> float:
     """`classwise_ece` of (probs, labels) that come in row blocks, already checked."""
     bins = _checked_bins(bins)
     gaps, n = np.zeros((0, bins)), 0
@@ -64,13 +64,13 @@ def classwise_ece_of_blocks(parts: Iterable[tuple[Array, Array]], bins: int = 15
     return float(np.abs(gaps).sum() / (n * len(gaps)))
 
 
-@metric("answers", better="lower", classwise=True, of_blocks=classwise_ece_of_blocks, bias="calibrated")
+@metric("predictions", better="lower", classwise=True, of_blocks=classwise_ece_from_blocks, bias="calibrated")
 def classwise_ece(probs: Any, labels: Any, bins: int = 15) -> float:
     """Mean over all classes of the ECE of that class's own probability.
 
     (1/c) Σ_j Σ_b |B_bj|/n · |share of label j in B_bj - mean p_j in B_bj|, Kull et al. (2019); bins as in `ece`.
     """
-    return classwise_ece_of_blocks(row_blocks(*checked(probs, labels)), bins)
+    return classwise_ece_from_blocks(row_blocks(*checked(probs, labels)), bins)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliabi
 
     Bins as in `ece`, so that Σ count/n · |accuracy - confidence| is the ECE.
     """
-    a, bins = known_confidence(answers(probs, labels)), _checked_bins(bins)
+    a, bins = known_confidence(outcomes(probs, labels)), _checked_bins(bins)
     index = bins_of(a, bins, "width")
     count = np.bincount(index, minlength=bins)
     filled = np.flatnonzero(count)
@@ -98,7 +98,7 @@ def reliability_curve(probs: Any, labels: Any = None, bins: int = 15) -> Reliabi
     return Reliability(filled / bins, (filled + 1) / bins, count[filled], confidence, accuracy)
 
 
-def known_confidence(a: Answers) -> Answers:
+def known_confidence(a: Outcomes) -> Outcomes:
     """The answers, where their confidence is known."""
     if np.isnan(a.confidence).any():
         raise Undefined("The confidence of the answers is not known.")
@@ -111,7 +111,7 @@ def bin_index(confidence: Array, bins: int) -> Array:
     return np.searchsorted(upper, confidence, side="left")
 
 
-def bins_of(a: Answers, bins: int, scheme: str) -> Array:
+def bins_of(a: Outcomes, bins: int, scheme: str) -> Array:
     bins = _checked_bins(bins)
     if scheme == "mass":
         index = np.empty(a.n, np.int64)

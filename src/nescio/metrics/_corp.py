@@ -14,8 +14,8 @@ import numpy as np
 
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.metrics._answers import Answers, answers, as_whole, checked, top_answers
 from nescio.metrics._calibration import ece, known_confidence, row_blocks
+from nescio.metrics._outcomes import Outcomes, as_whole, checked, outcomes, top_outcomes
 from nescio.metrics._spec import metric
 
 LEVEL, RESAMPLES = 0.9, 200  # of the band of a diagram
@@ -92,11 +92,11 @@ def corp(confidence: Any, right: Any) -> CorpCurve:
 
 def corp_curve(probs: Any, labels: Any = None) -> CorpCurve:
     """The bin-free reliability diagram of the answers: how often they are right against how sure they are."""
-    return _of_answers(known_confidence(answers(probs, labels)))
+    return _of_answers(known_confidence(outcomes(probs, labels)))
 
 
 @lru_cache(maxsize=1)  # three metrics in a row read one curve
-def _of_answers(a: Answers) -> CorpCurve:
+def _of_answers(a: Outcomes) -> CorpCurve:
     return corp(a.confidence, a.right)
 
 
@@ -131,7 +131,7 @@ def corp_band(
 # ---- metrics
 
 
-@metric("answers", better="lower", prepared=True, bias="calibrated")
+@metric("predictions", better="lower", prepared=True, bias="calibrated")
 def mcb(probs: Any, labels: Any = None) -> float:
     """Miscalibration without bins: how much lower the Brier score of the confidence could be at the same order.
 
@@ -141,7 +141,7 @@ def mcb(probs: Any, labels: Any = None) -> float:
     return corp_curve(probs, labels).mcb
 
 
-@metric("answers", better="higher", prepared=True, bias="positive")
+@metric("predictions", better="higher", prepared=True, bias="positive")
 def dsc(probs: Any, labels: Any = None) -> float:
     """Discrimination: how far the calibrated confidence lowers the Brier score of being right below its base rate.
 
@@ -150,7 +150,7 @@ def dsc(probs: Any, labels: Any = None) -> float:
     return corp_curve(probs, labels).dsc
 
 
-@metric("answers", better="neither", prepared=True)
+@metric("predictions", better="neither", prepared=True)
 def unc(probs: Any, labels: Any = None) -> float:
     """Uncertainty of being right, whatever the confidence: ȳ·(1 − ȳ) of the accuracy ȳ.
 
@@ -159,7 +159,7 @@ def unc(probs: Any, labels: Any = None) -> float:
     return corp_curve(probs, labels).unc
 
 
-@metric("answers", better="lower", classwise=True, bias="calibrated")
+@metric("predictions", better="lower", classwise=True, bias="calibrated")
 def classwise_mcb(probs: Any, labels: Any) -> float:
     """Mean over all classes of the miscalibration (MCB) of that class's own probability.
 
@@ -169,7 +169,7 @@ def classwise_mcb(probs: Any, labels: Any) -> float:
     return float(np.mean([corp(column, labels == label).mcb for label, column in enumerate(probs.T)]))
 
 
-def top_k(parts: Iterable[tuple[Array, Array]], k: int) -> Answers:
+def top_k(parts: Iterable[tuple[Array, Array]], k: int) -> Outcomes:
     """Answers of k classes at once, of (probs, labels) in row blocks: right if the label is among the k most probable,
     and as sure as these are together."""
     k = as_whole(k, "k", 1)
@@ -178,13 +178,13 @@ def top_k(parts: Iterable[tuple[Array, Array]], k: int) -> Answers:
         c = probs.shape[1]
         if k > c:
             raise Undefined(f"There are {c} classes, so there is no top {k}.")
-        right.append(answers(probs, labels).rank < k)
+        right.append(outcomes(probs, labels).rank < k)
         top = np.partition(probs, c - k, axis=1)[:, c - k :]
         confidence.append(np.minimum(top.sum(1, dtype=np.float64), 1.0))
-    return top_answers(np.concatenate(right), np.concatenate(confidence))
+    return top_outcomes(np.concatenate(right), np.concatenate(confidence))
 
 
-@metric("answers", better="lower", at={"k": (5,)}, of_top=ece, bias="calibrated")
+@metric("predictions", better="lower", values={"k": (5,)}, of_top=ece, bias="calibrated")
 def top_k_ece(probs: Any, labels: Any, k: int = 5) -> float:
     """ECE of the k most probable classes together: how often the label is among them against their summed probability.
 
@@ -193,7 +193,7 @@ def top_k_ece(probs: Any, labels: Any, k: int = 5) -> float:
     return ece(top_k(row_blocks(*checked(probs, labels)), k))
 
 
-@metric("answers", better="lower", at={"k": (5,)}, of_top=mcb, bias="calibrated")
+@metric("predictions", better="lower", values={"k": (5,)}, of_top=mcb, bias="calibrated")
 def top_k_mcb(probs: Any, labels: Any, k: int = 5) -> float:
     """Miscalibration (MCB) of the k most probable classes together, as in `top_k_ece`."""
     return mcb(top_k(row_blocks(*checked(probs, labels)), k))

@@ -12,7 +12,7 @@ import numpy as np
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.metrics._answers import as_array
+from nescio.metrics._outcomes import as_array
 from nescio.metrics._spec import metric
 
 ROUNDING = Fraction(1, 2**51)  # what a sum or two of shares can be off: four steps of a float just below 1
@@ -224,7 +224,7 @@ def as_share(value: Any, name: str) -> Fraction:
     return share
 
 
-def rows_for(value: Any, n: int, name: str) -> int:
+def row_count(value: Any, n: int, name: str) -> int:
     """ceil(value·n) without float error: a decimal is read as its text, and what is i/n but for rounding means i.
 
     A computed share, such as the 0.30000000000000004 of np.linspace(0.1, 1, 10), so keeps the rows of 0.3.
@@ -267,14 +267,14 @@ def aupr(u: Any, positive: Any = None) -> float:
     return float(np.sum(inside * (found / flagged)) / r.positives)
 
 
-@metric("ranking", "detection", better="lower", prepared=True, at={"tpr": (0.95,)})
+@metric("ranking", "detection", better="lower", prepared=True, values={"tpr": (0.95,)})
 def fpr_at_tpr(u: Any, positive: Any = None, tpr: float = 0.95) -> float:
     """Share of negative rows that are flagged by the highest threshold that flags a share `tpr` of the positive ones.
 
     Flagged means u ≥ t with t one of the values of u; t is the highest that reaches the TPR, nothing is interpolated.
     """
     r = _both(ranking(u, positive), "FPR at TPR")
-    unflagged = r.positives - rows_for(tpr, r.positives, "tpr")
+    unflagged = r.positives - row_count(tpr, r.positives, "tpr")
     group = int(np.searchsorted(r.hits, unflagged, side="right"))  # groups below the threshold
     below = int(r.ends[group - 1] - r.hits[group - 1]) if group else 0
     return (r.negatives - below) / r.negatives

@@ -19,8 +19,8 @@ from nescio.metrics._ranking import Ranking, as_classes, as_scores, as_share, ra
 from nescio.metrics._selective import augrc, aurc
 from nescio.metrics._spec import metric
 
-SHARE = 0.5  # of out-of-distribution rows, unless another is stated
-PRICES = tuple(i / 25 for i in range(1, 26))  # of withholding an answer, at which a cost curve is drawn
+DEFAULT_OOD_SHARE = 0.5  # of out-of-distribution rows, unless another is stated
+ABSTENTION_PRICES = tuple(i / 25 for i in range(1, 26))  # of withholding an answer, at which a cost curve is drawn
 MOST_ROWS = 1 << 62  # with their copies, so that they can be counted
 
 
@@ -30,7 +30,7 @@ class Mixture:
     u (n,), wrong (n,), u_out (m,)
     """
 
-    def __init__(self, u: Any, wrong: Any, u_out: Any, share: float = SHARE) -> None:
+    def __init__(self, u: Any, wrong: Any, u_out: Any, share: float = DEFAULT_OOD_SHARE) -> None:
         inside, outside, self._wrong = as_scores(u), as_scores(u_out, "u_out"), as_classes(wrong, "wrong")
         if len(inside) != len(self._wrong):
             raise BadInput(f"u has {len(inside)} rows, wrong has {len(self._wrong)}: they must describe the same rows.")
@@ -57,7 +57,7 @@ class Mixture:
         return np.bincount(groups, counts, len(self._values)).astype(np.int64)
 
 
-def cost_curve(u: Any, wrong: Any = None, prices: Any = PRICES) -> tuple[Array, Array]:
+def cost_curve(u: Any, wrong: Any = None, prices: Any = ABSTENTION_PRICES) -> tuple[Array, Array]:
     """(prices, costs): what a row costs at the best threshold, for every price of withholding an answer.
 
     A failure that is answered costs 1, a row that is withheld costs d:
@@ -76,11 +76,11 @@ def _cost(r: Ranking, price: float = 0.1) -> float:
     return float(cost_curve(r, prices=[float(as_share(price, "price"))])[1][0])
 
 
-OF_MIXTURES: Mapping[str, Callable[..., float]] = {"scod_aurc": aurc, "scod_augrc": augrc, "scod_cost": _cost}
+MIXTURE_METRICS: Mapping[str, Callable[..., float]] = {"scod_aurc": aurc, "scod_augrc": augrc, "scod_cost": _cost}
 
 
 @metric("mixture", better="lower")
-def scod_aurc(u: Any, wrong: Any, u_out: Any, share: float = SHARE) -> float:
+def scod_aurc(u: Any, wrong: Any, u_out: Any, share: float = DEFAULT_OOD_SHARE) -> float:
     """AURC where out-of-distribution rows are failures too, at a stated share of them.
 
     (1/N)·Σᵢ Eᵢ/i over the N rows of the mixture, E counting wrong answers and out-of-distribution rows.
@@ -89,7 +89,7 @@ def scod_aurc(u: Any, wrong: Any, u_out: Any, share: float = SHARE) -> float:
 
 
 @metric("mixture", better="lower")
-def scod_augrc(u: Any, wrong: Any, u_out: Any, share: float = SHARE) -> float:
+def scod_augrc(u: Any, wrong: Any, u_out: Any, share: float = DEFAULT_OOD_SHARE) -> float:
     """AUGRC where out-of-distribution rows are failures too, at a stated share of them.
 
     (1/N)·Σᵢ Eᵢ/N over the N rows of the mixture, E counting wrong answers and out-of-distribution rows.
@@ -97,8 +97,8 @@ def scod_augrc(u: Any, wrong: Any, u_out: Any, share: float = SHARE) -> float:
     return augrc(Mixture(u, wrong, u_out, share).ranking())
 
 
-@metric("mixture", better="lower", at={"price": (0.1, 0.3)})
-def scod_cost(u: Any, wrong: Any, u_out: Any, price: float = 0.1, share: float = SHARE) -> float:
+@metric("mixture", better="lower", values={"price": (0.1, 0.3)})
+def scod_cost(u: Any, wrong: Any, u_out: Any, price: float = 0.1, share: float = DEFAULT_OOD_SHARE) -> float:
     """Cost of a row at the best threshold: 1 for a wrong answer or an answer out of distribution, `price` for none.
 
     min over thresholds of P(answered and a failure) + price·P(withheld), at a stated share of out-of-distribution rows.

@@ -12,7 +12,7 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.metrics._ranking import Ranking, as_classes, as_scores
 
-MOST_SCORES = 1 << 18  # distinct ones that are kept
+MAX_SCORES = 1 << 18  # distinct ones that are kept
 SIGN, LAST = np.uint64(1 << 63), np.uint64(1)
 SINGLE_ROW_METRICS = ("aupr", "sac")  # these also depend on whether equal classes in one key are tied
 
@@ -37,9 +37,9 @@ class ScoreCounts:
     most: int
 
     @classmethod
-    def of(cls, u: Any, wrong: Any, most: int | None = None) -> ScoreCounts:
+    def count(cls, u: Any, wrong: Any, most: int | None = None) -> ScoreCounts:
         """Counts the rows of one shard."""
-        most = MOST_SCORES if most is None else most
+        most = MAX_SCORES if most is None else most
         scores, wrong = as_scores(u), as_classes(wrong, "wrong")
         if len(scores) != len(wrong):
             raise BadInput(f"u has {len(scores)} rows, wrong has {len(wrong)}: they must describe the same rows.")

@@ -9,7 +9,7 @@ import numpy as np
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.metrics._answers import as_array, as_whole
+from nescio.metrics._outcomes import as_array, as_whole
 from nescio.metrics._spec import metric
 
 PIXELS = 1 << 22  # counted at once

@@ -14,7 +14,7 @@ import numpy as np
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
-from nescio.metrics._ranking import CACHED, Ranking, as_share, ranking, rows_for, total_share
+from nescio.metrics._ranking import CACHED, Ranking, as_share, ranking, row_count, total_share
 from nescio.metrics._spec import metric
 
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -75,14 +75,14 @@ def augrc(u: Any, wrong: Any = None) -> float:
     return float(r.total_hits / r.n**2)
 
 
-@metric("ranking", better="lower", prepared=True, at={"coverage": (0.8,)})
+@metric("ranking", better="lower", prepared=True, values={"coverage": (0.8,)})
 def selective_risk(u: Any, wrong: Any = None, coverage: float = 0.8) -> float:
     """Share of errors among the surest `coverage` of the rows.
 
     Eᵢ/i at i = ceil(coverage·n), with the coverage read as its decimal text. Source: Galil et al. 2023, §2.
     """
     r = ranking(u, wrong, "wrong")
-    kept = rows_for(coverage, r.n, "coverage")
+    kept = row_count(coverage, r.n, "coverage")
     if kept == 0:
         raise BadInput("coverage is 0, which keeps no row; give a share above 0.")
     group = int(np.searchsorted(r.ends, kept))
@@ -108,7 +108,7 @@ def aurc_over(u: Any, wrong: Any = None, coverages: Iterable[float] = TENTHS) ->
     return sum(risks) / len(risks)
 
 
-@metric("ranking", better="higher", prepared=True, at={"accuracy": (0.9, 0.95, 0.99)})
+@metric("ranking", better="higher", prepared=True, values={"accuracy": (0.9, 0.95, 0.99)})
 def sac(u: Any, wrong: Any = None, accuracy: float = 0.95) -> float:
     """Largest coverage at which the kept answers reach this accuracy (coverage for a selective accuracy constraint).
 

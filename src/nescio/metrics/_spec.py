@@ -10,7 +10,7 @@ from nescio.errors import BadInput
 from nescio.registry import Registry, file_of
 
 Kind = Literal[
-    "answers",  # f(probs, labels)
+    "predictions",  # f(probs, labels)
     "ranking",  # f(u, wrong): does u rank wrong answers above right ones
     "detection",  # f(u, out): does u rank out-of-distribution rows above the others
     "mixture",  # f(u, wrong, u_out): does u rank failures, out-of-distribution rows among them, above right answers
@@ -40,8 +40,8 @@ class Metric:
     function: Callable[..., Any]
     kinds: tuple[Kind, ...]
     better: Better
-    prepared: bool  # takes a prepared Ranking or Answers in place of its two arrays
-    at: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # parameter -> values shown on a scorecard
+    prepared: bool  # takes a prepared Ranking or Outcomes in place of its two arrays
+    values: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # parameter -> values shown on a scorecard
     classwise: bool = False  # of every class's own probability: left out of large dumps
     of_blocks: Callable[..., float] | None = None  # the same of (probs, labels) that come in row blocks
     of_top: Callable[[Any], float] | None = None  # the same of the Answers of the k most probable classes together
@@ -79,7 +79,7 @@ def metric(
     *kinds: Kind,
     better: Better,
     prepared: bool = False,
-    at: Mapping[str, tuple[float, ...]] | None = None,
+    values: Mapping[str, tuple[float, ...]] | None = None,
     name: str | None = None,
     classwise: bool = False,
     of_blocks: Callable[..., float] | None = None,
@@ -95,7 +95,7 @@ def metric(
             raise BadInput(f"{place} has better={better!r}: it is {', '.join(map(repr, get_args(Better)))}.")
         if strange := next((kind for kind in kinds if kind not in get_args(Kind)), None):
             raise BadInput(f"{place} is of the kind {strange!r}: the kinds are {', '.join(get_args(Kind))}.")
-        part = Metric(label, function, kinds, better, prepared, at or {}, classwise, of_blocks, of_top, bias)
+        part = Metric(label, function, kinds, better, prepared, values or {}, classwise, of_blocks, of_top, bias)
         registry.add(label, part)
         return function
 

@@ -29,7 +29,7 @@ from nescio.datasets.images import set_name
 from nescio.datasets.view import View
 from nescio.errors import BadInput, install
 from nescio.files import beside, parse_json, read_json
-from nescio.measures import OF_LOGITS, PORTABLE, FittedScore, LossOrder
+from nescio.measures import LOGIT_MEASURES, PORTABLE, FittedScore, LossOrder
 from nescio.measures.loss_ranking import FLOOR, SLOPE
 from nescio.networks.fitted_scores import LOGIT_SCORES, MeanSoftmax, ScoreNetwork, logit_score
 from nescio.networks.forward import heads
@@ -45,14 +45,14 @@ from nescio.networks.models import (
     with_weights,
 )
 from nescio.networks.preprocessing import Preprocessing
-from nescio.predictions.entries import STAGE, ModelDump, dump_named
+from nescio.predictions.model_predictions import STAGE, ModelPredictions, predictions_from_text
 from nescio.runtime import Runtime
 from nescio.specs import STORE, ZOO, place_of, source
 from nescio.training import WEIGHTS
 from nescio.work.store import Store
 
 LOSS_ORDER = "loss_order"  # a score that was learnt on embeddings, which the file then holds
-MEASURES = (*OF_LOGITS, LOSS_ORDER, *PORTABLE)
+MEASURES = (*LOGIT_MEASURES, LOSS_ORDER, *PORTABLE)
 OUTPUTS = ("class", "probability", "uncertainty", "abstain")
 META = "nescio"  # the key of the metadata, in both kinds of file
 MOST_BYTES = 2**31 - 2**20  # of the weights: one ONNX file holds two gigabytes
@@ -471,7 +471,7 @@ def exportable(
     embeddings; `look` is of a checkpoint of one's own; `data` are those of a
     network of the store at their new path.
     """
-    stored = dump_named(name, store) if place_of(ZOO, name) else None
+    stored = predictions_from_text(name, store) if place_of(ZOO, name) else None
     looked = stored.looked if stored else {}
     own_data = () if data is None else (set_name(data),)
     found = network(stored.model if stored else name, store, root, own_data)
@@ -530,7 +530,7 @@ def fields_of(looked: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _known_file(stored: ModelDump | None) -> Path | None:
+def _known_file(stored: ModelPredictions | None) -> Path | None:
     """The file of weights that predictions were made with, where it still is; their digest is checked later."""
     file = Path(str(stored.facts.get("weights_path", ""))) if stored and "@" not in stored.model else None
     return file if file is not None and file.is_file() else None

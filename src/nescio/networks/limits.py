@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nescio.errors import BadInput
 from nescio.networks.families import belongs
-from nescio.predictions.entries import ModelDump
+from nescio.predictions.model_predictions import ModelPredictions
 from nescio.report.words import millions
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9}
@@ -21,11 +21,11 @@ class Limits:
     size: int | None = None
     families: tuple[str, ...] = ()
 
-    def refused(self, models: Sequence[ModelDump]) -> dict[str, str]:
+    def refused(self, models: Sequence[ModelPredictions]) -> dict[str, str]:
         """The models that are beyond the limits, and why."""
         return {model.model: why for model in models if (why := self._why_not(model))}
 
-    def _why_not(self, model: ModelDump) -> str | None:
+    def _why_not(self, model: ModelPredictions) -> str | None:
         limits = (
             (self.params, model.number("params"), "parameters", millions),
             (self.size, model.number("input_size"), "input size", lambda n: f"{n:g} pixels"),

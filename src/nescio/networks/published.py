@@ -16,7 +16,7 @@ from typing import Any
 from nescio.errors import BadInput
 from nescio.files import read_text
 from nescio.networks.families import family
-from nescio.predictions.entries import ModelDump
+from nescio.predictions.model_predictions import ModelPredictions
 from nescio.specs import NetworkName
 
 ERRORS, SLACK = 3.0, 0.003  # standard errors, and a share for other decoders and number formats
@@ -68,7 +68,7 @@ def _number(path: str | Path, number: int, line: Mapping[str, Any], column: str,
         raise BadInput(f"{path}, line {number}: {column} is {text!r}, which is not a number.") from None
 
 
-def published_of(dump: ModelDump, table: Table) -> Published | None:
+def published_of(dump: ModelPredictions, table: Table) -> Published | None:
     """The line of a model: that of its input size, if there are several. A name without a tag is taken for its first
     weights, which old tables call so."""
     plain = NetworkName.of(dump.model).name
@@ -88,7 +88,7 @@ def _tagged(name: str) -> tuple[str, ...]:
     return (f"{name}.{cfg.tag}",) if cfg is not None and cfg.tag else ()
 
 
-def with_facts(dumps: Sequence[ModelDump], path: str | None = None) -> list[ModelDump]:
+def with_facts(dumps: Sequence[ModelPredictions], path: str | None = None) -> list[ModelPredictions]:
     """The dumps with the family of each model, and the sizes that a table has of models that do not say their own."""
     table = read_published(path) if path else {}
     known = []
@@ -100,7 +100,7 @@ def with_facts(dumps: Sequence[ModelDump], path: str | None = None) -> list[Mode
     return known
 
 
-def with_accuracies(dumps: Sequence[ModelDump], path: str) -> tuple[list[ModelDump], list[str]]:
+def with_accuracies(dumps: Sequence[ModelPredictions], path: str) -> tuple[list[ModelPredictions], list[str]]:
     """The dumps with the accuracies that a table publishes, and a sentence for each that ours is far from."""
     table, known, notes = read_published(path, "top1"), [], list[str]()
     for dump in dumps:
@@ -114,7 +114,7 @@ def with_accuracies(dumps: Sequence[ModelDump], path: str) -> tuple[list[ModelDu
     return known, notes
 
 
-def disagreement(dump: ModelDump, line: Published) -> str | None:
+def disagreement(dump: ModelPredictions, line: Published) -> str | None:
     """A sentence where our accuracy is further from the published one than chance explains."""
     ours, n = dump.facts.get("accuracy"), dump.facts.get("rows")
     if ours is None or line.accuracy is None or not n:

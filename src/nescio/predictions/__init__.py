@@ -1,5 +1,5 @@
 """Predictions: what one model says about one split, and the files that hold it."""
 
-from nescio.predictions.dump import Predictions, join, same_rows, shared_rows, stack
+from nescio.predictions.outputs import Predictions, join, same_rows, shared_rows, stack
 
 __all__ = ["Predictions", "join", "same_rows", "shared_rows", "stack"]

@@ -13,11 +13,11 @@ import numpy as np
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.files import beside, flush
-from nescio.predictions.files import naming
+from nescio.predictions.files import naming_file
 from nescio.predictions.tables import escaped
 
 
-def writable_ending(path: str | Path) -> str:
+def writable_suffix(path: str | Path) -> str:
     """The ending of a file of columns; BadInput if there is no writer for it."""
     ending = Path(path).suffix
     if ending.lower() not in WRITERS:
@@ -27,9 +27,9 @@ def writable_ending(path: str | Path) -> str:
 
 def save_columns(path: str | Path, table: Mapping[str, Any], arrays: Mapping[str, Array] | None = None) -> Path:
     """Writes a table as .csv or .parquet, arrays (by default its columns) as .npz; None is an empty cell."""
-    goal, ending = Path(path), writable_ending(path)
+    goal, ending = Path(path), writable_suffix(path)
     content = WRITERS[ending]((arrays or table) if ending == ".npz" else table)
-    with naming(goal, "written"), beside(goal) as part, part.open("xb") as file:
+    with naming_file(goal, "written"), beside(goal) as part, part.open("xb") as file:
         file.write(content)
         flush(file)
     return goal

@@ -36,8 +36,8 @@ from nescio.predictions.containers import (
     write_npz,
     write_safetensors,
 )
-from nescio.predictions.dump import Predictions
 from nescio.predictions.names import FIELDS, MAPPINGS, MEANT, Flat, Names, is_field, shown, unknown
+from nescio.predictions.outputs import Predictions
 from nescio.predictions.tables import check_text, read_csv, read_footer, read_parquet, write_csv, write_parquet
 
 ACCEPTED = "a folder with recipe.json, .npz, .safetensors, .parquet, .csv or .pt, or a folder of such shards"
@@ -70,7 +70,7 @@ def load(
     path = Path(source)
     if shard_files(path):
         return ShardFolder(path, names, outside).whole()
-    with naming(path, "read"):
+    with naming_file(path, "read"):
         return _build(_read(path, mapped), outside, mapped)
 
 
@@ -82,19 +82,19 @@ def from_files(paths: Mapping[str, Any], *, outside: bool = False) -> Prediction
         for field, path in inner.items():
             if not is_field(field):
                 raise BadInput(unknown("field", field, MEANT, FIELDS))
-            with naming(Path(path), "read"):
-                flat[field] = one_array(Path(path))
+            with naming_file(Path(path), "read"):
+                flat[field] = read_array(Path(path))
     return _build(flat, outside, Names(None))
 
 
-def named_arrays(path: Path) -> Flat:
+def read_named_arrays(path: Path) -> Flat:
     """The arrays of an .npz file by their own names."""
     _check_file(path)
     with _sentences(".npz"):
         return read_npz(path)
 
 
-def one_array(path: Path) -> Any:
+def read_array(path: Path) -> Any:
     """The only array of a .npy, .npz or .pt file."""
     _check_file(path)
     ending = path.suffix.lower()
@@ -125,7 +125,7 @@ def save(predictions: Predictions, path: str | os.PathLike[str], *, durable: boo
     """
     goal = Path(path)
     ending = goal.suffix.lower()
-    with naming(goal, "written"):
+    with naming_file(goal, "written"):
         if goal.is_dir() or not ending:
             _write_folder(predictions, goal, durable)
         elif ending in WRITERS:
@@ -183,7 +183,7 @@ def _with_normalized(predictions: Predictions) -> dict[str, Array]:
 
 
 @contextmanager
-def naming(path: Path, done: str) -> Iterator[None]:
+def naming_file(path: Path, done: str) -> Iterator[None]:
     """Puts the path into every sentence about it."""
     try:
         yield
@@ -244,7 +244,7 @@ def _read(path: Path, names: Names) -> Flat:
 def check_format(path: Path) -> None:
     """Refuse a file that lacks the ending, beginning or end of its format, without reading the rest."""
     if not path.is_dir():
-        with naming(path, "read"):
+        with naming_file(path, "read"):
             ending = _known_ending(path)
             with _sentences(ending):
                 CHECKS[ending](path)

@@ -14,12 +14,12 @@ from nescio.arrays.checks import (
     CACHE_VALUES,
     as_array,
     check_finite,
-    check_whole,
+    check_not_truncated,
     cube,
+    dtype_name,
     floats,
     forget,
     integers,
-    kind_of,
     numbers,
 )
 from nescio.arrays.parallel import blocks, share
@@ -82,7 +82,7 @@ def tags(name: str, value: Any) -> Array:
     array = text(name, as_array(name, value))
     if array.ndim != 1 or array.dtype.kind not in "fiubU":
         raise BadInput(
-            f"{name} has shape {array.shape} of {kind_of(array)}: it must be (n,), one number or one text a row."
+            f"{name} has shape {array.shape} of {dtype_name(array)}: it must be (n,), one number or one text a row."
         )
     check_finite(name, array)
     return array
@@ -92,7 +92,7 @@ def keys(value: Any) -> Array:
     array = text("index", as_array("index", value))
     if array.ndim != 1 or array.dtype.kind not in "iufU":
         raise BadInput(
-            f"index has shape {array.shape} of {kind_of(array)}: it must be (n,), a whole number or a text a row."
+            f"index has shape {array.shape} of {dtype_name(array)}: it must be (n,), a whole number or a text a row."
         )
     return array if array.dtype.kind == "U" else integers("index", array)
 
@@ -344,7 +344,7 @@ def _check_normalized(logs: Array) -> None:
 
     def work(worker: int, workers: int) -> None:
         for part in parts[worker::workers]:
-            check_whole(logs)
+            check_not_truncated(logs)
             with np.errstate(over="ignore"):
                 off = np.abs(np.exp(logs[part], dtype=np.float64).sum(-1) - 1).max(-1)
             forget(logs[part])

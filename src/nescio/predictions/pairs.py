@@ -6,49 +6,53 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nescio.errors import BadInput
-from nescio.predictions.entries import ModelDump, file_dump, stored_dumps
+from nescio.predictions.model_predictions import ModelPredictions, list_stored_predictions, predictions_from_file
 from nescio.specs import SpecError, assignment, items, mapping
 from nescio.work.store import Store
 
-ByModel = Mapping[str, ModelDump]
+ByModel = Mapping[str, ModelPredictions]
 
 
 @dataclass(frozen=True)
-class PairedDumps:
+class PairedPredictions:
     """What one model says about in-distribution images, and about images of classes that were not in training."""
 
-    inside: ModelDump
-    outside: ModelDump
-    others: Mapping[str, ModelDump] = field(default_factory=dict, hash=False)  # fixed out-sets, such as ImageNet-O
+    inside: ModelPredictions
+    outside: ModelPredictions
+    others: Mapping[str, ModelPredictions] = field(
+        default_factory=dict, hash=False
+    )  # fixed out-sets, such as ImageNet-O
 
     @property
     def model(self) -> str:
         return self.inside.model
 
-    def limited(self, rows: int, seed: int) -> PairedDumps:
+    def limited(self, rows: int, seed: int) -> PairedPredictions:
         """A random part of so many rows of every dump."""
         inside, outside = self.inside.limited(rows, seed), self.outside.limited(rows, seed)
         others = {name: dump.limited(rows, seed) for name, dump in self.others.items()}
-        return PairedDumps(inside, outside, others)
+        return PairedPredictions(inside, outside, others)
 
 
 # ---- files
 
 
-def pair_named(text: str) -> PairedDumps:
+def pair_from_text(text: str) -> PairedPredictions:
     """NAME=IN,OUT[,SET=FILE]."""
     form = "NAME=IN,OUT, the files about in-distribution and out-of-distribution images"
     name, rest = assignment(text)
     inside, *others = items(rest)
     if not (name and inside and others and others[0]):
         raise SpecError(text, 0, "this names no model with two files", form, "--pair")
-    return pair_of_files(name, inside, others[0], mapping(others[1:], f"{form}; further sets are NAME=FILE"))
+    return pair_from_files(name, inside, others[0], mapping(others[1:], f"{form}; further sets are NAME=FILE"))
 
 
-def pair_of_files(model: str, inside: str, outside: str, others: Mapping[str, str] | None = None) -> PairedDumps:
+def pair_from_files(
+    model: str, inside: str, outside: str, others: Mapping[str, str] | None = None
+) -> PairedPredictions:
     """A model by its files of predictions."""
-    fixed = {name: file_dump(path, model) for name, path in (others or {}).items()}
-    pair = PairedDumps(file_dump(inside, model), file_dump(outside, model), fixed)
+    fixed = {name: predictions_from_file(path, model) for name, path in (others or {}).items()}
+    pair = PairedPredictions(predictions_from_file(inside, model), predictions_from_file(outside, model), fixed)
     for dump in (pair.outside, *fixed.values()):
         if dump.key == pair.inside.key and not _of_both_sides(dump):
             raise BadInput(
@@ -58,7 +62,7 @@ def pair_of_files(model: str, inside: str, outside: str, others: Mapping[str, st
     return pair
 
 
-def _of_both_sides(dump: ModelDump) -> bool:
+def _of_both_sides(dump: ModelPredictions) -> bool:
     """Whether a dump marks rows of both sides."""
     in_distribution = dump.load().in_distribution
     return in_distribution is not None and bool(in_distribution.any()) and not in_distribution.all()
@@ -67,16 +71,16 @@ def _of_both_sides(dump: ModelDump) -> bool:
 # ---- models of a store
 
 
-def pairs_of_store(
+def pairs_from_store(
     store: Store, data: str, out: str, also: Mapping[str, str] | None = None, damaged: list[str] | None = None
-) -> tuple[list[PairedDumps], list[str]]:
+) -> tuple[list[PairedPredictions], list[str]]:
     """The store's models with predictions on both sets, by their absolute names, and sentences on those without.
 
     damaged  gets a sentence on each damaged entry of the store, which is then left out; None: it raises
     """
 
-    def by_model(spec: str, outside: bool) -> dict[str, ModelDump]:
-        return {dump.model: dump for dump in stored_dumps(store, spec, outside, damaged)}
+    def by_model(spec: str, outside: bool) -> dict[str, ModelPredictions]:
+        return {dump.model: dump for dump in list_stored_predictions(store, spec, outside, damaged)}
 
     inside, outside, also = by_model(data, False), by_model(out, True), also or {}
     fixed = {name: by_model(spec, True) for name, spec in also.items()}
@@ -94,8 +98,10 @@ def pairs_of_store(
     return pairs, notes
 
 
-def pairs_of(inside: Sequence[ModelDump], outside: ByModel, fixed: Mapping[str, ByModel]) -> list[PairedDumps]:
+def pairs_of(
+    inside: Sequence[ModelPredictions], outside: ByModel, fixed: Mapping[str, ByModel]
+) -> list[PairedPredictions]:
     """Of every model that has both, its predictions inside and outside; `outside` and each of `fixed` are by model."""
     both = [dump for dump in inside if dump.model in outside]
     others = {model: {name: own[model] for name, own in fixed.items() if model in own} for model in outside}
-    return [PairedDumps(dump, outside[dump.model], others[dump.model]) for dump in both]
+    return [PairedPredictions(dump, outside[dump.model], others[dump.model]) for dump in both]

@@ -13,8 +13,8 @@ from nescio.arrays.checks import forget
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.predictions import files
-from nescio.predictions.dump import NOT_ROWS, Predictions
 from nescio.predictions.names import MAPPINGS
+from nescio.predictions.outputs import NOT_ROWS, Predictions
 
 
 class RowParts:
@@ -137,14 +137,14 @@ class ShardFolder:
             shard = files.load(path, names=self.names, outside=self.outside)
             indexes.append(shard.index)
             yield shard
-        with files.naming(self.folder, "read"):
+        with files.naming_file(self.folder, "read"):
             check_missing(check_repeated(indexes, [path.name for path in paths]))
 
     def whole(self) -> Predictions:
         """All rows in memory, in the order of their keys."""
         paths = self.files
         parts = [files.load(path, names=self.names, outside=self.outside) for path in paths]
-        with files.naming(self.folder, "read"):
+        with files.naming_file(self.folder, "read"):
             dump = joined(parts, [path.name for path in paths]).replace()
             check_missing(np.sort(dump.index))
         return dump.take(np.argsort(dump.index, kind="stable"))

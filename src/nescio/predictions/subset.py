@@ -7,10 +7,10 @@ from hashlib import blake2b
 import numpy as np
 
 from nescio.errors import BadInput
-from nescio.predictions.dump import Predictions
+from nescio.predictions.outputs import Predictions
 
 
-def random_part(predictions: Predictions, rows: int | None, seed: int = 0) -> Predictions:
+def random_subset(predictions: Predictions, rows: int | None, seed: int = 0) -> Predictions:
     """At most so many rows, in their order, with a note that says so; None: all.
 
     Rows are chosen by a hash of the seed and their index: files of other models keep the same rows, in whatever order.
@@ -21,14 +21,16 @@ def random_part(predictions: Predictions, rows: int | None, seed: int = 0) -> Pr
         return predictions
     ranks = [blake2b(f"{seed}:{key}".encode(), digest_size=8).digest() for key in predictions.index.tolist()]
     chosen = np.sort(np.argsort(np.array(ranks, "S8"), kind="stable")[:rows])
-    return predictions.take(chosen).replace(notes=(*predictions.notes, part_note(rows, len(predictions), "rows", seed)))
+    return predictions.take(chosen).replace(
+        notes=(*predictions.notes, subset_note(rows, len(predictions), "rows", seed))
+    )
 
 
-def most_note(rows: int, seed: int, what: str = "rows of every file") -> str:
+def subset_limit_note(rows: int, seed: int, what: str = "rows of every file") -> str:
     """The stamp on what is made of a random part of every file, or image set, whose rows are not counted yet."""
     return f"A random part: at most {rows:,} {what} (seed {seed})."
 
 
-def part_note(part: int, whole: int, what: str, seed: int) -> str:
+def subset_note(part: int, whole: int, what: str, seed: int) -> str:
     """The stamp on whatever is made of a random part."""
     return f"A random part: {part:,} of {whole:,} {what} (seed {seed})."

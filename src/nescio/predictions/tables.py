@@ -15,9 +15,9 @@ import numpy as np
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
 from nescio.files import check_growth, parse_json
-from nescio.predictions.dump import Predictions
 from nescio.predictions.footer import column_count, table_size
 from nescio.predictions.names import Flat, Names, shown, unknown
+from nescio.predictions.outputs import Predictions
 
 NUMBERED = {"logit": "logits", "prob": "probs", "logprob": "logits", "emb": "embeddings", "vote": "annotations"}
 SINGLE = {"index": "index", "label": "labels", "in_distribution": "in_distribution", "correct": "correct"}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from nescio.analysis.pixels import PixelCounts
-from nescio.metrics import MOST_SCORES
+from nescio.metrics import MAX_SCORES
 from nescio.report.blocks import Section, Story, Terms, flat
 from nescio.report.tables import COUNT, Column, Head, decimals, metrics, table
 from nescio.report.words import count
@@ -34,7 +34,7 @@ def pixel_story(counts: PixelCounts, rows: Sequence[Row], reasons: Sequence[str]
     lead = [f"{count(counts.n)} pixels count."]
     if bound := counts.bound:
         lead.append(
-            f"Of a score {count(MOST_SCORES)} values are distinguished: AUROC, rAULC and AURC are exact to "
+            f"Of a score {count(MAX_SCORES)} values are distinguished: AUROC, rAULC and AURC are exact to "
             f"± {bound:.1g}."
         )
     return Story(f"Segmentation: {name}", lead, [Section("", "", flat([*tables, gaps]))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nescio.analysis.score_choice import ScoreChoice
-from nescio.measures import OF_LOGITS, PORTABLE
+from nescio.measures import LOGIT_MEASURES, PORTABLE
 from nescio.report.tables import COUNT, Cell, Table, decimals
 from nescio.report.words import label, legend, listed, number, plural
 
@@ -13,7 +13,7 @@ AGAINST = {
     "unknown": "reject rows that are out of distribution",
     "both": "reject wrong answers and rows that are out of distribution",
 }
-EXPORTED = (*OF_LOGITS, *PORTABLE)  # scores that an exported file computes
+EXPORTED = (*LOGIT_MEASURES, *PORTABLE)  # scores that an exported file computes
 MOST_NAMED, MOST_SHOWN = 4, 8  # scores of the best group in a sentence, and on the first screen
 
 

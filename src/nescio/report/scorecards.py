@@ -128,7 +128,7 @@ CAPTIONS = {
 def own_splits(rows: Iterable[Row]) -> frozenset[Any]:
     """In-distribution splits: `test`, and those whose answers are right or wrong."""
     return IN_DISTRIBUTION | {
-        row.get("split") for row in rows if row["metric"] == "in_as_in" or "answers" in _kinds(row["metric"])
+        row.get("split") for row in rows if row["metric"] == "in_as_in" or "predictions" in _kinds(row["metric"])
     }
 
 
@@ -140,7 +140,7 @@ def _kinds(metric: str) -> tuple[str, ...]:
 def question_of(row: Row, own: frozenset[Any] = IN_DISTRIBUTION) -> str:
     """The question that a row helps to answer; `own` are the in-distribution splits."""
     kinds = _kinds(row["metric"])
-    if "answers" in kinds:
+    if "predictions" in kinds:
         return ANSWERS
     if "threshold" in kinds:
         return DETECTION
@@ -685,7 +685,7 @@ def _main_gaps(cards: Sequence[Any]) -> list[Row]:
     """The reasons why there is no calibration, no detection and the like. Second names are none."""
     from nescio.measures import registry
 
-    second = [part.name for part in registry.parts() if part.alias]
+    second = [part.name for part in registry.parts() if part.equivalent_to]
     reasons = [reason for card in cards for reason in card.reasons if reason["measure"] not in second]
     return [reason for reason in reasons if reason["metric"] in MISSED or _optional(reason["measure"])]
 
@@ -712,7 +712,7 @@ def _optional(measure: str | None) -> bool:
     """Whether another file or option adds the measure: a fitted one, or a heavy one of a large dump."""
     from nescio.measures import registry
 
-    return _kind(measure) == "fitted" or (measure in registry and registry[str(measure)].heavy)
+    return _kind(measure) == "fitted" or (measure in registry and registry[str(measure)].slow)
 
 
 def essentials(card: Any) -> Table:

@@ -18,7 +18,7 @@ from nescio.arrays.types import Array
 from nescio.errors import BadInput, Undefined
 from nescio.measures import Measure, summary
 from nescio.measures import registry as measures
-from nescio.metrics import Ranking, answers
+from nescio.metrics import Ranking, outcomes
 from nescio.metrics import registry as metrics
 from nescio.predictions import Predictions
 
@@ -32,7 +32,7 @@ def check_metric(name: str | Callable[..., Any]) -> list[str]:
     for kind in part.kinds:
         promise(kind in METRIC_CHECKS, f"{name} is of the kind {kind!r}, which nothing checks.")
         for check in METRIC_CHECKS[kind]:
-            for options in _options(part.at):
+            for options in _options(part.values):
                 check(name, lambda *args, options=options: part.function(*args, **options))
             evidence.append(f"{kind}: {(check.__doc__ or '').strip()}")
     return evidence
@@ -159,7 +159,7 @@ def answer_promises(name: str, f: Callable[..., Any]) -> None:
     sign = {"higher": 1, "lower": -1, "neither": 0}[metrics[name].better]
     promise(sign * f(truth, y) >= sign * f(wrong, y), f"{name} does not prefer right answers.")
     if metrics[name].prepared:
-        promise(_same(f(p, y), f(answers(p, y))), f"{name} of prepared Answers differs.")
+        promise(_same(f(p, y), f(outcomes(p, y))), f"{name} of prepared Answers differs.")
     _finite_or_said(name, lambda: f(p[:1], y[:1]))
     _refuses(name, lambda: f(p, y[1:]))
     _refuses(name, lambda: f(p * 2, y))
@@ -260,7 +260,7 @@ _RANKED = (order_of_rows, monotone_maps, better_direction, edges, prepared)
 METRIC_CHECKS: dict[str, tuple[Callable[[str, Callable[..., Any]], None], ...]] = {
     "ranking": _RANKED,
     "detection": _RANKED,
-    "answers": (answer_promises,),
+    "predictions": (answer_promises,),
     "mixture": (mixture_promises,),
     "threshold": (threshold_promises,),
     "retrieval": (retrieval_promises,),
@@ -376,7 +376,7 @@ def tells_mistakes(part: Measure) -> None:
     name, fit = part.name, _with_example(part)
     test = _network(1)
     of = fit(_network(0))
-    u, wrong = of(test), summary(test).answers().wrong
+    u, wrong = of(test), summary(test).outcomes().wrong
     promise(u.shape == (len(test),) and bool(np.isfinite(u).all()), f"{name} is not one finite number per row.")
     promise(u[wrong].mean() > u[~wrong].mean(), f"{name} does not tell wrong answers from right ones.")
     rows = np.random.default_rng(1).permutation(len(test))

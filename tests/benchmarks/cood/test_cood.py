@@ -18,7 +18,7 @@ from nescio.arrays.npz import read_npz
 from nescio.benchmarks import cood
 from nescio.benchmarks.cood import Plan
 from nescio.errors import BadInput, Undefined
-from nescio.predictions.pairs import PairedDumps, pair_of_files, pairs_of_store
+from nescio.predictions.pairs import PairedPredictions, pair_from_files, pairs_from_store
 from nescio.report.studies import Study
 from nescio.rows import COLUMNS
 from nescio.work.store import Store
@@ -62,11 +62,11 @@ def dumps(seed: int = 0, spread: float = 0.3, flip: bool = False) -> tuple[Predi
     return inside, outside
 
 
-def saved(folder: Path, name: str, *sides: Predictions, **others: Predictions) -> PairedDumps:
+def saved(folder: Path, name: str, *sides: Predictions, **others: Predictions) -> PairedPredictions:
     paths = [folder / f"{name}-{side}.npz" for side in ("in", "out", *others)]
     for dump, path in zip((*sides, *others.values()), paths, strict=True):
         dump.save(path)
-    pair = pair_of_files(name, str(paths[0]), str(paths[1]), dict(zip(others, map(str, paths[2:]), strict=True)))
+    pair = pair_from_files(name, str(paths[0]), str(paths[1]), dict(zip(others, map(str, paths[2:]), strict=True)))
     assert pair.model == pair.inside.model == name
     return pair
 
@@ -226,7 +226,7 @@ def test_out_labels_are_class_ids_of_their_own(tmp_path: Path) -> None:
     paths = tmp_path / "in.npz", tmp_path / "out.npz"
     np.savez(paths[0], logits=inside.logits[:, 0], labels=inside.labels)
     np.savez(paths[1], logits=outside.logits[:, 0], labels=outside.labels, index=outside.index)
-    study = graded(SMALL, [pair_of_files("a", *map(str, paths))], Store(tmp_path / "store"))
+    study = graded(SMALL, [pair_from_files("a", *map(str, paths))], Store(tmp_path / "store"))
     whole = graded(SMALL, [saved(tmp_path, "a", inside, outside)], Store(tmp_path / "other"))
     assert study.failures == [] and severities(study.rows) == severities(whole.rows)
 
@@ -279,7 +279,7 @@ def test_every_choice_is_in_the_key(tmp_path: Path, store: Store) -> None:
     facts = {"params": 3, "input_size": 224, "embedding_size": 7}
     pair = replace(pair, inside=replace(pair.inside, facts=facts))
 
-    def key(plan: Plan = SMALL, pair: PairedDumps = pair, refused: tuple[int, ...] = ()) -> str:
+    def key(plan: Plan = SMALL, pair: PairedPredictions = pair, refused: tuple[int, ...] = ()) -> str:
         return cood._step(plan, pair, refused).key
 
     plans = [replace(SMALL, **{name: value}) for name, value in CHANGED.items()]
@@ -444,7 +444,7 @@ def test_pairs_of_a_store_are_the_models_that_answered_both(tmp_path: Path, stor
             zoo(store, model, "cifar100", outside, True)
         if model == "a":
             zoo(store, model, "hard", outside.take(slice(0, 40)), True)
-    pairs, notes = pairs_of_store(store, "digits", "cifar100", {"imagenet-o": "hard"})
+    pairs, notes = pairs_from_store(store, "digits", "cifar100", {"imagenet-o": "hard"})
     assert [pair.model for pair in pairs] == ["a", "b"]
     assert [set(pair.others) for pair in pairs] == [{"imagenet-o"}, set()]
     assert len(notes) == 2 and "lonely" in notes[0] and "b, lonely" in notes[1]
@@ -452,4 +452,4 @@ def test_pairs_of_a_store_are_the_models_that_answered_both(tmp_path: Path, stor
     assert study.failures == [] and {row["params"] for row in study.rows if row["backbone"]} == {5}
     assert severities(study.rows, "b") != severities(study.rows, "a")
     with pytest.raises(BadInput, match="nescio zoo MODEL"):
-        pairs_of_store(store, "digits", "nothing")
+        pairs_from_store(store, "digits", "nothing")

@@ -35,7 +35,7 @@ def study(context, one_thread):
     return study
 
 
-def dumps_of(context, line):
+def collect_predictions(context, line):
     """The dumps of each member of a line of the tables, by set."""
     predictor = steps.average(steps.trials_of(PLAN, None)[line], None)
     parents = iter(steps.evaluation_step(PLAN, predictor, None).parents)
@@ -73,9 +73,9 @@ def test_two_classes_must_be_left():
 
 
 def test_numbers_are_those_of_the_scores(study, context):
-    ((dumps,), frame) = dumps_of(context, 0), Frame(study.rows).where(method="erm", members=1)
+    ((dumps,), frame) = collect_predictions(context, 0), Frame(study.rows).where(method="erm", members=1)
     u, out = (measures.vim(dumps["train"])(dumps[name]) for name in ("test", "near:left out"))
-    wrong = measures.summary(dumps["test"]).answers().wrong
+    wrong = measures.summary(dumps["test"]).outcomes().wrong
     own = frame.where(measure="vim")
     assert own.where(group="mistakes", metric="aurc").one() == pytest.approx(metrics.aurc(u, wrong))
     apart = metrics.auroc(np.concatenate([u, out]), np.arange(len(u) + len(out)) >= len(u))
@@ -87,9 +87,9 @@ def test_numbers_are_those_of_the_scores(study, context):
 
 
 def test_an_ensemble_has_the_mean_of_its_members_scores(study, context):
-    dumps, frame = dumps_of(context, -1), Frame(study.rows).where(members=2)
+    dumps, frame = collect_predictions(context, -1), Frame(study.rows).where(members=2)
     trains, tests = ([own[name] for own in dumps] for name in ("train", "test"))
-    wrong = measures.summary(steps.stack(tests)).answers().wrong
+    wrong = measures.summary(steps.stack(tests)).outcomes().wrong
     for name in ("vim", "mds_plus", "gradnorm"):
         mean = measures.over_members(name, trains, tests)
         row = frame.where(measure=name, group="mistakes", metric="auroc")

@@ -28,7 +28,7 @@ from nescio.cli import main
 from nescio.errors import BadInput, Undefined
 from nescio.heads import probability_performance
 from nescio.measures import choose_components
-from nescio.measures.siblings import scores_of
+from nescio.measures.siblings import sibling_scores
 from nescio.metrics import kendall
 from nescio.options import add_options, options_of
 from nescio.predict import load_dump
@@ -261,7 +261,7 @@ def test_components_are_chosen_by_held_out_likelihood(study, candidate, context)
     _, tests = train_and_tests(candidate, context)
     about = {"method": "simclr", "sample": 0, "metric": "kendall_brier", "condition": "cosine", "measure": "ll"}
     for count in PLAN.components:
-        u = scores_of(refs, tests, k_nc=(10,), components=count)["ll"]
+        u = sibling_scores(refs, tests, k_nc=(10,), components=count)["ll"]
         truth = downstream_losses(*train_and_tests(candidate, context)).together["brier"]
         assert one(study.rows, group="C", level=count, **about) == pytest.approx(kendall(u, truth), abs=1e-9)
 
@@ -307,7 +307,7 @@ def test_rankings_are_the_mean_tau_of_every_image(study, context):
     both = [train_and_tests(own, context) for own in group]
     losses = [downstream_losses(train, tests).together["brier"] for train, tests in both]
     scores = [
-        scores_of(references(own, 1, context), tests, k_nc=(10,), components=0)
+        sibling_scores(references(own, 1, context), tests, k_nc=(10,), components=0)
         for own, (_, tests) in zip(group, both, strict=True)
     ]
     for name, key in (("nc", "nc@10"), ("dist", "dist@1"), ("fv", "fv")):

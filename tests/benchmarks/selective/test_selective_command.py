@@ -13,7 +13,7 @@ import pytest
 from nescio.benchmarks import selective
 from nescio.cli import main
 from nescio.predictions import Predictions
-from nescio.predictions.entries import file_dump
+from nescio.predictions.model_predictions import predictions_from_file
 from nescio.rows import from_parquet, without_empty
 from nescio.work.store import Store
 from tests.support import fake_zoo
@@ -53,7 +53,7 @@ def test_the_rows_are_those_of_the_benchmark(
 ) -> None:
     assert run(*files[:2], "--measures", "entropy", "--seed", 3, "--store", tmp_path / "a", "--json") == 0
     printed = json.loads(capsys.readouterr().out)
-    entries = [file_dump(*reversed(word.split("=", 1))) for word in files[:2]]
+    entries = [predictions_from_file(*reversed(word.split("=", 1))) for word in files[:2]]
     plan = selective.Plan(measures=("entropy",), seed=3)
     study = fake_zoo.study("selective", plan, Store(tmp_path / "b"), lambda work: selective.judge(plan, entries, work))
     assert printed == without_empty(study.rows)

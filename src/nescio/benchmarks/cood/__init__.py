@@ -28,9 +28,9 @@ from nescio.identity import Checked, tag, to_json
 from nescio.measures import summary
 from nescio.options import at_least, option
 from nescio.predictions import Predictions
-from nescio.predictions.entries import ModelDump
-from nescio.predictions.pairs import PairedDumps
-from nescio.predictions.subset import most_note
+from nescio.predictions.model_predictions import ModelPredictions
+from nescio.predictions.pairs import PairedPredictions
+from nescio.predictions.subset import subset_limit_note
 from nescio.rows import Row
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
 from nescio.work.store import Part
@@ -162,13 +162,13 @@ def cood(plan: Plan, work: Work) -> None:
     """
     pairs, notes = paired_dumps(plan, work)
     if plan.limit is not None:
-        notes.append(most_note(plan.limit, plan.seed))
+        notes.append(subset_limit_note(plan.limit, plan.seed))
         pairs = [pair.limited(plan.limit, plan.seed) for pair in pairs]
     work.note(*notes)
     grade_models(plan, pairs, class_names(plan, work, pairs), work)
 
 
-def grade_models(plan: Plan, pairs: Sequence[PairedDumps], names: ClassNames | None, work: Work) -> None:
+def grade_models(plan: Plan, pairs: Sequence[PairedPredictions], names: ClassNames | None, work: Work) -> None:
     """Grades what is not graded yet, one step per model, and takes the rows of all.
 
     names  of the in-classes and of the out-classes, class 0 first: out-classes that are in-classes are left out, and
@@ -192,7 +192,7 @@ def grade_models(plan: Plan, pairs: Sequence[PairedDumps], names: ClassNames | N
     work.rows += overlap(chosen, plan) + alike(chosen, plan, names)
 
 
-def _step(plan: Plan, pair: PairedDumps, refused: tuple[int, ...]) -> Step:
+def _step(plan: Plan, pair: PairedPredictions, refused: tuple[int, ...]) -> Step:
     others = sorted(pair.others.items())
     recipe = recipe_of(pair.inside, FACTS, plan, SETTINGS) | {
         "out": pair.outside.data,
@@ -204,7 +204,7 @@ def _step(plan: Plan, pair: PairedDumps, refused: tuple[int, ...]) -> Step:
     return evaluation(NAME, VERSION, pair.model, recipe, parents, make)
 
 
-def _make(part: Part, context: Context, plan: Plan, pair: PairedDumps, refused: tuple[int, ...]) -> Files:
+def _make(part: Part, context: Context, plan: Plan, pair: PairedPredictions, refused: tuple[int, ...]) -> Files:
     graded = GradedModel(benchmark=NAME, version=VERSION, dump=pair.inside, plan=plan, pair=pair)
     graded.grade(refused)
     about = json.dumps({"notes": graded.notes}).encode()
@@ -224,7 +224,7 @@ class GradedModel(ModelRows):
     """Gathers the rows of one model, which classes each of its groups holds, and what to know of them."""
 
     plan: Plan
-    pair: PairedDumps
+    pair: PairedPredictions
     notes: list[str] = field(default_factory=list)
     chosen: dict[str, Array] = field(default_factory=dict)
 
@@ -246,7 +246,7 @@ class GradedModel(ModelRows):
                 self._because(measure, None, "out", reason)
                 continue
             if answered.labels is not None and answered.logits is not None:
-                self._auroc(u_in, ~summary(answered).answers().right, measure)
+                self._auroc(u_in, ~summary(answered).outcomes().right, measure)
             grades = grade(u_in, u_out, division, window, plan.severities)
             self._graded(grades, measure, len(u_in))
             for name, other in others.items():
@@ -258,7 +258,7 @@ class GradedModel(ModelRows):
         about = {"backbone": self.dump.model, "method": "pretrained", "measure": measure, "metric": metric}
         self.reasons.append(about | {"split": split, "reason": str(reason)})
 
-    def _outside(self, dump: ModelDump, inside: Predictions) -> Predictions:
+    def _outside(self, dump: ModelPredictions, inside: Predictions) -> Predictions:
         """The rows of classes that were not in training."""
         outside = dump.load(outside=True)
         if outside.logits is not None and inside.logits is not None and outside.classes != inside.classes:
@@ -277,7 +277,7 @@ class GradedModel(ModelRows):
             reason = f"There are no {lacking}: right and wrong answers cannot be told apart."
             self._because(None, "accuracy", "test", reason)
         else:
-            self.row("accuracy", metrics.accuracy(summary(inside).answers()), len(inside))
+            self.row("accuracy", metrics.accuracy(summary(inside).outcomes()), len(inside))
 
     def _window(self, division: Division, in_classes: int) -> int:
         """Classes of a group, with what to know of them."""

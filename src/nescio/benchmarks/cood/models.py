@@ -11,8 +11,8 @@ from nescio.analysis.answers import in_distribution
 from nescio.datasets import hierarchy, imagenet
 from nescio.datasets.images import ImageSet, named_if_there
 from nescio.errors import BadInput
-from nescio.predictions.entries import ModelDump
-from nescio.predictions.pairs import PairedDumps, pair_named, pairs_of_store
+from nescio.predictions.model_predictions import ModelPredictions
+from nescio.predictions.pairs import PairedPredictions, pair_from_text, pairs_from_store
 from nescio.specs import STORE, NetworkName, mapping
 from nescio.work.launchers import Failure
 from nescio.work.steps import Work
@@ -24,12 +24,12 @@ LISTED = 50  # classes that are left out, by name
 ClassNames = tuple[Sequence[str], Sequence[str]]  # of the in-classes and of the out-classes, class 0 first
 
 
-def paired_dumps(plan: Plan, work: Work) -> tuple[list[PairedDumps], list[str]]:
+def paired_dumps(plan: Plan, work: Work) -> tuple[list[PairedPredictions], list[str]]:
     """The models that a plan names, and sentences on those that are left out; damaged entries are failures."""
     if plan.pair:
         if plan.data or plan.out or plan.also:
             raise BadInput("--pair names files; omit --data, --out and --also, which name sets of a store.")
-        return [pair_named(text) for text in plan.pair], []
+        return [pair_from_text(text) for text in plan.pair], []
     if not (plan.data and plan.out):
         raise BadInput(
             "Name models by their files with --pair NAME=IN,OUT, or models of a store with --data and --out."
@@ -38,7 +38,7 @@ def paired_dumps(plan: Plan, work: Work) -> tuple[list[PairedDumps], list[str]]:
     also = {name: named_if_there(data, root, "all") for name, data in mapping(plan.also, "NAME=SET").items()}
     inside, outside = named_if_there(plan.data, root, "test"), named_if_there(plan.out, root, "all")
     damaged: list[str] = []
-    pairs, notes = pairs_of_store(work.store, inside, outside, also, damaged)
+    pairs, notes = pairs_from_store(work.store, inside, outside, also, damaged)
     work.failures += [Failure("reading the store", reason) for reason in dict.fromkeys(damaged)]
     return pairs, notes
 
@@ -46,7 +46,7 @@ def paired_dumps(plan: Plan, work: Work) -> tuple[list[PairedDumps], list[str]]:
 # ---- names of classes
 
 
-def class_names(plan: Plan, work: Work, pairs: Sequence[PairedDumps] = ()) -> ClassNames | None:
+def class_names(plan: Plan, work: Work, pairs: Sequence[PairedPredictions] = ()) -> ClassNames | None:
     """Names of the in-classes and of the out-classes, from files or from the datasets; None where there are none.
 
     Those of files must be those of the classes of `pairs`. In-classes without names are an empty list.
@@ -84,7 +84,7 @@ def _names_of_set(plan: Plan, data: str | None, split: str, work: Work) -> Seque
     return None
 
 
-def check_names(names: ClassNames, pairs: Sequence[PairedDumps]) -> None:
+def check_names(names: ClassNames, pairs: Sequence[PairedPredictions]) -> None:
     """Names that a person listed are those of the dumps' classes: one each of the in-classes, none of an id missing.
 
     In-classes are all that the model can answer, or those that it was evaluated on; a dump does not hold how many
@@ -111,7 +111,7 @@ def check_names(names: ClassNames, pairs: Sequence[PairedDumps]) -> None:
 
 
 def overlapping_classes(
-    plan: Plan, names: ClassNames | None, pairs: Sequence[PairedDumps] = ()
+    plan: Plan, names: ClassNames | None, pairs: Sequence[PairedPredictions] = ()
 ) -> tuple[tuple[int, ...], list[str]]:
     """The out-classes that overlap with in-classes, or with what the models were trained on; and sentences on them."""
     tree = _tree_of(plan)
@@ -135,7 +135,7 @@ def overlapping_classes(
     return refused, notes
 
 
-def _of_imagenet(dump: ModelDump) -> bool:
+def _of_imagenet(dump: ModelPredictions) -> bool:
     """Whether the model was trained on ImageNet-1k: a pretrained one of its number of classes."""
     return dump.facts.get("classes") == imagenet.CLASSES and NetworkName.of(dump.model).kind != STORE
 

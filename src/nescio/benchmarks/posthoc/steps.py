@@ -33,7 +33,7 @@ from nescio.networks.families import architecture
 from nescio.networks.models import Network
 from nescio.predict import Keeping, load_dump, predict_step
 from nescio.predictions import Predictions, stack
-from nescio.predictions.subset import most_note
+from nescio.predictions.subset import subset_limit_note
 from nescio.rows import Row
 from nescio.specs import method_on
 from nescio.training import train_step
@@ -61,7 +61,7 @@ def compare(plan: Plan, work: Work) -> Plan:
         done = [all(work.counts_on(train_step(trial, root)) for trial in members) for members in lines]
         predictors = [average(members, root) for members, there in zip(lines, done, strict=True) if there]
     work.evaluate(EVALUATE, [evaluation_step(plan, predictor, root) for predictor in predictors])
-    work.note(most_note(plan.limit, plan.seed, "images of the test set and of each other set"))
+    work.note(subset_limit_note(plan.limit, plan.seed, "images of the test set and of each other set"))
     return plan
 
 
@@ -179,13 +179,13 @@ def columns(split: str, measure: str | None) -> Row:
 def score_names() -> list[str]:
     """The measures of one dump that are compared."""
     parts = [part for part in measures.registry.parts() if part.kind in ("plain", "fitted", "tuned")]
-    return [part.name for part in parts if part.alias is None and part.name not in OTHERS]
+    return [part.name for part in parts if part.equivalent_to is None and part.name not in OTHERS]
 
 
 def card_of(dumps: Mapping[str, Predictions], others: Sequence[str]) -> Scorecard:
     """Every score of one dump; an ensemble's has scores of its own beside those of its answers."""
     known, outside = (dumps.get("train"), dumps.get("val")), {name: dumps[name] for name in others}
-    only = [*score_names(), *measures.scores_of(dumps[TEST])]
+    only = [*score_names(), *measures.score_names(dumps[TEST])]
     return scorecard(dumps[TEST], *known, outside, calibration=None, only=only, classwise=False)
 
 

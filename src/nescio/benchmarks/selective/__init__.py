@@ -26,8 +26,8 @@ from nescio.identity import Checked, seed_for, tag
 from nescio.measures import summary
 from nescio.options import argument, at_least, option
 from nescio.predictions import Predictions
-from nescio.predictions.entries import ModelDump, check_comparable, dumps_of
-from nescio.predictions.subset import most_note
+from nescio.predictions.model_predictions import ModelPredictions, check_comparable, collect_predictions
+from nescio.predictions.subset import subset_limit_note
 from nescio.rows import Row
 from nescio.work.launchers import Failure
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
@@ -125,14 +125,14 @@ def selective(plan: Plan, work: Work) -> None:
 
     data = named_if_there(plan.data, work.context.root, "test") if plan.data else None
     damaged: list[str] = []
-    models = with_facts(dumps_of(plan.files, work.store, data, damaged), plan.facts)
+    models = with_facts(collect_predictions(plan.files, work.store, data, damaged), plan.facts)
     work.failures += [Failure("reading the store", reason) for reason in damaged]
     if plan.limit is not None:
-        work.note(most_note(plan.limit, plan.seed))
+        work.note(subset_limit_note(plan.limit, plan.seed))
     judge(plan, [model.limited(plan.limit, plan.seed) for model in models], work)
 
 
-def judge(plan: Plan, models: Sequence[ModelDump], work: Work) -> None:
+def judge(plan: Plan, models: Sequence[ModelPredictions], work: Work) -> None:
     """Judges every model whose rows are not in the store yet, and takes the rows of all."""
     check_comparable(models)
     work.evaluate("judging the answers", [_step(plan, model) for model in models])
@@ -144,12 +144,12 @@ def judge(plan: Plan, models: Sequence[ModelDump], work: Work) -> None:
     )
 
 
-def _step(plan: Plan, model: ModelDump) -> Step:
+def _step(plan: Plan, model: ModelPredictions) -> Step:
     recipe = {"kind": "model"} | recipe_of(model, FACTS, plan, SETTINGS)
     return evaluation(NAME, VERSION, model.model, recipe, (model.rows_key,), partial(_make, plan=plan, model=model))
 
 
-def _make(part: Part, context: Context, plan: Plan, model: ModelDump) -> Files:
+def _make(part: Part, context: Context, plan: Plan, model: ModelPredictions) -> Files:
     return table(*rows_of(plan, model))
 
 
@@ -177,14 +177,14 @@ def best_models(plan: Plan, metric: str, rows: Sequence[Row]) -> list[str]:
     return [row["backbone"] for row in sorted(own, key=lambda row: (-row["value"], row["backbone"]))[:AMONG]]
 
 
-def _best_step(plan: Plan, metric: str, models: Sequence[ModelDump]) -> Step:
+def _best_step(plan: Plan, metric: str, models: Sequence[ModelPredictions]) -> Step:
     recipe = {"kind": "best", "metric": metric, "models": [model.model for model in models]}
     recipe |= {name: getattr(plan, name) for name in ("fit_rows", "seed")}
     make = partial(_make_best, plan=plan, metric=metric, models=tuple(models))
     return evaluation(NAME, VERSION, f"the best by {metric}", recipe, [model.rows_key for model in models], make)
 
 
-def _make_best(part: Part, context: Context, plan: Plan, metric: str, models: Sequence[ModelDump]) -> Files:
+def _make_best(part: Part, context: Context, plan: Plan, metric: str, models: Sequence[ModelPredictions]) -> Files:
     try:
         return table(verdict_rows(plan, metric, models))
     except BadInput as error:  # they share no images
@@ -192,7 +192,7 @@ def _make_best(part: Part, context: Context, plan: Plan, metric: str, models: Se
         return table([], [{"measure": None, "metric": metric, "split": "test", "reason": reason}])
 
 
-def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelDump]) -> list[Row]:
+def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelPredictions]) -> list[Row]:
     """How far every other model is from the best on the same images, and Holm's p-value: a paired bootstrap."""
     dumps = {model.model: answerable(model.load()) for model in models}
     if metric not in RIGHT:
@@ -212,7 +212,7 @@ def verdict_rows(plan: Plan, metric: str, models: Sequence[ModelDump]) -> list[R
 # ---- one model
 
 
-def rows_of(plan: Plan, model: ModelDump) -> tuple[list[Row], list[Row]]:
+def rows_of(plan: Plan, model: ModelPredictions) -> tuple[list[Row], list[Row]]:
     """(rows, reasons) of one model: raw and calibrated answers, on the rows that did not fit the temperature."""
     dump = answerable(model.load())
     made = JudgedModel(benchmark=NAME, version=VERSION, dump=model, plan=plan)
@@ -268,9 +268,9 @@ class JudgedModel(ModelRows):
     def answers(self, dump: Predictions, test: Array) -> None:
         """The answers of these rows, and how each measure of the softmax ranks them."""
         whole = summary(dump)
-        answers = whole.answers(test)
+        answers = whole.outcomes(test)
         for metric in RIGHT:
-            self.try_row(metric, whole.answers(np.arange(len(dump))))
+            self.try_row(metric, whole.outcomes(np.arange(len(dump))))
         for metric in ANSWERS:
             self.try_row(metric, answers)
         for name in OF_SOFTMAX:
@@ -286,8 +286,8 @@ class JudgedModel(ModelRows):
         except Undefined as reason:
             self.because(MC_DROPOUT, None, str(reason), shared=True)
             return
-        answers = whole.answers(test)
-        self.try_row("accuracy", whole.answers(np.arange(len(dump))), MC_DROPOUT)
+        answers = whole.outcomes(test)
+        self.try_row("accuracy", whole.outcomes(np.arange(len(dump))), MC_DROPOUT)
         self.ranking(MC_DROPOUT, whole.u["entropy"][test], answers.wrong)
 
     def ranking(self, measure: str, u: Array, wrong: Array) -> None:

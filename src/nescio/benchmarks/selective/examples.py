@@ -32,7 +32,7 @@ def investment(_: Frame | None = None) -> Table:
         right = np.arange(EXAMPLE) < round(EXAMPLE * accuracy)
         top = np.where(right, sure, unsure)
         probs = np.stack([top, (1 - top) / 2, (1 - top) / 2], axis=1)
-        answers, ranked = metrics.answers(probs, np.where(right, 0, 1)), metrics.Ranking(1 - top, ~right)
+        answers, ranked = metrics.outcomes(probs, np.where(right, 0, 1)), metrics.Ranking(1 - top, ~right)
         values = {metric: wanted_metric(metric)(ranked if metric in RANKING else answers) for metric in SHOWN}
         rows.append({"model": name} | {label(metric): value for metric, value in values.items()})
     note = (

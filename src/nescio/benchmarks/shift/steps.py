@@ -33,7 +33,7 @@ from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, preprocessed, preprocessing_sentences, trained, with_weights
 from nescio.predict import Keeping, load_dump, predict_step
 from nescio.predictions import Predictions, stack
-from nescio.predictions.subset import most_note
+from nescio.predictions.subset import subset_limit_note
 from nescio.rows import COLUMNS, Row
 from nescio.training import check_compiled, facts_of, title_of, train_step
 from nescio.trials import Trial
@@ -89,7 +89,7 @@ def note_ends(plan: Plan, work: Work) -> None:
     work.note(*mark_undertrained(work.rows, reaches))
     images = [row["n"] for row in work.rows if row["metric"] == "accuracy" and row["task"] == "classification"]
     if plan.limit is not None and plan.limit <= max(images, default=plan.limit):  # else they are all of them
-        work.note(most_note(plan.limit, plan.seed, "test images"))
+        work.note(subset_limit_note(plan.limit, plan.seed, "test images"))
 
 
 def by_own_names(plan: Plan, root: str | None = None) -> Plan:
@@ -252,7 +252,7 @@ def strength_step(trial: Trial, root: str | None) -> Step:
 
 def _strength(part: Part, context: Context, trial: Trial, dump: Step) -> Files:
     rows = RowMaker((NAME, VERSION), trial.describe() | {"members": 1}, "val")
-    answers = measures.summary(load_dump(dump, context.store)).answers()
+    answers = measures.summary(load_dump(dump, context.store)).outcomes()
     rows.add("nll", metrics.nll(answers), answers.n)
     rows.add("strength", float(strength_of(trial) or 0), answers.n)
     return table(rows.rows)
@@ -397,7 +397,7 @@ def _evaluate(
 class Outcome:
     """What a predictor answers about one set of images, where that can be judged, and its uncertainty by measure."""
 
-    answers: metrics.Answers | None
+    answers: metrics.Outcomes | None
     wrong: Array
     u: Mapping[str, Array]
     missing: Mapping[str, str]  # measures that it cannot have, and why
@@ -412,7 +412,7 @@ class Outcome:
             except (Undefined, BadInput) as reason:
                 missing[name] = str(reason)
         judged = dump.judged and (dump.in_distribution is None or bool(dump.in_distribution.all()))
-        answers = measures.summary(dump).answers() if judged else None
+        answers = measures.summary(dump).outcomes() if judged else None
         return cls(answers, np.empty(0, bool) if answers is None else answers.wrong, u, missing)
 
 

@@ -29,7 +29,7 @@ def _measure_names(text: str) -> tuple[str, ...]:
 
     if text != ALL:
         return measure_names(text)
-    return tuple(part.name for part in registry.parts() if part.kind in ("plain", "fitted") and not part.alias)
+    return tuple(part.name for part in registry.parts() if part.kind in ("plain", "fitted") and not part.equivalent_to)
 
 
 @tag("plan:uimnet")

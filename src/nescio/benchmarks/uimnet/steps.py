@@ -386,7 +386,7 @@ def _line(
     probed = {split: load_dump(step, context.store) for split, step in probes.items()}
     whole = together(members, ensemble.scales(calibrated), probed, with_gmm="gmm" in names)
     wanted = {MEMBERS_GMM if name == "gmm" and len(members) > 1 else name: name for name in names}
-    there = [name for name in wanted if name in measures.registry or name in measures.scores_of(whole["test"])]
+    there = [name for name in wanted if name in measures.registry or name in measures.score_names(whole["test"])]
     facts = _facts(ensemble.trials, context) | {"method": ensemble.method, "calibrated": calibrated}
     sides = {"out": whole["out"]}
     card = scorecard(whole["test"], val=whole["val"], ood=sides, calibration=None, only=there, facts=facts)

@@ -196,7 +196,7 @@ class _Rows:
     def uncertainties(self, dump: Predictions, names: Sequence[str]) -> dict[str, Array]:
         """u by measure: those that are named, and every score that the method has of its own."""
         u = {}
-        for name in dict.fromkeys((*names, *measures.scores_of(dump))):
+        for name in dict.fromkeys((*names, *measures.score_names(dump))):
             try:
                 u[name] = measures.uncertainty(name, dump)
             except Undefined as reason:
@@ -255,7 +255,7 @@ class _Rows:
         """Answers about classes that the network learnt: accuracy, and AUROC of right against wrong ones."""
         if own.dump.logits is None or not own.dump.judged:
             return
-        answers = measures.summary(own.dump).answers()
+        answers = measures.summary(own.dump).outcomes()
         self.add("accuracy", metrics.accuracy(answers), answers.n, split=UPSTREAM)
         self.by_measure("auroc", own.u, answers.wrong, split=UPSTREAM)
 

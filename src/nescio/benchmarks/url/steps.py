@@ -25,7 +25,7 @@ from nescio.errors import BadInput
 from nescio.identity import renamed
 from nescio.methods import registry as methods
 from nescio.networks.models import Network, network, preprocessed, preprocessing_sentences, trained, with_weights
-from nescio.predictions.subset import most_note
+from nescio.predictions.subset import subset_limit_note
 from nescio.report.words import data_name, some
 from nescio.rows import COLUMNS, Row
 from nescio.search import Recipe, guided, searched
@@ -68,7 +68,7 @@ def compare(plan: Plan, work: Work) -> Plan:
     given = existing(plan, work)
     sets = [downstream(text, plan, root, given) for text in plan.downstream]
     if plan.limit is not None:
-        work.note(most_note(plan.limit, plan.seed, "images of each set"))
+        work.note(subset_limit_note(plan.limit, plan.seed, "images of each set"))
     refuse_measures(plan.measures, () if plan.networks else trained_methods(plan.methods))
     if plan.networks:
         work.note(*preprocessing_sentences(given))

@@ -18,7 +18,7 @@ SURE = 1 - 2.0**-10  # above this, 1 - p loses digits that the other probabiliti
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class Outcomes:
     """What probabilities say about labels, one number per row: every answer metric is a mean of these.
 
     predicted   (n,)  first most probable class
@@ -63,15 +63,15 @@ class Answers:
         """Rows whose label had probability 0."""
         return int(np.count_nonzero(self.zero))
 
-    def take(self, rows: Any) -> Answers:
+    def take(self, rows: Any) -> Outcomes:
         """The answers of these rows."""
         cut = {f.name: getattr(self, f.name)[rows] for f in fields(self) if f.name not in ("classes", "stored")}
-        return Answers(classes=self.classes, stored=self.stored, **cut)
+        return Outcomes(classes=self.classes, stored=self.stored, **cut)
 
 
-def answers(probs: Any, labels: Any = None) -> Answers:
-    """Probabilities (n, c) against labels (n,), checked and reduced to one number per row; Answers pass through."""
-    if isinstance(probs, Answers):
+def outcomes(probs: Any, labels: Any = None) -> Outcomes:
+    """Probabilities (n, c) against labels (n,), checked and reduced to one number per row; Outcomes pass through."""
+    if isinstance(probs, Outcomes):
         if labels is not None:
             raise BadInput("Prepared answers already hold their labels; leave labels out.")
         return probs
@@ -83,7 +83,7 @@ def answers(probs: Any, labels: Any = None) -> Answers:
         p, y = probs[part].astype(np.float64), labels[part]
         r = np.arange(len(y))
         top = p.argmax(1)
-        rank[part], predicted[part] = places(p, y, top), top
+        rank[part], predicted[part] = label_ranks(p, y, top), top
         own = p[r, y]
         zero[part] = own == 0
         log_loss[part] = -np.log(np.where(own == 0, TINY, own))
@@ -92,17 +92,17 @@ def answers(probs: Any, labels: Any = None) -> Answers:
         p[r, y] = own
         most = p[r, top]
         p[r, top] = 0
-        confidence[part], doubt[part] = most, without_cancellation(most, p.sum(1))
+        confidence[part], doubt[part] = most, complement_of(most, p.sum(1))
     right = predicted == labels
-    return Answers(c, predicted, right, confidence, doubt, log_loss, square, rank, zero)
+    return Outcomes(c, predicted, right, confidence, doubt, log_loss, square, rank, zero)
 
 
-def without_cancellation(most: Array, others: Array) -> Array:
+def complement_of(most: Array, others: Array) -> Array:
     """1 - the largest of given probabilities; where that rounds away, the sum of the others."""
     return np.where(most < SURE, 1 - most, others)
 
 
-def places(scores: Array, labels: Array, top: Array) -> Array:
+def label_ranks(scores: Array, labels: Array, top: Array) -> Array:
     """How many classes come before the label in scores (n, c), ties by lower index; `top` is the first argmax."""
     rank = np.zeros(len(labels), np.int64)
     wrong = np.flatnonzero(top != labels)
@@ -128,13 +128,13 @@ def _count(flags: Array) -> Array:
 # ---- metrics
 
 
-@metric("answers", better="higher", prepared=True, at={"k": (1, 5)})
+@metric("predictions", better="higher", prepared=True, values={"k": (1, 5)})
 def accuracy(probs: Any, labels: Any = None, k: int = 1) -> float:
     """Share of rows whose label is among the k most probable classes, ties broken by lower class index.
 
     (1/n) Σ [rank of the label < k]. ACC@k of UIMNET, §4.
     """
-    a = answers(probs, labels)
+    a = outcomes(probs, labels)
     k = as_whole(k, "k", 1)
     if a.top_only and k > 1:
         raise Undefined(f"Only the first answer of every row is known, so there is no top {k}.")
@@ -143,35 +143,35 @@ def accuracy(probs: Any, labels: Any = None, k: int = 1) -> float:
     return float(np.count_nonzero(a.rank < k) / a.n)
 
 
-@metric("answers", better="lower", prepared=True)
+@metric("predictions", better="lower", prepared=True)
 def nll(probs: Any, labels: Any = None) -> float:
     """Mean negative log-likelihood of the label, in nats.
 
     -(1/n) Σ log p(label). A label of probability 0 counts as float64's smallest normal number, whatever the dtype.
     """
-    return float(_of_all_classes(answers(probs, labels), "NLL").log_loss.mean())
+    return float(_of_all_classes(outcomes(probs, labels), "NLL").log_loss.mean())
 
 
-@metric("answers", better="lower", prepared=True)
+@metric("predictions", better="lower", prepared=True)
 def brier(probs: Any, labels: Any = None) -> float:
     """Mean squared distance between the probabilities and the one-hot label, summed over classes (0 to 2).
 
     (1/n) Σ_rows Σ_classes (p - [class is the label])². Brier (1950).
     """
-    return float(_of_all_classes(answers(probs, labels), "The Brier score").brier.mean())
+    return float(_of_all_classes(outcomes(probs, labels), "The Brier score").brier.mean())
 
 
-def _of_all_classes(a: Answers, metric: str) -> Answers:
+def _of_all_classes(a: Outcomes, metric: str) -> Outcomes:
     if a.top_only:
         raise Undefined(f"{metric} needs the probabilities of all classes, and only the answers are known.")
     return a
 
 
-def top_answers(right: Array, confidence: Array | None, predicted: Array | None = None) -> Answers:
+def top_outcomes(right: Array, confidence: Array | None, predicted: Array | None = None) -> Outcomes:
     """Answers of which nothing is known but whether they are right, and perhaps their confidence."""
     unknown = np.full(len(right), np.nan)
     sure = unknown if confidence is None else confidence.astype(np.float64)
-    return Answers(
+    return Outcomes(
         classes=0,
         predicted=np.full(len(right), -1) if predicted is None else predicted,
         right=right,

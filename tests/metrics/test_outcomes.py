@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.special import softmax
 
 from nescio import BadInput, Undefined
-from nescio.metrics import accuracy, answers, brier, nll
+from nescio.metrics import accuracy, brier, nll, outcomes
 from tests.support.reference import load
 
 
@@ -41,13 +41,13 @@ def test_brier_and_nll_by_definition(case):
     own = probs[np.arange(len(labels)), labels]
     expected = -np.log(np.where(own == 0, np.finfo(np.float64).tiny, own)).mean()
     assert nll(probs, labels) == pytest.approx(expected, rel=1e-14)
-    assert answers(probs, labels).floored == (own == 0).sum()
+    assert outcomes(probs, labels).floored == (own == 0).sum()
 
 
 @given(tied())
 def test_wrong_and_accuracy_agree(case):
     probs, labels = case
-    a = answers(probs, labels)
+    a = outcomes(probs, labels)
     assert accuracy(a) == a.right.mean() == pytest.approx(1 - a.wrong.mean())
     assert (a.predicted == probs.argmax(1)).all()
     assert (a.right == (a.rank == 0)).all()
@@ -56,25 +56,25 @@ def test_wrong_and_accuracy_agree(case):
 @given(tied())
 def test_prepared_answers_give_the_same(case):
     probs, labels = case
-    a = answers(probs, labels)
+    a = outcomes(probs, labels)
     for metric in (accuracy, nll, brier):
         assert metric(a) == metric(probs, labels)
     half = a.take(np.arange(a.n) % 2 == 0)
     assert nll(half) == pytest.approx(nll(probs[::2], labels[::2]), rel=1e-14)
-    assert half.floored == answers(probs[::2], labels[::2]).floored
+    assert half.floored == outcomes(probs[::2], labels[::2]).floored
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_a_zero_is_the_smallest_normal_number_of_float64_whatever_the_dtype(dtype):
     probs = np.array([[0, 1], [0.5, 0.5]], dtype)
-    a = answers(probs, [0, 0])
+    a = outcomes(probs, [0, 0])
     assert a.log_loss[0] == pytest.approx(-np.log(np.finfo(np.float64).tiny), rel=1e-12)
     assert a.floored == 1
 
 
 def test_doubt_of_a_saturated_float32_row_comes_from_the_other_classes():
     probs = np.array([[1.0, 1e-12, 3e-12], [1.0, 1e-12, 1e-12], [0.6, 0.4, 0.0]], np.float32)
-    a = answers(probs, [0, 0, 0])
+    a = outcomes(probs, [0, 0, 0])
     np.testing.assert_allclose(a.doubt[:2], [4e-12, 2e-12], rtol=1e-6)
     assert a.doubt[2] == 1 - np.float64(np.float32(0.6))
 
@@ -155,22 +155,22 @@ def test_bad_k(k):
 
 def test_prepared_answers_have_their_labels():
     with pytest.raises(BadInput, match="leave labels out"):
-        nll(answers(GOOD, [0, 0, 0]), [0, 0, 0])
+        nll(outcomes(GOOD, [0, 0, 0]), [0, 0, 0])
 
 
 def test_blocks_do_not_show(monkeypatch):
-    from nescio.metrics import _answers
+    from nescio.metrics import _outcomes
 
     rng = np.random.default_rng(0)
     probs, labels = softmax(rng.normal(size=(50, 5)), axis=1), rng.integers(5, size=50)
-    whole = answers(probs, labels)
-    monkeypatch.setattr(_answers, "BLOCK", 15)
-    blocked = answers(probs, labels)
+    whole = outcomes(probs, labels)
+    monkeypatch.setattr(_outcomes, "BLOCK", 15)
+    blocked = outcomes(probs, labels)
     for name in ("predicted", "right", "confidence", "doubt", "log_loss", "brier", "rank", "zero"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(blocked, name))
     probs[40, 0] += 1
     with pytest.raises(BadInput, match="row 40"):
-        answers(probs, labels)
+        outcomes(probs, labels)
 
 
 @pytest.mark.parametrize("k", ["x", "1", None, 1.5, 0, -1, np.nan, np.inf, True, np.True_, [1], np.array([1])])

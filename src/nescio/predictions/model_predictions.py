@@ -17,7 +17,7 @@ from nescio.files import parse_json, read_small
 from nescio.identity import ContentName, canonical
 from nescio.predictions import Predictions
 from nescio.predictions.files import RECIPE, check_format, near_file
-from nescio.predictions.subset import random_part
+from nescio.predictions.subset import random_subset
 from nescio.specs import ZOO, assignment, place_of
 from nescio.work.store import Damaged, Store, StoreError, reason_of
 
@@ -26,7 +26,7 @@ OWN = "predictions"  # the dataset of a file that does not name one
 
 
 @dataclass(frozen=True)
-class ModelDump:
+class ModelPredictions:
     """One model's predictions on one image set: where they lie, and what is known of the model."""
 
     model: str  # a timm name, torchvision:NAME, store:KEY, or a person's own name
@@ -42,9 +42,9 @@ class ModelDump:
         if self.store is not None:
             self.store.verify(STAGE, self.key)
         dump = Predictions.load(self.place, outside=outside)
-        return dump if self.part is None else random_part(dump, *self.part)
+        return dump if self.part is None else random_subset(dump, *self.part)
 
-    def limited(self, rows: int | None, seed: int) -> ModelDump:
+    def limited(self, rows: int | None, seed: int) -> ModelPredictions:
         """A random part of so many rows; None: all."""
         return self if rows is None else replace(self, part=(rows, seed))
 
@@ -84,16 +84,16 @@ class ModelDump:
         return None if value is None else float(value)
 
 
-def stored_dumps(
+def list_stored_predictions(
     store: Store, data: str | None = None, outside: bool | None = None, damaged: list[str] | None = None
-) -> list[ModelDump]:
+) -> list[ModelPredictions]:
     """The predictions of a store that were made to compare models, sorted by model; of several on one set, the largest.
 
     data     only of this dataset, by its absolute name, or by its content where predictions on it have another name
     outside  only of out-of-distribution sets (True), or only of in-distribution ones (False)
     damaged  gets a sentence on each damaged entry, which is then left out; None: it raises
     """
-    chosen: dict[tuple[str, str, bool], tuple[tuple[int, int], ModelDump]] = {}
+    chosen: dict[tuple[str, str, bool], tuple[tuple[int, int], ModelPredictions]] = {}
     dumps = [
         (dump, moment, side)
         for dump, moment in _compared(store, damaged)
@@ -111,7 +111,7 @@ def stored_dumps(
     return [chosen[name][1] for name in sorted(chosen)]
 
 
-def stored_dump(store: Store, key: str) -> ModelDump:
+def predictions_from_store(store: Store, key: str) -> ModelPredictions:
     """The finished predictions under one key."""
     folder = store.path(STAGE, key)
     try:
@@ -123,25 +123,25 @@ def stored_dump(store: Store, key: str) -> ModelDump:
         for digest, name in store.names(STAGE, key).items():
             if store.recipe(STAGE, key)["recipe"]["images"]["data"] == digest:
                 data = ContentName(name, digest)
-        return ModelDump(facts.pop("model"), data, facts, folder / DUMP, key, store)
+        return ModelPredictions(facts.pop("model"), data, facts, folder / DUMP, key, store)
     except PermissionError as error:
         raise StoreError(reason_of(error)) from None
     except (OSError, ValueError, TypeError, KeyError, Damaged):
         raise BadInput(f"{folder} is damaged: remove this folder and run again.") from None
 
 
-def file_dump(path: str | os.PathLike[str], model: str | None = None, data: str = OWN) -> ModelDump:
+def predictions_from_file(path: str | os.PathLike[str], model: str | None = None, data: str = OWN) -> ModelPredictions:
     """A person's own predictions: .npz, .safetensors, .parquet, .csv or a folder; the model is named by the file."""
     place = Path(path)
     if not place.exists():
         raise BadInput(f"There is no file or folder of predictions at {place}.{near_file(place)}")
     check_format(place)  # before every byte of it is read for the checksum
-    return ModelDump(model or place.stem, data, {}, place, _checksum(place))
+    return ModelPredictions(model or place.stem, data, {}, place, _checksum(place))
 
 
-def dumps_of(
+def collect_predictions(
     files: Sequence[str], store: Store, data: str | None = None, damaged: list[str] | None = None
-) -> list[ModelDump]:
+) -> list[ModelPredictions]:
     """Files of predictions, FILE or NAME=FILE to name the model; without files, the in-distribution ones of a store.
 
     data     only of this dataset of the store, by its absolute name
@@ -150,14 +150,16 @@ def dumps_of(
     if files and data and not all(place_of(ZOO, word) for word in files):
         raise BadInput("--data names a set of a store, and files are given: omit one of them.")
     if files:
-        return [dump_named(word, store, data) for word in files]
+        return [predictions_from_text(word, store, data) for word in files]
     if not store.root.is_dir():
         raise BadInput(f"There is no store at {store.root}: name files of predictions, or run `nescio zoo` first.")
-    dumps = stored_dumps(store, data, outside=False, damaged=damaged)
+    dumps = list_stored_predictions(store, data, outside=False, damaged=damaged)
     if not dumps:
         if damaged:
             raise BadInput(damaged[0])
-        others = sorted({dump.data for dump in stored_dumps(store, outside=False, damaged=[])}) if data else []
+        others = (
+            sorted({dump.data for dump in list_stored_predictions(store, outside=False, damaged=[])}) if data else []
+        )
         on = f" on {data}" if data else ""
         cure = " or ".join(f"--data {shlex.quote(other)}" for other in others)
         cure = f"it holds some with {cure}" if cure else "`nescio zoo` makes them"
@@ -165,17 +167,17 @@ def dumps_of(
     return dumps
 
 
-def dump_named(text: str, store: Store, data: str | None = None) -> ModelDump:
+def predictions_from_text(text: str, store: Store, data: str | None = None) -> ModelPredictions:
     """FILE, NAME=FILE, or zoo:NAME for the in-distribution predictions of a model in the store, on a set if named."""
     if model := place_of(ZOO, text):
         return _stored_model(model, store, data)
     name, path = assignment(text)
-    return file_dump(path, name or None)
+    return predictions_from_file(path, name or None)
 
 
-def _stored_model(model: str, store: Store, data: str | None = None) -> ModelDump:
+def _stored_model(model: str, store: Store, data: str | None = None) -> ModelPredictions:
     damaged: list[str] = []
-    dumps = stored_dumps(store, data, outside=False, damaged=damaged) if store.root.is_dir() else []
+    dumps = list_stored_predictions(store, data, outside=False, damaged=damaged) if store.root.is_dir() else []
     own = [dump for dump in dumps if dump.model == model]
     if len(own) == 1:
         return own[0]
@@ -194,11 +196,11 @@ def _stored_model(model: str, store: Store, data: str | None = None) -> ModelDum
     raise BadInput(f"The store {store.root} holds no predictions of {model!r}{on}: {known}.{near(model, names)}")
 
 
-def _places(dumps: Sequence[ModelDump]) -> str:
+def _places(dumps: Sequence[ModelPredictions]) -> str:
     return " or ".join(str(dump.place) for dump in dumps)
 
 
-def check_comparable(dumps: Sequence[ModelDump]) -> None:
+def check_comparable(dumps: Sequence[ModelPredictions]) -> None:
     """Raises BadInput unless there are models, all of one image set, each with a name of its own."""
     if not dumps:
         raise BadInput("There is no model to compare: predict with some first, or name files of predictions.")
@@ -212,14 +214,14 @@ def check_comparable(dumps: Sequence[ModelDump]) -> None:
         raise BadInput(f"The model {twice[0]} is given twice; give each dump a name of its own.")
 
 
-def _compared(store: Store, damaged: list[str] | None) -> Iterator[tuple[ModelDump, int]]:
+def _compared(store: Store, damaged: list[str] | None) -> Iterator[tuple[ModelPredictions, int]]:
     """Predictions whose facts mark them as made to compare models, and when each was finished."""
     for folder in store.folders(STAGE):
         if re.fullmatch("[0-9a-f]{16}", folder.name):
             try:
                 if not os.path.lexists(folder / FACTS) and FACTS not in store.recipe(STAGE, folder.name)["files"]:
                     continue
-                dump = stored_dump(store, folder.name)
+                dump = predictions_from_store(store, folder.name)
             except (BadInput, Damaged, KeyError, TypeError) as error:
                 reason = str(error) if isinstance(error, (BadInput, Damaged)) else f"{folder} is damaged."
                 if damaged is None:

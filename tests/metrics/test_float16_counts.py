@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from nescio import BadInput, Undefined
-from nescio.metrics import HalfCounts, Ranking, registry
+from nescio.metrics import Float16Counts, Ranking, registry
 
 METRICS = [m for m in registry.parts() if m.prepared and {"ranking", "detection"} & set(m.kinds)]
 HALF = st.floats(allow_nan=False, allow_infinity=False, width=16)
@@ -28,7 +28,7 @@ def assert_same(a, b):
 @given(ROWS)
 def test_counts_are_the_array_form(case):
     u, wrong = case
-    counts = HalfCounts.of(u, wrong)
+    counts = Float16Counts.count(u, wrong)
     assert_same(counts.ranking(), Ranking(u, wrong))
     assert counts.n == len(u)
     for metric in METRICS:
@@ -43,7 +43,9 @@ def test_counts_are_the_array_form(case):
 @given(ROWS, st.integers(0, 40))
 def test_shards_add_up(case, cut):
     u, wrong = case
-    whole, first, second = (HalfCounts.of(u[part], wrong[part]) for part in (slice(None), slice(cut), slice(cut, None)))
+    whole, first, second = (
+        Float16Counts.count(u[part], wrong[part]) for part in (slice(None), slice(cut), slice(cut, None))
+    )
     for merged in (first + second, second + first):
         assert np.array_equal(merged.table, whole.table)
         assert_same(merged.ranking(), whole.ranking())
@@ -53,24 +55,24 @@ def test_many_blocks_and_strides():
     rng = np.random.default_rng(1)
     u = rng.normal(size=(600_000, 2)).astype(np.float16)[:, 1]
     wrong = rng.random(1_200_000)[::2] < 0.3
-    assert_same(HalfCounts.of(u, wrong).ranking(), Ranking(u, wrong))
+    assert_same(Float16Counts.count(u, wrong).ranking(), Ranking(u, wrong))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, -np.nan])
 def test_scores_must_be_finite(value):
     with pytest.raises(BadInput, match="in 1 rows"):
-        HalfCounts.of(halves(0, value, 1), [0, 1, 1])
+        Float16Counts.count(halves(0, value, 1), [0, 1, 1])
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: HalfCounts.of(halves(1, 2), [1]), "u has 2 rows, wrong has 1"),
-        (lambda: HalfCounts.of(halves([1.0]), [1]), "shape"),
-        (lambda: HalfCounts.of(np.zeros(1, np.float32), [1]), "dtype float32; give one float16 number per row"),
-        (lambda: HalfCounts.of(["a"], [1]), "one float16 number per row"),
-        (lambda: HalfCounts.of(halves(1), [2]), "wrong must hold truth values"),
-        (lambda: HalfCounts.of(halves(), np.zeros(0, bool)).ranking(), "no rows"),
+        (lambda: Float16Counts.count(halves(1, 2), [1]), "u has 2 rows, wrong has 1"),
+        (lambda: Float16Counts.count(halves([1.0]), [1]), "shape"),
+        (lambda: Float16Counts.count(np.zeros(1, np.float32), [1]), "dtype float32; give one float16 number per row"),
+        (lambda: Float16Counts.count(["a"], [1]), "one float16 number per row"),
+        (lambda: Float16Counts.count(halves(1), [2]), "wrong must hold truth values"),
+        (lambda: Float16Counts.count(halves(), np.zeros(0, bool)).ranking(), "no rows"),
     ],
 )
 def test_bad_input_is_told_in_a_sentence(call, words):
@@ -80,14 +82,14 @@ def test_bad_input_is_told_in_a_sentence(call, words):
 
 def test_only_counts_add_to_counts():
     with pytest.raises(TypeError):
-        HalfCounts.of(halves(1), [1]) + 1
+        Float16Counts.count(halves(1), [1]) + 1
     with pytest.raises(TypeError):
-        1 + HalfCounts.of(halves(1), [1])
+        1 + Float16Counts.count(halves(1), [1])
 
 
 @pytest.mark.parametrize("order", [">", "<"])
 def test_the_byte_order_does_not_matter(order):
     rng = np.random.default_rng(0)
     u, wrong = rng.normal(size=500).astype(np.float16), rng.random(500) < 0.3
-    foreign = HalfCounts.of(u.astype(np.dtype(np.float16).newbyteorder(order)), wrong)
-    np.testing.assert_array_equal(foreign.table, HalfCounts.of(u, wrong).table)
+    foreign = Float16Counts.count(u.astype(np.dtype(np.float16).newbyteorder(order)), wrong)
+    np.testing.assert_array_equal(foreign.table, Float16Counts.count(u, wrong).table)

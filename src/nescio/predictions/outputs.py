@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nescio.arrays.checks import LARGEST_SQUARED, check_whole, integers, kind_of, matrix, vector
+from nescio.arrays.checks import LARGEST_SQUARED, check_not_truncated, dtype_name, integers, matrix, vector
 from nescio.arrays.parallel import blocks
 from nescio.arrays.types import Array
 from nescio.errors import BadInput
@@ -267,7 +267,7 @@ class Predictions:
         if not isinstance(rows, slice):
             rows = np.asarray(rows)
             if rows.dtype != bool and rows.dtype.kind not in "iu" and rows.size:
-                raise BadInput(f"rows holds {kind_of(rows)}: give positions, a mask or a slice.")
+                raise BadInput(f"rows holds {dtype_name(rows)}: give positions, a mask or a slice.")
             if rows.dtype == bool and rows.shape != (len(self),):
                 raise BadInput(f"The mask has shape {rows.shape}, there are {len(self)} rows: they must fit.")
             rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.intp, copy=False).reshape(-1)
@@ -276,7 +276,7 @@ class Predictions:
                 raise BadInput(f"There is no row {rows[off][0]}: there are {len(self)} rows, counted from 0.")
 
         for _, column in self.columns():
-            check_whole(column)
+            check_not_truncated(column)
 
         def cut(value: Any) -> Any:
             if isinstance(value, Mapping):

@@ -19,7 +19,7 @@ EXPONENT = 0x7C00  # all of these bits are set in NaN and in infinities alone
 
 
 @dataclass(frozen=True, eq=False)
-class HalfCounts:
+class Float16Counts:
     """How many right and wrong rows have each float16 score, in constant memory; shards of a dataset add up.
 
     table  (65536, 2)  right and wrong rows by the 16 bits of their score
@@ -30,7 +30,7 @@ class HalfCounts:
     table: Array
 
     @classmethod
-    def of(cls, u: Any, wrong: Any) -> HalfCounts:
+    def count(cls, u: Any, wrong: Any) -> Float16Counts:
         """Counts the rows of one shard."""
         u, wrong = np.asarray(u), as_classes(wrong, "wrong")
         if u.dtype.newbyteorder("=") != np.float16 or u.ndim != 1:
@@ -50,8 +50,8 @@ class HalfCounts:
             raise BadInput(f"u is NaN or infinite in {bad} rows; every row needs a finite number.")
         return cls(table)
 
-    def __add__(self, other: HalfCounts) -> HalfCounts:
-        return HalfCounts(self.table + other.table) if isinstance(other, HalfCounts) else NotImplemented
+    def __add__(self, other: Float16Counts) -> Float16Counts:
+        return Float16Counts(self.table + other.table) if isinstance(other, Float16Counts) else NotImplemented
 
     @property
     def n(self) -> int:

@@ -7,7 +7,7 @@ import pytest
 
 from nescio.errors import BadInput
 from nescio.predictions import Predictions
-from nescio.predictions.entries import dump_named, file_dump, stored_dumps
+from nescio.predictions.model_predictions import list_stored_predictions, predictions_from_file, predictions_from_text
 from nescio.work.store import Damaged, Store
 from tests.support.zoo_help import N, answers, folder, images_at
 
@@ -26,9 +26,9 @@ def test_of_one_model_the_answer_to_most_rows_is_taken(place, tmp_path):
         answers(place, store, "test_resnet", images=images)
         time.sleep(0.01)
     assert len(list((tmp_path / "predict").glob("*"))) == 2
-    (found,) = stored_dumps(store, images_at(place).data)
+    (found,) = list_stored_predictions(store, images_at(place).data)
     assert found.facts["rows"] == N
-    assert stored_dumps(store, "npz:other.npz") == [] and stored_dumps(store, outside=True) == []
+    assert list_stored_predictions(store, "npz:other.npz") == [] and list_stored_predictions(store, outside=True) == []
 
 
 def test_sets_outside_are_marked(place, tmp_path):
@@ -39,14 +39,14 @@ def test_sets_outside_are_marked(place, tmp_path):
     dump = found.load()
     assert not dump.in_distribution.any() and dump.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert found.facts["outside"] is True and "accuracy" not in found.facts
-    assert [each.key for each in stored_dumps(store, outside=True)] == [found.key]
-    assert stored_dumps(store, outside=False) == []
+    assert [each.key for each in list_stored_predictions(store, outside=True)] == [found.key]
+    assert list_stored_predictions(store, outside=False) == []
 
 
 def test_only_predictions_that_were_made_to_compare_models_are_listed(place, tmp_path):
     store = Store(tmp_path)
     (found,), _ = answers(place, store, "test_resnet", compared=False)
-    assert found.facts["rows"] == N and stored_dumps(store) == []
+    assert found.facts["rows"] == N and list_stored_predictions(store) == []
 
 
 def test_a_persons_own_file_is_an_entry(tmp_path):
@@ -54,21 +54,24 @@ def test_a_persons_own_file_is_an_entry(tmp_path):
     dump = Predictions(logits=rng.normal(size=(5, 3)), labels=[0, 1, 2, 0, 1])
     dump.save(tmp_path / "mine.npz")
     dump.save(tmp_path / "theirs")
-    file, other = file_dump(tmp_path / "mine.npz"), file_dump(tmp_path / "theirs", "net", "digits")
+    file, other = (
+        predictions_from_file(tmp_path / "mine.npz"),
+        predictions_from_file(tmp_path / "theirs", "net", "digits"),
+    )
     assert (file.model, file.data, other.model, other.data) == ("mine", "predictions", "net", "digits")
     np.testing.assert_array_equal(file.load().labels, dump.labels)
     dump.replace(labels=[0, 0, 0, 0, 0]).save(tmp_path / "mine.npz")
-    assert file_dump(tmp_path / "mine.npz").key != file.key
+    assert predictions_from_file(tmp_path / "mine.npz").key != file.key
     hash(file)
     with pytest.raises(BadInput, match="There is no file or folder of predictions"):
-        file_dump(tmp_path / "nothing.npz")
+        predictions_from_file(tmp_path / "nothing.npz")
 
 
 def test_a_damaged_entry_is_named(place, tmp_path):
     (found,), _ = answers(place, Store(tmp_path), "test_resnet")
     (found.place.parent / "facts.json").write_text("{")
     with pytest.raises(BadInput, match=f"{found.key} is damaged"):
-        stored_dumps(Store(tmp_path))
+        list_stored_predictions(Store(tmp_path))
 
 
 def flip(file):
@@ -80,24 +83,24 @@ def flip(file):
 def test_a_flipped_bit_in_a_stored_dump_is_a_sentence(place, tmp_path):
     (found,), _ = answers(place, Store(tmp_path), "test_resnet")
     flip(found.place / "logits.npy")
-    (again,) = stored_dumps(Store(tmp_path))
+    (again,) = list_stored_predictions(Store(tmp_path))
     with pytest.raises(Damaged, match=r"dump/logits\.npy changed"):
         again.load()
     flip(found.place.parent / "facts.json")
     with pytest.raises(BadInput, match=f"{found.key} is damaged"):
-        stored_dumps(Store(tmp_path))
+        list_stored_predictions(Store(tmp_path))
 
 
 def test_a_model_of_the_store_by_its_name(place, tmp_path):
     store = Store(tmp_path / "store")
     (found,), _ = answers(place, store, "test_resnet")
-    named = dump_named("zoo:test_resnet", store)
+    named = predictions_from_text("zoo:test_resnet", store)
     assert named == found and named.weights == with_weights(network("test_resnet", store), place / "w").checksum
     np.testing.assert_array_equal(named.load().index, found.load().index)
     named.load().save(tmp_path / "mine.npz")
-    file = dump_named(f"my net={tmp_path / 'mine.npz'}", store)
+    file = predictions_from_text(f"my net={tmp_path / 'mine.npz'}", store)
     assert (file.model, file.store, file.weights) == ("my net", None, None)
     with pytest.raises(BadInput, match=r"no predictions of 'test_vit': there are test_resnet\."):
-        dump_named("zoo:test_vit", store)
+        predictions_from_text("zoo:test_vit", store)
     with pytest.raises(BadInput, match="`nescio zoo` makes some"):
-        dump_named("zoo:test_vit", Store(tmp_path / "nothing"))
+        predictions_from_text("zoo:test_vit", Store(tmp_path / "nothing"))

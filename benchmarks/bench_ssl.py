@@ -60,8 +60,8 @@ def bare(place: Runtime) -> float:
 def ours(name: str, dataset: datasets.Dataset, place: Runtime) -> float:
     """Seconds of a step of `fit`, augmentation and all, between the first and the last epoch's end."""
     training = Training(epochs=EPOCHS, batch_size=BATCH, lr=0.01, augment="full")
-    recipe = methods[name].recipe_class()
-    trial = Trial(method=name, recipe=recipe, data="synthetic", backbone=BACKBONE, training=training)
+    hparams = methods[name].hparams_class()
+    trial = Trial(method=name, hparams=hparams, data="synthetic", backbone=BACKBONE, training=training)
     stamps: list[tuple[float, int]] = []
     fit(trial, dataset, place, None, 1e9, lambda seen: stamps.append((time.perf_counter(), seen["step"])))
     (start, first), (end, last) = stamps[0], stamps[-1]

@@ -40,8 +40,8 @@ def data(rows: int = ROWS, size: int = 32) -> datasets.Dataset:
 def ours(name: str, dataset: datasets.Dataset, place: Runtime, **plan: Any) -> float:
     """Images per second of `fit` between its first and its last look at the loss."""
     training = Training(epochs=EPOCHS, batch_size=BATCH, lr=0.01, **plan)
-    recipe = methods[name].recipe_class()
-    trial = Trial(method=name, recipe=recipe, data="synthetic", backbone="resnet18", training=training)
+    hparams = methods[name].hparams_class()
+    trial = Trial(method=name, hparams=hparams, data="synthetic", backbone="resnet18", training=training)
     stamps: list[tuple[float, int]] = []
 
     def watch(event: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ def prediction(place: Runtime, compile: bool) -> tuple[float, float]:
     """(bare forward, predict.outputs) images per second: ResNet-50, 224 pixels, resident input."""
     dataset = data(16_384, 224)
     setting = Setting("resnet50", 3, 224, 1000)
-    method: Any = place.place(methods["erm"](methods["erm"].recipe_class(), setting)).eval()
+    method: Any = place.place(methods["erm"](methods["erm"].hparams_class(), setting)).eval()
     if compile:
         method.features.compile()
     images, batch = dataset.train, 512

@@ -59,7 +59,9 @@ def spellings(here: Path, kind: str, name: str, size: str = "") -> list[str]:
 
 def trial(data: str, **more: Any) -> Trial:
     budget = Training(epochs=1, batch_size=16)
-    return Trial(method="erm", recipe=methods["erm"].recipe_class(), data=data, backbone="mlp", training=budget, **more)
+    return Trial(
+        method="erm", hparams=methods["erm"].hparams_class(), data=data, backbone="mlp", training=budget, **more
+    )
 
 
 def identity(data: str) -> tuple[Any, ...]:

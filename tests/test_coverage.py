@@ -318,7 +318,7 @@ def search_text(search):
     return f"{search.low:g} to {search.high:g}, {kind}"
 
 
-def test_the_page_of_methods_lists_the_recipes_as_they_are():
+def test_the_page_of_methods_lists_the_hparams_as_they_are():
     pytest.importorskip("torch")
     from nescio.methods import registry
 
@@ -329,7 +329,7 @@ def test_the_page_of_methods_lists_the_recipes_as_they_are():
         (table,) = tables(section(page, name))
         assert table == [
             [f"`{f.name}`", str(f.default), search_text(f.metadata["search"]), f.metadata["help"]]
-            for f in fields(registry[name].recipe_class)
+            for f in fields(registry[name].hparams_class)
         ], name
 
 

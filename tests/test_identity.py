@@ -12,14 +12,14 @@ import pytest
 
 from nescio.errors import BadInput
 from nescio.identity import added, canonical, seed_for, tag, to_json, values_of
-from nescio.search import Recipe, choice, hparam, integers, log_uniform, uniform
+from nescio.search import HParams, choice, hparam, integers, log_uniform, uniform
 from nescio.trials import Training, Trial
 from nescio.work.store import Store
 
 
 @tag("recipe:toy-identity")
 @dataclass(frozen=True)
-class Toy(Recipe):
+class Toy(HParams):
     rate: float = hparam(0.1, log_uniform(1e-3, 1.0), help="learning rate of the head")
     share: float = hparam(0.5, uniform(0.0, 1.0))
     depth: int = hparam(2, integers(1, 4))
@@ -52,7 +52,7 @@ def test_a_dataclass_is_its_tag_and_all_its_fields():
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), b"x", np.zeros(3), math.nan, math.inf, {1: 2}, Toy, 1j])
 def test_what_json_cannot_say_exactly_is_refused(value):
-    with pytest.raises(BadInput, match="recipe"):
+    with pytest.raises(BadInput, match="hparams"):
         canonical(value)
 
 
@@ -79,8 +79,8 @@ def test_a_value_that_does_not_fit_is_named(wrong):
         Toy(**wrong)
 
 
-def test_a_recipe_without_its_decorator_is_refused():
-    class Bare(Recipe):  # without the decorator the field would silently not be in the key
+def test_a_hparams_without_its_decorator_is_refused():
+    class Bare(HParams):  # without the decorator the field would silently not be in the key
         rate: float = 0.1
 
     with pytest.raises(BadInput, match="@dataclass"):
@@ -159,6 +159,6 @@ def test_two_classes_cannot_have_one_tag():
 
 def test_keys_are_pinned():
     """Another number here means that every trained network is orphaned: raise a VERSION on purpose instead."""
-    trial = Trial(method="erm", recipe=Recipe(), data="digits", backbone="mlp", training=Training(epochs=1))
+    trial = Trial(method="erm", hparams=HParams(), data="digits", backbone="mlp", training=Training(epochs=1))
     assert key(trial) == "d703df4d2ec4a908"
     assert key(dataclasses.replace(trial, start="store:0123456789abcdef")) != key(trial)

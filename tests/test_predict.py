@@ -37,8 +37,8 @@ HERE = runtime("cpu")
 
 def trial_of(data, method="erm", **more):
     budget = Training(epochs=1, batch_size=16, augment="none")
-    recipe = registry[method].recipe_class()
-    return Trial(method=method, recipe=recipe, data=data, backbone="mlp", training=budget, **more)
+    hparams = registry[method].hparams_class()
+    return Trial(method=method, hparams=hparams, data=data, backbone="mlp", training=budget, **more)
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_other_data_than_it_was_trained_on_is_resized_and_its_labels_stay(data, 
     """A downstream set: the view of the network, the set's own labels, none of which was in training."""
     network = trained(trial_of("digits"))
     dump = predict.predict(network, ImageSet(data), context)
-    assert predict_step(network, ImageSet(data)).recipe["images"].view == network.view
+    assert predict_step(network, ImageSet(data)).hparams["images"].view == network.view
     assert dump.logits.shape == (40, 1, 10) and not dump.in_distribution.any()
     assert np.array_equal(dump.labels, ImageSet(data).load().labels)
 

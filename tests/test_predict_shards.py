@@ -35,8 +35,8 @@ BATCH = 16
 
 def network_of(method, backbone="mlp"):
     budget = Training(epochs=1, batch_size=256, augment="none")
-    recipe = registry[method].recipe_class()
-    return trained(Trial(method=method, recipe=recipe, data="digits", backbone=backbone, training=budget))
+    hparams = registry[method].hparams_class()
+    return trained(Trial(method=method, hparams=hparams, data="digits", backbone=backbone, training=budget))
 
 
 @pytest.fixture

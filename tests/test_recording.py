@@ -36,7 +36,7 @@ def weights(name: str, *, steps: int, monkeypatch: pytest.MonkeyPatch) -> dict[s
     method = methods[name]
     augment: Any = method.augment or "none"
     plan = replace(FEW, augment=augment)
-    trial = Trial(method=name, recipe=method.recipe_class(), data="digits", backbone="conv", training=plan)
+    trial = Trial(method=name, hparams=method.hparams_class(), data="digits", backbone="conv", training=plan)
     monkeypatch.setattr(training._Stream, "__len__", lambda self: steps)
     here = Runtime(torch.device("cuda:0"), "float32")
     trained, _ = fit(trial, datasets.load("digits"), here, None, 1e9, None)
@@ -59,7 +59,7 @@ class Operations(TorchDispatchMode):
 def test_a_step_that_is_recorded_neither_asks_the_gpu_nor_brings_numbers_to_it(name: str) -> None:
     """CUDA refuses to record such a step. Seen on a CPU, so that it fails where there is no GPU too."""
     few = {"penalized": 0.25} if name == "duq" else {}  # a second forward pass, in the preset for GPUs
-    trial = Trial(method=name, recipe=methods[name].recipe_class(**few), data="digits", backbone="conv")
+    trial = Trial(method=name, hparams=methods[name].hparams_class(**few), data="digits", backbone="conv")
     method = training.start_of(trial, datasets.load("digits"), runtime("cpu")).train()
     views = (2,) if methods[name].views > 1 else ()
     x, y = torch.randn(*views, 64, 1, 8, 8), torch.randint(10, (64,))
@@ -97,7 +97,7 @@ def test_replayed_steps_move_the_weights_as_launched_ones(name: str, monkeypatch
 @pytest.mark.gpu
 @pytest.mark.usefixtures("exact")
 def test_every_replay_draws_anew() -> None:
-    trial = Trial(method="mc-dropout", recipe=methods["mc-dropout"].recipe_class(), data="digits", backbone="conv")
+    trial = Trial(method="mc-dropout", hparams=methods["mc-dropout"].hparams_class(), data="digits", backbone="conv")
     method = training.start_of(trial, datasets.load("digits"), runtime("cuda")).train()
     x, y = torch.randn(64, 1, 8, 8, device="cuda"), torch.randint(10, (64,), device="cuda")
     step = recording.Recording(method, torch.Tensor.backward, lambda: None)

@@ -1,4 +1,4 @@
-"""Recipes and their search ranges: what trials draw, and what Optuna may suggest."""
+"""Hyper-parameters and their search ranges: what trials draw, and what Optuna may suggest."""
 
 import dataclasses
 import math
@@ -12,7 +12,7 @@ import pytest
 from nescio.identity import tag
 from nescio.search import (
     STARTUP,
-    Recipe,
+    HParams,
     choice,
     draw,
     extended,
@@ -28,7 +28,7 @@ from nescio.search import (
 
 @tag("recipe:toy-search")
 @dataclass(frozen=True)
-class Toy(Recipe):
+class Toy(HParams):
     rate: float = hparam(0.1, log_uniform(1e-3, 1.0), help="learning rate of the head")
     share: float = hparam(0.5, uniform(0.0, 1.0))
     depth: int = hparam(2, integers(1, 4))
@@ -55,12 +55,12 @@ def test_trial_zero_is_the_defaults_and_draws_stay_in_range():
 
 def test_a_new_field_does_not_move_the_draws_of_the_others():
     before = dataclasses.make_dataclass(
-        "Grown", [("rate", float, hparam(0.1, uniform(0.0, 1.0)))], bases=(Recipe,), frozen=True
+        "Grown", [("rate", float, hparam(0.1, uniform(0.0, 1.0)))], bases=(HParams,), frozen=True
     )
     after = dataclasses.make_dataclass(
         "Grown",
         [("first", float, hparam(0.1, uniform(0.0, 1.0))), ("rate", float, hparam(0.1, uniform(0.0, 1.0)))],
-        bases=(Recipe,),
+        bases=(HParams,),
         frozen=True,
     )
     assert [draw(before, trial).rate for trial in range(9)] == [draw(after, trial).rate for trial in range(9)]
@@ -92,13 +92,13 @@ def test_fields_that_methods_share_are_drawn_alike():
 
     shared = {}
     for cls in registry.parts():
-        for name, search in searched(cls.recipe_class).items():
-            shared.setdefault((name, search), []).append(cls.recipe_class)
-    assert len(shared["lr", searched(registry["erm"].recipe_class)["lr"]]) > 8
-    for (name, _), recipes in shared.items():
+        for name, search in searched(cls.hparams_class).items():
+            shared.setdefault((name, search), []).append(cls.hparams_class)
+    assert len(shared["lr", searched(registry["erm"].hparams_class)["lr"]]) > 8
+    for (name, _), hparam_sets in shared.items():
         for trial in range(1, 6):
-            assert len({getattr(draw(recipe, trial), name) for recipe in recipes}) == 1
-    assert len({draw(registry["erm"].recipe_class, trial).lr for trial in range(6)}) == 6
+            assert len({getattr(draw(hparams, trial), name) for hparams in hparam_sets}) == 1
+    assert len({draw(registry["erm"].hparams_class, trial).lr for trial in range(6)}) == 6
 
 
 # ---- guided search
@@ -106,36 +106,36 @@ def test_fields_that_methods_share_are_drawn_alike():
 
 @tag("recipe:guided")
 @dataclass(frozen=True)
-class Guided(Recipe):
+class Guided(HParams):
     width: int = hparam(2, choice(1, 2, 3))
     depth: float = hparam(0.5, uniform(0.0, 1.0))
 
 
 def replay(evaluate, rounds=16):
-    """The recipes that were suggested, round by round."""
-    recipes = []
+    """The hyper-parameters that were suggested, round by round."""
+    hparam_sets = []
 
     def note(number, suggested):
-        assert number == len(recipes)
-        recipes.append(dict(suggested))
-        return {line: evaluate(number, recipe) for line, recipe in suggested.items()}
+        assert number == len(hparam_sets)
+        hparam_sets.append(dict(suggested))
+        return {line: evaluate(number, hparams) for line, hparams in suggested.items()}
 
     guided({("a", None): Guided, ("b", 5.0): Guided}, rounds, note)
-    return recipes
+    return hparam_sets
 
 
 def test_guided_rounds_are_replayed_and_learn_from_those_before():
     """What is suggested is a function of the results: the same again, and others where the results are others."""
     pytest.importorskip("optuna")
 
-    def high(number, recipe):
-        return (recipe.depth - 0.8) ** 2 + 0.1 * recipe.width
+    def high(number, hparams):
+        return (hparams.depth - 0.8) ** 2 + 0.1 * hparams.width
 
     first = replay(high)
     assert len(first) == 16 and set(first[0].values()) == {Guided()}  # defaults, a choice among numbers included
     assert any(each["a", None] != each["b", 5.0] for each in first)  # each is searched on its own
     assert replay(high) == first and replay(high, 5) == first[:5]
-    other = replay(lambda number, recipe: (recipe.depth - 0.2) ** 2)
+    other = replay(lambda number, hparams: (hparams.depth - 0.2) ** 2)
     assert [a == b for a, b in zip(first, other, strict=True)] == [number < STARTUP for number in range(16)]
     late = [each["a", None].depth for each in first[STARTUP:]]
     assert abs(np.median(late) - 0.8) < abs(np.median([each["a", None].depth for each in other[STARTUP:]]) - 0.8)
@@ -143,7 +143,7 @@ def test_guided_rounds_are_replayed_and_learn_from_those_before():
 
 def test_a_guided_round_that_failed_says_nothing_and_stops_nothing():
     pytest.importorskip("optuna")
-    assert len(replay(lambda number, recipe: None if number == 1 else 0.5)) == 16
+    assert len(replay(lambda number, hparams: None if number == 1 else 0.5)) == 16
 
 
 def test_a_grid_runs_from_low_to_high_in_equal_ratios():
@@ -157,7 +157,7 @@ def test_a_grid_runs_from_low_to_high_in_equal_ratios():
 
 @tag("recipe:toy-bounds")
 @dataclass(frozen=True)
-class Bounded(Recipe):
+class Bounded(HParams):
     rate: float = hparam(0.1, log_uniform(0.01, 1.0))
     share: float = hparam(0.5, uniform(0.2, 0.9))
 
@@ -187,9 +187,9 @@ def test_a_range_goes_as_far_again_beyond_the_bound_that_the_best_is_near(search
     assert wider is None if beyond is None else (beyond.low, beyond.high) == pytest.approx(wider)
 
 
-def test_a_range_is_not_extended_to_what_the_recipe_refuses():
+def test_a_range_is_not_extended_to_what_the_hparams_refuses():
     ranges = searched(Bounded)
-    assert extended(Bounded(rate=0.1, share=0.21), ranges) is None  # the recipe takes no 0.1
+    assert extended(Bounded(rate=0.1, share=0.21), ranges) is None  # the hyper-parameters takes no 0.1
     wider = extended(Bounded(rate=0.99, share=0.21), ranges)
     assert wider["rate"].high == pytest.approx(100) and wider["share"] is ranges["share"]
 
@@ -197,11 +197,11 @@ def test_a_range_is_not_extended_to_what_the_recipe_refuses():
 def test_only_lines_whose_best_is_at_a_bound_are_tried_further():
     tried = {"edge": [], "inside": []}
 
-    def evaluate(number, recipes):
-        for line, recipe in recipes.items():
-            tried[line].append((number, recipe.rate))
+    def evaluate(number, hparam_sets):
+        for line, hparams in hparam_sets.items():
+            tried[line].append((number, hparams.rate))
         goal = {"edge": 30.0, "inside": 0.1}
-        return {line: abs(math.log(recipe.rate / goal[line])) for line, recipe in recipes.items()}
+        return {line: abs(math.log(hparams.rate / goal[line])) for line, hparams in hparam_sets.items()}
 
     ranges = guided(dict.fromkeys(tried, Bounded), 12, evaluate, more=6)
     assert [number for number, _ in tried["inside"]] == list(range(12))

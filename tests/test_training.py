@@ -50,9 +50,9 @@ torch.set_num_threads(1)
 QUICK = Training(epochs=3, batch_size=128, augment="none", lr=0.1)
 
 
-def trial_of(method="erm", backbone="mlp", training=QUICK, recipe=None, data="digits", **more):
-    made = recipe or registry[method].recipe_class()
-    return Trial(method=method, recipe=made, data=data, backbone=backbone, training=training, **more)
+def trial_of(method="erm", backbone="mlp", training=QUICK, hparams=None, data="digits", **more):
+    made = hparams or registry[method].hparams_class()
+    return Trial(method=method, hparams=made, data=data, backbone=backbone, training=training, **more)
 
 
 def fitted(trial, watch=None):
@@ -307,7 +307,7 @@ def test_bounded_layers_start_from_weights_that_were_learnt_without_bounds(tmp_p
     images = next(iter(Batches(digits.test, digits, here.device)))[0]
     found = {None: load_method(key, plain, store, here)}
     for bound in (100.0, 0.5):
-        found[bound] = build(trial_of("sngp", "conv", recipe=registry["sngp"].recipe_class(bound=bound)), digits, 0)
+        found[bound] = build(trial_of("sngp", "conv", hparams=registry["sngp"].hparams_class(bound=bound)), digits, 0)
         take_weights(found[bound], f"store:{key}", store)
     with torch.no_grad():
         free, wide, narrow = (each.eval().features(images) for each in found.values())
@@ -379,14 +379,14 @@ def test_rates_of_the_schedules():
 def test_the_rate_that_is_used_is_the_stated_one():
     seen = []
     plan = Training(epochs=4, batch_size=128, augment="none", schedule="step", step_epochs=2, lr=0.2)
-    recipe = ERM.recipe_class(lr=0.5)
-    fitted(trial_of(training=plan, recipe=recipe), lambda each: seen.append((each["epoch"], each["rate"])))
+    hparams = ERM.hparams_class(lr=0.5)
+    fitted(trial_of(training=plan, hparams=hparams), lambda each: seen.append((each["epoch"], each["rate"])))
     assert [epoch for epoch, _ in seen] == pytest.approx([1, 2, 3, 4])
     assert [rate for _, rate in seen] == pytest.approx([0.1, 0.1, 0.01, 0.01])
 
 
 def test_groups_have_their_own_rate_and_decay():
-    method = registry["due"](registry["due"].recipe_class(lr=2.0, weight_decay=3.0), _setting())
+    method = registry["due"](registry["due"].hparams_class(lr=2.0, weight_decay=3.0), _setting())
     network, process, posterior = optimizer_of(Training(lr=0.1, weight_decay=1e-4), method, runtime("cpu")).param_groups
     assert (network["lr"], network["weight_decay"]) == pytest.approx((0.2, 3e-4))
     assert (process["lr"], process["weight_decay"]) == pytest.approx((0.2, 0))

@@ -9,13 +9,13 @@ import pytest
 
 from nescio.errors import BadInput
 from nescio.identity import canonical, tag, to_json, values_of
-from nescio.search import Recipe, choice, draw, hparam, integers, log_uniform, uniform
+from nescio.search import HParams, choice, draw, hparam, integers, log_uniform, uniform
 from nescio.trials import Training, Trial, from_json
 
 
 @tag("recipe:toy-trials")
 @dataclass(frozen=True)
-class Toy(Recipe):
+class Toy(HParams):
     rate: float = hparam(0.1, log_uniform(1e-3, 1.0), help="learning rate of the head")
     share: float = hparam(0.5, uniform(0.0, 1.0))
     depth: int = hparam(2, integers(1, 4))
@@ -24,7 +24,7 @@ class Toy(Recipe):
     limit: float | None = None
 
 
-TRIAL = Trial(method="toy", recipe=Toy(), data="digits", backbone="mlp", training=Training(epochs=1))
+TRIAL = Trial(method="toy", hparams=Toy(), data="digits", backbone="mlp", training=Training(epochs=1))
 
 
 def test_later_fields_leave_old_keys_alone():
@@ -58,7 +58,7 @@ def test_training_says_what_is_wrong():
     "trial",
     [
         TRIAL,
-        dataclasses.replace(TRIAL, recipe=draw(Toy, 3), classes=(3, 1, 2), spectral=5, trial=3, data_seed=1),
+        dataclasses.replace(TRIAL, hparams=draw(Toy, 3), classes=(3, 1, 2), spectral=5, trial=3, data_seed=1),
         dataclasses.replace(TRIAL, training=Training(clip=1, optimizer="lamb", lr=1 / 3)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Hyper-parameters: recipes whose fields carry their default and their search range, and how trials draw them."""
+"""Hyper-parameters of methods: fields with a default and a search range, and how trials draw their values."""
 
 from __future__ import annotations
 
@@ -141,35 +141,35 @@ def choice(*values: Any) -> OneOf:
     return OneOf(values)
 
 
-# ---- recipes
+# ---- hyper-parameters
 
 
 def hparam(default: Any, search: Search | None = None, help: str = "", **later: Any) -> Any:
-    """A field of a recipe: its default, where a search may look, and one sentence for people.
+    """A field of the hyper-parameters: its default, where a search may look, and one sentence for people.
 
-    A field that came after its recipe was first used names the value it was introduced with: `introduced=…`; one that
-    was renamed since names what keys and draws call it: `in_keys=…`.
+    introduced  of a field added later, the value with which older trials were run
+    in_keys     of a renamed field, its former name, which keys and draws keep
     """
     return field(default=default, metadata={"search": search, "help": help, **later})
 
 
-@tag("recipe")
+@tag("hparams")  # in the keys and seeds of finished studies
 @dataclass(frozen=True)
-class Recipe(Checked):
+class HParams(Checked):
     """The hyper-parameters of one method: a frozen dataclass beside it, every field with a default."""
 
 
 R = TypeVar("R")
 
 
-def searched(recipe: type) -> dict[str, Search]:
+def searched(hparams: type) -> dict[str, Search]:
     """The fields that a search may move, with their ranges."""
-    return {f.name: f.metadata["search"] for f in fields(recipe) if f.metadata.get("search") is not None}
+    return {f.name: f.metadata["search"] for f in fields(hparams) if f.metadata.get("search") is not None}
 
 
-def with_values(recipe: R, pairs: Iterable[tuple[str, str]], method: str) -> R:
-    """A recipe with other values of some fields."""
-    names = [entry.name for entry in fields(recipe)]  # type: ignore[arg-type]
+def with_values(hparams: R, pairs: Iterable[tuple[str, str]], method: str) -> R:
+    """The hyper-parameters with other values of some fields."""
+    names = [entry.name for entry in fields(hparams)]  # type: ignore[arg-type]
     given: dict[str, Any] = {}
     for name, text in pairs:
         if name not in names:
@@ -179,12 +179,12 @@ def with_values(recipe: R, pairs: Iterable[tuple[str, str]], method: str) -> R:
             raise BadInput(f"{name} of {method} is given twice.")
         given[name] = literal(text)
     try:
-        return replace(recipe, **given)  # type: ignore[type-var]
+        return replace(hparams, **given)  # type: ignore[type-var]
     except BadInput as error:  # by the name that was typed
-        raise BadInput(str(error).replace(f"{type(recipe).__name__}.", f"{method}.", 1)) from None
+        raise BadInput(str(error).replace(f"{type(hparams).__name__}.", f"{method}.", 1)) from None
 
 
-def draw(recipe: type[R], trial: int, seed: int = 0) -> R:
+def draw(hparams: type[R], trial: int, seed: int = 0) -> R:
     """Trial 0 is the defaults; any other draws each searched field from a stream of its own.
 
     A new field therefore does not move the draws of the others. The stream has the field's name and not the method's:
@@ -192,25 +192,25 @@ def draw(recipe: type[R], trial: int, seed: int = 0) -> R:
     methods and not learning rates. random.Random is used because its random() is promised to stay the same in later
     versions, which NumPy's generators are not.
     """
-    default = recipe()
+    default = hparams()
     if trial == 0:
         return default
-    cls: type = recipe
+    cls: type = hparams
     keys = names_in_keys(cls)
     drawn = {
         name: search.draw(random.Random(seed_for("hparam", keys[name], trial, seed)))
-        for name, search in searched(recipe).items()
+        for name, search in searched(hparams).items()
     }
     return replace(default, **drawn)  # type: ignore[type-var]
 
 
-def suggest(recipe: type[R], trial: Any, ranges: Mapping[str, Search] | None = None) -> R:
+def suggest(hparams: type[R], trial: Any, ranges: Mapping[str, Search] | None = None) -> R:
     """The searched fields as an Optuna trial suggests them, in ranges of their own or in other ones."""
-    return recipe(**{name: search.suggest(trial, name) for name, search in (ranges or searched(recipe)).items()})
+    return hparams(**{name: search.suggest(trial, name) for name, search in (ranges or searched(hparams)).items()})
 
 
 def extended(best: Any, ranges: Mapping[str, Search]) -> dict[str, Search] | None:
-    """The ranges, wider where the best recipe is near a bound and may go beyond it; None where it is nowhere."""
+    """The ranges, wider if the best value of a field is near a bound; None if no field is."""
     wider = {}
     for name, search in ranges.items():
         if (beyond := search.beyond(getattr(best, name))) is not None and _allowed(best, name, beyond):
@@ -218,10 +218,10 @@ def extended(best: Any, ranges: Mapping[str, Search]) -> dict[str, Search] | Non
     return {**ranges, **wider} if wider else None
 
 
-def _allowed(recipe: Any, name: str, search: Any) -> bool:
-    """Whether a recipe takes both bounds of a range."""
+def _allowed(hparams: Any, name: str, search: Any) -> bool:
+    """Whether both bounds of a range are valid values."""
     try:
-        return all(replace(recipe, **{name: bound}) is not None for bound in (search.low, search.high))
+        return all(replace(hparams, **{name: bound}) is not None for bound in (search.low, search.high))
     except BadInput:
         return False
 
@@ -231,7 +231,7 @@ L = TypeVar("L", bound=Hashable)
 
 
 def guided(
-    recipes: Mapping[L, type[R]],
+    hparam_sets: Mapping[L, type[R]],
     rounds: int,
     evaluate: Callable[[int, Mapping[L, R]], Mapping[L, float | None]],
     seed: int = 0,
@@ -239,25 +239,25 @@ def guided(
 ) -> dict[L, Mapping[str, Search]]:
     """Rounds of trials that Optuna suggests (TPE) from the results of those before; round 0 is the defaults.
 
-    recipes   the recipe class of everything that is searched, each on its own
-    evaluate  round and recipes in, for each of them the number to make small out; None where it failed
+    hparam_sets  the class of hyper-parameters of everything that is searched
+    evaluate  round and hyper-parameters in, for each of them the number to make small out; None where it failed
     more      further rounds of those whose best lies near a bound of its range, which is made wider for them
     returns   the ranges that were searched in the end
     """
-    ranges: dict[L, Mapping[str, Search]] = {line: searched(recipe) for line, recipe in recipes.items()}
+    ranges: dict[L, Mapping[str, Search]] = {line: searched(hparams) for line, hparams in hparam_sets.items()}
     if rounds == 1 and not more:  # the defaults alone: no need of Optuna
-        evaluate(0, {line: recipe() for line, recipe in recipes.items()})
+        evaluate(0, {line: hparams() for line, hparams in hparam_sets.items()})
         return ranges
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     studies = {}
-    for line, recipe in recipes.items():
+    for line, hparams in hparam_sets.items():
         sampler = optuna.samplers.TPESampler(seed=seed_for("optuna", line, seed) % 2**32, n_startup_trials=STARTUP)
         studies[line] = optuna.create_study(direction="minimize", sampler=sampler)
-        studies[line].enqueue_trial(_defaults(recipe))
+        studies[line].enqueue_trial(_defaults(hparams))
     best: dict[L, tuple[float, R]] = {}
-    lines = list(recipes)
+    lines = list(hparam_sets)
     for number in range(rounds + more):
         if number == rounds:
             wider = {line: extended(best[line][1], ranges[line]) for line in lines if line in best}
@@ -266,7 +266,7 @@ def guided(
         if not lines:
             break
         trials = {line: studies[line].ask() for line in lines}
-        suggested = {line: suggest(recipes[line], trial, ranges[line]) for line, trial in trials.items()}
+        suggested = {line: suggest(hparam_sets[line], trial, ranges[line]) for line, trial in trials.items()}
         values = evaluate(number, suggested)
         for line, trial in trials.items():
             if (value := values[line]) is None:  # it says nothing, and stops nothing
@@ -277,8 +277,8 @@ def guided(
     return ranges
 
 
-def _defaults(recipe: type) -> dict[str, Any]:
+def _defaults(hparams: type) -> dict[str, Any]:
     """The searched fields' defaults as Optuna keeps them: choices are texts."""
-    default = recipe()
-    values = {name: (getattr(default, name), search) for name, search in searched(recipe).items()}
+    default = hparams()
+    values = {name: (getattr(default, name), search) for name, search in searched(hparams).items()}
     return {name: str(value) if isinstance(search, OneOf) else value for name, (value, search) in values.items()}

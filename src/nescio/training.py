@@ -247,7 +247,7 @@ def build(trial: Trial, dataset: datasets.Dataset, rows: int) -> Method:
     setting = Setting(
         trial.backbone, dataset.channels, dataset.shape, classes, trial.spectral, rows, dense, dataset.void
     )
-    return methods[trial.method](trial.recipe, setting)
+    return methods[trial.method](trial.hparams, setting)
 
 
 def weights_of(method: nn.Module) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ from nescio.errors import BadInput
 from nescio.files import parse_json
 from nescio.identity import Checked, ContentName, added, tag, values_of
 from nescio.options import option
-from nescio.search import Recipe
+from nescio.search import HParams
 
 BUDGET, SPEED = "budget", "speed and memory"  # groups of options
 
@@ -90,7 +90,7 @@ class Trial(Checked):
     """One network to train: method, data, backbone, budget and seeds."""
 
     method: str
-    recipe: Recipe
+    hparams: HParams = field(metadata={"in_keys": "hparams"})
     data: str
     backbone: str
     training: Training = Training()
@@ -125,21 +125,21 @@ class Trial(Checked):
         }
 
 
-def from_json(text: str, recipe_of: Callable[[str], type[Recipe]]) -> Trial:
-    """The trial that `to_json` wrote; recipe_of(method name) is that method's recipe class."""
-    return from_plain(parse_json(text, "The trial"), recipe_of)
+def from_json(text: str, hparams_of: Callable[[str], type[HParams]]) -> Trial:
+    """The trial that `to_json` wrote; hparams_of(method name) is that method's hyper-parameters class."""
+    return from_plain(parse_json(text, "The trial"), hparams_of)
 
 
 def from_plain(
-    plain: Any, recipe_of: Callable[[str], type[Recipe]], names: Mapping[str, str] = MappingProxyType({})
+    plain: Any, hparams_of: Callable[[str], type[HParams]], names: Mapping[str, str] = MappingProxyType({})
 ) -> Trial:
     """The trial whose `canonical` form this is; `names` are those of its content."""
     values = values_of(Trial, plain)
-    for field in ("data", "start"):
-        if (content := values[field]) in names:
-            values[field] = ContentName(names[content], content)
-    recipe = recipe_of(values["method"])
-    values["recipe"] = recipe(**values_of(recipe, values["recipe"]))
+    for name in ("data", "start"):
+        if (content := values[name]) in names:
+            values[name] = ContentName(names[content], content)
+    cls = hparams_of(values["method"])
+    values["hparams"] = cls(**values_of(cls, values["hparams"]))
     values["training"] = Training(**values_of(Training, values["training"]))
     return Trial(**values)
 

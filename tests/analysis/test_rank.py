@@ -533,7 +533,7 @@ def trained_store(tmp_path_factory):
     for epochs, seed in ((2, 0), (2, 1), (1, 0)):
         trial = Trial(
             method="simclr",
-            recipe=registry["simclr"].recipe_class(),
+            hparams=registry["simclr"].hparams_class(),
             data="digits",
             backbone="mlp",
             training=Training(epochs=epochs, batch_size=64, augment="full"),

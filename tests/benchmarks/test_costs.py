@@ -25,7 +25,7 @@ from tests.support.paths import ROOT
 
 PERFORMANCE = (ROOT / "docs" / "performance.md").read_text()
 TRIAL = Trial(
-    method="erm", recipe=methods["erm"].recipe_class(), data="digits", backbone="mlp", training=Training(epochs=5)
+    method="erm", hparams=methods["erm"].hparams_class(), data="digits", backbone="mlp", training=Training(epochs=5)
 )
 
 

@@ -60,8 +60,8 @@ def test_options_reach_the_trial(tmp_path):
     more = "--optimizer adamw --schedule cosine --warmup 1 --accumulate 2 --clip 1 --augment none --precision float32"
     assert main([*TRAIN, *words.split(), *more.split(), "--store", str(tmp_path)]) == 0
     plain = Store(tmp_path).recipe("train", key_in(tmp_path))["recipe"]
-    trial = from_plain(plain, lambda name: registry[name].recipe_class)
-    assert (trial.recipe.dropout, trial.recipe.mc_samples) == (0.2, 3)
+    trial = from_plain(plain, lambda name: registry[name].hparams_class)
+    assert (trial.hparams.dropout, trial.hparams.mc_samples) == (0.2, 3)
     assert (trial.spectral, trial.data_seed, trial.init_seed, trial.classes) == (5.0, 1, 2, None)
     plan = trial.training
     assert (plan.optimizer, plan.schedule, plan.warmup, plan.accumulate) == ("adamw", "cosine", 1.0, 2)
@@ -180,7 +180,7 @@ def test_runs_lists_what_there_is_and_why_it_failed(tmp_path, capsys):
     assert failed["key"] in said and "1 finished, 1 failed" in said
 
 
-def test_methods_lists_recipes_and_ranges(capsys):
+def test_methods_lists_hparams_and_ranges(capsys):
     assert main(["methods"]) == 0
     said = capsys.readouterr().out
     assert all(name in said for name in registry)
@@ -189,10 +189,10 @@ def test_methods_lists_recipes_and_ranges(capsys):
     assert "Zhang et al." in said and "Beta(α, α)" in said and "0.1 to 1" in said
     assert main(["methods", "--json"]) == 0
     found = {each["method"]: each for each in json.loads(capsys.readouterr().out)}
-    settings = {each["setting"]: each for each in found["mc-dropout"]["recipe"]}
+    settings = {each["setting"]: each for each in found["mc-dropout"]["hparams"]}
     assert settings["dropout"]["default"] == 0.1 and settings["dropout"]["search"] == "0.05 to 0.25, uniform"
     assert all(each["meaning"] and each["paper"] for each in found.values())
-    assert all(setting["meaning"] for each in found.values() for setting in each["recipe"])
+    assert all(setting["meaning"] for each in found.values() for setting in each["hparams"])
 
 
 @pytest.mark.parametrize(

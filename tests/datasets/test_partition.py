@@ -414,7 +414,7 @@ def test_a_trained_trial_is_a_reference(digits, tmp_path, capsys):
 
     store, here = Store(tmp_path), runtime("cpu")
     budget = Training(epochs=1, batch_size=64, augment="none")
-    trial = Trial(method="erm", recipe=methods["erm"].recipe_class(), data="digits", backbone="mlp", training=budget)
+    trial = Trial(method="erm", hparams=methods["erm"].hparams_class(), data="digits", backbone="mlp", training=budget)
     key = train(trial, store, here)
     words = ["--data", "digits", "--features", key[:10], "--store", str(tmp_path), "--device", "cpu"]
     made = command(capsys, *words)

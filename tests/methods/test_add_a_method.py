@@ -56,7 +56,7 @@ def test_nescio_finds_it(nescio):
     code, command = nescio.run("methods", "logit-norm", "--json")
     assert code == 0, command.err
     facts = json.loads(command.out)
-    assert facts["paper"].startswith("Wei et al.") and [each["setting"] for each in facts["recipe"]] == [
+    assert facts["paper"].startswith("Wei et al.") and [each["setting"] for each in facts["hparams"]] == [
         "lr",
         "weight_decay",
         "tau",

@@ -56,7 +56,7 @@ def no_finalize(self, batches):
     pass
 
 
-def no_bound(setting, recipe):
+def no_bound(setting, hparams):
     return setting
 
 
@@ -87,21 +87,21 @@ def from_detached(self, x):
 
 def contrast_of_detached(self, x, y):
     embeddings = self.features(x.flatten(0, 1))
-    contrast = dcu.nt_xent(self.projection(embeddings.detach()), self.recipe.temperature)
-    return self.recipe.weight * contrast + cross_entropy(self.head(embeddings), y.repeat(2))
+    contrast = dcu.nt_xent(self.projection(embeddings.detach()), self.hparams.temperature)
+    return self.hparams.weight * contrast + cross_entropy(self.head(embeddings), y.repeat(2))
 
 
 def joint_from_the_start(self, x, y):
     embeddings = self.features(x.flatten(0, 1))
-    contrast = dcu.nt_xent(self.projection(embeddings), self.recipe.temperature)
-    return self.recipe.weight * contrast + cross_entropy(self.head(embeddings), y.repeat(2))
+    contrast = dcu.nt_xent(self.projection(embeddings), self.hparams.temperature)
+    return self.hparams.weight * contrast + cross_entropy(self.head(embeddings), y.repeat(2))
 
 
 def with_entropy(sign):
     def loss(self, x, y):
         alpha = self.alpha(self.log_densities(self.features(x)))
         entropy = Dirichlet(alpha, validate_args=False).entropy()
-        return (uncertain_cross_entropy(alpha, y) + sign * self.recipe.entropy * entropy).mean().float()
+        return (uncertain_cross_entropy(alpha, y) + sign * self.hparams.entropy * entropy).mean().float()
 
     return loss
 
@@ -185,7 +185,7 @@ def test_every_method_has_a_way_to_die():
     assert {name for name, *_ in BROKEN} == set(SEVEN)
 
 
-# ---- what the recipes refuse, and what the search may draw
+# ---- what the hyper-parameters refuse, and what the search may draw
 
 
 @pytest.mark.parametrize(
@@ -207,15 +207,15 @@ def test_every_method_has_a_way_to_die():
         ("postnet", "latent", 0),
     ],
 )
-def test_a_recipe_that_would_switch_its_method_off_is_refused(name, field, value):
+def test_a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
     with pytest.raises(BadInput, match=field):
-        registry[name].recipe_class(**{field: value})
+        registry[name].hparams_class(**{field: value})
 
 
 @pytest.mark.parametrize("name", SEVEN)
-def test_drawn_recipes_build_for_images_of_any_shape(name):
+def test_drawn_hparams_build_for_images_of_any_shape(name):
     for number, shape in enumerate([(8, 8), (5, 12), (1, 2)]):
-        method = registry[name](draw(registry[name].recipe_class, number), Setting("mlp", 2, shape, 3, rows=10))
+        method = registry[name](draw(registry[name].hparams_class, number), Setting("mlp", 2, shape, 3, rows=10))
         images = torch.randn(*([2] if method.views == 2 else []), 6, 2, *shape)
         assert torch.isfinite(method.loss(images, torch.arange(6) % 3))
         with torch.no_grad():
@@ -226,11 +226,11 @@ def test_drawn_recipes_build_for_images_of_any_shape(name):
 
 
 @pytest.mark.parametrize("name", ["sngp", "ddu"])
-def test_the_bound_is_the_recipes_unless_the_setting_names_one(name):
+def test_the_bound_is_the_hparams_unless_the_setting_names_one(name):
     cls = registry[name]
-    assert cls(cls.recipe_class(bound=0.7), SMALL).setting.spectral == 0.7
+    assert cls(cls.hparams_class(bound=0.7), SMALL).setting.spectral == 0.7
     named = Setting("mlp", 1, 8, 3, spectral=2.0)
-    assert cls(cls.recipe_class(bound=0.7), named).setting.spectral == 2.0
+    assert cls(cls.hparams_class(bound=0.7), named).setting.spectral == 2.0
 
 
 # ---- two moons: less sure far from the data
@@ -260,8 +260,8 @@ def test_the_variance_of_due_is_low_on_other_digits_and_that_of_its_probabilitie
     """Why the second score is there: between classes labels pin the latent functions down."""
     data, here = datasets.load("digits"), runtime("cpu")
     plan = Training(lr=0.1, epochs=8, batch_size=64, schedule="cosine", warmup=1.0, augment="none")
-    recipe = registry["due"].recipe_class()
-    of = {"method": "due", "recipe": recipe, "data": "digits", "classes": tuple(range(8)), "backbone": "mlp"}
+    hparams = registry["due"].hparams_class()
+    of = {"method": "due", "hparams": hparams, "data": "digits", "classes": tuple(range(8)), "backbone": "mlp"}
     trial = Trial(**of, spectral=3.0, training=plan)
     method, facts = fit(trial, data, here, None, 1e9, None)
     found = {name: [] for name in method.scores}
@@ -290,8 +290,8 @@ def test_postnet_densities_of_two_moons_integrate_to_one_and_evidence_falls():
 def test_duq_kernels_and_centroids_are_those_of_the_original():
     stored = {name: torch.from_numpy(np.asarray(array)) for name, array in load("pract_duq").items()}
     width, classes, _ = stored["W"].shape
-    recipe = DUQ.recipe_class(width=width, lengthscale=float(stored["length_scale"]), momentum=float(stored["gamma"]))
-    method = DUQ(recipe, Setting("mlp", 1, 8, classes))
+    hparams = DUQ.hparams_class(width=width, lengthscale=float(stored["length_scale"]), momentum=float(stored["gamma"]))
+    method = DUQ(hparams, Setting("mlp", 1, 8, classes))
     method.weight = nn.Parameter(stored["W"])
     method.sums.copy_(stored["m"])
     method.counts.copy_(stored["n"])
@@ -330,7 +330,7 @@ def test_duq_learns_from_images_that_are_far_from_every_centroid():
 def test_duq_starts_with_kernels_above_zero():
     """With weights as long as those of a plain layer every kernel would start near e⁻⁵⁰."""
     torch.manual_seed(0)
-    method = DUQ(DUQ.recipe_class(), Setting("mlp", 1, 8, 10))
+    method = DUQ(DUQ.hparams_class(), Setting("mlp", 1, 8, 10))
     log_kernels = method.log_kernels(method.place(torch.randn(200, method.features.num_features)))
     assert -15 < float(log_kernels.detach().median()) < -1
 
@@ -338,7 +338,7 @@ def test_duq_starts_with_kernels_above_zero():
 def test_duq_keeps_its_batch_norm_out_of_the_penalty():
     """The penalty's few images leave the running averages as the whole batch makes them."""
     torch.manual_seed(0)
-    whole, few = (DUQ(DUQ.recipe_class(penalized=share), Setting("conv", 1, 8, 3)) for share in (1.0, 0.25))
+    whole, few = (DUQ(DUQ.hparams_class(penalized=share), Setting("conv", 1, 8, 3)) for share in (1.0, 0.25))
     few.load_state_dict(whole.state_dict())
     for method in (whole, few):
         method.losses(torch.linspace(-1, 1, 16 * 64).view(16, 1, 8, 8), torch.arange(16) % 3)
@@ -349,19 +349,19 @@ def test_duq_keeps_its_batch_norm_out_of_the_penalty():
 
 @pytest.mark.parametrize("name", sorted(registry))
 def test_every_parameter_that_learns_is_in_one_group(name):
-    method = registry[name](registry[name].recipe_class(), SMALL)
+    method = registry[name](registry[name].hparams_class(), SMALL)
     held = [id(parameter) for group in method.parameter_groups() for parameter in group["params"]]
     assert sorted(held) == sorted({id(parameter) for parameter in method.parameters() if parameter.requires_grad})
 
 
 def test_duq_penalises_a_share_of_the_batch():
     torch.manual_seed(0)
-    whole, half = (DUQ(DUQ.recipe_class(penalized=share), SMALL).eval() for share in (1.0, 0.5))
+    whole, half = (DUQ(DUQ.hparams_class(penalized=share), SMALL).eval() for share in (1.0, 0.5))
     half.load_state_dict(whole.state_dict())
     x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 3
     loss, penalty, placed = half.losses(x, y)
     of_all, penalty_of_all, _ = whole.losses(x, y)
-    weight = whole.recipe.penalty
+    weight = whole.hparams.penalty
     assert torch.allclose(loss - weight * penalty, of_all - weight * penalty_of_all) and len(placed) == 8
     assert torch.allclose(penalty, whole.losses(x[:4], y[:4])[1])
     assert not torch.allclose(penalty, whole.losses(x, y)[1])
@@ -369,7 +369,7 @@ def test_duq_penalises_a_share_of_the_batch():
 
 def test_duq_penalises_two_images_at_least():
     """Batch-norm cannot take one; and its averages go on after an error."""
-    method = DUQ(DUQ.recipe_class(penalized=0.01), Setting("conv", 1, 8, 3))
+    method = DUQ(DUQ.hparams_class(penalized=0.01), Setting("conv", 1, 8, 3))
     assert float(method.losses(torch.randn(8, 1, 8, 8), torch.arange(8) % 3)[1].detach()) > 0
     with pytest.raises(ZeroDivisionError), fixed_averages(method.features):
         raise ZeroDivisionError
@@ -380,7 +380,7 @@ def test_duq_centroids_follow_whole_batches():
     """In parts, to need less memory, or not."""
     data = datasets.load("digits")
     plan = Training(lr=0.1, epochs=1, batch_size=64, augment="none", precision="float32")
-    trial = Trial(method="duq", recipe=DUQ.recipe_class(), data="digits", backbone="mlp", training=plan)
+    trial = Trial(method="duq", hparams=DUQ.hparams_class(), data="digits", backbone="mlp", training=plan)
     whole, parts = (
         fit(replace(trial, training=replace(plan, accumulate=count)), data, runtime("cpu"), None, 1e9, None)[0]
         for count in (1, 4)
@@ -391,7 +391,7 @@ def test_duq_centroids_follow_whole_batches():
 
 def test_duq_is_not_compiled():
     trial = Trial(
-        method="duq", recipe=DUQ.recipe_class(), data="digits", backbone="mlp", training=Training(compile=True)
+        method="duq", hparams=DUQ.hparams_class(), data="digits", backbone="mlp", training=Training(compile=True)
     )
     with pytest.raises(BadInput, match=r"The method duq cannot be compiled: its penalty is a gradient of a gradient"):
         training.build(trial, datasets.load("digits"), rows=10)
@@ -409,13 +409,13 @@ def test_weights_that_are_not_finite_after_the_last_step_are_no_network(monkeypa
     """No loss was seen to be."""
     monkeypatch.setattr(DUQ, "moved", lambda self, done: self.weight.data.fill_(math.nan) if done == 1 else None)
     plan = Training(lr=0.01, epochs=1, batch_size=256, augment="none", precision="float32")
-    trial = Trial(method="duq", recipe=DUQ.recipe_class(), data="digits", backbone="mlp", training=plan)
+    trial = Trial(method="duq", hparams=DUQ.hparams_class(), data="digits", backbone="mlp", training=plan)
     with pytest.raises(training.Diverged, match="Weights are not finite after the last step"):
         fit(trial, datasets.load("digits"), runtime("cpu"), None, 1e9, None)
 
 
 def test_duq_penalty_is_two_sided():
-    method = DUQ(DUQ.recipe_class(), SMALL)
+    method = DUQ(DUQ.hparams_class(), SMALL)
     for slope, penalty in ((0.0, 1.0), (1.0, 0.0), (3.0, 4.0)):
         x = torch.zeros(4, 1, 8, 8, requires_grad=True)
         kernel = 1 + slope * x[:, 0, 0, 0]  # its gradient has the length `slope`
@@ -425,7 +425,7 @@ def test_duq_penalty_is_two_sided():
 def test_postnet_dirichlet_and_loss_are_those_of_the_original():
     """The original sums over the batch; the mean is ours."""
     stored = {name: torch.from_numpy(np.asarray(array)) for name, array in load("postnet_dirichlet").items()}
-    method = PostNet(PostNet.recipe_class(latent=5), Setting("mlp", 1, 8, 4)).double().eval()
+    method = PostNet(PostNet.hparams_class(latent=5), Setting("mlp", 1, 8, 4)).double().eval()
     method.head = nn.Identity()
     with torch.no_grad():
         for name, values in (("running_mean", "bn_mean"), ("running_var", "bn_var")):
@@ -455,7 +455,7 @@ def test_uncertain_cross_entropy_is_the_mean_over_the_dirichlet():
 
 
 def test_postnet_says_the_mean_of_its_dirichlet_and_the_density_of_its_answer():
-    method = PostNet(PostNet.recipe_class(), SMALL).eval()
+    method = PostNet(PostNet.hparams_class(), SMALL).eval()
     x = torch.randn(7, 1, 8, 8)
     with torch.no_grad():
         output, log_q = method(x), method.log_densities(method.features(x))
@@ -468,7 +468,7 @@ def test_postnet_says_the_mean_of_its_dirichlet_and_the_density_of_its_answer():
 @pytest.mark.parametrize("fewer", [0.0, 8.0, 12.0])
 def test_postnet_tells_classes_apart_where_there_is_little_evidence(fewer, monkeypatch):
     """Logarithms of the mean itself, −log 10 and almost equal, would be tied in float16 and answer class 0."""
-    method = PostNet(PostNet.recipe_class(), SMALL).eval()
+    method = PostNet(PostNet.hparams_class(), SMALL).eval()
     log_q = torch.tensor(list(permutations([0.0, -0.1, -0.2])), dtype=torch.float64) - fewer
     monkeypatch.setattr(method, "log_densities", lambda _: log_q)
     logits = method(torch.randn(6, 1, 8, 8)).logits[:, 0].half()
@@ -484,7 +484,7 @@ def test_entropy_is_exact_where_the_original_adds_to_the_logarithm():
 
 
 def test_class_gaussians_are_fitted_to_training_features_with_true_labels():
-    method = DDU(DDU.recipe_class(), SMALL).eval()
+    method = DDU(DDU.hparams_class(), SMALL).eval()
     x, y = torch.randn(90, 1, 8, 8), torch.arange(90) % 3
     method.finalize([(x[:50], y[:50], None), (x[50:], y[50:], None)])
     with torch.no_grad():
@@ -495,7 +495,7 @@ def test_class_gaussians_are_fitted_to_training_features_with_true_labels():
 
 
 def test_sngp_scores_are_of_its_mean_field_logits():
-    method = SNGP(SNGP.recipe_class(width=64), SMALL).eval()
+    method = SNGP(SNGP.hparams_class(width=64), SMALL).eval()
     x = torch.randn(40, 1, 8, 8)
     method.finalize([(x, None, None)])
     with torch.no_grad():
@@ -513,7 +513,7 @@ def test_the_decoder_makes_images_of_any_shape(shape):
 
 
 def test_dcs_scores_are_distances_to_the_nearest_centroid():
-    method = DCS(DCS.recipe_class(), SMALL).eval()
+    method = DCS(DCS.hparams_class(), SMALL).eval()
     x = torch.randn(4, 1, 8, 8)
     with torch.no_grad():
         output = method(x)
@@ -529,7 +529,7 @@ def test_dcs_scores_are_distances_to_the_nearest_centroid():
 
 
 def test_dcu_pretrains_the_features_without_labels():
-    method = DCU(DCU.recipe_class(), SMALL)
+    method = DCU(DCU.hparams_class(), SMALL)
     x = torch.randn(2, 6, 1, 8, 8)
 
     def gradient(labels):
@@ -547,7 +547,7 @@ def test_dcu_pretrains_the_features_without_labels():
 @pytest.mark.parametrize("weight", [0.01, 1.0, 100.0])
 def test_strengths_of_mir_do_not_change_how_fast_anything_learns(weight):
     """The step of the decoder, rate times λ times the gradient of its error, and the network's rate."""
-    own = registry["mir"](replace(registry["mir"].recipe_class(), weight=weight), Setting("mlp", 1, 8, 10))
+    own = registry["mir"](replace(registry["mir"].hparams_class(), weight=weight), Setting("mlp", 1, 8, 10))
     network, branch = own.parameter_groups()
     assert network["rate"] == 1.0 and branch["rate"] * weight == pytest.approx(0.05)
 
@@ -555,12 +555,12 @@ def test_strengths_of_mir_do_not_change_how_fast_anything_learns(weight):
 @pytest.mark.parametrize(
     ("attributes", "reason"),
     [
-        ({"strength": "nothere"}, "is 'nothere': name a field of MIRRecipe"),
+        ({"strength": "nothere"}, "is 'nothere': name a field of MIRHParams"),
         ({"strength": "width"}, "whose range is log_uniform"),
         ({"strength": "weight", "stronger": "weaker"}, "is 'weaker': it is 'larger' or 'smaller'"),
     ],
 )
 def test_a_strength_that_cannot_be_varied_is_refused_where_it_is_named(attributes, reason):
     with pytest.raises(BadInput, match=reason):
-        registered("broken", registry["mir"].recipe_class)(type("Broken", (MIR,), attributes))
+        registered("broken", registry["mir"].hparams_class)(type("Broken", (MIR,), attributes))
     assert "broken" not in registry

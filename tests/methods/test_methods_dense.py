@@ -45,8 +45,10 @@ def data(tmp_path_factory):
 
 def dense_trial(data, method="erm", epochs=8, backbone="conv", **more):
     plan = Training(epochs=epochs, batch_size=8, augment="none", schedule="cosine")
-    recipe = more.pop("recipe", registry[method].recipe_class())
-    return Trial(method=method, recipe=recipe, data=data, backbone=backbone, training=plan, task="segmentation", **more)
+    hparams = more.pop("hparams", registry[method].hparams_class())
+    return Trial(
+        method=method, hparams=hparams, data=data, backbone=backbone, training=plan, task="segmentation", **more
+    )
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +133,7 @@ def test_a_dilated_resnet_is_the_resnet_with_dilations_for_its_last_strides():
 def test_what_cannot_segment_says_why():
     for name in REFUSED:
         with pytest.raises(BadInput, match=f"The method {name} cannot segment images: it"):
-            registry[name](registry[name].recipe_class(), Setting("conv", 3, (24, 40), 3, dense=True))
+            registry[name](registry[name].hparams_class(), Setting("conv", 3, (24, 40), 3, dense=True))
 
 
 @pytest.mark.parametrize("name", DENSE)
@@ -319,9 +321,9 @@ def test_a_segmenter_starts_from_a_classifier(data, tmp_path):
         arrays |= {f"x_{part}": rng.integers(0, 256, (16, 24, 40, 3), np.uint8), f"y_{part}": np.arange(16) % 2}
     np.savez(tmp_path / "plain.npz", **arrays)
     plan = Training(epochs=1, batch_size=8, augment="none")
-    recipe = registry["erm"].recipe_class()
+    hparams = registry["erm"].hparams_class()
     images = f"npz:{tmp_path / 'plain.npz'}"
-    pretrained = Trial(method="erm", recipe=recipe, data=images, backbone="resnet18", training=plan)
+    pretrained = Trial(method="erm", hparams=hparams, data=images, backbone="resnet18", training=plan)
     store = Store(tmp_path / "store")
     key = train(pretrained, store, HERE)
     begun = start_of(dense_trial(data, backbone="resnet18", start=f"store:{key}"), datasets.load(data), HERE, store)
@@ -348,6 +350,6 @@ def test_the_command(data, tmp_path, capsys):
     assert main([*words, "--store", str(tmp_path)]) == 0
     assert "is finished" in capsys.readouterr().out
     (run,) = Store(tmp_path).runs()
-    recipe = Store(tmp_path).recipe("train", run.key)["recipe"]
-    assert recipe["task"] == "segmentation"
+    hparams = Store(tmp_path).recipe("train", run.key)["recipe"]
+    assert hparams["task"] == "segmentation"
     assert usual_batch(2975, task="segmentation") == 8

@@ -43,7 +43,7 @@ TINY = Setting("mlp", 1, 8, 3, rows=40)
 
 
 def small(name, **fields):
-    return registry[name].recipe_class(**SMALL[name] | fields)
+    return registry[name].hparams_class(**SMALL[name] | fields)
 
 
 def made(name, setting=TINY, **fields):
@@ -52,7 +52,7 @@ def made(name, setting=TINY, **fields):
 
 
 def trained(name, epochs=1, dataset=None, **fields):
-    trial = trial_of(name, epochs=2, recipe=small(name, **fields))
+    trial = trial_of(name, epochs=2, hparams=small(name, **fields))
     trial = replace(trial, training=replace(trial.training, epochs=epochs))
     dataset, here = dataset or datasets.load("digits"), runtime("cpu")
     method, _ = fit(trial, dataset, here, None, math.inf, None)
@@ -168,7 +168,7 @@ def test_the_copy_moves_once_a_step_after_the_weights(monkeypatch, name, copied)
     cls = registry[name]
     old = cls.moved
     monkeypatch.setattr(cls, "moved", lambda self, done: (seen.append(done), old(self, done)))
-    trial = trial_of(name, epochs=2, recipe=small(name))
+    trial = trial_of(name, epochs=2, hparams=small(name))
     trial = replace(trial, backbone="mlp", training=replace(trial.training, accumulate=2, batch_size=128))
     method, _ = fit(trial, datasets.load("digits"), runtime("cpu"), None, math.inf, None)
     assert seen == pytest.approx([(i + 1) / 16 for i in range(16)])  # two epochs of eight whole batches
@@ -268,7 +268,7 @@ def test_images_without_classes_are_enough():
     )
     assert method.setting.classes == 1
     with pytest.raises(BadInput, match="at least two classes"):
-        registry["erm"](registry["erm"].recipe_class(), Setting("mlp", 1, 8, 1))
+        registry["erm"](registry["erm"].hparams_class(), Setting("mlp", 1, 8, 1))
 
 
 def test_networks_of_one_seed_start_alike():
@@ -284,19 +284,19 @@ def test_networks_of_one_seed_start_alike():
 @pytest.mark.parametrize("name", THREE)
 def test_alive(name):
     slow = {"hidden": 512, "momentum": 0.95} if name == "byol" else {}  # the slowest of the three on this task
-    said = " ".join(check_method(name, epochs=12 if slow else 4, recipe=small(name, **slow)))
+    said = " ".join(check_method(name, epochs=12 if slow else 4, hparams=small(name, **slow)))
     assert "learns: the image nearest to a changed one" in said and "loss falls" in said
 
 
 def deceive(cls, **fields):
-    """An __init__ that is told values which the recipe itself refuses."""
+    """An __init__ that is told values which the hyper-parameters itself refuses."""
     old = cls.__init__
 
-    def new(self, recipe, setting):
-        recipe = replace(recipe)
+    def new(self, hparams, setting):
+        hparams = replace(hparams)
         for name, value in fields.items():
-            object.__setattr__(recipe, name, value)
-        old(self, recipe, setting)
+            object.__setattr__(hparams, name, value)
+        old(self, hparams, setting)
 
     return new
 
@@ -305,8 +305,8 @@ def after(cls, change):
     """An __init__ that changes the method once it is built."""
     old = cls.__init__
 
-    def new(self, recipe, setting):
-        old(self, recipe, setting)
+    def new(self, hparams, setting):
+        old(self, hparams, setting)
         change(self)
 
     return new
@@ -395,7 +395,7 @@ def test_every_piece_of_evidence_can_fail():
         assert found.alive == alive and f"{share:.1%}" in found.seen
 
 
-# ---- what the recipes refuse, and what the search may draw
+# ---- what the hyper-parameters refuse, and what the search may draw
 
 
 @pytest.mark.parametrize(
@@ -412,15 +412,15 @@ def test_every_piece_of_evidence_can_fail():
         ("moco", "queue", 0),
     ],
 )
-def test_a_recipe_that_would_switch_its_method_off_is_refused(name, field, value):
+def test_a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
     with pytest.raises(BadInput, match=field):
-        registry[name].recipe_class(**{field: value})
+        registry[name].hparams_class(**{field: value})
 
 
 @pytest.mark.parametrize("name", THREE)
-def test_drawn_recipes_build(name):
+def test_drawn_hparams_build(name):
     for number in range(3):
-        method = registry[name](draw(registry[name].recipe_class, number), TINY)
+        method = registry[name](draw(registry[name].hparams_class, number), TINY)
         assert math.isfinite(method.loss(views(), None).item())
 
 
@@ -431,8 +431,8 @@ def test_drawn_recipes_build(name):
 def test_stopped_and_resumed_is_bit_identical(tmp_path, name):
     """Target, key encoder, queue and its place are in the checkpoint, between two parts of an epoch too."""
     plan = Training(epochs=2, batch_size=128, augment="full", accumulate=2, schedule="cosine")
-    recipe = small(name, queue=300) if name == "moco" else small(name, hidden=32)
-    trial = Trial(method=name, recipe=recipe, data="digits", backbone="mlp", training=plan)
+    hparams = small(name, queue=300) if name == "moco" else small(name, hidden=32)
+    trial = Trial(method=name, hparams=hparams, data="digits", backbone="mlp", training=plan)
     whole, broken, here = Store(tmp_path / "whole"), Store(tmp_path / "broken"), runtime("cpu", "float32")
     key = train(trial, whole, here)
     steps = iter([5, 3])
@@ -481,7 +481,7 @@ def test_two_processes_share_one_queue(tmp_path):
     done = subprocess.run([sys.executable, *words.split()], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     plan = Training(epochs=2, batch_size=128, augment="full", precision="float32")
-    trial = Trial(method="moco", recipe=small("moco", queue=200), data="digits", backbone="mlp", training=plan)
+    trial = Trial(method="moco", hparams=small("moco", queue=200), data="digits", backbone="mlp", training=plan)
     here = runtime("cpu")
     key = train(trial, Store(tmp_path / "one"), here)
     one, two = (load_method(key, trial, Store(tmp_path / name), here).state_dict() for name in ("one", "two"))
@@ -503,13 +503,13 @@ def store(tmp_path_factory):
     return root
 
 
-def recipes(root):
+def hparam_sets(root):
     found = Store(root)
     return [found.recipe("train", run.key)["recipe"] for run in found.runs() if run.stage == "train"]
 
 
 def test_an_ensemble_is_one_command(store, capsys):
-    plain = recipes(store)
+    plain = hparam_sets(store)
     assert sorted(each["init_seed"] for each in plain) == [0, 1, 2]
     assert len({json.dumps({**each, "init_seed": 0}, sort_keys=True) for each in plain}) == 1
     assert {each["training"]["augment"] for each in plain} == {"full"}  # nobody said so: the method's own

@@ -34,7 +34,7 @@ TINY = Setting("mlp", 1, 8, 3, rows=40)
 
 def made(name, **fields):
     torch.manual_seed(0)
-    return registry[name](registry[name].recipe_class(**fields), TINY).eval()
+    return registry[name](registry[name].hparams_class(**fields), TINY).eval()
 
 
 def distributions(n=6, d=12, seed=0):
@@ -169,10 +169,10 @@ def test_elk_and_nivmf_agree_where_a_class_has_one_concentration():
 
 
 @pytest.mark.parametrize("name", FIVE)
-def test_drawn_recipes_build_and_speak(name):
+def test_drawn_hparams_build_and_speak(name):
     cls, x = registry[name], torch.randn(5, 1, 8, 8)
     for number in range(3):
-        method = cls(draw(cls.recipe_class, number), TINY).eval()
+        method = cls(draw(cls.hparams_class, number), TINY).eval()
         with torch.no_grad():
             said = method(x)
         assert tuple(said.scores) == cls.scores and said.embeddings.shape == (5, 100)
@@ -191,8 +191,8 @@ def test_scores_are_one_over_kappa_and_minus_the_norm():
 
 
 @pytest.mark.parametrize(("kappa", "start"), [("high", 64.0), ("warm", 0.001), ("random", 1.4)])
-def test_kappa_starts_where_the_recipe_says_and_keeps_it_on_disk(kappa, start):
-    trial = replace(trial_of("hib"), recipe=registry["hib"].recipe_class(kappa=kappa))
+def test_kappa_starts_where_the_hparams_says_and_keeps_it_on_disk(kappa, start):
+    trial = replace(trial_of("hib"), hparams=registry["hib"].hparams_class(kappa=kappa))
     method = start_of(trial, datasets.load("digits"), runtime("cpu"))
     x = torch.rand(20, 1, 8, 8)
     with torch.no_grad():
@@ -206,9 +206,9 @@ def test_kappa_starts_where_the_recipe_says_and_keeps_it_on_disk(kappa, start):
 
 
 @pytest.mark.parametrize(("name", "field", "value"), [("elk", "t", 0.0), ("hib", "samples", 0), ("nivmf", "head", 0.0)])
-def test_a_recipe_that_would_switch_its_method_off_is_refused(name, field, value):
+def test_a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
     with pytest.raises(BadInput, match=field):
-        registry[name].recipe_class(**{field: value})
+        registry[name].hparams_class(**{field: value})
 
 
 def test_the_classes_are_what_they_seem():
@@ -240,7 +240,7 @@ class Clusters(Setting):
 def kappa_after_adamw(**fields):
     """κ of 500 points, near and far from the centres of 100 classes, after a short training of ELK."""
     torch.manual_seed(0)
-    method, centres = ELK(ELK.recipe_class(**fields), Clusters("mlp", 1, 16, 100)), torch.randn(100, 256)
+    method, centres = ELK(ELK.hparams_class(**fields), Clusters("mlp", 1, 16, 100)), torch.randn(100, 256)
 
     def points(n):
         y = torch.randint(0, 100, (n,))
@@ -305,7 +305,7 @@ def views(b, t, tells=True):
 def recovered(tells, steps=140):
     torch.manual_seed(0)
     t, cls = 32.0, MCInfoNCE
-    method = cls(cls.recipe_class(t=t, head=0.5), Sphere("mlp", 1, 4, 2))
+    method = cls(cls.hparams_class(t=t, head=0.5), Sphere("mlp", 1, 4, 2))
     x, kappa = views(256, t, tells)
     method.prepare([(x[0], kappa, kappa)])
     groups = [{"params": each["params"], "lr": 3e-3 * each["rate"]} for each in method.parameter_groups()]

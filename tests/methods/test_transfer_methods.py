@@ -127,15 +127,15 @@ def test_every_method_has_a_way_to_die():
         ("losspred-order", "cached", 0),
     ],
 )
-def test_a_recipe_that_would_switch_its_method_off_is_refused(name, field, value):
+def test_a_hparams_that_would_switch_its_method_off_is_refused(name, field, value):
     with pytest.raises(BadInput, match=field):
-        registry[name].recipe_class(**{field: value})
+        registry[name].hparams_class(**{field: value})
 
 
 @pytest.mark.parametrize("name", FOUR)
-def test_drawn_recipes_build(name):
+def test_drawn_hparams_build(name):
     for number in range(3):
-        method = registry[name](draw(registry[name].recipe_class, number), SMALL).eval()
+        method = registry[name](draw(registry[name].hparams_class, number), SMALL).eval()
         with torch.no_grad():
             said = method(torch.randn(5, 1, 8, 8))
         assert said.logits.shape == (5, 10 if name == "heads" else 1, 3) and said.embeddings.shape == (5, 100)
@@ -148,7 +148,7 @@ def test_drawn_recipes_build(name):
 @torch.no_grad()
 def test_heads_learn_the_cross_entropy_of_their_mean_probability():
     method, x, y = (
-        ManyHeads(ManyHeads.recipe_class(heads=4), SMALL),
+        ManyHeads(ManyHeads.hparams_class(heads=4), SMALL),
         torch.randn(6, 1, 8, 8),
         torch.tensor([0, 1, 2, 0, 1, 2]),
     )
@@ -161,7 +161,7 @@ def test_heads_learn_the_cross_entropy_of_their_mean_probability():
 @torch.no_grad()
 @pytest.mark.parametrize("cls", [ManyHeads, MCDropout])
 def test_jsd_and_entropy_are_of_the_draws(cls):
-    method = cls(cls.recipe_class(), SMALL).eval()
+    method = cls(cls.hparams_class(), SMALL).eval()
     method.temperature = 0.1  # as calibrated, and so that draws differ
     said = method(torch.randn(7, 1, 8, 8))
     p = (said.logits / 0.1).softmax(-1)
@@ -179,7 +179,7 @@ def test_jsd_and_entropy_are_of_the_draws(cls):
 @torch.no_grad()
 def test_noise_has_the_covariance_whose_determinant_is_the_score(rank):
     torch.manual_seed(rank)
-    method = HetXL(HetXL.recipe_class(rank=rank), SMALL).eval()
+    method = HetXL(HetXL.hparams_class(rank=rank), SMALL).eval()
     embeddings = torch.randn(2, 100)
     low, diagonal = method.factors(embeddings)
     sigma = low @ low.mT + torch.diag_embed(diagonal)
@@ -192,7 +192,7 @@ def test_noise_has_the_covariance_whose_determinant_is_the_score(rank):
 
 
 def test_het_xl_is_the_mean_softmax_over_noises():
-    method, x = HetXL(HetXL.recipe_class(rank=2), SMALL).eval(), torch.randn(4, 1, 8, 8)
+    method, x = HetXL(HetXL.hparams_class(rank=2), SMALL).eval(), torch.randn(4, 1, 8, 8)
     with torch.no_grad():
         method.log_tau.fill_(0.7)
         embeddings = method.features(x)
@@ -214,7 +214,7 @@ def test_the_head_has_three_hidden_layers_of_1024():
 
 
 def test_losspred_is_equation_8():
-    method, x, y = LossPred(LossPred.recipe_class(weight=0.3), SMALL), torch.randn(6, 1, 8, 8), torch.arange(6) % 3
+    method, x, y = LossPred(LossPred.hparams_class(weight=0.3), SMALL), torch.randn(6, 1, 8, 8), torch.arange(6) % 3
     said = method(x)
     losses = -said.logits[:, 0].log_softmax(1)[range(6), y]
     by_hand = losses.mean() + 0.3 * (said.scores["loss"] - losses).square().mean()
@@ -225,12 +225,12 @@ def test_losspred_is_equation_8():
 
 
 def test_a_warm_start_is_kept_with_the_weights():
-    trial = replace(trial_of("losspred", backbone="mlp"), recipe=LossPred.recipe_class(warm=True))
+    trial = replace(trial_of("losspred", backbone="mlp"), hparams=LossPred.hparams_class(warm=True))
     start = start_of(trial, datasets.load("digits"), HERE)
     x, _ = held_out(start, trial)
     with torch.no_grad():
         assert float(start(x).scores["loss"].mean()) == pytest.approx(WARM, rel=0.05)
-        other = registry["losspred"](trial.recipe, start.setting).eval()
+        other = registry["losspred"](trial.hparams, start.setting).eval()
         other.load_state_dict(start.state_dict())
         assert torch.equal(other(x).scores["loss"], start(x).scores["loss"])
 
@@ -246,14 +246,14 @@ def test_losspred_predicts_losses_of_images_that_it_never_saw():
 
 
 def test_pairs_of_neighbours_are_ordered_by_their_losses():
-    method = LossPredOrder(LossPredOrder.recipe_class(margin=0.1), SMALL)
+    method = LossPredOrder(LossPredOrder.hparams_class(margin=0.1), SMALL)
     u, losses = torch.tensor([2.0, 1.0, 2.0, 1.0, 1.0, 1.05, 9.0]), torch.tensor([5.0, 4.0, 4.0, 5.0, 1.0, 2.0, 0.0])
     # right by more than the margin: 0; wrong by 1: 1.1; right by half a margin: 0.05; the odd one is left out
     assert float(method.ordered(u, losses)) == pytest.approx((0 + 1.1 + 0.05) / 3, rel=1e-5)
 
 
 def test_the_order_gives_the_features_no_gradient():
-    method, x, y = LossPredOrder(LossPredOrder.recipe_class(), SMALL), torch.randn(6, 1, 8, 8), torch.arange(6) % 3
+    method, x, y = LossPredOrder(LossPredOrder.hparams_class(), SMALL), torch.randn(6, 1, 8, 8), torch.arange(6) % 3
     method.loss(x, y).backward()
     got = [parameter.grad.clone() for parameter in method.features.parameters()]
     method.zero_grad()
@@ -268,9 +268,9 @@ def trained(tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("store"))
     first = replace(trial_of("erm", backbone="mlp"), training=PLAN)
     key = train(first, store, HERE)
-    recipe = LossPredOrder.recipe_class(cached=2)
+    hparams = LossPredOrder.hparams_class(cached=2)
     budget = Training(optimizer="adamw", lr=1e-3, epochs=20, batch_size=64, augment="shift", schedule="cosine")
-    second = replace(first, method="losspred-order", recipe=recipe, training=budget, start=f"store:{key}")
+    second = replace(first, method="losspred-order", hparams=hparams, training=budget, start=f"store:{key}")
     return store, key, first, second
 
 

@@ -310,7 +310,7 @@ def test_methods_with_draws_or_scores_of_their_own(tmp_path, name):
             return self.method(x).logits
 
     digits = datasets.load("digits")
-    trial = Trial(method=name, recipe=draw(registry[name].recipe_class, 0), data="digits", backbone="mlp")
+    trial = Trial(method=name, hparams=draw(registry[name].hparams_class, 0), data="digits", backbone="mlp")
     method = build(trial, digits, rows=100).eval()
     classifier = ExportableNetwork(Logits(method), digits.mean, digits.std, (8, 8), 10)
     run, _ = load(export(classifier, Rule(0.88, 1.5), tmp_path / "file.pt2").path)

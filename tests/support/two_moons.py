@@ -37,7 +37,7 @@ def moons(name, steps=400, rate=0.1, seed=0, **fields):
     batches = list(zip(x.split(100), y.split(100), torch.arange(600).split(100), strict=True))
     kind = registry[name]
     setting = Setting("mlp", 1, (1, 2), 2, spectral=kind.spectral_default, rows=600)
-    method = kind(kind.recipe_class(**fields), setting).eval()
+    method = kind(kind.hparams_class(**fields), setting).eval()
     with torch.no_grad():
         method.prepare(batches)
     groups = [{"params": group["params"], "lr": rate * group["rate"]} for group in method.parameter_groups()]

@@ -44,7 +44,7 @@ def test_outputs_are_checked_before_the_first_step_and_nothing_moves(monkeypatch
 
     budget = Training(epochs=1, batch_size=64)
     trial, digits = (
-        Trial(method="erm", recipe=registry["erm"].recipe_class(), data="digits", backbone="mlp", training=budget),
+        Trial(method="erm", hparams=registry["erm"].hparams_class(), data="digits", backbone="mlp", training=budget),
         datasets.load("digits"),
     )
     weights = [training.weights_of(training.fit(trial, digits, runtime("cpu"), None, 60.0, None)[0])]
@@ -113,7 +113,7 @@ def test_training_refuses_a_loss_of_many_numbers(monkeypatch):
     from nescio.trials import Training, Trial
 
     budget = Training(epochs=1, batch_size=64)
-    trial = Trial(method="erm", recipe=registry["erm"].recipe_class(), data="digits", backbone="mlp", training=budget)
+    trial = Trial(method="erm", hparams=registry["erm"].hparams_class(), data="digits", backbone="mlp", training=budget)
     monkeypatch.setattr(ERM, "loss", lambda self, x, y: self.head(self.features(x)).logsumexp(-1))
     with pytest.raises(BadInput, match=r"erm .*\.mean\(\)"):
         training.fit(trial, datasets.load("digits"), runtime("cpu"), None, 60.0, None)

@@ -23,7 +23,7 @@ import nescio.work.store
 from nescio.errors import BadInput
 from nescio.identity import tag
 from nescio.predictions.model_predictions import predictions_from_text
-from nescio.search import Recipe, hparam, uniform
+from nescio.search import HParams, hparam, uniform
 from nescio.trials import Training, Trial
 from nescio.work.store import Busy, Lost, Store, StoreError, _machine, read_checkpoint
 from tests.support import fake_zoo
@@ -32,11 +32,11 @@ from tests.support.disks import disk_of
 
 @tag("recipe:toy of the store")
 @dataclasses.dataclass(frozen=True)
-class Toy(Recipe):
+class Toy(HParams):
     rate: float = hparam(0.1, uniform(0, 1))
 
 
-TRIAL = Trial(method="toy", recipe=Toy(), data="digits", backbone="mlp", training=Training(epochs=3))
+TRIAL = Trial(method="toy", hparams=Toy(), data="digits", backbone="mlp", training=Training(epochs=3))
 # Another value for every field of a trial: a field without one here fails the test.
 OTHER = {
     "method": "erm", "recipe": Toy(rate=0.2), "data": "cifar10", "backbone": "conv",

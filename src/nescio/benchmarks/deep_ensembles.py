@@ -28,5 +28,5 @@ def trained_methods(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def name_of_average(method: str, members: int) -> str:
-    """What an average of networks of one recipe is called."""
+    """What an average of networks of the same hyper-parameters is called."""
     return DEEP_ENSEMBLE if (method, members > 1) == (MEMBER, True) else method

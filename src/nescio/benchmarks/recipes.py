@@ -12,7 +12,7 @@ from nescio.search import with_values
 from nescio.specs import HyperParameter
 from nescio.trials import Trial, spectral_target
 
-SPECTRAL = "spectral"  # not a field of a recipe: every method can be bounded
+SPECTRAL = "spectral"  # not a field of the hyper-parameters: every method can be bounded
 
 
 def fixed_option(default: tuple[str, ...] = ()) -> Any:
@@ -39,18 +39,18 @@ def refuse_fixed(words: Iterable[str]) -> None:
 
     for word in words:
         name = methods[HyperParameter.of(word).method].name
-        with_fixed(Trial(method=name, recipe=methods[name].recipe_class(), data="", backbone=""), [word])
+        with_fixed(Trial(method=name, hparams=methods[name].hparams_class(), data="", backbone=""), [word])
 
 
 def with_fixed(trial: Trial, words: Iterable[str]) -> Trial:
-    """The trial with what the words say of its method: of the recipe, and `spectral`, the bound of every layer."""
+    """The trial with the hyper-parameters that texts set for its method, and `spectral`, the bound of all layers."""
     own = [setting for setting in map(HyperParameter.of, words) if setting.method == trial.method]
     bounds = [setting.value for setting in own if setting.field == SPECTRAL]
     if len(bounds) > 1:
         raise BadInput(f"spectral of {trial.method} is given twice.")
-    if bounds and hasattr(trial.recipe, "bound"):  # it would hide the recipe's, and rows would name that one
+    if bounds and hasattr(trial.hparams, "bound"):  # it would hide the hyper-parameters', and rows would name that one
         raise BadInput(f"{trial.method} has a bound of its own: write {trial.method}.bound={bounds[0]}.")
     pairs = [(setting.field, setting.value) for setting in own if setting.field != SPECTRAL]
-    recipe = with_values(trial.recipe, pairs, trial.method)
+    hparams = with_values(trial.hparams, pairs, trial.method)
     spectral = spectral_target(bounds[0], f"{trial.method}.{SPECTRAL}") if bounds else trial.spectral
-    return replace(trial, recipe=recipe, spectral=spectral)
+    return replace(trial, hparams=hparams, spectral=spectral)

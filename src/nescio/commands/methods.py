@@ -25,13 +25,13 @@ def run(options: Options) -> int:
     elif options.name:
         if options.format == "table":
             say(f"{names[0]} ({methods[0]['kind']}): {methods[0]['paper']}\n\n{methods[0]['meaning']}\n")
-        say(grid(methods[0]["recipe"], options.format))
+        say(grid(methods[0]["hparams"], options.format))
     else:
         rows = [
             {
                 "method": facts["method"],
                 "kind": facts["kind"],
-                "settings": ", ".join(f"{entry['setting']}={entry['default']}" for entry in facts["recipe"]),
+                "settings": ", ".join(f"{entry['setting']}={entry['default']}" for entry in facts["hparams"]),
                 "paper": facts["paper"],
             }
             for facts in methods
@@ -48,14 +48,14 @@ def _facts(name: str, method: Any) -> dict[str, Any]:
         "kind": "classifier" if method.classifies else "features",
         "paper": method.paper,
         "meaning": inspect.getdoc(method) or "",
-        "recipe": [
+        "hparams": [
             {
                 "setting": entry.name,
                 "default": entry.default,
                 "search": _range(entry.metadata.get("search")),
                 "meaning": entry.metadata.get("help", ""),
             }
-            for entry in fields(method.recipe_class)
+            for entry in fields(method.hparams_class)
         ],
     }
 

@@ -198,8 +198,8 @@ def trial_of(options: Options) -> Trial:
     spectral = method.spectral_default if own else spectral_target(options.spectral, "--spectral")
     return Trial(
         method=options.method,
-        recipe=with_values(
-            draw(method.recipe_class, options.trial),
+        hparams=with_values(
+            draw(method.hparams_class, options.trial),
             mapping(options.hparams, "FIELD=VALUE", "--hparams").items(),
             options.method,
         ),

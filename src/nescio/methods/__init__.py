@@ -32,8 +32,8 @@ from nescio.methods import (  # noqa: F401  (importing registers)
     soft_labels,
 )
 from nescio.methods.base import (
+    BaseHParams,
     Evidence,
-    Learning,
     Method,
     Output,
     SelfSupervised,
@@ -44,8 +44,8 @@ from nescio.methods.base import (
 )
 
 __all__ = [
+    "BaseHParams",
     "Evidence",
-    "Learning",
     "Method",
     "Output",
     "SelfSupervised",

@@ -22,8 +22,8 @@ class FeatureDensity(Method):
     scores = ("density", "entropy")
     far = True
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         self.gaussians = ClassGaussians(setting.classes, self.features.num_features)
 
     @torch.no_grad()

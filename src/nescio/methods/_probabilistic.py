@@ -14,14 +14,14 @@ from nescio.distributions.vmf_sampling import sample
 from nescio.distributions.von_mises_fisher import mean_resultant
 from nescio.layers.contrastive import unit
 from nescio.layers.uncertainty_head import UncertaintyHead
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, apart, first_batch
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, apart, first_batch
 from nescio.search import choice, hparam, uniform
 
 WARM = 0.001  # κ at the start of the paper's warmed-up trainings
 
 
 @dataclass(frozen=True)
-class ProbabilisticRecipe(Learning):
+class ProbabilisticHParams(BaseHParams):
     """With the ranges of URL, appendix B; the start "high", the default, and the head's rates are ours."""
 
     t: float = hparam(16.0, uniform(8.0, 64.0), "inverse temperature")
@@ -41,7 +41,7 @@ class ProbabilisticRecipe(Learning):
 
 
 @dataclass(frozen=True)
-class SamplingRecipe(ProbabilisticRecipe):
+class SamplingHParams(ProbabilisticHParams):
     samples: int = hparam(16, None, "samples of every image's distribution")
 
     def check(self) -> None:
@@ -60,19 +60,19 @@ class Probabilistic(Method):
     high: ClassVar[int] = 1  # the high start of κ over d: samples have a mean cosine A_d(d) ≈ 0.62 with their mean
     whole_images = "it embeds whole images"
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         self.uncertainty = UncertaintyHead(self.features.num_features)
 
     def prepare(self, batches: Batches) -> None:
-        if self.recipe.kappa != "random" and self.uncertainty.scale == 1:  # a scale that came with weights stays
-            start = WARM if self.recipe.kappa == "warm" else self.high * self.features.num_features
+        if self.hparams.kappa != "random" and self.uncertainty.scale == 1:  # a scale that came with weights stays
+            start = WARM if self.hparams.kappa == "warm" else self.high * self.features.num_features
             self.uncertainty.start_at(1 / start, self.features(first_batch(batches)[0]))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         (group,) = super().parameter_groups()
         rest, head = apart(group, self.uncertainty.parameters())
-        return [rest, head | {"rate": group["rate"] * self.recipe.head, "adaptive": self.recipe.adaptive}]
+        return [rest, head | {"rate": group["rate"] * self.hparams.head, "adaptive": self.hparams.adaptive}]
 
     def embed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Unit means (b, d) and concentrations (b,) in float32."""
@@ -80,7 +80,7 @@ class Probabilistic(Method):
         return unit(embeddings), 1 / self.uncertainty(embeddings)
 
     def sampled(self, mean: Tensor, kappa: Tensor) -> Tensor:
-        return sample(mean, kappa, self.recipe.samples)  # type: ignore[no-any-return]
+        return sample(mean, kappa, self.hparams.samples)  # type: ignore[no-any-return]
 
     @abstractmethod
     def compared(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:

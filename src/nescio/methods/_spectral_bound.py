@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nescio.methods.base import SPECTRAL, Learning, Setting
+from nescio.methods.base import SPECTRAL, BaseHParams, Setting
 from nescio.search import hparam
 
 
 @dataclass(frozen=True)
-class SpectralRecipe(Learning):
+class SpectralHParams(BaseHParams):
     bound: float = hparam(3.0, SPECTRAL, "target of the spectral norm; the smaller, the stronger")
 
     def check(self) -> None:
@@ -17,6 +17,6 @@ class SpectralRecipe(Learning):
         self.need(0, "bound", above=True)
 
 
-def bounded(setting: Setting, recipe: SpectralRecipe) -> Setting:
-    """The setting with the recipe's bound, unless it names one itself (`--spectral`)."""
-    return setting if setting.spectral else replace(setting, spectral=recipe.bound)
+def bounded(setting: Setting, hparams: SpectralHParams) -> Setting:
+    """The setting with the hyper-parameters' bound, unless it names one itself (`--spectral`)."""
+    return setting if setting.spectral else replace(setting, spectral=hparams.bound)

@@ -75,7 +75,7 @@ def no_gradient(method: Method, copy: nn.Module, x: Tensor, y: Tensor) -> Eviden
 def temperature_acts(method: Any, x: Tensor, y: Tensor, name: str = "temperature") -> Evidence:
     """Does the loss change with its temperature?"""
     other = copy_of(method)
-    other.recipe = copy_of(method.recipe)
-    object.__setattr__(other.recipe, name, 2 * getattr(method.recipe, name))
+    other.hparams = copy_of(method.hparams)
+    object.__setattr__(other.hparams, name, 2 * getattr(method.hparams, name))
     own, twice = float(method.loss(x, y)), float(other.loss(x, y))
     return Evidence(f"the loss is {own:.3f}, at twice the temperature {twice:.3f}", abs(own - twice) > 1e-3 * abs(own))

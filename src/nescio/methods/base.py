@@ -16,7 +16,7 @@ from nescio.errors import BadInput
 from nescio.identity import has_tag, tag
 from nescio.layers.spectral import held_back, spectral_normalize
 from nescio.registry import Registry, file_of
-from nescio.search import LogUniform, Recipe, hparam, log_uniform, searched
+from nescio.search import HParams, LogUniform, hparam, log_uniform, searched
 
 STRONGER = Literal["larger", "smaller"]
 SPECTRAL = log_uniform(0.5, 12.0)  # targets of the spectral norm that a search may try
@@ -24,7 +24,7 @@ SPECTRAL = log_uniform(0.5, 12.0)  # targets of the spectral norm that a search 
 
 @tag("recipe:learning")
 @dataclass(frozen=True)
-class Learning(Recipe):
+class BaseHParams(HParams):
     """What every method may tune of the budget: factors on its learning rate and weight decay.
 
     The UIMNET paper's search ranges (appendix C) are not in its text; these and those beside the other fields are ours.
@@ -100,10 +100,10 @@ class Method(nn.Module):
     ema: ClassVar[float | None] = None  # decay of a moving average of the weights that predicts in their place
     paper: ClassVar[str] = ""
     name: ClassVar[str] = ""
-    recipe_class: ClassVar[type[Recipe]] = Learning
+    hparams_class: ClassVar[type[HParams]] = BaseHParams
     spectral_default: ClassVar[float | None] = None  # target of its spectral norm by default
     far: ClassVar[bool] = False  # its native score claims to rise far away from the training data
-    strength: ClassVar[str | None] = None  # its own regularisation of features: a field of its recipe, or "spectral"
+    strength: ClassVar[str | None] = None  # the hyper-parameter that regularises its features, or "spectral"
     stronger: ClassVar[STRONGER] = "larger"  # values of it
     whole_images: ClassVar[str] = ""  # why it cannot take locations of an image for rows; "": it can
     uncompiled: ClassVar[str] = ""  # why its network cannot be compiled; "": it can
@@ -112,11 +112,11 @@ class Method(nn.Module):
     recorded: ClassVar[bool] = False
     cached: int = 0  # epochs of features, of a frozen backbone, that are computed once: `loss` takes these, not images
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
+    def __init__(self, hparams: Any, setting: Setting) -> None:
         super().__init__()
         if setting.dense and self.whole_images:
             raise BadInput(f"The method {self.name} cannot segment images: {self.whole_images}.")
-        self.recipe, self.setting = recipe, setting
+        self.hparams, self.setting = hparams, setting
         self.temperature = 1.0  # calibration of `probs`; set after training, never trained
         self.features = setting.features()
         if self.classifies:
@@ -138,7 +138,7 @@ class Method(nn.Module):
     @classmethod
     def strengths(cls, count: int) -> tuple[float, ...]:
         """So many values of what regularises it over the search range, the weakest first."""
-        search = SPECTRAL if cls.strength == "spectral" else searched(cls.recipe_class)[cls.regularised_by()]
+        search = SPECTRAL if cls.strength == "spectral" else searched(cls.hparams_class)[cls.regularised_by()]
         assert isinstance(search, LogUniform)
         return search.grid(count)[:: -1 if cls.stronger == "smaller" else 1]
 
@@ -183,7 +183,7 @@ class Method(nn.Module):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Parameters that learn, with factors on the budget's rate and decay."""
         learn = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        return [{"params": learn, "rate": self.recipe.lr, "decay": self.recipe.weight_decay}]
+        return [{"params": learn, "rate": self.hparams.lr, "decay": self.hparams.weight_decay}]
 
     def probs(self, logits: Tensor) -> Tensor:
         """(b, s, c) to (b, c): the mean over draws of the calibrated softmax."""
@@ -259,25 +259,25 @@ registry: Registry[type[Method]] = Registry(
 M = TypeVar("M", bound=type[Method])
 
 
-def method(name: str, recipe: type[Recipe] = Learning) -> Callable[[M], M]:
-    """Registers a class as a method under the name its paper uses, with its recipe beside it."""
+def method(name: str, hparams: type[HParams] = BaseHParams) -> Callable[[M], M]:
+    """Registers a class as a method under the name its paper uses, with its hyper-parameters beside it."""
 
     def register(cls: M) -> M:
-        _check_strength(name, cls, recipe)
-        if not has_tag(recipe):
-            tag(f"recipe:{name}")(recipe)
-        cls.name, cls.recipe_class = name, recipe
+        _check_strength(name, cls, hparams)
+        if not has_tag(hparams):
+            tag(f"recipe:{name}")(hparams)
+        cls.name, cls.hparams_class = name, hparams
         registry.add(name, cls)
         return cls
 
     return register
 
 
-def _check_strength(name: str, cls: type[Method], recipe: type[Recipe]) -> None:
+def _check_strength(name: str, cls: type[Method], hparams: type[HParams]) -> None:
     """Refuses a strength that no study could vary."""
-    if cls.strength not in (None, "spectral") and not isinstance(searched(recipe).get(cls.strength), LogUniform):
+    if cls.strength not in (None, "spectral") and not isinstance(searched(hparams).get(cls.strength), LogUniform):
         raise BadInput(
-            f"The strength of the method {name} is {cls.strength!r}: name a field of {recipe.__name__} whose range is "
+            f"The strength of the method {name} is {cls.strength!r}: name a field of {hparams.__name__} whose range is "
             "log_uniform(low, high), or 'spectral'."
         )
     if cls.stronger not in get_args(STRONGER):

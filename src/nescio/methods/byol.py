@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from nescio.layers.contrastive import follow, mlp, momentum_copy, unit
 from nescio.methods._two_views import distance, lags, no_gradient, not_collapsed, views_found
-from nescio.methods.base import Batches, Evidence, Learning, Method, SelfSupervised, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, SelfSupervised, Setting, first_batch, method
 from nescio.search import choice, hparam
 
 
 @dataclass(frozen=True)
-class BYOLRecipe(Learning):
+class BYOLHParams(BaseHParams):
     momentum: float = hparam(0.99, choice(0.98, 0.99, 0.996), "τ, what the target keeps of itself in a step")
     schedule: Literal["cosine", "constant"] = hparam("cosine", None, "of τ: cosine lets it rise to 1")
     hidden: int = hparam(1024, choice(512, 1024, 4096), "hidden units of projection and predictor")
@@ -30,7 +30,7 @@ class BYOLRecipe(Learning):
         self.need(2, "width")
 
 
-@method("byol", BYOLRecipe)
+@method("byol", BYOLHParams)
 class BYOL(SelfSupervised):
     """An online network θ (backbone φ, projection g, predictor q) learns to say of one view what a target network ξ
     (φ, g) says of the other; both ways, and without a negative (Grill et al. 2020, eq. 2)
@@ -44,10 +44,10 @@ class BYOL(SelfSupervised):
 
     paper = "Grill et al., Bootstrap your own latent: A new approach to self-supervised learning, NeurIPS 2020"
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
-        self.projection = mlp(self.features.num_features, recipe.hidden, recipe.width)
-        self.predictor = mlp(recipe.width, recipe.hidden, recipe.width)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
+        self.projection = mlp(self.features.num_features, hparams.hidden, hparams.width)
+        self.predictor = mlp(hparams.width, hparams.hidden, hparams.width)
         self.target = momentum_copy(self.online)
 
     @property
@@ -70,8 +70,8 @@ class BYOL(SelfSupervised):
         follow(self.target, self.online, self.momentum_at(done))
 
     def momentum_at(self, done: float) -> float:
-        base: float = self.recipe.momentum
-        if self.recipe.schedule == "constant":
+        base: float = self.hparams.momentum
+        if self.hparams.schedule == "constant":
             return base
         return 1 - (1 - base) * (math.cos(math.pi * done) + 1) / 2
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, apart, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, apart, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 
 @dataclass(frozen=True)
-class DCSRecipe(Learning):
+class DCSHParams(BaseHParams):
     weight: float = hparam(0.1, log_uniform(0.01, 1.0), "λ of the distance loss; the larger, the stronger")
     margin: float = hparam(4.0, log_uniform(1.0, 10.0), "distance from which other centroids are far enough")
     width: int = hparam(32, choice(16, 32, 64), "dimensions of the centroids")
@@ -28,7 +28,7 @@ class DCSRecipe(Learning):
         self.need(1, "width")
 
 
-@method("dcs", DCSRecipe)
+@method("dcs", DCSHParams)
 class DCS(Method):
     """Distance-based confidence score, as the taxonomy of deterministic methods has it (Postels et al. 2022, §3.2): one
     centroid e_c per class learns end to end with the network; h(φ(x)) is a linear map of the features. The logits
@@ -43,16 +43,16 @@ class DCS(Method):
     strength = "weight"
     far = True
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
-        self.head = nn.Linear(self.features.num_features, recipe.width)
-        apart = recipe.margin / math.sqrt(2 * recipe.width)  # so that centroids start about a margin from each other
-        self.centroids = nn.Parameter(apart * torch.randn(setting.classes, recipe.width))
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
+        self.head = nn.Linear(self.features.num_features, hparams.width)
+        apart = hparams.margin / math.sqrt(2 * hparams.width)  # so that centroids start about a margin from each other
+        self.centroids = nn.Parameter(apart * torch.randn(setting.classes, hparams.width))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         (group,) = super().parameter_groups()
         rest, output = apart(group, [*self.head.parameters(), self.centroids])
-        return [rest, output | {"rate": group["rate"] * self.recipe.output}]
+        return [rest, output | {"rate": group["rate"] * self.hparams.output}]
 
     def distances(self, embeddings: Tensor) -> Tensor:
         """(b, c) distances to the centroids, from differences: products would lose the digits of small ones."""
@@ -63,12 +63,12 @@ class DCS(Method):
     def distance_loss(self, distances: Tensor, y: Tensor) -> Tensor:
         """Near the own centroid, and a margin away from every other one."""
         own = one_hot(y, self.setting.classes).bool()
-        others = (self.recipe.margin - distances[~own]).clamp_min(0).square()
+        others = (self.hparams.margin - distances[~own]).clamp_min(0).square()
         return distances[own].square().mean() + others.mean()
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         distances = self.distances(self.features(x))
-        return cross_entropy(-distances.square(), y) + self.recipe.weight * self.distance_loss(distances, y)
+        return cross_entropy(-distances.square(), y) + self.hparams.weight * self.distance_loss(distances, y)
 
     def forward(self, x: Tensor) -> Output:
         embeddings = self.features(x)

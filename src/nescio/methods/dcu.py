@@ -13,12 +13,12 @@ from torch.nn.functional import cross_entropy
 from nescio.layers.contrastive import mlp, nt_xent
 from nescio.methods._feature_density import FeatureDensity
 from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
-from nescio.methods.base import Batches, Evidence, Learning, Method, Setting, first_batch, gradient_of, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Setting, first_batch, gradient_of, method
 from nescio.search import choice, hparam, log_uniform, uniform
 
 
 @dataclass(frozen=True)
-class DCURecipe(Learning):
+class DCUHParams(BaseHParams):
     weight: float = hparam(1.0, log_uniform(0.1, 10.0), "λ of the contrastive loss; the larger, the stronger")
     pretraining: float = hparam(0.5, uniform(0.2, 0.8), "share of the training in which features learn from it alone")
     temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "τ; the lower, the more the nearest negatives count")
@@ -31,7 +31,7 @@ class DCURecipe(Learning):
         self.need(2, "width")
 
 
-@method("dcu", DCURecipe)
+@method("dcu", DCUHParams)
 class DCU(FeatureDensity):
     """Deep contrastive uncertainty (Winkens et al. 2020): SimCLR's loss on two views of every image, first alone, then
     together with the classifier's, λ·NT-Xent(g(φ(x))) − log f(x)_y, so that the features keep what tells single images
@@ -50,23 +50,23 @@ class DCU(FeatureDensity):
     done: Tensor
     steps: Tensor
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         d = self.features.num_features
-        self.projection = mlp(d, d, recipe.width)
+        self.projection = mlp(d, d, hparams.width)
         self.register_buffer("done", torch.zeros(()))  # share of the training's steps that are taken
         self.register_buffer("steps", torch.zeros(2))  # taken in pretraining, and in joint training
 
     def moved(self, done: float) -> None:
-        self.steps[int(done > self.recipe.pretraining)] += 1
+        self.steps[int(done > self.hparams.pretraining)] += 1
         self.done.fill_(done)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         embeddings = self.features(x.flatten(0, 1))
-        contrast = nt_xent(self.projection(embeddings), self.recipe.temperature)
-        joint = (self.done >= self.recipe.pretraining).to(embeddings)  # a factor: asking would wait for the device
+        contrast = nt_xent(self.projection(embeddings), self.hparams.temperature)
+        joint = (self.done >= self.hparams.pretraining).to(embeddings)  # a factor: asking would wait for the device
         logits = self.head(torch.lerp(embeddings.detach(), embeddings, joint))
-        return self.recipe.weight * contrast + cross_entropy(logits, y.repeat(2))
+        return self.hparams.weight * contrast + cross_entropy(logits, y.repeat(2))
 
     def project(self, x: Tensor) -> Tensor:
         """z of first views, then of their partners: (2, b, ch, h, w) to (2b, width)."""

@@ -7,16 +7,16 @@ from typing import Any
 
 from nescio.layers.spectral import bound_holds
 from nescio.methods._feature_density import FeatureDensity
-from nescio.methods._spectral_bound import SpectralRecipe, bounded
+from nescio.methods._spectral_bound import SpectralHParams, bounded
 from nescio.methods.base import Batches, Evidence, Method, Setting, first_batch, method
 
 
 @dataclass(frozen=True)
-class DDURecipe(SpectralRecipe):
+class DDUHParams(SpectralHParams):
     """The bound of the spectral norm is all there is to choose."""
 
 
-@method("ddu", DDURecipe)
+@method("ddu", DDUHParams)
 class DDU(FeatureDensity):
     """Deep deterministic uncertainty (Mukhoti et al. 2021): plain training with spectrally normalised features, so that
     distances survive, then a Gaussian with full covariance for every class, fitted to the features of the training set
@@ -32,8 +32,8 @@ class DDU(FeatureDensity):
     recorded = True
     strength, stronger = "bound", "smaller"
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, bounded(setting, recipe))
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, bounded(setting, hparams))
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)

@@ -8,12 +8,12 @@ from typing import Any
 from torch import nn
 
 from nescio.methods.base import Batches, Evidence, Method, method
-from nescio.methods.rnd import RND, RNDRecipe, mlp
+from nescio.methods.rnd import RND, RNDHParams, mlp
 from nescio.search import hparam, uniform
 
 
 @dataclass(frozen=True)
-class DeepAERecipe(RNDRecipe):
+class DeepAEHParams(RNDHParams):
     bottleneck: float = hparam(0.25, uniform(0.1, 0.5), "width of the narrowest layer, as a share of its neighbours'")
 
     def check(self) -> None:
@@ -22,7 +22,7 @@ class DeepAERecipe(RNDRecipe):
         self.below(1, "bottleneck")
 
 
-@method("deep-ae", DeepAERecipe)
+@method("deep-ae", DeepAEHParams)
 class DeepAE(RND):
     """RND whose teacher is the identity: the student restores φ(x) through a bottleneck
     (Vincent et al. 2010; UIMNET §3).
@@ -33,9 +33,9 @@ class DeepAE(RND):
     paper = "Vincent et al., Stacked denoising autoencoders, JMLR 2010"
 
     def pair(self, inputs: int) -> tuple[nn.Module, nn.Module]:
-        width = self.recipe.width
+        width = self.hparams.width
         # features may be narrower than the hidden layers, and must pass through less than their own number too
-        narrow = max(1, round(min(inputs, width) * self.recipe.bottleneck))
+        narrow = max(1, round(min(inputs, width) * self.hparams.bottleneck))
         return mlp(inputs, width, narrow, width, inputs), nn.Identity()
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Any]:

@@ -17,9 +17,9 @@ with warnings.catch_warnings():  # gpytorch's own use of torch.jit is no news to
 
 from nescio.errors import BadInput
 from nescio.methods.base import (
+    BaseHParams,
     Batches,
     Evidence,
-    Learning,
     Method,
     Output,
     Setting,
@@ -32,7 +32,7 @@ from nescio.search import choice, hparam
 
 
 @dataclass(frozen=True)
-class DUERecipe(Learning):
+class DUEHParams(BaseHParams):
     inducing: int | None = hparam(None, choice(None, 20, 50), "inducing points; none: as many as classes")
     samples: int = hparam(8, None, "of the latent functions in the training loss")
     test_samples: int = hparam(32, None, "of the latent functions in a prediction")
@@ -67,7 +67,7 @@ class ClassProcesses(gpytorch.models.ApproximateGP):
         return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
-@method("due", DUERecipe)
+@method("due", DUEHParams)
 class DUE(Method):
     """A sparse variational GP classifier on the features, trained by the evidence lower bound (van Amersfoort et al.
     2021; UIMNET §3). Inducing points start at the k-means centres of the initial network's features, the lengthscale at
@@ -92,13 +92,13 @@ class DUE(Method):
     whole_images = "its process would need a covariance of all locations of a batch (use sngp)"
     noise: Tensor
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         del self.head
-        inducing = recipe.inducing or setting.classes  # as many as classes: the authors' choice
+        inducing = hparams.inducing or setting.classes  # as many as classes: the authors' choice
         self.gp = ClassProcesses(torch.randn(inducing, self.features.num_features), setting.classes)
         self.likelihood = gpytorch.likelihoods.SoftmaxLikelihood(num_classes=setting.classes, mixing_weights=False)
-        self.register_buffer("noise", torch.randn(recipe.test_samples, 1, setting.classes))
+        self.register_buffer("noise", torch.randn(hparams.test_samples, 1, setting.classes))
 
     def prepare(self, batches: Batches) -> None:
         from sklearn.cluster import KMeans
@@ -123,7 +123,7 @@ class DUE(Method):
         (group,) = super().parameter_groups()
         network, gp = apart(group, self.gp.parameters())
         process, posterior = apart(gp | {"decay": 0.0}, self.gp.parts[1].parameters())
-        return [network, process, posterior | {"rate": group["rate"] * self.recipe.posterior}]
+        return [network, process, posterior | {"rate": group["rate"] * self.hparams.posterior}]
 
     def process(self, embeddings: Tensor) -> Any:
         if not self.training:  # gpytorch keeps a factor of the last answer, which may have been given without gradients
@@ -135,7 +135,7 @@ class DUE(Method):
         latent = self.process(self.features(x))
         with (
             torch.autocast(x.device.type, enabled=False),
-            gpytorch.settings.num_likelihood_samples(self.recipe.samples),
+            gpytorch.settings.num_likelihood_samples(self.hparams.samples),
         ):
             fit = self.likelihood.expected_log_prob(y, latent).mean()
             divergence = self.gp.variational_strategy.kl_divergence().div(max(1, self.setting.rows))

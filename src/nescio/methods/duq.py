@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 
 from nescio.errors import BadInput
 from nescio.layers.contrastive import of_all_processes
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 FIRST_COUNT = 13.0  # images that every centroid stands for at the start, as in the authors' code
@@ -24,7 +24,7 @@ LEAST = 2  # images that the penalty looks at: batch-norm cannot take one
 
 
 @dataclass(frozen=True)
-class DUQRecipe(Learning):
+class DUQHParams(BaseHParams):
     # its loss has a term for every class: networks without batch-norm want smaller steps than with one cross-entropy
     lr: float = hparam(0.1, log_uniform(0.03, 1.0), "factor on the budget's learning rate")
     penalty: float = hparam(0.1, log_uniform(0.001, 10.0), "λ of the gradient penalty; the larger, the stronger")
@@ -43,7 +43,7 @@ class DUQRecipe(Learning):
         self.need(1, "width")
         self.need(0, "penalized", above=True)
         if self.penalized > 1:
-            raise BadInput(f"DUQRecipe.penalized is a share, at most 1, not {self.penalized}.")
+            raise BadInput(f"DUQHParams.penalized is a share, at most 1, not {self.penalized}.")
 
 
 def one_against_rest(log_kernels: Tensor, y: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def fixed_averages(network: nn.Module) -> Iterator[None]:
             layer.momentum = momentum
 
 
-@method("duq", DUQRecipe)
+@method("duq", DUQHParams)
 class DUQ(Method):
     """Deterministic uncertainty quantification (van Amersfoort et al. 2020): an RBF network. Class c has a matrix W_c
     and a centroid e_c = m_c/N_c, and its kernel is K_c(x) = exp(−‖W_c φ(x) − e_c‖²/(2dσ²)), d dimensions (eq. 1). The
@@ -94,14 +94,14 @@ class DUQ(Method):
     new_counts: Tensor
     new_sums: Tensor
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         del self.head
-        weight = torch.empty(recipe.width, setting.classes, self.features.num_features)
+        weight = torch.empty(hparams.width, setting.classes, self.features.num_features)
         # short enough that kernels do not start at 0, from where training is slow and not stable
         self.weight = nn.Parameter(nn.init.normal_(weight, std=math.sqrt(2 / weight[0].numel())))
         self.register_buffer("counts", torch.full((setting.classes,), FIRST_COUNT))
-        self.register_buffer("sums", FIRST_COUNT * FIRST_SPREAD * torch.randn(recipe.width, setting.classes))
+        self.register_buffer("sums", FIRST_COUNT * FIRST_SPREAD * torch.randn(hparams.width, setting.classes))
         # those of the parts of a batch, until it is whole
         self.register_buffer("new_counts", torch.zeros_like(self.counts), persistent=False)
         self.register_buffer("new_sums", torch.zeros_like(self.sums), persistent=False)
@@ -114,7 +114,7 @@ class DUQ(Method):
     def log_kernels(self, placed: Tensor) -> Tensor:
         """(b, c) log K_c."""
         with torch.autocast(placed.device.type, enabled=False):
-            return -(placed - self.sums / self.counts).square().mean(1) / (2 * self.recipe.lengthscale**2)
+            return -(placed - self.sums / self.counts).square().mean(1) / (2 * self.hparams.lengthscale**2)
 
     @torch.no_grad()
     def follow(self, placed: Tensor, y: Tensor) -> None:
@@ -129,7 +129,7 @@ class DUQ(Method):
     def moved(self, done: float) -> None:
         """Moves every centroid towards the images of its class, after a whole batch."""
         for kept, new in ((self.counts, self.new_counts), (self.sums, self.new_sums)):
-            kept.lerp_(new, 1 - self.recipe.momentum)
+            kept.lerp_(new, 1 - self.hparams.momentum)
             new.zero_()
 
     def penalty(self, x: Tensor, log_kernels: Tensor) -> Tensor:
@@ -145,12 +145,12 @@ class DUQ(Method):
         log_kernels = self.log_kernels(placed)
         with torch.autocast(x.device.type, enabled=False):
             fit = one_against_rest(log_kernels, y)
-        if self.recipe.penalized < 1:  # a second gradient costs a dozen times as much as the first
-            x = x[: max(LEAST, math.ceil(self.recipe.penalized * len(x)))].detach().requires_grad_()
+        if self.hparams.penalized < 1:  # a second gradient costs a dozen times as much as the first
+            x = x[: max(LEAST, math.ceil(self.hparams.penalized * len(x)))].detach().requires_grad_()
             with fixed_averages(self.features):
                 log_kernels = self.log_kernels(self.place(self.features(x)))
         penalty = self.penalty(x, log_kernels)
-        return fit + self.recipe.penalty * penalty, penalty, placed
+        return fit + self.hparams.penalty * penalty, penalty, placed
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         return self.losses(x, y)[0]

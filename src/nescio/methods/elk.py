@@ -11,21 +11,21 @@ from torch.nn.functional import cross_entropy
 
 from nescio.distributions.von_mises_fisher import expected_likelihood
 from nescio.layers.contrastive import unit
-from nescio.methods._probabilistic import Probabilistic, ProbabilisticRecipe
+from nescio.methods._probabilistic import Probabilistic, ProbabilisticHParams
 from nescio.methods._two_views import temperature_acts
 from nescio.methods.base import Batches, Evidence, Method, Output, Setting, first_batch, method
 from nescio.search import hparam, uniform
 
 
 @dataclass(frozen=True)
-class ELKRecipe(ProbabilisticRecipe):
+class ELKHParams(ProbabilisticHParams):
     # for κ ≫ t·k_c logits differ by t·k_c·A_d(κ) times the cosines' difference: where t is too flat for all images, a
     # larger κ lowers every loss. With 100 classes κ ended near 1e6 at t = 16 and near the start at 64; on digits it
     # falls on blurred images at 48, but not always at 64
     t: float = hparam(48.0, uniform(8.0, 64.0), "multiplies the classes' concentrations, as an inverse temperature")
 
 
-@method("elk", ELKRecipe)
+@method("elk", ELKHParams)
 class ELK(Probabilistic):
     """Expected likelihood kernel (Kirchhof et al. 2022; Shi & Jain 2019): an image is ζ = vMF(e, κ(e)), a class
     ρ_c = vMF(μ_c, t·k_c) with μ_c and k_c > 0 learnt; the loss is the cross-entropy of elk_sim(ζ, ρ_c) (URL, eq. 3),
@@ -37,8 +37,8 @@ class ELK(Probabilistic):
 
     paper = "Kirchhof et al., A non-isotropic probabilistic take on proxy-based deep metric learning, ECCV 2022"
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         del self.head  # classes are distributions
         self.proxies = nn.Parameter(torch.randn(setting.classes, self.features.num_features))
         self.log_k = nn.Parameter(torch.zeros(self.concentrations()))
@@ -49,7 +49,7 @@ class ELK(Probabilistic):
 
     def similarities(self, mean: Tensor, kappa: Tensor) -> Tensor:
         """(b, c)"""
-        return expected_likelihood(mean, kappa, unit(self.proxies), self.recipe.t * self.log_k.exp())  # type: ignore[no-any-return]
+        return expected_likelihood(mean, kappa, unit(self.proxies), self.hparams.t * self.log_k.exp())  # type: ignore[no-any-return]
 
     def compared(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
         with torch.autocast(mean.device.type, enabled=False):

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn.functional import nll_loss
 
 from nescio.layers.entropies import of_draws
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
 from nescio.search import hparam
 
 
 @dataclass(frozen=True)
-class HeadsRecipe(Learning):
+class HeadsHParams(BaseHParams):
     heads: int = hparam(10, None, "M, classifiers on one backbone")
 
     def check(self) -> None:
@@ -23,7 +23,7 @@ class HeadsRecipe(Learning):
         self.need(2, "heads")
 
 
-@method("heads", HeadsRecipe)
+@method("heads", HeadsHParams)
 class ManyHeads(Method):
     """M linear classifiers on the features of one backbone; the loss is the cross-entropy of their mean probability,
     −log (1/M) Σ_m f_m(x)_y (Lee et al. 2015; URL §B.10, where it is named Ensemble). The heads' answers are M draws.
@@ -35,17 +35,17 @@ class ManyHeads(Method):
     paper = "Lee et al., Why M heads are better than one: training a diverse ensemble of deep networks, 2015"
     scores = ("entropy", "jsd")
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
-        self.head = nn.Linear(self.features.num_features, setting.classes * recipe.heads)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
+        self.head = nn.Linear(self.features.num_features, setting.classes * hparams.heads)
 
     def logits(self, embeddings: Tensor) -> Tensor:
         """(b, d) to (b, M, c)."""
-        return self.head(embeddings).float().unflatten(1, (self.recipe.heads, self.setting.classes))  # type: ignore[no-any-return]
+        return self.head(embeddings).float().unflatten(1, (self.hparams.heads, self.setting.classes))  # type: ignore[no-any-return]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         log_p = self.logits(self.features(x)).log_softmax(2)
-        return nll_loss(log_p.logsumexp(1) - math.log(self.recipe.heads), y)
+        return nll_loss(log_p.logsumexp(1) - math.log(self.hparams.heads), y)
 
     def forward(self, x: Tensor) -> Output:
         embeddings = self.features(x)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import nll_loss, softplus
 
 from nescio.layers.entropies import entropy
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
 from nescio.search import hparam
 
 FLOOR = 1e-6  # of a variance
@@ -20,7 +20,7 @@ JUDGED, DRAWN = 64, 1024  # images and noises of each by which evidence judges
 
 
 @dataclass(frozen=True)
-class HetXLRecipe(Learning):
+class HetXLHParams(BaseHParams):
     rank: int = hparam(1, None, "R, columns of V")
     samples: int = hparam(16, None, "of the noise in the training loss")
     test_samples: int = hparam(64, None, "of the noise in a prediction")
@@ -30,7 +30,7 @@ class HetXLRecipe(Learning):
         self.need(1, "rank", "samples", "test_samples")
 
 
-@method("het-xl", HetXLRecipe)
+@method("het-xl", HetXLHParams)
 class HetXL(Method):
     """Heteroscedastic classifier (Collier et al. 2023; URL, eq. 6): a linear layer on the embedding φ gives every image
     a covariance Σ = VVᵀ + diag(v) of low rank R plus a diagonal, and the answer is the mean over noises,
@@ -48,23 +48,23 @@ class HetXL(Method):
     scores = ("log_det", "entropy")
     noise: Tensor
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         d = self.features.num_features
-        self.covariance = nn.Linear(d, d * (recipe.rank + 1))
+        self.covariance = nn.Linear(d, d * (hparams.rank + 1))
         nn.init.constant_(self.covariance.bias.view(d, -1)[:, 0], math.log(math.expm1(VARIANCE)))
         self.log_tau = nn.Parameter(torch.zeros(()))
-        self.register_buffer("noise", torch.randn(1, recipe.test_samples, recipe.rank + d))
+        self.register_buffer("noise", torch.randn(1, hparams.test_samples, hparams.rank + d))
 
     def factors(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
         """V (b, d, R) and v (b, d) of every image's Σ, in float32."""
-        outputs = self.covariance(embeddings).float().unflatten(1, (-1, self.recipe.rank + 1))
+        outputs = self.covariance(embeddings).float().unflatten(1, (-1, self.hparams.rank + 1))
         return outputs[..., 1:], softplus(outputs[..., 0]) + FLOOR
 
     def noises(self, embeddings: Tensor, normals: Tensor) -> Tensor:
         """ε (b, s, d) of standard normals (b, s, R + d): one for each column of V, one for each dimension."""
         low, diagonal = self.factors(embeddings)
-        common, own = normals.split([self.recipe.rank, normals.shape[2] - self.recipe.rank], 2)
+        common, own = normals.split([self.hparams.rank, normals.shape[2] - self.hparams.rank], 2)
         return common @ low.mT + own * diagonal.sqrt()[:, None]
 
     def log_probs(self, embeddings: Tensor, normals: Tensor) -> Tensor:
@@ -77,12 +77,12 @@ class HetXL(Method):
         """log det Σ (b,) by the matrix determinant lemma."""
         low, diagonal = self.factors(embeddings)
         with torch.autocast(embeddings.device.type, enabled=False):
-            inner = torch.eye(self.recipe.rank, device=low.device) + low.mT @ (low / diagonal[..., None])
+            inner = torch.eye(self.hparams.rank, device=low.device) + low.mT @ (low / diagonal[..., None])
             return diagonal.log().sum(1) + torch.logdet(inner)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         embeddings = self.features(x)
-        normals = torch.randn(len(embeddings), self.recipe.samples, self.noise.shape[2], device=embeddings.device)
+        normals = torch.randn(len(embeddings), self.hparams.samples, self.noise.shape[2], device=embeddings.device)
         return nll_loss(self.log_probs(embeddings, normals), y)
 
     def forward(self, x: Tensor) -> Output:

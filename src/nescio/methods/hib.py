@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from nescio.methods._probabilistic import Probabilistic, SamplingRecipe
+from nescio.methods._probabilistic import Probabilistic, SamplingHParams
 from nescio.methods._two_views import not_collapsed, temperature_acts
 from nescio.methods.base import Batches, Evidence, Method, first_batch, method
 from nescio.search import hparam, uniform
 
 
 @dataclass(frozen=True)
-class HIBRecipe(SamplingRecipe):
+class HIBHParams(SamplingHParams):
     b: float = hparam(-4.0, uniform(-8.0, 8.0), "added to t times the cosine of two samples")
     repulsion: Literal["log p", "log 1-p"] = hparam(
         "log p", None, "what different labels pay: log p as in URL, or −log(1 − p) as in the first paper"
     )
 
 
-@method("hib", HIBRecipe)
+@method("hib", HIBHParams)
 class HIB(Probabilistic):
     """Hedged instance embeddings (Oh et al. 2019) on the sphere: two images match with the chance
 
@@ -41,9 +41,9 @@ class HIB(Probabilistic):
     def compared(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
         samples = self.sampled(mean, kappa)
         with torch.autocast(mean.device.type, enabled=False):
-            scores = self.recipe.t * (samples @ samples.mT) + self.recipe.b  # (samples, b, b)
+            scores = self.hparams.t * (samples @ samples.mT) + self.hparams.b  # (samples, b, b)
             log_p = log_mean(logsigmoid(scores))
-            paid = log_p if self.recipe.repulsion == "log p" else -log_mean(logsigmoid(-scores))
+            paid = log_p if self.hparams.repulsion == "log p" else -log_mean(logsigmoid(-scores))
         same = y[:, None] == y
         return mean_where(paid, ~same) - mean_where(log_p, same.fill_diagonal_(False))
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from nescio.layers.contrastive import info_nce, unit
 from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, SelfSupervised, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, SelfSupervised, first_batch, method
 from nescio.search import hparam, uniform
 
 
 @dataclass(frozen=True)
-class InfoNCERecipe(Learning):
+class InfoNCEHParams(BaseHParams):
     t: float = hparam(16.0, uniform(8.0, 64.0), "inverse temperature")
     denominator: Literal["negatives", "all"] = hparam(
         "negatives", None, "rows in the sums: other images alone, or the other view too (NT-Xent)"
@@ -25,7 +25,7 @@ class InfoNCERecipe(Learning):
         self.need(0, "t", above=True)
 
 
-@method("infonce", InfoNCERecipe)
+@method("infonce", InfoNCEHParams)
 class InfoNCE(SelfSupervised):
     """Two random crops of every image; of their embeddings at length one, e₁ and e₂, the loss is
 
@@ -40,7 +40,7 @@ class InfoNCE(SelfSupervised):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         z = unit(self.features(x.flatten(0, 1)))
-        return info_nce(z, self.recipe.t, self.recipe.denominator == "all").mean()
+        return info_nce(z, self.hparams.t, self.hparams.denominator == "all").mean()
 
     def forward(self, x: Tensor) -> Output:
         embeddings = self.features(x)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from nescio.layers.uncertainty_head import UncertaintyHead
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
 from nescio.metrics import spearman
 from nescio.search import choice, hparam, uniform
 
@@ -20,7 +20,7 @@ RELATED = 0.3  # rank correlation from which predictions follow the losses
 
 
 @dataclass(frozen=True)
-class LossPredRecipe(Learning):
+class LossPredHParams(BaseHParams):
     """With the ranges of URL, appendix B.9."""
 
     weight: float = hparam(0.5, uniform(0.01, 0.99), "λ of the squared error of the predicted loss")
@@ -31,7 +31,7 @@ class LossPredRecipe(Learning):
         self.need(0, "weight", above=True)
 
 
-@method("losspred", LossPredRecipe)
+@method("losspred", LossPredHParams)
 class LossPred(Method):
     """A classifier and, on the same embeddings, a head u of three hidden layers that predicts its loss (Yoo & Kweon
     2019; URL, eq. 8),
@@ -44,8 +44,8 @@ class LossPred(Method):
     paper = "Yoo & Kweon, Learning loss for active learning, CVPR 2019"
     scores = ("loss",)
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         self.uncertainty = self.predictor(self.features.num_features)
 
     def predictor(self, inputs: int) -> UncertaintyHead:
@@ -53,7 +53,7 @@ class LossPred(Method):
         return UncertaintyHead(inputs)
 
     def prepare(self, batches: Batches) -> None:
-        if self.recipe.warm and self.uncertainty.scale == 1:  # a scale that came with other weights stays
+        if self.hparams.warm and self.uncertainty.scale == 1:  # a scale that came with other weights stays
             self.uncertainty.start_at(WARM, self.features(first_batch(batches)[0]))
 
     def losses(self, embeddings: Tensor, y: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class LossPred(Method):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         embeddings = self.features(x)
         losses = self.losses(embeddings, y)
-        return losses.mean() + self.recipe.weight * (self.uncertainty(embeddings) - losses.detach()).square().mean()
+        return losses.mean() + self.hparams.weight * (self.uncertainty(embeddings) - losses.detach()).square().mean()
 
     def forward(self, x: Tensor) -> Output:
         embeddings = self.features(x)

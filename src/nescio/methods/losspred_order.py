@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from nescio.layers.uncertainty_head import UncertaintyHead
-from nescio.methods.base import Batches, Learning, method
+from nescio.methods.base import BaseHParams, Batches, method
 from nescio.methods.losspred import LossPred
 from nescio.search import hparam
 
 
 @dataclass(frozen=True)
-class LossPredOrderRecipe(Learning):
+class LossPredOrderHParams(BaseHParams):
     """The authors' values; they searched none of them."""
 
     margin: float = hparam(0.1, None, "by which predictions of two images should differ")
@@ -27,7 +27,7 @@ class LossPredOrderRecipe(Learning):
         self.need(1, "width", "depth", "cached")
 
 
-@method("losspred-order", LossPredOrderRecipe)
+@method("losspred-order", LossPredOrderHParams)
 class LossPredOrder(LossPred):
     """Pretrained visual uncertainties (Kirchhof et al. 2024): a head u on stop-gradient features learns the order of
     the classifier's losses ℓ and not their size. Rows of a batch are paired as they come, and each pair costs
@@ -45,13 +45,13 @@ class LossPredOrder(LossPred):
     whole_images = "it learns from features of whole images that are computed once"
 
     def predictor(self, inputs: int) -> UncertaintyHead:
-        return UncertaintyHead(inputs, self.recipe.width, self.recipe.depth)
+        return UncertaintyHead(inputs, self.hparams.width, self.hparams.depth)
 
     def prepare(self, batches: Batches) -> None:
         """Predictions start as random weights give them."""
 
     def started(self, new: list[str]) -> None:
-        self.cached = self.recipe.cached
+        self.cached = self.hparams.cached
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(name in new or name.startswith("uncertainty."))
 
@@ -65,7 +65,7 @@ class LossPredOrder(LossPred):
         pairs = slice(0, len(losses) // 2 * 2)
         first, second = predicted[pairs].view(-1, 2).unbind(1)
         sign = (losses[pairs].view(-1, 2).diff(dim=1)[:, 0] < 0).to(predicted) * 2 - 1
-        return (self.recipe.margin - sign * (first - second)).clamp_min(0).mean()
+        return (self.hparams.margin - sign * (first - second)).clamp_min(0).mean()
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         embeddings = x if self.cached else self.features(x)

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from nescio.layers.entropies import of_draws
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
 from nescio.search import choice, hparam, uniform
 
 ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.ELU, nn.Hardswish, nn.Mish, nn.Tanh)
 
 
 @dataclass(frozen=True)
-class MCDropoutRecipe(Learning):
+class MCDropoutHParams(BaseHParams):
     dropout: float = hparam(0.1, uniform(0.05, 0.25), "dropout rate", in_keys="drop")
     place: Literal["head", "activations"] = hparam(
         "head", choice("head", "activations"), "where: before the head alone, or after every activation as well"
@@ -30,7 +30,7 @@ class MCDropoutRecipe(Learning):
         self.need(2, "mc_samples")
 
 
-@method("mc-dropout", MCDropoutRecipe)
+@method("mc-dropout", MCDropoutHParams)
 class MCDropout(Method):
     """ERM with dropout before the head, or after every activation as well, that stays on at test time: K passes are K
     draws (Gal & Ghahramani 2016; UIMNET §3). Batch-norm stays in evaluation mode. Embeddings are the mean over passes.
@@ -46,10 +46,10 @@ class MCDropout(Method):
     recorded = True
     scores = ("jsd", "entropy")
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         self.dropouts: list[nn.Dropout] = []
-        if recipe.place == "activations":
+        if hparams.place == "activations":
             self.thin_activations()
         self.before_head = self.dropout()
 
@@ -61,7 +61,7 @@ class MCDropout(Method):
                     setattr(parent, name, nn.Sequential(child, self.dropout()))
 
     def dropout(self) -> nn.Dropout:
-        self.dropouts.append(nn.Dropout(self.recipe.dropout))
+        self.dropouts.append(nn.Dropout(self.hparams.dropout))
         return self.dropouts[-1]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -70,8 +70,8 @@ class MCDropout(Method):
     def forward(self, x: Tensor) -> Output:
         for layer in self.dropouts:
             layer.train()
-        passes = self.recipe.mc_samples
-        different = passes if self.recipe.place == "activations" else 1  # else every pass has the same features
+        passes = self.hparams.mc_samples
+        different = passes if self.hparams.place == "activations" else 1  # else every pass has the same features
         embeddings = torch.stack([self.features(x) for _ in range(different)])
         logits = self.head(self.before_head(embeddings.expand(passes, -1, -1))).transpose(0, 1)
         for layer in self.dropouts:
@@ -94,5 +94,5 @@ class MCDropout(Method):
         fired = sum(share > 0 for share in shares.values())
         seen = f"{fired} of {len(self.dropouts)} layers omit {least:.1%} of their units or more"
         return {
-            "masks drawn": Evidence(f"{seen} (rate {self.recipe.dropout:.1%})", least > 0.5 * self.recipe.dropout > 0)
+            "masks drawn": Evidence(f"{seen} (rate {self.hparams.dropout:.1%})", least > 0.5 * self.hparams.dropout > 0)
         }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nescio.distributions.vmf_sampling import sample
 from nescio.layers.contrastive import info_nce, unit
-from nescio.methods._probabilistic import Probabilistic, SamplingRecipe
+from nescio.methods._probabilistic import Probabilistic, SamplingHParams
 from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
 from nescio.methods.base import Batches, Evidence, Method, SelfSupervised, first_batch, method
 from nescio.search import hparam
@@ -20,7 +20,7 @@ WORLD = 256  # pairs of views of a world whose κ is known
 
 
 @dataclass(frozen=True)
-class MCInfoNCERecipe(SamplingRecipe):
+class MCInfoNCEHParams(SamplingHParams):
     # embeddings that are still alike repel each other less when κ falls: it must not fall before they part
     head: float = hparam(0.03, None, "multiplies the learning rate of the head for κ")
     adaptive: float = hparam(0.2, None, "multiplies it further with --optimizer adamw", introduced=1.0)
@@ -31,7 +31,7 @@ class MCInfoNCERecipe(SamplingRecipe):
     )
 
 
-@method("mc-infonce", MCInfoNCERecipe)
+@method("mc-infonce", MCInfoNCEHParams)
 class MCInfoNCE(Probabilistic, SelfSupervised):
     """Two random crops of every image, each a distribution vMF(e, κ(e)); InfoNCE of one sample of every crop, averaged
     over 16 samples as likelihoods, −log 1/16·Σ_i exp(−loss_i) (Kirchhof et al. 2023). Score: "inverse_kappa", 1/κ.
@@ -45,8 +45,8 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
     high = 4  # A_d(4d) ≈ 0.88
 
     def compared(self, mean: Tensor, kappa: Tensor, y: Tensor) -> Tensor:
-        losses = info_nce(self.sampled(mean, kappa), self.recipe.t)  # (samples, b)
-        if self.recipe.average == "losses":
+        losses = info_nce(self.sampled(mean, kappa), self.hparams.t)  # (samples, b)
+        if self.hparams.average == "losses":
             return losses.mean()
         return math.log(len(losses)) - (-losses).logsumexp(0).mean()
 
@@ -67,7 +67,7 @@ class MCInfoNCE(Probabilistic, SelfSupervised):
         through noise of a κ of its own, from d/4 to 8d."""
         d, generator = self.features.num_features, torch.Generator().manual_seed(0)
         first = unit(torch.randn(WORLD, d, generator=generator).to(y.device))
-        latents = torch.cat([first, sample(first, first.new_full((WORLD,), self.recipe.t), 1)[0]])
+        latents = torch.cat([first, sample(first, first.new_full((WORLD,), self.hparams.t), 1)[0]])
         kappa = d * 4 ** (2.5 * torch.rand(2 * WORLD, generator=generator) - 1).to(first)
         mean = sample(latents, kappa, 1)[0]
         true = float(self.compared(mean, kappa, y))

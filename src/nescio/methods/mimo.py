@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
 from nescio.search import choice, hparam, uniform
 
 
 @dataclass(frozen=True)
-class MIMORecipe(Learning):
+class MIMOHParams(BaseHParams):
     inputs: int = hparam(2, choice(2, 3), "T, images seen at once")
     repetition: float = hparam(0.5, uniform(0.0, 0.7), "ρ, share of rows whose T images are the same")
     repeats: int = hparam(2, None, "times a batch is used in one step, in other company")
@@ -26,7 +26,7 @@ class MIMORecipe(Learning):
         self.need(1, "repeats")
 
 
-@method("mimo", MIMORecipe)
+@method("mimo", MIMOHParams)
 class MIMO(Method):
     """A network of T images stacked on channels with T heads; the loss is the sum of the heads' cross-entropies on T
     random images, and at test time the same image is given T times (Havasi et al. 2021; UIMNET §3).
@@ -38,28 +38,28 @@ class MIMO(Method):
     paper = "Havasi et al., Training independent subnetworks for robust prediction, ICLR 2021"
     whole_images = "it shows several whole images at once"
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, replace(setting, channels=setting.channels * recipe.inputs))
-        self.head = nn.Linear(self.features.num_features, setting.classes * recipe.inputs)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, replace(setting, channels=setting.channels * hparams.inputs))
+        self.head = nn.Linear(self.features.num_features, setting.classes * hparams.inputs)
 
     def answers(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Stacked images (b, T·ch, h, w) to logits (b, T, c) and embeddings."""
         embeddings = self.features(x)
-        return self.head(embeddings).unflatten(1, (self.recipe.inputs, self.setting.classes)), embeddings
+        return self.head(embeddings).unflatten(1, (self.hparams.inputs, self.setting.classes)), embeddings
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        rows = torch.arange(len(x), device=x.device).repeat(self.recipe.repeats)
+        rows = torch.arange(len(x), device=x.device).repeat(self.hparams.repeats)
         first = rows[torch.randperm(len(rows), device=x.device)]
-        same = torch.rand(len(rows), device=x.device) < self.recipe.repetition
+        same = torch.rand(len(rows), device=x.device) < self.hparams.repetition
         columns = [first]
-        for _ in range(self.recipe.inputs - 1):
+        for _ in range(self.hparams.inputs - 1):
             columns.append(torch.where(same, first, first[torch.randperm(len(rows), device=x.device)]))
         logits, _ = self.answers(torch.cat([x[column] for column in columns], 1))
         targets = torch.stack([y[column] for column in columns], 1)
-        return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()) * self.recipe.inputs
+        return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()) * self.hparams.inputs
 
     def forward(self, x: Tensor) -> Output:
-        logits, embeddings = self.answers(torch.cat([x] * self.recipe.inputs, 1))
+        logits, embeddings = self.answers(torch.cat([x] * self.hparams.inputs, 1))
         return Output(logits, embeddings)
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
@@ -67,8 +67,8 @@ class MIMO(Method):
         other, their = torch.flip(x, [0]), torch.flip(y, [0])
         rows = y != their
         own, others = [], []
-        for head in range(self.recipe.inputs):
-            images = [x if place == head else other for place in range(self.recipe.inputs)]
+        for head in range(self.hparams.inputs):
+            images = [x if place == head else other for place in range(self.hparams.inputs)]
             answer = self.answers(torch.cat(images, 1))[0][rows, head].argmax(1)
             own.append(float((answer == y[rows]).float().mean()))
             others.append(float((answer == their[rows]).float().mean()))

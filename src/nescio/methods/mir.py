@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from nescio.methods._feature_density import FeatureDensity
-from nescio.methods.base import Batches, Evidence, Learning, Method, Setting, apart, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Setting, apart, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 COARSEST = 4  # pixels from which the decoder starts
@@ -17,7 +17,7 @@ DECODER_RATE = 0.05  # of the network's learning rate
 
 
 @dataclass(frozen=True)
-class MIRRecipe(Learning):
+class MIRHParams(BaseHParams):
     weight: float = hparam(1.0, log_uniform(0.01, 100.0), "λ of the reconstruction error; the larger, the stronger")
     width: int = hparam(64, choice(32, 64, 128), "channels of the decoder")
 
@@ -45,7 +45,7 @@ def decoder(
     return nn.Sequential(*layers, nn.Conv2d(width, channels, 1))
 
 
-@method("mir", MIRRecipe)
+@method("mir", MIRHParams)
 class MIR(FeatureDensity):
     """Maximally informative representations (Postels et al. 2020): beside the classifier a decoder g reconstructs the
     image from the features, −log f(x)_y + λ·‖g(φ(x)) − x‖²/pixels, so that the features keep what the classes alone
@@ -58,17 +58,17 @@ class MIR(FeatureDensity):
     recorded = True
     strength = "weight"
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         grid = self.features.grid(setting.shape) if setting.dense else None
-        self.decoder = decoder(self.features.num_features, setting.channels, setting.shape, recipe.width, grid)
+        self.decoder = decoder(self.features.num_features, setting.channels, setting.shape, hparams.width, grid)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """A squared error is steeper than a cross-entropy: the decoder takes small steps, the same ones at every λ. The
         network's rate does not depend on λ, or strengths would be compared by their rates."""
         (group,) = super().parameter_groups()
         network, decoder = apart(group, self.decoder.parameters())
-        return [network, decoder | {"rate": group["rate"] * DECODER_RATE / self.recipe.weight}]
+        return [network, decoder | {"rate": group["rate"] * DECODER_RATE / self.hparams.weight}]
 
     def reconstructed(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features, and the squared error of the images that the decoder makes of them; of maps, it takes the whole."""
@@ -80,7 +80,7 @@ class MIR(FeatureDensity):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         embeddings, error = self.reconstructed(x)
-        return cross_entropy(self.head(embeddings), y) + self.recipe.weight * error
+        return cross_entropy(self.head(embeddings), y) + self.hparams.weight * error
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from nescio.errors import BadInput
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
 from nescio.search import hparam, uniform
 
 
 @dataclass(frozen=True)
-class MixupRecipe(Learning):
+class MixupHParams(BaseHParams):
     alpha: float = hparam(0.3, uniform(0.1, 1.0), "of Beta(α, α), from which the mixing share λ is drawn")
     kept: int = hparam(16, None, "training examples kept for the native score")
 
@@ -24,7 +24,7 @@ class MixupRecipe(Learning):
         self.need(1, "kept")
 
 
-@method("mixup", MixupRecipe)
+@method("mixup", MixupHParams)
 class Mixup(Method):
     """Learns from λx_i + (1−λ)x_j with label λy_i + (1−λ)y_j, λ ~ Beta(α, α) (Zhang et al. 2018; UIMNET §3).
 
@@ -39,24 +39,24 @@ class Mixup(Method):
     kept_share: Tensor
     drawn: Tensor
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
-        shape = (recipe.kept, setting.channels, *setting.shape)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
+        shape = (hparams.kept, setting.channels, *setting.shape)
         self.register_buffer("kept_x", torch.zeros(shape))
-        self.register_buffer("kept_y", torch.zeros(recipe.kept, setting.classes))
-        self.register_buffer("kept_share", torch.zeros(recipe.kept))
+        self.register_buffer("kept_y", torch.zeros(hparams.kept, setting.classes))
+        self.register_buffer("kept_share", torch.zeros(hparams.kept))
         self.register_buffer("drawn", torch.zeros(2))  # steps so far, and those whose λ was not almost 0 or 1
 
     def prepare(self, batches: Batches) -> None:
-        x, y = first_batch(batches, self.recipe.kept)
-        if len(x) < self.recipe.kept:
-            raise BadInput(f"There are {len(x)} training rows, and {self.recipe.kept} are to be kept.")
+        x, y = first_batch(batches, self.hparams.kept)
+        if len(x) < self.hparams.kept:
+            raise BadInput(f"There are {len(x)} training rows, and {self.hparams.kept} are to be kept.")
         self.kept_x.copy_(x)
         self.kept_y.copy_(nn.functional.one_hot(y, self.setting.classes))
         self.kept_share.copy_(self.shares(len(x)))
 
     def shares(self, count: int) -> Tensor:
-        alpha = torch.full((count,), self.recipe.alpha)
+        alpha = torch.full((count,), self.hparams.alpha)
         return torch.distributions.Beta(alpha, alpha).sample()
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from nescio.layers.contrastive import follow, mlp, momentum_copy, of_all_processes, unit
 from nescio.methods._two_views import lags, no_gradient, not_collapsed, temperature_acts, views_found
-from nescio.methods.base import Batches, Evidence, Learning, Method, SelfSupervised, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, SelfSupervised, Setting, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 
 @dataclass(frozen=True)
-class MoCoRecipe(Learning):
+class MoCoHParams(BaseHParams):
     # its encoder must not run ahead of the keys in the queue: the paper's 0.03 is 0.3 of the budget's usual rate
     lr: float = hparam(0.3, log_uniform(0.1, 1.0), "factor on the budget's learning rate")
     temperature: float = hparam(0.2, log_uniform(0.07, 0.3), "τ; the lower, the more the nearest negatives count")
@@ -33,7 +33,7 @@ class MoCoRecipe(Learning):
         self.need(2, "width")
 
 
-@method("moco", MoCoRecipe)
+@method("moco", MoCoHParams)
 class MoCo(SelfSupervised):
     """A query q of one view must find the key k₊ of the other among K keys of earlier batches, kept in a queue
 
@@ -52,12 +52,12 @@ class MoCo(SelfSupervised):
     queue: Tensor
     pushed: Tensor
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         d = self.features.num_features
-        self.projection = mlp(d, d, recipe.width, norm=False)
+        self.projection = mlp(d, d, hparams.width, norm=False)
         self.key = momentum_copy(self.query)
-        self.register_buffer("queue", unit(torch.randn(recipe.queue, recipe.width)))
+        self.register_buffer("queue", unit(torch.randn(hparams.queue, hparams.width)))
         self.register_buffer("pushed", torch.zeros((), dtype=torch.int64))  # keys so far: the oldest is at pushed mod K
 
     @property
@@ -93,7 +93,7 @@ class MoCo(SelfSupervised):
             positive = (queries * keys).sum(1, keepdim=True)
             cosines = torch.cat([positive, queries @ self.negatives.T], 1)
             first = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-            return nn.functional.cross_entropy(cosines / self.recipe.temperature, first)
+            return nn.functional.cross_entropy(cosines / self.hparams.temperature, first)
 
     def update(self, x: Tensor, y: Tensor, step: Callable[[Tensor], None]) -> Tensor:
         keys = self.keys(x[1])
@@ -112,7 +112,7 @@ class MoCo(SelfSupervised):
         self.pushed += len(keys)
 
     def moved(self, done: float) -> None:
-        follow(self.key, self.query, self.recipe.momentum)
+        follow(self.key, self.query, self.hparams.momentum)
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from nescio.distributions.non_isotropic import expected_likelihood
 from nescio.layers.contrastive import unit
-from nescio.methods._probabilistic import SamplingRecipe
+from nescio.methods._probabilistic import SamplingHParams
 from nescio.methods.base import Batches, Evidence, Method, first_batch, method
-from nescio.methods.elk import ELK, ELKRecipe
+from nescio.methods.elk import ELK, ELKHParams
 from nescio.search import hparam, uniform
 
 
 @dataclass(frozen=True)
-class NivMFRecipe(ELKRecipe, SamplingRecipe):
+class NivMFHParams(ELKHParams, SamplingHParams):
     t: float = hparam(64.0, uniform(8.0, 64.0), "multiplies the classes' concentrations, as an inverse temperature")
     # at the full rate SGD on digits left all κ at the head's bound
     head: float = hparam(0.1, None, "multiplies the learning rate of the head for κ")
@@ -25,7 +25,7 @@ class NivMFRecipe(ELKRecipe, SamplingRecipe):
     )
 
 
-@method("nivmf", NivMFRecipe)
+@method("nivmf", NivMFHParams)
 class NivMF(ELK):
     """As ELK, but a class is a non-isotropic von Mises–Fisher distribution with mean μ_c and a diagonal K_c = t·k_c,
     both learnt (Kirchhof et al. 2022; URL, eq. 4). Its kernel with the image's vMF(e, κ) has no closed form: the log of
@@ -36,7 +36,7 @@ class NivMF(ELK):
         return tuple(self.proxies.shape)
 
     def similarities(self, mean: Tensor, kappa: Tensor) -> Tensor:
-        k, exact = self.recipe.t * self.log_k.exp(), self.recipe.density == "exact"
+        k, exact = self.hparams.t * self.log_k.exp(), self.hparams.density == "exact"
         return expected_likelihood(self.sampled(mean, kappa), unit(self.proxies), k, exact)  # type: ignore[no-any-return]
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio.methods.base import Batches, Evidence, Learning, Method, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, method
 from nescio.methods.rnd import RND
 from nescio.search import hparam, log_uniform, uniform
 
 
 @dataclass(frozen=True)
-class OCRecipe(Learning):
+class OCHParams(BaseHParams):
     width: float = hparam(0.25, uniform(0.1, 0.5), "k, certificates as a share of the features")
     weight: float = hparam(1.0, None, "of the student's loss; it trains the student alone")
     orthogonality: float = hparam(0.3, log_uniform(0.03, 0.5), "weight of the orthogonality penalty")
@@ -32,7 +32,7 @@ class Zero(nn.Module):
         return torch.zeros((), device=x.device)
 
 
-@method("oc", OCRecipe)
+@method("oc", OCHParams)
 class OC(RND):
     """RND with a teacher that is 0 everywhere: k certificates map the data to zero. Σ_W ‖W Wᵀ − I‖² over all weight
     matrices of the student keeps them diverse and non-trivial (Tagasovska & Lopez-Paz 2019; UIMNET §3).
@@ -44,10 +44,10 @@ class OC(RND):
     paper = "Tagasovska & Lopez-Paz, Single-model uncertainties for deep learning, NeurIPS 2019"
 
     def pair(self, inputs: int) -> tuple[nn.Module, nn.Module]:
-        return nn.Linear(inputs, max(1, round(inputs * self.recipe.width)), bias=False), Zero()
+        return nn.Linear(inputs, max(1, round(inputs * self.hparams.width)), bias=False), Zero()
 
     def penalty(self) -> Tensor | float:
-        return self.recipe.orthogonality * self.disorder()
+        return self.hparams.orthogonality * self.disorder()
 
     def disorder(self) -> Tensor:
         """Σ_W ‖W Wᵀ − I‖² over all weight matrices of the student."""

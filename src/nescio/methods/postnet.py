@@ -12,9 +12,9 @@ from torch.nn.functional import softplus
 
 from nescio.layers.radial_flows import RadialFlows, masses
 from nescio.methods.base import (
+    BaseHParams,
     Batches,
     Evidence,
-    Learning,
     Method,
     Output,
     Setting,
@@ -27,7 +27,7 @@ from nescio.search import choice, hparam, log_uniform
 
 
 @dataclass(frozen=True)
-class PostNetRecipe(Learning):
+class PostNetHParams(BaseHParams):
     entropy: float = hparam(1e-5, log_uniform(1e-6, 1e-2), "λ of the Dirichlet's entropy; the larger, the stronger")
     latent: int = hparam(6, choice(4, 6, 10), "dimensions in which the densities live")
     flows: int = hparam(6, choice(4, 6, 10), "radial flows in a row, for every class")
@@ -49,7 +49,7 @@ def shortened(gradient: Tensor) -> Tensor:
     return gradient / (len(gradient) * gradient.norm(dim=1, keepdim=True)).clamp_min(1)
 
 
-@method("postnet", PostNetRecipe)
+@method("postnet", PostNetHParams)
 class PostNet(Method):
     """Posterior network (Charpentier et al. 2020): the features go to a latent z of few dimensions with batch-norm,
     where every class has a density q(z | c) of radial flows. The class counts N_c turn densities into evidence: the
@@ -66,11 +66,11 @@ class PostNet(Method):
     far = True
     counts: Tensor
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
-        self.head = nn.Linear(self.features.num_features, recipe.latent)
-        self.norm = nn.BatchNorm1d(recipe.latent)
-        self.flows = RadialFlows(setting.classes, recipe.latent, recipe.flows)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
+        self.head = nn.Linear(self.features.num_features, hparams.latent)
+        self.norm = nn.BatchNorm1d(hparams.latent)
+        self.flows = RadialFlows(setting.classes, hparams.latent, hparams.flows)
         self.register_buffer("counts", torch.ones(setting.classes))
 
     def prepare(self, batches: Batches) -> None:
@@ -82,7 +82,7 @@ class PostNet(Method):
         """The flows take larger steps than the network, and no weight decay: it would pull densities to one place."""
         (group,) = super().parameter_groups()
         network, flows = apart(group, self.flows.parameters())
-        return [network, flows | {"rate": group["rate"] * self.recipe.density, "decay": 0.0}]
+        return [network, flows | {"rate": group["rate"] * self.hparams.density, "decay": 0.0}]
 
     def log_densities(self, embeddings: Tensor) -> Tensor:
         """(b, c) log q(z | c), float64."""
@@ -99,7 +99,7 @@ class PostNet(Method):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         alpha = self.alpha(self.log_densities(self.features(x)))
         entropy = Dirichlet(alpha, validate_args=False).entropy()
-        return (uncertain_cross_entropy(alpha, y) - self.recipe.entropy * entropy).mean().float()
+        return (uncertain_cross_entropy(alpha, y) - self.hparams.entropy * entropy).mean().float()
 
     def forward(self, x: Tensor) -> Output:
         embeddings = self.features(x)

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method
 from nescio.search import hparam, log_uniform, uniform
 
 STEEPEST = 1 / math.sqrt(2)  # |z| at which exp(−z²) changes most
 
 
 @dataclass(frozen=True)
-class RBFRecipe(Learning):
+class RBFHParams(BaseHParams):
     # The gradient of a·exp(−z²) is up to 0.86·a times that of z: a smaller step than for plain logits.
     lr: float = hparam(0.3, log_uniform(0.1, 1.0), "factor on the budget's learning rate")
     scale: float = hparam(10.0, uniform(5.0, 20.0), "a, the largest logit")
@@ -26,7 +26,7 @@ class RBFRecipe(Learning):
         self.need(0, "scale", above=True)
 
 
-@method("rbf", RBFRecipe)
+@method("rbf", RBFHParams)
 class RBF(Method):
     """The logits z become a·exp(−z²): as ‖z‖ grows the softmax tends to 1/C (Broomhead & Lowe 1988; UIMNET §3).
 
@@ -37,14 +37,14 @@ class RBF(Method):
 
     paper = "Broomhead & Lowe, Multivariable functional interpolation and adaptive networks, 1988"
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         nn.init.constant_(self.head.bias, STEEPEST)
 
     def kernels(self, embeddings: Tensor) -> Tensor:
         with torch.autocast(embeddings.device.type, enabled=False):
             z = nn.functional.linear(embeddings.float(), self.head.weight.float(), self.head.bias.float())
-            return self.recipe.scale * torch.exp(-z.square())
+            return self.hparams.scale * torch.exp(-z.square())
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         return nn.functional.cross_entropy(self.kernels(self.features(x)), y)

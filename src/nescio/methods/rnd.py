@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, Setting, first_batch, method, noise_like
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, Setting, first_batch, method, noise_like
 from nescio.search import choice, hparam
 
 
 @dataclass(frozen=True)
-class RNDRecipe(Learning):
+class RNDHParams(BaseHParams):
     width: int = hparam(128, choice(64, 128, 256), "hidden units and outputs of student and teacher")
     weight: float = hparam(1.0, None, "of the student's loss; it trains the student alone")
 
@@ -32,7 +32,7 @@ def mlp(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-@method("rnd", RNDRecipe)
+@method("rnd", RNDHParams)
 class RND(Method):
     """An ERM predictor with a student w_s that learns a fixed random teacher w_t on its features φ(x), by
     ‖w_s(φ(x)) − w_t(φ(x))‖² (Burda et al. 2018; UIMNET §3). The features are detached: only the student learns from it.
@@ -44,15 +44,15 @@ class RND(Method):
     paper = "Burda et al., Exploration by random network distillation, ICLR 2019"
     far = True
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         self.scale = nn.BatchNorm1d(self.features.num_features, affine=False)
         self.student, self.teacher = self.pair(self.features.num_features)
         self.teacher.requires_grad_(False)
 
     def pair(self, inputs: int) -> tuple[nn.Module, nn.Module]:
         """A student and a teacher of these features."""
-        width = self.recipe.width
+        width = self.hparams.width
         return mlp(inputs, width, width, width), mlp(inputs, width, width)
 
     def distance(self, embeddings: Tensor, student: nn.Module | None = None) -> Tensor:
@@ -72,7 +72,7 @@ class RND(Method):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         embeddings = self.features(x)
         distance = self.distance(embeddings).mean() / self.outputs
-        return nn.functional.cross_entropy(self.head(embeddings), y) + self.recipe.weight * (distance + self.penalty())
+        return nn.functional.cross_entropy(self.head(embeddings), y) + self.hparams.weight * (distance + self.penalty())
 
     def forward(self, x: Tensor) -> Output:
         output = super().forward(x)

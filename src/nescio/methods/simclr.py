@@ -9,12 +9,12 @@ from torch import Tensor
 
 from nescio.layers.contrastive import mlp, nt_xent
 from nescio.methods._two_views import not_collapsed, temperature_acts, views_found
-from nescio.methods.base import Batches, Evidence, Learning, Method, SelfSupervised, Setting, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, SelfSupervised, Setting, first_batch, method
 from nescio.search import choice, hparam, log_uniform
 
 
 @dataclass(frozen=True)
-class SimCLRRecipe(Learning):
+class SimCLRHParams(BaseHParams):
     temperature: float = hparam(0.5, log_uniform(0.1, 1.0), "τ; the lower, the more the nearest negatives count")
     width: int = hparam(128, choice(64, 128, 256), "outputs of the projection")
 
@@ -24,7 +24,7 @@ class SimCLRRecipe(Learning):
         self.need(2, "width")
 
 
-@method("simclr", SimCLRRecipe)
+@method("simclr", SimCLRHParams)
 class SimCLR(SelfSupervised):
     """Two views of every image of a batch go through the backbone φ and a projection g of two layers; each view must
     find its partner among the 2b − 1 others by the normalised temperature-scaled cross-entropy (NT-Xent)
@@ -37,17 +37,17 @@ class SimCLR(SelfSupervised):
 
     paper = "Chen et al., A simple framework for contrastive learning of visual representations, ICML 2020"
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, setting)
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, setting)
         d = self.features.num_features
-        self.projection = mlp(d, d, recipe.width)
+        self.projection = mlp(d, d, hparams.width)
 
     def project(self, x: Tensor) -> Tensor:
         """z of first views, then of their partners: (2, b, ch, h, w) to (2b, width)."""
         return self.projection(self.features(x.flatten(0, 1)))  # type: ignore[no-any-return]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return nt_xent(self.project(x), self.recipe.temperature)
+        return nt_xent(self.project(x), self.hparams.temperature)
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
         x, y = first_batch(batches)

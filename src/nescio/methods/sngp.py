@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from nescio.layers.entropies import entropy
 from nescio.layers.random_features import RIDGE, RandomFeatureGP, dempster_shafer, mean_field
 from nescio.layers.spectral import bound_holds
-from nescio.methods._spectral_bound import SpectralRecipe, bounded
+from nescio.methods._spectral_bound import SpectralHParams, bounded
 from nescio.methods.base import (
     SPECTRAL,
     Batches,
@@ -31,7 +31,7 @@ PAIRED = 4096  # rows, at most, whose distances set the lengthscale
 
 
 @dataclass(frozen=True)
-class SNGPRecipe(SpectralRecipe):
+class SNGPHParams(SpectralHParams):
     bound: float = hparam(6.0, SPECTRAL, "target of the spectral norm; the smaller, the stronger")
     width: int = hparam(1024, choice(512, 1024, 2048), "D, random features")
     # Φ has length one, where plain features have that of their width: β needs larger steps to reach the same logits.
@@ -43,7 +43,7 @@ class SNGPRecipe(SpectralRecipe):
         self.need(0, "output", above=True)
 
 
-@method("sngp", SNGPRecipe)
+@method("sngp", SNGPHParams)
 class SNGP(Method):
     """Spectral-normalised Gaussian process (Liu et al. 2020): logits z = Φ(φ(x))·β in D random Fourier features of an
     RBF kernel, Φ = √(2/D)·cos(W·φ/ℓ + b) (eq. 6), trained as the maximum a posteriori, −log f(x)_y + ‖β‖²/(2n) (eq. 8).
@@ -62,10 +62,10 @@ class SNGP(Method):
     strength, stronger = "bound", "smaller"
     far = True
 
-    def __init__(self, recipe: Any, setting: Setting) -> None:
-        super().__init__(recipe, bounded(setting, recipe))
+    def __init__(self, hparams: Any, setting: Setting) -> None:
+        super().__init__(hparams, bounded(setting, hparams))
         del self.head
-        self.gp = RandomFeatureGP(self.features.num_features, setting.classes, recipe.width)
+        self.gp = RandomFeatureGP(self.features.num_features, setting.classes, hparams.width)
 
     def prepare(self, batches: Batches) -> None:
         self.features.train()  # batch-norm must scale as it will in the first step, or no kernel reaches the features
@@ -78,7 +78,7 @@ class SNGP(Method):
         """The prior already holds β back: weight decay is for the network alone."""
         (group,) = super().parameter_groups()
         network, beta = apart(group, [self.gp.weights.weight])
-        return [network, beta | {"rate": group["rate"] * self.recipe.output, "decay": 0.0}]
+        return [network, beta | {"rate": group["rate"] * self.hparams.output, "decay": 0.0}]
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         logits = self.gp.mean(self.gp.expand(self.features(x)))

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from nescio.methods.base import Batches, Evidence, Learning, Method, Output, first_batch, method
+from nescio.methods.base import BaseHParams, Batches, Evidence, Method, Output, first_batch, method
 from nescio.search import hparam, uniform
 
 
 @dataclass(frozen=True)
-class SoftLabelsRecipe(Learning):
+class SoftLabelsHParams(BaseHParams):
     most: float = hparam(0.9, uniform(0.8, 0.99), "ℓ_max, the target of the true class")
 
     def check(self) -> None:
@@ -21,7 +21,7 @@ class SoftLabelsRecipe(Learning):
         self.below(1, "most")
 
 
-@method("soft-labels", SoftLabelsRecipe)
+@method("soft-labels", SoftLabelsHParams)
 class SoftLabels(Method):
     """The one of a one-hot label becomes ℓ_max < 1 and every zero ℓ_min = (1 − ℓ_max)/(C − 1) (UIMNET §3).
 
@@ -31,7 +31,7 @@ class SoftLabels(Method):
     paper = "Szegedy et al., Rethinking the Inception architecture, CVPR 2016"
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        classes, most = self.setting.classes, self.recipe.most
+        classes, most = self.setting.classes, self.hparams.most
         target = torch.full((len(y), classes), (1 - most) / (classes - 1), device=y.device)
         target.scatter_(1, y[:, None], most)
         return nn.functional.cross_entropy(self.head(self.features(x)), target)
@@ -39,7 +39,7 @@ class SoftLabels(Method):
     def forward(self, x: Tensor) -> Output:
         output = super().forward(x)
         assert output.logits is not None
-        output.scores["native"] = (self.probs(output.logits).max(1).values - self.recipe.most).square()
+        output.scores["native"] = (self.probs(output.logits).max(1).values - self.hparams.most).square()
         return output
 
     def evidence(self, batches: Batches, start: Method) -> dict[str, Evidence]:
@@ -47,6 +47,6 @@ class SoftLabels(Method):
         logits = self(x).logits
         assert logits is not None
         largest = float(self.probs(logits).max(1).values.median())
-        most = self.recipe.most
+        most = self.hparams.most
         seen = f"the largest softmax is {largest:.3f} on the median training image, ℓ_max is {most:.3f}"
         return {"ceiling": Evidence(seen, most < 1 and largest < (1 + most) / 2)}

@@ -402,7 +402,7 @@ def trial_of(key: str, store: Store) -> Trial:
     """The trial of a trained network."""
     store.verify("train", key)
     recipe = store.recipe("train", key)["recipe"]
-    return from_plain(recipe, lambda name: methods[name].recipe_class, store.names("train", key))
+    return from_plain(recipe, lambda name: methods[name].hparams_class, store.names("train", key))
 
 
 # ---- weights

@@ -34,7 +34,7 @@ from nescio.networks.forward import Segmenter
 from nescio.networks.models import trained
 from nescio.predict import count_pixels, outputs
 from nescio.runtime import Runtime, runtime, seed_everything
-from nescio.search import Recipe
+from nescio.search import HParams
 from nescio.training import fit, load_method, start_of, train, usual_batch
 from nescio.trials import Training, Trial
 from nescio.work.store import Store
@@ -51,7 +51,7 @@ def trial_of(
     data: str = "digits",
     backbone: str = "conv",
     epochs: int | None = None,
-    recipe: Recipe | None = None,
+    hparams: HParams | None = None,
     root: str | Path | None = None,
     task: Any = "classification",
 ) -> Trial:
@@ -66,7 +66,7 @@ def trial_of(
     batch = min(ROWS, rows) if task == "classification" else usual_batch(rows, task=task)
     plan = Training(epochs=epochs, batch_size=batch, augment=augment, schedule="cosine", precision="float32")
     return Trial(
-        method=name, recipe=recipe or cls.recipe_class(), data=data, backbone=backbone, training=plan, task=task
+        method=name, hparams=hparams or cls.hparams_class(), data=data, backbone=backbone, training=plan, task=task
     )
 
 
@@ -108,7 +108,7 @@ def _strength_acts(method: Method, name: str, batches: Any) -> Evidence:
     def pull(factor: float) -> Tensor:
         changed = deepcopy(method)
         losses: list[Tensor] = []
-        object.__setattr__(changed.recipe, name, factor * getattr(method.recipe, name))  # a copy of its own
+        object.__setattr__(changed.hparams, name, factor * getattr(method.hparams, name))  # a copy of its own
         seed_everything(0)
         changed.update(x, y, losses.append)
         return gradient_of(losses[0], changed.features)

@@ -51,7 +51,7 @@ def check_measure(name: str | Callable[..., Any]) -> list[str]:
 
 
 def check_method(name: str, *, spectral: float = 1.0, root: str | None = None, **task: Any) -> list[str]:
-    """Trains a registered method on a small task (`data`, `backbone`, `epochs`, `recipe`) and looks if it is alive.
+    """Trains a registered method on a small task (`data`, `backbone`, `epochs`, `hparams`) and looks if it is alive.
 
     Its loss falls; saved and reloaded it answers the same; the same seed gives the same weights; draws differ; no
     answer depends on the rows beside it; with spectral normalisation no layer stretches beyond the target; its native

@@ -24,7 +24,7 @@ from nescio.networks.models import trained
 from nescio.predict import load_dump, predict_step
 from nescio.report.blocks import figures_of, tables_of
 from nescio.report.frame import Frame
-from nescio.search import Recipe
+from nescio.search import HParams
 from nescio.work.launchers import start
 from nescio.work.steps import Context, Work
 from nescio.work.store import Store
@@ -159,7 +159,7 @@ def test_a_method_without_a_strength_of_its_own_varies_weight_decay(context):
     found = run(replace(PLAN, methods=("erm",)), context)
     decays = {(row["trial"], row["value"]) for row in found.frame.where(metric="strength")}
     assert decays == set(enumerate(methods["erm"].strengths(PLAN.strengths)))
-    assert {trial.recipe.weight_decay for (trial,) in steps.trials_of(replace(PLAN, methods=("erm",)))} == {
+    assert {trial.hparams.weight_decay for (trial,) in steps.trials_of(replace(PLAN, methods=("erm",)))} == {
         value for _, value in decays
     }
     assert sorted(decays)[0][1] == pytest.approx(0.1) and sorted(decays)[-1][1] == pytest.approx(10)
@@ -173,10 +173,10 @@ def test_every_method_can_be_asked(name):
 
 def test_a_method_that_nothing_regularises_is_refused(tmp_path, monkeypatch):
     @dataclass(frozen=True)
-    class Fixed(Recipe):
+    class Fixed(HParams):
         pass
 
-    monkeypatch.setattr(methods["erm"], "recipe_class", Fixed)
+    monkeypatch.setattr(methods["erm"], "hparams_class", Fixed)
     with pytest.raises(BadInput, match="erm has no regularisation strength"):
         run(replace(PLAN, methods=("duq", "erm")), Context(Store(tmp_path / "store"), device="cpu"))
     assert not (tmp_path / "store").exists()

@@ -231,8 +231,10 @@ def test_one_strength_is_the_default_and_none_is_tried(context):
         work = Work(context, launcher)
         assert steps.chosen(replace(PLAN, strengths=1), work) == {"erm": 0, "ddu": 0, "mc-dropout": 0}
     assert work.rows == []
-    (ddu,) = {trial.recipe for trials in lines(replace(PLAN, strengths=1)) for trial in trials if trial.method == "ddu"}
-    assert ddu == methods["ddu"].recipe_class()
+    (ddu,) = {
+        trial.hparams for trials in lines(replace(PLAN, strengths=1)) for trial in trials if trial.method == "ddu"
+    }
+    assert ddu == methods["ddu"].hparams_class()
 
 
 # ---- what is said of them
@@ -654,9 +656,9 @@ def test_the_story_holds_every_table_and_figure(study):
 def test_hyper_parameters_of_one_method_can_be_fixed():
     plan = replace(PLAN, hparams=("ddu.lr=0.5", "mir.weight=3"))  # mir is not compared
     ddu, erm = (steps.plain_trial(plan, name, 0, 0) for name in ("ddu", "erm"))
-    assert ddu == replace(steps.plain_trial(PLAN, "ddu", 0, 0), recipe=replace(ddu.recipe, lr=0.5))
+    assert ddu == replace(steps.plain_trial(PLAN, "ddu", 0, 0), hparams=replace(ddu.hparams, lr=0.5))
     assert erm == steps.plain_trial(PLAN, "erm", 0, 0)
-    assert steps.with_strength(ddu, 2, 3).recipe.lr == 0.5
+    assert steps.with_strength(ddu, 2, 3).hparams.lr == 0.5
 
 
 def test_the_bound_of_every_layer_can_be_fixed_too():
@@ -664,7 +666,7 @@ def test_the_bound_of_every_layer_can_be_fixed_too():
     assert (plain["due"].spectral, plain["erm"].spectral) == (3.0, None)
     plan = replace(PLAN, hparams=("due.spectral=12", "due.lr=2", "erm.spectral=0.7"))
     fixed = {name: steps.plain_trial(plan, name, 0, 0) for name in ("due", "erm")}
-    assert (fixed["due"].spectral, fixed["due"].recipe.lr, fixed["erm"].spectral) == (12.0, 2, 0.7)
+    assert (fixed["due"].spectral, fixed["due"].hparams.lr, fixed["erm"].spectral) == (12.0, 2, 0.7)
     off = steps.plain_trial(replace(PLAN, hparams=("due.spectral=none",)), "due", 0, 0)
     assert off == replace(plain["due"], spectral=None)
     assert steps.with_strength(fixed["due"], 2, 3).spectral == 0.5  # the search has the last word

@@ -19,7 +19,7 @@ from nescio.benchmarks.uimnet import PRESETS, Plan, reports, steps
 from nescio.cli import main
 from nescio.errors import BadInput
 from nescio.identity import tag
-from nescio.methods import Learning, Method, Output, classifiers, registry
+from nescio.methods import BaseHParams, Method, Output, classifiers, registry
 from nescio.methods.base import method
 from nescio.options import add_options, command_of, instance_of, options_of
 from nescio.predict import load_dump
@@ -101,30 +101,30 @@ def test_trials_are_the_product_and_the_first_is_the_defaults():
     trials = steps.trials_of(plan)
     assert len(trials) == len(set(trials)) == len(registry) * 2 * 2 * 3 * 2
     for each in trials:
-        cls = registry[each.method].recipe_class
-        assert each.recipe == (cls() if each.trial == 0 else draw(cls, each.trial))
+        cls = registry[each.method].hparams_class
+        assert each.hparams == (cls() if each.trial == 0 else draw(cls, each.trial))
         assert each.classes == SEEN and each.training == PLAN.training and each.init_seed == each.trial
     assert [t.trial for t in trials] == sorted(t.trial for t in trials)  # a stopped sweep has every method's defaults
-    recipes = {(t.method, t.trial): set() for t in trials}
+    hparam_sets = {(t.method, t.trial): set() for t in trials}
     for t in trials:
-        recipes[t.method, t.trial].add(t.recipe)
-    assert {len(each) for each in recipes.values()} == {1}  # one setting over all seeds, sizes and norms
-    assert len({r for (name, _), each in recipes.items() if name == "erm" for r in each}) == 3
+        hparam_sets[t.method, t.trial].add(t.hparams)
+    assert {len(each) for each in hparam_sets.values()} == {1}  # one setting over all seeds, sizes and norms
+    assert len({r for (name, _), each in hparam_sets.items() if name == "erm" for r in each}) == 3
 
 
 def test_a_new_field_moves_no_other_draw(monkeypatch):
-    before = {t.trial: t.recipe for t in steps.trials_of(replace(PLAN, methods=("mixup",)))}
+    before = {t.trial: t.hparams for t in steps.trials_of(replace(PLAN, methods=("mixup",)))}
 
     @dataclass(frozen=True)
-    class MixupRecipe(registry["mixup"].recipe_class):
+    class MixupHParams(registry["mixup"].hparams_class):
         fresh: float = hparam(0.5, uniform(0, 1))
 
-    MixupRecipe.__qualname__ = "MixupRecipe"  # the same recipe, one field later
-    monkeypatch.setattr(registry["mixup"], "recipe_class", MixupRecipe)
-    after = {t.trial: t.recipe for t in steps.trials_of(replace(PLAN, methods=("mixup",)))}
-    for number, recipe in before.items():
-        assert {name: getattr(after[number], name) for name in searched(type(recipe))} == {
-            name: getattr(recipe, name) for name in searched(type(recipe))
+    MixupHParams.__qualname__ = "MixupHParams"  # the same hyper-parameters, one field later
+    monkeypatch.setattr(registry["mixup"], "hparams_class", MixupHParams)
+    after = {t.trial: t.hparams for t in steps.trials_of(replace(PLAN, methods=("mixup",)))}
+    for number, hparams in before.items():
+        assert {name: getattr(after[number], name) for name in searched(type(hparams))} == {
+            name: getattr(hparams, name) for name in searched(type(hparams))
         }
     assert {each.fresh for each in after.values()} != {0.5}
 
@@ -539,7 +539,7 @@ def test_the_plot_has_a_point_for_every_network(study, context):
 
 @tag("recipe:two scores")
 @dataclass(frozen=True)
-class TwoScoresRecipe(Learning):
+class TwoScoresHParams(BaseHParams):
     """Nothing of its own."""
 
 
@@ -557,7 +557,7 @@ class TwoScores(Method):
 
 @pytest.fixture
 def two_scores():
-    method("two-scores", TwoScoresRecipe)(TwoScores)
+    method("two-scores", TwoScoresHParams)(TwoScores)
     yield
     registry._parts.pop("two-scores")
 

@@ -88,7 +88,7 @@ def network(study, context, method="erm", trial=0, seed=0):
     for run_ in context.store.runs():
         if run_.stage == "train":
             found = from_plain(
-                context.store.recipe("train", run_.key)["recipe"], lambda name: methods[name].recipe_class
+                context.store.recipe("train", run_.key)["recipe"], lambda name: methods[name].hparams_class
             )
             facts = (found.method, found.trial, found.data_seed, found.data)
             if facts == (method, trial, seed, "digits"):
@@ -255,8 +255,8 @@ def test_networks_are_chosen_by_validation_classes_once_by_each_criterion(study)
 
 
 def test_all_that_was_tried_is_listed_with_its_values(study, context):
-    recipes = [context.store.recipe("train", run_.key)["recipe"] for run_ in context.store.runs("train")]
-    rates = {f"{plain['recipe']['rate']:.3g}" for plain in recipes if plain["method"] == "erm"}
+    hparam_sets = [context.store.recipe("train", run_.key)["recipe"] for run_ in context.store.runs("train")]
+    rates = {f"{plain['recipe']['rate']:.3g}" for plain in hparam_sets if plain["method"] == "erm"}
     cells = reports.search(study.frame).cells().items()
     words = {labels: str(cell) for (labels, head), cell in cells if head == "hyper-parameters"}
     assert len(words) == 4
@@ -314,7 +314,7 @@ def test_a_bound_that_has_the_best_value_extends_the_search(plan, context, monke
     monkeypatch.setattr(Work, "evaluate", lambda self, *_: [])
 
     def made_up(rows, facts, *_):
-        return dict.fromkeys(steps.CRITERIA, (-abs(np.log(tried[facts["trial"]].recipe.lr / goal)), "entropy"))
+        return dict.fromkeys(steps.CRITERIA, (-abs(np.log(tried[facts["trial"]].hparams.lr / goal)), "entropy"))
 
     monkeypatch.setattr(steps, "judged", made_up)
     with start("local", 0) as launcher:
@@ -322,7 +322,7 @@ def test_a_bound_that_has_the_best_value_extends_the_search(plan, context, monke
         chosen = steps.search(replace(plan, methods=("erm",), trials=12, extension=3), [], work, None)
     assert len(tried) == trials and any("was extended" in note for note in work.notes) == (trials > 12)
     (best,) = chosen
-    assert (best.recipe.lr > 3.0) == (trials > 12)
+    assert (best.hparams.lr > 3.0) == (trials > 12)
 
 
 def test_test_classes_never_choose_between_scores(plan, context, monkeypatch):
@@ -353,7 +353,7 @@ def test_a_network_below_the_least_recall_is_not_chosen_with_one_trial_either(pl
     for recall, known in ((0.09, False), (0.11, True)):
 
         def evaluate(work, *_, recall=recall):
-            trial = steps.trial_of(one, ("erm", "mlp"), methods["erm"].recipe_class(), 0)
+            trial = steps.trial_of(one, ("erm", "mlp"), methods["erm"].hparams_class(), 0)
             about = {"target": "x", "split": "val"}
             work.rows.append(steps.row_of(trial.describe(), "recall_at_1", **about, value=recall))
             work.rows.append(steps.row_of(trial.describe(), "r_auroc", **about, measure="entropy", value=0.6))
@@ -367,7 +367,7 @@ def test_a_network_below_the_least_recall_is_not_chosen_with_one_trial_either(pl
 
 
 def test_a_network_is_judged_upstream_on_the_classes_that_it_learnt(plan, monkeypatch):
-    trial = steps.trial_of(replace(plan, classes=(5, 6, 7, 8, 9)), ("erm", "mlp"), methods["erm"].recipe_class(), 0)
+    trial = steps.trial_of(replace(plan, classes=(5, 6, 7, 8, 9)), ("erm", "mlp"), methods["erm"].hparams_class(), 0)
     monkeypatch.setattr(steps, "evaluate_step", lambda network, targets, *_: targets)
     given = replace(plan, networks=("store:3f2a",))
     targets = steps.step_of(trained(trial), given, [steps.downstream("digits#7-9", given, None)], None)
@@ -384,7 +384,7 @@ def test_a_network_is_judged_upstream_on_the_classes_that_it_learnt(plan, monkey
     ("learnt", "val", "test"), [((5, 6, 7, 8, 9), (0, 1), (2, 3, 4)), ((0, 1, 8, 9), (2, 3), (4, 5, 6, 7))]
 )
 def test_downstream_classes_are_those_that_a_network_of_the_store_did_not_learn(plan, learnt, val, test):
-    trial = steps.trial_of(replace(plan, classes=learnt), ("erm", "mlp"), methods["erm"].recipe_class(), 0)
+    trial = steps.trial_of(replace(plan, classes=learnt), ("erm", "mlp"), methods["erm"].hparams_class(), 0)
     given = replace(plan, networks=("store:3f2a",), validation=0.4)
     found = steps.downstream("digits", given, None, [trained(trial)])
     assert (found.val, found.test) == (val, test)
@@ -408,8 +408,8 @@ def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path
         assert set(best) == {"epoch 1", "epoch 2", "epoch 3", None}
         (epoch,) = val.where(metric="stopped").column("value")
         assert best[None] == pytest.approx(best[f"epoch {epoch:g}"]) and best[None] == max(best.values())
-    recipes = [context.store.recipe("train", run_.key)["recipe"] for run_ in context.store.runs("train")]
-    trials = [from_plain(recipe, lambda name: methods[name].recipe_class) for recipe in recipes]
+    hparam_sets = [context.store.recipe("train", run_.key)["recipe"] for run_ in context.store.runs("train")]
+    trials = [from_plain(hparams, lambda name: methods[name].hparams_class) for hparams in hparam_sets]
     ends = {row["data_seed"]: row["value"] for row in found.frame.where(metric="stopped")}
     first = [trial for trial in trials if not trial.start and ends[trial.data_seed] == (trial.stop or 3)]
     further = {trial.start for trial in trials if trial.start}
@@ -418,10 +418,11 @@ def test_training_stops_at_the_epoch_that_is_best_on_validation_classes(tmp_path
 
 def test_hyper_parameters_that_are_not_searched(plan):
     fixed = replace(plan, methods=("sngp",), hparams=("sngp.bound=100", "sngp.width=64"))
-    trial = steps.trial_of(fixed, ("sngp", "mlp"), methods["sngp"].recipe_class(), 0)
-    assert (trial.recipe.bound, trial.recipe.width) == (100, 64)
+    trial = steps.trial_of(fixed, ("sngp", "mlp"), methods["sngp"].hparams_class(), 0)
+    assert (trial.hparams.bound, trial.hparams.width) == (100, 64)
     assert (
-        steps.trial_of(fixed, ("erm", "mlp"), methods["erm"].recipe_class(), 0).recipe == methods["erm"].recipe_class()
+        steps.trial_of(fixed, ("erm", "mlp"), methods["erm"].hparams_class(), 0).hparams
+        == methods["erm"].hparams_class()
     )
     for words, sentence in (("bound=100", "such as sngp"), ("sngp.bond=1", "no setting 'bond'"), ("sngq.x=1", "sngq")):
         with pytest.raises(BadInput, match=sentence):
@@ -443,7 +444,7 @@ def test_few_shots_start_from_the_pretrained_network_and_never_see_test_images(p
     (downstream,) = [steps.downstream(text, plan, None) for text in plan.downstream]
     further, targets = steps.labelled(own, downstream, 1, plan, None, f"store:{train_step(own).key}")
     ((_, level),) = targets.tests
-    assert level == 1 and further.trial.start == f"store:{train_step(own).key}" and further.trial.recipe == own.recipe
+    assert level == 1 and further.trial.start == f"store:{train_step(own).key}" and further.trial.hparams == own.hparams
     (images,) = targets.tests.values()
     learnt = ImageSet(further.trial.data, "train", further.trial.classes).load()
     assert len(learnt) == 3 and not set(learnt.index) & set(images.load().index)
@@ -603,8 +604,8 @@ def test_the_paper_preset_is_the_paper():
     own = budget["erm", "resnet50:max"]
     assert (own.optimizer, own.epochs, own.warmup_flat, own.warmup, own.schedule) == ("lamb", 32, 1.0, 5.0, "cosine")
     assert steps.data_of(paper, VIT, None) == "imagenet@256"
-    recipe = methods["mc-infonce"].recipe_class()
-    assert steps.trial_of(paper, ("mc-infonce", VIT), recipe, 0).recipe.average == "losses"  # equation 2
+    hparams = methods["mc-infonce"].hparams_class()
+    assert steps.trial_of(paper, ("mc-infonce", VIT), hparams, 0).hparams.average == "losses"  # equation 2
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,8 @@ def siblings_of(plan: Plan) -> list[Siblings]:
     """Pre-training sets × backbones × methods, each with its members."""
     candidates = []
     for data, backbone, name in product(*map(dict.fromkeys, (plan.data, plan.backbones, plan.methods))):
-        recipe = methods[name].recipe_class()
-        trial = Trial(method=name, recipe=recipe, data=data, backbone=backbone, training=plan.training)
+        recipe = methods[name].hparams_class()
+        trial = Trial(method=name, hparams=recipe, data=data, backbone=backbone, training=plan.training)
         count = dict(plan.members_of).get(name, plan.members)
         candidates.append(Siblings(tuple(replace(trial, init_seed=member) for member in range(count))))
     return candidates

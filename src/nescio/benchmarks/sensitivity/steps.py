@@ -50,7 +50,7 @@ def compare(plan: Plan, work: Work) -> Plan:
 
 
 def _can_vary(method: type[Method]) -> bool:
-    return method.strength is not None or method.regularised_by() in searched(method.recipe_class)
+    return method.strength is not None or method.regularised_by() in searched(method.hparams_class)
 
 
 def levels_of(plan: Plan) -> dict[Level, ImageSet]:

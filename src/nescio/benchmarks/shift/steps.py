@@ -173,13 +173,13 @@ def with_strength(trial: Trial, number: int, count: int, own: bool = False) -> T
     value = values[number]
     if method.strength == "spectral":
         return replace(trial, trial=number, spectral=value)
-    return replace(trial, trial=number, recipe=replace(trial.recipe, **{method.regularised_by(): value}))
+    return replace(trial, trial=number, hparams=replace(trial.hparams, **{method.regularised_by(): value}))
 
 
 def strength_of(trial: Trial) -> float | None:
     """The strength of a trial's regularisation; None where its recipe has none."""
     name = methods[trial.method].regularised_by()
-    return trial.spectral if name == "spectral" else getattr(trial.recipe, name, None)
+    return trial.spectral if name == "spectral" else getattr(trial.hparams, name, None)
 
 
 def plain_trial(plan: Any, method: str, run: int, init_seed: int, task: Task = "classification") -> Trial:
@@ -188,7 +188,7 @@ def plain_trial(plan: Any, method: str, run: int, init_seed: int, task: Task = "
     own: Any = methods[method].augment or plan.training.augment
     trial = Trial(
         method=method,
-        recipe=methods[method].recipe_class(),
+        hparams=methods[method].hparams_class(),
         data=plan.data,
         backbone=plan.backbone,
         training=replace(plan.training, augment=own),

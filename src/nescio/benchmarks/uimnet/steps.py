@@ -27,7 +27,7 @@ from nescio.methods import registry as methods
 from nescio.networks.models import trained
 from nescio.predict import load_dump, predict_step, probe_facts, probe_step
 from nescio.rows import COLUMNS, Row
-from nescio.search import Recipe, draw, guided
+from nescio.search import HParams, draw, guided
 from nescio.training import members_facts, pace, title_of
 from nescio.trials import Trial
 from nescio.work.steps import Context, Files, Step, Work, evaluation, table
@@ -111,11 +111,11 @@ Line = tuple[str, str, float | None]  # method, backbone, spectral norm: what is
 def trials_of(plan: Plan) -> list[Trial]:
     """Methods × backbones × spectral norm × trials × data seeds; trial 0 is the defaults, the others random draws."""
 
-    def recipes(number: int) -> dict[Line, Recipe]:
-        return {line: draw(recipe, number, plan.search_seed) for line, recipe in _searched(plan).items()}
+    def hparam_sets(number: int) -> dict[Line, HParams]:
+        return {line: draw(hparams, number, plan.search_seed) for line, hparams in _searched(plan).items()}
 
     # first every method's defaults: a stopped sweep has a fair table
-    return [trial for number in range(plan.trials) for trial in _round(plan, number, recipes(number))]
+    return [trial for number in range(plan.trials) for trial in _round(plan, number, hparam_sets(number))]
 
 
 def guided_steps(plan: Plan, work: Work, before: Callable[[], None]) -> dict[Trial, Step]:
@@ -125,19 +125,19 @@ def guided_steps(plan: Plan, work: Work, before: Callable[[], None]) -> dict[Tri
     """
     every: dict[Trial, Step] = {}
 
-    def mean_nll(number: int, recipes: Mapping[Line, Recipe]) -> dict[Line, float | None]:
-        steps = {t: trial_step(t, plan.outside, work.context.root) for t in _round(plan, number, recipes)}
+    def mean_nll(number: int, hparam_sets: Mapping[Line, HParams]) -> dict[Line, float | None]:
+        steps = {t: trial_step(t, plan.outside, work.context.root) for t in _round(plan, number, hparam_sets)}
         work.do(TRAIN, steps.values(), before)
         every.update(steps)
-        return {line: _mean([_nll(steps[t], work.store) for t in steps if _line_of(t) == line]) for line in recipes}
+        return {line: _mean([_nll(steps[t], work.store) for t in steps if _line_of(t) == line]) for line in hparam_sets}
 
     guided(_searched(plan), plan.trials, mean_nll, plan.search_seed)
     return every
 
 
-def _searched(plan: Plan) -> dict[Line, type[Recipe]]:
+def _searched(plan: Plan) -> dict[Line, type[HParams]]:
     return {
-        (name, backbone, spectral): methods[name].recipe_class
+        (name, backbone, spectral): methods[name].hparams_class
         for backbone in plan.backbones
         for spectral in plan.spectral
         for name in plan.trained
@@ -154,20 +154,22 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(numbers) / len(numbers) if len(numbers) == len(values) else None
 
 
-def _round(plan: Plan, number: int, recipes: Mapping[Line, Recipe]) -> list[Trial]:
+def _round(plan: Plan, number: int, hparam_sets: Mapping[Line, HParams]) -> list[Trial]:
     """The trials of one number: every line × every data seed."""
     shared: Row = {"data": plan.data, "classes": plan.inside, "training": plan.training}
     shared |= {"trial": number, "init_seed": number}
     return [
-        Trial(method=method, recipe=recipe, backbone=backbone, spectral=spectral, data_seed=seed, **shared)
+        Trial(method=method, hparams=hparams, backbone=backbone, spectral=spectral, data_seed=seed, **shared)
         for seed in range(plan.seeds)
-        for (method, backbone, spectral), recipe in recipes.items()
+        for (method, backbone, spectral), hparams in hparam_sets.items()
     ]
 
 
 def _erm(plan: Plan, data: str, data_seed: int = 0) -> Trial:
-    recipe, backbone = methods["erm"].recipe_class(), plan.backbones[0]
-    return Trial(method="erm", recipe=recipe, data=data, backbone=backbone, training=plan.training, data_seed=data_seed)
+    hparams, backbone = methods["erm"].hparams_class(), plan.backbones[0]
+    return Trial(
+        method="erm", hparams=hparams, data=data, backbone=backbone, training=plan.training, data_seed=data_seed
+    )
 
 
 def images_of(trial: Trial, split: Any, outside: tuple[int, ...] | None = None) -> ImageSet:
@@ -360,10 +362,10 @@ def line_step(ensemble: Ensemble, calibrated: bool, plan: Plan, root: str | None
     title = title_of(ensemble.first)
     if len(trials) > 1:
         title = f"{len(trials)} × {title}{'' if ensemble.method == DEEP_ENSEMBLE else ' and others'}"
-    recipe = {"step": "line", "calibrated": calibrated, "measures": plan.measures, "metrics": sorted(metrics.registry)}
+    hparams = {"step": "line", "calibrated": calibrated, "measures": plan.measures, "metrics": sorted(metrics.registry)}
     make = partial(_line, ensemble=ensemble, calibrated=calibrated, names=plan.measures, dumps=dumps, probes=probes)
     parents = [*probes.values(), *(step for steps in dumps for step in steps.values())]
-    return evaluation(NAME, VERSION, f"{title}, calibrated" if calibrated else title, recipe, parents, make)
+    return evaluation(NAME, VERSION, f"{title}, calibrated" if calibrated else title, hparams, parents, make)
 
 
 def _how_jacobian(lines: Sequence[Step], store: Store) -> list[str]:

@@ -28,7 +28,7 @@ from nescio.networks.models import Network, network, preprocessed, preprocessing
 from nescio.predictions.subset import subset_limit_note
 from nescio.report.words import data_name, some
 from nescio.rows import COLUMNS, Row
-from nescio.search import Recipe, guided, searched
+from nescio.search import HParams, guided, searched
 from nescio.specs import SpecError, class_lists, mapping, numbers, product
 from nescio.training import train_step
 from nescio.trials import Training, Trial
@@ -187,11 +187,11 @@ def budget(plan: Plan, method: str, backbone: str) -> Training:
     return plan.training
 
 
-def trial_of(plan: Plan, line: Line, recipe: Recipe, number: int, seed: int = 0, root: str | None = None) -> Trial:
+def trial_of(plan: Plan, line: Line, hparams: HParams, number: int, seed: int = 0, root: str | None = None) -> Trial:
     method, backbone = line
     trial = Trial(
         method=method,
-        recipe=recipe,
+        hparams=hparams,
         data=data_of(plan, backbone, root),
         backbone=backbone,
         training=budget(plan, method, backbone),
@@ -261,12 +261,12 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
     root = work.context.root
     split = _judging(sets)
 
-    def losses(number: int, recipes: Mapping[Line, Recipe]) -> dict[Line, float | None]:
-        made = {line: trial_of(plan, line, recipe, number, root=root) for line, recipe in recipes.items()}
+    def losses(number: int, hparam_sets: Mapping[Line, HParams]) -> dict[Line, float | None]:
+        made = {line: trial_of(plan, line, hparams, number, root=root) for line, hparams in hparam_sets.items()}
         if split == "val":
             made = {line: replace(trial, kept=kept_epochs(plan)) for line, trial in made.items()}
         for trial in made.values():
-            work.rows.append(row_of(trial.describe(), TRIED, condition=searched_words(trial.recipe), value=number))
+            work.rows.append(row_of(trial.describe(), TRIED, condition=searched_words(trial.hparams), value=number))
         ends = early_stopped(made.values(), plan, sets, work, before)
         work.evaluate(TRAIN, [step_of(trained(trial, root), plan, sets, root) for trial in ends.values()], before)
         results.update({trial: validated(trial) for trial in ends.values()})
@@ -280,8 +280,8 @@ def search(plan: Plan, sets: Sequence[Downstream], work: Work, before: Any) -> d
             best = judged(work.rows, facts, scores[:1], "test", 0.0)
         return best
 
-    recipes = {line: methods[line[0]].recipe_class for line in lines}
-    guided(recipes, plan.trials, losses, plan.search_seed, plan.extension if plan.trials > 1 else 0)
+    hparam_sets = {line: methods[line[0]].hparams_class for line in lines}
+    guided(hparam_sets, plan.trials, losses, plan.search_seed, plan.extension if plan.trials > 1 else 0)
     note_extended(plan, results, work)
     chosen: dict[Trial, list[str]] = {}
     if work.rehearsed:
@@ -318,9 +318,9 @@ def deep_ensembles(firsts: Sequence[Trial], plan: Plan, sets: Sequence[Downstrea
     choose(work, split, {"deep": facts}, {"deep": judged(work.rows, facts, own_scores(MEMBER), split, 0.0)})
 
 
-def searched_words(recipe: Recipe) -> str:
+def searched_words(hparams: HParams) -> str:
     """The hyper-parameters that a search may move."""
-    values = {name: getattr(recipe, name) for name in searched(type(recipe))}
+    values = {name: getattr(hparams, name) for name in searched(type(hparams))}
     texts = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in values.items()}
     return ", ".join(f"{name} {text}" for name, text in texts.items())
 
@@ -432,13 +432,13 @@ def few_steps(first: Trial, plan: Plan, sets: Sequence[Downstream], root: str | 
 
 def many_steps(plan: Plan, sets: Sequence[Downstream], root: str | None) -> list[Step]:
     """The upper reference: networks of plain cross-entropy that learn the test classes themselves."""
-    recipe = methods["erm"].recipe_class()
+    hparams = methods["erm"].hparams_class()
     return [
         shots_step(*labelled(first, each, None, plan, root, first.start), MANY_SHOT, plan, root)
         for each in sets
         for backbone in plan.backbones
         for seed in range(plan.seeds)
-        for first in [trial_of(plan, ("erm", backbone), recipe, 0, seed, root)]
+        for first in [trial_of(plan, ("erm", backbone), hparams, 0, seed, root)]
     ]
 
 

@@ -69,7 +69,7 @@ def test_an_unknown_name_says_what_there_is_and_who_has_it() -> None:
         find("two/fig5", ["one"])
     with pytest.raises(BadInput, match="Did you mean 'one/table1'"):
         find("one/tabel1")
-    with pytest.raises(BadInput, match="three.*--only"):
+    with pytest.raises(BadInput, match="three"):
         find("table1", ["three"])
     with pytest.raises(BadInput, match="two reports named 'one/table1'"):
         report("one/table1")(lambda frame: None)

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all test-surroundings test-gpu test-cluster lint bench clean
+.PHONY: demo test test-all test-surroundings test-gpu test-cluster lint bench docs clean
 
 demo: $(VENV)/.demo
 	$(BIN)/nescio demo
@@ -37,6 +37,11 @@ lint: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ONLY)
+	$(BIN)/python -m tests.support.generated_docs
+
+# The tables of docs/ that come from the code and from benchmarks/results.json.
+docs: $(VENV)/.dev
+	$(BIN)/python -m tests.support.generated_docs
 
 $(VENV)/bin/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nescio needs Python 3.11 or newer; name one with make PYTHON=…")'

@@ -1,15 +1,23 @@
-"""`make bench`: every benchmark of this folder, one table. `python -m benchmarks NAME…` runs some."""
+"""`make bench`: every benchmark of this folder, one table. `python -m benchmarks NAME…` runs some.
+
+The figures replace those of the same benchmark and machine in results.json, from which docs/performance.md is written.
+"""
+
+from __future__ import annotations
 
 import importlib
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+from _results import record
 from _table import show
 
 names = sys.argv[1:] or sorted(p.stem.removeprefix("bench_") for p in Path(__file__).parent.glob("bench_*.py"))
 rows = []
 for name in names:
     print(f"… {name}", file=sys.stderr)
-    rows += importlib.import_module(f"bench_{name}").run()
+    measured = importlib.import_module(f"bench_{name}").run()
+    record(name, measured)
+    rows += measured
 show(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 import time
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ from nescio.work.steps import Context
 from nescio.work.store import Store
 from tests.support.paths import ROOT
 
-PERFORMANCE = (ROOT / "docs" / "performance.md").read_text()
+FIGURES = json.loads((ROOT / "benchmarks" / "results.json").read_text("utf-8"))
 TRIAL = Trial(
     method="erm", hparams=methods["erm"].hparams_class(), data="digits", backbone="mlp", training=Training(epochs=5)
 )
@@ -42,13 +42,30 @@ def test_arithmetic_is_that_of_the_layers():
     assert arithmetic("resnet50", 3, (224, 224)).operations == pytest.approx(2 * 4.1e9, rel=0.01)  # He et al. 2016
 
 
-def test_figures_are_those_of_the_document():
-    assert f"| {H200.trained:,}/s |" in PERFORMANCE and f"| {H200.predicted:,}/s |" in PERFORMANCE
-    assert f"({CORE.trained:g} against 37)" in PERFORMANCE and f"| {2 * CORE.predicted:g}/s |" in PERFORMANCE
-    for method, share in PACES.items():
-        line = next(line for line in PERFORMANCE.splitlines() if line.startswith("| `") and f"`{method}`" in line)
-        low, *high = re.search(r"\| ([\d,–]+)/s \| [^|]*\| [^|]*\|$", line)[1].replace(",", "").split("–")
-        assert int(low) - 300 <= share * H200.trained <= int(high[0] if high else low) + 300, method
+def figures(machine, work, peer=None):
+    """(lowest, highest) of the one record of that machine, work and peer."""
+    (record,) = (
+        each
+        for each in FIGURES
+        if (each["machine"], each.get("peer")) == (machine, peer)
+        and work in each["work"]
+        and "graph" not in each["work"]
+    )
+    return record["value"], record.get("high", record["value"])
+
+
+def test_machines_have_the_figures_of_the_benchmarks():
+    assert figures("H200", "`erm`", "bare resident loop") == (H200.trained, H200.trained)
+    assert figures("H200", "ResNet-50, 224 pixels", "bare forward") == (H200.predicted, H200.predicted)
+    assert figures("1 core", "ResNet-18", "`--threads 2`")[0] == CORE.trained
+    assert figures("2 cores", "second model", "bare forward")[0] == 2 * CORE.predicted
+
+
+@pytest.mark.parametrize("method", PACES)
+def test_paces_are_the_figures_of_the_benchmarks(method):
+    peer = "bare step of two views" if method in ("simclr", "moco", "byol") else "`erm`"
+    low, high = figures("H200", f"`{method}`", peer)
+    assert low - 300 <= PACES[method] * H200.trained <= high + 300
 
 
 def test_training_takes_as_long_as_was_seen():

@@ -1,0 +1,53 @@
+"""The figures of the benchmarks in results.json: one record per row of a benchmark, with machine and date."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results.json"
+FIELDS = {
+    "work": "work",
+    "peer": "peer",
+    "peer_s": "peer_value",
+    "ours_s": "value",
+    "ratio": "ratio",
+    "target": "target",
+}
+
+
+def machine() -> str:
+    """The GPU, or the number of cores that this process may use."""
+    try:
+        import torch
+    except ImportError:
+        pass
+    else:
+        if torch.cuda.is_available():
+            return torch.cuda.get_device_name().removeprefix("NVIDIA ")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{cores} core{'s' if cores > 1 else ''}"
+
+
+def plain(value: Any) -> Any:
+    """A number as JSON holds it, with three digits if it was measured."""
+    return float(f"{value:.3g}") if isinstance(value, float) or hasattr(value, "dtype") else value
+
+
+def record(benchmark: str, rows: list[dict[str, Any]], path: Path = RESULTS) -> None:
+    """Replaces the records of this benchmark and machine by `rows`."""
+    host, today = machine(), date.today().isoformat()
+    kept = [
+        old for old in json.loads(path.read_text("utf-8")) if (old["benchmark"], old["machine"]) != (benchmark, host)
+    ]
+    for row in rows:
+        values = {new: plain(row[old]) for old, new in FIELDS.items() if row.get(old) not in (None, "")}
+        note = {"note": row["note"]} if row.get("note") else {}
+        kept.append(
+            {"benchmark": benchmark, "machine": host, **values, "unit": row.get("unit", "s"), "date": today, **note}
+        )
+    lines = ",\n".join(f"  {json.dumps(each, ensure_ascii=False)}" for each in kept)
+    path.write_text(f"[\n{lines}\n]\n", "utf-8")

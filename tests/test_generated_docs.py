@@ -1,0 +1,62 @@
+"""The generated parts of docs/ are what the code and benchmarks/results.json give."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.generated_docs import (
+    BENCHMARKS,
+    DOCS,
+    SECTIONS,
+    all_evidence,
+    blocks,
+    generators,
+    handwritten,
+    regenerated,
+)
+
+pytest.importorskip("torch")
+PAGES = ("methods.md", "posthoc.md", "performance.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_regenerated_pages_are_the_committed_ones(page):
+    assert regenerated(page) == (DOCS / page).read_text("utf-8"), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_have_every_generated_text_once(page):
+    names = blocks((DOCS / page).read_text("utf-8"))
+    assert len(names) == len(set(names)) and set(names) == set(generators()[page])
+
+
+def test_generators_cover_every_marked_page():
+    marked = {page.name for page in DOCS.glob("*.md") if "<!-- generated" in page.read_text("utf-8")}
+    assert marked == set(PAGES) == set(generators())
+
+
+def test_methods_have_a_section_each():
+    titles = [line[3:] for line in (DOCS / "methods.md").read_text("utf-8").splitlines() if line.startswith("## ")]
+    assert set(generators()["methods.md"]) <= set(titles)
+
+
+def test_all_evidence_is_that_of_the_class_and_of_what_it_extends():
+    from nescio.methods import registry
+
+    inherited = all_evidence(registry["rnd"])
+    assert len(all_evidence(registry["due"])) == 3
+    assert all_evidence(registry["oc"]) == [*inherited, "orthogonality"]
+
+
+def test_every_record_of_the_benchmarks_is_in_a_section():
+    records = json.loads(BENCHMARKS.read_text("utf-8"))
+    listed = {benchmark for benchmarks in SECTIONS.values() for benchmark in benchmarks}
+    assert {record["benchmark"] for record in records} <= listed
+    assert {path.stem.removeprefix("bench_") for path in BENCHMARKS.parent.glob("bench_*.py")} <= listed
+    assert all({"benchmark", "machine", "work", "date"} <= record.keys() for record in records)
+
+
+def test_handwritten_leaves_generated_text_out():
+    assert handwritten("a\n<!-- generated: x -->\nb\n<!-- end -->\nc\n") == "a\n\nc\n"
